@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
@@ -70,7 +70,20 @@ def _place(report: ShardReport) -> _Place:
 
 
 def _by_place(witness: Witness) -> dict[_Place, ShardReport]:
-    return {_place(report): report for report in witness.reports if report.schema_hash is not None}
+    """Return the shards that could be parsed, but for those that are of another step than most of their checkpoint."""
+    usual = {role: _usual_scalars([one for one in witness.reports if one.role is role]) for role in ShardRole}
+    return {
+        _place(report): report
+        for report in witness.reports
+        if report.schema_hash is not None and usual[report.role] in {None, report.scalars}
+    }
+
+
+def _usual_scalars(reports: Sequence[ShardReport]) -> Scalars | None:
+    """Return the training scalars that most of a checkpoint's shards hold; None where there is no majority."""
+    told = Counter(report.scalars for report in reports if report.schema_hash is not None)
+    usual, times = told.most_common(1)[0] if told else (None, 0)
+    return usual if 2 * times > told.total() else None
 
 
 def _is_sound(then: ShardReport, *, beside: ShardReport) -> bool:

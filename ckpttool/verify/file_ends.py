@@ -9,6 +9,9 @@ from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.verdict import ShardReport
 from ckpttool.verify.bench import JURY, Bench, Pair
 
+_SLICES_AMONG = 10
+"""Ranks of which at most one may end like another where they hold slices."""
+
 
 def stripped_checksums(bench: Bench) -> Iterator[Finding]:
     """Find a checksum that was stripped: a cut file may look as if it never had one."""
@@ -79,47 +82,47 @@ def copied(bench: Bench) -> Iterator[Finding]:
     Ranks that held different last pages before hold different slices, and slices never become equal. (The other
     way round is no sign: slices that nobody has trained yet are equal, and part later.)
     """
-    alike: dict[tuple[str | None, str | None], list[Pair]] = defaultdict(list)
+    # Two ranks are compared at the same other step: every step has pages of its own, in replicas too.
+    alike: dict[tuple[int, str | None, str | None], list[Pair]] = defaultdict(list)
     for pair in bench.pairs:
         if pair.now.tail_hash is not None and not pair.now.zero_tail and pair.witness.same_run:
-            alike[pair.now.schema_hash, pair.now.tail_hash].append(pair)
-    for (schema, _), group in alike.items():
+            alike[id(pair.witness), pair.now.schema_hash, pair.now.tail_hash].append(pair)
+    for (witness, schema, _), group in alike.items():
         then = Counter(pair.then.tail_hash for pair in group)
         if len(then) > 1:
-            everyone = Counter(pair.then.tail_hash for pair in bench.pairs if pair.now.schema_hash == schema)
-            severity = _certainty(bench, group, then, everyone)
-            yield from (_copy(now, like, severity) for now, like in _odd_ones(group, then) if severity is not None)
+            known = (pair for pair in bench.pairs if id(pair.witness) == witness)
+            everyone = Counter(pair.then.tail_hash for pair in known if pair.now.schema_hash == schema)
+            for pair, like in _odd_ones(group, then):
+                if (severity := _certainty(bench, pair, like, everyone)) is not None:
+                    yield _copy(pair.now, like.now, severity)
 
 
-def _certainty(
-    bench: Bench, group: Sequence[Pair], then: Counter[str | None], everyone: Counter[str | None]
-) -> Severity | None:
-    """Weigh that some of a group are copies: they end alike now, and did not at another step.
+def _certainty(bench: Bench, pair: Pair, like: Pair, everyone: Counter[str | None]) -> Severity | None:
+    """Weigh that one is a copy of another: they end alike now, and did not at another step.
 
-    They may as well be replicas, one of which was damaged at that step. It was not where its page was that of
-    another rank too, or where all pages were different. Else a second witness must know the ranks as different.
+    They may as well be replicas, one of which was damaged at that step. It was not where both pages were those of
+    other ranks too, or where nearly every rank had its own. Else a second witness must know the two as different.
     """
-    may_be_replicas = len(then) == 2 and any(everyone[page] == 1 for page in then)  # noqa: PLR2004  one odd, the rest alike
-    are_all_slices = len(everyone) == everyone.total() >= JURY
-    if not may_be_replicas or are_all_slices:
+    are_slices = everyone.total() >= JURY and (everyone.total() - len(everyone)) * _SLICES_AMONG <= everyone.total()
+    if are_slices or min(everyone[pair.then.tail_hash], everyone[like.then.tail_hash]) > 1:
         return Severity.SUSPECT
-    by_witness: dict[int, set[str | None]] = defaultdict(set)
-    for pair in group:
-        for other, witness in bench.others(pair.now):
-            by_witness[id(witness)].add(other.tail_hash)
-    if len(by_witness) == 1:
+    pages = {id(witness): [other.tail_hash] for other, witness in bench.others(pair.now)}
+    for other, witness in bench.others(like.now):
+        pages.get(id(witness), []).append(other.tail_hash)
+    pairs = [both for both in pages.values() if len(both) > 1]
+    if len(pairs) == 1:
         return Severity.NOTE
-    return Severity.SUSPECT if all(len(pages) > 1 for pages in by_witness.values()) else None
+    return Severity.SUSPECT if all(one != other for one, other in pairs) else None
 
 
-def _odd_ones(group: Sequence[Pair], then: Counter[str | None]) -> Iterator[tuple[ShardReport, ShardReport]]:
+def _odd_ones(group: Sequence[Pair], then: Counter[str | None]) -> Iterator[tuple[Pair, Pair]]:
     """Yield those that did not belong to the group, each with one that it is like now."""
     usual, times = then.most_common(1)[0]
     for pair in group:
         # Without a majority nobody can tell which is the copy: then all are named.
         if 2 * times <= len(group) or pair.then.tail_hash != usual:
             like = next(one for one in group if one.then.tail_hash != pair.then.tail_hash)
-            yield pair.now, like.now
+            yield pair, like
 
 
 def _copy(report: ShardReport, like: ShardReport, severity: Severity) -> Finding:
