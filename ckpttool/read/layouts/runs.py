@@ -86,9 +86,23 @@ def align_runs(own: RunsOf, reference: RunsOf) -> dict[int, int]:
     its own number. Two of the cohort's runs become one only where the second fits nowhere else and has other labels:
     so looks a run of which some files were renamed to the suffix of the other ranks.
 
+    Where the cohort's own numbers share as many saves in all, they stand: after a rewind a run may share more with the
+    one that did its steps again than with itself, where other ranks lost some of its files.
+
     Returns:
         The reference's number for each of the cohort's.
     """
+    by_saves = _align_by_saves(own, reference)
+    by_number = {run: run for run in own}
+    return max(by_number, by_saves, key=lambda aligned: _explained(aligned, own, reference))
+
+
+def _explained(aligned: Mapping[int, int], own: RunsOf, reference: RunsOf) -> int:
+    return sum(_shared(own[run], reference.get(number, {})) for run, number in aligned.items())
+
+
+def _align_by_saves(own: RunsOf, reference: RunsOf) -> dict[int, int]:
+    """Match the cohort's runs one after the other, each with the one that it shares most saves with."""
     aligned: dict[int, int] = {}
     floor = -1
     at_floor: set[EpochStep] = set()

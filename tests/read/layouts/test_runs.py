@@ -175,3 +175,10 @@ class TestTrees:
         assert names(inventory) == ["10_2", "_1-15_2", "_2-20_2"]
         assert named(inventory, "_2-20_2").ranks == (0, 1, 2, 3)
         assert named(inventory, "_1-15_2").ranks == (0, 1, 2)
+
+
+def test_a_rank_that_alone_kept_a_step_of_before_a_rewind_does_not_part_the_run_after_it(tmp_path: Path) -> None:
+    tree = TreeBuilder(tmp_path).legacy(ranks=3).save(epoch=5, step=1).save(epoch=6, step=1, ranks=[2])
+    tree.save(epoch=5, step=1, run=1).save(epoch=6, step=1, run=1)
+    newest = named(scanned(tree.checkpoint), "_1-6_1")
+    assert (newest.ranks, newest.renames) == ((0, 1, 2), ())
