@@ -13,8 +13,8 @@ from ckpttool.decide.naming import named
 from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.question import TreeQuestion
-from ckpttool.domain.retention import RecordFix
-from ckpttool.errors import IncompleteError, UnknownLayoutError, UsageError
+from ckpttool.domain.retention import RecordFix, SavedLast
+from ckpttool.errors import IncompleteError, NotDurableError, UnknownLayoutError, UsageError
 from ckpttool.read.activity import places, signs_of_writing
 from ckpttool.read.own_files import OWN_FOLDER
 from ckpttool.read.records.journal import JOURNAL, read_journal
@@ -125,6 +125,21 @@ def obstacles(tree: Tree, paths: Iterable[str]) -> list[Finding]:
     ]
 
 
+def unreadable(records: Iterable[SavedLast]) -> list[Finding]:
+    """Say which of the trainer's records may name what goes, for they cannot be read."""
+    return [
+        Finding(
+            code=Code.META_UNREADABLE,
+            severity=Severity.UNKNOWN,
+            message=f"{record.path} {record.trouble}; it may name what would go",
+            path=record.path,
+            remedy="make it readable, or let ckpttool repair-meta --apply write it anew",
+        )
+        for record in records
+        if record.unknown
+    ]
+
+
 def assert_unchanged(tree: Tree, question: TreeQuestion, *, grace: float) -> None:
     """Scan again, and compare every name, size, time and inode with what the plan was made of.
 
@@ -146,10 +161,21 @@ def _changed(what: str) -> IncompleteError:
 
 
 def write_records(root: str, fixes: Iterable[RecordFix]) -> None:
-    """Let the trainer's records name what they shall; each is the old one or the new one, whatever happens."""
+    """Let the trainer's records name what they shall; each is the old one or the new one, whatever happens.
+
+    Raises:
+        WriteFailedError: One could not be written; those before it are new.
+        NotDurableError: All are written, but the disk did not confirm one of them.
+    """
+    unconfirmed = []
     for fix in fixes:
         path = f"{root}/{fix.path}"
-        write(path, record_bytes(fix), overwrite=True, backup=False, mode=_mode_beside(path))
+        try:
+            write(path, record_bytes(fix), overwrite=True, backup=False, mode=_mode_beside(path))
+        except NotDurableError as error:
+            unconfirmed.append(error)
+    if unconfirmed:
+        raise unconfirmed[0]
 
 
 def _mode_beside(path: str) -> int:

@@ -23,7 +23,7 @@ from ckpttool.domain.log_answer import HealthAnswer, WeightNumbers
 from ckpttool.domain.log_question import HealthQuestion
 from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Verdict
-from ckpttool.errors import UsageError, WriteFailedError
+from ckpttool.errors import IncompleteError, UsageError, WriteFailedError
 
 if TYPE_CHECKING:
     from ckpttool.domain.metrics import TrainingLog
@@ -42,6 +42,7 @@ def health(tree: Tree, question: HealthQuestion, verdicts: Sequence[Verdict] = (
 
     Raises:
         UsageError: A log is not there, or what is asked cannot be.
+        IncompleteError: The record was to be written, and a log could not be read to its end.
         LockedError: Another process writes the health file.
         WriteFailedError: It could not be written; nothing was changed.
         NotDurableError: It is written, but the disk did not confirm it.
@@ -50,6 +51,8 @@ def health(tree: Tree, question: HealthQuestion, verdicts: Sequence[Verdict] = (
     if question.write:
         _assert_writable(inventory, question)
     log = together(question.logs, inventory.root)
+    if question.write and log is not None:
+        _assert_read_to_its_end(log)
     report = judge(inventory, log, question.threshold, question.pipeline_stages)
     weights = [_weights_of(one, tree, verdicts) for one in inventory.checkpoints]
     report = _with_newest(_with_weights(report, weights), inventory)
@@ -80,6 +83,13 @@ def _assert_writable(inventory: Inventory, question: HealthQuestion) -> None:
             f"--write is for the rank_N layout: in {inventory.layout.value} each checkpoint holds its own mark, and "
             "checkpoints are never changed; resolve --health-threshold judges without one"
         )
+
+
+def _assert_read_to_its_end(log: TrainingLog) -> None:
+    """A later attempt at the same step, which the log would show further on, may have been worse."""
+    for each in log.problems:
+        if each.line == 0:
+            raise IncompleteError(f"{each.source}: {each.reason}; nothing was recorded from the part that was read")
 
 
 def _weights_of(checkpoint: Checkpoint, tree: Tree, verdicts: Sequence[Verdict]) -> WeightNumbers | None:

@@ -71,5 +71,7 @@ def _text(path: str) -> str:
     try:
         with open(path, encoding="utf-8", newline="") as file:
             return file.read()
-    except (OSError, UnicodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
+    except UnicodeError as error:
+        raise UsageError(f"cannot read the config {path!r}: {error}") from None
+    except OSError as error:
+        raise UsageError(f"cannot read the config {path!r}: {error.strerror or error}") from None

@@ -14,6 +14,7 @@ from ckpttool.api.changes import (
     obstacles,
     pending,
     signs,
+    unreadable,
     whole_tree,
     write_records,
 )
@@ -33,10 +34,11 @@ from ckpttool.domain.retention import (
     RecordFix,
     RetentionPlan,
     RetentionPolicy,
+    SavedLast,
     Trashed,
 )
 from ckpttool.domain.verdict import Level, Verdict
-from ckpttool.errors import CkptToolError, IncompleteError
+from ckpttool.errors import CkptToolError, IncompleteError, NotDurableError, WriteFailedError
 from ckpttool.read.activity import places
 from ckpttool.read.records.journal import JOURNAL, TIME_FORMAT, TRASH, trash_folders
 from ckpttool.read.records.manifest import manifest_path, read_manifest
@@ -94,14 +96,16 @@ def _proposal(
     plan = retain(tree.inventory, policy, _Looks(tree, order), without)
     against = list(refusals)
     batches: tuple[Batch, ...] = ()
+    records = _records(tree, plan)
     if plan.going:
         against += [*signs(tree, grace=order.grace), *obstacles(tree, _all_paths(tree, plan.going))]
+        against += unreadable(records)
         batches = () if against else _batches(tree, plan.going)
     expired = set(_expired(tree, order))
     pruning = Pruning(
         plan=plan,
         order=order,
-        fixes=_fixes(tree, plan),
+        fixes=tuple(left_behind(records, plan.going, plan.whole)),
         trash=tuple(Trashed(name=one.name, goes=one.name in expired) for one in trash_folders(tree.storage)),
         refusals=tuple(against),
         took=tree.took,
@@ -115,11 +119,11 @@ def _expired(tree: Tree, order: PruneOrder) -> list[str]:
     return [one.name for one in trash_folders(tree.storage) if not patience or now - one.since >= patience]
 
 
-def _fixes(tree: Tree, plan: RetentionPlan) -> tuple[RecordFix, ...]:
+def _records(tree: Tree, plan: RetentionPlan) -> list[SavedLast]:
+    """Read the records that may name what goes."""
     if not plan.going:
-        return ()
-    ranks = sorted({rank for one in plan.going for rank in one.ranks})
-    return tuple(left_behind(saved_last(tree.storage, tree.inventory, ranks), plan.going, plan.whole))
+        return []
+    return list(saved_last(tree.storage, tree.inventory, sorted({rank for one in plan.going for rank in one.ranks})))
 
 
 def _paths(tree: Tree, checkpoint: Checkpoint) -> list[str]:
@@ -128,10 +132,13 @@ def _paths(tree: Tree, checkpoint: Checkpoint) -> list[str]:
         return [checkpoint.name]
     manifest = manifest_path(tree.inventory.layout, checkpoint)
     paths = [shard.path for shard in checkpoint.shards]
-    with suppress(OSError):
+    try:
         tree.storage.stamp(manifest)
-        paths.append(manifest)
-    return paths
+    except (FileNotFoundError, NotADirectoryError):
+        return paths
+    except OSError as error:
+        raise IncompleteError(f"{manifest}: whether it is there is not known ({error.strerror or error})") from None
+    return [*paths, manifest]
 
 
 def _all_paths(tree: Tree, going: Sequence[Checkpoint]) -> Iterator[str]:
@@ -166,8 +173,11 @@ def _move(root: str, batches: Sequence[Batch], fixes: Sequence[RecordFix]) -> No
     """
     ensure_folder(f"{root}/{TRASH}")
     try:
-        write(f"{root}/{JOURNAL}", journal_bytes(batches), overwrite=True, backup=False)
-        write_records(root, fixes)
+        try:
+            write(f"{root}/{JOURNAL}", journal_bytes(batches), overwrite=True, backup=False)
+            write_records(root, fixes)
+        except NotDurableError as error:
+            raise WriteFailedError(f"nothing was moved, for what must be on the disk first is not: {error}") from error
         carry(root, batches)
     except BaseException:
         # Where this fails too, the next prune does it.

@@ -15,7 +15,7 @@ from ckpttool.api.checks import session_for
 from ckpttool.api.trees import Tree
 from ckpttool.decide.resume import choose
 from ckpttool.decide.saved_last import repairs
-from ckpttool.domain.finding import Finding
+from ckpttool.domain.finding import Finding, Severity
 from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.domain.retention import RecordFix, Repair
@@ -58,6 +58,8 @@ def _proposal(tree: Tree, choice: ResumeQuestion, *, grace: float, apply: bool, 
     session = session_for(tree, CheckQuestion())
     point = choose(tree.inventory, choice, session.verdict)
     checkpoint = None if isinstance(point, NoResumePoint) else point.checkpoint
+    # The newest whole one is not known while a newer one cannot be read; a record must not go back for that.
+    against = [*against, *(why for one in point.rejected for why in one.reasons if why.severity is Severity.UNKNOWN)]
     fixes: tuple[RecordFix, ...] = ()
     if checkpoint is not None:
         fixes = tuple(repairs(saved_last(tree.storage, tree.inventory, checkpoint.ranks), checkpoint))

@@ -134,6 +134,8 @@ class SavedLast:
     position: EpochStep | None = None
     trouble: str | None = None
     """Why it names nothing."""
+    unknown: bool = False
+    """Whether it may name something: it is there, and could not be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from ckpttool.api.asd import emit_asd
 from ckpttool.api.logs import detector_events, expand, together
 from ckpttool.cli import progress
 from ckpttool.domain.asd import AsdConfig
-from ckpttool.errors import UsageError
+from ckpttool.errors import IncompleteError, UsageError
 from tests.training_logs import write_log
 from tests.trees import TreeBuilder
 
@@ -77,3 +77,18 @@ def test_a_spinner_is_for_those_who_wait_and_watch(
     with progress.busy("reading the logs", quiet=quiet):
         time.sleep(seconds)
     assert ("reading the logs" in capsys.readouterr().err) is shown
+
+
+def test_nothing_is_recorded_from_a_log_that_ends_early(tmp_path: Path) -> None:
+    TreeBuilder(tmp_path).legacy(ranks=2).save(epoch=10, step=2)
+    whole = write_log(tmp_path / "train.log", range(1, 41), embeddings={20: 100.0}).read_bytes()
+    (tmp_path / "cut.log.gz").write_bytes(gzip.compress(whole)[:-9])
+    tree = ckpttool.scan(ckpttool.TreeQuestion(path=str(tmp_path / "output")))
+
+    def asked(log: str) -> ckpttool.HealthQuestion:
+        return ckpttool.HealthQuestion(threshold=270.0, logs=logs(str(tmp_path / log)), write=True)
+
+    with pytest.raises(IncompleteError, match="nothing was recorded from the part that was read"):
+        ckpttool.health(tree, asked("cut.log.gz"))
+    assert not (tmp_path / "output/health_ckpts.json").exists()
+    assert ckpttool.health(tree, asked("train.log")).written

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool.domain.finding import Code
-from ckpttool.errors import CkptToolError, IncompleteError
+from ckpttool.errors import CkptToolError, IncompleteError, WriteFailedError
 from tests.changes.trees import Stop, files, legacy, newer, outside_trash, pruned, small, whole
 from tests.trees import TreeBuilder
 
@@ -147,3 +147,27 @@ def test_a_journal_that_is_not_believed_stops_every_prune(content: bytes, words:
         with pytest.raises(IncompleteError, match=words):
             pruned(tree, apply=apply)
     assert files(tree) == before
+
+
+def test_nothing_goes_while_a_record_that_may_name_it_cannot_be_read(tmp_path: Path) -> None:
+    tree = small(tmp_path).file("checkpoint/rank_1/meta.json", b" " * 100_000)
+    before = files(tree)
+    pruning = pruned(tree)
+    assert [(one.code, one.path) for one in pruning.refusals] == [(Code.META_UNREADABLE, "rank_1/meta.json")]
+    assert files(tree) == before
+
+
+def test_nothing_moves_where_the_disk_does_not_confirm_what_must_be_there_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = small(tmp_path)
+    before = whole(tree)
+
+    def fsync(fd: int) -> None:
+        if Path(f"/proc/self/fd/{fd}").readlink().name == "rank_1":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(WriteFailedError, match="nothing was moved, for what must be on the disk first is not"):
+        pruned(tree)
+    assert whole(tree) == before

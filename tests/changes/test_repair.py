@@ -15,7 +15,7 @@ from ckpttool.api.trees import Tree
 from ckpttool.domain.finding import Code
 from ckpttool.domain.question import ResumeQuestion, TreeQuestion
 from ckpttool.domain.retention import Repair
-from ckpttool.errors import CkptToolError, IncompleteError, LockedError, WriteFailedError
+from ckpttool.errors import CkptToolError, IncompleteError, LockedError, NotDurableError, WriteFailedError
 from ckpttool.write import locked
 from tests.changes.trees import Stop, files, legacy, newer
 from tests.trees import TreeBuilder
@@ -195,3 +195,43 @@ def test_wherever_it_stops_every_record_is_the_old_one_or_the_new_one(error: Bas
         if not stop.happened:
             return
     pytest.fail("more calls than a repair should need")
+
+
+def test_a_disk_that_confirms_nothing_lets_every_record_be_written_before_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = legacy(tmp_path)
+    for rank in range(3):
+        tree.file(f"checkpoint/rank_{rank}/meta.json", b"torn")
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        if Path(f"/proc/self/fd/{fd}").readlink().name == "rank_1":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(NotDurableError, match=r"rank_1/meta\.json"):
+        repaired(tree)
+    assert [meta(tree, rank) for rank in range(3)] == [RIGHT % rank for rank in range(3)]
+
+
+def test_no_record_goes_back_while_a_newer_checkpoint_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = legacy(tmp_path)
+    before = files(tree)
+    newest = f"{tree.checkpoint}/rank_2/llama2_7b_rank_2_1-30_2.ckpt"
+    real = os.open
+
+    def failing(path: object, *arguments: int, **options: int) -> int:
+        if path == newest:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), newest)
+        return real(path, *arguments, **options)  # type: ignore[arg-type]  # whatever open takes
+
+    monkeypatch.setattr(os, "open", failing)
+    repair = repaired(tree)
+    assert repair.checkpoint is not None
+    assert (repair.checkpoint.name, repair.applied) == ("_1-25_2", False)
+    assert [one.code for one in repair.refusals] == [Code.UNREADABLE]
+    assert files(tree) == before

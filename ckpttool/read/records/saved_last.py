@@ -36,7 +36,7 @@ def _meta(storage: Storage, rank: Rank) -> SavedLast:
     except FileNotFoundError:
         return SavedLast(path=path, rank=rank, trouble="is missing")
     except OSError as error:
-        return SavedLast(path=path, rank=rank, trouble=f"cannot be read ({error.strerror or error})")
+        return SavedLast(path=path, rank=rank, trouble=f"cannot be read ({error.strerror or error})", unknown=True)
     except ParseError:
         return SavedLast(path=path, rank=rank, trouble="is torn or edited")
     return SavedLast(path=path, rank=rank, file=record.file, position=record.position)
@@ -48,7 +48,7 @@ def _tracker(storage: Storage) -> SavedLast:
     except FileNotFoundError:
         return SavedLast(path=TRACKER, rank=None, trouble="is missing")
     except OSError as error:
-        return SavedLast(path=TRACKER, rank=None, trouble=f"cannot be read ({error.strerror or error})")
+        return SavedLast(path=TRACKER, rank=None, trouble=f"cannot be read ({error.strerror or error})", unknown=True)
     if not (text.isascii() and text.isdigit()):
         return SavedLast(path=TRACKER, rank=None, trouble="holds no step")
     return SavedLast(path=TRACKER, rank=None, file=f"iteration_{int(text):08d}")

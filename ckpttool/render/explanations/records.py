@@ -11,9 +11,10 @@ RECORDS = (
     Explanation(
         code=Code.META_UNREADABLE,
         title="A record of the trainer cannot be read",
-        severities=(Severity.NOTE, Severity.DAMAGE),
+        severities=(Severity.NOTE, Severity.UNKNOWN, Severity.DAMAGE),
         meaning="meta.json, common.json, metadata.json or param_name_map.json is torn, empty, of the wrong types or "
-        "not permitted. A note for meta.json, which is only a hint; damage for the others, which a load needs.",
+        "not permitted. A note for meta.json, which is only a hint; damage for the others, which a load needs. "
+        "prune lets nothing go while a record cannot be read: it may name what would go.",
         evidence="The JSON is read strictly: a key twice, NaN, or text where a number belongs is an error.",
         mindformers="Skips a broken meta.json and uses the other ranks'; if none is left, 1.6 to 2.1 stop with a "
         "TypeError for safetensors. A broken common.json stops it.",
