@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -91,6 +92,10 @@ def _report(error: Exception, *, debug: bool) -> ExitCode:
     if isinstance(error, CkptToolError):
         output.error(str(error))
         return error.exit_code
+    if isinstance(error, OSError):  # what no command foresees: the current folder is gone, say
+        place = f" at {error.filename!r}" if error.filename else ""
+        output.error(f"the system refused{place}: {error.strerror or error}; ckpttool --debug … shows where")
+        return ExitCode.FAILED
     kind = type(error).__name__
     output.error(f"ckpttool itself failed ({kind}: {error}); ckpttool --debug … shows where, please report it")
     return ExitCode.FAILED
@@ -132,11 +137,15 @@ def _options(
 def run() -> int:
     """Run the command line of this process, and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
+        # Names that are no UTF-8 are escaped already; what is left must not stop a result on an ASCII terminal, and
+        # neither must a stream that cannot be told so.
         if hasattr(stream, "reconfigure"):
-            # Names that are no UTF-8 are escaped already; what is left must not stop a result on an ASCII terminal.
-            stream.reconfigure(errors="backslashreplace")
+            with suppress(OSError):
+                stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except SystemExit as end:
         return int(end.code or 0)
+    except (ImportError, OSError) as error:  # before a command was reached: its own files cannot be read
+        return int(_report(error, debug=False))
     raise AssertionError("a command line that neither ends nor fails")

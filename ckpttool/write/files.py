@@ -73,7 +73,7 @@ def replace(path: str, data: bytes, *, overwrite: bool, backup: bool, mode: int 
                 "a power cut may still undo it; check the disk, then write again"
             ) from error
     finally:
-        os.close(folder_fd)
+        let_go(folder_fd)
 
 
 def ensure_folder(path: str, *, mode: int = 0o777) -> None:
@@ -95,7 +95,7 @@ def ensure_folder(path: str, *, mode: int = 0o777) -> None:
         try:
             os.fsync(parent_fd)
         finally:
-            os.close(parent_fd)
+            let_go(parent_fd)
     except OSError as error:
         raise WriteFailedError(f"cannot make the folder {path!r}: {error.strerror or error}") from error
 
@@ -127,7 +127,7 @@ def remove(path: str) -> None:
                 f"{path!r} is removed, but the disk did not confirm it ({error.strerror}): a power cut may restore it"
             ) from error
     finally:
-        os.close(folder_fd)
+        let_go(folder_fd)
 
 
 def sweep(folder: str) -> None:
@@ -163,7 +163,15 @@ def locked(path: str, *, timeout: float) -> Iterator[None]:
     try:
         yield
     finally:
-        lock.release()
+        # Released by the end of the process at the latest; what was written is written.
+        with suppress(OSError):
+            lock.release()
+
+
+def let_go(folder_fd: int) -> None:
+    """Close a folder. It was only read, so nothing hangs on what a disk says to that."""
+    with suppress(OSError):
+        os.close(folder_fd)
 
 
 def _make_folder(path: str, mode: int) -> None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 
 from ckpttool.domain.retention import Batch, Move
 from ckpttool.errors import IncompleteError, UnsafeError, WriteFailedError
+from ckpttool.write.files import let_go
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -211,7 +212,7 @@ def _opened(root: str) -> Iterator[int]:
     try:
         yield fd
     finally:
-        os.close(fd)
+        let_go(fd)
 
 
 @contextmanager
@@ -230,8 +231,8 @@ def _entered(base_fd: int, path: str) -> Iterator[int]:
                 if error.errno in {errno.ELOOP, errno.ENOTDIR}:
                     raise UnsafeError(f"{path!r} is a link or no folder, and nothing is moved through a link") from None
                 raise
-            os.close(fd)
+            let_go(fd)
             fd = deeper
         yield fd
     finally:
-        os.close(fd)
+        let_go(fd)
