@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
+from ckpttool.cli.options import is_count
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
@@ -40,7 +41,7 @@ def spike(text: str | None, *, every: int | None = None) -> api.SpikeQuestion | 
         return None
     if text == "last":
         return api.SpikeQuestion(every=every)
-    if text.isascii() and text.isdigit():
+    if is_count(text):
         return api.SpikeQuestion(around=Step(int(text)), every=every)
     raise UsageError(f"--around-spike takes a step or the word last, not {text!r}")
 

@@ -15,6 +15,8 @@ from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level
 from ckpttool.errors import UsageError
 
+_MOST_DIGITS = 18
+
 
 class Format(str, Enum):
     """How the result is written."""
@@ -147,7 +149,12 @@ def segments(texts: list[str] | None) -> tuple[BatchSegment, ...]:
 
 
 def _segment(text: str) -> BatchSegment:
-    steps, colon, batch = text.partition(":")
-    if not (colon and steps.isascii() and steps.isdigit() and batch.isascii() and batch.isdigit() and int(batch)):
+    steps, _, batch = text.partition(":")
+    if not (is_count(steps) and is_count(batch) and int(batch)):
         raise UsageError(f"--segment takes STEPS:GBS, such as 1000:512, not {text!r}")
     return BatchSegment(steps=int(steps), global_batch_size=int(batch))
+
+
+def is_count(text: str) -> bool:
+    """Tell whether a word is a whole number that any training can have reached; int() refuses thousands of digits."""
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS

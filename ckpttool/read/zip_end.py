@@ -58,8 +58,11 @@ def find_directory(source: _Readable) -> DirectoryPlace:
     if disk or first_disk or here != records:
         return _broken(Code.HEADER_INVALID, f"The end of the archive at byte {tail_at + at} speaks of several disks.")
     end = tail_at + at
-    if tail[max(0, at - _LOCATOR.size) : at][:4] == b"PK\x06\x07":
-        place, end = _wide_place(source, tail[at - _LOCATOR.size : at], end - _LOCATOR.size, place)
+    # Before a comment it may begin where the tail does not.
+    before = max(0, end - _LOCATOR.size)
+    locator = tail[at - _LOCATOR.size : at] if at >= _LOCATOR.size else source.read(before, end - before)
+    if len(locator) == _LOCATOR.size and locator.startswith(b"PK\x06\x07"):
+        place, end = _wide_place(source, locator, before, place)
         if not place.end:
             return place
     if place.end != end:

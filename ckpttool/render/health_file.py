@@ -47,7 +47,10 @@ def updated_health_json(old: bytes | None, judgements: Iterable[tuple[str, Healt
 def _entries(old: bytes | None) -> list[dict[str, object]]:
     if old is None:
         return []
-    document = json.loads(old)
+    try:
+        document = json.loads(old)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
     if not isinstance(document, list) or not all(isinstance(entry, dict) for entry in document):
         raise ValueError("expected a list of objects")
     return document

@@ -34,7 +34,7 @@ def label_of(file: str, fmt: str) -> tuple[int, int]:
     match = re.search(rf"-(\d+)_(\d+)\.{re.escape(fmt)}", file)
     if match is None:
         raise StopsError(f"it finds no epoch and step in the name {file}, and one such name ends the whole resume")
-    return int(match[1]), int(match[2])
+    return _whole(match[1]), _whole(match[2])
 
 
 def run_label_of(file: str, fmt: str) -> tuple[int, int, int]:
@@ -47,7 +47,7 @@ def run_label_of(file: str, fmt: str) -> tuple[int, int, int]:
     if match is None:
         raise StopsError(f"its health monitor cannot sort {file}, which has no number before its last dash")
     # Without a run suffix this is the rank. Only rank 0 sorts, so it is 0 and right by luck.
-    return int(match[1]), int(match[2]), int(match[3])
+    return _whole(match[1]), _whole(match[2]), _whole(match[3])
 
 
 def rank_of(file: str) -> int:
@@ -59,7 +59,7 @@ def rank_of(file: str) -> int:
     match = _RANK.search(file)
     if match is None:
         raise StopsError(f"it finds no rank in the name {file}")
-    return int(match[1])
+    return _whole(match[1])
 
 
 def with_rank(file: str, rank: int) -> str:
@@ -81,3 +81,10 @@ def checkpoint_name(file: str, fmt: str) -> str:
     stem, _, label = file.removesuffix(f".{fmt}").rpartition("-")
     run = _RUN_AT_END.search(stem)
     return label if run is None else f"_{run[1]}-{label}"
+
+
+def _whole(digits: str) -> int:
+    try:
+        return int(digits)
+    except ValueError:  # thousands of digits, which a meta.json may hold
+        raise StopsError(f"it cannot read a number of {len(digits)} digits in a name") from None

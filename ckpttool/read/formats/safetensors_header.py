@@ -28,6 +28,8 @@ PLACES = {name: place for place, name in enumerate(DTYPES)}
 
 METADATA_KEY = "__metadata__"
 
+_SHOWN_CHARS = 40  # of a type that does not exist
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderText:
@@ -171,7 +173,7 @@ def _wrong_entry(row: _Row) -> Finding | None:
             Code.HEADER_INVALID,
             f"Tensor {quoted(row.name)} has the type {quoted(row.dtype)}, which safetensors does not know.",
             tensor=row.name,
-            actual=row.dtype,
+            actual=row.dtype[:_SHOWN_CHARS],
         )
     if begin > end:
         return damage(

@@ -55,6 +55,12 @@ _PATTERNS: tuple[tuple[bytes, AsdKind, re.Pattern[str]], ...] = tuple(
         (b"silent_check_v3.cc", AsdKind.EVENT, r"^\[ERROR\].*silent_check_v3\.cc:.*SilentCheckV3"),
     )
 )
+_LONGEST_LINE = 16 * 1024
+"""Bytes of a line that are searched: the patterns take the square of it where a hostile line repeats their words."""
+
+_MOST_DIGITS = 18
+"""Of a step; int() refuses thousands."""
+
 _MEMBER = re.compile(rf"Grad-norm spike: index (?P<index>\d+), time {_STAMP}, {_SPIKE}")
 
 
@@ -109,7 +115,7 @@ def without_relayed(events: Iterable[AsdEvent]) -> tuple[AsdEvent, ...]:
 def _event(
     source: LogSource, number: int, text: bytes, pattern: tuple[bytes, AsdKind, re.Pattern[str]]
 ) -> AsdEvent | LogProblem:
-    line = text.decode("utf-8", "replace")
+    line = text[:_LONGEST_LINE].decode("utf-8", "replace")
     match = pattern[2].search(line)
     if match is None:
         return problem(source, number, "a detector's line of an unknown form", text)
@@ -123,14 +129,14 @@ def _event(
         value=_float(found.get("value")),
         backward=backward,
         step=None if step is None else Step(step),
-        group_since_step=min((Step(int(one)) for one in re.findall(r"\d+", found.get("steps") or "")), default=None),
+        group_since_step=min(map(Step, _ints(found.get("steps") or "")), default=None),
         source=source.name,
         line=number,
     )
 
 
 def _with_member(strike: AsdEvent, text: bytes) -> AsdEvent:
-    match = _MEMBER.search(text.decode("utf-8", "replace"))
+    match = _MEMBER.search(text[:_LONGEST_LINE].decode("utf-8", "replace"))
     if match is None:
         return strike
     time = _time(match["time"], "")
@@ -150,7 +156,11 @@ def _time(stamp: str | None, line: str) -> LocalTime | None:
 
 
 def _int(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() else None
+    return int(text) if text and text.isdecimal() and len(text) <= _MOST_DIGITS else None
+
+
+def _ints(text: str) -> Iterator[int]:
+    return (number for one in re.findall(r"\d+", text) if (number := _int(one)) is not None)
 
 
 def _float(text: str | None) -> float | None:

@@ -83,13 +83,16 @@ class Csv:
     def _rows(source: LogSource) -> Iterator[Row | LogProblem]:
         problems: list[LogProblem] = []
         rows = csv.reader(_text_lines(source, problems))
-        names = [name.strip() for name in next(rows, [])]
+        first = next(_records(source, rows), None)
+        names = [name.strip() for name in first] if isinstance(first, list) else []
         fields = resolve_columns(source, frozenset(names))
         if "step" not in fields:
             raise UsageError(f"{source.name}: none of the columns {', '.join(names)} is the step; name it by --columns")
         places = {field: names.index(name) for field, name in fields.items()}
-        for row in rows:
-            if len(row) == len(names):
+        for row in _records(source, rows):
+            if isinstance(row, LogProblem):
+                yield row
+            elif len(row) == len(names):
                 yield rows.line_num, {field: row[place] for field, place in places.items()}
             elif row:
                 reason = f"expected {len(names)} columns, found {len(row)}"
@@ -97,6 +100,17 @@ class Csv:
             yield from problems
             problems.clear()
         yield from problems
+
+
+def _records(source: LogSource, rows: Iterator[list[str]]) -> Iterator[list[str] | LogProblem]:
+    """Yield each row; one that `csv` refuses, as where a quotation mark never ends, is told and left out."""
+    while True:
+        try:
+            yield next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield problem(source, getattr(rows, "line_num", 0), f"the row cannot be read: {error}", b"")
 
 
 def _text_lines(source: LogSource, problems: list[LogProblem]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -10,7 +11,7 @@ from ckpttool.domain.units import Step
 from ckpttool.read.logs.base import Block, LogSource, blocks, problem, rewind
 from ckpttool.read.logs.numbers import UnreadableError, number
 
-_ITERATION = re.compile(rb"\biteration +(\d+)/ *\d+ \|([^\n]*)")
+_ITERATION = re.compile(rb"\biteration +(\d{1,18})/ *\d+ \|([^\n]*)")
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 _FIELDS = {
     "loss": b"lm loss",
@@ -68,7 +69,7 @@ def _iteration(source: LogSource, block: Block, match: re.Match[bytes]) -> tuple
         learning_rate=values["learning_rate"],
         global_norm=values["global_norm"],
         skipped=None if skipped is None else skipped > 0,
-        consumed_samples=None if samples is None else int(samples),
+        consumed_samples=int(samples) if samples is not None and math.isfinite(samples) else None,
         time=time[0].decode() if time else None,
     )
     line = block.line_number(match.start()) if reasons else 0

@@ -19,28 +19,31 @@ _Match = re.Match[bytes]
 # Every step line, and of the usual one the fields: byte for byte as every version from 1.5 on writes them. What
 # differs is read field by field below. One search for both, from a literal on, is where the reader spends its time.
 _STEP = re.compile(
-    rb"Epoch:\[(?: *(\d+)/[ \d]+\], step:\[ *(\d+)/ *(\d+)\], loss: *(\d+\.\d+), (?:\w+_loss: [^,\n]+, )*"
-    rb"per_step_time: \d+ms, lr: (\d+\.?\d*(?:e[+-]\d+)?), overflow cond: (True|False), loss_scale: [^,\n]+, "
-    rb"global_norm: \[(\d+\.\d*)\])?"
+    rb"Epoch:\[(?: *(\d{1,18})/[ \d]+\], step:\[ *(\d{1,18})/ *(\d{1,18})\], loss: *(\d+\.\d+), "
+    rb"(?:\w+_loss: [^,\n]+, )*per_step_time: \d+ms, lr: (\d+\.?\d*(?:e[+-]\d+)?), overflow cond: (True|False), "
+    rb"loss_scale: [^,\n]+, global_norm: \[(\d+\.\d*)\])?"
 )
-_POSITION = re.compile(rb"Epoch:\[\s*(\d+)/\s*\d+\],\s*step:\[\s*(\d+)/\s*(\d+)\]")
-_LOSS = re.compile(rb"(?<!_)loss:\s*\[?\s*([^,\]/\s]+)")
+_POSITION = re.compile(rb"Epoch:\[\s*(\d{1,18})/\s*\d+\],\s*step:\[\s*(\d{1,18})/\s*(\d{1,18})\]")
+_LOSS = re.compile(rb"(?<!_)loss:\s*(?:\[\s*)?([^,\]/\s]+)")
 _RATE = re.compile(rb"\blr:\s*(\[[^\]\n]*\]|[^,\s]+)")
 _NORM = re.compile(rb"global_norm:?\s*(\[[^\]\n]*\]|[^,\s]+)")
-_OVERFLOW = re.compile(rb"overflow cond:\s*\[?\s*(True|False)")
+_OVERFLOW = re.compile(rb"overflow cond:\s*(?:\[\s*)?(True|False)")
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
-_TIME_CHARS = 19
 _SPACE, _COLON, _DASH = b" :-"
 
-_SKIP = re.compile(rb"opt_global_step:\s*(\d+),\s*skip_data_grad_norm_threshold:\s*[^,\n]+,\s*is_skip:\s*\[?\s*(\w+)")
+# These search whole blocks, so none may reach over the end of a line.
+_SKIP = re.compile(
+    rb"opt_global_step:[ \t]*(\d{1,18}),[ \t]*skip_data_grad_norm_threshold:[^,\n]+,[ \t]*"
+    rb"is_skip:[ \t]*(?:\[[ \t]*)?(\w+)"
+)
 _ROW = re.compile(
-    rb"Current global norm\s+(\[[^\]\n]*\]|\S+) of step (\d+) has been (\d+) consecutive times greater than "
-    rb"threshold:?\s*[\d.eE+-]+(, stop training)?"
+    rb"Current global norm[ \t]+(\[[^\]\n]*\]|\S+) of step (\d{1,18}) has been (\d{1,18}) consecutive times "
+    rb"greater than threshold:?[ \t]*[\d.eE+-]+(, stop training)?"
 )
 _NORM_STOP = re.compile(
-    rb"Current global norm\s+(\[[^\]\n]*\]|\S+) is greater equal than threshold [\d.eE+-]+, stop training"
+    rb"Current global norm[ \t]+(\[[^\]\n]*\]|\S+) is greater equal than threshold [\d.eE+-]+, stop training"
 )
-_EMBEDDING = re.compile(rb"embedding_local_norm: (?:(\d+\.\d+)\s|\s*(\[[^\]\n]*\]|\S+))")
+_EMBEDDING = re.compile(rb"embedding_local_norm: (?:(\d+\.\d+)\s|[ \t]*(\[[^\]\n]*\]|\S+))")
 _NAN = re.compile(rb"There is nan in \w+ with value [^\n]*, terminate training")
 
 
@@ -155,6 +158,9 @@ class _Reader:
             try:
                 number_of_epoch, offset = offsets[epoch, epoch_steps]
             except KeyError:
+                if not int(epoch):  # a digit was lost: epochs count from 1, and steps are never negative
+                    steps.append(None)
+                    continue
                 number_of_epoch, offset = offsets[epoch, epoch_steps] = int(epoch), (int(epoch) - 1) * int(epoch_steps)
             steps.append(
                 step_metrics(
@@ -173,7 +179,9 @@ class _Reader:
         """Return the time stamp of the line before `end`."""
         begin = end - self._prefix
         if data[begin + 10 : begin + 14 : 3] == b" :" and begin >= 0 and data.find(b"\n", begin, end) < 0:
-            return str(data[begin : begin + _TIME_CHARS], "latin-1")
+            match = _TIME.match(data, begin, end)
+            if match is not None:
+                return str(match[0], "latin-1")
         match = _TIME.search(data, data.rfind(b"\n", 0, end) + 1, end)
         if match is None:
             return None
@@ -189,6 +197,9 @@ class _Reader:
             yield self._problem(block, start, "a step line without a step: cut short?")
             return
         epoch, step, epoch_steps = map(int, position.groups())
+        if not epoch:
+            yield self._problem(block, start, "epoch 0, but epochs count from 1")
+            return
         values: list[float | None] = []
         for field, pattern in (("loss", _LOSS), ("lr", _RATE), ("global_norm", _NORM)):
             found = pattern.search(line)

@@ -61,7 +61,7 @@ _FLOAT_ENDINGS = (
 )  # fmt: skip
 
 # What float() takes and YAML 1.1 does not: an exponent without a point before it or a sign in it.
-_NUMBER_AS_TEXT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+")
+_NUMBER_AS_TEXT = re.compile(r"[-+]?(\d[\d_]*(?:\.\d*)?|\.\d+)[eE][-+]?\d+")
 
 
 def check(document: Document, *, path: str) -> Iterator[Finding]:

@@ -17,6 +17,8 @@ MAX_DEPTH = 64
 """A real config nests six deep; MindFormers itself refuses one of more than a few dozen levels."""
 MAX_NODES = 200_000
 """Values after every alias is written out. A real config has some hundred; nine lines of aliases make a billion."""
+MAX_NUMBER_CHARS = 100
+"""Python refuses to print numbers of thousands of digits, and sizes are multiplied with one another."""
 
 _TAG = "tag:yaml.org,2002:"
 _KNOWN_TAGS = frozenset(_TAG + name for name in ("str", "int", "float", "bool", "null", "map", "seq", "timestamp"))
@@ -199,6 +201,8 @@ class _Walk:
     def _check_tag(self, node: yaml.Node) -> None:
         if node.tag not in _KNOWN_TAGS and node.tag != _MERGE:
             raise self._error(node, f"the tag {node.tag!r} has no place in a config")
+        if node.tag in _NUMBERS and len(node.value) > MAX_NUMBER_CHARS:
+            raise self._error(node, f"a number of {len(node.value)} characters has no place in a config")
 
     def _error(self, node: yaml.Node, problem: str) -> ConfigError:
         return ConfigError(f"{self._what!r}, line {_line(node)}: {problem}", line=_line(node))

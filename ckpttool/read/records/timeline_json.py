@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from ckpttool.domain.health_events import HealthTimeline, SuspectInterval, SuspectKind
 from ckpttool.domain.metrics import LocalTime, parse_local_time
 from ckpttool.domain.units import Rank, Step
@@ -23,6 +25,8 @@ def read_timeline(path: str) -> HealthTimeline | None:
         UsageError: It begins like one, and is not.
     """
     try:
+        if not os.path.isfile(path):  # what a pipe holds can be read only once, and a device has no end
+            return None
         with open(path, "rb") as file:
             head = file.read(_HEAD)
             if f'"schema": "{SCHEMA}"'.encode() not in head:
@@ -35,7 +39,7 @@ def read_timeline(path: str) -> HealthTimeline | None:
         items = as_list(document.get("timeline"), where=f"{path}: timeline")
         return HealthTimeline(intervals=tuple(_interval(path, index, item) for index, item in enumerate(items)))
     except (ParseError, ValueError) as error:
-        raise UsageError(f"{error}; expected what ckpttool replay --format json printed") from None
+        raise UsageError(f"{error!s:.500}; expected what ckpttool replay --format json printed") from None
 
 
 def _interval(path: str, index: int, item: Json) -> SuspectInterval:
@@ -46,7 +50,7 @@ def _interval(path: str, index: int, item: Json) -> SuspectInterval:
         for key in ("first_step", "recovered_step", "rank")
     )
     return SuspectInterval(
-        kind=SuspectKind(get_str(record, "kind", where=where)),
+        kind=_kind(get_str(record, "kind", where=where), where),
         reason=get_str(record, "reason", where=where),
         first_step=None if first is None else Step(first),
         recovered_step=None if recovered is None else Step(recovered),
@@ -55,5 +59,18 @@ def _interval(path: str, index: int, item: Json) -> SuspectInterval:
     )
 
 
+def _kind(text: str, where: str) -> SuspectKind:
+    try:
+        return SuspectKind(text)
+    except ValueError:
+        raise ParseError(f"expected a kind that ckpttool knows, found {text!a:.80}", where=where, key="kind") from None
+
+
 def _time(record: dict[str, Json], where: str) -> LocalTime | None:
-    return None if record.get("first_time") is None else parse_local_time(get_str(record, "first_time", where=where))
+    if record.get("first_time") is None:
+        return None
+    text = get_str(record, "first_time", where=where)
+    try:
+        return parse_local_time(text)
+    except ValueError:
+        raise ParseError(f"expected a time, found {text!a:.80}", where=where, key="first_time") from None

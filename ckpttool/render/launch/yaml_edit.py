@@ -22,7 +22,6 @@ _BREAKS = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 """What PyYAML takes for the end of a line."""
 _ANCHOR = re.compile(r"&[^\s,\[\]{}]+[ \t]*")
 _NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-_PLAIN_END = re.compile(r"\s+\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ class Editor:
             if match := _ANCHOR.match(self._text, start):
                 start = match.end()
         # A block scalar's position reaches over the empty lines after it.
-        end -= len(match.group()) if (match := _PLAIN_END.search(self._text, start, end)) else 0
+        end = start + len(self._text[start:end].rstrip())
         quoted = self._text[start : start + 1] if isinstance(value, str) else ""
         before = "" if start == 0 or self._text[start - 1].isspace() else " "  # a key without a value ends in its colon
         self._edits.append((start, end, False, before + spell(value, quotes=quoted)))
@@ -133,8 +132,8 @@ class Editor:
         if neighbour is None or neighbour.kind in {"mapping", "list"}:
             self._edits.append((first, first, True, f"{entry}{self._line_end(first)}{indent}"))
             return
-        end = _PLAIN_END.sub("", self._text[neighbour.start : neighbour.end])
-        found = _BREAKS.search(self._text, neighbour.start + len(end))
+        own = self._text[neighbour.start : neighbour.end].rstrip()
+        found = _BREAKS.search(self._text, neighbour.start + len(own))
         if found is None:
             position = len(self._text)
             self._edits.append((position, position, True, f"{self._line_end(first)}{indent}{entry}"))
