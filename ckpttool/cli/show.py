@@ -92,7 +92,7 @@ def verdicts(found: Inventory, judged: Sequence[Verdict], level: Level, fmt: For
     """Show a verification."""
     match fmt:
         case Format.JSON:
-            output.result(document.dumps(document.verdicts_document(judged, level, seconds=seconds)))
+            output.result(document.dumps(document.verdicts_document(found, judged, level, seconds=seconds)))
         case Format.TABLE:
             from ckpttool.render import verdicts as tables
 

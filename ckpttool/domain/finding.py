@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from enum import Enum, IntEnum
 
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.units import Rank
 
 
 class Severity(IntEnum):
@@ -145,6 +146,8 @@ class Finding:
     """The next command to run or the setting to change."""
     line: int | None = None
     """Line in a text file, from 1."""
+    ranks: tuple[Rank, ...] = ()
+    """Where one sentence tells of several ranks' files, `path` is the first rank's: all of them, ascending."""
 
 
 def worst(findings: Iterable[Finding]) -> Severity:

@@ -87,6 +87,7 @@ def finding_document(finding: Finding) -> dict[str, Document]:
         "actual": finding.actual,
         "remedy": finding.remedy,
         "line": finding.line,
+        "ranks": list(finding.ranks),
     }
 
 
@@ -193,12 +194,13 @@ def launch_document(launch: Launch) -> Document:
     }
 
 
-def verdicts_document(verdicts: Sequence[Verdict], level: Level, *, seconds: float) -> Document:
-    """`ckpttool/verdicts/1`: what `verify` found, oldest checkpoint first."""
+def verdicts_document(inventory: Inventory, verdicts: Sequence[Verdict], level: Level, *, seconds: float) -> Document:
+    """`ckpttool/verdicts/1`: what `verify` found, oldest checkpoint first; then of the tree, which may weigh more."""
     return {
         "schema": "ckpttool/verdicts/1",
         "level": level.word,
         "checkpoints": [_verdict(verdict) for verdict in reversed(verdicts)],
+        "findings": [finding_document(finding) for finding in inventory.findings],
         "bytes_read": sum(verdict.bytes_read for verdict in verdicts),
         "seconds": round(seconds, 3),
     }

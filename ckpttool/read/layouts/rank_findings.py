@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.units import MAX_RANKS, EpochStep
+from ckpttool.domain.units import MAX_RANKS, EpochStep, Rank
 from ckpttool.read.layouts.names import RANK_MARK, FileKind, FileName, parse_shape, shape_of
 from ckpttool.read.layouts.rank_folders import RankFolder
 from ckpttool.read.layouts.runs import Cohort, Sample
@@ -52,6 +52,7 @@ def file_findings(cohorts: Iterable[Cohort], root_strays: Iterable[str]) -> tupl
                 severity=Severity.NOTE,
                 message=f"{_on_ranks(folders)}: {why}",
                 path=folders[0].path_of(shape),
+                ranks=_ranks(folders),
             )
         )
     return findings, sorted(paths)
@@ -156,7 +157,12 @@ def _meta_finding(code: Code, severity: Severity, message: str, folders: list[Ra
         severity=severity,
         message=f"{_on_ranks(folders)}: {message}",
         path=f"rank_{folders[0].rank}/meta.json",
+        ranks=_ranks(folders),
     )
+
+
+def _ranks(folders: Sequence[RankFolder]) -> tuple[Rank, ...]:
+    return tuple(folder.rank for folder in folders) if len(folders) > 1 else ()
 
 
 def _on_ranks(folders: Sequence[RankFolder]) -> str:
