@@ -87,7 +87,8 @@ def _key(checkpoint: Checkpoint) -> tuple[str, str, FormatName]:
 
 def _beyond(tree: Tree, point: ResumePoint | NoResumePoint) -> tuple[Finding, ...]:
     """Return what is to be said of the tree and the point does not say itself."""
-    return tuple(finding for finding in tree.inventory.findings if finding not in point.findings)
+    said = {*point.findings, *(reason for one in point.rejected for reason in one.reasons)}
+    return tuple(finding for finding in tree.inventory.findings if finding not in said)
 
 
 def _evidence(tree: Tree, choice: ResumeQuestion, config: TrainConfig | None) -> Evidence | None:

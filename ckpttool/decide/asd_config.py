@@ -65,6 +65,12 @@ def emit_asd_config(config: AsdConfig, dialect: AsdDialect) -> str:
     return ",".join(items)
 
 
+_SHOWN_ITEMS = 100
+"""There are nine settings; who wrote more than this many others needs no more examples."""
+_MOST_DIGITS = 4300
+"""Python, which both parsers are written in, turns no longer text into a number."""
+
+
 @dataclass(slots=True, kw_only=True)
 class _Reading:
     """One pass over the string."""
@@ -76,6 +82,8 @@ class _Reading:
     error: str | None = None
     flags: dict[str, bool] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    ignored: int = 0
+    """Items that have no effect, shown or not."""
 
     def read(self, text: str) -> AsdConfig:
         if self.strict and text:
@@ -115,6 +123,9 @@ class _Reading:
             if key in items:
                 self._ignored(f"{key} is set twice; the later value {value!r} counts", raw)
             items[key] = value
+        if self.ignored > _SHOWN_ITEMS:
+            more = f"{self.ignored - _SHOWN_ITEMS} more items are dropped, ignored or set twice"
+            self.findings.append(Finding(code=Code.CONFIG_KEY_IGNORED, severity=Severity.SUSPECT, message=more))
         return items
 
     def _flag(self, key: str, value: str) -> None:
@@ -132,6 +143,10 @@ class _Reading:
             if self.strict and value.isdigit():  # superscripts are digits, but no number
                 self.error = self.error or f"{key}: {value!r} passes the parser's test and then raises"
             self._wrong(key, value, f"digits only, at least {least}")
+        elif len(value) > _MOST_DIGITS:
+            if self.strict:
+                self.error = self.error or f"{key}: a number of {len(value)} digits raises: the training does not start"
+            self._wrong(key, f"{value[:20]}…", f"at most {_MOST_DIGITS} digits")
         elif value == "0" or (least > 1 and int(value) < least):
             self._wrong(key, value, f"at least {least}")
         else:
@@ -152,6 +167,9 @@ class _Reading:
         )
 
     def _ignored(self, message: str, raw: str) -> None:
+        self.ignored += 1
+        if self.ignored > _SHOWN_ITEMS:
+            return
         self.findings.append(
             Finding(code=Code.CONFIG_KEY_IGNORED, severity=Severity.SUSPECT, message=message, actual=raw)
         )

@@ -25,10 +25,10 @@ def closed(members: str) -> bytes:
 def is_whole(document: bytes) -> bool:
     """Tell whether a document is one that `closed` returned, unchanged to the last bit."""
     tail = _TAIL.fullmatch(document[-_TAIL_BYTES:])
-    return tail is not None and _hash(document[:-_TAIL_BYTES]) == tail[1].decode("ascii")
+    return tail is not None and _hash(memoryview(document)[:-_TAIL_BYTES]) == tail[1].decode("ascii")
 
 
-def _hash(body: bytes) -> str:
+def _hash(body: bytes | memoryview) -> str:
     from xxhash import xxh3_128_hexdigest  # half a millisecond that `--help` need not pay
 
     return xxh3_128_hexdigest(body)

@@ -22,13 +22,15 @@ from ckpttool.domain.mindformers_view import (
     SeenEntry,
     TrackerView,
 )
-from ckpttool.read.parse import DEFAULT_LIMIT, Json, JsonObject
+from ckpttool.read.parse import DEFAULT_LIMIT, MOST_MEMORY, Json, JsonObject, memory_of
+from ckpttool.read.records.iteration_json import metadata_memory
 from ckpttool.read.storage import Entry, Kind, Storage
 
 _RANK_FOLDER = re.compile(r"rank_(0|[1-9][0-9]*)")
 _ITERATION_START = "iteration_"
 _TRACKER = "latest_checkpointed_iteration.txt"
 _SHARD_SUFFIXES = (".ckpt", ".safetensors")
+_NOT_THERE = frozenset({Kind.OTHER, Kind.LOST})
 _MAX_TRACKER = 1 << 16  # a number of some digits
 
 
@@ -138,20 +140,22 @@ def _mark(item: JsonObject) -> HealthMark:
 
 
 def _iteration(storage: Storage, name: str, listed: list[Entry] | None, *, with_metadata: bool) -> IterationView:
-    there = None if listed is None else tuple(entry.name for entry in listed if entry.kind is not Kind.OTHER)
+    there = None if listed is None else tuple(entry.name for entry in listed if entry.kind not in _NOT_THERE)
     has = frozenset(there or ())
     start = f"{name}/" if name else ""
     missing = MetadataView(reading=Reading.MISSING)
     return IterationView(
         name=name,
         names=there,
-        metadata=_metadata(storage, f"{start}metadata.json") if with_metadata and "metadata.json" in has else missing,
+        metadata=_metadata(storage, f"{start}metadata.json", len(has))
+        if with_metadata and "metadata.json" in has
+        else missing,
         common=_common(storage, f"{start}common.json") if "common.json" in has else CommonView(reading=Reading.MISSING),
     )
 
 
-def _metadata(storage: Storage, path: str) -> MetadataView:
-    reading, value = _json(storage, path)
+def _metadata(storage: Storage, path: str, beside: int) -> MetadataView:
+    reading, value = _json(storage, path, most_memory=metadata_memory(beside))
     if reading is not Reading.PRESENT:
         return MetadataView(reading=reading)
     files: dict[str, None] = {}
@@ -178,7 +182,7 @@ def _common(storage: Storage, path: str) -> CommonView:
 
 def _tracker(storage: Storage, listed: list[Entry] | None) -> TrackerView:
     kinds = {entry.kind for entry in listed or () if entry.name == _TRACKER}
-    if not kinds or Kind.OTHER in kinds:
+    if kinds <= _NOT_THERE:
         return TrackerView(reading=Reading.MISSING)
     reading, data = _bytes(storage, _TRACKER, limit=_MAX_TRACKER)
     if reading is not Reading.PRESENT:
@@ -202,11 +206,16 @@ def _bytes(storage: Storage, path: str, *, limit: int) -> tuple[Reading, bytes]:
         return Reading.UNREADABLE, b""
 
 
-def _json(storage: Storage, path: str) -> tuple[Reading, Json]:
-    """Parse as leniently as MindFormers does: keys given twice and NaN are fine here, unlike in our own readers."""
-    reading, data = _bytes(storage, path, limit=DEFAULT_LIMIT)
+def _json(storage: Storage, path: str, *, most_memory: int = MOST_MEMORY) -> tuple[Reading, Json]:
+    """Parse as leniently as MindFormers does: keys given twice and NaN are fine here, unlike in our own readers.
+
+    What would fill the memory is not read. MindFormers does read it; what comes of that nobody can tell.
+    """
+    reading, data = _bytes(storage, path, limit=min(most_memory // 2, DEFAULT_LIMIT))
     if reading is not Reading.PRESENT:
         return reading, None
+    if memory_of(data) > most_memory:
+        return Reading.UNREADABLE, None
     try:
         value: Json = json.loads(data.decode("utf-8"))
     except UnicodeDecodeError:

@@ -18,6 +18,12 @@ JsonObject: TypeAlias = "dict[str, Json]"
 DEFAULT_LIMIT = ByteCount(1 << 30)
 """No record beside a checkpoint is that large: the metadata of 8,192 ranks has some hundred megabytes."""
 
+MOST_MEMORY = ByteCount(160 << 20)
+"""What a record may take as values, estimated generously: three bytes of `{},` become seventy. Some 150,000 entries."""
+
+OWN_MEMORY = ByteCount(512 << 20)
+"""As much for documents that ckpttool closed with a hash: those of 10,000 ranks are that large, and have to be read."""
+
 MAX_DEPTH = 64
 """Records nest six deep. A hostile file must not decide how much of our stack it takes."""
 
@@ -49,7 +55,9 @@ class ParseError(ValueError):
         self.line = line
 
 
-def parse_json(data: bytes, *, what: str, limit: int = DEFAULT_LIMIT, nonfinite: bool = False) -> Json:
+def parse_json(
+    data: bytes, *, what: str, limit: int = DEFAULT_LIMIT, most_memory: int = MOST_MEMORY, nonfinite: bool = False
+) -> Json:
     """Return the document, of which every reader understands the same thing.
 
     Refused although `json` takes it: a key that occurs twice, `NaN`, `Infinity`, a number that overflows to
@@ -59,6 +67,7 @@ def parse_json(data: bytes, *, what: str, limit: int = DEFAULT_LIMIT, nonfinite:
         data: The whole file.
         what: Names the file in the error.
         limit: Most bytes that are looked at.
+        most_memory: Most bytes that the values may take, by `memory_of`.
         nonfinite: Take `NaN` and `Infinity`, for logs: there they are values, and the interesting ones.
 
     Raises:
@@ -66,6 +75,8 @@ def parse_json(data: bytes, *, what: str, limit: int = DEFAULT_LIMIT, nonfinite:
     """
     if len(data) > limit:
         raise ParseError(f"expected at most {limit} bytes, found {len(data)}", where=what)
+    if memory_of(data) > most_memory:
+        raise ParseError(f"holds more values than any such record, in {len(data)} bytes", where=what)
     _check_depth(data, what)
     try:
         text = data.decode("utf-8")
@@ -94,13 +105,35 @@ def parse_json(data: bytes, *, what: str, limit: int = DEFAULT_LIMIT, nonfinite:
     return document
 
 
-def parse_object(data: bytes, *, what: str, limit: int = DEFAULT_LIMIT, nonfinite: bool = False) -> JsonObject:
+def memory_of(data: bytes) -> int:
+    """Estimate what a JSON document takes once it is values, from above and without reading it.
+
+    Its text and its strings, in four bytes a character where one character needs them; the empty objects, lists and
+    numbers that cost most for their length; keys, of which the first five are free in the object's own size.
+    """
+    wide = 1 if data.isascii() else 4
+    objects, quotes = data.count(b"{"), data.count(b'"')
+    many_keys = max(0, data.count(b":") - 5 * objects)
+    return (
+        len(data) * 2 * wide
+        + 240 * objects
+        + 64 * data.count(b"[")
+        + 40 * data.count(b",")
+        + 24 * quotes
+        + 200 * many_keys
+    )
+
+
+def parse_object(
+    data: bytes, *, what: str, limit: int = DEFAULT_LIMIT, most_memory: int = MOST_MEMORY, nonfinite: bool = False
+) -> JsonObject:
     """Return the document where it is one object.
 
     Raises:
         ParseError: It is something else, or no strict JSON.
     """
-    return as_object(parse_json(data, what=what, limit=limit, nonfinite=nonfinite), where=what)
+    value = parse_json(data, what=what, limit=limit, most_memory=most_memory, nonfinite=nonfinite)
+    return as_object(value, where=what)
 
 
 def as_object(value: Json, *, where: str = "", key: str = "") -> JsonObject:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
 from functools import partial
+from pathlib import Path
 from stat import S_ISREG
 from typing import NamedTuple, Protocol
 
@@ -21,11 +22,17 @@ class Kind(Enum):
     FILE = "file"
     FOLDER = "folder"
     OTHER = "other"
-    """A FIFO, device or socket, or a link that leads nowhere."""
+    """A FIFO, device or socket."""
+    LOST = "lost"
+    """A link that leads nowhere, round in a loop, or where nobody may look: a disk is not mounted, say."""
 
 
 class NotRegularError(OSError):
     """The path is no regular file: a FIFO or a device could block or feed us for ever."""
+
+
+class LostLinkError(OSError):
+    """The path is a link that leads nowhere, or round in a loop."""
 
 
 class OverLimitError(OSError):
@@ -72,7 +79,8 @@ class Storage(Protocol):
         """List a folder, in no particular order.
 
         Raises:
-            OSError: The folder cannot be listed.
+            LostLinkError: It is a link, and what it should lead to is not there.
+            OSError: It cannot be listed.
         """
         ...
 
@@ -96,7 +104,13 @@ class Storage(Protocol):
         ...
 
     def open(self, path: str) -> AbstractContextManager[ByteSource]:
-        """Open a file for reading ranges; use it in a `with` statement."""
+        """Open a file for reading ranges; use it in a `with` statement.
+
+        Raises:
+            LostLinkError: It is a link, and what it should lead to is not there.
+            NotRegularError: It is no regular file.
+            OSError: It cannot be read.
+        """
         ...
 
 
@@ -155,12 +169,18 @@ class LocalStorage:
         try:
             with os.scandir(full) as listing:
                 return [
-                    _entry((entry.name, _FILE if entry.is_file() else _FOLDER if entry.is_dir() else _OTHER))
+                    _entry((entry.name, _FILE if entry.is_file() else _FOLDER if entry.is_dir() else _odd(entry)))
                     for entry in listing
                 ]
         except OSError:  # a loop of links is no reason to know nothing of the other names
+            return self._entries_with_care(full)
+
+    def _entries_with_care(self, full: str) -> list[Entry]:
+        try:
             with os.scandir(full) as listing:
                 return [Entry(entry.name, _kind(entry)) for entry in listing]
+        except OSError as error:
+            raise _in_plain_words(error, full) from None
 
     def stamp(self, path: str) -> FileStamp:
         """Size, mtime and inode of a regular file, links followed."""
@@ -174,6 +194,9 @@ class LocalStorage:
         fd = os.open(self._full(path), _READ_FLAGS)
         try:
             data = os.read(fd, min(limit + 1, _FIRST_READ))
+            # Asked only where it is odd, for a tree has thousands of these files.
+            if (not data or len(data) == _FIRST_READ) and _stamp(os.fstat(fd), path).size > limit:
+                raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", path)
             parts = [data]
             size = len(data)
             while data and size <= limit:
@@ -184,14 +207,17 @@ class LocalStorage:
             raise NotRegularError(errno.EINVAL, "not a regular file", path) from None
         finally:
             os.close(fd)
-        if size > limit:
+        if size > limit:  # it is small, it grew, or it lies in /proc, where all sizes are 0
             raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", path)
         return b"".join(parts)
 
     @contextmanager
     def open(self, path: str) -> Iterator[ByteSource]:
         """Open a regular file for reading ranges."""
-        fd = os.open(self._full(path), _READ_FLAGS)
+        try:
+            fd = os.open(self._full(path), _READ_FLAGS)
+        except OSError as error:
+            raise _in_plain_words(error, self._full(path)) from None
         try:
             yield LocalSource(fd, _stamp(os.fstat(fd), path))
         finally:
@@ -207,16 +233,34 @@ _FIRST_READ, _LATER_READS = 16 << 10, 1 << 20
 
 # A tree has tens of thousands of entries, and half the time of a named tuple is its own constructor in Python.
 _entry = partial(tuple.__new__, Entry)
-_FILE, _FOLDER, _OTHER = Kind.FILE, Kind.FOLDER, Kind.OTHER
+_FILE, _FOLDER = Kind.FILE, Kind.FOLDER
+
+_LOST = {errno.ENOENT: "a link that leads nowhere", errno.ELOOP: "a link that leads round in a loop"}
+
+
+def _in_plain_words(error: OSError, full: str) -> OSError:
+    """Tell a link that leads nowhere from a file that is gone."""
+    if error.errno in _LOST and Path(full).is_symlink():
+        return LostLinkError(error.errno, _LOST[error.errno], full)
+    return error
 
 
 def _kind(entry: os.DirEntry[str]) -> Kind:
     try:
         if entry.is_file():
             return _FILE
-        return _FOLDER if entry.is_dir() else _OTHER
+        return _FOLDER if entry.is_dir() else _odd(entry)
     except OSError:  # a loop of links
-        return _OTHER
+        return Kind.LOST
+
+
+def _odd(entry: os.DirEntry[str]) -> Kind:
+    """Tell a link that leads nowhere from what is there and is no file."""
+    try:
+        entry.stat()
+    except FileNotFoundError:
+        return Kind.LOST if entry.is_symlink() else Kind.OTHER  # or gone since it was listed
+    return Kind.OTHER
 
 
 def _stamp(status: os.stat_result, path: str) -> FileStamp:

@@ -62,7 +62,7 @@ def verdicts_table(inventory: Inventory, verdicts: Sequence[Verdict], level: Lev
     if remembered:
         parts.append(Text(f"{remembered} unchanged shards were checked before and not read again (--no-ledger)"))
     findings = [finding for verdict in verdicts for finding in verdict.findings]
-    return Group(*parts, *grouped_findings([*findings, *inventory.findings]))
+    return Group(*parts, *grouped_findings(list(dict.fromkeys([*findings, *inventory.findings]))))
 
 
 def _looked(verdicts: Sequence[Verdict], level: Level) -> str:

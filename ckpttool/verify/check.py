@@ -9,7 +9,8 @@ from ckpttool.domain.finding import Code, Finding, Severity, worst
 from ckpttool.domain.shard import FileStamp, Scalars
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport
-from ckpttool.read.storage import ByteSource, LocalStorage, NotRegularError, Storage
+from ckpttool.read.layouts.base import LOST_LINK_REMEDY, unreadable
+from ckpttool.read.storage import ByteSource, LocalStorage, LostLinkError, NotRegularError, Storage
 from ckpttool.read.stream import ShrankError
 from ckpttool.verify.checks.structure import look_at_header
 from ckpttool.verify.look import Look
@@ -56,12 +57,13 @@ def _attempt(task: CheckTask, storage: Storage) -> Look:
     except ShrankError as error:
         message = f"was cut while it was read ({error.strerror}): somebody writes it"
         return failed(task, Code.CHANGED_WHILE_READING, Severity.UNKNOWN, message)
+    except LostLinkError as error:
+        return refused(task, unreadable(task.path, error, remedy=LOST_LINK_REMEDY))
     except NotRegularError:
         message = "expected a regular file, found a FIFO, a device or a folder"
         return failed(task, Code.NOT_A_REGULAR_FILE, Severity.UNSAFE, message)
     except OSError as error:
-        message = f"cannot be read ({error.strerror or error}): unknown, not damaged"
-        return failed(task, Code.UNREADABLE, Severity.UNKNOWN, message)
+        return refused(task, unreadable(task.path, error))
     return _steady(look, after)
 
 
@@ -105,7 +107,11 @@ def _changed(report: ShardReport) -> bool:
 def failed(task: CheckTask, code: Code, severity: Severity, message: str) -> Look:
     """Report a shard that could not be looked at."""
     remedy = "run again when nothing writes here" if code is Code.CHANGED_WHILE_READING else None
-    finding = Finding(code=code, severity=severity, message=message, path=task.path, remedy=remedy)
+    return refused(task, Finding(code=code, severity=severity, message=message, path=task.path, remedy=remedy))
+
+
+def refused(task: CheckTask, finding: Finding) -> Look:
+    """Report a shard of which nothing else is known."""
     report = ShardReport(
         path=task.path,
         rank=task.rank,

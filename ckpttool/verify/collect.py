@@ -30,7 +30,8 @@ def collect(checkpoint: Checkpoint, reports: Iterable[ShardReport], level: Level
         level: How hard was looked.
     """
     ordered = tuple(sorted(reports, key=lambda report: (-1 if report.rank is None else report.rank, report.path)))
-    findings = [finding for report in ordered for finding in report.findings]
+    listed = set(checkpoint.findings)  # a link that leads nowhere is told by the listing already
+    findings = [finding for report in ordered for finding in report.findings if finding not in listed]
     bearers = [report for report in ordered if _bears_scalars(report)]
     findings += _scalars_missing(bearers)
     findings += _scalars_differ(ordered)
@@ -40,7 +41,7 @@ def collect(checkpoint: Checkpoint, reports: Iterable[ShardReport], level: Level
         step=checkpoint.step,
         level=level,
         reports=ordered,
-        findings=tuple(checkpoint.findings) + tuple(findings),
+        findings=(*checkpoint.findings, *findings),
         unseen=len({shard.path for shard in checkpoint.shards} - {report.path for report in ordered}),
     )
 

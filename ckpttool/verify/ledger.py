@@ -21,6 +21,7 @@ from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport
 from ckpttool.errors import LockedError, NotDurableError, WriteFailedError
 from ckpttool.read.parse import (
+    OWN_MEMORY,
     JsonObject,
     ParseError,
     as_object,
@@ -219,7 +220,7 @@ def _spelled(shards: Mapping[str, Remembered]) -> bytes:
 
 
 def _ledger(data: bytes) -> Ledger:
-    record = parse_object(data, what="the ledger", limit=LEDGER_LIMIT)
+    record = parse_object(data, what="the ledger", limit=LEDGER_LIMIT, most_memory=OWN_MEMORY)
     if get_str(record, "schema") != SCHEMA:
         raise ParseError("another version's", where="the ledger")
     lines = [as_object(value) for value in get_list(record, "shards")]

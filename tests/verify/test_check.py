@@ -146,10 +146,21 @@ class TestWhatIsNoFile:
         path.symlink_to(CKPT)
         assert check(task_for(path)).report.word is Word.STRUCT_OK
 
-    def test_a_loop_of_links_is_unreadable(self, tmp_path: Path) -> None:
-        path = tmp_path / "loop.ckpt"
-        path.symlink_to(path)
-        assert check(task_for(path)).report.word is Word.UNREADABLE
+    @pytest.mark.parametrize(
+        ("target", "why"),
+        [("lost.ckpt", "a link that leads round in a loop"), ("not-mounted", "a link that leads nowhere")],
+    )
+    def test_a_link_that_leads_nowhere_is_unreadable_and_told_what_to_do(
+        self, tmp_path: Path, target: str, why: str
+    ) -> None:
+        path = tmp_path / "lost.ckpt"
+        path.symlink_to(tmp_path / target)
+        report = check(task_for(path)).report
+        assert report.word is Word.UNREADABLE
+        (found,) = report.findings
+        assert (found.code, found.severity) == (Code.UNREADABLE, Severity.UNKNOWN)
+        assert why in found.message
+        assert "mount" in (found.remedy or "")
 
 
 class TestADiskThatFails:

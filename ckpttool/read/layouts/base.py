@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 from ckpttool.domain.checkpoint import Inventory, LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import FileStamp
-from ckpttool.read.storage import Entry, Storage
+from ckpttool.read.storage import Entry, LostLinkError, Storage
 
 
 class Listing(NamedTuple):
@@ -45,6 +45,33 @@ def stamp_if_there(storage: Storage, path: str) -> FileStamp | None:
         return storage.stamp(path)
     except OSError:
         return None
+
+
+LOST_LINK_REMEDY = "mount the disk that it leads to, or mend the link"
+
+
+def lost_link(storage: Storage, path: str) -> list[Finding]:
+    """Report a link under a shard's name that leads nowhere, in the words of the check of every shard.
+
+    The shard counts as listed: what it should lead to is unknown, not missing.
+    """
+    try:
+        with storage.open(path):
+            return []  # it was mounted meanwhile
+    except OSError as error:
+        remedy = LOST_LINK_REMEDY if isinstance(error, LostLinkError) else None
+        return [unreadable(path, error, remedy=remedy)]
+
+
+def unreadable(path: str, error: OSError, *, remedy: str | None = None) -> Finding:
+    """Report what the disk withholds."""
+    return Finding(
+        code=Code.UNREADABLE,
+        severity=Severity.UNKNOWN,
+        message=f"cannot be read ({error.strerror or error}): unknown, not damaged",
+        path=path,
+        remedy=remedy,
+    )
 
 
 def damage(code: Code, message: str, path: str) -> Finding:

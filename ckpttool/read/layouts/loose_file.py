@@ -11,7 +11,11 @@ from ckpttool.read.layouts.base import Listing, ScanOptions
 from ckpttool.read.layouts.names import FORMAT_OF_SUFFIX
 from ckpttool.read.storage import Storage
 
-_BY_SUFFIX = {**FORMAT_OF_SUFFIX, "pt": FormatName.TORCH_ZIP, "pth": FormatName.TORCH_ZIP, "bin": FormatName.TORCH_ZIP}
+_BY_SUFFIX = {
+    **FORMAT_OF_SUFFIX,
+    **dict.fromkeys(("pt", "pth", "bin"), FormatName.TORCH_ZIP),
+    "metadata": FormatName.TORCH_PICKLE,  # of torch.distributed.checkpoint
+}
 
 _SUFFIXES = {(".", suffix) for suffix in _BY_SUFFIX}
 """With the dot before them: a file that is called `ckpt` is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections import Counter
 from dataclasses import replace
 from typing import NamedTuple
@@ -13,16 +14,18 @@ from ckpttool.domain.health import Health
 from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
 from ckpttool.domain.units import MAX_RANKS, Rank, Step
 from ckpttool.read.fan_out import map_waiting
-from ckpttool.read.layouts.base import Listing, ScanOptions, damage, stamp_if_there
+from ckpttool.read.layouts.base import LOST_LINK_REMEDY, Listing, ScanOptions, damage, lost_link, stamp_if_there
 from ckpttool.read.own_files import MANIFEST_NAME, OWN_FOLDER
 from ckpttool.read.parse import ParseError
-from ckpttool.read.records.iteration_json import CommonRecord, parse_common, parse_metadata_files
-from ckpttool.read.storage import Entry, Kind, Storage
+from ckpttool.read.records.iteration_json import CommonRecord, metadata_memory, parse_common, parse_metadata_files
+from ckpttool.read.storage import Entry, Kind, LostLinkError, OverLimitError, Storage
 
 TRACKER = "latest_checkpointed_iteration.txt"
 TRACKER_LIMIT = 64
 COMMON_LIMIT = 64 * 1024
 METADATA_LIMIT = 1 << 30
+_SMALL_METADATA = 256 << 10
+_LARGE_METADATA = threading.Lock()
 """Bytes. A real one has about 9 KB for 4 ranks and 12 tensors, so some hundred MB for the largest models."""
 
 _ITERATION = r"iteration_[0-9]{8,18}"
@@ -91,20 +94,22 @@ def is_iteration(name: str) -> bool:
 
 
 def _is_iteration(entry: Entry) -> bool:
-    return entry.kind is Kind.FOLDER and is_iteration(entry.name)
+    return entry.kind in {Kind.FOLDER, Kind.LOST} and is_iteration(entry.name)
 
 
 def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
     findings: list[Finding] = []
+    is_lost = False
     try:
         parsed = _parse_entries(storage, name, storage.entries(name), options)
     except OSError as error:
+        is_lost = isinstance(error, LostLinkError)
         parsed = _Parsed(shards=(), worlds=Counter(), prefixes=Counter(), findings=(), strays=())
         findings.append(_unreadable(name, error))
     findings += parsed.findings
     world = parsed.worlds.most_common(1)[0][0] if parsed.worlds else None
-    common = _common(storage, name, findings)
-    expected = _metadata(storage, name, world, findings)
+    common = None if is_lost else _common(storage, name, findings)
+    expected = None if is_lost else _metadata(storage, name, world, findings, files=len(parsed.shards))
     number = int(name.removeprefix("iteration_"))
     if common is not None:
         findings += _common_findings(common.scalars, number, f"{name}/common.json")
@@ -144,14 +149,15 @@ def _parse_entries(storage: Storage, folder: str, entries: list[Entry], options:
             if entry.name not in _RECORDS:
                 strays.append(path)
                 findings.append(_stray(path))
-        elif entry.kind is not Kind.FILE:
+        elif entry.kind not in {Kind.FILE, Kind.LOST}:
             severity = Severity.DAMAGE if entry.kind is Kind.FOLDER else Severity.UNSAFE
-            message = "expected a file, but this is a folder, FIFO, device or broken link"
+            message = "expected a file, but this is a folder, FIFO or device"
             findings.append(Finding(code=Code.NOT_A_REGULAR_FILE, severity=severity, message=message, path=path))
         else:
             worlds[int(match["world"])] += 1
             prefixes[match["prefix"] or ""] += 1
             shards.append(_shard(storage, path, match, sizes=options.sizes))
+            findings += lost_link(storage, path) if entry.kind is Kind.LOST else []
     if len(worlds) > 1:
         message = f"shards of several world sizes in one folder: {', '.join(map(str, sorted(worlds)))}"
         findings.append(damage(Code.WORLD_SIZE_DIFFERS, message, folder))
@@ -207,10 +213,25 @@ def _common_findings(scalars: Scalars, number: int, path: str) -> list[Finding]:
     return findings
 
 
-def _metadata(storage: Storage, folder: str, world: int | None, findings: list[Finding]) -> tuple[str, ...] | None:
+def _metadata_files(storage: Storage, path: str, *, files: int) -> frozenset[str]:
+    """Read the names of the files; large ones one after the other, for many iterations are read at the same time."""
+    try:
+        return parse_metadata_files(storage.small_file(path, limit=_SMALL_METADATA), what=path)
+    except OverLimitError:
+        pass
+    most = metadata_memory(files)
+    with _LARGE_METADATA:
+        return parse_metadata_files(
+            storage.small_file(path, limit=min(most // 2, METADATA_LIMIT)), what=path, most_memory=most
+        )
+
+
+def _metadata(
+    storage: Storage, folder: str, world: int | None, findings: list[Finding], *, files: int
+) -> tuple[str, ...] | None:
     path = f"{folder}/metadata.json"
     try:
-        names = parse_metadata_files(storage.small_file(path, limit=METADATA_LIMIT), what=path)
+        names = _metadata_files(storage, path, files=files)
     except FileNotFoundError:
         if world is not None and world > 1:
             message = f"no metadata.json beside the shards of {world} ranks: the save was not finished"
@@ -271,4 +292,5 @@ def _stray(path: str) -> Finding:
 
 def _unreadable(path: str, error: OSError) -> Finding:
     message = f"cannot be read ({error.strerror or error}): unknown, not missing"
-    return Finding(code=Code.UNREADABLE, severity=Severity.UNKNOWN, message=message, path=path)
+    remedy = LOST_LINK_REMEDY if isinstance(error, LostLinkError) else None
+    return Finding(code=Code.UNREADABLE, severity=Severity.UNKNOWN, message=message, path=path, remedy=remedy)

@@ -14,7 +14,7 @@ from ckpttool.read.storage import Kind, Storage
 
 SCALARS_FILE = "hyper_param.safetensors"
 MAP_FILE = "param_name_map.json"
-MAP_LIMIT = 1 << 28
+MAP_LIMIT = 64 << 20
 NAME = "unified"
 
 
@@ -34,7 +34,7 @@ class MindFormersUnified:
         if scalars.global_batch_size is None:
             message = f"{SCALARS_FILE} has no global_batch_size: MindFormers 1.6 to 2.1 stop with a KeyError"
             findings.append(damage(Code.SCALARS_MISSING, message, SCALARS_FILE))
-        present = {entry.name for entry in listing.entries if entry.kind is Kind.FILE}
+        present = {entry.name for entry in listing.entries if entry.kind in {Kind.FILE, Kind.LOST}}
         expected = _expected(storage, present, findings)
         parts = sorted(name for name in present if name.endswith(".safetensors") and name != SCALARS_FILE)
         step = None if scalars.step_num is None else Step(scalars.step_num)

@@ -9,14 +9,14 @@ from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import Rank
 from ckpttool.read.fan_out import map_waiting
-from ckpttool.read.layouts.base import Listing, stamp_if_there
+from ckpttool.read.layouts.base import LOST_LINK_REMEDY, Listing, lost_link, stamp_if_there
 from ckpttool.read.layouts.names import RANK_MARK, FileKind, parse_shape, rank_of_folder, shape_of
-from ckpttool.read.storage import Entry, Kind, Storage
+from ckpttool.read.storage import Entry, Kind, LostLinkError, Storage
 
 _META_MARK = b"_rank_\\u0000"
 """RANK_MARK as JSON text spells it, so that ranks with equal records have equal bytes."""
 
-_FILE = Kind.FILE
+_FILE, _LOST = Kind.FILE, Kind.LOST
 
 META_LIMIT = 64 * 1024
 """Bytes. A real meta.json has about 90; whatever is larger was not written by MindFormers."""
@@ -76,7 +76,9 @@ def _list_one(storage: Storage, known: dict[tuple[str, ...], tuple[str, ...]], r
             severity=Severity.UNKNOWN,
             message=f"{folder} cannot be listed ({error.strerror}): what is in it is unknown, not missing",
             path=folder,
-            remedy="run ckpttool as the user that trained, or open the folder's mode",
+            remedy=LOST_LINK_REMEDY
+            if isinstance(error, LostLinkError)
+            else "run ckpttool as the user that trained, or open the folder's mode",
         )
         return RankFolder(Rank(rank), (), None, (), (finding,), readable=False)
     token = f"_rank_{rank}"
@@ -84,7 +86,10 @@ def _list_one(storage: Storage, known: dict[tuple[str, ...], tuple[str, ...]], r
     for entry in entries:
         name, kind = entry
         shape = shape_of(name, token)
-        if kind is not _FILE:
+        if kind is _LOST and parse_shape(shape).kind is FileKind.CHECKPOINT:
+            shapes.append(shape)
+            findings += lost_link(storage, f"{folder}/{name}")
+        elif kind is not _FILE and (kind is not _LOST or shape != "meta.json"):
             findings += _not_a_file(folder, entry, shape)
         elif shape == "meta.json":
             meta, trouble = _read_meta(storage, folder)
@@ -129,10 +134,10 @@ def _read_meta(storage: Storage, folder: str) -> tuple[bytes | None, list[Findin
 
 
 def _not_a_file(folder: str, entry: Entry, shape: str) -> list[Finding]:
-    """Report a folder, FIFO or broken link where a file should be; other folders are nobody's business."""
+    """Report a folder, FIFO or device where a file should be; those of other names are nobody's business."""
     if parse_shape(shape).kind not in {FileKind.CHECKPOINT, FileKind.META}:
         return []
-    kind = "a folder" if entry.kind is Kind.FOLDER else "a FIFO, device or broken link"
+    kind = "a folder" if entry.kind is Kind.FOLDER else "a FIFO or a device"
     return [
         Finding(
             code=Code.NOT_A_REGULAR_FILE,

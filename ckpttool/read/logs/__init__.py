@@ -7,6 +7,7 @@ import gzip
 import io
 import os
 import re
+import stat
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -95,16 +96,27 @@ def open_log(path: str, *, stdin: BinaryIO | None = None) -> Iterator[Readable]:
         if path == STDIN:
             raw: BinaryIO = stdin or sys.stdin.buffer
         else:
-            raw = stack.enter_context(open(path, "rb", buffering=0))
+            raw = stack.enter_context(open(path, "rb", buffering=0, opener=_open_finite))
         head = raw.read(len(_GZIP_MAGIC)) or b""
         stream = _Replay(head, raw)
         yield stack.enter_context(gzip.GzipFile(fileobj=stream)) if head == _GZIP_MAGIC else stream
 
 
+def _open_finite(path: str, flags: int) -> int:
+    """Open a file, or a pipe as `<(command)` is one; neither wait for a writer nor read a device."""
+    fd = os.open(path, flags | os.O_NONBLOCK)
+    kind = os.fstat(fd).st_mode
+    if (stat.S_ISCHR(kind) and path != os.devnull) or stat.S_ISBLK(kind) or stat.S_ISSOCK(kind):
+        os.close(fd)
+        raise OSError(None, "not a file")
+    os.set_blocking(fd, True)  # from a writer that is there, wait for more
+    return fd
+
+
 def _recognise(stream: Readable) -> tuple[bytes, LogFormat | None]:
     """Return the format and what had to be read to tell it."""
     head = b""
-    while len(head) < _HEAD_LIMIT and (part := stream.read(_HEAD_BYTES)):
+    while len(head) < _HEAD_LIMIT and (part := stream.read(max(len(head), _HEAD_BYTES))):  # twice as much each time
         head += part
         for format_ in LOG_FORMATS:
             if format_.recognise(head):

@@ -10,8 +10,8 @@ from ckpttool.read.logs.base import LogSource, problem
 from ckpttool.read.logs.fields import json_row, steps_of
 from ckpttool.read.parse import ParseError, get_list, parse_object
 
-STATE_LIMIT = ByteCount(256 << 20)
-"""Over a million log entries; the file is one JSON document, so it has to be in memory whole."""
+STATE_LIMIT = ByteCount(64 << 20)
+"""Over a hundred thousand log entries; the file is one JSON document, so it has to be in memory whole."""
 
 
 class HfTrainer:

@@ -10,13 +10,24 @@ from dataclasses import replace
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.health import Health, HealthBook, HealthRecord
 from ckpttool.domain.units import ByteCount
-from ckpttool.read.parse import Json, ParseError, as_list, as_object, get_int, get_str, parse_json
+from ckpttool.read.parse import (
+    MOST_MEMORY,
+    Json,
+    ParseError,
+    as_list,
+    as_object,
+    get_int,
+    get_str,
+    memory_of,
+    parse_json,
+)
 from ckpttool.read.storage import Storage
 
 HEALTH_FILE_LIMIT = ByteCount(64 << 20)
-"""A million saves fit; the file is never pruned, but no training saves that often."""
+"""More than a hundred thousand saves fit; the file is never pruned, but no training saves that often."""
 
 _NEXT_OBJECT = re.compile(r"[\s,]*\{")
+_SALVAGED_BYTES = 256 << 10  # of a file that was refused because its values would fill the memory
 _SHOWN_ENTRIES = 20  # wrong entries that get a finding each; the rest is one number
 # The worst entry of a name wins; "cannot be told" is worse than "healthy".
 _BADNESS = {Health.HEALTHY: 0, Health.UNKNOWN: 1, Health.UNHEALTHY: 2}
@@ -57,7 +68,8 @@ def _salvaged(path: str, data: bytes, why: Finding) -> HealthBook:
 
     A later entry may say worse of any checkpoint, so what was healthy is unknown; unhealthy stays unhealthy.
     """
-    book = _book(path, _whole_entries(data.decode("utf-8", "replace")))
+    readable = data if memory_of(data) <= MOST_MEMORY else data[:_SALVAGED_BYTES]
+    book = _book(path, _whole_entries(readable.decode("utf-8", "replace")))
     records = tuple(
         replace(record, health=Health.UNKNOWN if record.health is Health.HEALTHY else record.health)
         for record in book.records
@@ -81,19 +93,19 @@ def _whole_entries(text: str) -> Iterator[Json]:
 
 def _book(path: str, entries: Iterable[Json]) -> HealthBook:
     marks: dict[str, list[Health]] = {}
-    problems: list[str] = []
+    problems = _Problems(path)
     for index, entry in enumerate(entries):
         where = f"{path}: entry {index}"
         try:
             record = as_object(entry, where=where)
             name = get_str(record, "ckpt_name", where=where)
         except ParseError as error:
-            problems.append(str(error))
+            problems.add(error)
             continue
         try:
             marks.setdefault(name, []).append(_health(get_int(record, "is_health", where=where), where))
         except ParseError as error:
-            problems.append(str(error))
+            problems.add(error)
             marks.setdefault(name, []).append(Health.UNKNOWN)
     records = tuple(
         HealthRecord(name=name, health=max(marks[name], key=_BADNESS.__getitem__), entries=len(marks[name]))
@@ -109,13 +121,30 @@ def _health(mark: int, where: str) -> Health:
     return Health.UNHEALTHY if mark else Health.HEALTHY
 
 
-def _findings(path: str, problems: list[str], contradictory: list[str]) -> tuple[Finding, ...]:
-    shown = problems[:_SHOWN_ENTRIES]
-    if len(problems) > _SHOWN_ENTRIES:
-        shown.append(f"{path}: {len(problems) - _SHOWN_ENTRIES} more entries are wrong in the same ways")
-    unreadable = [_unreadable(path, problem) for problem in shown]
+class _Problems:
+    """The first wrong entries, and how many there are: each of a million can be wrong."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._shown: list[str] = []
+        self._more = 0
+
+    def add(self, error: ParseError) -> None:
+        if len(self._shown) < _SHOWN_ENTRIES:
+            self._shown.append(str(error))
+        else:
+            self._more += 1
+
+    def findings(self) -> Iterator[Finding]:
+        for problem in self._shown:
+            yield _unreadable(self._path, problem)
+        if self._more:
+            yield _unreadable(self._path, f"{self._path}: {self._more} more entries are wrong in the same ways")
+
+
+def _findings(path: str, problems: _Problems, contradictory: list[str]) -> tuple[Finding, ...]:
     return (
-        *unreadable,
+        *problems.findings(),
         *(
             Finding(
                 code=Code.HEALTH_CONTRADICTORY,

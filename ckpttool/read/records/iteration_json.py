@@ -7,6 +7,7 @@ from typing import NamedTuple
 from ckpttool.domain.health import Health
 from ckpttool.domain.shard import Scalars
 from ckpttool.read.parse import (
+    MOST_MEMORY,
     as_list,
     as_object,
     get_object,
@@ -15,6 +16,9 @@ from ckpttool.read.parse import (
     parse_object,
 )
 from ckpttool.read.records.scalars_json import scalars_of
+
+_MEMORY_A_FILE = 512 << 10
+"""With 8,192 ranks the file has some hundred megabytes, most of it numbers: 20 kB for each shard."""
 
 
 class CommonRecord(NamedTuple):
@@ -39,13 +43,27 @@ def parse_common(data: bytes, *, what: str) -> CommonRecord:
     return CommonRecord(scalars=scalars_of(record, where=what), health=health)
 
 
-def parse_metadata_files(data: bytes, *, what: str) -> frozenset[str]:
+def metadata_memory(files: int) -> int:
+    """Return what the values of a metadata.json may take: it tells of every slice of every rank.
+
+    Args:
+        files: In the same folder. Whoever wants us to take much memory has to make as many.
+    """
+    return MOST_MEMORY + files * _MEMORY_A_FILE
+
+
+def parse_metadata_files(data: bytes, *, what: str, most_memory: int = MOST_MEMORY) -> frozenset[str]:
     """Return the names of all files that a metadata.json says belong to its checkpoint.
+
+    Args:
+        data: The whole file.
+        what: Names the file in the error.
+        most_memory: As `metadata_memory` gives it.
 
     Raises:
         ParseError: With the file and the key that is wrong.
     """
-    storage = get_object(parse_object(data, what=what), "storage_data", where=what)
+    storage = get_object(parse_object(data, what=what, most_memory=most_memory), "storage_data", where=what)
     return frozenset(
         get_str(as_object(place, where=what, key=key), "file_name", where=f"{what}: {key}")
         for key, places in storage.items()

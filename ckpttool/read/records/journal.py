@@ -13,7 +13,7 @@ from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount
 from ckpttool.errors import IncompleteError
 from ckpttool.read.own_files import OWN_FOLDER
-from ckpttool.read.parse import Json, ParseError, as_list, as_object, get_list, get_str, parse_object
+from ckpttool.read.parse import OWN_MEMORY, Json, ParseError, as_list, as_object, get_list, get_str, parse_object
 from ckpttool.read.storage import Kind, Storage
 
 JOURNAL = f"{OWN_FOLDER}/prune.json"
@@ -21,7 +21,7 @@ TRASH = f"{OWN_FOLDER}/trash"
 TIME_FORMAT = "%Y%m%dT%H%M%SZ"
 """UTC, how the name of a trash folder begins."""
 
-_LIMIT = ByteCount(256 << 20)
+_LIMIT = ByteCount(128 << 20)
 """10,000 ranks with 50 checkpoints to go need 60 MB."""
 
 _TRASHED = re.compile(r"(?P<time>[0-9]{8}T[0-9]{6}Z)-[^/]+")
@@ -48,7 +48,7 @@ def read_journal(storage: Storage) -> tuple[Batch, ...]:
 def _believed(data: bytes) -> tuple[Batch, ...]:
     if not is_whole(data):
         raise ParseError("it does not match its own hash")
-    record = parse_object(data, what=JOURNAL, limit=_LIMIT)
+    record = parse_object(data, what=JOURNAL, limit=_LIMIT, most_memory=OWN_MEMORY)
     if get_str(record, "schema", where=JOURNAL) != "ckpttool/prune-journal/1":
         raise ParseError("another ckpttool wrote it")
     return tuple(_batch(value) for value in get_list(record, "batches", where=JOURNAL))

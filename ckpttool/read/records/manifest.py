@@ -13,6 +13,7 @@ from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import ByteCount
 from ckpttool.read.own_files import MANIFEST_NAME, OWN_FOLDER
 from ckpttool.read.parse import (
+    OWN_MEMORY,
     JsonObject,
     ParseError,
     as_object,
@@ -27,7 +28,7 @@ from ckpttool.read.parse import (
 from ckpttool.read.records.scalars_json import scalars_of
 from ckpttool.read.storage import Storage
 
-MANIFEST_LIMIT = ByteCount(256 << 20)
+MANIFEST_LIMIT = ByteCount(128 << 20)
 """8,192 ranks with 10 GB each need 50 MB."""
 
 _LONGEST_NAME = 200
@@ -127,7 +128,7 @@ def _believed(data: bytes, path: str) -> Manifest:
     # The hash first: what an accident made of the file need not be parsed.
     if not is_whole(data):
         raise ParseError("torn or edited: it does not match its own hash")
-    manifest = _manifest(parse_object(data, what=path, limit=MANIFEST_LIMIT), path)
+    manifest = _manifest(parse_object(data, what=path, limit=MANIFEST_LIMIT, most_memory=OWN_MEMORY), path)
     places = {
         _place(manifest.layout, prefix=manifest.prefix, name=manifest.checkpoint, suffix=suffix)
         for suffix in ("ckpt", "safetensors")

@@ -52,19 +52,24 @@ FILES = (
         code=Code.UNREADABLE,
         title="Could not be read: unknown, not damaged",
         severities=UNKNOWN,
-        meaning="No permission (MindFormers writes shards with mode 0400), or the disk answered with an error. "
-        "Unknown is never counted as good.",
+        meaning="No permission (MindFormers writes shards with mode 0400), the disk answered with an error, or a link "
+        "leads nowhere or round in a loop: the disk that it leads to is not mounted, say. Unknown is never counted as "
+        "good.",
         evidence="The operating system refused; the message says why.",
         mindformers="Fails in the same way, unless it runs as another user.",
-        remedy=("Run as the user that trained; after an I/O error look at the disk first:", "ckpttool scan DIR"),
+        remedy=(
+            "Run as the user that trained; mount what a link leads to; after an I/O error look at the disk first:",
+            "ckpttool scan DIR",
+        ),
     ),
     Explanation(
         code=Code.NOT_A_REGULAR_FILE,
-        title="A folder, FIFO, device or broken link under a shard's name",
+        title="A folder, FIFO or device under a shard's name",
         severities=(Severity.DAMAGE, Severity.UNSAFE),
         meaning="There should be a file. A folder is damage; a FIFO or a device could block a reader for ever, so it "
         "is refused.",
-        evidence="The operating system tells the kind; nothing was opened. Links to regular files are followed.",
+        evidence="The operating system tells the kind; nothing was opened. Links to regular files are followed; one "
+        "that leads nowhere is unreadable.",
         mindformers="Looks at names alone, so it chooses even a folder.",
         remedy=("Put the file back, or mend the link, or take another checkpoint:", "ckpttool resolve DIR"),
     ),

@@ -41,6 +41,8 @@ def test_its_content_tells_the_format_and_the_step(tmp_path: Path, source: Path,
     [
         ("a.pt", b"PK\x03\x04" + bytes(60), FormatName.TORCH_ZIP),
         ("a.ckpt", b"PK\x03\x04" + bytes(60), FormatName.TORCH_ZIP),
+        (".metadata", b"\x80\x04}.", FormatName.TORCH_PICKLE),
+        (".metadata", b"", FormatName.TORCH_PICKLE),
         ("a.ckpt", b"", FormatName.MINDSPORE_CKPT),
         ("a.safetensors", bytes(100), FormatName.SAFETENSORS),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from random import Random
 
@@ -137,6 +138,24 @@ class TestStrays:
         (found,) = about_newest(tree)
         assert (found.code, found.path) == (Code.NOT_A_REGULAR_FILE, path)
         assert found.severity is (Severity.DAMAGE if what == "folder" else Severity.UNSAFE)
+
+    @pytest.mark.parametrize("loop", [False, True])
+    def test_a_shard_that_is_a_link_to_nowhere_is_unreadable_and_still_counted(
+        self, tree: TreeBuilder, *, loop: bool
+    ) -> None:
+        before = named(local(tree), NEWEST)
+        path = before.shards[0].path
+        tree.remove(f"checkpoint/{path}")
+        (tree.checkpoint / path).symlink_to(tree.checkpoint / path if loop else "nowhere")
+        (found,) = about_newest(tree)
+        assert (found.code, found.severity, found.path) == (Code.UNREADABLE, Severity.UNKNOWN, path)
+        assert [shard.path for shard in named(local(tree), NEWEST).shards] == [shard.path for shard in before.shards]
+
+    def test_an_iteration_that_is_a_link_to_nowhere_is_unreadable_and_no_stray(self, tree: TreeBuilder) -> None:
+        shutil.rmtree(tree.checkpoint / NEWEST)
+        (tree.checkpoint / NEWEST).symlink_to("nowhere")
+        (found,) = about_newest(tree)
+        assert (found.code, found.severity, found.path) == (Code.UNREADABLE, Severity.UNKNOWN, NEWEST)
 
 
 class TestRecords:

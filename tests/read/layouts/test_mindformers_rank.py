@@ -15,7 +15,7 @@ from ckpttool.domain.units import Step
 from ckpttool.read.layouts import list_root
 from ckpttool.read.layouts.mindformers_rank import MindFormersRank
 from ckpttool.read.layouts.rank_folders import META_LIMIT
-from ckpttool.read.storage import LocalStorage
+from ckpttool.read.storage import Entry, Kind, LocalStorage
 from tests.answers import FIXTURES, coded, codes, named, names, scanned, writable_copy
 from tests.storages import BROKEN, DENIED, FaultyStorage, scan
 from tests.trees import TreeBuilder
@@ -139,7 +139,7 @@ class TestOtherFiles:
         assert inventory.folder_ranks == (0, 1, 2, 3)
         assert all("count it as a rank" in note.message for note in inventory.findings)
 
-    @pytest.mark.parametrize("what", ["folder", "fifo", "broken link", "loop"])
+    @pytest.mark.parametrize("what", ["folder", "fifo", "device"])
     def test_what_is_no_file_under_a_shards_name_is_told_and_not_opened(self, tree: TreeBuilder, what: str) -> None:
         shard = tree.output / tree.shard(2, 15, 2)
         shard.unlink()
@@ -148,12 +148,55 @@ class TestOtherFiles:
         elif what == "fifo":
             os.mkfifo(shard)
         else:
-            shard.symlink_to(shard if what == "loop" else "nowhere")
+            shard.symlink_to("/dev/null")
         inventory = local(tree)
         (found,) = coded(inventory.findings, Code.NOT_A_REGULAR_FILE)
         assert found.path == "rank_2/llama2_7b_rank_2-15_2.ckpt"
         assert found.severity is (Severity.DAMAGE if what == "folder" else Severity.UNSAFE)
         assert named(inventory, "15_2").ranks == (0, 1, 3)
+
+    @pytest.mark.parametrize(
+        ("target", "why"),
+        [
+            ("nowhere", "a link that leads nowhere"),
+            ("llama2_7b_rank_2-15_2.ckpt", "a link that leads round in a loop"),
+            ("../rank_0/meta.json/x", "Not a directory"),
+        ],
+    )
+    def test_a_shard_that_is_a_link_to_nowhere_is_unreadable_and_still_counted(
+        self, tree: TreeBuilder, target: str, why: str
+    ) -> None:
+        shard = tree.output / tree.shard(2, 15, 2)
+        shard.unlink()
+        shard.symlink_to(target)
+        inventory = local(tree)
+        (found,) = coded(inventory.findings, Code.UNREADABLE)
+        assert (found.path, found.severity) == ("rank_2/llama2_7b_rank_2-15_2.ckpt", Severity.UNKNOWN)
+        assert why in found.message
+        assert named(inventory, "15_2").ranks == (0, 1, 2, 3)
+
+    def test_a_link_that_leads_somewhere_by_the_time_it_is_opened_is_a_shard(
+        self, tree: TreeBuilder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        shard = tree.output / tree.shard(2, 15, 2)
+        entries = LocalStorage.entries
+
+        def unmounted(storage: LocalStorage, folder: str) -> list[Entry]:
+            listed = entries(storage, folder)
+            return [Entry(one.name, Kind.LOST) if one.name == shard.name else one for one in listed]
+
+        before = local(tree)
+        monkeypatch.setattr(LocalStorage, "entries", unmounted)
+        assert local(tree) == before
+
+    def test_a_record_that_is_a_link_to_nowhere_is_unreadable_and_not_missing(self, tree: TreeBuilder) -> None:
+        tree.remove("checkpoint/rank_1/meta.json")
+        (tree.checkpoint / "rank_1/meta.json").symlink_to("nowhere")
+        assert codes(local(tree).findings) == {Code.META_UNREADABLE}
+
+    def test_other_links_to_nowhere_are_nobodys_business(self, tree: TreeBuilder) -> None:
+        (tree.checkpoint / "rank_1/latest").symlink_to("nowhere")
+        assert local(tree).findings == ()
 
     def test_folders_of_other_names_are_nobodys_business(self, tree: TreeBuilder) -> None:
         tree.folder("checkpoint/rank_2/backup")

@@ -57,6 +57,14 @@ def test_it_is_one_checkpoint_at_the_step_that_the_scalars_tell(folder: Path) ->
     assert (one.findings, inventory.findings) == ((), ())
 
 
+def test_a_part_that_is_a_link_to_nowhere_is_unreadable_and_not_missed(folder: Path) -> None:
+    (folder / "part1.safetensors").unlink()
+    (folder / "part1.safetensors").symlink_to("nowhere")
+    answer = refusal(folder)
+    assert why_not(answer) == [("unified", {Code.UNREADABLE})]
+    assert answer.rejected[0].reasons[0].path == "part1.safetensors"
+
+
 def test_the_older_form_of_the_map_is_read_too(folder: Path) -> None:
     (folder / MAP).write_text('{"dense.bias": "part0.safetensors", "dense.weight": "part1.safetensors"}')
     assert local(folder).checkpoints[0].expected == (HYPER, "part0.safetensors", "part1.safetensors")
