@@ -143,6 +143,11 @@ def _pickle_in_a_zip(path: Path) -> None:
     loose.unlink()
 
 
+def _long_pickle(path: Path, opcodes: bytes) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/data.pkl", b"\x80\x04" + opcodes * ((64 << 20) // len(opcodes)) + b"cos\nsystem\n.")
+
+
 def _folder_record(path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("model/data/0/", b"")
@@ -188,6 +193,9 @@ CORPUS: dict[str, Maker] = {
     "pickle.pt": _pickle,
     "pickle.ckpt": _pickle,
     "pickle-in-a-zip.pt": _pickle_in_a_zip,
+    "pickle-that-fills-the-memo.pt": lambda path: _long_pickle(path, b"\x8c\x01a\x94"),
+    "pickle-of-many-names.pt": lambda path: _long_pickle(path, b"ca\nb\n"),
+    "pickle-of-nothing-but-numbers.pt": lambda path: _long_pickle(path, b"]K\x01"),
     "folder-record.pt": _folder_record,
     "escaping-record.pt": _escaping_record,
     "only-a-magic-number.pt": _only_a_magic_number,

@@ -49,7 +49,7 @@ def test_a_hostile_file_is_answered_soon_and_in_little_memory(tmp_path: Path, na
         check=False,
         env={**os.environ, "COLUMNS": "200"},
     )
-    assert done.returncode in ANSWERS, done.stderr
+    assert done.returncode in ({ExitCode.UNSAFE} if "pickle" in name else ANSWERS), done.stderr
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime - before.ru_utime < MOST_SECONDS  # of its own: a busy machine is no bug
     assert int(done.stderr.rpartition("peak ")[2]) <= MOST_MEBIBYTES

@@ -9,7 +9,7 @@ from ckpttool.domain.shard import FormatName
 from ckpttool.read.formats.base import HEAD_BYTES, Header, ShardFormat, damage, failed_header
 from ckpttool.read.formats.mindspore_ckpt import MindSporeCkpt
 from ckpttool.read.formats.safetensors import Safetensors
-from ckpttool.read.formats.torch_pickle import TorchPickle
+from ckpttool.read.formats.torch_pickle import TorchPickle, unsafe_pickle
 from ckpttool.read.formats.torch_zip import TorchZip
 from ckpttool.read.storage import ByteSource
 
@@ -45,7 +45,10 @@ def read_header(source: ByteSource, *, named: FormatName) -> Header:
     for shard_format in FORMATS:
         if shard_format.recognise(head):
             return _under_its_name(shard_format.header(source, head), named)
-    return failed_header(named, _unrecognised(head, size), bytes_read=len(head))
+    # The oldest pickles begin with no mark at all.
+    return unsafe_pickle(source, head, hidden=False) or failed_header(
+        named, _unrecognised(head, size), bytes_read=len(head)
+    )
 
 
 def _zeroed(source: ByteSource, named: FormatName, head: bytes) -> Header:

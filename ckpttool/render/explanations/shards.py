@@ -161,13 +161,18 @@ SHARDS = (
     ),
     Explanation(
         code=Code.UNSAFE_PICKLE,
-        title="Loading this file would run code",
-        severities=UNSAFE,
-        meaning="A pickle can name any function to be called while it is loaded. This one names functions that no "
-        "tensor needs. Nothing of it was executed.",
-        evidence="Not looked for yet: pickles are recognised by their first bytes and reported as unsupported-format.",
+        title="Loading this file would run code, or may",
+        severities=NOTE + UNSAFE,
+        meaning="A pickle names functions, and torch.load calls them unless with weights_only. Unsafe: it names what "
+        "runs programs or code, or hides what it names; no tensor needs that. A note: it names somebody's own classes "
+        "(as Megatron's and DeepSpeed's files do), and nobody can tell what they do.",
+        evidence="Every opcode is read, of data.pkl in a zip file and of a bare pickle, and nothing is executed. Names "
+        "are compared with those of tensors and plain values; the rest of Python's own library counts as unsafe.",
         mindformers=None,
-        remedy=("Do not load it anywhere. Find out who put it there.",),
+        remedy=(
+            "Unsafe: do not load it anywhere, and find out who put it there.",
+            "A note: load it with weights_only=True, or where you trust who wrote it.",
+        ),
     ),
     Explanation(
         code=Code.OVER_LIMIT,

@@ -11,6 +11,7 @@ from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, ShardReport
 from ckpttool.read.formats import read_header
 from ckpttool.read.formats.base import Header
+from ckpttool.read.formats.torch_zip import look_at_pickles
 from ckpttool.read.storage import ByteSource
 from ckpttool.verify.checks.metadata import metadata_hash, misspelt
 from ckpttool.verify.look import Look
@@ -25,7 +26,8 @@ TAIL_BYTES = 4096
 _PICKLE = Finding(
     code=Code.UNSUPPORTED_FORMAT,
     severity=Severity.UNKNOWN,
-    message="a pickle, as torch.save wrote it before 1.6: to look into it would run what it says, so nobody does",
+    message="a pickle, as torch.save wrote it before 1.6: it calls for nothing that is known to run code, but its "
+    "tensors are not looked at",
     remedy="load it where you trust it, and save it again with a newer torch",
 )
 
@@ -38,7 +40,9 @@ def look_at_header(task: CheckTask, source: ByteSource) -> Look:
     """
     header = read_header(source, named=task.named_format)
     records = _records(header, source)
-    findings = tuple(replace(finding, path=task.path) for finding in _findings(task, header, records))
+    pickled, pickle_bytes = look_at_pickles(source, records.entries) if records else ((), 0)
+    own = (*_findings(task, header, records), *pickled)
+    findings = tuple(replace(finding, path=task.path) for finding in own)
     broken = worst(findings) >= Severity.DAMAGE
     tail = b"" if broken else _tail(header, source)
     report = ShardReport(
@@ -52,7 +56,7 @@ def look_at_header(task: CheckTask, source: ByteSource) -> Look:
         schema_hash=None if broken else header.schema_hash,
         tensors=None if broken else _tensors(header, records),
         checksum_matched=False,
-        bytes_read=ByteCount(header.bytes_read + len(tail) + (records.bytes_read if records else 0)),
+        bytes_read=ByteCount(header.bytes_read + len(tail) + (records.bytes_read if records else 0) + pickle_bytes),
         findings=findings,
         embedded_checksum=header.checksum is not None or (records is not None and records.verifiable),
         zero_tail=bool(tail) and not tail.strip(b"\0"),
@@ -75,7 +79,8 @@ def _findings(task: CheckTask, header: Header, records: ZipDirectory | None) -> 
     """Collect what is wrong with the file by itself."""
     if records is None:
         own = (*header.findings, *misspelt(header))
-        return (_PICKLE,) if header.format is task.named_format is FormatName.TORCH_PICKLE else own
+        is_one = header.format is task.named_format is FormatName.TORCH_PICKLE
+        return (_PICKLE,) if is_one and worst(own) < Severity.UNSAFE else own
     # That torch wrote it is worth a word only where something else was expected.
     asked_for = task.named_format is FormatName.TORCH_ZIP
     own = tuple(one for one in header.findings if not (asked_for and one.code is Code.UNSUPPORTED_FORMAT))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from ckpttool.verify.checks.many import MOST
 from ckpttool.verify.judge import judge
 from tests.conftest import FIXTURES
 from tests.detection import seal_of
+from tests.hostile import CORPUS
 from tests.verify.looking import CKPT, SAFETENSORS, codes, task_for
 from tests.writers import crc_trailer, entries_json, safetensors_file
 
@@ -88,14 +90,24 @@ class TestTorch:
         assert (report.format, report.tensors) == (FormatName.TORCH_ZIP, 3)
         assert report.findings == ()
 
-    @pytest.mark.parametrize("record", ["data/0", "data/1", "data.pkl", "version"])
+    @pytest.mark.parametrize("record", ["data/0", "data/1", "version"])
     def test_a_bit_of_any_record_that_flipped_is_damage_and_the_record_is_named(self, model: Path, record: str) -> None:
-        data = model.read_bytes()
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            content = archive.read(f"model/{record}")
-        report = looked(model, flipped(data, data.index(content)))
+        report = looked(model, flipped(model.read_bytes(), self.place_of(model, record)))
         assert codes(report.findings) == [Code.CHECKSUM_MISMATCH]
         assert f"'model/{record}'" in report.findings[0].message
+
+    def test_no_bit_of_the_pickle_flips_unseen(self, model: Path) -> None:
+        data, begin = model.read_bytes(), self.place_of(model, "data.pkl")
+        for byte in range(begin, begin + 60):
+            report = looked(model, flipped(data, byte, byte % 8))
+            assert report.word in {Word.DAMAGED, Word.UNSAFE}
+            assert any("'model/data.pkl'" in finding.message for finding in report.findings)
+
+    @staticmethod
+    def place_of(model: Path, record: str) -> int:
+        data = model.read_bytes()
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            return data.index(archive.read(f"model/{record}"))
 
     def test_records_without_a_single_crc_are_not_verified_and_not_damaged(self, model: Path) -> None:
         torch.serialization.set_crc32_options(compute_crc32=False)
@@ -121,14 +133,43 @@ class TestTorch:
         assert report.word is Word.UNSAFE
         assert report.bytes_read < 1 << 20
 
-    def test_a_pickle_is_unsupported_and_is_not_run(self, tmp_path: Path) -> None:
-        path, mark = tmp_path / "old.pth", tmp_path / "mark"
-        path.write_bytes(b"\x80\x02cos\nsystem\nq\x00X" + len(f"touch {mark}").to_bytes(4, "little"))
-        with path.open("ab") as file:
-            file.write(f"touch {mark}".encode() + b"q\x01\x85q\x02Rq\x03.")
+    @pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CHECKSUM])
+    @pytest.mark.parametrize("name", ["old.pth", "old.pt", "old.ckpt", "old.safetensors", ".metadata"])
+    def test_a_pickle_that_would_run_a_program_is_unsafe_and_is_not_run(
+        self, tmp_path: Path, name: str, level: Level
+    ) -> None:
+        path = tmp_path / name
+        CORPUS["pickle.pt"](path)
+        report = judge([check(task_for(path, level, role=ShardRole.UNIFIED))])
+        assert report.word is Word.UNSAFE
+        assert codes(report.findings) == [Code.UNSAFE_PICKLE]
+        assert "'posix.system'" in report.findings[0].message
+        assert sorted(tmp_path.iterdir()) == [path]
+
+    def test_a_pickle_that_runs_nothing_is_unsupported(self, tmp_path: Path) -> None:
+        path = tmp_path / "old.pth"
+        torch.save({"a": torch.zeros(3)}, path, _use_new_zipfile_serialization=False)
+        assert looked(path).word is Word.UNSUPPORTED
+
+    @pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CHECKSUM])
+    def test_a_pickle_in_a_zip_that_would_run_a_program_is_unsafe_and_is_not_run(
+        self, tmp_path: Path, level: Level
+    ) -> None:
+        path = tmp_path / "evil.pt"
+        CORPUS["pickle-in-a-zip.pt"](path)
+        report = judge([check(task_for(path, level, role=ShardRole.UNIFIED))])
+        assert report.word is Word.UNSAFE
+        assert codes(report.findings) == [Code.UNSAFE_PICKLE]
+        assert "'posix.system'" in report.findings[0].message
+        assert sorted(tmp_path.iterdir()) == [path]
+
+    def test_classes_that_nobody_knows_are_noted_and_the_file_is_verified(self, tmp_path: Path) -> None:
+        path = tmp_path / "args.pt"
+        torch.save({"args": Namespace(lr=1.0), "own": ShardRole.FULL, "w": torch.zeros(3)}, path)
         report = looked(path)
-        assert report.word is Word.UNSUPPORTED
-        assert not mark.exists()
+        assert report.word is Word.VERIFIED
+        assert [(one.code, one.severity) for one in report.findings] == [(Code.UNSAFE_PICKLE, Severity.NOTE)]
+        assert "'ckpttool.domain.shard.ShardRole'" in report.findings[0].message
 
     def test_a_torch_file_under_the_name_of_a_rank_is_unsupported(self, model: Path, tmp_path: Path) -> None:
         path = tmp_path / "llama_rank_0-10_2.ckpt"

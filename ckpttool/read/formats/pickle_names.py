@@ -1,0 +1,141 @@
+"""What a pickle may name: the parts of tensors and plain values, classes that nobody knows, and what runs code.
+
+A pickle names functions and calls them while it is loaded. What `torch.save` itself writes is known by name, as are
+the values that configs and states of random numbers are made of. All else of Python's own library is refused: its
+corners that run a program are too many to be listed. In the packages that a training has anyway, those are listed.
+
+Source:
+    `torch/_weights_only_unpickler.py` of torch 2.13 (what `weights_only=True` allows), what pickling the values in
+    question writes with Python 3.11 and numpy 1 and 2, and `_compat_pickle` for the names that Python 2 gave them.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
+from enum import Enum
+from functools import lru_cache
+
+
+class Trust(Enum):
+    """What is known of a name."""
+
+    KNOWN = "known"
+    """It makes a tensor or a plain value."""
+    UNKNOWN = "unknown"
+    """Somebody's own class, most likely: what it does is not known."""
+    RUNS = "runs"
+    """It runs code, or reaches what does."""
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_KNOWN = {
+    module: _words(names)
+    for module, names in {
+        "_codecs": "encode",
+        "_operator": "getitem",
+        "argparse": "Namespace",
+        "array": "array _array_reconstructor",
+        "builtins": "Ellipsis NotImplemented bool bytearray bytes complex dict float frozenset int list object range "
+        "set slice str tuple",
+        "collections": "ChainMap Counter OrderedDict UserDict UserList UserString defaultdict deque",
+        "copyreg": "__newobj__ __newobj_ex__ _reconstructor",
+        "datetime": "date datetime time timedelta timezone",
+        "decimal": "Decimal",
+        "fractions": "Fraction",
+        "functools": "partial",
+        "logging": "getLogger",
+        "numpy.ma": "MaskedArray",
+        "numpy.ma.core": "MaskedArray _mareconstruct",
+        "numpy.random._mt19937": "MT19937",
+        "numpy.random._pcg64": "PCG64 PCG64DXSM",
+        "numpy.random._philox": "Philox",
+        "numpy.random._pickle": "__bit_generator_ctor __generator_ctor __randomstate_ctor",
+        "numpy.random._sfc64": "SFC64",
+        "numpy.random.bit_generator": "SeedSequence __pyx_unpickle_SeedSequence",
+        "operator": "getitem",
+        "pathlib": "Path PosixPath PurePath PurePosixPath PureWindowsPath WindowsPath",
+        "pathlib._local": "Path PosixPath PurePath PurePosixPath PureWindowsPath WindowsPath",
+        "re": "RegexFlag _compile",
+        "torch": "Size Tensor bfloat16 bool chalf device per_channel_affine per_channel_affine_float_qparams "
+        "per_channel_symmetric per_tensor_affine per_tensor_symmetric",
+        "torch._C": "Generator",
+        "torch._tensor": "Tensor _rebuild_from_type_v2",
+        "torch._utils": "_rebuild_device_tensor_from_cpu_tensor _rebuild_device_tensor_from_numpy "
+        "_rebuild_meta_tensor_no_storage _rebuild_nested_tensor _rebuild_parameter _rebuild_parameter_with_state "
+        "_rebuild_qtensor _rebuild_sparse_csr_tensor _rebuild_sparse_tensor _rebuild_tensor _rebuild_tensor_v2 "
+        "_rebuild_tensor_v3 _rebuild_wrapper_subclass _rebuild_xla_tensor",
+        "torch.distributed._tensor.api": "DTensor",
+        "torch.distributed._tensor.placement_types": "DTensorSpec Partial Replicate Shard TensorMeta _Partial",
+        "torch.distributed.checkpoint.filesystem": "_StorageInfo",
+        "torch.distributed.checkpoint.metadata": "BytesStorageMetadata ChunkStorageMetadata Metadata MetadataIndex "
+        "StorageMeta TensorProperties TensorStorageMetadata _MEM_FORMAT_ENCODING",
+        "torch.distributed.device_mesh": "DeviceMesh",
+        "torch.distributed.tensor": "DTensor",
+        "torch.distributed.tensor._dtensor_spec": "DTensorSpec TensorMeta",
+        "torch.distributed.tensor.placement_types": "Partial Replicate Shard",
+        "torch.nn.parameter": "Buffer Parameter UninitializedBuffer UninitializedParameter",
+        "torch.serialization": "_get_layout",
+        "torch.storage": "TypedStorage UntypedStorage _TypedStorage _UntypedStorage",
+        "torch_npu.utils.storage": "_rebuild_npu_tensor",
+        "types": "SimpleNamespace",
+        "typing": "Any AnyStr Callable ClassVar DefaultDict Dict FrozenSet Generic Iterable List Literal Mapping "
+        "Optional Sequence Set Tuple Type Union",
+        "uuid": "SafeUUID UUID",
+        "zoneinfo": "ZoneInfo",
+    }.items()
+}
+_FAMILIES = re.compile(
+    r"torch(\.cuda|\.npu|\.sparse|\.cuda\.sparse|_npu\.npu)?\.[A-Z][A-Za-z0-9]*(Storage|Tensor)"
+    r"|torch\.(float|complex|u?int|quint|qint|bits)[0-9]+(x[0-9]+|_e[0-9]m[0-9][a-z0-9_]*)?"
+    r"|numpy\.(dtype|ndarray|(bool|str|bytes|void|u?int|float|complex|datetime|timedelta)[0-9]*_?)"
+    r"|numpy\.dtypes\.[A-Z][A-Za-z0-9]*DType"
+    r"|numpy\._?core\.(multiarray\.(_reconstruct|scalar)|numeric\._frombuffer)"
+)
+"""Names of which there is one for each kind of number."""
+
+_RUNS = _words(
+    """
+    IPython _distutils_hack asynchat asyncore cffi cloudpickle commands dill distutils imp invoke ipykernel jinja2
+    joblib llvmlite mako marshal nose numba numpy.ctypeslib numpy.core.tests numpy.distutils numpy.f2py numpy.fromfile
+    numpy.fromregex numpy.genfromtxt numpy.lib.format numpy.lib.npyio numpy.load numpy.loadtxt numpy.memmap
+    numpy.save numpy.savetxt numpy.savez numpy.testing numpy.tests pandas.eval pandas.io pandas.read_pickle paramiko
+    pexpect pip pipes pkg_resources plumbum pty pytest ray.cloudpickle requests scipy._lib._testutils setuptools sh
+    smtpd sympy.core.sympify sympy.lambdify sympy.parsing sympy.sympify sympy.utilities test torch._dynamo
+    torch._inductor torch.classes torch.export torch.fx._lazy_graph_module torch.fx.graph_module torch.hub
+    torch.jit.load torch.jit.unsupported_tensor_ops torch.load torch.multiprocessing torch.ops torch.package torch.save
+    torch.serialization.load torch.serialization.save torch.storage._load_from_bytes torch.testing
+    torch.utils._config_module torch.utils.bottleneck torch.utils.collect_env torch.utils.cpp_extension
+    torch.utils.data.datapipes torch.utils.model_zoo urllib3
+    """
+) | frozenset(sys.stdlib_module_names)
+"""Modules and functions, whatever follows them, where it is not known to be harmless."""
+
+_MODULES = _words("builtins ctypes nt os pickle posix pty runpy subprocess sys")
+_REACHES = _MODULES | _words("eval exec execfile getattr importlib marshal popen shutil socket system")
+"""Parts of a name that lead from any module to one that it imported: `os.system` in `torch.serialization`."""
+
+
+@lru_cache(maxsize=1024)
+def trust(module: str, name: str) -> Trust:
+    """Tell what a global of a pickle is.
+
+    Args:
+        module: As the pickle spells it, of Python 2 or 3.
+        name: In the module; dotted where it is an attribute of what stands there.
+    """
+    module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
+    full = f"{module}.{name}"
+    if name in _KNOWN.get(module, ()) or _FAMILIES.fullmatch(full):
+        return Trust.KNOWN
+    above, parts = module.split(".")[1:], name.split(".")
+    magic = any(one.startswith("__") and one.endswith("__") for one in parts)
+    if magic or not _REACHES.isdisjoint(parts) or not _MODULES.isdisjoint(above):
+        return Trust.RUNS
+    whole = full.split(".")
+    begins = (".".join(whole[:length]) for length in range(1, len(whole) + 1))
+    return Trust.UNKNOWN if _RUNS.isdisjoint(begins) else Trust.RUNS
