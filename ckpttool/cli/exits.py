@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Inventory
-from ckpttool.domain.finding import Finding, Severity, worst
+from ckpttool.domain.finding import Finding, Severity, unheard, worst
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.verdict import Verdict
@@ -93,14 +93,19 @@ def of_calibration(answer: CalibrationAnswer) -> ExitCode:
 
 
 def of_plan(answer: ResumePlan | NoResumePoint, *, strict: bool) -> ExitCode:
-    """Return 0 where a checkpoint was chosen; with `strict`, only where no newer one was rejected for damage."""
+    """Return 0 where a checkpoint was chosen; with `strict`, only where no newer one was rejected for damage.
+
+    Where a log that was to have a say could not be read to its end, the choice was made without it: 14.
+    """
     match answer:
         case NoResumePoint():
             reasons = [reason for one in answer.rejected for reason in one.reasons]
             unsafe = worst([*reasons, *answer.findings]) is Severity.UNSAFE
             return ExitCode.UNSAFE if unsafe else ExitCode.NOTHING_TO_RESUME
         case ResumePlan():
-            return ExitCode.DAMAGE if strict and answer.point.rejected else ExitCode.OK
+            if strict and answer.point.rejected:
+                return ExitCode.DAMAGE
+            return ExitCode.INCOMPLETE if unheard(answer.findings) else ExitCode.OK
 
 
 def of_preflight(checks: Iterable[Check]) -> ExitCode:

@@ -160,6 +160,11 @@ def blocking(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(finding for finding in findings if finding.severity > Severity.NOTE)
 
 
+def unheard(findings: Iterable[Finding]) -> bool:
+    """Tell whether a log that was to have a say in a choice could not be read to its end."""
+    return any(one.code is Code.LOG_UNREADABLE and one.severity is Severity.UNKNOWN for one in findings)
+
+
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the findings about a tree in the one order that results have: by code, then by path."""
     return tuple(sorted(findings, key=lambda finding: (finding.code.value, finding.path or "")))

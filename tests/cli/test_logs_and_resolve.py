@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
 
 from tests.cli.running import Said, ask
-from tests.conftest import TESTS
+from tests.conftest import FIXTURES, TESTS
 from tests.training_logs import spike, write_log
 from tests.trees import TreeBuilder
 
@@ -235,3 +236,16 @@ def test_lines_that_cannot_be_read_are_notes_of_the_plan(here: Path) -> None:
     said = ask("resolve", "--health-timeline", LOG)
     assert said.code == 0
     assert "note log-unreadable" in said.stdout
+
+
+def test_a_log_that_cannot_be_read_to_its_end_decides_nothing_and_is_no_reason_to_launch(here: Path) -> None:
+    tree(here, ranks=4)
+    whole = gzip.compress(write_log(here / "whole.log", range(1, 301), embeddings={300: 1.0}).read_bytes())
+    (here / "whole.log.gz").write_bytes(whole)
+    (here / "cut.log.gz").write_bytes(whole[:-20])
+    (here / "base.yaml").write_bytes((FIXTURES / "configs/pretrain_sink2.yaml").read_bytes())
+    for log, code in (("whole.log.gz", 0), ("cut.log.gz", 14)):
+        evidence = ("--health-threshold", "270", "--log", log)
+        assert resolved(*evidence).code == code
+        said = ask("launch", "--config", "base.yaml", "--output", f"{log}.yaml", *evidence)
+        assert (said.code, (here / f"{log}.yaml").exists()) == (code, code == 0)
