@@ -48,6 +48,12 @@ class Bench:
                 return Pair(now=report, then=then, witness=witness)
         return None
 
+    def testimonies(self) -> Iterator[tuple[Witness, dict[int, ShardReport]]]:
+        """Return each witness with what it can say about our shards, by their id()."""
+        for witness, known in self._known:
+            pairs = ((report, known[_place(report)]) for report in self.reports if _place(report) in known)
+            yield witness, {id(report): then for report, then in pairs if _is_sound(then, beside=report)}
+
     def others(self, report: ShardReport) -> Iterator[tuple[ShardReport, Witness]]:
         """Return all that the witnesses know of the same rank."""
         return ((known[_place(report)], witness) for witness, known in self._known if _place(report) in known)

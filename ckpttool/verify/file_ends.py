@@ -1,16 +1,12 @@
-"""What the ends of files show beside their siblings: a lost checksum, a lost page, another rank's page."""
+"""What the ends of files show beside their siblings: a lost checksum, a lost page."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.verdict import ShardReport
-from ckpttool.verify.bench import JURY, Bench, Pair
-
-_SLICES_AMONG = 10
-"""Ranks of which at most one may end like another where they hold slices."""
+from ckpttool.verify.bench import JURY, Bench
 
 
 def stripped_checksums(bench: Bench) -> Iterator[Finding]:
@@ -73,63 +69,4 @@ def _zero_tail(report: ShardReport, *, against: Sequence[ShardReport]) -> Findin
         message=f"the last page of tensor data is zero, and in {against[0].path} it is not: as after a power cut",
         path=report.path,
         remedy="resume from another checkpoint, or prove it with a manifest: ckpttool verify --level checksum",
-    )
-
-
-def copied(bench: Bench) -> Iterator[Finding]:
-    """Find one rank's file in another rank's place, where their tensors have the same names and shapes.
-
-    Ranks that held different last pages before hold different slices, and slices never become equal. (The other
-    way round is no sign: slices that nobody has trained yet are equal, and part later.)
-    """
-    # Two ranks are compared at the same other step: every step has pages of its own, in replicas too.
-    alike: dict[tuple[int, str | None, str | None], list[Pair]] = defaultdict(list)
-    for pair in bench.pairs:
-        if pair.now.tail_hash is not None and not pair.now.zero_tail and pair.witness.same_run:
-            alike[id(pair.witness), pair.now.schema_hash, pair.now.tail_hash].append(pair)
-    for (witness, schema, _), group in alike.items():
-        then = Counter(pair.then.tail_hash for pair in group)
-        if len(then) > 1:
-            known = (pair for pair in bench.pairs if id(pair.witness) == witness)
-            everyone = Counter(pair.then.tail_hash for pair in known if pair.now.schema_hash == schema)
-            for pair, like in _odd_ones(group, then):
-                if (severity := _certainty(bench, pair, like, everyone)) is not None:
-                    yield _copy(pair.now, like.now, severity)
-
-
-def _certainty(bench: Bench, pair: Pair, like: Pair, everyone: Counter[str | None]) -> Severity | None:
-    """Weigh that one is a copy of another: they end alike now, and did not at another step.
-
-    They may as well be replicas, one of which was damaged at that step. It was not where both pages were those of
-    other ranks too, or where nearly every rank had its own. Else a second witness must know the two as different.
-    """
-    are_slices = everyone.total() >= JURY and (everyone.total() - len(everyone)) * _SLICES_AMONG <= everyone.total()
-    if are_slices or min(everyone[pair.then.tail_hash], everyone[like.then.tail_hash]) > 1:
-        return Severity.SUSPECT
-    pages = {id(witness): [other.tail_hash] for other, witness in bench.others(pair.now)}
-    for other, witness in bench.others(like.now):
-        pages.get(id(witness), []).append(other.tail_hash)
-    pairs = [both for both in pages.values() if len(both) > 1]
-    if len(pairs) == 1:
-        return Severity.NOTE
-    return Severity.SUSPECT if all(one != other for one, other in pairs) else None
-
-
-def _odd_ones(group: Sequence[Pair], then: Counter[str | None]) -> Iterator[tuple[Pair, Pair]]:
-    """Yield those that did not belong to the group, each with one that it is like now."""
-    usual, times = then.most_common(1)[0]
-    for pair in group:
-        # Without a majority nobody can tell which is the copy: then all are named.
-        if 2 * times <= len(group) or pair.then.tail_hash != usual:
-            like = next(one for one in group if one.then.tail_hash != pair.then.tail_hash)
-            yield pair, like
-
-
-def _copy(report: ShardReport, like: ShardReport, severity: Severity) -> Finding:
-    return Finding(
-        code=Code.SCHEMA_DIFFERS,
-        severity=severity,
-        message=f"ends like {like.path}, and at another step these two ranks differ: one is a copy of the other",
-        path=report.path,
-        remedy="find the rank's own file on its disk, or resume from another checkpoint",
     )

@@ -19,7 +19,7 @@ from ckpttool.domain.own_hash import closed, is_whole
 from ckpttool.domain.shard import FileStamp, FormatName, Scalars
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport
-from ckpttool.errors import LockedError, NotDurableError, WriteFailedError
+from ckpttool.errors import LockedError, NotDurableError, UnsafeError, WriteFailedError
 from ckpttool.read.parse import (
     OWN_MEMORY,
     JsonObject,
@@ -165,7 +165,7 @@ def save(place: str | None, reports: Iterable[ShardReport], *, seals: Mapping[st
     }
     if place is None or not news:
         return
-    with suppress(LockedError, WriteFailedError, NotDurableError):
+    with suppress(LockedError, UnsafeError, WriteFailedError, NotDurableError):
         ensure_folder(str(Path(place).parent), mode=0o700)
         with locked(place, timeout=PATIENCE_SECONDS):
             before = load(place).shards

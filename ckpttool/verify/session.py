@@ -90,7 +90,9 @@ class Session:
             reports = self._with_changes(checkpoint, reports)
         findings += tuple(missing_files(checkpoint, seals, self._inventory.unreadable_ranks))
         findings += tuple(changed_headers(reports, seals))
-        findings += tuple(self._beside_siblings(checkpoint, reports))
+        # What a manifest proves is what was sealed, whatever its siblings hold.
+        sealed = {report.path for report in reports if report.path in seals and report.checksum_matched}
+        findings += tuple(one for one in self._beside_siblings(checkpoint, reports) if one.path not in sealed)
         verdict = collect(checkpoint, reports, self._scope.level)
         yield replace(verdict, findings=verdict.findings + findings)
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.verdict import ShardReport
 from ckpttool.verify.bench import JURY, Bench, Pair, lacks
-from ckpttool.verify.file_ends import copied, stripped_checksums, zero_tails
+from ckpttool.verify.copies import copied
+from ckpttool.verify.file_ends import stripped_checksums, zero_tails
 from ckpttool.verify.witnesses import Witness
 
 
@@ -45,21 +47,43 @@ def _changed_schemas(bench: Bench) -> Iterator[Finding]:
         if len(group) > 1 and 2 * followed > len(group):  # the training changed, not the disk
             continue
         # The witness may be the damaged one. Two files do not come by the same tensors by accident.
-        if any(other.schema_hash == schema for other, _ in bench.others(pair.now)) or _is_witness_odd(bench, pair):
+        others = [other.schema_hash for other, witness in bench.others(pair.now) if witness is not pair.witness]
+        if schema in others:
             continue
         loyal = sum(one.now.schema_hash == pair.then.schema_hash for one in group)
-        yield _schema_differs(pair.now, pair.then, loyal=loyal, same_run=pair.witness.same_run)
+        finding = _schema_differs(pair.now, pair.then, loyal=loyal, same_run=pair.witness.same_run)
+        is_richer = _is_richer(bench, pair.now, pair.then)
+        if pair.then.schema_hash not in others and (is_richer or _is_witness_odd(bench, pair)):
+            finding = _noted(finding)
+        elif is_richer:
+            finding = replace(finding, severity=min(finding.severity, Severity.SUSPECT))
+        yield finding
 
 
 def _is_witness_odd(bench: Bench, pair: Pair) -> bool:
     """Tell whether the one that is to testify held what nobody else did, where ranks hold what others hold as well.
 
-    And now it holds what several did then and do now: two files do not come by the same tensors by accident.
+    And now it holds what several did then and do now, or what all do now: two files do not come by the same tensors
+    by accident. Nor does one come by a tensor more.
     """
     schema = pair.now.schema_hash
+    if len(bench.alike[pair.then.schema_hash]) > 1 or (pair.now.tensors or 0) < (pair.then.tensors or 0):
+        return False
     loyal = sum(one.now.schema_hash == schema for one in bench.alike.get(schema, ()))
+    if not loyal:
+        return False
+    if len(bench.reports) >= JURY and all(one.schema_hash == schema for one in bench.reports):
+        return True
     loners = sum(len(group) == 1 for group in bench.alike.values())
-    return len(bench.alike[pair.then.schema_hash]) == 1 and loyal >= JURY - 1 and 2 * loners < len(bench.pairs)
+    return loyal >= JURY - 1 and 2 * loners < len(bench.pairs)
+
+
+def _is_richer(bench: Bench, now: ShardReport, then: ShardReport) -> bool:
+    """Tell whether a shard holds more, and what no other rank holds: nothing is lost, and it is no copy of another."""
+    if (now.tensors or 0) <= (then.tensors or 0):
+        return False
+    was_known = any(one.then.schema_hash == now.schema_hash for one in bench.pairs)
+    return not was_known and sum(one.schema_hash == now.schema_hash for one in bench.reports) == 1
 
 
 def _odd_ones(bench: Bench) -> Iterator[Finding]:
@@ -72,7 +96,14 @@ def _odd_ones(bench: Bench) -> Iterator[Finding]:
         # Only the legacy layout has files that all ranks fill alike.
         if id(report) not in heard and report.role is ShardRole.FULL and report.schema_hash != usual:
             peer = next(one for one in bench.reports if one.schema_hash == usual)
-            yield _schema_differs(report, peer, loyal=times, same_run=True)
+            finding = _schema_differs(report, peer, loyal=times, same_run=True)
+            yield _noted(finding) if _is_richer(bench, report, peer) else finding
+
+
+def _noted(finding: Finding) -> Finding:
+    """Say a difference of which nobody can tell what is right."""
+    message = f"{finding.message}; that alone is no sign of damage"
+    return replace(finding, code=Code.SCHEMA_DIFFERS, severity=Severity.NOTE, message=message, remedy=None)
 
 
 def _schema_differs(now: ShardReport, then: ShardReport, *, loyal: int, same_run: bool) -> Finding:

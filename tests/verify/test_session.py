@@ -308,6 +308,15 @@ class TestManifests:
         assert set(words(sealed.checkpoint, Level.NUMERICS).values()) == {Word.VERIFIED}
         assert set(words(sealed.checkpoint).values()) == {Word.STRUCT_OK}
 
+    def test_what_it_proves_its_siblings_do_not_doubt(self, sealed: TreeBuilder) -> None:
+        """The save before it holds a tensor more on one rank, as if this one had lost it."""
+        for rank in range(3):
+            more = [floats("more", [4])] if rank == 0 else []
+            tensors = [*weights(), *training_scalars(epoch=5, true_step=10), *more]
+            sealed.file(sealed.shard(rank, 5, 2), shard_bytes(tensors, "ckpt"))
+        assert bad(sealed.checkpoint)["10_2"] == {Code.SCHEMA_DIFFERS}
+        assert "10_2" not in bad(sealed.checkpoint, Level.CHECKSUM)
+
     def test_a_flipped_weight_is_found_by_it_and_by_nothing_else(self, sealed: TreeBuilder) -> None:
         path = sealed.output / sealed.shard(1, 10, 2)
         data = bytearray(path.read_bytes())

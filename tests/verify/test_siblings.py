@@ -95,8 +95,46 @@ class TestSchemas:
         assert one.severity is Severity.NOTE
 
     def test_a_shard_is_not_blamed_for_the_damage_of_its_witness(self) -> None:
+        """Only a second witness can tell which of the two is right."""
         then = [*ranks(3), report(3, schema="flipped")]
-        assert compare_siblings(ranks(), [before(*then)]) == []
+        assert [one.severity for one in compare_siblings(ranks(), [before(*then)])] == [Severity.NOTE]
+        assert compare_siblings(ranks(), [before(*then), before(*ranks())]) == []
+        assert [one.severity for one in compare_siblings(ranks(), [before(*then), before(*then)])] == [Severity.SUSPECT]
+
+    def test_nor_where_that_witness_lacks_another_rank(self) -> None:
+        then = [report(1, schema="flipped"), report(2)]
+        assert [one.severity for one in compare_siblings(ranks(3), [before(*then)])] == [Severity.NOTE]
+        assert said(compare_siblings([report(1, schema="cut", tensors=9), report(2)], [before(*ranks(3))])) == [
+            (Code.ENTRIES_MISSING, Severity.DAMAGE, "rank_1/now")
+        ]
+
+    def test_a_rank_that_held_more_than_all_others_and_holds_what_they_do_is_suspect(self) -> None:
+        """Another rank's file: a witness comes by no tensor through damage."""
+        then = [report(0, schema="counter", tensors=11), *ranks(4)[1:]]
+        for witnesses in ([before(*then)], [before(*then), before(*then)]):
+            assert said(compare_siblings(ranks(), witnesses)) == [(Code.SCHEMA_DIFFERS, Severity.SUSPECT, "rank_0/now")]
+        assert compare_siblings(then, [before(*then)]) == []
+
+    def test_several_ranks_with_tensors_of_their_own_excuse_none_that_lost_them(self) -> None:
+        then = [report(0, schema="first", tensors=11), *ranks(6)[1:5], report(5, schema="last", tensors=11)]
+        now = [report(0), *then[1:]]
+        expected = [(Code.SCHEMA_DIFFERS, Severity.SUSPECT, "rank_0/now")]
+        assert said(compare_siblings(now, [before(*then), before(*then)])) == expected
+        assert compare_siblings(then, [before(*then), before(*then)]) == []
+
+    def test_a_rank_that_holds_more_than_it_did_and_than_all_others_lost_nothing(self) -> None:
+        """The other step may be the one that holds another rank's file."""
+        now = [report(0, schema="counter", tensors=11), *ranks(4)[1:]]
+        assert [one.severity for one in compare_siblings(now, [before(*ranks())])] == [Severity.NOTE]
+        assert compare_siblings(now, [before(*ranks()), before(*now)]) == []
+        assert [one.severity for one in compare_siblings(now, [before(*ranks()), before(*ranks())])] == [
+            Severity.SUSPECT
+        ]
+
+    def test_a_rank_that_holds_more_because_it_is_a_copy_of_another_is_damaged(self) -> None:
+        then = [report(0, schema="counter", tensors=11), *ranks(4)[1:]]
+        now = [then[0], report(1, schema="counter", tensors=11), *then[2:]]
+        assert said(compare_siblings(now, [before(*then)])) == [(Code.SCHEMA_DIFFERS, Severity.DAMAGE, "rank_1/now")]
 
     def test_a_second_witness_clears_a_shard_of_what_the_first_one_says(self) -> None:
         flipped, healthy = before(report(schema="flipped")), before(report(), older=False)
@@ -112,6 +150,10 @@ class TestSchemas:
     def test_without_another_step_the_one_rank_that_differs_from_all_others_is_found(self) -> None:
         now = [*ranks(3), report(3, schema="cut", tensors=9)]
         assert said(compare_siblings(now, [])) == [(Code.ENTRIES_MISSING, Severity.DAMAGE, "rank_3/now")]
+
+    def test_without_another_step_a_rank_that_holds_more_than_the_others_is_only_noted(self) -> None:
+        now = [report(0, schema="counter", tensors=11), *ranks(4)[1:]]
+        assert said(compare_siblings(now, [])) == [(Code.SCHEMA_DIFFERS, Severity.NOTE, "rank_0/now")]
 
     def test_without_another_step_two_ranks_that_differ_prove_nothing(self) -> None:
         assert compare_siblings([report(0), report(1, schema="b")], []) == []
@@ -231,6 +273,29 @@ class TestCopies:
         first, second = (before(*self.slices(name, count=2)) for name in ("a", "c"))
         assert [one.severity for one in compare_siblings(now, [first])] == [Severity.NOTE] * 2
         assert [one.severity for one in compare_siblings(now, [first, second])] == [Severity.SUSPECT] * 2
+
+    def test_two_ranks_are_compared_at_every_witness_that_knows_both(self) -> None:
+        now = self.slices("c")
+        now[3] = replace(now[3], tail_hash=now[2].tail_hash)
+        nearer = before(*self.slices("b", count=3))
+        for whole, names in ((now, ["rank_2/now", "rank_3/now"]), (self.slices("c"), [])):
+            found = compare_siblings(whole, [nearer, before(*self.slices("a"))])
+            assert [(one.path, one.severity) for one in found] == [(name, Severity.SUSPECT) for name in names]
+
+    def test_replicas_of_which_other_ones_were_damaged_at_each_other_step_are_left_alone(self) -> None:
+        first, second = (before(*(report(rank, tail=f"{rank == odd}") for rank in range(3))) for odd in (1, 2))
+        assert compare_siblings(ranks(3), [first, second]) == []
+
+    def test_what_each_rank_counts_for_itself_may_become_equal_on_all(self) -> None:
+        counted = before(*(report(rank, tail=f"{rank % 2}") for rank in range(4)))
+        assert [one.severity for one in compare_siblings(ranks(), [counted])] == [Severity.NOTE] * 4
+        assert compare_siblings(ranks(), [counted, before(*ranks())]) == []
+        assert [one.severity for one in compare_siblings(ranks(), [counted] * 2)] == [Severity.SUSPECT] * 4
+
+    def test_pages_of_zeros_at_the_other_step_make_no_slices_of_replicas(self) -> None:
+        lost = [*ranks(4)[:2], *(report(rank, zero_tail=True) for rank in (2, 3))]
+        severities = [one.severity for one in compare_siblings([*ranks(3), report(3, tail="x")], [before(*lost)])]
+        assert severities == [Severity.NOTE]
 
     def test_replicas_and_slices_are_left_alone(self) -> None:
         assert compare_siblings(ranks(), [before(*ranks())]) == []

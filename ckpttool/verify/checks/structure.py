@@ -40,7 +40,7 @@ def look_at_header(task: CheckTask, source: ByteSource) -> Look:
     """
     header = read_header(source, named=task.named_format)
     records = _records(header, source)
-    pickled, pickle_bytes = look_at_pickles(source, records.entries) if records else ((), 0)
+    pickled, pickle_bytes = _look_inside(records, source) if records else ((), 0)
     own = (*_findings(task, header, records), *pickled)
     findings = tuple(replace(finding, path=task.path) for finding in own)
     broken = worst(findings) >= Severity.DAMAGE
@@ -73,6 +73,17 @@ def _records(header: Header, source: ByteSource) -> ZipDirectory | None:
     from ckpttool.read.zip_directory import read_zip_directory
 
     return read_zip_directory(source)
+
+
+def _look_inside(records: ZipDirectory, source: ByteSource) -> tuple[tuple[Finding, ...], int]:
+    """Look at the pickles of a file that torch wrote, and at what is deflated in it."""
+    pickled, nbytes = look_at_pickles(source, records.entries)
+    if not records.deflated:
+        return pickled, nbytes
+    from ckpttool.read.torchscript_code import look_at_code
+
+    code, more = look_at_code(source, records.deflated)
+    return (*pickled, *code), nbytes + more
 
 
 def _findings(task: CheckTask, header: Header, records: ZipDirectory | None) -> tuple[Finding, ...]:

@@ -1,0 +1,159 @@
+"""One rank's file in another rank's place: they end alike now, and at another step they did not."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.verdict import ShardReport
+from ckpttool.verify.bench import JURY, Bench
+
+_SLICES_AMONG = 10
+"""Ranks of which at most one may end like another where they hold slices."""
+
+
+def copied(bench: Bench) -> Iterator[Finding]:
+    """Find one rank's file in another rank's place, where their tensors have the same names and shapes.
+
+    Ranks that held different last pages before hold different slices, and slices never become equal. (The other
+    way round is no sign: slices that nobody has trained yet are equal, and part later.)
+    """
+    steps = _steps(bench)
+    alike: dict[tuple[str | None, str], list[ShardReport]] = defaultdict(list)
+    for report in bench.reports:
+        if report.tail_hash is not None and not report.zero_tail:
+            alike[report.schema_hash, report.tail_hash].append(report)
+    for group in alike.values():
+        if any(len({step.pages.get(id(one)) for one in group} - {None}) > 1 for step in steps):
+            yield from _copies(group, steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """Another step, at which the ranks are compared with each other: every step has pages of its own."""
+
+    same_run: bool
+    pages: dict[int, str]
+    """How each of our shards ended there, by its id()."""
+    everyone: dict[str | None, Counter[str]]
+    """The same, counted for each schema that ranks hold now."""
+    zeros: frozenset[str]
+
+
+def _steps(bench: Bench) -> list[_Step]:
+    steps = []
+    for witness, known in bench.testimonies():
+        pages = {place: then.tail_hash for place, then in known.items() if then.tail_hash is not None}
+        everyone: dict[str | None, Counter[str]] = defaultdict(Counter)
+        for report in bench.reports:
+            if id(report) in pages:
+                everyone[report.schema_hash][pages[id(report)]] += 1
+        zeros = frozenset(pages[place] for place, then in known.items() if then.zero_tail and place in pages)
+        steps.append(_Step(same_run=witness.same_run, pages=pages, everyone=everyone, zeros=zeros))
+    return steps
+
+
+def _copies(group: Sequence[ShardReport], steps: Sequence[_Step]) -> Iterator[Finding]:
+    """Yield what is to be said of each of a group that is odd at some step, at its worst."""
+    # Who is known at most steps says most about the others.
+    group = sorted(group, key=lambda one: -sum(id(one) in step.pages for step in steps))
+    family = _families(group, steps)
+    found: dict[int, Finding] = {}
+    for index, step in enumerate(steps):
+        scene = _Scene(group, step, family)
+        for report in scene.odd_ones() if step.same_run else ():
+            severity = Severity.SUSPECT
+            # Where ranks share pages, the step itself may hold the copy: any other that knows the two as equal tells.
+            speakers = steps[:index] if scene.are_slices else steps
+            like = scene.other_slice(report)
+            if like is None or any(_are_equal(report, like, one) for one in speakers):
+                like = scene.stranger(report)
+                # The step may be the damaged one. A second witness must know the two as different.
+                times = sum({id(report), id(like)} <= one.pages.keys() for one in steps)
+                severity = Severity.NOTE if times == 1 else Severity.SUSPECT
+            known = found.get(id(report))
+            if like is not None and (known is None or known.severity < severity):
+                found[id(report)] = _copy(report, like, severity)
+    yield from found.values()
+
+
+def _are_equal(one: ShardReport, other: ShardReport, step: _Step) -> bool:
+    return id(one) in step.pages and step.pages[id(one)] == step.pages.get(id(other))
+
+
+def _families(group: Sequence[ShardReport], steps: Sequence[_Step]) -> dict[int, int]:
+    """Join those that were equal at any step, and those that were equal to the same one: they may be replicas."""
+    parent = {id(one): id(one) for one in group}
+
+    def head(one: int) -> int:
+        while parent[one] != one:
+            parent[one] = one = parent[parent[one]]
+        return one
+
+    for step in steps:
+        first: dict[str, int] = {}
+        for one in group:
+            if id(one) in step.pages:
+                parent[head(id(one))] = head(first.setdefault(step.pages[id(one)], id(one)))
+    return {place: head(place) for place in parent}
+
+
+class _Scene:
+    """A group of ranks that end alike now, as they were at one other step."""
+
+    def __init__(self, group: Sequence[ShardReport], step: _Step, family: dict[int, int]) -> None:
+        self._pages = step.pages
+        self._family = family
+        self._known = [one for one in group if id(one) in step.pages]
+        self._ours = Counter(step.pages[id(one)] for one in self._known)
+        self._by_page: dict[str, ShardReport] = {}
+        self._by_family: dict[int, ShardReport] = {}
+        for one in self._known:
+            self._by_page.setdefault(step.pages[id(one)], one)
+            self._by_family.setdefault(family[id(one)], one)
+        everyone = step.everyone[group[0].schema_hash]
+        self.are_slices = (
+            everyone.total() >= JURY and (everyone.total() - len(everyone)) * _SLICES_AMONG <= everyone.total()
+        )
+        self._shared = [page for page in self._ours if everyone[page] > 1 and page not in step.zeros]
+        self._left = [page for page in self._shared if everyone[page] > self._ours[page]]
+
+    def odd_ones(self) -> Iterator[ShardReport]:
+        """Yield those that did not belong to the group."""
+        if len(self._ours) > 1:
+            usual, times = self._ours.most_common(1)[0]
+            # Without a majority nobody can tell which is the copy: then all are named.
+            is_open = 2 * times <= len(self._known)
+            yield from (one for one in self._known if is_open or self._pages[id(one)] != usual)
+
+    def other_slice(self, report: ShardReport) -> ShardReport | None:
+        """Return one that held another slice; None where they need not be slices, but a replica was damaged then.
+
+        They are slices where nearly every rank had a page of its own. Or where others had the pages of both, and not
+        all of those are in the group now: what each rank counts for itself becomes equal on all of them.
+        """
+        page = self._pages[id(report)]
+        candidates: Iterable[str] = ()
+        if self.are_slices:
+            candidates = self._by_page
+        elif page in self._shared:
+            candidates = self._shared if page in self._left else self._left
+        other = next((one for one in candidates if one != page), None)
+        return None if other is None else self._by_page[other]
+
+    def stranger(self, report: ShardReport) -> ShardReport | None:
+        """Return one that ended differently then, and that nothing shows to be a replica of this one."""
+        mine = self._family[id(report)]
+        return next((one for family, one in self._by_family.items() if family != mine), None)
+
+
+def _copy(report: ShardReport, like: ShardReport, severity: Severity) -> Finding:
+    return Finding(
+        code=Code.SCHEMA_DIFFERS,
+        severity=severity,
+        message=f"ends like {like.path}, and at another step these two ranks differ: one is a copy of the other",
+        path=report.path,
+        remedy="find the rank's own file on its disk, or resume from another checkpoint",
+    )
