@@ -8,6 +8,7 @@ Source:
     CRC32 and sizes zero in the local header and given in a descriptor behind the data (16 bytes, or 24 where the
     record or its offset passes 4 GiB); an empty record has 0x0800 and no descriptor; the local header's extra field
     pads the data to 64 bytes; the zip64 end of the directory is always there; no comments, no gaps.
+    `torch.jit.save` deflates the records of the folder `code`, and no others.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ _WINDOW_BYTES = 512  # a descriptor, the next header and a few small records; da
 _HAS_DESCRIPTOR = 0x0008
 _ALLOWED_FLAGS = 0x0808  # a descriptor, and names in UTF-8
 _DOS_FOLDER = 0x10
+_DEFLATE = 8
 _SATURATED = 0xFFFFFFFF
 _ZIP64_EXTRA = 1
 
@@ -66,6 +68,16 @@ class ZipEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Deflated:
+    """A record of TorchScript's source, which is not stored as it is."""
+
+    record: ZipEntry
+    """Its CRC32 is that of what it inflates to."""
+    size: int
+    """Of what it inflates to, as recorded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ZipDirectory:
     """All records of an archive, and every way in which its headers do not hold together."""
 
@@ -74,6 +86,8 @@ class ZipDirectory:
     findings: tuple[Finding, ...]
     """Without a path: the caller knows it."""
     bytes_read: int
+    deflated: tuple[Deflated, ...] = ()
+    """Of an archive that `torch.jit.save` wrote; these are not among the entries."""
 
     @property
     def verifiable(self) -> bool:
@@ -88,10 +102,13 @@ class _Record(NamedTuple):
     """Of its local header."""
     name: bytes
     crc32: int
+    packed: int
+    """Its bytes in the file; fewer than `size` where it is deflated."""
     size: int
     least_end: int
     """Where its data ends at the earliest: if the local header has no extra field."""
     flags: int
+    is_deflated: bool
     head: bytes
     """The 24 bytes that the local header repeats: version, flags, method, time, date; CRC32, sizes; name's length."""
 
@@ -115,7 +132,7 @@ def read_zip_directory(source: ByteSource) -> ZipDirectory:
     window = _Window(source)
     place = find_directory(window)
     findings = list(place.findings)
-    entries: tuple[ZipEntry, ...] = ()
+    entries: tuple[ZipEntry | Deflated, ...] = ()
     try:
         if not _grave(findings):
             records = _central_records(window, place, findings)
@@ -123,8 +140,11 @@ def read_zip_directory(source: ByteSource) -> ZipDirectory:
                 entries = tuple(_local_entries(window, place, records, findings))
     except _BadZipError as bad:
         findings.append(bad.finding)
+    if _grave(findings):
+        entries = ()
     return ZipDirectory(
-        entries=() if _grave(findings) else entries,
+        entries=tuple(entry for entry in entries if isinstance(entry, ZipEntry)),
+        deflated=tuple(entry for entry in entries if isinstance(entry, Deflated)),
         findings=tuple(findings[:MAX_FINDINGS]),
         bytes_read=window.bytes_read,
     )
@@ -180,6 +200,8 @@ def _central_records(source: _Window, place: DirectoryPlace, findings: list[Find
     if len(set(names)) < len(names):
         name, times = Counter(names).most_common(1)[0]
         raise _refused(Code.HEADER_INVALID, f"{times} records are named {_shown(name)}.")
+    if not any(name.endswith(b"/constants.pkl") for name in names):
+        _refuse_deflated(records)
     records.sort()
     findings.extend(_overlaps(records, place))
     return records
@@ -201,19 +223,31 @@ def _central_record(data: bytes, at: int, begin: int) -> tuple[_Record, int]:
     name = data[at + _CENTRAL_BYTES : name_end]
     if _SATURATED in (packed, size, offset):
         packed, size, offset = _zip64(data[name_end : name_end + extras], name, packed, size, offset)
-    if method or packed != size or flags & ~_ALLOWED_FLAGS or disk:
-        raise _refused(
-            Code.UNSUPPORTED_FORMAT,
-            f"The record {_shown(name)} is not stored as it is (method {method}, flags {flags:#06x}, "
-            f"{packed} bytes for {size}); torch writes no other.",
-        )
+    # TorchScript's source.
+    is_deflated = method == _DEFLATE and name.split(b"/")[1:2] == [b"code"]
+    if ((method or packed != size) and not is_deflated) or flags & ~_ALLOWED_FLAGS or disk:
+        raise _not_stored(name, f"method {method}, flags {flags:#06x}, {packed} bytes for {size}")
     if attributes & _DOS_FOLDER or name.endswith(b"/"):
         raise _refused(
             Code.HEADER_INVALID,
             f"The record {_shown(name)} is marked as a folder; for such a one torch returns memory it never filled.",
         )
-    least_end = offset + _LOCAL_BYTES + names + size
-    return _Record(offset, name, crc, size, least_end, flags, data[at + 6 : at + 30]), following
+    least_end = offset + _LOCAL_BYTES + names + packed
+    head = data[at + 6 : at + 30]
+    return _Record(offset, name, crc, packed, size, least_end, flags, is_deflated, head), following
+
+
+def _refuse_deflated(records: list[_Record]) -> None:
+    """Refuse deflated records where no constants tell that it is TorchScript: torch.load would unpickle the rest."""
+    for record in records:
+        if record.is_deflated:
+            raise _not_stored(record.name, f"method {_DEFLATE}, {record.packed} bytes for {record.size}")
+
+
+def _not_stored(name: bytes, how: str) -> _BadZipError:
+    return _refused(
+        Code.UNSUPPORTED_FORMAT, f"The record {_shown(name)} is not stored as it is ({how}); torch writes no other."
+    )
 
 
 def _zip64(extra: bytes, name: bytes, *fields: int) -> tuple[int, int, int]:
@@ -254,7 +288,7 @@ def _overlaps(records: list[_Record], place: DirectoryPlace) -> Iterator[Finding
 
 def _local_entries(
     source: _Window, place: DirectoryPlace, records: list[_Record], findings: list[Finding]
-) -> Iterator[ZipEntry]:
+) -> Iterator[ZipEntry | Deflated]:
     """Compare every local header and descriptor with the directory, and find where the data lie."""
     expected = 0
     for record, after in zip_longest(records, records[1:]):
@@ -272,7 +306,8 @@ def _local_entries(
                 Code.OFFSETS_NOT_CONTIGUOUS,
                 f"The record {_shown(record.name)} ends at byte {expected}, but the next part begins at {until}.",
             )
-        yield ZipEntry(name=_decoded(record.name), crc32=record.crc32, begin=end - record.size, end=end)
+        entry = ZipEntry(name=_decoded(record.name), crc32=record.crc32, begin=end - record.packed, end=end)
+        yield Deflated(record=entry, size=record.size) if record.is_deflated else entry
     if expected != place.begin:
         findings.append(_gap(expected, place.begin, b"the directory"))
 
@@ -297,7 +332,7 @@ def _check_descriptor(record: _Record, tail: bytes) -> int:
     if tail.startswith(b"PK\x07\x08" + record.head[10:22]):
         return _SHORT_DESCRIPTOR_BYTES
     # Where the record or its offset passes 4 GiB; the directory may still hold 32-bit sizes then.
-    said = (b"PK\x07\x08", record.crc32, record.size, record.size)
+    said = (b"PK\x07\x08", record.crc32, record.packed, record.size)
     if len(tail) == _LONG_DESCRIPTOR.size and _LONG_DESCRIPTOR.unpack(tail) == said:
         return _LONG_DESCRIPTOR.size
     raise _damaged(

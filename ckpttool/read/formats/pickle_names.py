@@ -11,6 +11,7 @@ Source:
 
 from __future__ import annotations
 
+import builtins
 import re
 import sys
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
@@ -40,15 +41,20 @@ _KNOWN = {
         "_operator": "getitem",
         "argparse": "Namespace",
         "array": "array _array_reconstructor",
-        "builtins": "Ellipsis NotImplemented bool bytearray bytes complex dict float frozenset int list object range "
-        "set slice str tuple",
+        "builtins": "Ellipsis NotImplemented abs bool bytearray bytes complex dict enumerate float frozenset int len "
+        "list max min object range reversed round set slice str sum tuple",
         "collections": "ChainMap Counter OrderedDict UserDict UserList UserString defaultdict deque",
         "copyreg": "__newobj__ __newobj_ex__ _reconstructor",
         "datetime": "date datetime time timedelta timezone",
         "decimal": "Decimal",
         "fractions": "Fraction",
         "functools": "partial",
+        "inspect": "_empty",
+        "itertools": "chain count cycle repeat",
         "logging": "getLogger",
+        "math": "acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh degrees erf erfc exp expm1 fabs floor "
+        "fmod gamma hypot isclose isfinite isinf isnan lgamma log log10 log1p log2 radians sin sinh sqrt tan tanh "
+        "trunc",
         "numpy.ma": "MaskedArray",
         "numpy.ma.core": "MaskedArray _mareconstruct",
         "numpy.random._mt19937": "MT19937",
@@ -60,10 +66,14 @@ _KNOWN = {
         "operator": "getitem",
         "pathlib": "Path PosixPath PurePath PurePosixPath PureWindowsPath WindowsPath",
         "pathlib._local": "Path PosixPath PurePath PurePosixPath PureWindowsPath WindowsPath",
+        "random": "Random",
         "re": "RegexFlag _compile",
+        "signal": "Handlers Sigmasks Signals",
+        "time": "struct_time",
         "torch": "Size Tensor bfloat16 bool chalf device per_channel_affine per_channel_affine_float_qparams "
         "per_channel_symmetric per_tensor_affine per_tensor_symmetric",
         "torch._C": "Generator",
+        "torch._dynamo.decorators": "_DimRange",
         "torch._tensor": "Tensor _rebuild_from_type_v2",
         "torch._utils": "_rebuild_device_tensor_from_cpu_tensor _rebuild_device_tensor_from_numpy "
         "_rebuild_meta_tensor_no_storage _rebuild_nested_tensor _rebuild_parameter _rebuild_parameter_with_state "
@@ -82,13 +92,22 @@ _KNOWN = {
         "torch.serialization": "_get_layout",
         "torch.storage": "TypedStorage UntypedStorage _TypedStorage _UntypedStorage",
         "torch_npu.utils.storage": "_rebuild_npu_tensor",
-        "types": "SimpleNamespace",
+        "types": "GenericAlias SimpleNamespace",
         "typing": "Any AnyStr Callable ClassVar DefaultDict Dict FrozenSet Generic Iterable List Literal Mapping "
         "Optional Sequence Set Tuple Type Union",
         "uuid": "SafeUUID UUID",
         "zoneinfo": "ZoneInfo",
     }.items()
 }
+_KNOWN["builtins"] |= {
+    name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)
+}
+_UNJUDGED = frozenset(
+    f"builtins.{name}" for name in ("callable", "iter", "next", "pow", "print", "repr", "sorted", "type", "zip")
+)
+"""Of Python's own library, yet what they do depends on what they are given, and that is named too."""
+_VALUES = _words("builtins collections datetime decimal fractions uuid")
+"""Modules of plain values, whose methods touch nothing else."""
 _FAMILIES = re.compile(
     r"torch(\.cuda|\.npu|\.sparse|\.cuda\.sparse|_npu\.npu)?\.[A-Z][A-Za-z0-9]*(Storage|Tensor)"
     r"|torch\.(float|complex|u?int|quint|qint|bits)[0-9]+(x[0-9]+|_e[0-9]m[0-9][a-z0-9_]*)?"
@@ -105,19 +124,41 @@ _RUNS = _words(
     numpy.fromregex numpy.genfromtxt numpy.lib.format numpy.lib.npyio numpy.load numpy.loadtxt numpy.memmap
     numpy.save numpy.savetxt numpy.savez numpy.testing numpy.tests pandas.eval pandas.io pandas.read_pickle paramiko
     pexpect pip pipes pkg_resources plumbum pty pytest ray.cloudpickle requests scipy._lib._testutils setuptools sh
-    smtpd sympy.core.sympify sympy.lambdify sympy.parsing sympy.sympify sympy.utilities test torch._dynamo
-    torch._inductor torch.classes torch.export torch.fx._lazy_graph_module torch.fx.graph_module torch.hub
-    torch.jit.load torch.jit.unsupported_tensor_ops torch.load torch.multiprocessing torch.ops torch.package torch.save
-    torch.serialization.load torch.serialization.save torch.storage._load_from_bytes torch.testing
-    torch.utils._config_module torch.utils.bottleneck torch.utils.collect_env torch.utils.cpp_extension
-    torch.utils.data.datapipes torch.utils.model_zoo urllib3
+    ruamel.yaml smtpd sympy.core.sympify sympy.lambdify sympy.parsing sympy.sympify sympy.utilities test torch._dynamo
+    torch._inductor torch._strobelight torch.classes torch.cuda._memory_viz torch.distributed.elastic.multiprocessing
+    torch.distributed.launch torch.distributed.run torch.export torch.fx._lazy_graph_module torch.fx.graph_module
+    torch.hub torch.jit.load torch.jit.unsupported_tensor_ops torch.load torch.multiprocessing torch.ops torch.package
+    torch.save torch.serialization.load torch.serialization.save torch.storage._load_from_bytes torch.testing
+    torch.utils._config_module torch.utils.benchmark torch.utils.bottleneck torch.utils.collect_env
+    torch.utils.cpp_extension torch.utils.data.datapipes torch.utils.hipify torch.utils.model_zoo torch.utils.viz
+    urllib3
     """
 ) | frozenset(sys.stdlib_module_names)
 """Modules and functions, whatever follows them, where it is not known to be harmless."""
 
+_LIBRARIES = _words(
+    "accelerate datasets deepspeed diffusers fsspec keras lightning mindspore numpy pandas peft psutil "
+    "pytorch_lightning safetensors scipy sklearn tensorflow torch torch_npu torchaudio torchvision transformers yaml"
+)
+"""Whose functions keep to these words; in somebody's own package they may mean anything."""
+_RUNNING = re.compile(
+    r"([a-z0-9_]*_)?(loads?|run|runs|runstring|main|exec|execute|eval|system|popen|spawn|unpickle|deserialize|savez?"
+    r"|savetxt|loadtxt|genfromtxt|fromfile|from_file|tofile|fromregex|memmap|import|open|compile|dumps?|to_object"
+    r"|start_process(es)?)(_[a-z0-9_]*)?|Popen|[A-Za-z]*Subprocess[A-Za-z]*"
+)
+"""A part of a name that says: this reads a file as code, or runs one. A module that only passes it on has it too."""
+
 _MODULES = _words("builtins ctypes nt os pickle posix pty runpy subprocess sys")
-_REACHES = _MODULES | _words("eval exec execfile getattr importlib marshal popen shutil socket system")
+_REACHES = _MODULES | _words(
+    "ag_frame cr_frame eval exec execfile f_back f_builtins f_globals f_locals getattr "
+    "gi_frame importlib marshal popen shutil socket system tb_frame"
+)
 """Parts of a name that lead from any module to one that it imported: `os.system` in `torch.serialization`."""
+
+
+def modern(module: str, name: str) -> tuple[str, str]:
+    """Return the module and the name that Python 3 looks for where a pickle of Python 2 says these."""
+    return NAME_MAPPING.get((module, name)) or (IMPORT_MAPPING.get(module, module), name)
 
 
 @lru_cache(maxsize=1024)
@@ -128,14 +169,21 @@ def trust(module: str, name: str) -> Trust:
         module: As the pickle spells it, of Python 2 or 3.
         name: In the module; dotted where it is an attribute of what stands there.
     """
-    module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
+    module, name = modern(module, name)
     full = f"{module}.{name}"
     if name in _KNOWN.get(module, ()) or _FAMILIES.fullmatch(full):
         return Trust.KNOWN
     above, parts = module.split(".")[1:], name.split(".")
-    magic = any(one.startswith("__") and one.endswith("__") for one in parts)
-    if magic or not _REACHES.isdisjoint(parts) or not _MODULES.isdisjoint(above):
+    if _reaches(parts) or not _MODULES.isdisjoint(above):
         return Trust.RUNS
     whole = full.split(".")
+    if whole[0] in _LIBRARIES and any(map(_RUNNING.fullmatch, parts)):
+        return Trust.RUNS
+    if module in _VALUES and parts[0] in _KNOWN[module]:
+        return Trust.UNKNOWN
     begins = (".".join(whole[:length]) for length in range(1, len(whole) + 1))
-    return Trust.UNKNOWN if _RUNS.isdisjoint(begins) else Trust.RUNS
+    return Trust.UNKNOWN if full in _UNJUDGED or _RUNS.isdisjoint(begins) else Trust.RUNS
+
+
+def _reaches(parts: list[str]) -> bool:
+    return any(one.startswith("__") and one.endswith("__") for one in parts) or not _REACHES.isdisjoint(parts)

@@ -6,17 +6,38 @@ A name stands in the opcode itself (GLOBAL, INST), or is the two strings that we
 protocol 4), each spelled out or taken from the memo. No pickler does it in another way, so a name that is come by
 otherwise is a hidden one.
 
-Source:
-    Lib/pickletools.py of Python 3.13 for the opcodes and their arguments, up to protocol 5.
+What calls `getattr` with plain constants at once is no more than a dotted name, as newer protocols write it. So that
+it cannot be called in another way, such a pickle is read again, and every thing that it remembers is looked at.
 """
 
 from __future__ import annotations
 
 import re
 from array import array
-from dataclasses import dataclass, field
+from contextlib import suppress
 
-from ckpttool.read.formats.pickle_names import Trust, trust
+from ckpttool.read.formats.pickle_ahead import GETATTR, Ahead, Memo, Name, OddError
+from ckpttool.read.formats.pickle_found import PickleNames
+from ckpttool.read.formats.pickle_names import Trust, modern, trust
+from ckpttool.read.formats.pickle_opcodes import (
+    CAREFUL_RUN,
+    COUNTED,
+    FIXED,
+    FRAME,
+    INST,
+    LINES,
+    LONG_NAME,
+    MARK,
+    MEMO_IN_BYTES,
+    MEMOIZE,
+    NAMES,
+    NEW_RUN,
+    OLD_RUN,
+    PROTO,
+    SIGNED,
+    STACK_GLOBAL,
+    STOP,
+)
 from ckpttool.read.storage import ByteSource
 
 MOST_BYTES = 64 << 20
@@ -26,8 +47,8 @@ MOST_STEPS = 2_000_000
 _STEPS_A_NAME = 10  # to judge one takes so much longer; picklers write each once
 MOST_NAME_BYTES = 512
 """Of a module or of a name in it; no real one comes near."""
-MOST_NAMES = 1_000
-"""Different names that are kept of each sort."""
+MOST_STORAGES = 200_000
+"""Storages and remembered things that are kept; no archive with more records is read."""
 MOST_PICKLES = 5
 """That stand one behind another: as many as a legacy file of torch has before its raw numbers."""
 
@@ -35,49 +56,18 @@ _WINDOW = 256 << 10
 _MARGIN = 64 << 10
 """Where fewer bytes are left in memory the next are read, so an opcode that ends beyond is odd."""
 
-_DULL = rb"[()012NRQabdelostu}\]\x81\x85-\x88\x89\x8f-\x92\x97\x98]+|[K\x80].|M..|J....|G.{8}"
-"""Opcodes that name nothing, whatever their arguments."""
-_LINES = b"IFLVSPg"
-"""Those whose argument is a line."""
-_TEXT = rb"(?:X(.{4})|\x8c(.))?"
-"""A string that follows a run of them; its length."""
-# Runs are limited: `re` keeps a place to go back to for each turn.
-_OLD_RUN = re.compile(
-    rb"(?:" + _DULL + rb"|[hq].|[jr]....|\x95.{8}|[" + _LINES + rb"p][^\n]*\n){0,4096}" + _TEXT, re.DOTALL
-)
-_NEW_RUN = re.compile(rb"(?:" + _DULL + rb"|[" + _LINES + rb"][^\n]*\n){0,4096}" + _TEXT, re.DOTALL)
-_NAMES = re.compile(rb"([^\n]{0,512})\n([^\n]{0,512})\n").match
-_LONG_NAME = re.compile(rb"([\w.\x80-\xff]{1,512}\n)?[\w.\x80-\xff]{513}").match
-_PROTO = re.compile(rb"\x80[\x00-\x05]").match
-_MEMO_IN_BYTES = 4  # the first protocol whose picklers number what they remember by themselves
-_STOP, _STACK_GLOBAL, _MEMOIZE, _FRAME = b".\x93\x94\x95"
 _NO_TEXT = -1
+_MOST_BORN = 64
 _LENGTH_BITS = 10
 _LENGTH_MASK = (1 << _LENGTH_BITS) - 1
-_FIXED = {**dict.fromkeys(b"Khq\x80\x82", 1), **dict.fromkeys(b"M\x83", 2), **dict.fromkeys(b"Jjr\x84", 4)}
-_FIXED |= dict.fromkeys(b"G\x95", 8)
-_COUNTED = {**dict.fromkeys(b"UC\x8c\x8a", 1), **dict.fromkeys(b"TBX\x8b", 4), **dict.fromkeys(b"\x8d\x8e\x96", 8)}
-"""Bytes of the length that stands before the data."""
-_SIGNED = frozenset(b"T\x8b")
-
-
-@dataclass(slots=True)
-class PickleNames:
-    """What a pickle calls for. Names are kept as the pickle spells them: show them escaped."""
-
-    runs: list[str] = field(default_factory=list)
-    """Known to run code, or to reach what does."""
-    hidden: bool = False
-    """Also some that are put together while it is loaded."""
-    unknown: list[str] = field(default_factory=list)
-    broken: str | None = None
-    """Why the first pickle cannot be read to its end; names before that are known."""
-    over_limit: bool = False
-    """There is more than anybody looks at; names in what was seen are known."""
 
 
 class _EndError(Exception):
     """There is no next opcode."""
+
+
+class _AttributeError(Exception):
+    """It names `getattr`, so it must be read with care."""
 
 
 class _OverLimitError(Exception):
@@ -88,8 +78,8 @@ class PickleReader:
     """Reads the opcodes of one file's pickles. What may be read at most is counted over all of them."""
 
     __slots__ = (
-        "_at", "_base", "_below", "_data", "_end", "_memo", "_names", "_source", "_steps", "_top", "_trusted",
-        "bytes_read",
+        "_at", "_base", "_below", "_born", "_careful", "_data", "_end", "_fresh", "_is_new", "_memo", "_name",
+        "_named", "_names", "_source", "_steps", "_texts", "_top", "_trusted", "bytes_read",
     )  # fmt: skip
 
     def __init__(self, source: ByteSource) -> None:
@@ -102,8 +92,16 @@ class PickleReader:
         # The strings that were pushed last, and those in the memo: where they lie and how long they are, in one number.
         self._below = self._top = _NO_TEXT
         self._memo = array("q")
-        self._trusted = True
+        self._texts: dict[int, int] = {}
+        self._trusted = self._is_new = True
         self._names = PickleNames()
+        # The global that was pushed last, and where in the file it or a string is still on top.
+        self._name: Name | None = None
+        self._fresh = 0
+        # Where in the file an object of a class will be on top, or an attribute.
+        self._born: dict[int, Name] = {}
+        self._named = Memo(texts=self._remembered)
+        self._careful = False
 
     def names(self, begin: int, end: int, *, pickles: int = 1) -> PickleNames:
         """Find every name that is called for.
@@ -133,16 +131,26 @@ class PickleReader:
     def _another(self) -> bool:
         """Tell whether a further pickle begins here."""
         self._fill()
-        return _PROTO(self._data, self._at) is not None
+        return PROTO(self._data, self._at) is not None
 
     def _scan(self) -> None:
-        """Read one pickle to its STOP."""
+        """Read one pickle to its STOP; twice where it names `getattr`."""
+        begin = self._base + self._at
+        try:
+            self._pickle(careful=False)
+        except _AttributeError:
+            self._base, self._at, self._data = begin, 0, b""
+            self._pickle(careful=True)
+
+    def _pickle(self, *, careful: bool) -> None:
         self._fill()
-        protocol = self._data[self._at + 1] if _PROTO(self._data, self._at) else 0
-        is_new = protocol >= _MEMO_IN_BYTES
-        run = _NEW_RUN if is_new else _OLD_RUN
+        protocol = self._data[self._at + 1] if PROTO(self._data, self._at) else 0
+        self._careful, self._is_new = careful, protocol >= MEMO_IN_BYTES
+        run = CAREFUL_RUN if careful else NEW_RUN if self._is_new else OLD_RUN
         self._below = self._top = _NO_TEXT
-        self._memo, self._trusted = array("q"), is_new
+        self._memo, self._trusted = array("q"), self._is_new
+        self._texts.clear()
+        self._named.names.clear()
         while not self._is_over(run):
             self._steps += 1
             if self._steps > MOST_STEPS:
@@ -157,10 +165,15 @@ class PickleReader:
             self._run(dull)
         elif self._at >= len(self._data):
             raise self._odd("the end, where a pickle must say STOP,")
-        elif self._data[self._at] == _MEMOIZE:
-            self._memo.append(self._top)
+        elif self._data[self._at] == MEMOIZE:
             self._at += 1
-        elif self._data[self._at] == _STOP:
+            self._put(len(self._memo))
+            self._memo.append(self._top)
+            if self._careful and not self._is_new:
+                self._accuse()
+        elif self._data[self._at] == MARK:
+            self._mark()
+        elif self._data[self._at] == STOP:
             self._at += 1
             return True
         else:
@@ -169,7 +182,7 @@ class PickleReader:
 
     def _run(self, dull: re.Match[bytes]) -> None:
         """Pass over a run, and over the string behind it."""
-        begin = dull.end()
+        begin, is_digit = dull.end(), False
         header = dull[dull.lastindex] if dull.lastindex else b""
         if begin - len(header) - bool(header) > self._at:
             self._below = self._top = _NO_TEXT
@@ -179,46 +192,55 @@ class PickleReader:
                 raise self._odd("a string that is longer than what is left")
             self._push((self._base + begin) << _LENGTH_BITS | length if length <= MOST_NAME_BYTES else _NO_TEXT)
             begin += length
+            is_digit = length == 1
+            self._name, self._fresh = None, self._base + begin
         self._at = begin
+        if is_digit:  # a digit, which Python has only once: it may be a storage's key too
+            self._keep()
 
     def _one(self, opcode: int) -> None:
         """Read an opcode that is not passed over in a run."""
-        if opcode in _COUNTED:
+        if opcode in COUNTED:
             self._counted(opcode)
         elif opcode in b"ci":
             self._global()
-        elif opcode == _STACK_GLOBAL:
+        elif opcode == STACK_GLOBAL:
             self._stack_global()
-        elif opcode in _FIXED:
+        elif opcode in FIXED:
             self._fixed(opcode)
-        elif opcode in _LINES + b"p":
+        elif opcode in LINES + b"p":
             self._line()
         else:
             raise self._odd(f"{opcode:02x}, which is no opcode,")
 
     def _fixed(self, opcode: int) -> None:
         """Read an opcode whose argument always has the same length."""
-        argument = self._data[self._at + 1 : self._at + 1 + _FIXED[opcode]]
-        if len(argument) < _FIXED[opcode]:
+        argument = self._data[self._at + 1 : self._at + 1 + FIXED[opcode]]
+        if len(argument) < FIXED[opcode]:
             raise self._odd(f"{opcode:02x} without all of its argument")
         self._at += 1 + len(argument)
-        if opcode == _FRAME:
+        if opcode == FRAME:
             return
         if opcode in b"hj":
             place = int.from_bytes(argument, "little")
             self._push(self._memo[place] if self._trusted and place < len(self._memo) else _NO_TEXT)
+            if self._careful and place in self._named.names:
+                self._called_for(self._named.names[place])
             return
         if opcode in b"qr":
             self._trusted = False  # picklers that number by themselves do not mix
+            self._put(int.from_bytes(argument, "little"), 1 + len(argument))
+            if self._careful and self._is_new:
+                self._accuse()
         else:  # EXT: a number instead of a name; all others are passed over in runs
             self._names.hidden = True
         self._below = self._top = _NO_TEXT
 
     def _counted(self, opcode: int) -> None:
         """Pass over data that stand behind their length."""
-        width = _COUNTED[opcode]
+        width = COUNTED[opcode]
         begin = self._at + 1 + width
-        length = int.from_bytes(self._data[self._at + 1 : begin], "little", signed=opcode in _SIGNED)
+        length = int.from_bytes(self._data[self._at + 1 : begin], "little", signed=opcode in SIGNED)
         if begin > len(self._data) or not 0 <= length <= self._end - self._base - begin:
             raise self._odd(f"{opcode:02x} with more data than there are")
         self._push(_NO_TEXT)
@@ -228,6 +250,8 @@ class PickleReader:
         """Pass over a line that is longer than all that is in memory; or put what is on the stack into the memo."""
         self._trusted = False
         self._below = self._top = _NO_TEXT
+        if self._careful and self._data[self._at] in b"gp":
+            self._accuse()
         while (end := self._data.find(b"\n", self._at)) < 0:
             if self._base + len(self._data) >= self._end:
                 raise self._odd("a line without an end")
@@ -239,13 +263,16 @@ class PickleReader:
 
     def _global(self) -> None:
         """Take a name that stands in the opcode."""
-        lines = _NAMES(self._data, self._at + 1)
+        lines = NAMES(self._data, self._at + 1)
         self._below = self._top = _NO_TEXT
         if lines is None:
-            self._names.hidden = _LONG_NAME(self._data, self._at + 1) is not None
+            self._names.hidden = LONG_NAME(self._data, self._at + 1) is not None
             raise self._odd("a name that has no end")
+        is_call = self._data[self._at] == INST
         self._at = lines.end()
         self._take(lines[1], lines[2])
+        if is_call and modern(lines[1].decode(errors="ignore"), lines[2].decode(errors="ignore")) == GETATTR:
+            self._accuse()
 
     def _stack_global(self) -> None:
         """Take a name that was pushed as two strings."""
@@ -260,12 +287,91 @@ class PickleReader:
     def _take(self, module: bytes, name: bytes) -> None:
         self._steps += _STEPS_A_NAME
         spelled = module.decode(errors="backslashreplace"), name.decode(errors="backslashreplace")
-        verdict = trust(*spelled)
-        if verdict is Trust.KNOWN:
+        plain = modern(*spelled)
+        self._called_for(plain)
+        self._keep()
+        if plain != GETATTR:
+            self._names.take(trust(*spelled), ".".join(plain))
+
+    def _called_for(self, name: Name) -> None:
+        """Take down which global was just pushed."""
+        self._name, self._fresh = name, self._base + self._at
+        if name == GETATTR:
+            self._attribute()
+        elif self._careful:
+            with suppress(OddError):
+                ahead = self._ahead()
+                ahead.made()
+                self._expected(ahead, name)
+
+    def _accuse(self) -> None:
+        """Take down that `getattr` may be called with whatever the pickle computes."""
+        self._names.take(Trust.RUNS, ".".join(GETATTR))
+
+    def _ahead(self) -> Ahead:
+        return Ahead(self._data, self._at, self._named, len(self._memo) if self._is_new else -1)
+
+    def _attribute(self) -> None:
+        """Judge what `getattr`, which was just pushed, is called with."""
+        if not self._careful:
+            raise _AttributeError
+        ahead = self._ahead()
+        try:
+            owner, name = ahead.attribute()
+        except OddError:
+            self._accuse()
             return
-        kept = self._names.runs if verdict is Trust.RUNS else self._names.unknown
-        if len(kept) < MOST_NAMES and (full := ".".join(spelled)) not in kept:
-            kept.append(full)
+        self._expected(ahead, (owner[0], f"{owner[1]}.{name}"))
+        # As newer protocols write it: a name with dots.
+        self._names.take(trust(owner[0], f"{owner[1]}.{name}"), f"{owner[0]}.{owner[1]}.{name}")
+
+    def _expected(self, ahead: Ahead, name: Name) -> None:
+        """Take down what will be on top when all that was read ahead is done."""
+        if len(self._born) > _MOST_BORN:
+            self._born.clear()
+        self._born[self._base + ahead.at] = name
+
+    def _mark(self) -> None:
+        """Pass over a MARK; it may begin the tuple that names a tensor's storage."""
+        with suppress(OddError):
+            found = self._ahead().storage()
+            if len(self._names.storages) < MOST_STORAGES:
+                self._names.storages.setdefault(found.key, found)
+        self._at += 1
+        self._below = self._top = _NO_TEXT
+
+    def _keep(self) -> None:
+        """Remember what was just pushed, if the next opcode says so."""
+        if self._at < len(self._data):
+            place = self._ahead().put()
+            if place is not None:
+                self._remember(place)
+
+    def _put(self, place: int, length: int = 1) -> None:
+        """Take down what an opcode of so many bytes remembers, which was just read."""
+        if self._fresh == self._base + self._at - length:
+            self._fresh += length
+            self._remember(place)
+            return
+        self._named.names.pop(place, None)
+        self._texts.pop(place, None)
+        born = self._born.pop(self._base + self._at - length, None)
+        if born is not None:
+            self._named.names[place] = born
+
+    def _remember(self, place: int) -> None:
+        self._named.names.pop(place, None)
+        self._texts.pop(place, None)
+        if self._name is not None:
+            self._named.names[place] = self._name
+        elif not self._is_new and len(self._texts) < MOST_STORAGES:
+            self._texts[place] = self._top
+
+    def _remembered(self, place: int) -> bytes | None:
+        """Return a string that is remembered; None where it is something else, or nobody knows."""
+        if self._is_new:
+            return self._text(self._memo[place]) if self._trusted and place < len(self._memo) else None
+        return self._text(self._texts.get(place, _NO_TEXT))
 
     def _push(self, what: int) -> None:
         self._below, self._top = self._top, what

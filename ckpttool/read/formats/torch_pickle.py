@@ -12,7 +12,7 @@ from ckpttool.read.formats.base import Header, damage, failed_header, over_limit
 from ckpttool.read.storage import ByteSource
 
 if TYPE_CHECKING:
-    from ckpttool.read.formats.pickle_scan import PickleNames
+    from ckpttool.read.formats.pickle_found import PickleNames
 
 # The opcode PROTO with a protocol that exists. torch's legacy magic number, itself a pickle, begins like this too.
 _MAGIC = re.compile(rb"\x80[\x02-\x05]")

@@ -42,7 +42,8 @@ CHECKPOINTS = (
         title="The file holds fewer tensors than it should",
         severities=DAMAGE,
         meaning="Tensors that the same rank has at another step are not here, or an archive holds fewer than its "
-        "directory says. A .ckpt that was cut between two tensors is a valid file otherwise.",
+        "directory or its data.pkl says (a torch.save that failed leaves a file without one). A .ckpt that was "
+        "cut between two tensors is a valid file otherwise.",
         evidence="Names of tensors are compared with those of the same rank at another step.",
         mindformers="Loads it in silence, and what is missing stays as it was initialised.",
         remedy=("Resume from another checkpoint:", "ckpttool resolve DIR"),

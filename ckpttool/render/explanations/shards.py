@@ -59,7 +59,7 @@ SHARDS = (
         severities=DAMAGE,
         meaning="It is no file of the format it should be, or bits of its header have flipped.",
         evidence="Every field is checked strictly: lengths, JSON without a key twice, known types, and for each "
-        "tensor shape x type = bytes.",
+        "tensor shape x type = bytes. In torch's zip files each record must have the bytes that data.pkl says.",
         mindformers="MindSpore's loader accepts many of these, and dies of a signal on 1.5 % of flipped header bits; "
         "so ckpttool reads headers itself.",
         remedy=("Do not load it to see what happens.", *_FALL_BACK),
@@ -167,7 +167,9 @@ SHARDS = (
         "runs programs or code, or hides what it names; no tensor needs that. A note: it names somebody's own classes "
         "(as Megatron's and DeepSpeed's files do), and nobody can tell what they do.",
         evidence="Every opcode is read, of data.pkl in a zip file and of a bare pickle, and nothing is executed. Names "
-        "are compared with those of tensors and plain values; the rest of Python's own library counts as unsafe.",
+        "are compared with those of tensors and plain values; the rest of Python's own library counts as unsafe, and "
+        "so does what loads or runs something in the libraries that a training has. An attribute of somebody's own "
+        "class (a bound method, a nested class) is a note; an attribute that is computed is unsafe.",
         mindformers=None,
         remedy=(
             "Unsafe: do not load it anywhere, and find out who put it there.",

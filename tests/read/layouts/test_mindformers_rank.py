@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from ckpttool.decide.completeness import expect_ranks
 from ckpttool.domain.checkpoint import Inventory, RunSummary
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.shard import FormatName, Scalars
 from ckpttool.domain.units import Step
 from ckpttool.read.layouts import list_root
+from ckpttool.read.layouts.base import LOST_LINK_REMEDY
 from ckpttool.read.layouts.mindformers_rank import MindFormersRank
 from ckpttool.read.layouts.rank_folders import META_LIMIT
 from ckpttool.read.storage import Entry, Kind, LocalStorage
@@ -217,6 +220,15 @@ class TestUnreadable:
         (found,) = inventory.findings
         assert (found.code, found.severity, found.path) == (Code.UNREADABLE, Severity.UNKNOWN, "rank_2")
         assert "Permission denied" in found.message
+
+    @pytest.mark.parametrize("target", ["nowhere", "rank_2"])
+    def test_a_folder_that_is_a_link_to_nowhere_is_told_with_what_to_do(self, tree: TreeBuilder, target: str) -> None:
+        shutil.rmtree(tree.checkpoint / "rank_2")
+        (tree.checkpoint / "rank_2").symlink_to(target)
+        expected = expect_ranks(local(tree), [])
+        told = [one for one in (*expected.findings, *expected.checkpoints[-1].findings) if one.code is Code.UNREADABLE]
+        assert [one.path for one in told] == ["rank_2", tree.shard(2, 15, 2).removeprefix("checkpoint/")]
+        assert {one.remedy for one in told} == {LOST_LINK_REMEDY}
 
     def test_a_size_that_cannot_be_taken_is_unknown_and_stops_nothing(self, tree: TreeBuilder) -> None:
         path = tree.shard(2, 15, 2).removeprefix("checkpoint/")
