@@ -12,7 +12,15 @@ from pathlib import Path
 import filelock
 import pytest
 
-from ckpttool.errors import CkptToolError, ExitCode, LockedError, NotDurableError, UsageError, WriteFailedError
+from ckpttool.errors import (
+    CkptToolError,
+    ExitCode,
+    LockedError,
+    NotDurableError,
+    UnsafeError,
+    UsageError,
+    WriteFailedError,
+)
 from ckpttool.write import ensure_folder, locked, remove, replace, sweep
 
 OLD, NEW = b"old content\n", b"the new content, which is longer\n" * 100
@@ -228,9 +236,16 @@ def test_a_symbolic_link_is_not_written_through(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_bytes(OLD)
     (tmp_path / "config").symlink_to(elsewhere)
-    with pytest.raises(WriteFailedError, match="symbolic link"):
+    with pytest.raises(UnsafeError, match="symbolic link"):
         replace(str(tmp_path / "config"), NEW, overwrite=True, backup=True)
     assert elsewhere.read_bytes() == OLD
+
+
+def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config")
+    with pytest.raises(UnsafeError, match="not a regular file"):
+        replace(str(tmp_path / "config"), NEW, overwrite=True, backup=True)
+    assert (tmp_path / "config").is_fifo()
 
 
 @pytest.mark.parametrize("name", ["folder", "folder/", "folder/.", "folder/..", "nowhere/config"])

@@ -15,7 +15,7 @@ from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.domain.retention import RecordFix, SavedLast
 from ckpttool.errors import IncompleteError, NotDurableError, UnknownLayoutError, UsageError
-from ckpttool.read.activity import places, signs_of_writing
+from ckpttool.read.activity import places, record_obstacles, signs_of_writing
 from ckpttool.read.own_files import OWN_FOLDER
 from ckpttool.read.records.journal import JOURNAL, read_journal
 from ckpttool.render.saved_last import record_bytes
@@ -114,15 +114,26 @@ def obstacles(tree: Tree, paths: Iterable[str]) -> list[Finding]:
         found = [place.obstacle for place in places(tree.storage, paths) if place.obstacle is not None]
     except OSError as error:
         raise _changed(error.filename or tree.inventory.root) from None
-    return [
-        Finding(
-            code=Code.NOT_A_REGULAR_FILE,
-            severity=Severity.UNSAFE,
-            message=message,
-            remedy="change the tree that the link leads to, or the other disk's own, by hand",
-        )
-        for message in dict.fromkeys(found)
-    ]
+    remedy = "change the tree that the link leads to, or the other disk's own, by hand"
+    return [_unsafe(message, remedy) for message in dict.fromkeys(found)]
+
+
+def unwritable(tree: Tree, fixes: Iterable[RecordFix]) -> list[Finding]:
+    """Say which of the trainer's records cannot be written: one that is no file, or is reached through a link.
+
+    Raises:
+        IncompleteError: A folder is not there any more.
+    """
+    try:
+        found = list(record_obstacles(tree.storage, [fix.path for fix in fixes]))
+    except OSError as error:
+        raise _changed(error.filename or tree.inventory.root) from None
+    remedy = "put a file in its place, or change what the link leads to by hand"
+    return [_unsafe(message, remedy) for message in dict.fromkeys(found)]
+
+
+def _unsafe(message: str, remedy: str) -> Finding:
+    return Finding(code=Code.NOT_A_REGULAR_FILE, severity=Severity.UNSAFE, message=message, remedy=remedy)
 
 
 def unreadable(records: Iterable[SavedLast]) -> list[Finding]:
@@ -133,7 +144,8 @@ def unreadable(records: Iterable[SavedLast]) -> list[Finding]:
             severity=Severity.UNKNOWN,
             message=f"{record.path} {record.trouble}; it may name what would go",
             path=record.path,
-            remedy="make it readable, or let ckpttool repair-meta --apply write it anew",
+            remedy="make it readable (mount the disk that a link leads to), or remove it and let ckpttool repair-meta "
+            "--apply write it anew",
         )
         for record in records
         if record.unknown

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 
 from ckpttool.api.logs import detector_events, expand, reading_of, together, without_detectors
 from ckpttool.decide.embedding_health import judge_health
-from ckpttool.decide.log_evidence import large_spikes, log_findings, only_up_to, saved, with_judgements, with_marks
+from ckpttool.decide.log_evidence import (
+    large_spikes,
+    log_findings,
+    no_log,
+    no_steps,
+    only_up_to,
+    saved,
+    with_judgements,
+    with_marks,
+)
 from ckpttool.decide.policies.features import FeaturePolicy
 from ckpttool.decide.policies.robust_z import RobustZPolicy
 from ckpttool.decide.policies.skip import SkipPolicy
@@ -52,14 +61,19 @@ class Evidence:
     line: HealthTimeline
     report: HealthReport | None
     """Where a threshold was given."""
+    unheard: tuple[Finding, ...]
+    """What was asked of the logs and none of them tells."""
 
     def findings(self, chosen: Checkpoint | None) -> tuple[Finding, ...]:
         """Say what in the logs cannot be read, where they and the record disagree, and what could not be judged."""
         found: list[Finding] = []
         if self.log is not None:
             reading = reading_of(self.log)
-            problems = ((each.source, each.line, each.reason) for each in reading.problems[:3])
+            gravest_first = sorted(reading.problems, key=lambda each: each.line != 0)
+            problems = ((each.source, each.line, each.reason) for each in gravest_first[:3])
             found += log_findings(problems, reading.problem_count)
+        if not any(one.severity is Severity.UNKNOWN for one in found):
+            found += self.unheard
         if self.report is not None:
             found += (replace(each, severity=Severity.NOTE) for each in self.report.findings)
             judged = zip(self.inventory.checkpoints, self.report.judgements, strict=True)
@@ -104,7 +118,31 @@ def gather(inventory: Inventory, question: EvidenceQuestion, *, stages: int | No
     saves = saves_of(inventory, () if log is None else log.metrics)
     strikes_only = judged if ignore else _against(judged, line, saves, strikes=True)
     both = judged if ignore else _against(strikes_only, line, saves, strikes=False)
-    return Evidence(question=question, inventory=both, strikes_only=strikes_only, log=log, line=line, report=report)
+    told = bool(logged) or len(logs) < len(lines)
+    return Evidence(
+        question=question,
+        inventory=both,
+        strikes_only=strikes_only,
+        log=log,
+        line=line,
+        report=report,
+        unheard=_unheard(question, log, told=told),
+    )
+
+
+def _unheard(question: EvidenceQuestion, log: TrainingLog | None, *, told: bool) -> tuple[Finding, ...]:
+    """Say that logs were to have a say, and show nothing that could be one.
+
+    Args:
+        question: What was asked of them.
+        log: All of them together.
+        told: Whether what was given as a timeline tells of suspect stretches, or that there are none, without steps.
+    """
+    if log is None and question.threshold is not None:
+        return (no_log(),)
+    if log is None or log.metrics or (question.threshold is None and (told or not question.timeline)):
+        return ()
+    return (no_steps(log.sources),)
 
 
 def judge(inventory: Inventory, log: TrainingLog | None, threshold: float | None, stages: int | None) -> HealthReport:

@@ -12,6 +12,7 @@ from ckpttool.domain.launch import Launch
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.question import DataQuestion, LaunchOrder, ResumeQuestion, TreeQuestion
 from ckpttool.errors import UsageError
+from ckpttool.read.storage import LocalStorage
 from ckpttool.render.launch import TARGETS, LaunchJob
 from ckpttool.write import replace as write
 
@@ -24,8 +25,8 @@ def launch(question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion, o
 
     Returns:
         The launch; or the bare answer where nothing can be resumed from, where a log that was to have a say could not
-        be read, or where `order.strict` and a finding weighs more than a note, or a newer checkpoint was rejected:
-        then nothing is written.
+        be read or showed no step, or where `order.strict` and a finding weighs more than a note, or a newer checkpoint
+        was rejected: then nothing is written.
 
     Raises:
         CkptToolError: The base config cannot be used, or the output exists and may not be replaced.
@@ -43,8 +44,22 @@ def launch(question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion, o
     target = TARGETS[0]
     commands = target.commands(job)
     config = target.config(_text(order.base), plan)
-    write(order.output, config.text.encode("utf-8"), overwrite=order.force, backup=True)
-    return Launch(plan=plan, output=order.output, changes=config.changes, commands=commands)
+    content = config.text.encode("utf-8")
+    written = not (order.force and _is_already(order.output, content))
+    if written:
+        write(order.output, content, overwrite=order.force, backup=True)
+    return Launch(plan=plan, output=order.output, changes=config.changes, commands=commands, written=written)
+
+
+def _is_already(path: str, content: bytes) -> bool:
+    """Tell whether a file says just that: written again, it would take the place of the older one in `.bak`."""
+    try:
+        folder, name = os.path.split(path)
+        with LocalStorage(folder or ".").open(name) as source:
+            size = source.stamp.size
+            return size == len(content) and not os.path.islink(path) and source.read(0, size) == content
+    except OSError:
+        return False
 
 
 def _job(question: TreeQuestion, plan: ResumePlan, order: LaunchOrder) -> LaunchJob:

@@ -15,6 +15,7 @@ from ckpttool.api.changes import (
     pending,
     signs,
     unreadable,
+    unwritable,
     whole_tree,
     write_records,
 )
@@ -97,15 +98,16 @@ def _proposal(
     against = list(refusals)
     batches: tuple[Batch, ...] = ()
     records = _records(tree, plan)
+    fixes = tuple(left_behind(records, plan.going, plan.whole))
     if plan.going:
-        against += [*signs(tree, grace=order.grace), *obstacles(tree, _all_paths(tree, plan.going))]
-        against += unreadable(records)
+        in_the_way = obstacles(tree, _all_paths(tree, plan.going)) or unwritable(tree, fixes)
+        against += [*signs(tree, grace=order.grace), *in_the_way, *unreadable(records)]
         batches = () if against else _batches(tree, plan.going)
     expired = set(_expired(tree, order))
     pruning = Pruning(
         plan=plan,
         order=order,
-        fixes=tuple(left_behind(records, plan.going, plan.whole)),
+        fixes=fixes,
         trash=tuple(Trashed(name=one.name, goes=one.name in expired) for one in trash_folders(tree.storage)),
         refusals=tuple(against),
         took=tree.took,

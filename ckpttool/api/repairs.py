@@ -5,14 +5,15 @@ from __future__ import annotations
 from ckpttool.api.changes import (
     assert_unchanged,
     change_of,
-    obstacles,
     pending,
     signs,
+    unwritable,
     whole_tree,
     write_records,
 )
 from ckpttool.api.checks import session_for
 from ckpttool.api.trees import Tree
+from ckpttool.decide.naming import LATEST
 from ckpttool.decide.resume import choose
 from ckpttool.decide.saved_last import repairs
 from ckpttool.domain.finding import Finding, Severity
@@ -64,8 +65,7 @@ def _proposal(tree: Tree, choice: ResumeQuestion, *, grace: float, apply: bool, 
     if checkpoint is not None:
         fixes = tuple(repairs(saved_last(tree.storage, tree.inventory, checkpoint.ranks), checkpoint))
     if fixes:
-        folders = sorted({fix.path.rpartition("/")[0] for fix in fixes} - {""})
-        against = [*against, *signs(tree, grace=grace), *obstacles(tree, folders)]
+        against = [*against, *signs(tree, grace=grace), *unwritable(tree, fixes)]
     return Repair(
         root=tree.inventory.root,
         layout=tree.inventory.layout,
@@ -74,4 +74,5 @@ def _proposal(tree: Tree, choice: ResumeQuestion, *, grace: float, apply: bool, 
         refusals=tuple(against),
         apply=apply,
         took=tree.took,
+        named=choice.name not in {None, LATEST},
     )

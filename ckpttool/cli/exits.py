@@ -95,7 +95,8 @@ def of_calibration(answer: CalibrationAnswer) -> ExitCode:
 def of_plan(answer: ResumePlan | NoResumePoint, *, strict: bool) -> ExitCode:
     """Return 0 where a checkpoint was chosen; with `strict`, only where no newer one was rejected for damage.
 
-    Where a log that was to have a say could not be read to its end, the choice was made without it: 14.
+    Where a log that was to have a say could not be read to its end, or showed no step, the choice was made without it:
+    14.
     """
     match answer:
         case NoResumePoint():

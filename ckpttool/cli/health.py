@@ -10,7 +10,7 @@ from ckpttool import api
 from ckpttool.cli import exits, log_show, progress, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import Columns, LogOpt
-from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Quiet, TreeOptions
+from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Quiet, TreeOptions, finite
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.verdict import Level, Verdict
 
@@ -20,7 +20,8 @@ class JudgeOptions:
     """How to judge."""
 
     threshold: Annotated[
-        float | None, typer.Option(min=0, help="Embedding local norm (sum of squares) from which one is unhealthy.")
+        float | None,
+        typer.Option(callback=finite, min=0, help="Embedding local norm (sum of squares) from which one is unhealthy."),
     ] = None
     log: LogOpt = None
     columns: Columns = None

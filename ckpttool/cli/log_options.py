@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli.options import is_count
+from ckpttool.cli.options import finite, is_count
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
@@ -25,7 +25,10 @@ AroundSpike = Annotated[
     typer.Option(metavar="STEP|last", help="Go around the spike at STEP, or the last one; or on after a stop."),
 ]
 Margin = Annotated[
-    float, typer.Option(min=0, metavar="MINUTES", help="How long before a strike's first event may be bad too.")
+    float,
+    typer.Option(
+        callback=finite, min=0, metavar="MINUTES", help="How long before a strike's first event may be bad too."
+    ),
 ]
 
 
@@ -52,7 +55,12 @@ class EvidenceOptions:
 
     health_threshold: Annotated[
         float | None,
-        typer.Option(min=0, metavar="X", help="Embedding local norm (sum of squares) that is unhealthy; needs a log."),
+        typer.Option(
+            callback=finite,
+            min=0,
+            metavar="X",
+            help="Embedding local norm (sum of squares) that is unhealthy; needs a log.",
+        ),
     ] = None
     log: LogOpt = None
     columns: Columns = None
@@ -61,15 +69,24 @@ class EvidenceOptions:
         typer.Option(metavar="GLOB", help="Log, or what replay printed as JSON: pass over what it makes suspect."),
     ] = None
     spike_threshold: Annotated[
-        float | None, typer.Option(min=0, metavar="X", help="Global norm of a spike; else a robust z-score tells.")
+        float | None,
+        typer.Option(callback=finite, min=0, metavar="X", help="Global norm of a spike; else a robust z-score tells."),
     ] = None
     around_spike: AroundSpike = None
     margin: Margin = 0.0
 
     def question(self) -> api.EvidenceQuestion | None:
-        """Ask the library; None where logs have no say."""
+        """Ask the library; None where logs have no say.
+
+        Raises:
+            UsageError: An option is given without the one that it belongs to.
+        """
+        if self.margin and not self.health_timeline:
+            raise UsageError("--margin is for --health-timeline, which tells of strikes: give that too")
+        if self.spike_threshold is not None and not self.health_timeline and self.around_spike is None:
+            raise UsageError("--spike-threshold is for --health-timeline or --around-spike: give one")
         if self.health_threshold is None and not self.health_timeline and self.around_spike is None:
-            if self.log or self.spike_threshold is not None:
+            if self.log or self.columns is not None:
                 raise UsageError("--log is for --health-threshold, --health-timeline or --around-spike: give one")
             return None
         return api.EvidenceQuestion(

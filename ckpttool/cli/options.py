@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import Enum
 from typing import Annotated
 
@@ -23,6 +24,17 @@ class Format(str, Enum):
 
     TABLE = "table"
     JSON = "json"
+
+
+def finite(value: float | None) -> float | None:
+    """Refuse `nan`, to which every comparison says no, and `inf`: the callback of every option that takes a number.
+
+    Raises:
+        BadParameter: The value is no number.
+    """
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number")
+    return value
 
 
 class LevelName(str, Enum):
@@ -100,7 +112,13 @@ class ChoiceOptions:
     ] = False
 
     def question(self, logs: api.EvidenceQuestion | None = None) -> api.ResumeQuestion:
-        """Ask the library."""
+        """Ask the library.
+
+        Raises:
+            UsageError: Two options contradict each other.
+        """
+        if self.require_health and self.ignore_health:
+            raise UsageError("--require-health and --ignore-health contradict each other: give one")
         return api.ResumeQuestion(
             evidence=self.level.level,
             name=self.checkpoint,
@@ -128,7 +146,15 @@ class DataOptions:
     ] = None
 
     def question(self, *, sink_size: int | None) -> api.DataQuestion:
-        """Ask the library."""
+        """Ask the library.
+
+        Raises:
+            UsageError: Two options contradict each other, or one cannot be meant.
+        """
+        if self.new_dataset and self.dataset_changed_at is not None:
+            raise UsageError(
+                "--new-dataset starts the data now and --dataset-changed-at started them earlier: give one"
+            )
         return api.DataQuestion(
             new_global_batch=self.gbs,
             old_global_batch=self.old_gbs,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import exits, reports, show
+from ckpttool.cli import exits, report_files, reports, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import EvidenceOptions
 from ckpttool.cli.options import ChoiceOptions, DataOptions, Quiet, TreeOptions
@@ -46,7 +46,7 @@ def preflight(
         strict=strict,
         allowed=report.allowed(),
     )
-    report.files()  # a misspelt one is told before an hour of checking
+    report_files.assert_replaceable(report.files(), inputs=[config], tree=question.tree)
     answer = api.preflight(question)
     show.took(answer.took, quiet=quiet)
     code = exits.of_preflight(answer.checks)

@@ -9,7 +9,7 @@ import typer
 from ckpttool import api
 from ckpttool.cli import exits, show
 from ckpttool.cli.grouped import grouped
-from ckpttool.cli.options import ConfigPath, Format, FormatOpt, LevelName, Quiet, TreeOptions
+from ckpttool.cli.options import ConfigPath, Format, FormatOpt, LevelName, Quiet, TreeOptions, finite
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.retention import PruneOrder, RetentionPolicy
 
@@ -52,13 +52,20 @@ class OrderOptions:
         typer.Option(help="How hard to look at what stays; default: compare every checksum there is, else headers."),
     ] = None
     grace: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="Refuse while a file is younger: somebody is saving.")
+        float,
+        typer.Option(
+            callback=finite, min=0, metavar="SECONDS", help="Refuse while a file is younger: somebody is saving."
+        ),
     ] = 300.0
     trash_days: Annotated[
-        float, typer.Option(min=0, metavar="DAYS", help="Keep what went in DIR/.ckpttool/trash for so long.")
+        float,
+        typer.Option(callback=finite, min=0, metavar="DAYS", help="Keep what went in DIR/.ckpttool/trash for so long."),
     ] = 0.0
     max_age: Annotated[
-        float, typer.Option(min=0, metavar="HOURS", help="Trust an earlier check of an unchanged file for so long.")
+        float,
+        typer.Option(
+            callback=finite, min=0, metavar="HOURS", help="Trust an earlier check of an unchanged file for so long."
+        ),
     ] = 24.0
 
     def order(self) -> PruneOrder:

@@ -11,7 +11,7 @@ from ckpttool import api
 from ckpttool.cli import exits, log_show, progress, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import AroundSpike, Columns, Logs, Margin, spike
-from ckpttool.cli.options import Format, FormatOpt, Quiet
+from ckpttool.cli.options import Format, FormatOpt, Quiet, finite
 from ckpttool.domain.frozen import dataclass
 
 
@@ -41,7 +41,9 @@ class PolicyOptions:
     )
     threshold: Annotated[
         float | None,
-        typer.Option(metavar="X", help="skip: norm (3.0). zscore, zclip, olmo: standard deviations (7, 2.5, 6)."),
+        typer.Option(
+            callback=finite, metavar="X", help="skip: norm (3.0). zscore, zclip, olmo: standard deviations (7, 2.5, 6)."
+        ),
     ] = None
     count: Annotated[int | None, typer.Option(min=1, metavar="N", help="skip: stop at the N-th in a row (10).")] = None
     nan: Annotated[NanWord, typer.Option(help="skip: MindFormers does not count NaN; strict does.")] = (

@@ -34,7 +34,7 @@ class ReportOptions:
     ] = ReportFormat.TABLE
     report: Annotated[
         list[str] | None,
-        typer.Option(metavar="FORMAT=FILE", help="Write it to a file as well, as junit=preflight.xml; repeat it."),
+        typer.Option(metavar="FORMAT=FILE", help="Also to a file, new or an earlier report: junit=out.xml; repeat it."),
     ] = None
     allow: Annotated[
         list[str] | None,

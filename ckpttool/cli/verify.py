@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from typing import Annotated
@@ -12,7 +11,7 @@ import typer
 from ckpttool import api
 from ckpttool.cli import exits, progress, show, stats_file
 from ckpttool.cli.grouped import grouped
-from ckpttool.cli.options import Format, FormatOpt, LevelName, Quiet, TreeOptions
+from ckpttool.cli.options import Format, FormatOpt, LevelName, Quiet, TreeOptions, finite
 from ckpttool.domain.frozen import dataclass
 from ckpttool.errors import UsageError
 
@@ -27,13 +26,20 @@ class CheckOptions:
         str | None, typer.Option(metavar="N/T", help="Only the n-th of t parts, by name: t nights cover everything.")
     ] = None
     jobs: Annotated[int | None, typer.Option(min=1, help="Threads that read; default: one a core.")] = None
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds after which a read counts as hung.")] = 600.0
+    timeout: Annotated[
+        float, typer.Option(callback=finite, min=1, help="Seconds after which a read counts as hung.")
+    ] = 600.0
     jump: Annotated[
         float | None,
-        typer.Option(min=0, help="Norm change that is suspect, as a factor; default: 1000; 0: do not compare."),
+        typer.Option(
+            callback=finite, min=0, help="Norm change that is suspect, as a factor; default: 1000; 0: do not compare."
+        ),
     ] = None
     max_age: Annotated[
-        float, typer.Option(min=0, metavar="HOURS", help="Trust an earlier check of an unchanged file for so long.")
+        float,
+        typer.Option(
+            callback=finite, min=0, metavar="HOURS", help="Trust an earlier check of an unchanged file for so long."
+        ),
     ] = 24.0
     stats: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write each tensor's numbers as JSON lines (numerics).")
@@ -46,7 +52,7 @@ class CheckOptions:
         Raises:
             UsageError: An option's value makes no sense.
         """
-        if self.jump is not None and not (self.jump == 0 or 1 < self.jump < math.inf):
+        if self.jump is not None and not (self.jump == 0 or self.jump > 1):
             raise UsageError(f"--jump takes a factor above 1, or 0 for no comparison, not {self.jump:g}")
         if self.stats is not None and self.level is not LevelName.NUMERICS:
             raise UsageError("--stats writes numbers, and only --level numerics looks at them")

@@ -153,15 +153,17 @@ def _expected_of_run(
 
 def _rank_layout(checkpoint: Checkpoint, inventory: Inventory, size: _Size, doubts: Sequence[Finding]) -> Checkpoint:
     present = set(checkpoint.ranks)
-    folders, unreadable = set(inventory.folder_ranks), set(inventory.unreadable_ranks)
+    folders = set(inventory.folder_ranks)
+    unreadable = {f"rank_{rank}" for rank in inventory.unreadable_ranks}
+    remedies = {one.path: one.remedy for one in inventory.findings if one.path in unreadable}
     template = checkpoint.shards[0]
     world_size, why, _ = size
     findings = list(doubts)
     lacking = sorted(set(range(world_size)) - present)
     for rank in lacking[:MOST_NAMED]:
         path = _path_for(template, Rank(rank))
-        if rank in unreadable:
-            findings.append(_unknown(path))
+        if (folder := f"rank_{rank}") in unreadable:
+            findings.append(_unknown(path, remedies.get(folder)))
         elif rank not in folders:
             findings.append(_missing(Code.RANK_MISSING, f"no folder rank_{rank}", path, size))
         else:
@@ -305,13 +307,13 @@ def _and_more(ranks: Sequence[int], size: _Size) -> list[Finding]:
     return [_missing(Code.SHARD_MISSING, what, None, size)]
 
 
-def _unknown(path: str) -> Finding:
+def _unknown(path: str, remedy: str | None) -> Finding:
     return Finding(
         code=Code.UNREADABLE,
         severity=Severity.UNKNOWN,
         message="the rank's folder cannot be listed, so nobody knows whether its shard is there",
         path=path,
-        remedy="run ckpttool as the user that trained",
+        remedy=remedy,
     )
 
 

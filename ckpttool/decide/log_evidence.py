@@ -138,3 +138,25 @@ def log_findings(problems: Iterable[tuple[str, int, str]], count: int) -> tuple[
         message = f"{count - known} more lines of the logs could not be read"
         findings.append(Finding(code=Code.LOG_UNREADABLE, severity=Severity.NOTE, message=message))
     return tuple(findings)
+
+
+def no_log() -> Finding:
+    """Say that there is no log to go by."""
+    return Finding(
+        code=Code.LOG_UNREADABLE,
+        severity=Severity.UNKNOWN,
+        message="there is no training log beside the checkpoints: the threshold could not be applied",
+        remedy="give one with --log, or leave --health-threshold out",
+    )
+
+
+def no_steps(sources: Sequence[str]) -> Finding:
+    """Say that the logs that were to have a say show no step."""
+    more = f" (nor do {len(sources) - 1} more)" if len(sources) > 1 else ""
+    return Finding(
+        code=Code.LOG_UNREADABLE,
+        severity=Severity.UNKNOWN,
+        message=f"the log shows no step{more}: what was asked of it could not be answered",
+        path=sources[0],
+        remedy="give the log of a rank that trained; where its columns have other names, --columns says which",
+    )

@@ -22,6 +22,7 @@ _OF_HEALTH = frozenset({
     Code.HEALTH_NAMES_NOTHING, Code.LOG_UNREADABLE, Code.NORM_ABOVE_THRESHOLD, Code.SAVED_IN_SPIKE,
     Code.SAVED_AFTER_STRIKE, Code.REWOUND_PAST,
 })  # fmt: skip
+_NOT_SEEN = frozenset({Code.UNREADABLE, Code.CHANGED_WHILE_READING})
 _OF_COUNTERS = frozenset({Code.COUNTER_ROUNDED, Code.SINK_SIZE_CHANGED, Code.EPOCH_COUNTER_SHIFTS})
 
 NEVER_ALLOWED = frozenset({Code.NOTHING_TO_RESUME, Code.CANNOT_ANSWER, Code.CONFIG_UNUSABLE})
@@ -125,11 +126,15 @@ def _rejected_reasons(decision: NoResumePoint) -> Iterator[Finding]:
 
 
 def _passed_over(plan: ResumePlan, severity: Severity) -> Iterator[Finding]:
-    for one in plan.point.rejected[:_MOST_REJECTED]:
+    """Tell of newer ones. One that could not be looked at may be whole: its steps would be done again for nothing."""
+    for place, one in enumerate(plan.point.rejected):
         why = max(one.reasons, key=lambda reason: reason.severity)
+        not_seen = why.code in _NOT_SEEN
+        if place >= _MOST_REJECTED and not not_seen:
+            continue
         yield Finding(
             code=Code.NEWER_NOT_CHOSEN,
-            severity=severity,
+            severity=Severity.UNKNOWN if not_seen else severity,
             message=f"{one.checkpoint.name} ({_step(one.checkpoint)}) is newer and was not chosen: "
             f"{why.code.value}, {why.message}",
             path=why.path,

@@ -147,7 +147,8 @@ class Finding:
     line: int | None = None
     """Line in a text file, from 1."""
     ranks: tuple[Rank, ...] = ()
-    """Where one sentence tells of several ranks' files, `path` is the first rank's: all of them, ascending."""
+    """All that the sentence is about, ascending, where it counts ranks: `path` is then the first one's. Elsewhere
+    `path` alone tells whose file it is."""
 
 
 def worst(findings: Iterable[Finding]) -> Severity:
@@ -161,7 +162,7 @@ def blocking(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def unheard(findings: Iterable[Finding]) -> bool:
-    """Tell whether a log that was to have a say in a choice could not be read to its end."""
+    """Tell whether a log that was to have a say in a choice could not be read to its end, or showed no step."""
     return any(one.code is Code.LOG_UNREADABLE and one.severity is Severity.UNKNOWN for one in findings)
 
 

@@ -17,3 +17,5 @@ class Launch:
     changes: tuple[ConfigChange, ...]
     commands: tuple[str, ...]
     """One for each node, node 0 first."""
+    written: bool = True
+    """False where the file said all of it already: it and its `.bak` are as they were."""

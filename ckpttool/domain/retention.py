@@ -215,11 +215,13 @@ class Repair:
     root: str
     layout: LayoutName
     checkpoint: Checkpoint | None
-    """The newest whole one, which they shall name; None where there is none."""
+    """The newest whole one, or the one that was asked for, which they shall name; None where there is none."""
     fixes: tuple[RecordFix, ...]
     refusals: tuple[Finding, ...]
     apply: bool
     took: str | None
+    named: bool = False
+    """Whether the checkpoint was asked for by its name."""
 
     @property
     def applied(self) -> bool:

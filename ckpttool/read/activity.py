@@ -107,6 +107,38 @@ def places(storage: Storage, paths: Iterable[str]) -> Iterator[Place]:
         yield Place(path, None if obstacle else stamp, obstacle)
 
 
+def record_obstacles(storage: Storage, paths: Iterable[str]) -> Iterator[str]:
+    """Say which records must not be written: whoever replaces a link or a folder destroys what it stands for.
+
+    Args:
+        storage: The tree.
+        paths: Relative to its root; they need not be there, but their folders must.
+
+    Raises:
+        OSError: A folder is not there any more, or cannot be looked at.
+    """
+    disk = os.stat(storage.root).st_dev
+    for path in paths:
+        folder = path.rpartition("/")[0]
+        above = os.lstat(f"{storage.root}/{folder}")
+        if folder and stat.S_ISLNK(above.st_mode):
+            yield f"{folder} is a link, and nothing is written through a link"
+        elif above.st_dev != disk:
+            yield f"{folder} is on another disk than the tree, and is left to whoever looks after that"
+        elif (trouble := _no_file(f"{storage.root}/{path}")) is not None:
+            yield f"{path} is {trouble}, and nothing is written in its place"
+
+
+def _no_file(full: str) -> str | None:
+    try:
+        kind = os.lstat(full).st_mode
+    except FileNotFoundError:
+        return None
+    if stat.S_ISREG(kind):
+        return None
+    return "a link" if stat.S_ISLNK(kind) else "a folder" if stat.S_ISDIR(kind) else "a FIFO or a device"
+
+
 def _obstacle(status: os.stat_result, disk: int, path: str) -> str | None:
     if stat.S_ISLNK(status.st_mode):
         return f"{path} is a link, and nothing is moved through a link or leaves it dangling"

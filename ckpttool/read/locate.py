@@ -73,7 +73,9 @@ def _loose(folder: str, name: str) -> Located:
 
     listing, layout = Listing(entries=(Entry(name, Kind.FILE),)), LooseFile()
     if not layout.recognise(listing):
-        raise UnknownLayoutError(f"{folder}/{name} is no shard: expected .ckpt, .safetensors, .pt or .pth")
+        raise UnknownLayoutError(
+            f"{folder}/{name} is no shard: expected .ckpt, .safetensors, .pt, .pth, .bin or .metadata"
+        )
     return Located(storage=LocalStorage(folder), listing=listing, layout=layout, focus=name, took=None)
 
 

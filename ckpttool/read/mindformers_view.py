@@ -24,7 +24,7 @@ from ckpttool.domain.mindformers_view import (
 )
 from ckpttool.read.parse import DEFAULT_LIMIT, MOST_MEMORY, Json, JsonObject, memory_of
 from ckpttool.read.records.iteration_json import metadata_memory
-from ckpttool.read.storage import Entry, Kind, Storage
+from ckpttool.read.storage import Entry, Kind, LostLinkError, Storage
 
 _RANK_FOLDER = re.compile(r"rank_(0|[1-9][0-9]*)")
 _ITERATION_START = "iteration_"
@@ -200,7 +200,7 @@ def _tracker(storage: Storage, listed: list[Entry] | None) -> TrackerView:
 def _bytes(storage: Storage, path: str, *, limit: int) -> tuple[Reading, bytes]:
     try:
         return Reading.PRESENT, storage.small_file(path, limit=limit)
-    except FileNotFoundError:
+    except (FileNotFoundError, LostLinkError):  # MindFormers asks os.path.exists, which says no to both
         return Reading.MISSING, b""
     except OSError:
         return Reading.UNREADABLE, b""

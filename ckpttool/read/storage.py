@@ -98,6 +98,7 @@ class Storage(Protocol):
 
         Raises:
             OverLimitError: It has more than `limit` bytes.
+            LostLinkError: It is a link, and what it should lead to is not there.
             NotRegularError: It is no regular file.
             OSError: It cannot be read.
         """
@@ -191,7 +192,10 @@ class LocalStorage:
 
     def small_file(self, path: str, *, limit: int) -> bytes:
         """Read a whole record file of at most `limit` bytes."""
-        fd = os.open(self._full(path), _READ_FLAGS)
+        try:
+            fd = os.open(self._full(path), _READ_FLAGS)
+        except OSError as error:
+            raise _in_plain_words(error, self._full(path)) from None
         try:
             data = os.read(fd, min(limit + 1, _FIRST_READ))
             # Asked only where it is odd, for a tree has thousands of these files.

@@ -187,6 +187,7 @@ def launch_document(launch: Launch) -> Document:
     return {
         "schema": "ckpttool/launch/1",
         "config": launch.output,
+        "written": launch.written,
         "changes": [{"key": one.key, "before": one.before, "after": one.after} for one in launch.changes],
         "command": launch.commands[0],
         "commands": list(launch.commands),

@@ -113,18 +113,24 @@ def repair_table(repair: Repair) -> RenderableType:
     if repair.checkpoint is None:
         return Text(f"Nothing in {shown(repair.root)} is whole, so nothing tells what to write", style="bold red")
     name = shown(repair.checkpoint.name)
+    target = name if repair.named else f"{name}, the newest whole checkpoint"
     if not repair.fixes:
-        parts: list[RenderableType] = [
-            Text(f"All records name {name}, the newest whole checkpoint", style="bold green")
-        ]
-        return Group(*parts, *grouped_findings(repair.refusals))
-    count = "1 record" if len(repair.fixes) == 1 else f"{len(repair.fixes)} records"
-    done = "now name" if repair.applied else "should name"
-    headline = Text(f"{count} {done} {name}, the newest whole checkpoint", style="bold green")
+        text = f"All records name {target}"
+        if repair.refusals:
+            text = f"Refused: all records name {name}, but whether they should is not known"
+        headline = Text(text, style="bold red" if repair.refusals else "bold green")
+        return Group(headline, *grouped_findings(repair.refusals))
+    parts: list[RenderableType]
+    one = len(repair.fixes) == 1
+    count = "1 record" if one else f"{len(repair.fixes)} records"
+    if repair.refusals:
+        headline = Text(f"Refused: {count} {'does' if one else 'do'} not name {name}, and nothing was changed")
+        headline.stylize("bold red")
+    else:
+        done = ("now names" if one else "now name") if repair.applied else "should name"
+        headline = Text(f"{count} {done} {target}", style="bold green")
     parts = [headline, Text(shown(repair.root), style="dim"), Text(""), *_records(repair.fixes)]
     parts += grouped_findings(repair.refusals)
-    if repair.refusals:
-        parts += [Text(""), Text("Refused: nothing was changed.", style="bold red")]
-    elif not repair.apply:
+    if not repair.apply and not repair.refusals:
         parts += [Text(""), Text("Dry run: nothing was changed. With --apply they are written.")]
     return Group(*parts)

@@ -264,7 +264,8 @@ def skip_table(answer: SkipAnswer) -> RenderableType:
 def launch_table(launch: Launch) -> RenderableType:
     """Show what `launch` wrote: the settings it changed; the commands follow it, the plan itself is `resolve`'s."""
     point, commands = launch.plan.point.checkpoint, launch.commands
-    headline = Text(f"Wrote {shown(launch.output)}: resumes from {shown(point.name)}, step {point.step}")
+    target, resumes = shown(launch.output), f"resumes from {shown(point.name)}, step {point.step}"
+    headline = Text(f"Wrote {target}: {resumes}" if launch.written else f"{target} stays as it is: {resumes} already")
     headline.stylize("bold green")
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)

@@ -111,7 +111,9 @@ def seals_table(inventory: Inventory, sealings: Sequence[Sealing]) -> Renderable
             done = "differs from what was sealed; the old seal is kept"
         since = min((seal.first_seen for seal in shards), default=sealing.manifest.sealed_at)
         line = Text(f"{shown(sealing.checkpoint)}: {done}", style="bold green" if not sealing.findings else "bold red")
-        line.append(f"  ({len(shards)} shards, first seen {since}, {shown(sealing.path)})", style="dim")
+        line.append(
+            f"  ({len(shards)} shard{'s' * (len(shards) != 1)}, first seen {since}, {shown(sealing.path)})", style="dim"
+        )
         lines.append(line)
     findings: list[Finding] = [finding for sealing in sealings for finding in sealing.findings]
     return Group(*lines, *grouped_findings(findings))

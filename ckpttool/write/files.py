@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from ckpttool.errors import LockedError, NotDurableError, UsageError, WriteFailedError
+from ckpttool.errors import LockedError, NotDurableError, UnsafeError, UsageError, WriteFailedError
 
 _COPY_CHUNK = 1 << 20
 """Bytes: what one read of a backup's copy takes."""
@@ -40,7 +40,7 @@ def replace(path: str, data: bytes, *, overwrite: bool, backup: bool, mode: int 
 
     Raises:
         UsageError: The file is there and may not be overwritten.
-        WriteFailedError: Nothing was changed.
+        UnsafeError, WriteFailedError: Nothing was changed. The first where a link, a FIFO or a device is in the way.
         NotDurableError: The new content is in place, but the folder could not be brought to the disk.
     """
     folder, name = os.path.split(path)
@@ -215,9 +215,11 @@ def _old_file(folder_fd: int, path: str, name: str) -> os.stat_result | None:
         old = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
     except FileNotFoundError:
         return None
+    if stat.S_ISDIR(old.st_mode):
+        raise WriteFailedError(f"cannot write {path!r}: it is a folder, a file is needed; nothing was changed")
     if not stat.S_ISREG(old.st_mode):
         kind = "a symbolic link; name the file that it points at" if stat.S_ISLNK(old.st_mode) else "not a regular file"
-        raise WriteFailedError(f"cannot write {path!r}: it is {kind}; nothing was changed")
+        raise UnsafeError(f"cannot write {path!r}: it is {kind}; nothing was changed")
     return old
 
 

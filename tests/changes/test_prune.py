@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,23 @@ import pytest
 from ckpttool import api
 from ckpttool.api.changes import assert_unchanged
 from ckpttool.api.trees import Tree
-from ckpttool.domain.finding import Code
+from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.domain.retention import PruneOrder, RetentionPolicy, Why
 from ckpttool.domain.verdict import Level
 from ckpttool.errors import IncompleteError, LockedError, UnknownLayoutError, UnsafeError, UsageError
 from ckpttool.write import locked
-from tests.changes.trees import LAYOUTS, files, legacy, newer, outside_trash, pruned, resumes_from, seal
+from tests.changes.trees import (
+    LAYOUTS,
+    files,
+    legacy,
+    names_and_inodes,
+    newer,
+    outside_trash,
+    pruned,
+    resumes_from,
+    seal,
+)
 from tests.trees import TreeBuilder
 
 OLD_NS = 1_700_000_000_000_000_000
@@ -240,6 +251,37 @@ class TestWriters:
             pruned(tree)
         after = {path: content for path, content in files(tree).items() if path != "rank_1/meta.json"}
         assert after == before
+
+    @pytest.mark.parametrize("target", ["/mnt/not-mounted/record", "loop"])
+    @pytest.mark.parametrize("layout", [legacy, newer])
+    def test_while_a_record_is_a_link_to_nowhere_nothing_goes(
+        self, layout: Callable[[Path], TreeBuilder], target: str, tmp_path: Path
+    ) -> None:
+        tree = layout(tmp_path)
+        path = "rank_1/meta.json" if layout is legacy else "latest_checkpointed_iteration.txt"
+        (tree.checkpoint / path).unlink(missing_ok=True)
+        (tree.checkpoint / path).symlink_to(Path(path).name if target == "loop" else target)
+        before = names_and_inodes(tree)
+        for apply in (False, True):
+            pruning = pruned(tree, apply=apply)
+            assert [(one.code, one.path) for one in pruning.refusals] == [(Code.META_UNREADABLE, path)]
+            assert "a link that leads" in pruning.refusals[0].message
+        assert names_and_inodes(tree) == before
+
+    def test_a_record_that_would_have_to_be_written_through_a_link_stops_the_dry_run_too(self, tmp_path: Path) -> None:
+        tree = legacy(tmp_path)
+        record = tree.checkpoint / "rank_1/meta.json"
+        (tmp_path / "elsewhere").write_bytes(
+            b'{"last_epoch": 10, "last_step": 2, "last_ckpt_file": "llama2_7b_rank_1-10_2.ckpt"}'
+        )
+        record.unlink()
+        record.symlink_to(tmp_path / "elsewhere")
+        before = files(tree)
+        for apply in (False, True):
+            (refusal,) = pruned(tree, apply=apply).refusals
+            assert (refusal.code, refusal.severity) == (Code.NOT_A_REGULAR_FILE, Severity.UNSAFE)
+            assert refusal.message == "rank_1/meta.json is a link, and nothing is written in its place"
+        assert files(tree) == before
 
     def test_another_prune_is_told_to_wait(self, tmp_path: Path) -> None:
         tree = legacy(tmp_path).folder("checkpoint/.ckpttool")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,12 +13,12 @@ import pytest
 from ckpttool import api
 from ckpttool.api.changes import assert_unchanged
 from ckpttool.api.trees import Tree
-from ckpttool.domain.finding import Code
+from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.question import ResumeQuestion, TreeQuestion
 from ckpttool.domain.retention import Repair
-from ckpttool.errors import CkptToolError, IncompleteError, LockedError, NotDurableError, WriteFailedError
+from ckpttool.errors import CkptToolError, IncompleteError, LockedError, NotDurableError
 from ckpttool.write import locked
-from tests.changes.trees import Stop, files, legacy, newer
+from tests.changes.trees import Stop, files, legacy, names_and_inodes, newer
 from tests.trees import TreeBuilder
 
 
@@ -162,7 +163,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     (tree.checkpoint / "rank_1").rename(tmp_path / "elsewhere")
     (tree.checkpoint / "rank_1").symlink_to(tmp_path / "elsewhere")
     before = (tmp_path / "elsewhere/meta.json").read_bytes()
-    assert [one.code for one in repaired(tree).refusals] == [Code.NOT_A_REGULAR_FILE]
+    assert in_the_way(repaired(tree)) == "rank_1 is a link, and nothing is written through a link"
     assert (tmp_path / "elsewhere/meta.json").read_bytes() == before
 
 
@@ -171,9 +172,43 @@ def test_a_linked_record_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(b"mine")
     (tree.checkpoint / "rank_1/meta.json").unlink()
     (tree.checkpoint / "rank_1/meta.json").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(WriteFailedError, match="symbolic link"):
-        repaired(tree)
+    for apply in (False, True):
+        assert (
+            in_the_way(repaired(tree, apply=apply)) == "rank_1/meta.json is a link, and nothing is written in its place"
+        )
     assert (tmp_path / "elsewhere").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("apply", [False, True])
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda path: path.symlink_to("nowhere"), "a link"),
+        (lambda path: path.symlink_to(path.name), "a link"),
+        (lambda path: path.mkdir(), "a folder"),
+        (os.mkfifo, "a FIFO or a device"),
+    ],
+    ids=["dangling", "loop", "folder", "pipe"],
+)
+def test_what_is_no_file_is_not_written_over_and_a_dry_run_says_so(
+    make: Callable[[Path], None], kind: str, apply: bool, tmp_path: Path
+) -> None:
+    for tree, path in (
+        (legacy(tmp_path / "legacy"), "rank_1/meta.json"),
+        (newer(tmp_path / "newer"), "latest_checkpointed_iteration.txt"),
+    ):
+        (tree.checkpoint / path).unlink(missing_ok=True)
+        make(tree.checkpoint / path)
+        before = names_and_inodes(tree)
+        assert in_the_way(repaired(tree, apply=apply)) == f"{path} is {kind}, and nothing is written in its place"
+        assert names_and_inodes(tree) == before
+
+
+def in_the_way(repair: Repair) -> str:
+    """What alone stands against a repair."""
+    (refusal,) = repair.refusals
+    assert (refusal.code, refusal.severity, repair.applied) == (Code.NOT_A_REGULAR_FILE, Severity.UNSAFE, False)
+    return refusal.message
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "io"), KeyboardInterrupt()])

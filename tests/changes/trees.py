@@ -70,6 +70,15 @@ def pruned(
     return api.prune(TreeQuestion(path=str(tree.checkpoint)), RetentionPolicy(keep_last=last, keep=keep), order)
 
 
+def names_and_inodes(tree: TreeBuilder) -> dict[str, tuple[int, int]]:
+    """Every name but ours, with inode and mtime, and nothing opened: a pipe would never end."""
+    return {
+        str(path): (path.lstat().st_ino, path.lstat().st_mtime_ns)
+        for path in tree.checkpoint.rglob("*")
+        if ".ckpttool" not in path.parts
+    }
+
+
 def files(tree: TreeBuilder) -> dict[str, bytes]:
     """Every file of the checkpoint folder with its content, but for locks."""
     found = {}

@@ -217,3 +217,28 @@ def test_an_explanation_is_the_golden_one(form: str, golden: Golden) -> None:
     said = ask("explain", "shard-missing", "--format", form)
     assert said.code == 0
     golden(f"explain/shard-missing.{FORMATS[form]}", said.stdout)
+
+
+def test_a_launch_config_that_says_it_already_is_left_alone_and_its_backup_stays(here: Path) -> None:
+    SITUATIONS["whole"](here)
+    (here / "new.yaml").write_text("mine: 1\n")
+    assert launched(here, "--force").stdout.startswith("Wrote new.yaml: resumes from ")
+    before = {name: (here / name).stat() for name in ("new.yaml", "new.yaml.bak")}
+    again = launched(here, "--force")
+    assert again.code == 0
+    assert again.stdout.startswith("new.yaml stays as it is: resumes from ")
+    assert launched(here, "--force", "--format", "json").json["written"] is False
+    assert {name: (here / name).stat() for name in before} == before
+    assert (here / "new.yaml.bak").read_text() == "mine: 1\n"
+    assert launched(here).code == 2
+    (here / "new.yaml").write_text("")
+    assert launched(here, "--force", "--format", "json").json["written"] is True
+
+
+def test_a_config_written_over_itself_twice_keeps_what_it_was(here: Path) -> None:
+    SITUATIONS["whole"](here)
+    launched(here)
+    base = (here / "base.yaml").read_text()
+    for _ in range(3):
+        assert ask("launch", "output", "--config", "base.yaml", "--output", "base.yaml", "--force").code == 0
+    assert (here / "base.yaml.bak").read_text() == base

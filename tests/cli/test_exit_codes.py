@@ -9,11 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
+from typer.core import TyperGroup
 
 from ckpttool import api
+from ckpttool.cli.main import COMMANDS, app
 from ckpttool.errors import ExitCode, NotDurableError
 from tests.cli.running import Said, ask, environment, run
 from tests.cli.situations import SITUATIONS, real, whole
+from tests.conftest import FIXTURES
 
 SHARD = "output/checkpoint/rank_0/llama2_7b_rank_0-20_2.ckpt"
 
@@ -207,3 +211,55 @@ def test_the_program_ends_with_the_code_of_the_answer(
     program, inside = run(*arguments), ask(*arguments)
     assert program.code == inside.code == code
     assert program.stdout == inside.stdout
+
+
+NUMBERS = {
+    "verify": ("--timeout", "--jump", "--max-age"),
+    "health": ("--threshold",),
+    "resolve": ("--health-threshold", "--spike-threshold", "--margin"),
+    "launch": ("--health-threshold", "--spike-threshold", "--margin"),
+    "preflight": ("--health-threshold", "--spike-threshold", "--margin"),
+    "prune": ("--grace", "--trash-days", "--max-age"),
+    "repair-meta": ("--grace",),
+    "replay": ("--threshold", "--margin"),
+}
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-nan", "1e999"])
+@pytest.mark.parametrize(("command", "option"), [(name, each) for name, options in NUMBERS.items() for each in options])
+def test_2_for_a_number_that_is_none(command: str, option: str, value: str, here: Path) -> None:
+    whole(here)
+    needed = {
+        "launch": ("--config", "c", "--output", "o"),
+        "preflight": ("--config", "c"),
+        "prune": ("--keep-last", "1"),
+        "replay": ("log",),
+    }
+    assert_error(ask(command, *needed.get(command, ()), f"{option}={value}"), ExitCode.USAGE, "is not a finite number")
+
+
+def test_every_option_that_takes_a_number_is_among_these() -> None:
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    found: dict[str, set[str]] = {}
+    for name in COMMANDS:
+        command = group.get_command(None, name)  # type: ignore[arg-type]  # ours asks no context
+        for each in getattr(command, "params", []):
+            if each.type.name in {"float", "float range"}:
+                found.setdefault(name, set()).add(each.opts[0])
+    assert found == {name: set(options) for name, options in NUMBERS.items()}
+
+
+def test_15_where_a_link_would_be_written_over(here: Path) -> None:
+    whole(here)
+    (here / "elsewhere.yaml").write_text("mine")
+    (here / "new.yaml").symlink_to("elsewhere.yaml")
+    config = str(FIXTURES / "configs" / "pretrain_sink2.yaml")
+    said = ask("launch", "--config", config, "--output", "new.yaml", "--force")
+    assert_error(said, ExitCode.UNSAFE, "it is a symbolic link")
+    record = here / "output/checkpoint/rank_1/meta.json"
+    record.unlink()
+    record.symlink_to("nowhere")
+    for apply in ((), ("--apply",)):
+        assert ask("repair-meta", "--grace", "0", *apply).code == ExitCode.UNSAFE
+    assert (here / "elsewhere.yaml").read_text() == "mine"

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import json
+import os
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.cli.running import Said, ask
+from tests.cli.running import MODULE, Said, ask
 from tests.conftest import FIXTURES, TESTS
 from tests.training_logs import spike, write_log
 from tests.trees import TreeBuilder
@@ -63,8 +67,65 @@ def test_it_is_the_judgement_of_health(here: Path) -> None:
 def test_a_threshold_that_could_not_be_applied_is_said(here: Path) -> None:
     tree(here)
     said = ask("resolve", "--health-threshold", "270")
-    assert said.code == 0
+    assert said.code == 14
     assert "the log is not there, so the threshold could not be applied" in " ".join(said.stdout.split())
+    assert "there is no training log beside the checkpoints" in " ".join(said.stdout.split())
+
+
+@pytest.mark.parametrize("content", ["", "step,global_norm\n"])
+@pytest.mark.parametrize("option", [["--health-threshold", "270", "--log"], ["--health-timeline"]])
+def test_14_where_a_log_that_was_to_have_a_say_shows_no_step(option: list[str], content: str, here: Path) -> None:
+    tree(here, ranks=4)
+    (here / "no.csv").write_text(content)
+    (here / "base.yaml").write_text((FIXTURES / "configs" / "pretrain_sink2.yaml").read_text())
+    said = ask("resolve", *option, "no.csv")
+    assert said.code == 14
+    assert "no.csv: the log shows no step: what was asked of it could not be answered" in " ".join(said.stdout.split())
+    launched = ask("launch", "--config", "base.yaml", "--output", "new.yaml", *option, "no.csv")
+    assert launched.code == 14
+    assert not (here / "new.yaml").exists()
+
+
+def test_14_where_a_log_is_cut_short_after_many_lines_that_cannot_be_read(here: Path) -> None:
+    tree(here)
+    for bad in (4, 99):
+        rows = "".join(f"{step},{'x' if step <= bad else 0.3}\n" for step in range(1, 301))
+        (here / "cut.gz").write_bytes(gzip.compress(f"step,global_norm\n{rows}".encode())[:-8])
+        assert ask("resolve", "--health-timeline", "cut.gz").code == 14
+
+
+def test_a_log_that_does_not_reach_the_checkpoint_leaves_its_health_unknown(here: Path) -> None:
+    tree(here)
+    write_log(here / "other.log", range(1, 50))
+    assert ask("resolve", "--health-threshold", "270", "--log", "other.log").code == 0
+    assert ask("resolve", "--health-threshold", "270", "--log", "other.log", "--require-health").code == 11
+
+
+def test_what_replay_printed_without_any_stretch_has_been_heard(here: Path) -> None:
+    tree(here)
+    write_log(here / "calm.log", range(1, 301))
+    (here / "replay.json").write_text(ask("replay", "calm.log", "--format", "json").stdout)
+    (here / "empty.log").touch()
+    assert ask("resolve", "--health-timeline", "replay.json").code == 0
+    assert ask("resolve", "--health-timeline", "empty.log").code == 14
+
+
+def test_a_pipe_that_nobody_writes_to_cannot_be_read(here: Path) -> None:
+    tree(here)
+    os.mkfifo(here / "pipe")
+    for option in (["--health-threshold", "270", "--log"], ["--health-timeline"]):
+        said = ask("resolve", *option, "pipe")
+        assert said.code == 14
+        assert "log-unreadable pipe: cannot be read: nothing comes out of this pipe" in " ".join(said.stdout.split())
+
+
+def test_a_pipe_that_a_shell_makes_is_read(here: Path) -> None:
+    tree(here)
+    write_log(here / "whole.log", range(1, 301), embeddings={300: 300.0, 250: 100.0})
+    line = f"{shlex.join(MODULE)} resolve --health-threshold 270 --format json --log <(sleep 0.2; cat whole.log)"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["resume"]["name"] == "125_2"
 
 
 def test_checkpoints_saved_in_a_spike_are_passed_over_until_it_recovered(here: Path) -> None:
@@ -208,7 +269,13 @@ def test_launch_goes_around_the_spike_too(here: Path) -> None:
     ("options", "words"),
     [
         (["--log", LOG], "--log is for --health-threshold, --health-timeline or --around-spike"),
-        (["--spike-threshold", "3"], "--log is for --health-threshold"),
+        (["--columns", "step=iter"], "--log is for --health-threshold"),
+        (["--spike-threshold", "3"], "--spike-threshold is for --health-timeline or --around-spike"),
+        (["--spike-threshold", "3", "--health-threshold", "3"], "--spike-threshold is for --health-timeline"),
+        (["--margin", "3"], "--margin is for --health-timeline"),
+        (["--margin", "3", "--health-threshold", "3"], "--margin is for --health-timeline"),
+        (["--require-health", "--ignore-health"], "--require-health and --ignore-health contradict each other"),
+        (["--new-dataset", "--dataset-changed-at", "0"], "--new-dataset starts the data now and --dataset-changed-at"),
         (["--around-spike", "soon"], "takes a step or the word last, not 'soon'"),
         (["--health-timeline", "absent.log"], "no log matches 'absent.log'"),
         (["--around-spike", "last"], "there is no training log beside the checkpoints: give --log"),

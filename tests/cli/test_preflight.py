@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import gzip
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from ckpttool import api
 from ckpttool.errors import ExitCode
 from ckpttool.read.disk import LocalDisk, Room
 from ckpttool.render.preflight_table import MOST_NOTES, MOST_REASONS
@@ -141,6 +145,22 @@ def test_nothing_is_written(situation: str, here: Path) -> None:
     before = seen()
     ask("preflight", "output", "--config", "base.yaml")
     assert seen() == before
+
+
+def unmounted(here: Path) -> None:
+    """The newest checkpoint's shard on one rank is a link to a disk that is not there."""
+    path = real(here, "sink2_ckpt") / "rank_2/llama2_7b_rank_2_1-30_2.ckpt"
+    path.unlink()
+    path.symlink_to("/mnt/not-mounted/shard.ckpt")
+
+
+@pytest.mark.parametrize("strict", [(), ("--strict",)])
+def test_14_where_a_newer_checkpoint_could_not_be_looked_at(strict: tuple[str, ...], here: Path) -> None:
+    unmounted(here)
+    said = asked(here, *strict, "--format", "json")
+    assert (said.code, codes(said)) == (14, {"newer-not-chosen"})
+    assert outcomes(said)["checkpoint"] == "unknown"
+    assert asked(here, *strict, "--allow", "newer-not-chosen").code == 0
 
 
 class TestConfig:
@@ -349,10 +369,111 @@ class TestReports:
         assert (said.code, said.stdout) == (2, "")
         assert "--report takes FORMAT=FILE" in said.stderr
 
-    def test_1_where_a_report_cannot_be_written_and_no_half_of_a_result(self, here: Path) -> None:
+    def test_1_where_a_report_cannot_be_written_and_no_half_of_a_result(
+        self, here: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         SITUATIONS["whole"](here)
-        said = asked(here, "--report", "junit=none/there.xml")
+
+        def full(*_: object) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, "fsync", full)
+        said = asked(here, "--report", "junit=there.xml")
         assert (said.code, said.stdout) == (1, "")
+        assert not (here / "there.xml").exists()
+
+    @pytest.mark.parametrize("form", ALL[1:])
+    def test_an_earlier_report_of_its_format_is_replaced_and_so_is_an_empty_file(self, form: str, here: Path) -> None:
+        SITUATIONS["all-damaged"](here)
+        (here / "out").touch()
+        assert asked(here, "--report", f"{form}=out").code == 11
+        first = (here / "out").read_text()
+        assert first
+        assert asked(here, "--report", f"{form}=out", "--allow", "shard-empty").code == 11
+        assert ask("lint-config", "base.yaml", "--report", f"{form}=out").code == 0
+        assert (here / "out").read_text() != first
+        assert ask("lint-config", "base.yaml", "--report", f"{form}=out").code == 0
+        assert asked(here, "--report", f"{form}=out").code == 11
+        assert (here / "out").read_text() == first
+
+    @pytest.mark.parametrize("form", ALL[1:])
+    def test_2_where_a_report_would_replace_anything_else(
+        self, form: str, here: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        SITUATIONS["all-damaged"](here)
+        others = [each for each in ALL[1:] if each != form]
+        asked(here, *(option for each in others for option in ("--report", f"{each}=of.{each}")))
+        monkeypatch.setattr(api, "preflight", lambda _: pytest.fail("the check ran"))
+        precious = {
+            "train.yaml": b"train: 1\n",
+            "list.json": b"[1]",
+            "plan.json": b'{"schema": "ckpttool/plan/1"}',
+            "other.sarif": b'{"runs": [{"tool": {"driver": {"name": "ckpttool"}}}, {"tool": {}}]}',
+            "runs.sarif": b'{"runs": 1}',
+            "all.xml": (here / "of.junit").read_bytes() + b"<testsuite name='mine'/>" if form != "junit" else b"<a/>",
+            "notes.txt": b"::error title=ckpttool x::y\nmine\nGO: away\n",
+            "cut.txt": b"::error title=ckpttool x::y\n",
+            "binary": b"\xff\0",
+            **{f"of.{each}": (here / f"of.{each}").read_bytes() for each in others},
+        }
+        for name, content in precious.items():
+            (here / name).write_bytes(content)
+            said = asked(here, "--report", f"{form}={name}")
+            assert (said.code, said.stdout) == (2, ""), name
+            assert f"exists and holds no {form} report of ours" in said.stderr
+            assert (here / name).read_bytes() == content
+
+    def test_2_for_a_report_over_its_own_config_or_in_the_tree_or_nowhere(
+        self, here: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        SITUATIONS["whole"](here)
+        (here / "base.yaml").touch()
+        (here / "link").symlink_to("base.yaml")
+        (here / "into").symlink_to("output/checkpoint")
+        (here / "dangling").symlink_to("nowhere")
+        os.mkfifo(here / "pipe")
+        monkeypatch.setattr(api, "preflight", lambda _: pytest.fail("the check ran"))
+        for target, words in {
+            "base.yaml": "is a file that is asked about",
+            "./output/../base.yaml": "is a file that is asked about",
+            "link": "is a file that is asked about",
+            "output/checkpoint/out.xml": "lies in the checkpoint tree",
+            "output/checkpoint/rank_0/llama2_7b_rank_0-20_2.ckpt": "lies in the checkpoint tree",
+            "into/out.xml": "lies in the checkpoint tree",
+            "none/there.xml": "there is no folder 'none'",
+            "dangling": "holds no junit report",
+            "pipe": "holds no junit report",
+            "output": "holds no junit report",
+        }.items():
+            said = asked(here, "--report", f"junit={target}")
+            assert (said.code, said.stdout) == (2, ""), target
+            assert words in said.stderr, target
+        assert (here / "base.yaml").read_text() == GOOD
+
+    def test_an_empty_config_is_no_place_for_a_report(self, here: Path) -> None:
+        SITUATIONS["whole"](here)
+        said = asked(here, "--report", "json=base.yaml", config="")
+        assert said.code == 2
+        assert (here / "base.yaml").read_bytes() == b""
+        assert ask("lint-config", "base.yaml", "--report", "json=base.yaml").code == 2
+        assert (here / "base.yaml").read_bytes() == b""
+
+    def test_2_for_two_reports_in_one_file(self, here: Path) -> None:
+        SITUATIONS["whole"](here)
+        (here / "link").symlink_to("output")
+        for other in ("out", "./out", str(here / "out"), "link/../out"):
+            said = asked(here, "--report", "junit=out", "--report", f"json={other}")
+            assert (said.code, said.stdout) == (2, "")
+            assert "two reports cannot be in one file" in said.stderr
+
+    @pytest.mark.parametrize("form", ALL)
+    def test_a_log_is_named_as_it_was_given(self, form: str, here: Path) -> None:
+        SITUATIONS["whole"](here)
+        (here / "l.gz").write_bytes(gzip.compress(b"step,global_norm\n" * 99)[:-12])
+        said = asked(here, "--health-threshold", "270", "--log", "l.gz", "--format", form)
+        assert said.code == 14
+        assert "checkpoint/l.gz" not in said.stdout
+        assert "l.gz" in said.stdout
 
     def test_shards_are_named_as_they_can_be_opened_from_here(self, here: Path) -> None:
         SITUATIONS["all-damaged"](here)

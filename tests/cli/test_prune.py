@@ -17,7 +17,7 @@ from ckpttool.errors import ExitCode
 from ckpttool.render.explain import explained
 from ckpttool.write import locked
 from tests.cli.running import Said, ask, run
-from tests.cli.situations import SITUATIONS, first_run
+from tests.cli.situations import SITUATIONS, first_run, real
 from tests.cli.test_answers import findings_in, lines_too_long
 from tests.cli.test_exit_codes import assert_error
 from tests.cli.test_hostile_names import NAMES, hostile
@@ -253,6 +253,35 @@ def test_a_refused_repair_says_so(here: Path, golden: Golden) -> None:
     said = ask("repair-meta", "output", "--grace", "0", "--apply")
     assert said.code == ExitCode.INCOMPLETE
     golden("repair-meta/refused.txt", said.stdout)
+
+
+def test_a_refused_repair_says_so_in_its_first_line_dry_or_not(here: Path) -> None:
+    torn(here)
+    for marker, code in (("rank_1/x.tmp", ExitCode.INCOMPLETE), ("rank_1/meta.json", ExitCode.UNSAFE)):
+        path = here / "output/checkpoint" / marker
+        path.unlink(missing_ok=True)
+        path.symlink_to("nowhere") if code is ExitCode.UNSAFE else path.touch()
+        for apply in ((), ("--apply",)):
+            said = ask("repair-meta", "output", "--grace", "0", *apply)
+            assert said.code == code
+            assert said.stdout.startswith("Refused: 4 records do not name 15_2, and nothing was changed")
+            assert "they are written" not in said.stdout
+            assert "moved" not in said.stdout
+        if code is ExitCode.INCOMPLETE:
+            path.unlink()
+
+
+def test_a_named_checkpoint_is_not_called_the_newest(here: Path) -> None:
+    real(here, "sink2_ckpt")
+    said = ask("repair-meta", "output", "--grace", "0", "--checkpoint", "20_2")
+    assert said.stdout.startswith("4 records should name 20_2\n")
+    ask("repair-meta", "output", "--grace", "0", "--checkpoint", "20_2", "--apply")
+    again = ask("repair-meta", "output", "--grace", "0", "--checkpoint", "20_2")
+    assert again.stdout.splitlines()[0] == "All records name 20_2"
+    ask("repair-meta", "output", "--grace", "0", "--apply")
+    (here / "output/checkpoint/rank_1/meta.json").unlink()
+    one = ask("repair-meta", "output", "--grace", "0", "--apply")
+    assert one.stdout.startswith("1 record now names _1-30_2, the newest whole checkpoint\n")
 
 
 def test_11_where_no_record_can_be_made(here: Path) -> None:

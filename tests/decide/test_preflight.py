@@ -21,6 +21,8 @@ NEED = DiskNeed(
     folder="out", saves=4, save_bytes=100, save_files=2, free_bytes=400, free_files=8, unwritable=()
 )  # just enough
 MISSING = Finding(code=Code.SHARD_MISSING, severity=Severity.DAMAGE, message="rank 3 has no shard", path="rank_3/x")
+SUSPECTED = Finding(code=Code.MARKED_UNHEALTHY, severity=Severity.SUSPECT, message="recorded as unhealthy")
+UNREAD = Finding(code=Code.UNREADABLE, severity=Severity.UNKNOWN, message="cannot be read", path="rank_3/x")
 NOTE = Finding(code=Code.META_BEHIND, severity=Severity.NOTE, message="meta.json is older")
 
 
@@ -81,6 +83,19 @@ class TestNewerOnes:
         plan = plan_with(rejections=(rejected("20_2", None, MISSING),))
         (finding,) = judge.by_check(plan, FITS, strict=False, devices=None)["checkpoint"]
         assert "its step is unknown" in finding.message
+
+    def test_one_that_could_not_be_looked_at_is_unknown_however_many_are_newer(self) -> None:
+        damaged = [rejected(f"{n}_2", n, MISSING) for n in range(100)]
+        for reasons in ((UNREAD,), (NOTE, UNREAD, SUSPECTED)):
+            plan = plan_with(rejections=(*damaged, rejected("20_2", 40, *reasons)))
+            for strict in (False, True):
+                told = judge.by_check(plan, FITS, strict=strict, devices=None)["checkpoint"]
+                assert [one.severity for one in told if "20_2" in one.message] == [Severity.UNKNOWN]
+
+    def test_one_that_is_known_to_be_damaged_need_not_be_looked_at_further(self) -> None:
+        plan = plan_with(rejections=(rejected("20_2", 40, UNREAD, MISSING),))
+        (finding,) = judge.by_check(plan, FITS, strict=False, devices=None)["checkpoint"]
+        assert finding.severity is Severity.NOTE
 
     def test_a_hundred_of_them_are_not_all_told(self) -> None:
         plan = plan_with(rejections=tuple(rejected(f"{n}_2", n, MISSING) for n in range(100)))

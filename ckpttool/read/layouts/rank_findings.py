@@ -162,7 +162,7 @@ def _meta_finding(code: Code, severity: Severity, message: str, folders: list[Ra
 
 
 def _ranks(folders: Sequence[RankFolder]) -> tuple[Rank, ...]:
-    return tuple(folder.rank for folder in folders) if len(folders) > 1 else ()
+    return tuple(folder.rank for folder in folders)
 
 
 def _on_ranks(folders: Sequence[RankFolder]) -> str:

@@ -98,6 +98,8 @@ def open_log(path: str, *, stdin: BinaryIO | None = None) -> Iterator[Readable]:
         else:
             raw = stack.enter_context(open(path, "rb", buffering=0, opener=_open_finite))
         head = raw.read(len(_GZIP_MAGIC)) or b""
+        if not head and path != STDIN and stat.S_ISFIFO(os.fstat(raw.fileno()).st_mode):
+            raise OSError(None, "nothing comes out of this pipe")  # nobody writes to it, or it has been read before
         stream = _Replay(head, raw)
         yield stack.enter_context(gzip.GzipFile(fileobj=stream)) if head == _GZIP_MAGIC else stream
 

@@ -10,7 +10,7 @@ from ckpttool.domain.metrics import LogItem, LogNote, LogProblem, NoteKind, Step
 from ckpttool.domain.units import Step
 
 _KEPT_PROBLEMS = 50
-"""Enough to see what is wrong; the rest is counted."""
+"""Enough to see what is wrong; the rest is counted. That a whole log cannot be read is never among the rest alone."""
 
 _FIELDS = tuple(field.name for field in fields(StepMetrics) if field.name not in {"step", "embedding_local_norm"})
 
@@ -42,7 +42,8 @@ def put_together(logs: Iterable[tuple[str, Iterable[LogItem]]]) -> TrainingLog:
                 notes.append(item)
             else:
                 count += 1
-                problems += [item] if count <= _KEPT_PROBLEMS else []
+                if count <= _KEPT_PROBLEMS or (item.line == 0 and all(each.line for each in problems)):
+                    problems.append(item)
         notes += _merge(steps, own, name)
     ordered = tuple(steps[step] for step in sorted(steps))
     return TrainingLog(

@@ -31,8 +31,9 @@ PREFLIGHT = (
     Explanation(
         code=Code.NEWER_NOT_CHOSEN,
         title="A newer checkpoint is there and was not chosen",
-        severities=(*NOTE, *SUSPECT),
-        meaning="A launch would resume from an older one and do steps again. A note, or suspect with --strict.",
+        severities=(*NOTE, *SUSPECT, Severity.UNKNOWN),
+        meaning="A launch would resume from an older one and do steps again. A note, or suspect with --strict; "
+        "unknown where the newer one could not be looked at, for it may be whole.",
         evidence="What `ckpttool resolve` found against it; the gravest reason is told.",
         mindformers="Would often take it: it goes by names.",
         remedy=("See all reasons, and repair it if it is worth it:", "ckpttool resolve DIR"),

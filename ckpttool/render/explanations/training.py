@@ -63,7 +63,8 @@ TRAINING = (
         title="A training log, or a line of it, cannot be read",
         severities=(Severity.NOTE, Severity.UNKNOWN),
         meaning="A note for a line: a digit lost on the way, a field cut off. What is read stands, and nothing was "
-        "guessed. Unknown where a whole log could not be read, or not to its end.",
+        "guessed. Unknown where a whole log could not be read, or not to its end, and where logs were to have a say "
+        "and there is none, or no step in them.",
         evidence="Every line that looks like a step or a monitor's is read field by field; its number is given.",
         mindformers=None,
         remedy=(
