@@ -166,7 +166,8 @@ def test_16_where_the_disk_did_not_confirm(here: Path, monkeypatch: pytest.Monke
 
 
 SLOW_DISK = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests in the background ignores it
 from ckpttool.__main__ import main
 from ckpttool.read.storage import LocalStorage
 
