@@ -157,3 +157,11 @@ def test_only_what_differs_is_written_and_nothing_that_the_parser_refuses() -> N
     assert emit_asd_config(defaults(MINDSPORE), MINDSPORE) == "enable:false"
     with pytest.raises(ValueError, match="upper_thresh2 must be at least 3"):
         emit_asd_config(AsdConfig(upper_thresh2=2), TORCH)
+
+
+@pytest.mark.parametrize(("digits", "stops"), [(4_301, True), (4_300, False)])
+def test_a_number_that_python_does_not_read_stops_torch_npu_and_is_told_in_short(digits: int, stops: bool) -> None:
+    check = check_asd_config(f"cooldown:{'7' * digits}", TORCH)
+    assert (check.error is not None) == stops
+    assert all(len(message) < 200 for message in complaints(check)) or not stops
+    assert check_asd_config(f"cooldown:{'7' * digits}", MINDSPORE).error is None
