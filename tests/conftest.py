@@ -22,6 +22,8 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="write the golden files instead of comparing")
+    parser.addoption("--nightly", action="store_true", help="run all of the reliability programme, not a commit's part")
+    parser.addoption("--figures", metavar="FILE", help="write what the reliability programme did to a JSON file")
 
 
 @pytest.fixture(autouse=True, scope="session")

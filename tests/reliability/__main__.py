@@ -1,0 +1,28 @@
+"""`python -m tests.reliability [PYTEST ARGUMENT…]`: the nightly part, whose figures go into the README."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.reliability.figures import README, into_readme, load, store
+
+
+def main() -> int:
+    """Run everything; where it passes, write the figures down. Arguments choose parts: `-k power`."""
+    root = README.parent
+    with tempfile.TemporaryDirectory() as folder:
+        new = Path(folder, "figures.json")
+        options = ["--nightly", f"--figures={new}", "--ignore=tests/reliability/test_figures.py", *sys.argv[1:]]
+        command = [sys.executable, "-m", "pytest", "tests/reliability", *options]
+        code = subprocess.run(command, cwd=root, check=False).returncode
+        if code == 0:  # half a run, or one in which something was wrong, leaves the figures as they were
+            store(load(new))
+            into_readme(load())
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,20 @@
+"""The programme's size, and what becomes of its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.reliability.figures import Programme, store
+
+
+@pytest.fixture(scope="session")
+def programme(request: pytest.FixtureRequest) -> Iterator[Programme]:
+    """Tell a test whether to try everything (`--nightly`), and take down what it did (`--figures FILE`)."""
+    programme = Programme(nightly=bool(request.config.getoption("--nightly")))
+    yield programme
+    file = request.config.getoption("--figures")
+    if file and not request.session.testsfailed:
+        store(programme.figures, Path(str(file)))

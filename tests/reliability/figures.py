@@ -1,0 +1,131 @@
+"""What the reliability programme found, kept as data, and as the README shows it.
+
+A part of the programme reports what it tried, once it has come out right. A nightly run in which nothing was wrong
+writes that to `figures.json`, and the README's table is made of it. Nobody edits either by hand: a test compares them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+FIGURES = Path(__file__).with_name("figures.json")
+README = FIGURES.parent.parent.parent / "README.md"
+
+PARTS = {
+    "kill": "a writer killed at a system call",
+    "errno": "a system call of a writer that fails",
+    "reader-errno": "a system call of a reader that fails",
+    "full-disk": "a disk that is really full, or out of inodes (tmpfs)",
+    "power-cut": "the power goes (images of a mounted ext4)",
+    "model": "any order of saves, crashes, copies, damage, health and prunes, against a plain reference",
+    "hostile": "hostile files",
+    "fuzz": "coverage-guided fuzzing of every parser",
+    "writers": "a storm of writers, some of them killed",
+    "readers": "scan and verify while a training saves and a prune runs",
+    "ranks": "faults planted in a tree of 10,000 ranks",
+}
+"""Every part of the programme, in the README's order."""
+
+_BLOCK = re.compile(r"(?<=<!-- reliability:begin -->\n).*?(?=<!-- reliability:end -->)", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """What one part did."""
+
+    tried: int
+    """How many cases; 0 where the machine could not run it."""
+    unit: str
+    """What a case is, in the plural."""
+    seconds: float
+    """Of wall time."""
+    note: str = ""
+    """What else is worth knowing, as Markdown: sizes, limits, memory; or why it was skipped."""
+    run: str = ""
+    """When and on what."""
+
+
+def table(figures: Mapping[str, Figure]) -> str:
+    """Draw the README's table."""
+    rows = [
+        "| what happens | tried | time | |",
+        "|---|---|---|---|",
+        *(_row(PARTS[part], figures[part]) for part in PARTS if part in figures),
+    ]
+    runs = sorted({figure.run for figure in figures.values()})
+    return "\n".join([*rows, "", f"Run: {'; '.join(runs)}.", ""])
+
+
+def _row(part: str, figure: Figure) -> str:
+    if not figure.tried:
+        return f"| {part} | not run | – | {figure.note} |"
+    return f"| {part} | {figure.tried:,} {figure.unit} | {_time(figure.seconds)} | {figure.note} |"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+
+
+def this_run() -> str:
+    """Say when and on what we run."""
+    cores = len(os.sched_getaffinity(0))
+    when = datetime.now(tz=timezone.utc).date()
+    return f"{when}, Python {platform.python_version()}, Linux {platform.release().split('-')[0]}, {cores} cores"
+
+
+def load(path: Path = FIGURES) -> dict[str, Figure]:
+    """Read the figures of the last nightly run."""
+    return {part: Figure(**figure) for part, figure in json.loads(path.read_text()).items()}
+
+
+def store(figures: Mapping[str, Figure], path: Path = FIGURES) -> None:
+    """Write them, those of other parts kept: a part may be run alone."""
+    known = load(path) if path.exists() else {}
+    merged = {**known, **figures}
+    ordered = {part: asdict(merged[part]) for part in PARTS if part in merged}
+    path.write_text(json.dumps(ordered, indent=2, ensure_ascii=False) + "\n")
+
+
+def into_readme(figures: Mapping[str, Figure], path: Path = README) -> None:
+    """Put the table between its marks."""
+    text = path.read_text()
+    path.write_text(_BLOCK.sub(lambda _: table(figures), text))
+
+
+def in_readme(path: Path = README) -> str:
+    """Return what stands between the marks."""
+    found = _BLOCK.search(path.read_text())
+    return found[0] if found else ""
+
+
+class Programme:
+    """What a test of the programme is told, and tells."""
+
+    def __init__(self, *, nightly: bool) -> None:
+        self.nightly = nightly
+        """Whether to try everything; else as much as a commit can wait for."""
+        self.figures: dict[str, Figure] = {}
+
+    def report(self, part: str, figure: Figure) -> None:
+        """Add what a test of this part did; several tests may share a part."""
+        assert part in PARTS
+        figure = replace(figure, run=this_run())
+        before = self.figures.get(part)
+        if before is None:
+            self.figures[part] = figure
+            return
+        notes: Sequence[str] = [note for note in dict.fromkeys((before.note, figure.note)) if note]
+        self.figures[part] = Figure(
+            tried=before.tried + figure.tried,
+            unit=before.unit,
+            seconds=round(before.seconds + figure.seconds, 1),
+            note="; ".join(notes),
+            run=figure.run,
+        )

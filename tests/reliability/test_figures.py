@@ -1,0 +1,41 @@
+"""The README's table is what the last nightly run found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.reliability.figures import PARTS, Figure, Programme, in_readme, into_readme, load, store, table, this_run
+
+
+def test_the_readme_shows_what_the_last_nightly_run_found() -> None:
+    assert in_readme() == table(load()), "python -m tests.reliability writes both"
+
+
+def test_every_part_of_the_programme_is_in_it() -> None:
+    assert set(load()) == set(PARTS)
+
+
+def test_parts_that_run_alone_leave_the_others_as_they_were(tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    kill = Figure(tried=10, unit="kills", seconds=1.0)
+    store({"kill": kill}, path)
+    errno = Figure(tried=0, unit="errors", seconds=0.0, note="no strace here")
+    store({"errno": errno}, path)
+    assert load(path) == {"kill": kill, "errno": errno}
+    readme = tmp_path / "README.md"
+    readme.write_text("a\n<!-- reliability:begin -->\nold\n<!-- reliability:end -->\nb\n")
+    into_readme(load(path), readme)
+    assert readme.read_text() == f"a\n<!-- reliability:begin -->\n{table(load(path))}<!-- reliability:end -->\nb\n"
+    assert "| not run | – | no strace here |" in in_readme(readme)
+
+
+def test_tests_of_one_part_are_added_up() -> None:
+    programme = Programme(nightly=False)
+    for number in (1, 2):
+        programme.report("fuzz", Figure(tried=number, unit="inputs", seconds=1.0, note="9 parsers"))
+    both = Figure(tried=3, unit="inputs", seconds=2.0, note="9 parsers", run=this_run())
+    assert programme.figures["fuzz"] == both
+    with pytest.raises(AssertionError):
+        programme.report("nothing", Figure(tried=1, unit="", seconds=0.0))
