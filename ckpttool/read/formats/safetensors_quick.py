@@ -158,5 +158,9 @@ class _TensorSizes(dict[tuple[str, str], int]):
 
 
 def _metadata_before(gap: str) -> Sequence[tuple[str, str]]:
-    """Parse what stands before the first entry: `{` or `{"__metadata__":{...},`."""
-    return () if gap == "{" else parse_metadata(gap.removesuffix(",") + "}")
+    """Parse what stands before the first entry: `{` or `{"__metadata__":{...},`. The rest is for the strict way."""
+    if gap == "{":
+        return ()
+    if not (gap.startswith('{"') and gap.endswith(",")):
+        raise InvalidHeaderError
+    return parse_metadata(gap[:-1] + "}")
