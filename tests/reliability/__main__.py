@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.reliability.figures import README, into_readme, load, store
+from tests.reliability.figures import FIGURES, README, into_readme, load, store
 
 
 def main() -> int:
@@ -19,6 +19,8 @@ def main() -> int:
         command = [sys.executable, "-m", "pytest", "tests/reliability", *options]
         code = subprocess.run(command, cwd=root, check=False).returncode
         if code == 0:  # half a run, or one in which something was wrong, leaves the figures as they were
+            if not sys.argv[1:]:
+                FIGURES.unlink(missing_ok=True)  # all of it is new
             store(load(new))
             into_readme(load())
     return code

@@ -50,23 +50,36 @@ class Figure:
     """What else is worth knowing, as Markdown: sizes, limits, memory; or why it was skipped."""
     run: str = ""
     """When and on what."""
+    nightly: bool = True
+    """Whether it was all of it, not a commit's part."""
 
 
-def table(figures: Mapping[str, Figure]) -> str:
+Figures = Mapping[str, Mapping[str, Figure]]
+"""By part, and by what of it: a run of one writer alone leaves the figures of the others."""
+
+
+def table(figures: Figures) -> str:
     """Draw the README's table."""
     rows = [
         "| what happens | tried | time | |",
         "|---|---|---|---|",
         *(_row(PARTS[part], figures[part]) for part in PARTS if part in figures),
     ]
-    runs = sorted({figure.run for figure in figures.values()})
+    runs = sorted({figure.run for of in figures.values() for figure in of.values()})
     return "\n".join([*rows, "", f"Run: {'; '.join(runs)}.", ""])
 
 
-def _row(part: str, figure: Figure) -> str:
-    if not figure.tried:
-        return f"| {part} | not run | – | {figure.note} |"
-    return f"| {part} | {figure.tried:,} {figure.unit} | {_time(figure.seconds)} | {figure.note} |"
+def _row(part: str, of: Mapping[str, Figure]) -> str:
+    every = list(of.values())
+    notes = [note for note in dict.fromkeys(figure.note for figure in every) if note]
+    partly = [name for name, figure in of.items() if figure.tried and not figure.nightly]
+    if partly:
+        notes.append(f"only a commit's part{' of ' * any(partly)}{', '.join(partly)}")
+    tried = sum(figure.tried for figure in every)
+    if not tried:
+        return f"| {part} | not run | – | {'; '.join(notes)} |"
+    seconds = sum(figure.seconds for figure in every)
+    return f"| {part} | {tried:,} {every[0].unit} | {_time(seconds)} | {'; '.join(notes)} |"
 
 
 def _time(seconds: float) -> str:
@@ -80,20 +93,21 @@ def this_run() -> str:
     return f"{when}, Python {platform.python_version()}, Linux {platform.release().split('-')[0]}, {cores} cores"
 
 
-def load(path: Path = FIGURES) -> dict[str, Figure]:
-    """Read the figures of the last nightly run."""
-    return {part: Figure(**figure) for part, figure in json.loads(path.read_text()).items()}
+def load(path: Path = FIGURES) -> dict[str, dict[str, Figure]]:
+    """Read the figures of the last runs."""
+    parts = json.loads(path.read_text()).items()
+    return {part: {name: Figure(**figure) for name, figure in of.items()} for part, of in parts}
 
 
-def store(figures: Mapping[str, Figure], path: Path = FIGURES) -> None:
-    """Write them, those of other parts kept: a part may be run alone."""
+def store(figures: Figures, path: Path = FIGURES) -> None:
+    """Write them; those of what did not run now are kept."""
     known = load(path) if path.exists() else {}
-    merged = {**known, **figures}
-    ordered = {part: asdict(merged[part]) for part in PARTS if part in merged}
+    merged = {part: {**known.get(part, {}), **figures.get(part, {})} for part in PARTS}
+    ordered = {part: {name: asdict(figure) for name, figure in of.items()} for part, of in merged.items() if of}
     path.write_text(json.dumps(ordered, indent=2, ensure_ascii=False) + "\n")
 
 
-def into_readme(figures: Mapping[str, Figure], path: Path = README) -> None:
+def into_readme(figures: Figures, path: Path = README) -> None:
     """Put the table between its marks."""
     text = path.read_text()
     path.write_text(_BLOCK.sub(lambda _: table(figures), text))
@@ -111,21 +125,23 @@ class Programme:
     def __init__(self, *, nightly: bool) -> None:
         self.nightly = nightly
         """Whether to try everything; else as much as a commit can wait for."""
-        self.figures: dict[str, Figure] = {}
+        self.figures: dict[str, dict[str, Figure]] = {}
 
-    def report(self, part: str, figure: Figure) -> None:
-        """Add what a test of this part did; several tests may share a part."""
+    def report(self, part: str, figure: Figure, of: str = "") -> None:
+        """Add what a test did of this part, or of one thing in it; several tests may share one."""
         assert part in PARTS
-        figure = replace(figure, run=this_run())
-        before = self.figures.get(part)
+        figure = replace(figure, run=this_run(), nightly=self.nightly)
+        known = self.figures.setdefault(part, {})
+        before = known.get(of)
         if before is None:
-            self.figures[part] = figure
+            known[of] = figure
             return
         notes: Sequence[str] = [note for note in dict.fromkeys((before.note, figure.note)) if note]
-        self.figures[part] = Figure(
+        known[of] = Figure(
             tried=before.tried + figure.tried,
             unit=before.unit,
             seconds=round(before.seconds + figure.seconds, 1),
             note="; ".join(notes),
             run=figure.run,
+            nightly=self.nightly,
         )

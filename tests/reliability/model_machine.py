@@ -280,6 +280,9 @@ class Judged(RuleBasedStateMachine, Generic[M]):
         self.tally.evidence += len(stayed)
         needed = evidence(rows, went | stayed, world=WORLD)
         idle = [row for row in rows if (row.run, row.step) in stayed and row not in needed]
+        if idle and self.tally.counts_care:
+            self.tally.careful += 1
+            return
         assert not idle, f"{wish}: kept as evidence, of which nothing is judged: {idle}, of {rows}"
 
     def to_go(self, wish: Wish, named: Save | None, rows: list[Kept], world: list[Kept]) -> frozenset[Save]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,22 +21,23 @@ def test_every_part_of_the_programme_is_in_it() -> None:
 def test_parts_that_run_alone_leave_the_others_as_they_were(tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
     kill = Figure(tried=10, unit="kills", seconds=1.0)
-    store({"kill": kill}, path)
+    store({"kill": {"prune": kill}}, path)
     errno = Figure(tried=0, unit="errors", seconds=0.0, note="no strace here")
-    store({"errno": errno}, path)
-    assert load(path) == {"kill": kill, "errno": errno}
+    store({"errno": {"": errno}, "kill": {"ledger": replace(kill, nightly=False)}}, path)
+    assert load(path) == {"kill": {"prune": kill, "ledger": replace(kill, nightly=False)}, "errno": {"": errno}}
     readme = tmp_path / "README.md"
     readme.write_text("a\n<!-- reliability:begin -->\nold\n<!-- reliability:end -->\nb\n")
     into_readme(load(path), readme)
     assert readme.read_text() == f"a\n<!-- reliability:begin -->\n{table(load(path))}<!-- reliability:end -->\nb\n"
     assert "| not run | – | no strace here |" in in_readme(readme)
+    assert "| 20 kills | 2 s | only a commit's part of ledger |" in in_readme(readme)
 
 
 def test_tests_of_one_part_are_added_up() -> None:
     programme = Programme(nightly=False)
     for number in (1, 2):
         programme.report("fuzz", Figure(tried=number, unit="inputs", seconds=1.0, note="9 parsers"))
-    both = Figure(tried=3, unit="inputs", seconds=2.0, note="9 parsers", run=this_run())
-    assert programme.figures["fuzz"] == both
+    both = Figure(tried=3, unit="inputs", seconds=2.0, note="9 parsers", run=this_run(), nightly=False)
+    assert programme.figures["fuzz"] == {"": both}
     with pytest.raises(AssertionError):
         programme.report("nothing", Figure(tried=1, unit="", seconds=0.0))

@@ -107,7 +107,9 @@ def test_a_full_disk_leaves_the_old_state_or_the_new_one(writer: Writer, program
     assert disk.shortages > by_pages
     note = "from no room at all, a page or an inode more each time, until it is enough"
     seconds = time.monotonic() - start
-    programme.report("full-disk", Figure(tried=disk.shortages, unit="shortages", seconds=seconds, note=note))
+    programme.report(
+        "full-disk", Figure(tried=disk.shortages, unit="shortages", seconds=seconds, note=note), writer.name
+    )
 
 
 def test_what_half_a_file_would_be_is_caught(tmp_path: Path) -> None:

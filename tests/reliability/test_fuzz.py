@@ -19,7 +19,7 @@ from tests.reliability import fuzzing
 from tests.reliability.figures import Figure, Programme
 from tests.reliability.fuzz_targets import TARGETS, TOKENS, planted
 
-SECONDS = 60
+SECONDS = int(os.environ.get("CKPTTOOL_FUZZ_SECONDS", "60"))
 """Of guided fuzzing a target, in the nightly run."""
 
 AT_ONCE = 2

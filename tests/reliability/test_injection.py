@@ -70,7 +70,7 @@ def test_whatever_happens_at_whichever_call_every_file_is_the_old_one_or_the_new
     hits, wrong = tried(bench, chosen)
     assert not wrong, f"{len(wrong)} of {len(chosen)}:\n" + "\n".join(wrong[:20])
     assert hits >= (1 - MOST_MISSES) * len(chosen), f"only {hits} of {len(chosen)} came to pass"
-    programme.report(part, Figure(tried=hits, unit=unit, seconds=time.monotonic() - start, note=note))
+    programme.report(part, Figure(tried=hits, unit=unit, seconds=time.monotonic() - start, note=note), writer.name)
 
 
 @pytest.mark.usefixtures("traceable")

@@ -113,7 +113,7 @@ def test_after_a_power_cut_every_file_is_the_old_one_or_the_new_one(
     assert not wrong, "\n".join(wrong[:20])
     note = "each mounted again: every file the old one or the new one, and the new one wherever a writer had said so"
     tried, seconds = len(CUTS) * (len(chosen) + 1), time.monotonic() - start
-    programme.report("power-cut", Figure(tried=tried, unit="images", seconds=seconds, note=note))
+    programme.report("power-cut", Figure(tried=tried, unit="images", seconds=seconds, note=note), writer.name)
 
 
 @pytest.mark.usefixtures("cuttable")

@@ -86,7 +86,9 @@ def test_an_error_is_no_damage_and_what_was_not_read_is_not_good(
     note = f"{', '.join(ERRORS[:-1])} and {ERRORS[-1]}: `scan`, `verify`, `resolve` and `preflight` of a healthy tree"
     hits = sum(bool(one.met) for one in runs)
     assert hits > 0.9 * len(runs)
-    programme.report("reader-errno", Figure(tried=hits, unit="errors", seconds=time.monotonic() - start, note=note))
+    programme.report(
+        "reader-errno", Figure(tried=hits, unit="errors", seconds=time.monotonic() - start, note=note), reader
+    )
 
 
 def judged(undisturbed: Run, run: Run, place: Path) -> Iterator[str]:
