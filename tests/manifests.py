@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from ckpttool.domain.checkpoint import LayoutName
+from ckpttool.domain.checkpoint import Checkpoint, LayoutName, Topology
 from ckpttool.domain.manifest import CHUNK_BYTES, Manifest, ShardSeal
 from ckpttool.domain.shard import FormatName, Scalars
 from ckpttool.domain.units import ByteCount
@@ -26,6 +26,22 @@ NAMES = (
 def digest(number: int) -> str:
     """Some digest."""
     return f"{number:032x}"
+
+
+def sealed_checkpoint(name: str, prefix: str, fmt: FormatName) -> Checkpoint:
+    """As much of a checkpoint as the place of its manifest depends on."""
+    return Checkpoint(
+        name=name,
+        prefix=prefix,
+        run=0,
+        position=None,
+        scalars=Scalars(),
+        step=None,
+        step_source="unknown",
+        shards=(),
+        topology=Topology(),
+        format=fmt,
+    )
 
 
 def seal(

@@ -88,7 +88,7 @@ def _assert_writable(inventory: Inventory, question: HealthQuestion) -> None:
 def _assert_read_to_its_end(log: TrainingLog) -> None:
     """A later attempt at the same step, which the log would show further on, may have been worse."""
     for each in log.problems:
-        if each.line == 0:
+        if each.ends_the_log:
             raise IncompleteError(f"{each.source}: {each.reason}; nothing was recorded from the part that was read")
 
 

@@ -107,7 +107,7 @@ def reading_of(log: TrainingLog) -> LogReading:
         notes=log.notes,
         problems=log.problems,
         problem_count=log.problem_count,
-        unreadable=sum(problem.line == 0 for problem in log.problems),
+        unreadable=sum(problem.ends_the_log for problem in log.problems),
     )
 
 
@@ -167,7 +167,7 @@ class LogPass:
     def keep_problem(self, problem: LogProblem) -> None:
         """Count what could not be read."""
         self._count += 1
-        self._unreadable += problem.line == 0
+        self._unreadable += problem.ends_the_log
         if len(self._problems) < _KEPT_PROBLEMS:
             self._problems.append(problem)
 

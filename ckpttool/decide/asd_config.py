@@ -27,6 +27,10 @@ _COUNTS = {
 _KEYS = (*_FLAGS, *_COUNTS)
 _PAIR = 2  # a key and a value
 _SHORT_WINDOW_STRIKES = 2
+_SHOWN_ITEMS = 100
+"""There are nine settings; who wrote more than this many others needs no more examples."""
+_MOST_DIGITS = 4300
+"""Python, which both parsers are written in, turns no longer text into a number."""
 
 
 def defaults(dialect: AsdDialect) -> AsdConfig:
@@ -63,12 +67,6 @@ def emit_asd_config(config: AsdConfig, dialect: AsdDialect) -> str:
         if name != "enable" and value != getattr(base, name):
             items.append(f"{name}:{str(value).lower()}")
     return ",".join(items)
-
-
-_SHOWN_ITEMS = 100
-"""There are nine settings; who wrote more than this many others needs no more examples."""
-_MOST_DIGITS = 4300
-"""Python, which both parsers are written in, turns no longer text into a number."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -64,6 +64,11 @@ class LogProblem:
     text: str
     """The start of the line, control characters escaped."""
 
+    @property
+    def ends_the_log(self) -> bool:
+        """Whether it is no line: the log could not be read at all, or not to its end."""
+        return self.line == 0
+
 
 class NoteKind(str, Enum):
     """What a log tells besides numbers."""

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
 from functools import partial
-from pathlib import Path
 from stat import S_ISREG
 from typing import NamedTuple, Protocol
 
@@ -244,7 +243,7 @@ _LOST = {errno.ENOENT: "a link that leads nowhere", errno.ELOOP: "a link that le
 
 def _in_plain_words(error: OSError, full: str) -> OSError:
     """Tell a link that leads nowhere from a file that is gone."""
-    if error.errno in _LOST and Path(full).is_symlink():
+    if error.errno in _LOST and os.path.islink(full):
         return LostLinkError(error.errno, _LOST[error.errno], full)
     return error
 

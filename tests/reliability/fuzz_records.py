@@ -11,11 +11,11 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import Any, NoReturn
 
-from ckpttool.domain.checkpoint import Checkpoint, LayoutName, Topology
+from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.domain.finding import Severity
 from ckpttool.domain.health import Health
 from ckpttool.domain.own_hash import closed, is_whole
-from ckpttool.domain.shard import FileStamp, FormatName, Scalars
+from ckpttool.domain.shard import FileStamp, FormatName
 from ckpttool.errors import IncompleteError, UsageError
 from ckpttool.read.parse import MAX_DEPTH, ParseError, parse_json
 from ckpttool.read.records.health_json import read_health
@@ -30,6 +30,7 @@ from ckpttool.render.health_file import updated_health_json
 from ckpttool.render.journal import journal_bytes
 from ckpttool.render.manifest import manifest_bytes
 from ckpttool.verify import ledger
+from tests.manifests import sealed_checkpoint
 from tests.writers import MemorySource
 
 LONGEST_MESSAGE = 2000
@@ -334,18 +335,8 @@ def _place(document: bytes) -> str:
     own = record if isinstance(record, dict) else {}
     layouts = {layout.value: layout for layout in LayoutName}
     layout = own.get("layout")
-    checkpoint = Checkpoint(
-        name=str(own.get("checkpoint", "")).replace("/", "_"),
-        prefix=str(own.get("prefix", "")).replace("/", "_"),
-        run=0,
-        position=None,
-        scalars=Scalars(),
-        step=None,
-        step_source="unknown",
-        shards=(),
-        topology=Topology(),
-        format=FormatName.MINDSPORE_CKPT,
-    )
+    name, prefix = (str(own.get(key, "")).replace("/", "_") for key in ("checkpoint", "prefix"))
+    checkpoint = sealed_checkpoint(name, prefix, FormatName.MINDSPORE_CKPT)
     known = layouts.get(layout) if isinstance(layout, str) else None
     try:
         return manifest_path(known or LayoutName.MINDFORMERS_RANK, checkpoint)

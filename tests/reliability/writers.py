@@ -209,6 +209,8 @@ def _ledger(path: str, content: bytes) -> object:
     return "whole"
 
 
+_PRUNE = ("prune", "output", "--keep-last", "1", "--apply", "--level", "structure")
+
 WRITERS = (
     Writer(
         name="health file",
@@ -226,14 +228,14 @@ WRITERS = (
     Writer(
         name="prune",
         make=_prunable,
-        argv=("prune", "output", "--keep-last", "1", "--apply", "--level", "structure"),
+        argv=_PRUNE,
         between=_pruning,
         less=_pruned_less,
     ),
     Writer(
         name="prune of iterations",
         make=_prunable_iterations,
-        argv=("prune", "output", "--keep-last", "1", "--apply", "--level", "structure"),
+        argv=_PRUNE,
         between=_pruning,
         less=_pruned_less,
     ),

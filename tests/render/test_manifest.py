@@ -10,29 +10,16 @@ from tempfile import TemporaryDirectory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.domain.checkpoint import Checkpoint, Topology
 from ckpttool.domain.manifest import Manifest
-from ckpttool.domain.shard import FormatName, Scalars
+from ckpttool.domain.shard import FormatName
 from ckpttool.read.records.manifest import manifest_path, read_manifest
 from ckpttool.read.storage import LocalStorage
 from ckpttool.render.manifest import manifest_bytes
-from tests.manifests import any_manifest, manifest, seal
+from tests.manifests import any_manifest, manifest, seal, sealed_checkpoint
 
 
 def place_of(one: Manifest) -> str:
-    checkpoint = Checkpoint(
-        name=one.checkpoint,
-        prefix=one.prefix,
-        run=0,
-        position=None,
-        scalars=Scalars(),
-        step=None,
-        step_source="unknown",
-        shards=(),
-        topology=Topology(),
-        format=FormatName.SAFETENSORS,
-    )
-    return manifest_path(one.layout, checkpoint)
+    return manifest_path(one.layout, sealed_checkpoint(one.checkpoint, one.prefix, FormatName.SAFETENSORS))
 
 
 @given(any_manifest())

@@ -24,9 +24,10 @@ TRACKER = "latest_checkpointed_iteration.txt"
 TRACKER_LIMIT = 64
 COMMON_LIMIT = 64 * 1024
 METADATA_LIMIT = 1 << 30
+"""Bytes. A real one has about 9 KB for 4 ranks and 12 tensors, so some hundred MB for the largest models."""
 _SMALL_METADATA = 256 << 10
 _LARGE_METADATA = threading.Lock()
-"""Bytes. A real one has about 9 KB for 4 ranks and 12 tensors, so some hundred MB for the largest models."""
+"""Held while one that is not small is in memory: many iterations are read at the same time."""
 
 _ITERATION = r"iteration_[0-9]{8,18}"
 _SHARD = r"(?s:(?P<prefix>.+)-)?(?P<role>model|opt)-(?P<rank>[0-9]{7})-(?P<world>[0-9]{7})\.safetensors"

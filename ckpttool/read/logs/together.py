@@ -42,7 +42,7 @@ def put_together(logs: Iterable[tuple[str, Iterable[LogItem]]]) -> TrainingLog:
                 notes.append(item)
             else:
                 count += 1
-                if count <= _KEPT_PROBLEMS or (item.line == 0 and all(each.line for each in problems)):
+                if count <= _KEPT_PROBLEMS or (item.ends_the_log and not any(each.ends_the_log for each in problems)):
                     problems.append(item)
         notes += _merge(steps, own, name)
     ordered = tuple(steps[step] for step in sorted(steps))
