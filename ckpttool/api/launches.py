@@ -12,6 +12,7 @@ from ckpttool.domain.launch import Launch
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.question import DataQuestion, LaunchOrder, ResumeQuestion, TreeQuestion
 from ckpttool.errors import UsageError
+from ckpttool.read.records.safe_yaml import read_bytes
 from ckpttool.read.storage import LocalStorage
 from ckpttool.render.launch import TARGETS, LaunchJob
 from ckpttool.write import replace as write
@@ -85,9 +86,6 @@ def _devices_differ(question: TreeQuestion, plan: ResumePlan, job: LaunchJob) ->
 
 def _text(path: str) -> str:
     try:
-        with open(path, encoding="utf-8", newline="") as file:
-            return file.read()
-    except UnicodeError as error:
+        return read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
         raise UsageError(f"cannot read the config {path!r}: {error}") from None
-    except OSError as error:
-        raise UsageError(f"cannot read the config {path!r}: {error.strerror or error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from ckpttool import api
 from ckpttool.domain.finding import Code
 from ckpttool.domain.launch import Launch
-from ckpttool.errors import UsageError
+from ckpttool.errors import CkptToolError, UnsafeError, UsageError
 from tests.conftest import FIXTURES
 
 CONFIG = FIXTURES / "configs" / "pretrain_sink2.yaml"
@@ -21,8 +22,8 @@ def run(tmp_path: Path) -> Path:
     return Path(shutil.copytree(FIXTURES / "sink2_ckpt" / "output", tmp_path / "output"))
 
 
-def launched(run: Path, **settings: object) -> Launch | api.Answer:
-    order = api.LaunchOrder(base=str(CONFIG), output=str(run / "new.yaml"), **settings)  # type: ignore[arg-type]  # as the test gives them
+def launched(run: Path, *, base: Path = CONFIG, **settings: object) -> Launch | api.Answer:
+    order = api.LaunchOrder(base=str(base), output=str(run / "new.yaml"), **settings)  # type: ignore[arg-type]  # as the test gives them
     question = api.TreeQuestion(path=str(run), config=api.read_config(str(CONFIG)))
     return api.launch(question, api.ResumeQuestion(), api.DataQuestion(), order)
 
@@ -44,9 +45,9 @@ def test_another_number_of_devices_than_ranks_is_said_and_stops_a_strict_launch(
     run: Path, nodes: int, devices: int
 ) -> None:
     machines = {"nodes": nodes, "devices_per_node": devices, "master_addr": "host"}
-    assert not isinstance(launched(run, strict=True, **machines), Launch)
+    assert not isinstance(launched(run, strict=True, **machines), Launch)  # type: ignore[arg-type]  # none is the base
     assert not (run / "new.yaml").exists()
-    launch = launched(run, **machines)
+    launch = launched(run, **machines)  # type: ignore[arg-type]  # as above
     assert isinstance(launch, Launch)
     said = [one.message for one in launch.plan.findings if one.code is Code.CONFIG_DISAGREES]
     assert any(f"{nodes * devices} will be started" in message for message in said)
@@ -60,3 +61,24 @@ def test_a_strict_launch_does_not_fall_back(run: Path) -> None:
     fallen_back = launched(run)
     assert isinstance(fallen_back, Launch)
     assert [one.checkpoint.name for one in fallen_back.plan.point.rejected] == ["_1-30_2"]
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "reason"),
+    [
+        (b"#" * (1 << 20) + b"\n", UnsafeError, "more than 1048576 bytes"),
+        (b"# \xff\n" + CONFIG.read_bytes(), UsageError, "'utf-8' codec"),
+        (None, UsageError, "not a regular file"),
+    ],
+)
+def test_a_library_that_gives_another_base_than_it_read_gets_a_clear_error(
+    run: Path, content: bytes | None, error: type[CkptToolError], reason: str
+) -> None:
+    base = run / "base.yaml"
+    if content is None:
+        os.mkfifo(base)  # nobody will ever write into it
+    else:
+        base.write_bytes(content)
+    with pytest.raises(error, match=reason):
+        launched(run, base=base)
+    assert not (run / "new.yaml").exists()

@@ -67,8 +67,7 @@ def parse_document(content: bytes, *, what: str) -> Document:
     """
     import yaml
 
-    if len(content) > MAX_BYTES:
-        raise UnsafeError(f"{what!r} has {len(content)} bytes; a config has at most {MAX_BYTES}")
+    _refuse_long(content, what)
     try:
         loader = _loader_class()(content.decode("utf-8"))
         try:
@@ -90,16 +89,24 @@ def parse_document(content: bytes, *, what: str) -> Document:
 
 
 def read_bytes(path: str) -> bytes:
-    """Return the content of a config file, no more than one byte over the limit of what is read at all.
+    """Return the content of a config file.
 
     Raises:
         ConfigError: It cannot be opened, or is no regular file.
+        UnsafeError: It is larger than a config can be; no more than the limit was read.
     """
     try:
         with open(path, "rb", opener=_open_regular) as file:
-            return file.read(MAX_BYTES + 1)
+            content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"cannot read the config {path!r}: {error.strerror or error}") from error
+    _refuse_long(content, path)
+    return content
+
+
+def _refuse_long(content: bytes, what: str) -> None:
+    if len(content) > MAX_BYTES:
+        raise UnsafeError(f"{what!r} has more than {MAX_BYTES} bytes; no config is that long")
 
 
 def _open_regular(path: str, flags: int) -> int:
