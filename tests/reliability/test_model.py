@@ -259,22 +259,27 @@ class NewerTraining(Judged[Newer]):
 
 STEPS = 25
 
-MACHINES: dict[str, tuple[Callable[[Tally, Path], RuleBasedStateMachine], int]] = {
-    "`rank_N/`": (LegacyTraining, 30),
-    "`iteration_*/`": (NewerTraining, 12),
+MACHINES: dict[str, tuple[Callable[[Tally, Path], RuleBasedStateMachine], int, float]] = {
+    "`rank_N/`": (LegacyTraining, 30, 0.2),
+    "`iteration_*/`": (NewerTraining, 12, 0.3),
 }
-"""Each with the programmes that a commit tries; a nightly run tries ten times as many."""
+"""Each with the programmes that a commit tries, and how many of its resolves may have several right answers.
 
-LENIENCIES: list[tuple[Callable[[Tally], int], Callable[[Tally], int], float]] = [
-    (lambda tally: tally.several, lambda tally: tally.resolves, 0.2),
-    (lambda tally: tally.or_none, lambda tally: tally.resolves, 0.15),
-    (lambda tally: tally.loose, lambda tally: tally.resolves, 0.06),
-    (lambda tally: tally.prunes - tally.exact, lambda tally: tally.prunes, 0.3),
-    (lambda tally: tally.evidence, lambda tally: tally.prunes, 0.1),
-    (lambda tally: tally.careful, lambda tally: tally.resolves, 0.01),
-    (lambda tally: tally.kills - tally.killed, lambda tally: tally.kills, 0.3),
-]
-"""What the judge lets pass, of how many, and the most that a night may; a commit tries too few, and may twice that."""
+A nightly run tries ten times as many. A folder of the newer layout holds twice the files, so more of them are strange.
+"""
+
+
+def leniencies(tally: Tally, *, ambiguous: float) -> list[tuple[int, int, float]]:
+    """Return what the judge let pass, of how many, and the most that a night may; a commit tries too few for that."""
+    return [
+        (tally.several, tally.resolves, ambiguous),
+        (tally.loose, tally.resolves, 0.06),
+        (tally.prunes - tally.exact, tally.prunes, 0.3),
+        (tally.evidence, tally.prunes, 0.1),
+        (tally.careful, tally.resolves, 0.01),
+        (tally.kills - tally.killed, tally.kills, 0.3),
+    ]
+
 
 FEW = 5
 
@@ -293,7 +298,7 @@ def run(machine: Callable[[], RuleBasedStateMachine], how: settings) -> None:
 def test_after_every_step_the_right_one_is_chosen_and_no_prune_takes_what_is_needed(
     layout: str, programme: Programme, tmp_path: Path
 ) -> None:
-    machine, examples = MACHINES[layout]
+    machine, examples, ambiguous = MACHINES[layout]
     tally, began = Tally(counts_care=programme.nightly), time.monotonic()
     if programme.nightly:
         # CI tries the same with every commit; one night shall not be as the other.
@@ -302,9 +307,9 @@ def test_after_every_step_the_right_one_is_chosen_and_no_prune_takes_what_is_nee
         how = settings(PLAIN, max_examples=examples)
     run(lambda: machine(tally, tmp_path), how)
     assert tally.pruned > examples // 20, f"hardly anything was pruned: {tally}"
-    for part, whole, most in LENIENCIES:
+    for part, whole, most in leniencies(tally, ambiguous=ambiguous):
         share = most if programme.nightly else 2 * most
-        assert part(tally) <= share * whole(tally) + FEW, f"too much was accepted: {tally}"
+        assert part <= share * whole + FEW, f"too much was accepted: {tally}"
     note = (
         f"{layout}: {tally.programmes:,} programmes, {tally.resolves:,} resolves compared "
         f"({_share(tally.several, tally.resolves)} have several right answers, {_share(tally.or_none, tally.resolves)} "
