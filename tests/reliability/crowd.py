@@ -10,7 +10,6 @@ import gc
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.reliability.warm import ROOT, warm_up
+from tests.reliability.fork_server import ForkServer, answer, import_everything, redirect
 
 HANG_SECONDS = 600.0
 """Far beyond any patience that a command has for a lock, and beyond what a disk that others use stalls."""
@@ -56,39 +55,23 @@ class End:
         return self.code == -signal.SIGKILL and self.job.kill_after is not None
 
 
-class Crowd:
+class Crowd(ForkServer):
     """The server, and how to ask it. One question at a time."""
 
     def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
         """Start it; what the commands print goes through files in `folder`."""
         folder.mkdir(parents=True)
         self._folder = folder
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.reliability.crowd"],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **env},
-        )
-
-    def close(self) -> None:
-        """Let the server end."""
-        self._process.communicate(timeout=60)
+        super().__init__(("-m", "tests.reliability.crowd"), env)
 
     def run(self, jobs: Sequence[Job], *, unlocked: bool = False) -> list[End]:
         """Let all of them go at once, and wait for the last. `unlocked` takes our locks away, on a slow disk."""
-        pipe_in, pipe_out = self._process.stdin, self._process.stdout
-        assert pipe_in is not None
-        assert pipe_out is not None
         wanted = [job._asdict() for job in jobs]
-        pipe_in.write(json.dumps({"jobs": wanted, "folder": str(self._folder), "unlocked": unlocked}) + "\n")
-        pipe_in.flush()
-        answer = pipe_out.readline()
-        assert answer, "the server of the crowd has died"
+        request = {"jobs": wanted, "folder": str(self._folder), "unlocked": unlocked}
+        ends = json.loads(self.ask(json.dumps(request)))
         return [
             End(job, code, seconds, self._printed(number, "stdout"), self._printed(number, "stderr"))
-            for number, (job, (code, seconds)) in enumerate(zip(jobs, json.loads(answer), strict=True))
+            for number, (job, (code, seconds)) in enumerate(zip(jobs, ends, strict=True))
         ]
 
     def _printed(self, number: int, stream: str) -> str:
@@ -97,11 +80,10 @@ class Crowd:
 
 def serve() -> None:
     """Answer until the input ends."""
-    warm_up()
+    import_everything()
     gc.freeze()
     for line in sys.stdin:
-        sys.stdout.write(json.dumps(_serve_one(json.loads(line))) + "\n")
-        sys.stdout.flush()
+        answer(json.dumps(_serve_one(json.loads(line))))
 
 
 def _serve_one(request: Mapping[str, Any]) -> list[tuple[int, float]]:
@@ -144,9 +126,7 @@ def _ends(kills: dict[int, float | None], started: float) -> dict[int, tuple[int
 
 def _become(job: Mapping[str, Any], out: str, gate: int, *, unlocked: bool) -> None:
     """Turn a fork into a command; never returns."""
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    for fd, stream in ((1, "stdout"), (2, "stderr")):
-        os.dup2(os.open(f"{out}.{stream}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), fd)
+    redirect(os.devnull, f"{out}.stdout", f"{out}.stderr")
     sys.argv = ["ckpttool", *job["argv"]]
     from ckpttool.__main__ import main
 

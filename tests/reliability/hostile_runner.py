@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-import pkgutil
 import resource
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn, cast
 
-import ckpttool
+from tests.reliability.fork_server import ForkServer, answer, import_everything, redirect
 
-ROOT = Path(__file__).parent.parent.parent
 HUNG_CPU_SECONDS = 40
 """Of its own time until a case counts as hung; some ten times what the slowest one takes."""
 HUNG_SECONDS = 900
@@ -98,27 +93,12 @@ class Order:
     stderr: str
 
 
-class Runner:
-    """A server of processes: `with Runner(folder) as runner: runner.run([...], folder=…)`."""
+class Runner(ForkServer):
+    """The server, and how to ask it. It runs one process at a time."""
 
     def __init__(self, scratch: Path, program: Sequence[str] = ("-m", "tests.reliability.hostile_runner")) -> None:
+        super().__init__(program)
         self._scratch = scratch
-        self._program = program
-
-    def __enter__(self) -> Runner:  # noqa: PYI034  `Self` is newer than Python 3.10
-        self._server = subprocess.Popen(
-            [sys.executable, *self._program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        self._server.stdin.close()
-        self._server.wait(timeout=HUNG_SECONDS)
-        self._server.stdout.close()
 
     def run(
         self,
@@ -129,8 +109,6 @@ class Runner:
         stdin: Path | str = os.devnull,
     ) -> Done:
         """Run `ckpttool ARGUMENTS…` in a folder."""
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
         out, err = self._scratch / "stdout", self._scratch / "stderr"
         order = Order(
             arguments=list(arguments),
@@ -140,31 +118,26 @@ class Runner:
             stdout=str(out),
             stderr=str(err),
         )
-        self._server.stdin.write(json.dumps(asdict(order)) + "\n")
-        self._server.stdin.flush()
-        answer = json.loads(self._server.stdout.readline())
-        return Done(stdout=out.read_bytes(), stderr=err.read_bytes(), **answer)
+        ended = json.loads(self.ask(json.dumps(asdict(order))))
+        return Done(stdout=out.read_bytes(), stderr=err.read_bytes(), **ended)
 
 
 def serve() -> None:
     """Do what comes in, one order a line, until nothing more comes."""
     sys.dont_write_bytecode = True
-    for module in pkgutil.walk_packages(ckpttool.__path__, "ckpttool."):
-        if not module.name.endswith("__main__"):
-            import_module(module.name)
+    import_everything()
     for line in sys.stdin:
         order = Order(**json.loads(line))
         child = os.fork()
         if not child:
             _become(order)
         _, status, used = os.wait4(child, 0)
-        answer = {
+        ended = {
             "code": os.waitstatus_to_exitcode(status),
             "peak_mebibytes": used.ru_maxrss / 1024,
             "cpu_seconds": used.ru_utime + used.ru_stime,
         }
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+        answer(json.dumps(ended))
 
 
 def _become(order: Order) -> NoReturn:
@@ -172,14 +145,7 @@ def _become(order: Order) -> NoReturn:
     try:
         os.chdir(order.folder)
         os.environ.update(order.environment)
-        wanted = (
-            (order.stdin, os.O_RDONLY),
-            *((path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) for path in (order.stdout, order.stderr)),
-        )
-        for number, (path, flags) in enumerate(wanted):
-            opened = os.open(path, flags, 0o600)
-            os.dup2(opened, number)
-            os.close(opened)
+        redirect(order.stdin, order.stdout, order.stderr)
         resource.setrlimit(resource.RLIMIT_AS, (MOST_ADDRESSES, MOST_ADDRESSES))
         resource.setrlimit(resource.RLIMIT_CPU, (HUNG_CPU_SECONDS, HUNG_CPU_SECONDS + 5))
         signal.alarm(HUNG_SECONDS)  # not handled, so it ends even a call that waits for ever

@@ -7,6 +7,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -35,7 +36,7 @@ MAY_CHANGE = ("output", "new.yaml", "cache")
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    with Runner(tmp_path_factory.mktemp("said")) as runner:
+    with closing(Runner(tmp_path_factory.mktemp("said"))) as runner:
         yield runner
 
 
@@ -317,7 +318,7 @@ def test_the_runner_measures_and_stops_what_starts_something_or_writes_elsewhere
         "m.main = main\n"
         "hostile_runner.serve()\n"
     )
-    with Runner(tmp_path, program=("-c", greedy)) as runner:
+    with closing(Runner(tmp_path, program=("-c", greedy))) as runner:
         done = runner.run(["eat"], folder=here)
         assert done.peak_mebibytes > 300
         assert done.cpu_seconds >= 0.3

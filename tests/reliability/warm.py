@@ -15,16 +15,16 @@ import os
 import select
 import signal
 import stat
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.reliability.fork_server import ForkServer, answer, import_everything, redirect
+
 WAITING = "/ckpttool-waits-here"
 """Asked for again and again before: a trace that shows it has hold of the process."""
 _PATIENCE = 0.002
@@ -69,40 +69,11 @@ class Fork:
         return self._out.with_suffix(".stderr").read_text(errors="replace")
 
 
-class Warm:
-    """The server, and how to ask it. It makes one fork at a time."""
+class Warm(ForkServer):
+    """The server, and how to ask it. It makes one fork at a time; one that still waits ends with it."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.reliability.warm"],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONHASHSEED": "0", "COLUMNS": "100", "NO_COLOR": "1"},
-        )
-
-    def close(self) -> None:
-        """End the server; a fork that still waits ends with it."""
-        self._process.stdin.close()  # type: ignore[union-attr]  # a pipe, as asked for
-        try:
-            self._process.wait(timeout=60)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()  # type: ignore[union-attr]  # as above
-
-    def ask(self, line: str) -> str:
-        """Send one line and return the answer's."""
-        pipe_in: IO[str] | None = self._process.stdin
-        pipe_out: IO[str] | None = self._process.stdout
-        assert pipe_in is not None
-        assert pipe_out is not None
-        pipe_in.write(f"{line}\n")
-        pipe_in.flush()
-        answer = pipe_out.readline()
-        assert answer, "the server of forks has died"
-        return answer.strip()
+        super().__init__(("-m", "tests.reliability.warm"), {"PYTHONHASHSEED": "0", "COLUMNS": "100", "NO_COLOR": "1"})
 
     def fork(self, argv: Sequence[str], *, cwd: Path, out: Path, env: Mapping[str, str] | None = None) -> Fork:
         """Make a process that will run `ckpttool ARGV` in a folder, its output in `<out>.stdout` and `<out>.stderr`."""
@@ -112,7 +83,7 @@ class Warm:
 
 def serve() -> None:
     """Answer until the input ends."""
-    warm_up()
+    import_everything()
     for line in sys.stdin:
         _serve_one(json.loads(line))
 
@@ -128,20 +99,15 @@ def _serve_one(request: dict[str, object]) -> None:
     os.close(ready_in)
     os.read(ready_out, 1)  # from here on it makes no call until it is let go
     os.close(ready_out)
-    _answer(pid)
+    answer(pid)
     for order in sys.stdin:
         if order.strip() == "go":
             os.write(gate_in, b"x")
-            _answer("going")
+            answer("going")
         else:
-            _answer(os.waitpid(pid, 0)[1])
+            answer(os.waitpid(pid, 0)[1])
             break
     os.close(gate_in)
-
-
-def _answer(what: object) -> None:
-    sys.stdout.write(f"{what}\n")
-    sys.stdout.flush()
 
 
 def _become(request: dict[str, object], gate: int, ready: int) -> None:
@@ -149,9 +115,7 @@ def _become(request: dict[str, object], gate: int, ready: int) -> None:
     out = str(request["out"])
     os.chdir(str(request["cwd"]))
     os.environ.update(request["env"])  # type: ignore[call-overload]  # text to text: our own request
-    os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-    for fd, name in ((1, "stdout"), (2, "stderr")):
-        os.dup2(os.open(f"{out}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), fd)
+    redirect(os.devnull, f"{out}.stdout", f"{out}.stderr")
     for fd in set(range(3, 64)) - {gate, ready}:
         with suppress(OSError):
             os.close(fd)
@@ -193,24 +157,6 @@ def _write_over(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -
     for part in (content[:half], content[half:]):
         os.write(fd, part)
     os.close(fd)
-
-
-def warm_up() -> None:
-    """Import every module of ckpttool and what the commands import late, so that a fork only does its work."""
-    import pkgutil
-
-    import filelock
-    import rich.table
-    import safetensors
-    import xxhash
-    import yaml
-
-    import ckpttool
-
-    assert all((filelock, rich.table, safetensors, xxhash, yaml))
-    for module in pkgutil.walk_packages(ckpttool.__path__, "ckpttool."):
-        if not module.name.endswith("__main__"):
-            import_module(module.name)
 
 
 if __name__ == "__main__":
