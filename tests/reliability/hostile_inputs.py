@@ -31,7 +31,7 @@ _TREE = (
 _LOG = (
     "replay train.log --policy features",
     "replay train.log --policy zscore --format json",
-    "replay train.log --policy zclip --around-spike last",
+    "replay train.log --policy zclip --around-spike last --every 10",
     "replay train.log --health-timeline output",
     "calibrate train.log --format json",
     "resolve output --health-timeline train.log",
@@ -81,15 +81,24 @@ _OF_UNIFIED = {
 """One checkpoint, whose map of names is in doubt: nothing to choose from, and no tree."""
 
 
+_WITH_A_LOG = frozenset({ExitCode.OK, ExitCode.INCOMPLETE, ExitCode.NOTHING_TO_RESUME})
+"""Everything may have been saved in a spike, or the log be none."""
+
+
 def sensible(situation: Situation, line: str) -> frozenset[int]:
-    """Return how a command may end that is tried besides."""
+    """Return how a command may end that is tried besides: as what is asked exactly, or as it may anywhere."""
     command = line.split(maxsplit=1)[0]
     if situation.kind == "config":  # as the commands do that are asked exactly; of health there is no log
         own = frozenset(one.exit for one in situation.asks)
         return own | {ExitCode.INCOMPLETE} if command == "health" else own
     if situation.kind == "unified" and command in _OF_UNIFIED:
         return _OF_UNIFIED[command]
-    return SENSIBLE[command]
+    if situation.kind == "log" and command == "resolve":
+        return _WITH_A_LOG
+    own = frozenset(one.exit for one in situation.asks if one.line.startswith(f"{command} "))
+    if "--around-spike" in line:  # where there is none to go around, the question is wrong
+        own |= {ExitCode.USAGE}
+    return own | SENSIBLE["verify" if "--from-weights" in line else command]
 
 
 CHANGING = ("seal ", "launch ", "--apply", "--write")

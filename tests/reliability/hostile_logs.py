@@ -145,8 +145,9 @@ def situations() -> Iterator[Situation]:
         make = _with("train.log", put)
         yield Situation(name=f"log: {name}", kind="log", make=make, asks=asks, heavy=name in HEAVY)
     # Of a folder the logs in it are meant; there are none.
-    asks = (ask("replay train.log", 2, "train.log"), ask("calibrate train.log", 2, "train.log"))
-    yield Situation(name="log: a folder", kind="log", make=_with("train.log", NO_FILES["a folder"]), asks=asks)
+    lines = ("replay train.log", "calibrate train.log", "resolve output --health-threshold 1 --log train.log")
+    asks = tuple(ask(line, 2, "train.log holds no") for line in lines)
+    yield Situation(name="log: a folder", kind="none", make=_with("train.log", NO_FILES["a folder"]), asks=asks)
     for name, (put, code) in TIMELINES.items():
         said = ask("resolve output --health-timeline train.log", code, "train.log")
         yield Situation(name=f"timeline: {name}", kind="none", make=_with("train.log", put), asks=(said,))

@@ -85,14 +85,17 @@ REFUSED = {
 def situations() -> Iterator[Situation]:
     """Every name with every form of answer, and every way out with every command that changes something."""
     for name, prefix in NAMES.items():
-        launches = ExitCode.DAMAGE if name == "no UTF-8" else ExitCode.OK  # no config can name such a file
+        launch, preflight = ExitCode.OK, ExitCode.OK
+        if name == "no UTF-8":  # no config can name such a file
+            launch, preflight = ExitCode.USAGE, ExitCode.DAMAGE
         asks = (
             ask("scan output", ExitCode.DAMAGE, "2 checkpoints"),
             ask("resolve output", 0, "Resume from 10_2"),
             ask("resolve output --format json", 0),
             ask("verify output --format json", ExitCode.DAMAGE),
+            ask("launch output --config config.yaml --output new.yaml", launch),
             *(
-                ask(f"preflight output --config config.yaml --format {form}", launches)
+                ask(f"preflight output --config config.yaml --format {form}", preflight)
                 for form in ("table", "json", "github", "junit", "sarif")
             ),
         )

@@ -105,14 +105,15 @@ OLDER = ask("resolve output", 0, "Resume from iteration_00000020")
 NEWEST_ITERATION = ask("resolve output", 0, "Resume from iteration_00000030")
 
 # Which exit each record's trouble has; where a kind of file differs from the rest it is named.
-STRANGE = {"a FIFO", "a link to itself", "a device", "a link to /dev/zero", "a socket", "a link to nothing"}
+STRANGE = {"a FIFO", "a device", "a link to /dev/zero", "a socket"}
 LARGE = {
     "JSON a million deep",
     "an integer of a million digits",
     "a sparse gigabyte",
     "a sparse terabyte",
     *HEAVY,
-    *(STRANGE - {"a link to nothing"}),
+    *STRANGE,
+    *LOST_LINKS,
     "a folder",
     "a link to the process's memory",
 }
@@ -121,10 +122,8 @@ LARGE = {
 
 def _asks_of(place: str, bomb: str) -> tuple[Ask, ...]:
     """Return what each command must say where this lies in that place."""
-    nowhere = bomb == "a link to nothing"
-    own = ExitCode.OK if nowhere else ExitCode.INCOMPLETE
     unsafe = ExitCode.DAMAGE if bomb == "a folder" else ExitCode.OK
-    if bomb in STRANGE - LOST_LINKS or bomb in PATHS:
+    if bomb in STRANGE or bomb in PATHS:
         unsafe = ExitCode.UNSAFE
     common = ExitCode.INCOMPLETE if bomb in LARGE else ExitCode.DAMAGE
     looked_into = {*HEAVY, "JSON a million deep", "an integer of a million digits"}
@@ -134,12 +133,19 @@ def _asks_of(place: str, bomb: str) -> tuple[Ask, ...]:
         "meta.json": (NEWEST, ask("scan output", unsafe), ask("verify output", unsafe, "15_2"), SIMULATED),
         "health_ckpts.json": (
             NEWEST,
-            ask("scan output", own),
+            ask("scan output", ExitCode.INCOMPLETE),
             ask("health output --threshold 1", ExitCode.INCOMPLETE),
             SIMULATED,
         ),
-        "llama2_7b-15_2.ckpt.manifest.json": (NEWEST, ask("verify output --level checksum", own, "15_2")),
-        "prune.json": (NEWEST, ask("prune output --keep-last 1", own), ask("repair-meta output", own)),
+        "llama2_7b-15_2.ckpt.manifest.json": (
+            NEWEST,
+            ask("verify output --level checksum", ExitCode.INCOMPLETE, "15_2"),
+        ),
+        "prune.json": (
+            NEWEST,
+            ask("prune output --keep-last 1", ExitCode.INCOMPLETE),
+            ask("repair-meta output", ExitCode.INCOMPLETE),
+        ),
         "common.json": (ask("scan output", common), ask("verify output", common), OLDER, SIMULATED),
         "metadata.json": (ask("scan output", metadata), ask("verify output", metadata), OLDER, SIMULATED),
         "latest_checkpointed_iteration.txt": (ask("scan output", tracker), NEWEST_ITERATION, SIMULATED),

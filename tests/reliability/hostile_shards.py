@@ -34,7 +34,6 @@ UNSAFE = {
     "bomb.pt",
     "folder-record.pt",
 }
-UNSUPPORTED = {"many-records.pt"}
 FILES_OF_A_KIND = {"a folder", "a link into /proc", "a link to the process's memory"}
 HEAVY = {
     "bomb.pt",
@@ -99,9 +98,7 @@ def _with(put: Maker, fmt: Literal["ckpt", "safetensors"]) -> Maker:
 
 
 def _of_corpus(name: str) -> ExitCode:
-    if name in UNSAFE or name.startswith("pickle"):
-        return ExitCode.UNSAFE
-    return ExitCode.INCOMPLETE if name in UNSUPPORTED else ExitCode.DAMAGE
+    return ExitCode.UNSAFE if name in UNSAFE or name.startswith("pickle") else ExitCode.DAMAGE
 
 
 def _of_no_file(name: str) -> ExitCode:
