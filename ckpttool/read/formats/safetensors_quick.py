@@ -23,9 +23,6 @@ from ckpttool.read.formats.safetensors_header import (
     size_in_bytes,
 )
 
-_MAX_CHARS = 4_000_000
-"""All fields of the header are strings at once; longer headers go the strict way, which takes them one by one."""
-
 _MAX_DIGITS = 19
 """Such a number is below 2^64 whatever its digits."""
 
@@ -51,8 +48,6 @@ def parse_quickly(text: str, *, data_begin: int) -> HeaderText | None:
     Returns:
         What it says, always without findings; None for a header in any other form, good or bad.
     """
-    if len(text) > _MAX_CHARS:
-        return None
     parts = _ENTRY.split(text)
     gaps = parts[0::_FIELDS]
     names, dtypes, dims, begins, ends = (parts[column::_FIELDS] for column in range(1, _FIELDS))
