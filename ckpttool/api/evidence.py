@@ -35,11 +35,12 @@ from ckpttool.domain.health_events import HealthReport, HealthTimeline, SavedChe
 from ckpttool.domain.metrics import LocalTime, LogNote, NoteKind, StepMetrics, TrainingLog, parse_local_time
 from ckpttool.domain.plan import NoResumePoint, ResumePoint
 from ckpttool.domain.units import Step
-from ckpttool.errors import UsageError
+from ckpttool.errors import CkptToolError, IncompleteError, UsageError
 from ckpttool.read.records.timeline_json import read_timeline
 
 if TYPE_CHECKING:
     from ckpttool.domain.asd import AsdEvent
+    from ckpttool.domain.log_answer import LogReading
     from ckpttool.domain.log_question import EvidenceQuestion
 
 Pick = Callable[[Inventory], ResumePoint | NoResumePoint]
@@ -220,6 +221,7 @@ def go_around(evidence: Evidence, pick: Pick) -> tuple[ResumePoint | NoResumePoi
 
     Raises:
         UsageError: The log shows neither a spike nor a stop.
+        IncompleteError: The same, of a log that could not be read to its end.
     """
     log, wish = evidence.log, evidence.question.spike
     if log is None or wish is None:
@@ -231,7 +233,7 @@ def go_around(evidence: Evidence, pick: Pick) -> tuple[ResumePoint | NoResumePoi
         return point, advise_after_stop(stop.step, _steps(point), count=stop.count or 1, clock=clock)
     spike = find_spike(evidence.line, wish.around)
     if spike is None:
-        raise UsageError(no_spike(len(log.metrics), evidence.question.spike_threshold))
+        raise no_spike(reading_of(log), evidence.question.spike_threshold)
     recipe = RewindRecipe()
     limit = Step(spike.onset - recipe.margin)
     why = f"{recipe.margin} steps before the spike of step {spike.onset}"
@@ -253,10 +255,14 @@ def last_stop(log: TrainingLog) -> LogNote | None:
     return stops[-1]
 
 
-def no_spike(steps: int, threshold: float | None) -> str:
-    """Say that there is no spike, and what else to try."""
+def no_spike(reading: LogReading, threshold: float | None) -> CkptToolError:
+    """Return the error that says that there is no spike, and what else to try; or that nobody can know."""
+    if reading.unreadable or not reading.steps:
+        unread = next((f"{each.source}: {each.reason}" for each in reading.problems if each.ends_the_log), None)
+        why = unread or f"{', '.join(reading.sources)}: no training step was found"
+        return IncompleteError(f"{why}; whether there was a spike is unknown")
     if threshold is not None:
-        return f"no step of the log has a global norm of {threshold:g} or more"
+        return UsageError(f"no step of the log has a global norm of {threshold:g} or more")
     needed = RobustZPolicy().warm_up
-    few = f"; a z-score needs more than {needed} steps, and it shows {steps}" if steps <= needed else ""
-    return f"the log shows no spike{few}; a threshold of the global norm tells what is one"
+    few = f"; a z-score needs more than {needed} steps, and it shows {reading.steps}" if reading.steps <= needed else ""
+    return UsageError(f"the log shows no spike{few}; a threshold of the global norm tells what is one")

@@ -44,7 +44,8 @@ def replay(question: ReplayQuestion, tree: Tree | None = None) -> ReplayAnswer:
         tree: Its checkpoints are set against the timeline; scanned with sizes, for the times of their saves.
 
     Raises:
-        UsageError: A log is not there, or a setting is not one of this policy.
+        UsageError: A log is not there, a setting is not one of this policy, or there is no spike to go around.
+        IncompleteError: Whether there is one cannot be known: a log could not be read to its end, or shows no step.
     """
     policy = policy_of(question)
     logs = LogPass(question.logs)
@@ -152,7 +153,7 @@ class _Way:
             return advise_after_stop(stop[0], good, count=stop[1], clock=self._trace.clock)
         spike = find_spike(self._line, self._wish.around)
         if spike is None:
-            raise UsageError(no_spike(len(self._trace.steps), _threshold(self._policy)))
+            raise no_spike(reading, _threshold(self._policy))
         marks = mark_checkpoints(self._line, known)
         good = [mark.step for mark in marks if mark.state is not MarkState.SUSPECT and mark.step is not None]
         return advise_spike(spike, good, newest=Step(max(self._trace.steps)), clock=self._trace.clock)

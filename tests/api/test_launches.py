@@ -82,3 +82,9 @@ def test_a_library_that_gives_another_base_than_it_read_gets_a_clear_error(
     with pytest.raises(error, match=reason):
         launched(run, base=base)
     assert not (run / "new.yaml").exists()
+
+
+@pytest.mark.parametrize("name", ["\ud800.yaml", "a\0.yaml"])
+def test_a_name_that_no_file_can_have_is_a_clear_error(run: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot read the config"):
+        launched(run, base=Path(name))

@@ -296,6 +296,25 @@ def test_a_question_that_cannot_be_meant_is_one_line(options: list[str], words: 
     assert words in said.stderr
 
 
+@pytest.mark.parametrize("command", [("resolve",), ("replay", "odd.log", "--every", "10")])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"step,loss\n", "odd.log: no training step was found; whether there was a spike is unknown"),
+        (b"\x1f\x8bno gzip", "; whether there was a spike is unknown"),
+    ],
+)
+def test_a_log_that_cannot_be_read_does_not_show_that_there_was_no_spike(
+    command: tuple[str, ...], content: bytes, words: str, here: Path
+) -> None:
+    tree(here)
+    (here / "odd.log").write_bytes(content)
+    log = ["--log", "odd.log"] if command == ("resolve",) else []
+    said = ask(*command, "--around-spike", "last", *log)
+    assert (said.code, said.stdout) == (14, "")
+    assert words in said.stderr
+
+
 def test_lines_that_cannot_be_read_are_notes_of_the_plan(here: Path) -> None:
     tree(here)
     path = write_log(here / LOG, range(1, 301))

@@ -98,8 +98,9 @@ def read_bytes(path: str) -> bytes:
     try:
         with open(path, "rb", opener=_open_regular) as file:
             content = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"cannot read the config {path!r}: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:  # no file can have such a name: NUL, or what no encoding knows
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise ConfigError(f"cannot read the config {path!r}: {reason}") from error
     _refuse_long(content, path)
     return content
 
