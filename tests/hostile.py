@@ -47,6 +47,16 @@ def _as_many_tensors_as_we_count(path: Path) -> None:
     _sorted_header(path, count=100_000, crc=7)
 
 
+def _wide_header(path: Path) -> None:
+    """One character that needs four bytes makes 15 million others need four."""
+    path.write_bytes(safetensors_file(compact({"__metadata__": {"a": "x" * 15_000_000 + "\U0001f4a3"}})))
+
+
+def _entries_without_end(path: Path) -> None:
+    """Each of a quarter of a million looks like an entry for as long as a shape can be."""
+    path.write_bytes(safetensors_file(b"{" + b'"":{"dtype":"","shape":[' * 250_000))
+
+
 def _many_records(path: Path) -> None:
     with path.open("wb") as file:
         for number in range(300_001):
@@ -171,6 +181,8 @@ CORPUS: dict[str, Maker] = {
     "header-in-no-order.safetensors": _header_in_no_order,
     "too-many-tensors.safetensors": _sorted_header,
     "many-tensors.safetensors": _as_many_tensors_as_we_count,
+    "wide-header.safetensors": _wide_header,
+    "entries-without-end.safetensors": _entries_without_end,
     "too-many-records.ckpt": _many_records,
     "many-sick-records.ckpt": _many_sick_records,
     "deep.safetensors": _deep_json,

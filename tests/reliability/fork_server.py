@@ -51,6 +51,7 @@ class ForkServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
+            raise
 
 
 def answer(what: object) -> None:

@@ -28,10 +28,11 @@ _TREE = (
     "repair-meta output --grace 0",
     "repair-meta output --grace 0 --apply",
 )
+_AROUND = "replay train.log --policy zclip --around-spike last --every 10"
 _LOG = (
     "replay train.log --policy features",
     "replay train.log --policy zscore --format json",
-    "replay train.log --policy zclip --around-spike last --every 10",
+    _AROUND,
     "replay train.log --health-timeline output",
     "calibrate train.log --format json",
     "resolve output --health-timeline train.log",
@@ -53,6 +54,7 @@ SWEEPS: Mapping[str, tuple[str, ...]] = {
     "changed": _TREE,
     "unified": _TREE,
     "log": _LOG,
+    "no log": _LOG,
     "config": _CONFIG,
     "none": (),
 }
@@ -81,28 +83,38 @@ _OF_UNIFIED = {
 """One checkpoint, whose map of names is in doubt: nothing to choose from, and no tree."""
 
 
-_WITH_A_LOG = frozenset({ExitCode.OK, ExitCode.INCOMPLETE, ExitCode.NOTHING_TO_RESUME})
-"""Everything may have been saved in a spike, or the log be none."""
+_OF_LOG: Mapping[str, frozenset[int]] = {
+    _AROUND: frozenset({ExitCode.OK, ExitCode.USAGE, ExitCode.INCOMPLETE}),
+    **dict.fromkeys(
+        ("resolve output --health-timeline train.log", "resolve output --health-threshold 1 --log train.log"),
+        frozenset({ExitCode.OK, ExitCode.INCOMPLETE, ExitCode.NOTHING_TO_RESUME}),
+    ),
+}
+"""A log with steps may show no spike to go around, one that spoils all checkpoints, or break off."""
+
+CHANGING = ("seal ", "launch ", "--apply", "--write")
+"""Command lines that change something: they get a tree of their own."""
 
 
 def sensible(situation: Situation, line: str) -> frozenset[int]:
-    """Return how a command may end that is tried besides: as what is asked exactly, or as it may anywhere."""
+    """Return how a command may end that is tried besides: as where it is asked exactly, or as it may anywhere."""
     command = line.split(maxsplit=1)[0]
     if situation.kind == "config":  # as the commands do that are asked exactly; of health there is no log
         own = frozenset(one.exit for one in situation.asks)
         return own | {ExitCode.INCOMPLETE} if command == "health" else own
     if situation.kind == "unified" and command in _OF_UNIFIED:
         return _OF_UNIFIED[command]
-    if situation.kind == "log" and command == "resolve":
-        return _WITH_A_LOG
-    own = frozenset(one.exit for one in situation.asks if one.line.startswith(f"{command} "))
-    if "--around-spike" in line:  # where there is none to go around, the question is wrong
-        own |= {ExitCode.USAGE}
+    if situation.kind == "no log":
+        return frozenset({ExitCode.INCOMPLETE})
+    if situation.kind == "log" and line in _OF_LOG:
+        return _OF_LOG[line]
+    kind = command, _changes(line)
+    own = frozenset(one.exit for one in situation.asks if (one.line.split(maxsplit=1)[0], _changes(one.line)) == kind)
     return own | SENSIBLE["verify" if "--from-weights" in line else command]
 
 
-CHANGING = ("seal ", "launch ", "--apply", "--write")
-"""Command lines that change something: they get a tree of their own."""
+def _changes(line: str) -> bool:
+    return any(word in line for word in CHANGING)
 
 
 def situations() -> Iterator[Situation]:

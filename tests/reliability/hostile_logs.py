@@ -143,9 +143,15 @@ def situations() -> Iterator[Situation]:
     asks = _asks(ExitCode.INCOMPLETE)
     for name, put in REFUSED.items():
         make = _with("train.log", put)
-        yield Situation(name=f"log: {name}", kind="log", make=make, asks=asks, heavy=name in HEAVY)
+        yield Situation(name=f"log: {name}", kind="no log", make=make, asks=asks, heavy=name in HEAVY)
     # Of a folder the logs in it are meant; there are none.
-    lines = ("replay train.log", "calibrate train.log", "resolve output --health-threshold 1 --log train.log")
+    lines = (
+        "replay train.log",
+        "calibrate train.log",
+        "resolve output --health-timeline train.log",
+        "resolve output --health-threshold 1 --log train.log",
+        "replay train.log --health-timeline output",
+    )
     asks = tuple(ask(line, 2, "train.log holds no") for line in lines)
     yield Situation(name="log: a folder", kind="none", make=_with("train.log", NO_FILES["a folder"]), asks=asks)
     for name, (put, code) in TIMELINES.items():

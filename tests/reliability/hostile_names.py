@@ -69,6 +69,7 @@ def _escaping(kind: str) -> Maker:
     return make
 
 
+LAUNCH = "launch output --config config.yaml --output new.yaml"
 ESCAPES = ("a rank's folder", "a shard", "a hard link", "meta.json", "our own folder")
 CHANGES = ("prune output --keep-last 1 --apply --grace 0", "repair-meta output --apply --grace 0", "seal output")
 REFUSED = {
@@ -85,15 +86,15 @@ REFUSED = {
 def situations() -> Iterator[Situation]:
     """Every name with every form of answer, and every way out with every command that changes something."""
     for name, prefix in NAMES.items():
-        launch, preflight = ExitCode.OK, ExitCode.OK
+        launch, preflight = ask(LAUNCH, ExitCode.OK), ExitCode.OK
         if name == "no UTF-8":  # no config can name such a file
-            launch, preflight = ExitCode.USAGE, ExitCode.DAMAGE
+            launch, preflight = ask(LAUNCH, ExitCode.USAGE, "is not UTF-8"), ExitCode.DAMAGE
         asks = (
             ask("scan output", ExitCode.DAMAGE, "2 checkpoints"),
             ask("resolve output", 0, "Resume from 10_2"),
             ask("resolve output --format json", 0),
             ask("verify output --format json", ExitCode.DAMAGE),
-            ask("launch output --config config.yaml --output new.yaml", launch),
+            launch,
             *(
                 ask(f"preflight output --config config.yaml --format {form}", preflight)
                 for form in ("table", "json", "github", "junit", "sarif")

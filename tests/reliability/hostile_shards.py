@@ -28,6 +28,7 @@ OLDER = ask("resolve output", 0, "Resume from 10_2: step 20, whole on all 2 rank
 # What `verify` makes of a shard; what is not named here is damage.
 UNSAFE = {
     "longest-header-declared.safetensors",
+    "wide-header.safetensors",
     "too-many-records.ckpt",
     "lying-lengths.ckpt",
     "huge-name.ckpt",

@@ -273,6 +273,7 @@ def leniencies(tally: Tally, *, ambiguous: float) -> list[tuple[int, int, float]
     """Return what the judge let pass, of how many, and the most that a night may; a commit tries too few for that."""
     return [
         (tally.several, tally.resolves, ambiguous),
+        (tally.or_none, tally.resolves, 0.8 * ambiguous),
         (tally.loose, tally.resolves, 0.06),
         (tally.prunes - tally.exact, tally.prunes, 0.3),
         (tally.evidence, tally.prunes, 0.1),

@@ -22,6 +22,8 @@ _FORMAT_LIMIT = 100_000_000
 """The format itself allows no longer header."""
 _OUR_LIMIT = 16 * 1024 * 1024
 """Room for some 100,000 tensors; parsing a longer header takes more memory than a checker should."""
+_WIDE_LIMIT = 4 * 1024 * 1024
+"""The same where it is not ASCII: one character that needs four bytes makes all of them need four."""
 _ALIGNMENT = 8
 """safetensors pads the header with the fewest spaces that make its length a multiple of this."""
 
@@ -47,6 +49,11 @@ class Safetensors:
         bytes_read = max(len(head), _LENGTH_BYTES + len(raw))
         if len(raw) < length:  # cut since it was opened
             finding = _truncated(data_begin, _LENGTH_BYTES + len(raw), "its header")
+            return failed_header(self.name, finding, bytes_read=bytes_read)
+        if length > _WIDE_LIMIT and not raw.isascii():
+            finding = over_limit(
+                f"The header has {length} bytes and is not ASCII; ckpttool reads {_WIDE_LIMIT} of such."
+            )
             return failed_header(self.name, finding, bytes_read=bytes_read)
         try:
             parsed = _parse(raw, data_begin)

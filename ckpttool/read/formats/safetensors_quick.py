@@ -23,6 +23,10 @@ from ckpttool.read.formats.safetensors_header import (
     size_in_bytes,
 )
 
+_MAX_CHARS = 8_000_000
+"""All fields of the header are strings at once; longer headers go the strict way, which takes them one by one. This is
+room for as many tensors as are looked into, and leaves no room for more keys than the strict way takes."""
+
 _MAX_DIGITS = 19
 """Such a number is below 2^64 whatever its digits."""
 
@@ -31,7 +35,7 @@ _MAX_DIGITS = 19
 _MAX_DIMS_CHARS = MAX_DIMS * (_MAX_DIGITS + 1)
 _ENTRY = re.compile(
     r'"([^"]*)":\{"dtype":"([^"]{0,16})",'
-    rf'"shape":\[([^\]]{{0,{_MAX_DIMS_CHARS}}})\],'
+    rf'"shape":\[([^\]"]{{0,{_MAX_DIMS_CHARS}}})\],'
     rf'"data_offsets":\[([^\],]{{1,{_MAX_DIGITS}}}),([^\]]{{1,{_MAX_DIGITS}}})\]\}}'
 )
 _FIELDS = 1 + _ENTRY.groups
@@ -48,6 +52,8 @@ def parse_quickly(text: str, *, data_begin: int) -> HeaderText | None:
     Returns:
         What it says, always without findings; None for a header in any other form, good or bad.
     """
+    if len(text) > _MAX_CHARS:
+        return None
     parts = _ENTRY.split(text)
     gaps = parts[0::_FIELDS]
     names, dtypes, dims, begins, ends = (parts[column::_FIELDS] for column in range(1, _FIELDS))

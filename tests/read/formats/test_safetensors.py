@@ -105,6 +105,21 @@ def test_more_keys_than_the_limit_are_refused_but_not_called_damaged(monkeypatch
         assert header.schema_hash is None
 
 
+def test_more_keys_than_the_limit_are_refused_where_safetensors_itself_spelled_them() -> None:
+    text = compact(entries_json((f"{number:06}", "U8", [], 1) for number in range(json_scanner.MAX_KEYS + 1)))
+    assert refusals(safetensors_file(text, bytes(json_scanner.MAX_KEYS + 1))) == [Code.OVER_LIMIT]
+
+
+def test_a_long_header_that_is_not_ascii_is_refused_for_the_memory_it_would_take() -> None:
+    for characters, found in ((4_000_000, []), (4_200_000, [Code.OVER_LIMIT])):
+        text = compact({"__metadata__": {"a": "x" * characters + "\U0001f4a3"}} | entries_json([("w", "U8", [8], 8)]))
+        assert refusals(safetensors_file(text, bytes(8))) == found
+
+
+def refusals(data: bytes) -> list[Code]:
+    return [finding.code for finding in read(data).findings if finding.severity is Severity.UNSAFE]
+
+
 def test_a_file_that_goes_on_after_its_last_tensor_has_trailing_bytes() -> None:
     """The format: "the byte buffer needs to be entirely indexed"."""
     assert codes(spelled(HEALTHY, 5)) == {Code.TRAILING_BYTES}
