@@ -126,7 +126,7 @@ class Ahead:
         elif code == _MEMOIZE:
             place, self._next = self._next, self._next + 1
             self.at += 1
-        if self._peek() == _FRAME:
+        if self.at < len(self._data) and self._data[self.at] == _FRAME:  # what was read last may be the last of all
             self.at += 9
         return place
 

@@ -11,7 +11,7 @@ from ckpttool.read.records.safe_yaml import Document, parse_document, read_bytes
 
 Section = dict[str, object]
 
-_AUTO_PARALLEL = frozenset({1, 2, "SEMI_AUTO_PARALLEL", "AUTO_PARALLEL"})
+_AUTO_PARALLEL = (1, 2, "SEMI_AUTO_PARALLEL", "AUTO_PARALLEL")  # no set: a config may hold a list here
 """The modes in which the sizes of `parallel_config` count; in every other one MindFormers resets them to 1."""
 
 

@@ -56,6 +56,7 @@ HEALTHY = {"skips": SKIPS, "monitors": MONITORS, "saves": SAVES, "starts": START
 BREAKS = [
     (Code.ONLY_SAVES_STRATEGY, STARTS, ("strategy: False", "strategy: True"), 2),
     (Code.NOT_A_TRAINING, STARTS, ("run_mode: train", "run_mode: predict"), 1),
+    (Code.NOT_A_TRAINING, STARTS, ("run_mode: train", "run_mode: [train]"), 1),
     (Code.MICRO_BATCHES_FEW, STARTS, ("micro_batch_num: 4", "micro_batch_num: 3"), 5),
     (Code.MICRO_BATCHES_FEW, STARTS, (", micro_batch_num: 4", ""), 5),
     (Code.DATA_STRATEGY_MISSING, STARTS, (", dataset_strategy: [[2, 1]]", ""), 4),
