@@ -266,7 +266,7 @@ class PickleReader:
         lines = NAMES(self._data, self._at + 1)
         self._below = self._top = _NO_TEXT
         if lines is None:
-            self._names.hidden = LONG_NAME(self._data, self._at + 1) is not None
+            self._names.hidden |= LONG_NAME(self._data, self._at + 1) is not None
             raise self._odd("a name that has no end")
         is_call = self._data[self._at] == INST
         self._at = lines.end()

@@ -387,6 +387,13 @@ class TestBrokenOnes:
         assert "at byte " in names.broken
         assert (names.runs, names.hidden) == ([], False)
 
+    def test_what_is_hidden_before_the_break_stays_hidden(self) -> None:
+        put_together = b"\x80\2" + b"X\2\0\0\0osq\0X\6\0\0\0systemq\1\x93)R"
+        for rest in (b"cos", b"c", b"\xff"):
+            names = scanned(put_together + rest)
+            assert names.hidden
+            assert names.broken is not None
+
     def test_what_was_called_before_the_break_is_known(self) -> None:
         names = scanned(b"cos\nsystem\n\xff")
         assert names.runs == ["os.system"]
