@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from enum import Enum, IntEnum
+from typing import overload
 
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import Rank
@@ -149,6 +151,29 @@ class Finding:
     ranks: tuple[Rank, ...] = ()
     """All that the sentence is about, ascending, where it counts ranks: `path` is then the first one's. Elsewhere
     `path` alone tells whose file it is."""
+
+
+_MOST_CHARS = 1000
+
+
+def brief(finding: Finding) -> Finding:
+    """Return the same, said in words that can be read: a value may be quoted that is as long as a file."""
+    return replace(
+        finding,
+        message=_brief(finding.message),
+        expected=_brief(finding.expected),
+        actual=_brief(finding.actual),
+        remedy=_brief(finding.remedy),
+    )
+
+
+@overload
+def _brief(text: str) -> str: ...
+@overload
+def _brief(text: str | None) -> str | None: ...
+def _brief(text: str | None) -> str | None:
+    half = _MOST_CHARS // 2
+    return text if text is None or len(text) <= _MOST_CHARS else f"{text[:half]}…{text[-half:]}"
 
 
 def worst(findings: Iterable[Finding]) -> Severity:

@@ -12,7 +12,7 @@ from ckpttool.decide.lint.saving import SAVING
 from ckpttool.decide.lint.skipping import SKIPPING
 from ckpttool.decide.lint.spelling import SPELLING
 from ckpttool.decide.lint.starting import STARTING
-from ckpttool.domain.finding import Finding
+from ckpttool.domain.finding import Finding, brief
 from ckpttool.domain.settings import Settings
 
 RULES: tuple[Rule, ...] = (*STARTING, *SKIPPING, *HEALTH_RULES, *SAVING, *SPELLING)
@@ -24,13 +24,15 @@ def lint(settings: Settings) -> tuple[Finding, ...]:
     view = View(settings)
     is_part = view.get("base_config") is not None  # the rest stands in another file, which nobody has read
     found = [
-        Finding(
-            code=rule.code,
-            severity=problem.severity,
-            message=problem.message,
-            path=settings.path,
-            remedy=problem.remedy,
-            line=view.line(problem.key),
+        brief(
+            Finding(
+                code=rule.code,
+                severity=problem.severity,
+                message=problem.message,
+                path=settings.path,
+                remedy=problem.remedy,
+                line=view.line(problem.key),
+            )
         )
         for rule in RULES
         if not (is_part and rule.needs_all)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, Severity, brief
 from ckpttool.read.records.safe_yaml import Document, KeyPath, PlainText
 
 _WHOLE_DATA_SET = -1  # as a sink size
@@ -67,14 +68,9 @@ _NUMBER_AS_TEXT = re.compile(r"[-+]?(\d[\d_]*(?:\.\d*)?|\.\d+)[eE][-+]?\d+")
 def check(document: Document, *, path: str) -> Iterator[Finding]:
     """Yield what is wrong, in no order that means anything."""
     config = _Config(document, path)
-    for text in document.plain:
-        yield from _number_as_text(config, text)
-    yield from _types(config)
-    yield from _resume_keys(config)
-    yield from _places(config)
-    yield from _batch_sizes(config)
-    yield from _layout(config)
-    yield from _prefix(config)
+    yield from map(brief, chain.from_iterable(_number_as_text(config, text) for text in document.plain))
+    for rule in (_types, _resume_keys, _places, _batch_sizes, _layout, _prefix):
+        yield from map(brief, rule(config))
 
 
 @dataclass(frozen=True, slots=True)

@@ -395,3 +395,12 @@ class TestFiles:
             file.truncate(1 << 40)
         with pytest.raises(UnsafeError):
             read_train_config(str(tmp_path / "huge.yaml"))
+
+
+def test_a_value_as_long_as_a_file_is_not_repeated_in_full() -> None:
+    text = f"parallel: {{full_batch: False, dataset_strategy: [[{'x' * 100_000}, 1]]}}\nlr: {'1' * 90_000}e5\n"
+    findings = parse_train_config(text.encode(), path="base.yaml").findings
+    assert {Code.CONFIG_DISAGREES, Code.CONFIG_WRONG_TYPE} <= {finding.code for finding in findings}
+    assert all(len(f"{one.message}{one.expected}{one.actual}{one.remedy}") < 4100 for one in findings)
+    assert any(one.message.startswith("`dataset_strategy` slices the data xx") for one in findings)
+    assert any(one.message.endswith("stop unless they are equal") for one in findings)
