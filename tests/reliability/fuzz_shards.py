@@ -5,11 +5,9 @@ from __future__ import annotations
 import io
 import json
 import math
-import pickle
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import safetensors
@@ -21,9 +19,6 @@ from ckpttool.read.formats import read_header
 from ckpttool.read.formats.base import MAX_FINDINGS, Header
 from ckpttool.read.formats.mindspore_trailer import read_trailer
 from ckpttool.read.formats.mindspore_wire import BadRecordError
-from ckpttool.read.formats.pickle_ahead import GETATTR
-from ckpttool.read.formats.pickle_names import Trust, modern, trust
-from ckpttool.read.formats.pickle_scan import MOST_NAME_BYTES, PickleReader
 from ckpttool.read.formats.safetensors import forget_headers
 from ckpttool.read.formats.safetensors_header import parse_strictly
 from ckpttool.read.formats.safetensors_quick import parse_quickly
@@ -244,48 +239,3 @@ def zip_directory(data: bytes) -> None:
             content = data[entry.begin : entry.end]
             if zlib.crc32(content) == entry.crc32:
                 assert archive.read(info) == content
-
-
-# --- pickles, against Python's own unpickler -------------------------------------------------------------------------
-
-_TUPLES = (b"t", b"\x85", b"\x86", b"\x87")
-_MOST_TUPLES = 20
-"""Tuples of tuples of the same tuple take for ever to be hashed."""
-
-
-class _Lines(io.BytesIO):
-    """A file whose last line has an end, or is none: so Python's unpickler in C has it."""
-
-    def readline(self, size: int | None = -1, /) -> bytes:
-        line = super().readline(size)
-        if not line.endswith(b"\n"):
-            raise EOFError
-        return line
-
-
-class _Asked(pickle._Unpickler):  # noqa: SLF001  Python's own in Python: its memo is a dict, no array
-    """Runs nothing: takes down what it is asked for, and gives a function that does nothing."""
-
-    def __init__(self, data: bytes) -> None:
-        super().__init__(_Lines(data))
-        self.names: set[tuple[str, str]] = set()
-
-    def find_class(self, module: str, name: str) -> object:
-        if max(len(module), len(name)) > MOST_NAME_BYTES:
-            raise ImportError  # there is no such module
-        self.names.add(modern(module, name))
-        return lambda *_: {}
-
-
-def pickle_names(data: bytes) -> None:
-    """Whatever an unpickler would ask for is found, or known to be hidden."""
-    names = PickleReader(MemorySource(data)).names(0, len(data))
-    assert names == PickleReader(MemorySource(data)).names(0, len(data))
-    if names.hidden or names.over_limit or sum(map(data.count, _TUPLES)) > _MOST_TUPLES:
-        return
-    asked = _Asked(data)
-    with suppress(Exception):  # most make no sense to it at some point; what it asked for before counts
-        asked.load()
-    called = {name for name in asked.names if name != GETATTR and trust(*name) is not Trust.KNOWN}
-    found = {*names.runs, *names.unknown}
-    assert all(".".join(name) in found for name in called if "".join(name).isascii()), called

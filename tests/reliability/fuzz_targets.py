@@ -22,7 +22,7 @@ from ckpttool.read.layouts.names import RANK_MARK, FileKind, file_name, parse_sh
 from ckpttool.read.mindformers_view import view_for_mindformers
 from ckpttool.read.records.saved_last import saved_last
 from ckpttool.render.escape import shown
-from tests.reliability import fuzz_configs, fuzz_logs, fuzz_records, fuzz_shards
+from tests.reliability import fuzz_configs, fuzz_logs, fuzz_pickles, fuzz_records, fuzz_shards
 from tests.reliability.fuzz_records import MemoryTree, assert_short
 
 # --- names -----------------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "safetensors-text": fuzz_shards.safetensors_text,
     "ckpt-trailer": fuzz_shards.ckpt_trailer,
     "zip-directory": fuzz_shards.zip_directory,
-    "pickle": fuzz_shards.pickle_names,
+    "pickle": fuzz_pickles.pickle_names,
     "strict-json": fuzz_records.strict_json,
     "meta-json": fuzz_records.meta_json,
     "iteration-json": fuzz_records.iteration_json,

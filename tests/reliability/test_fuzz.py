@@ -14,6 +14,8 @@ from random import Random
 
 import pytest
 
+from ckpttool.read.formats.pickle_found import PickleNames
+from ckpttool.read.formats.pickle_scan import PickleReader
 from ckpttool.read.logs.numbers import UnreadableError, number
 from tests.reliability import fuzzing
 from tests.reliability.figures import Figure, Programme
@@ -101,6 +103,15 @@ def test_a_long_run_of_anything_takes_no_more_than_its_length(target: str, progr
 def test_a_torn_line_of_a_million_digits_is_no_number_and_that_is_known_at_once() -> None:
     with fuzzing.no_hang(), pytest.raises(UnreadableError):
         number(b"9" * 1_000_000 + b"x")
+
+
+@pytest.mark.parametrize("seed", ["call-0.pkl", "call-4.pkl", "method-2.pkl", "getattr-2.pkl", "getattr-4.pkl"])
+def test_a_scan_that_finds_nothing_in_a_pickle_is_noticed(seed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = (fuzzing.CORPUS / "pickle" / seed).read_bytes()
+    TARGETS["pickle"](content)
+    monkeypatch.setattr(PickleReader, "names", lambda *_, **__: PickleNames())
+    with pytest.raises(AssertionError):
+        TARGETS["pickle"](content)
 
 
 # --- the nightly run -------------------------------------------------------------------------------------------------
