@@ -43,12 +43,20 @@ class Bench:
         template = self.folder / "template"
         template.mkdir(parents=True)
         self.writer.make(template)
-        self.before, self.newest = state(template), {newest_good(template)}
+        self.begins(template)
         place = self.place("undisturbed")
         # Twice: what is loaded from disk at the first use must not be counted.
         self.go(warm, place, None)
         place = self.place("undisturbed")
         self.run = self.go(warm, place, None)
+        self.ends(place)
+
+    def begins(self, place: Path) -> None:
+        """Take down the tree as it is before the command."""
+        self.before, self.newest = state(place), {newest_good(place)}
+
+    def ends(self, place: Path) -> None:
+        """Take down the tree as the undisturbed command left it."""
         self.after = state(place)
         self.newest.add(newest_good(place))
         assert not same(self.writer, self.before, self.after), "a writer that writes nothing proves nothing"

@@ -16,7 +16,7 @@ from tests.reliability.figures import Figure, Programme
 from tests.reliability.injection import Bench, judged, judged_next
 from tests.reliability.traced import Call, Point, Run
 from tests.reliability.warm import Warm
-from tests.reliability.writers import LARGE, WRITERS, State, Writer, newest_good, same, state
+from tests.reliability.writers import LARGE, WRITERS, State, Writer, same, state
 
 FULL = Point(Call("write", 0, "a full disk"), "ENOSPC")
 AMPLE = 60
@@ -39,11 +39,9 @@ class Disk(Bench):
         place = self.folder / "disk" / "tree"
         with in_memory(place.parent, pages=SPARE, inodes=SPARE):
             shutil.copytree(template, place)
-            self.before, self.newest = state(place), {newest_good(place)}
+            self.begins(place)
             self.run = self.go_free(warm, place)
-            self.after = state(place)
-            self.newest.add(newest_good(place))
-        assert not same(self.writer, self.before, self.after)
+            self.ends(place)
 
     def tried(self, warm: Warm, *, pages: int, inodes: int) -> tuple[bool, list[str]]:
         """Run the writer with so much room, and return whether it was too little, and what was wrong.

@@ -23,7 +23,7 @@ from tests.reliability.figures import Figure, Programme
 from tests.reliability.injection import Bench, changes_the_disk, judged, judged_next
 from tests.reliability.traced import KILL, Call, Point, works
 from tests.reliability.warm import CARELESS, HASTY, Warm
-from tests.reliability.writers import LARGE, WRITERS, Writer, newest_good, same, state, without_trash
+from tests.reliability.writers import LARGE, WRITERS, Writer, same, state, without_trash
 
 MEBIBYTES = 8
 CUTS = ("cut", "cut-after-a-commit")
@@ -37,13 +37,11 @@ class Plug(Bench):
         make_image(self.folder / "fresh", mebibytes=MEBIBYTES)
         with self.disk("fresh") as place:
             self.writer.make(place)
-            self.before, self.newest = state(place), {newest_good(place)}
+            self.begins(place)
         for _ in range(2):  # what is loaded at the first use must not be counted
             with self.started() as place:
                 self.run = self.go(warm, place, None)
-                self.after = state(place)
-                self.newest.add(newest_good(place))
-        assert not same(self.writer, self.before, self.after)
+                self.ends(place)
 
     def disk(self, image: str) -> _Tree:
         return _Tree(self.folder / image, self.folder / "disk")
