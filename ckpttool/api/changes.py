@@ -110,12 +110,8 @@ def obstacles(tree: Tree, paths: Iterable[str]) -> list[Finding]:
     Raises:
         IncompleteError: Something is not there any more.
     """
-    try:
-        found = [place.obstacle for place in places(tree.storage, paths) if place.obstacle is not None]
-    except OSError as error:
-        raise _changed(error.filename or tree.inventory.root) from None
-    remedy = "change the tree that the link leads to, or the other disk's own, by hand"
-    return [_unsafe(message, remedy) for message in dict.fromkeys(found)]
+    found = (place.obstacle for place in places(tree.storage, paths) if place.obstacle is not None)
+    return _unsafe(tree, found, "change the tree that the link leads to, or the other disk's own, by hand")
 
 
 def unwritable(tree: Tree, fixes: Iterable[RecordFix]) -> list[Finding]:
@@ -124,16 +120,18 @@ def unwritable(tree: Tree, fixes: Iterable[RecordFix]) -> list[Finding]:
     Raises:
         IncompleteError: A folder is not there any more.
     """
+    found = record_obstacles(tree.storage, [fix.path for fix in fixes])
+    return _unsafe(tree, found, "put a file in its place, or change what the link leads to by hand")
+
+
+def _unsafe(tree: Tree, obstacles: Iterator[str], remedy: str) -> list[Finding]:
+    """Look at the disk for what is in the way, and say each once."""
     try:
-        found = list(record_obstacles(tree.storage, [fix.path for fix in fixes]))
+        found = dict.fromkeys(obstacles)
     except OSError as error:
         raise _changed(error.filename or tree.inventory.root) from None
-    remedy = "put a file in its place, or change what the link leads to by hand"
-    return [_unsafe(message, remedy) for message in dict.fromkeys(found)]
-
-
-def _unsafe(message: str, remedy: str) -> Finding:
-    return Finding(code=Code.NOT_A_REGULAR_FILE, severity=Severity.UNSAFE, message=message, remedy=remedy)
+    code = Code.NOT_A_REGULAR_FILE
+    return [Finding(code=code, severity=Severity.UNSAFE, message=message, remedy=remedy) for message in found]
 
 
 def unreadable(records: Iterable[SavedLast]) -> list[Finding]:

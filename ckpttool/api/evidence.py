@@ -70,7 +70,7 @@ class Evidence:
         found: list[Finding] = []
         if self.log is not None:
             reading = reading_of(self.log)
-            gravest_first = sorted(reading.problems, key=lambda each: each.line != 0)
+            gravest_first = sorted(reading.problems, key=lambda each: not each.ends_the_log)
             problems = ((each.source, each.line, each.reason) for each in gravest_first[:3])
             found += log_findings(problems, reading.problem_count)
         if not any(one.severity is Severity.UNKNOWN for one in found):

@@ -37,6 +37,18 @@ def finite(value: float | None) -> float | None:
     return value
 
 
+Grace = Annotated[
+    float,
+    typer.Option(callback=finite, min=0, metavar="SECONDS", help="Refuse while a file is younger: somebody is saving."),
+]
+MaxAge = Annotated[
+    float,
+    typer.Option(
+        callback=finite, min=0, metavar="HOURS", help="Trust an earlier check of an unchanged file for so long."
+    ),
+]
+
+
 class LevelName(str, Enum):
     """How hard to look."""
 

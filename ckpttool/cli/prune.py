@@ -9,7 +9,7 @@ import typer
 from ckpttool import api
 from ckpttool.cli import exits, show
 from ckpttool.cli.grouped import grouped
-from ckpttool.cli.options import ConfigPath, Format, FormatOpt, LevelName, Quiet, TreeOptions, finite
+from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Grace, LevelName, MaxAge, Quiet, TreeOptions, finite
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.retention import PruneOrder, RetentionPolicy
 
@@ -51,22 +51,12 @@ class OrderOptions:
         LevelName | None,
         typer.Option(help="How hard to look at what stays; default: compare every checksum there is, else headers."),
     ] = None
-    grace: Annotated[
-        float,
-        typer.Option(
-            callback=finite, min=0, metavar="SECONDS", help="Refuse while a file is younger: somebody is saving."
-        ),
-    ] = 300.0
+    grace: Grace = 300.0
     trash_days: Annotated[
         float,
         typer.Option(callback=finite, min=0, metavar="DAYS", help="Keep what went in DIR/.ckpttool/trash for so long."),
     ] = 0.0
-    max_age: Annotated[
-        float,
-        typer.Option(
-            callback=finite, min=0, metavar="HOURS", help="Trust an earlier check of an unchanged file for so long."
-        ),
-    ] = 24.0
+    max_age: MaxAge = 24.0
 
     def order(self) -> PruneOrder:
         """Ask the library."""

@@ -9,15 +9,11 @@ import typer
 from ckpttool import api
 from ckpttool.cli import exits, show
 from ckpttool.cli.grouped import grouped
-from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Quiet, TreeOptions, finite
+from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Grace, Quiet, TreeOptions
 
 Name = Annotated[str | None, typer.Option("--checkpoint", metavar="NAME", help="Not the newest whole one, but this.")]
 Prefix = Annotated[str | None, typer.Option(help="Only file names that begin so, where trainings share DIR.")]
 Apply = Annotated[bool, typer.Option("--apply", help="Write them; without it nothing is changed.")]
-Grace = Annotated[
-    float,
-    typer.Option(callback=finite, min=0, metavar="SECONDS", help="Refuse while a file is younger: somebody is saving."),
-]
 
 
 @grouped

@@ -11,7 +11,7 @@ import typer
 from ckpttool import api
 from ckpttool.cli import exits, progress, show, stats_file
 from ckpttool.cli.grouped import grouped
-from ckpttool.cli.options import Format, FormatOpt, LevelName, Quiet, TreeOptions, finite
+from ckpttool.cli.options import Format, FormatOpt, LevelName, MaxAge, Quiet, TreeOptions, finite
 from ckpttool.domain.frozen import dataclass
 from ckpttool.errors import UsageError
 
@@ -35,12 +35,7 @@ class CheckOptions:
             callback=finite, min=0, help="Norm change that is suspect, as a factor; default: 1000; 0: do not compare."
         ),
     ] = None
-    max_age: Annotated[
-        float,
-        typer.Option(
-            callback=finite, min=0, metavar="HOURS", help="Trust an earlier check of an unchanged file for so long."
-        ),
-    ] = 24.0
+    max_age: MaxAge = 24.0
     stats: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write each tensor's numbers as JSON lines (numerics).")
     ] = None

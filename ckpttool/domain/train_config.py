@@ -5,6 +5,9 @@ from __future__ import annotations
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 
+AUTO_PARALLEL = (1, 2, "SEMI_AUTO_PARALLEL", "AUTO_PARALLEL")  # no set: a config may hold a list in its place
+"""The modes in which the sizes of `parallel_config` count; in every other one MindFormers resets them to 1."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:

@@ -8,9 +8,7 @@ from typing import TypeAlias
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.settings import KeyPath, Nested, Setting, Settings, Value
-
-_AUTO_PARALLEL = frozenset({1, 2, "SEMI_AUTO_PARALLEL", "AUTO_PARALLEL"})
-"""Values of `parallel.parallel_mode` in which the sizes of `parallel_config` count."""
+from ckpttool.domain.train_config import AUTO_PARALLEL
 
 
 class View:
@@ -78,7 +76,7 @@ class View:
     def is_auto_parallel(self) -> bool:
         """Whether the sizes of `parallel_config` count."""
         mode = self.get("parallel.parallel_mode")
-        return self.is_on("use_parallel") and (1 if mode is None else mode) in _AUTO_PARALLEL
+        return self.is_on("use_parallel") and (1 if mode is None else mode) in AUTO_PARALLEL
 
     @property
     def is_newer_layout(self) -> bool:

@@ -13,12 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ckpttool.read.formats.pickle_names import modern
+from ckpttool.read.formats.pickle_opcodes import COUNTED, FIXED, FRAME, MARK, MEMOIZE, STACK_GLOBAL
 
-_WIDTHS = {ord("h"): 1, ord("j"): 4, ord("q"): 1, ord("r"): 4, ord("K"): 1, ord("M"): 2, ord("J"): 4}
-_LENGTHS = {ord("X"): 4, 0x8C: 1}
-_GETS, _PUTS, _NUMBERS = b"hj", b"qr", b"KMJ"
-_MEMOIZE, _FRAME, _STACK_GLOBAL, _LONG1, _TUPLE2, _NEWOBJ = 0x94, 0x95, 0x93, 0x8A, 0x86, 0x81
-_GLOBAL, _MARK, _TUPLE, _PERSISTENT, _REDUCE, _EMPTY_TUPLE = b"c(tQR)"
+_GETS, _PUTS, _NUMBERS, _TEXTS = b"hj", b"qr", b"KMJ", b"X\x8c"
+_LONG1, _TUPLE2, _NEWOBJ = b"\x8a\x86\x81"
+_GLOBAL, _TUPLE, _PERSISTENT, _REDUCE, _EMPTY_TUPLE = b"ctQR)"
 _MOST_CHARS = 512
 _MOST_DEPTH = 8
 """Of classes in classes."""
@@ -67,7 +66,7 @@ class Ahead:
         Raises:
             OddError: It is something else.
         """
-        self._expect(_MARK)
+        self._expect(MARK)
         if self._text() not in {b"storage", None}:
             raise OddError
         name = self._name()
@@ -123,10 +122,10 @@ class Ahead:
         code = self._peek()
         if code in _PUTS:
             place = self._argument()
-        elif code == _MEMOIZE:
+        elif code == MEMOIZE:
             place, self._next = self._next, self._next + 1
             self.at += 1
-        if self.at < len(self._data) and self._data[self.at] == _FRAME:  # what was read last may be the last of all
+        if self.at < len(self._data) and self._data[self.at] == FRAME:  # what was read last may be the last of all
             self.at += 9
         return place
 
@@ -142,7 +141,7 @@ class Ahead:
         following = self._next
         try:
             module, name = self._text(), self._text()
-            self._expect(_STACK_GLOBAL)
+            self._expect(STACK_GLOBAL)
         except OddError:
             self.at, self._next = begin, following
             if code not in _GETS:
@@ -164,9 +163,9 @@ class Ahead:
         code = self._peek()
         if code in _GETS:
             return self._memo.texts(self._argument())
-        if code not in _LENGTHS:
+        if code not in _TEXTS:
             raise OddError
-        begin = self.at + 1 + _LENGTHS[code]
+        begin = self.at + 1 + COUNTED[code]
         length = int.from_bytes(self._data[self.at + 1 : begin], "little")
         if length > _MOST_CHARS:
             raise OddError
@@ -185,7 +184,7 @@ class Ahead:
 
     def _argument(self) -> int:
         """Read an opcode that is known to be followed by so many bytes of a number."""
-        begin, end = self.at + 1, self.at + 1 + _WIDTHS[self._peek()]
+        begin, end = self.at + 1, self.at + 1 + FIXED[self._peek()]
         self.at = end
         return int.from_bytes(self._data[begin:end], "little")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 
 from ckpttool.domain.finding import Code, Finding, Severity, brief
 from ckpttool.read.records.safe_yaml import Document, KeyPath, PlainText
@@ -68,8 +67,7 @@ _NUMBER_AS_TEXT = re.compile(r"[-+]?(\d[\d_]*(?:\.\d*)?|\.\d+)[eE][-+]?\d+")
 def check(document: Document, *, path: str) -> Iterator[Finding]:
     """Yield what is wrong, in no order that means anything."""
     config = _Config(document, path)
-    yield from map(brief, chain.from_iterable(_number_as_text(config, text) for text in document.plain))
-    for rule in (_types, _resume_keys, _places, _batch_sizes, _layout, _prefix):
+    for rule in (_numbers_as_text, _types, _resume_keys, _places, _batch_sizes, _layout, _prefix):
         yield from map(brief, rule(config))
 
 
@@ -121,15 +119,17 @@ def _shown(value: object) -> str:
     return kind + (text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
 
 
-def _number_as_text(config: _Config, plain: PlainText) -> Iterator[Finding]:
-    if not _NUMBER_AS_TEXT.fullmatch(plain.text):
-        return
+def _numbers_as_text(config: _Config) -> Iterator[Finding]:
+    return (_number_as_text(config, text) for text in config.document.plain if _NUMBER_AS_TEXT.fullmatch(text.text))
+
+
+def _number_as_text(config: _Config, plain: PlainText) -> Finding:
     key = next((part for part in reversed(plain.path) if isinstance(part, str)), "")
     known = key in _FLOATS or key.endswith(_FLOAT_ENDINGS)
     mantissa, _, exponent = plain.text.lower().partition("e")
     signed = exponent if exponent[0] in "+-" else f"+{exponent}"
     right = f"{mantissa}{'' if '.' in mantissa else '.0'}e{signed}"
-    yield Finding(
+    return Finding(
         code=Code.CONFIG_WRONG_TYPE,
         # Under another key it may be meant as text: the hash of a commit can look like this.
         severity=Severity.SUSPECT if known else Severity.NOTE,

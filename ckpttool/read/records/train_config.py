@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ckpttool.domain.finding import Finding
-from ckpttool.domain.train_config import TrainConfig
+from ckpttool.domain.train_config import AUTO_PARALLEL, TrainConfig
 from ckpttool.read.records import config_rules
 from ckpttool.read.records.safe_yaml import Document, parse_document, read_bytes
 
 Section = dict[str, object]
-
-_AUTO_PARALLEL = (1, 2, "SEMI_AUTO_PARALLEL", "AUTO_PARALLEL")  # no set: a config may hold a list here
-"""The modes in which the sizes of `parallel_config` count; in every other one MindFormers resets them to 1."""
 
 
 def read_train_config(path: str, *, devices: int | None = None) -> TrainConfig:
@@ -95,7 +92,7 @@ def _sizes(data: Section, devices: int | None) -> _Sizes:
         return _Sizes()  # another file has settings that this one only adds to
     if not data.get("use_parallel", False):
         return _Sizes(world=1, batch=batch, stages=1)
-    if _section(data, "parallel").get("parallel_mode", 1) not in _AUTO_PARALLEL:
+    if _section(data, "parallel").get("parallel_mode", 1) not in AUTO_PARALLEL:
         return _Sizes(world=devices, batch=_product(batch, devices), stages=1)
     parallel = _section(data, "parallel_config")
     dp = _count(parallel, "data_parallel")
