@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ckpttool.api.resumes import Answer, resolve
 from ckpttool.decide.launch_check import check
-from ckpttool.domain.finding import Finding, blocking, unheard
+from ckpttool.domain.finding import Code, Finding, blocking, unheard
 from ckpttool.domain.launch import Launch
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.question import DataQuestion, LaunchOrder, ResumeQuestion, TreeQuestion
@@ -26,8 +26,8 @@ def launch(question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion, o
 
     Returns:
         The launch; or the bare answer where nothing can be resumed from, where a log that was to have a say could not
-        be read or showed no step, or where `order.strict` and a finding weighs more than a note, or a newer checkpoint
-        was rejected: then nothing is written.
+        be read or showed no step, where no start of the base config can succeed, or where `order.strict` and a finding
+        weighs more than a note, or a newer checkpoint was rejected: then nothing is written.
 
     Raises:
         CkptToolError: The base config cannot be used, or the output exists and may not be replaced.
@@ -40,7 +40,8 @@ def launch(question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion, o
     plan = replace(answer.decision, load=replace(load, load_checkpoint=os.path.abspath(load.load_checkpoint)))
     job = _job(question, plan, order)
     plan = replace(plan, findings=(*_devices_differ(question, plan, job), *plan.findings))
-    if unheard(plan.findings) or (order.strict and (blocking(plan.findings) or plan.point.rejected)):
+    cannot_start = any(finding.code is Code.TRAINER_KEY_REFUSED for finding in plan.findings)
+    if cannot_start or unheard(plan.findings) or (order.strict and (blocking(plan.findings) or plan.point.rejected)):
         return replace(answer, decision=plan)
     target = TARGETS[0]
     commands = target.commands(job)

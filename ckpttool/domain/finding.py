@@ -129,6 +129,7 @@ class Code(str, Enum):
     DISK_INODES_LOW = "disk-inodes-low"
     FOLDER_NOT_WRITABLE = "folder-not-writable"
     DISK_UNKNOWN = "disk-unknown"
+    TRAINER_KEY_REFUSED = "trainer-key-refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,7 @@ class ConfigChange:
     """One key that the launch config changes."""
 
     key: str
-    """Dotted, `trainer.data_skip_steps`."""
+    """Dotted, `checkpoint.load_path`."""
     before: str | None
     """As YAML; None where the key was not there."""
     after: str | None

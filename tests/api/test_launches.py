@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ckpttool import api
+from ckpttool.cli import exits
 from ckpttool.domain.finding import Code
 from ckpttool.domain.launch import Launch
-from ckpttool.errors import CkptToolError, UnsafeError, UsageError
+from ckpttool.errors import CkptToolError, ExitCode, UnsafeError, UsageError
 from tests.conftest import FIXTURES
 
 CONFIG = FIXTURES / "configs" / "pretrain_sink2.yaml"
@@ -61,6 +64,36 @@ def test_a_strict_launch_does_not_fall_back(run: Path) -> None:
     fallen_back = launched(run)
     assert isinstance(fallen_back, Launch)
     assert [one.checkpoint.name for one in fallen_back.plan.point.rejected] == ["_1-30_2"]
+
+
+KEPT_BY_AN_OLDER_LAUNCH = "  data_skip_steps: 60\n  ignore_data_skip: False\n"
+
+
+def with_trainer_keys(run: Path, keys: str) -> Path:
+    base = run / "base.yaml"
+    base.write_text(CONFIG.read_text().replace("trainer:\n", f"trainer:\n{keys}", 1))
+    return base
+
+
+def test_no_launch_config_has_more_under_trainer_than_its_base(run: Path) -> None:
+    assert isinstance(launched(run), Launch)
+    before, after = (yaml.safe_load(path.read_text()) for path in (CONFIG, run / "new.yaml"))
+    assert after["trainer"] == before["trainer"]
+    assert (after["data_skip_steps"], after["ignore_data_skip"]) == (60, False)
+
+
+@pytest.mark.parametrize("keys", [KEPT_BY_AN_OLDER_LAUNCH, "  ignore_data_skip: True\n", "  own: 1\n"])
+def test_a_base_that_cannot_start_is_refused(run: Path, keys: str) -> None:
+    base = with_trainer_keys(run, keys)
+    order = api.LaunchOrder(base=str(base), output=str(run / "new.yaml"))
+    question = api.TreeQuestion(path=str(run), config=api.read_config(str(base)))
+    refused = api.launch(question, api.ResumeQuestion(), api.DataQuestion(), order)
+    assert not isinstance(refused, Launch)
+    assert not (run / "new.yaml").exists()
+    assert exits.of_refusal(refused.decision) is ExitCode.DAMAGE
+    question = replace(question, config=None)
+    ready = api.PreflightQuestion(config=str(base), tree=question, choice=api.ResumeQuestion(), data=api.DataQuestion())
+    assert exits.of_preflight(api.preflight(ready).checks) is ExitCode.DAMAGE
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,11 @@ _TOP_ONLY = (
     "use_checkpoint_health_monitor", "resume_by_last_timestamp_ckpt", "use_legacy_format", "use_parallel",
 )  # fmt: skip
 
+# All that a trainer class takes; `auto_register` names a class of the user's own, which may take anything.
+_OF_TRAINER = frozenset({"type", "model_name"})
+_OWN_CLASS = "auto_register"
+_WRITTEN_ONCE = frozenset({"data_skip_steps", "ignore_data_skip"})  # there by `ckpttool launch` before it knew
+
 # Read in their section and nowhere else. (`batch_size` is left out: data set sections have one of their own.)
 _HOMES = {
     "sink_mode": "runner_config", "sink_size": "runner_config", "epochs": "runner_config",
@@ -67,7 +72,7 @@ _NUMBER_AS_TEXT = re.compile(r"[-+]?(\d[\d_]*(?:\.\d*)?|\.\d+)[eE][-+]?\d+")
 def check(document: Document, *, path: str) -> Iterator[Finding]:
     """Yield what is wrong, in no order that means anything."""
     config = _Config(document, path)
-    for rule in (_numbers_as_text, _types, _resume_keys, _places, _batch_sizes, _layout, _prefix):
+    for rule in (_numbers_as_text, _types, _resume_keys, _places, _trainer, _batch_sizes, _layout, _prefix):
         yield from map(brief, rule(config))
 
 
@@ -207,8 +212,10 @@ def _inherits(config: _Config) -> Iterator[Finding]:
 
 
 def _places(config: _Config) -> Iterator[Finding]:
+    trainer = config.get("trainer")
+    passes_on = isinstance(trainer, dict) and _OWN_CLASS not in trainer
     for section, value in config.document.data.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and not (passes_on and section == "trainer"):
             for key in _TOP_ONLY:
                 if key in value:
                     yield _misplaced(config, section, key)
@@ -234,7 +241,6 @@ def _misplaced(config: _Config, section: str, key: str) -> Finding:
             "and older ones ignore it",
             f"move `{key}` to the top level",
         )
-    # Both places agreeing is what a launch config of ours looks like: the documentation is served, the code is too.
     agrees = key in config.document.data and config.document.data[key] == config.get(inner)
     return config.finding(
         Code.CONFIG_KEY_IGNORED,
@@ -244,6 +250,41 @@ def _misplaced(config: _Config, section: str, key: str) -> Finding:
         + (", where it stands too" if agrees else ""),
         "nothing to do" if agrees else f"move `{key}` to the top level",
     )
+
+
+def _trainer(config: _Config) -> Iterator[Finding]:
+    """Find what stops every start, while the trainer is built.
+
+    Source:
+        build_trainer and MindFormerRegister.get_instance_from_cfg (1.3.2 to 2.1.0) pass each key but `type` as an
+        argument to the class; `__init__(self, model_name=None)` is what all classes of all these versions have.
+    """
+    trainer = config.get("trainer")
+    if not isinstance(trainer, dict) or _OWN_CLASS in trainer:
+        return
+    top = config.document.data
+    for key in trainer:
+        if key in _OF_TRAINER:
+            continue
+        twice = key in top and _is_same(top[key], trainer[key])
+        if twice:
+            ours = ", as an older `ckpttool launch` wrote it" if key in _WRITTEN_ONCE else ""
+            remedy = f"delete it: the same stands at the top level{ours}"
+        else:
+            remedy = f"move `{key}` to the top level" if key in _TOP_ONLY else "delete it"
+        yield Finding(
+            code=Code.TRAINER_KEY_REFUSED,
+            severity=Severity.SUSPECT,
+            message=f"`{key}` stands under `trainer:`, which MindFormers passes on to the trainer's class; that takes "
+            "`type` and `model_name` alone, so every start ends in a TypeError",
+            path=config.path,
+            remedy=remedy,
+            line=config.line(("trainer", str(key))),
+        )
+
+
+def _is_same(one: object, other: object) -> bool:
+    return type(one) is type(other) and one == other
 
 
 def _batch_sizes(config: _Config) -> Iterator[Finding]:

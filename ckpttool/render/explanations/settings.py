@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckpttool.domain.finding import Code, Severity
-from ckpttool.render.explanations.base import Explanation
+from ckpttool.render.explanations.base import SUSPECT, Explanation
 
 _NOTE_OR_SUSPECT = (Severity.NOTE, Severity.SUSPECT)
 _WHICH = "A note where `ckpttool launch` puts it right or where it changes nothing, else suspect."
@@ -15,10 +15,24 @@ SETTINGS = (
         severities=_NOTE_OR_SUSPECT,
         meaning=f"Its author meant something, and nothing will happen. {_WHICH}",
         evidence="The keys and their places are compared with what MindFormers' code reads; the line is given.",
-        mindformers="Reads the resume keys at the top level only, whatever the documentation shows under `trainer:`; "
-        "and `data_skip_steps: 0` means 'not set'.",
+        mindformers="Reads the resume keys at the top level only; and `data_skip_steps: 0` means 'not set'.",
         remedy=(
             "Move the key to where the message says. What a resume needs is written to the right places by:",
+            "ckpttool launch DIR --config BASE.yaml --output NEW.yaml",
+        ),
+    ),
+    Explanation(
+        code=Code.TRAINER_KEY_REFUSED,
+        title="A key under `trainer:` that stops every start",
+        severities=SUSPECT,
+        meaning="Nothing is trained while it stands there, whatever its value. The documentation shows "
+        "`data_skip_steps` and `ignore_data_skip` under `trainer:`, and `ckpttool launch` used to write them there, "
+        "too. A class of your own, named by `auto_register`, may take other keys and is not judged.",
+        evidence="The code of 1.3.2 to 2.1.0, and a start of each: all trainer classes take `model_name` alone.",
+        mindformers="Passes every key but `type` to the trainer's class: TypeError: CausalLanguageModelingTrainer."
+        "__init__() got an unexpected keyword argument 'data_skip_steps'.",
+        remedy=(
+            "Delete the key, or move it to the top level. The keys of the data position are written there by:",
             "ckpttool launch DIR --config BASE.yaml --output NEW.yaml",
         ),
     ),

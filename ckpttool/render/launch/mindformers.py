@@ -53,13 +53,10 @@ def render_config(base_text: str, plan: ResumePlan) -> LaunchConfig:
     changes = []
     for key, value in wanted.items():
         section, _, name = key.rpartition(".")
-        mapping = _editable(editor, section)
-        if mapping is None:
-            continue
         old = _at(before, section)
         if name in old and _same(old[name], value):
             continue
-        editor.set(mapping, name, value, after=_neighbours(name))
+        editor.set(_editable(editor, section), name, value, after=_neighbours(name))
         _at(after, section)[name] = value
         changes.append(ConfigChange(key=key, before=_shown(old[name]) if name in old else None, after=spell(value)))
     text = editor.apply()
@@ -142,9 +139,8 @@ def _wanted(document: Dict[str, object], plan: ResumePlan) -> dict[str, Scalar]:
         wanted["checkpoint.load_path"] = load.load_checkpoint  # it wins over the top-level key
         if section.get("no_load_optim") is not None:
             wanted["checkpoint.no_load_optim"] = False  # it wins over resume_training
-    for place in ("", "trainer."):
-        wanted |= {place + key: value for key, value in _data_keys(_at(document, place[:-1]), plan.data).items()}
-    return wanted
+    # Never under `trainer:`, where the documentation has them: there any key but two stops every start.
+    return wanted | _data_keys(document, plan.data)
 
 
 def _data_keys(section: Dict[str, object], data: DataPlan) -> dict[str, Scalar]:
@@ -159,16 +155,14 @@ def _data_keys(section: Dict[str, object], data: DataPlan) -> dict[str, Scalar]:
     return {"data_skip_steps": data.skip.batches, "ignore_data_skip": False}
 
 
-def _editable(editor: Editor, section: str) -> Mapping | None:
-    """Return where to write; None for a `trainer:` section that cannot be changed alone, because nothing reads it."""
+def _editable(editor: Editor, section: str) -> Mapping:
+    """Return where to write."""
     if not section:
         return editor.top
     found = editor.top.entries.get(section)
     value: Value | None = found[1] if found else None
     if value is not None and value.mapping is not None and not editor.shared(value):
         return value.mapping
-    if section == "trainer":
-        return None
     raise UsageError(f"`{section}:` in the base config comes from an alias or a merge: write the section out first")
 
 

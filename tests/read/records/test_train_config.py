@@ -65,10 +65,10 @@ class TestDefaults:
         assert newer.prefix == "llama2_7b"
         assert newer.findings == ()
 
-    def test_in_a_documented_but_ignored_place_a_setting_is_found_in_a_real_shape(self) -> None:
+    def test_in_a_documented_place_that_stops_every_start_a_setting_is_found_in_a_real_shape(self) -> None:
         config = read_train_config(str(CONFIGS / "qwen3_safetensors.yaml"))
         assert (config.world_size, config.global_batch_size, config.global_batch_size_1_3) == (16, 64, 128)
-        assert [(finding.code, finding.line) for finding in config.findings] == [(Code.CONFIG_KEY_IGNORED, 17)]
+        assert [(finding.code, finding.line) for finding in config.findings] == [(Code.TRAINER_KEY_REFUSED, 17)]
 
     def test_lines_are_those_of_the_keys(self) -> None:
         config = read_train_config(str(CONFIGS / "llama2_legacy.yaml"))
@@ -231,15 +231,56 @@ class TestWrongTypes:
 
 
 class TestPlaces:
-    @pytest.mark.parametrize("section", ["trainer", "runner_config", "parallel_config", "checkpoint"])
+    @pytest.mark.parametrize("section", ["runner_config", "parallel_config", "checkpoint", "model"])
     def test_resume_training_in_a_section_is_suspect(self, section: str) -> None:
         finding = only(f"{section}:\n  resume_training: True\n")
         assert (finding.code, finding.severity, finding.line) == (Code.CONFIG_KEY_IGNORED, Severity.SUSPECT, 2)
         assert ("KeyError" in finding.message) is section.endswith("_config")
 
     def test_both_places_saying_the_same_is_a_note(self) -> None:
-        assert only("data_skip_steps: 5\ntrainer: {data_skip_steps: 5}").severity is Severity.NOTE
-        assert only("data_skip_steps: 6\ntrainer: {data_skip_steps: 5}").severity is Severity.SUSPECT
+        assert only("data_skip_steps: 5\nmodel: {data_skip_steps: 5}").severity is Severity.NOTE
+        assert only("data_skip_steps: 6\nmodel: {data_skip_steps: 5}").severity is Severity.SUSPECT
+
+    @pytest.mark.parametrize(
+        ("text", "remedy"),
+        [
+            ("trainer:\n  data_skip_steps: 5", "move `data_skip_steps` to the top level"),
+            ("trainer:\n  data_skip_steps: 5\ndata_skip_steps: 6", "move `data_skip_steps` to the top level"),
+            ("trainer:\n  resume_training: 1\nresume_training: True\n", "move `resume_training` to the top level"),
+            (
+                "trainer:\n  data_skip_steps: 5\ndata_skip_steps: 5",
+                "delete it: the same stands at the top level, as an older `ckpttool launch` wrote it",
+            ),
+            ("trainer:\n  seed: 5\nseed: 5", "delete it: the same stands at the top level"),
+            ("trainer:\n  epochs: 5\n", "delete it"),
+            ("trainer:\n  5: 5\n", "delete it"),
+            ("trainer:\n  a.b: 5\n", "delete it"),
+        ],
+    )
+    def test_any_key_of_the_trainer_but_two_stops_every_start(self, text: str, remedy: str) -> None:
+        (finding,) = [each for each in findings(text) if each.code is Code.TRAINER_KEY_REFUSED]
+        assert (finding.severity, finding.line, finding.remedy) == (Severity.SUSPECT, 2, remedy)
+        assert "every start ends in a TypeError" in finding.message
+        assert not [each for each in findings(text) if each.code is Code.CONFIG_KEY_IGNORED]
+
+    @pytest.mark.parametrize(
+        "trainer",
+        [
+            "{type: T, model_name: n}",
+            "{type: T}",
+            "",
+            "text",
+            "[data_skip_steps]",
+            "{}",
+            "{type: x, auto_register: m.T, own: 1}",
+        ],
+    )
+    def test_what_a_trainer_takes_is_left_alone_and_so_is_a_class_of_the_users_own(self, trainer: str) -> None:
+        assert findings(f"trainer: {trainer}\ndata_skip_steps: 5\n") == []
+
+    def test_a_class_of_the_users_own_does_not_make_a_key_of_the_top_level_count(self) -> None:
+        finding = only("trainer: {type: x, auto_register: m.T, data_skip_steps: 5}")
+        assert (finding.code, finding.severity) == (Code.CONFIG_KEY_IGNORED, Severity.SUSPECT)
 
     @pytest.mark.parametrize("key", ["sink_size: 2", "batch_size: 4", "data_parallel: 2", "epochs: 2"])
     def test_a_size_at_the_top_level_is_suspect(self, key: str) -> None:
