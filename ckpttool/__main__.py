@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from contextlib import suppress
 
 COLLECTIONS = (100_000, 50, 100)
 """Thresholds of the garbage collector: seldom. A start allocates less than the first, and none of it is garbage."""
@@ -13,12 +14,18 @@ COLLECTIONS = (100_000, 50, 100)
 def main() -> None:
     """Run the command line. What a start and an end can do without is left out: a fifth of a short command's time."""
     gc.set_threshold(*COLLECTIONS)
-    from ckpttool.cli.main import run
+    try:
+        from ckpttool.cli.main import run
 
-    code = run()
+        code = run()
+    except KeyboardInterrupt:  # before the command line was read, or after its answer
+        with suppress(OSError):
+            os.write(2, b"ckpttool: interrupted\n")
+        code = 130
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
-            stream.flush()
+            with suppress(OSError):  # what is ours was flushed, and told where it failed
+                stream.flush()
     # Every file is closed and every result flushed; taking the interpreter apart piece by piece serves nobody.
     os._exit(code)
 

@@ -9,12 +9,14 @@ import typer
 from ckpttool import api
 from ckpttool.cli import exits, log_show
 from ckpttool.cli.grouped import grouped
+from ckpttool.cli.helped import Command, Group
 from ckpttool.cli.options import Format, FormatOpt
 from ckpttool.domain.asd import AsdConfig
 from ckpttool.domain.frozen import dataclass
 
 app = typer.Typer(
     name="asd",
+    cls=Group,
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -33,7 +35,7 @@ def asd() -> None:
     """
 
 
-@app.command()
+@app.command(cls=Command)
 @grouped
 def check(*, string: Text, dialect: Dialect = None, fmt: FormatOpt = Format.TABLE) -> None:
     """Tell what the real parser makes of a configuration, and which of its traps it falls into.
@@ -74,7 +76,7 @@ class AsdOptions:
         return replace(base, enable=not self.disable, with_checksum=self.with_checksum, **given)
 
 
-@app.command()
+@app.command(cls=Command)
 @grouped
 def emit(*, settings: AsdOptions, dialect: Dialect = None, fmt: FormatOpt = Format.TABLE) -> None:
     """Write a configuration that both parsers read as it is meant.

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 from typer._click.exceptions import ClickException, NoArgsIsHelpError
-from typer.core import TyperGroup
 
 from ckpttool import __version__
 from ckpttool.cli import output
+from ckpttool.cli.helped import Command, Group
 from ckpttool.errors import CkptToolError, ExitCode
 
 COMMANDS = {
@@ -35,7 +35,7 @@ COMMANDS = {
 """Every command and the first line of its help. The module of a command is imported when it is called, not before."""
 
 
-class _Group(TyperGroup):
+class _Group(Group):
     """Loads a command when it is called: `--help` and `scan` need not wait for what `launch` imports."""
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401  the base class's signature
@@ -50,6 +50,8 @@ class _Group(TyperGroup):
             hint = f"; {context.command_path} --help shows what there is" if context is not None else ""
             output.error(f"{error.format_message().rstrip('.')}{hint}")
             code = ExitCode.USAGE
+        except (CkptToolError, OSError) as error:  # before a command was reached: the version cannot be written, say
+            code = _report(error, debug=False)
         sys.exit(code or ExitCode.OK)
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  as above
@@ -58,6 +60,9 @@ class _Group(TyperGroup):
             return super().invoke(ctx)
         except (typer.Exit, ClickException):
             raise
+        except KeyboardInterrupt:
+            output.note("interrupted")
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
         except Exception as error:  # noqa: BLE001  the last stop: whatever comes is one line for people
             raise typer.Exit(_report(error, debug=bool(ctx.params.get("debug")))) from None
 
@@ -74,7 +79,7 @@ class _Group(TyperGroup):
         if hasattr(module, "app"):  # a group of commands
             return typer.main.get_command(module.app)
         single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        single.command(cmd_name)(getattr(module, word))
+        single.command(cmd_name, cls=Command)(getattr(module, word))
         return typer.main.get_command(single)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002  as above

@@ -7,7 +7,7 @@ import os
 import sys
 from codecs import getincrementalencoder
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from ckpttool.errors import WriteFailedError
@@ -81,8 +81,18 @@ def _write(stream: TextIO | None, text: str) -> None:
         else:  # a text in memory, whatever a program put in place of stdout
             stream.write(text)
     except BrokenPipeError:
-        # The reader has seen enough (`| head -1`). The rest goes nowhere, and the exit code stays the answer's.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        _abandon(stream)  # the reader has seen enough (`| head -1`); the exit code stays the answer's
+    except OSError:
+        _abandon(stream)
+        raise
+
+
+def _abandon(stream: TextIO) -> None:
+    """Let all that is still to be written go nowhere: a buffer keeps what failed, and fails again at the very end."""
+    with suppress(OSError, ValueError):  # a text in memory has no file behind it
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def _write_whole(stream: TextIO, text: str) -> None:

@@ -26,6 +26,14 @@ ESCAPE = "\x1b"
 COLOUR = re.compile(rf"{ESCAPE}\[[0-9;]*[34][0-9]")  # bold and dim are no colours
 
 
+@pytest.fixture(autouse=True, params=["buffered", "unbuffered"])
+def _either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run every test here as in an ordinary shell, and as on a build machine, where no stream keeps what failed."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    if request.param == "unbuffered":
+        monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+
+
 def test_what_was_looked_at_is_said_on_stderr_unless_quiet(here: Path) -> None:
     whole(here)
     said = ask("scan", "output")
@@ -79,15 +87,65 @@ def test_a_reader_who_has_left_does_not_change_the_exit_code(here: Path) -> None
     assert (done.stdout, done.stderr) == (b"10\n", b"")
 
 
-@pytest.mark.parametrize("form", ["table", "json"])
-def test_a_full_disk_is_said_in_one_line(form: str, here: Path) -> None:
+RESULTS = ["scan", "scan --format json", "--version", "--help", "resolve --help", "asd --help", "asd check --help"]
+
+
+@pytest.mark.parametrize("command", RESULTS)
+def test_a_full_disk_is_said_in_one_line(command: str, here: Path) -> None:
     whole(here)
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [*MODULE, "scan", "--format", form], stdout=full, stderr=subprocess.PIPE, env=environment(), check=False
+            [*MODULE, *command.split()], stdout=full, stderr=subprocess.PIPE, env=environment(), check=False
         )
     assert done.returncode == 1
     assert done.stderr == b"ckpttool: error: the result could not be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("command", RESULTS)
+def test_a_reader_who_left_at_once_gets_no_traceback_from_anything_that_is_a_result(command: str, here: Path) -> None:
+    whole(here)
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as pipe:
+        done = subprocess.run(
+            [*MODULE, *command.split()], stdout=pipe, stderr=subprocess.PIPE, env=environment(), check=False
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(("arguments", "code"), [("scan output", 0), ("scan nosuch", 12), ("nosuch", 2), ("", 2)])
+@pytest.mark.parametrize("full", ["stderr", "nothing"])
+def test_what_cannot_be_said_on_stderr_leaves_the_result_and_its_exit_code(
+    full: str, arguments: str, code: int, here: Path
+) -> None:
+    whole(here)
+    with Path("/dev/full" if full == "stderr" else os.devnull).open("wb") as stderr:
+        done = subprocess.run(
+            [*MODULE, *arguments.split()], stdout=subprocess.PIPE, stderr=stderr, env=environment(), check=False
+        )
+    assert done.returncode == code
+    assert done.stdout.decode() == ask(*arguments.split()).stdout
+
+
+@pytest.mark.parametrize("when", ["a command", "the start"])
+def test_an_interrupt_is_said_in_one_line(when: str, here: Path) -> None:
+    whole(here)
+    module = "ckpttool.cli.scan" if when == "a command" else "ckpttool.cli.output"
+    # An import is the one moment that is the same on every machine; the signal itself is what Ctrl-C sends.
+    hook = f"""
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests in the background ignores it
+class Interrupting:
+    def find_spec(self, name, *rest):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["ckpttool", "scan"]
+from ckpttool.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", hook], capture_output=True, env=environment(), check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"ckpttool: interrupted\n")
 
 
 def test_closed_streams_are_nobody_listening(here: Path) -> None:
