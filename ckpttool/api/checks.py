@@ -54,7 +54,12 @@ def _engine(question: CheckQuestion) -> Engine:
         return WaitingEngine(timeout=question.timeout)
     from ckpttool.verify.engines.threads import ThreadEngine
 
-    return ThreadEngine(jobs=question.jobs or len(os.sched_getaffinity(0)), timeout=question.timeout)
+    return ThreadEngine(jobs=question.jobs or _cores(), timeout=question.timeout)
+
+
+def _cores() -> int:
+    """Count the cores that this process may use; macOS tells only how many there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def verify(tree: Tree, question: CheckQuestion) -> Iterator[ShardReport | Verdict]:

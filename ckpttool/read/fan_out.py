@@ -30,11 +30,11 @@ def map_waiting(work: Callable[[T], R], items: Sequence[T]) -> Iterable[R]:
     done: list[R] = []
     index = 0
     while index < len(items):
-        before = _sleeps()
+        before = sleeps()
         batch = items[index : index + PROBE_ITEMS]
         done.extend(work(item) for item in batch)
         index += len(batch)
-        if _sleeps() - before >= len(batch) and len(items) - index > 1:
+        if sleeps() - before >= len(batch) and len(items) - index > 1:
             return chain(done, _in_threads(work, items[index:]))
     return done
 
@@ -46,5 +46,6 @@ def _in_threads(work: Callable[[T], R], items: Sequence[T]) -> Iterable[R]:
         return list(pool.map(work, items))
 
 
-def _sleeps() -> int:
-    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+def sleeps() -> int:
+    """Count how often this thread has slept so far; on macOS, which cannot tell, how often all have."""
+    return resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)).ru_nvcsw

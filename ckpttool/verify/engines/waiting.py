@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import resource
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.verdict import CheckTask
-from ckpttool.read.fan_out import PROBE_ITEMS, WORKERS
+from ckpttool.read.fan_out import PROBE_ITEMS, WORKERS, sleeps
 from ckpttool.verify.check import check, failed, guarded
 from ckpttool.verify.look import Look
 
@@ -72,16 +71,16 @@ class _Crew:
         return [look for look in self._looks if look is not None]
 
     def _run(self) -> None:
-        done, slept = 0, _sleeps()
+        done, slept = 0, sleeps()
         while (index := self._begin()) is not None:
             self._finish(index, guarded(self._tasks[index], self._work))
             done += 1
             if done % PROBE_ITEMS == 0 and self._hired == 1:
                 # A voluntary context switch means that this thread slept for the disk.
-                if _sleeps() - slept >= PROBE_ITEMS:
+                if sleeps() - slept >= PROBE_ITEMS:
                     for _ in range(min(WORKERS - 1, len(self._tasks) - self._next)):
                         self.hire()
-                slept = _sleeps()
+                slept = sleeps()
 
     def _begin(self) -> int | None:
         with self._lock:
@@ -109,7 +108,3 @@ class _Crew:
             message = f"no answer from the disk within {timeout:g} s: unknown, not damaged"
             self._finish(index, failed(self._tasks[index], Code.UNREADABLE, Severity.UNKNOWN, message))
             self.hire()
-
-
-def _sleeps() -> int:
-    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
