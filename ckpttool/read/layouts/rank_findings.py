@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.units import MAX_RANKS, EpochStep, Rank
-from ckpttool.read.layouts.names import RANK_MARK, FileKind, FileName, parse_shape, shape_of
+from ckpttool.read.layouts.names import RANK_MARK, FileKind, FileName, checkpoint_name, parse_shape, shape_of
 from ckpttool.read.layouts.rank_folders import RankFolder
 from ckpttool.read.layouts.runs import Cohort, Sample
 from ckpttool.read.own_files import OWN_FOLDER
@@ -66,22 +66,25 @@ def meta_findings(
     """Compare every meta.json with the shards beside it. All of these are notes: the shards are the truth."""
     seen: dict[tuple[Code, Severity, str], list[RankFolder]] = defaultdict(list)
     saved: dict[EpochStep, list[RankFolder]] = defaultdict(list)
+    names: dict[EpochStep, str] = {}
     for cohort, sampled, alignment in zip(cohorts, samples, alignments, strict=True):
         newest = _newest(cohort, sampled, alignment)
         by_meta: dict[bytes | None, list[RankFolder]] = defaultdict(list)
         for folder in cohort.folders:
             by_meta[folder.meta].append(folder)
         for meta, folders in by_meta.items():
-            record, trouble = _judge_meta(meta, folders[0], newest)
+            record, trouble = _judge_meta(meta, folders[0], newest, alignment)
             if record is not None:
                 saved[record.position] += folders
+                file = shape_of(folders[0].name_of(record.file), f"_rank_{folders[0].rank}")
+                names.setdefault(record.position, _label(parse_shape(file), record.position, alignment))
             if trouble is not None:
                 seen[trouble] += folders
     findings = [_meta_finding(code, severity, message, folders) for (code, severity, message), folders in seen.items()]
     if len(saved) > 1:
         newest_saved = max(saved)
         behind = [folder for position, folders in saved.items() if position != newest_saved for folder in folders]
-        message = f"these ranks' meta.json is not at {newest_saved}, where others' is"
+        message = f"these ranks' meta.json is not at {names[newest_saved]}, where others' is"
         findings.append(_meta_finding(Code.META_DISAGREES, Severity.NOTE, message, behind))
     return findings
 
@@ -103,7 +106,10 @@ def _newest(
 
 
 def _judge_meta(
-    meta: bytes | None, folder: RankFolder, newest: tuple[str, FileName] | None
+    meta: bytes | None,
+    folder: RankFolder,
+    newest: tuple[str, FileName] | None,
+    alignment: Mapping[str, Mapping[int, int]],
 ) -> tuple[MetaRecord | None, tuple[Code, Severity, str] | None]:
     if newest is None:
         return None, None
@@ -120,25 +126,35 @@ def _judge_meta(
     if hostile or MetaRecord(position=record.position, file=file).escapes:
         message = "last_ckpt_file is no plain file name; it is not followed, and MindFormers must not be let near it"
         return None, (Code.UNSAFE_NAME, Severity.UNSAFE, message)
-    return record, _compare(record, shape_of(file, f"_rank_{folder.rank}"), folder, newest)
+    return record, _compare(record, shape_of(file, f"_rank_{folder.rank}"), folder, newest, alignment)
 
 
 def _compare(
-    record: MetaRecord, shape: str, folder: RankFolder, newest: tuple[str, FileName]
+    record: MetaRecord,
+    shape: str,
+    folder: RankFolder,
+    newest: tuple[str, FileName],
+    alignment: Mapping[str, Mapping[int, int]],
 ) -> tuple[Code, Severity, str] | None:
     newest_shape, newest_name = newest
     named = parse_shape(shape)
     if named.kind is not FileKind.CHECKPOINT or named.position != record.position:
         message = f"meta.json names {record.position} but a file that is not of that save"
         return Code.META_DISAGREES, Severity.NOTE, message
+    at, newest_here = (_label(name, name.position, alignment) for name in (named, newest_name))
     if shape not in folder.shapes:
-        newest_here = newest_name.position
-        message = f"meta.json is at {record.position}, but its file is not there; the newest here is {newest_here}"
+        if at == newest_here:  # of another prefix or format: the files' own names tell them apart
+            at, newest_here = (name.replace(RANK_MARK, "N") for name in (shape, newest_shape))
+        message = f"meta.json is at {at}, but its file is not there; the newest here is {newest_here}"
         return Code.META_AHEAD, Severity.NOTE, message
     if shape != newest_shape and (named.run, named.position) != (newest_name.run, newest_name.position):
-        message = f"meta.json is at {record.position}, but {newest_name.position} was saved after it"
-        return Code.META_BEHIND, Severity.NOTE, message
+        return Code.META_BEHIND, Severity.NOTE, f"meta.json is at {at}, but {newest_here} was saved after it"
     return None
+
+
+def _label(name: FileName, position: EpochStep, alignment: Mapping[str, Mapping[int, int]]) -> str:
+    """Spell what the tables call the checkpoint: by the run's number as most ranks count it."""
+    return checkpoint_name(alignment.get(name.prefix, {}).get(name.run, name.run), position)
 
 
 def _stray_in_root(name: str) -> Finding:

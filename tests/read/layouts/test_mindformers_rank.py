@@ -308,6 +308,38 @@ class TestMeta:
             tree.meta(rank, 15, 2, f"llama2_7b_rank_{rank}-15_2.ckpt")
         assert codes(local(tree).findings) == {Code.META_BEHIND}
 
+    def test_a_record_is_told_by_the_checkpoints_names_with_their_runs(self, tree: TreeBuilder) -> None:
+        tree.save(epoch=15, step=2, run=1)
+        for rank in range(4):
+            tree.meta(rank, 15, 2, f"llama2_7b_rank_{rank}-15_2.ckpt")
+        (found,) = local(tree).findings
+        assert found.message.endswith("meta.json is at 15_2, but _1-15_2 was saved after it")
+        for rank in range(4):
+            tree.meta(rank, 20, 2, f"llama2_7b_rank_{rank}_1-20_2.ckpt")
+        (found,) = local(tree).findings
+        assert "meta.json is at _1-20_2, but its file is not there; the newest here is _1-15_2" in found.message
+
+    def test_a_record_of_a_replaced_node_is_told_by_the_name_that_all_ranks_files_have(self, tmp_path: Path) -> None:
+        tree = TreeBuilder(tmp_path).legacy().save(epoch=5, step=2, ranks=[0, 1, 2])
+        for epoch in (10, 15):
+            tree.save(epoch=epoch, step=2, run=1, ranks=[0, 1, 2]).save(epoch=epoch, step=2, ranks=[3])
+        tree.meta(3, 10, 2, "llama2_7b_rank_3-10_2.ckpt")
+        messages = {found.code: found.message for found in local(tree).findings}
+        assert messages == {
+            Code.META_BEHIND: "rank 3: meta.json is at _1-10_2, but _1-15_2 was saved after it",
+            Code.META_DISAGREES: "rank 3: these ranks' meta.json is not at _1-15_2, where others' is",
+        }
+
+    @pytest.mark.parametrize("file", ["old_rank_{}-15_2.ckpt", "llama2_7b_rank_{}-15_2.safetensors"])
+    def test_where_only_prefix_or_format_changed_the_files_are_named_and_not_one_label_twice(
+        self, tree: TreeBuilder, file: str
+    ) -> None:
+        for rank in range(4):
+            tree.meta(rank, 15, 2, file.format(rank))
+        (found,) = local(tree).findings
+        assert f"is at {file.format('N')}, but its file is not there" in found.message
+        assert found.message.endswith("the newest here is llama2_7b_rank_N-15_2.ckpt")
+
     def test_a_record_that_the_disk_withholds_is_unreadable_and_not_missing(self, tree: TreeBuilder) -> None:
         found = scan(FaultyStorage(str(tree.checkpoint), {"rank_1/meta.json": BROKEN})).findings
         assert [(one.code, one.path) for one in found] == [(Code.META_UNREADABLE, "rank_1/meta.json")]
