@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from typing import NamedTuple
 
 from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.errors import IncompleteError, UnknownLayoutError
 from ckpttool.read.layouts import Layout, Listing, list_root, recognise
-from ckpttool.read.layouts.mindformers_iteration import is_iteration
+from ckpttool.read.layouts.mindformers_iteration import TRACKER, is_iteration
 from ckpttool.read.layouts.names import FileKind, checkpoint_name, parse_shape, rank_of_folder, shape_of
 from ckpttool.read.storage import Entry, Kind, LocalStorage, Storage
 
-_KNOWN_PLACES = ("checkpoint", "output/checkpoint")
-"""Where MindFormers puts checkpoints below an output folder or a working directory."""
+_KNOWN_PLACES = ("checkpoint", "output/checkpoint", "unified_checkpoint", "output/unified_checkpoint")
+"""Where MindFormers puts checkpoints below an output folder or a working directory, a training's own saves first."""
+
+_OTHER_TRAINERS = {"Megatron-LM": r"iter_[0-9]{7,18}", "verl": r"global_step_[0-9]{1,18}"}
+"""Folders of one save, by whoever else writes a tracker file of MindFormers' name beside them."""
 
 
 class Located(NamedTuple):
@@ -65,7 +69,12 @@ def _around_shard(path: str, wanted: LayoutName | None) -> Located:
     if is_iteration(own):
         wanted = wanted or LayoutName.MINDFORMERS_ITERATION
         return _tree(parent or ".", wanted, focus=own, took=f"checkpoint {own} of {parent or '.'}")
-    return _try(folder or ".", wanted) or _loose(folder or ".", name)
+    found = _try(folder or ".", wanted)
+    if found is None and name == TRACKER:
+        raise UnknownLayoutError(
+            f"{folder or '.'} holds no checkpoints that ckpttool knows{_looks_like(folder or '.')}"
+        )
+    return found or _loose(folder or ".", name)
 
 
 def _loose(folder: str, name: str) -> Located:
@@ -96,8 +105,20 @@ def _around_folder(path: str, wanted: LayoutName | None) -> Located:
         return _tree(parent or ".", wanted, focus=own, took=f"checkpoint {own} of {parent or '.'}")
     raise UnknownLayoutError(
         f"{path} holds no checkpoints that ckpttool knows: no rank_N/ or iteration_*/ folder, "
-        "no hyper_param.safetensors"
+        f"no hyper_param.safetensors{_looks_like(path)}"
     )
+
+
+def _looks_like(path: str) -> str:
+    """Say whose checkpoints a folder with a tracker file, but without an iteration, seems to hold."""
+    names = [entry.name for entry in list_root(LocalStorage(path)).entries]
+    if TRACKER not in names:
+        return ""
+    for trainer, pattern in _OTHER_TRAINERS.items():
+        seen = next((name for name in names if re.fullmatch(pattern, name)), None)
+        if seen is not None:
+            return f"; {seen} beside {TRACKER} looks like a tree of {trainer}, which ckpttool does not read"
+    return f"; {TRACKER} alone is no checkpoint (MindFormers, Megatron-LM and verl all write such a file)"
 
 
 def _parent_of(folder: str) -> tuple[str, str]:

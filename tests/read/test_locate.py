@@ -29,6 +29,10 @@ def newer(tmp_path: Path) -> TreeBuilder:
     return TreeBuilder(tmp_path / "newer").iteration(step=10).iteration(step=20)
 
 
+def _scalars() -> bytes:
+    return safetensors_bytes(training_scalars(epoch=1, true_step=2), {"format": "ms"})
+
+
 class TestPlaces:
     @pytest.mark.parametrize(
         ("path", "root", "focus"),
@@ -104,9 +108,20 @@ class TestPlaces:
 
     def test_a_part_of_unified_weights_is_all_of_them(self, tmp_path: Path) -> None:
         hyper = tmp_path / "hyper_param.safetensors"
-        hyper.write_bytes(safetensors_bytes(training_scalars(epoch=1, true_step=2), {"format": "ms"}))
+        hyper.write_bytes(_scalars())
         assert locate(str(hyper)).layout.name is LayoutName.MINDFORMERS_UNIFIED
         assert locate(str(tmp_path)).focus is None
+
+    @pytest.mark.parametrize("path", ["output", "output/unified_checkpoint", "."])
+    def test_unified_weights_are_found_from_their_output_folder(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+    ) -> None:
+        tree = TreeBuilder(tmp_path).file("unified_checkpoint/hyper_param.safetensors", _scalars())
+        monkeypatch.chdir(tmp_path)
+        found = locate(path)
+        assert (found.storage.root, found.layout.name) == ("output/unified_checkpoint", LayoutName.MINDFORMERS_UNIFIED)
+        tree.legacy().save(epoch=10, step=2)  # a training's own saves go first
+        assert locate("output").storage.root == "output/checkpoint"
 
     def test_the_layout_that_is_asked_for_is_taken_where_a_folder_holds_two(self, tree: TreeBuilder) -> None:
         tree.iteration(step=10)
@@ -115,6 +130,39 @@ class TestPlaces:
         assert wanted.layout.name is LayoutName.MINDFORMERS_RANK
         shard = tree.checkpoint / "rank_2" / SHARD
         assert locate(str(shard), layout=LayoutName.MINDFORMERS_RANK).focus == SHARD
+
+
+class TestTrackerOfWhom:
+    """MindFormers, Megatron-LM and verl all write `latest_checkpointed_iteration.txt`."""
+
+    @pytest.mark.parametrize(
+        ("beside", "whose"),
+        [
+            ("iter_0000006", "iter_0000006 beside .* looks like a tree of Megatron-LM"),
+            ("global_step_6", "global_step_6 beside .* looks like a tree of verl"),
+            ("iter_6_bak", "alone is no checkpoint .MindFormers, Megatron-LM and verl"),
+            ("iteration_bak", "alone is no checkpoint"),
+        ],
+    )
+    def test_a_tracker_without_an_iteration_is_no_tree_of_mindformers(
+        self, tmp_path: Path, beside: str, whose: str
+    ) -> None:
+        (tmp_path / "latest_checkpointed_iteration.txt").write_text("6")
+        (tmp_path / beside).mkdir()
+        for path in (tmp_path, tmp_path / "latest_checkpointed_iteration.txt"):
+            with pytest.raises(UnknownLayoutError, match=whose):
+                locate(str(path))
+        answer = cli("resolve", str(tmp_path))
+        assert answer.exit_code == ExitCode.UNKNOWN_LAYOUT
+
+    def test_a_folder_of_megatron_without_its_tracker_is_not_guessed_at(self, tmp_path: Path) -> None:
+        (tmp_path / "iter_0000006").mkdir()
+        with pytest.raises(UnknownLayoutError, match=r"hyper_param\.safetensors$"):
+            locate(str(tmp_path))
+
+    def test_an_iteration_beside_another_trainers_folder_is_still_mindformers(self, newer: TreeBuilder) -> None:
+        newer.folder("checkpoint/iter_0000006").remove("checkpoint/latest_checkpointed_iteration.txt")
+        assert locate(str(newer.output)).layout.name is LayoutName.MINDFORMERS_ITERATION
 
 
 class TestNoTree:

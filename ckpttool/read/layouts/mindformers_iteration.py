@@ -53,11 +53,8 @@ class MindFormersIteration:
     name = LayoutName.MINDFORMERS_ITERATION
 
     def recognise(self, listing: Listing) -> bool:
-        """Tell by an `iteration_%08d` folder or the tracker."""
-        return any(
-            entry.name == TRACKER or (entry.kind is Kind.FOLDER and is_iteration(entry.name))
-            for entry in listing.entries
-        )
+        """Tell by an `iteration_%08d` folder; a tracker of that name is written by other trainers, too."""
+        return any(_is_iteration(entry) for entry in listing.entries)
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each iteration's names, common.json and metadata.json; no shard is opened."""

@@ -15,7 +15,7 @@ from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.health import Health
 from ckpttool.domain.shard import Scalars, ShardRole
 from ckpttool.domain.units import Step
-from ckpttool.read.layouts import list_root
+from ckpttool.read.layouts import ScanOptions, list_root
 from ckpttool.read.layouts.mindformers_iteration import TRACKER, MindFormersIteration
 from ckpttool.read.storage import LocalStorage
 from tests.answers import FIXTURES, coded, codes, named, names, scanned
@@ -60,8 +60,9 @@ class TestIterations:
         assert local(tree).runs == (expected,)
 
     def test_no_iteration_is_no_run(self, tmp_path: Path) -> None:
-        builder = TreeBuilder(tmp_path).tracker("30")
-        assert (local(builder).runs, local(builder).checkpoints) == ((), ())
+        storage = LocalStorage(str(TreeBuilder(tmp_path).tracker("30").checkpoint))
+        inventory = MindFormersIteration().scan(storage, list_root(storage), ScanOptions())
+        assert (inventory.runs, inventory.checkpoints) == ((), ())
 
     def test_sizes_are_taken_only_where_they_are_asked_for(self, tree: TreeBuilder) -> None:
         storage = LocalStorage(str(tree.checkpoint))
@@ -281,8 +282,8 @@ def test_a_shuffled_listing_gives_the_same_inventory(tree: TreeBuilder, seed: in
 
 @pytest.mark.parametrize(
     ("entry", "known"),
-    [(TRACKER, True), ("iteration_00000030/", True), ("iteration_00000030", False), ("iteration_bak/", False)],
+    [(TRACKER, False), ("iteration_00000030/", True), ("iteration_00000030", False), ("iteration_bak/", False)],
 )
-def test_the_layout_is_known_by_an_iterations_folder_or_the_tracker(tmp_path: Path, entry: str, *, known: bool) -> None:
+def test_the_layout_is_known_by_an_iterations_folder_alone(tmp_path: Path, entry: str, *, known: bool) -> None:
     (tmp_path / entry).mkdir() if entry.endswith("/") else (tmp_path / entry).touch()
     assert MindFormersIteration().recognise(list_root(LocalStorage(str(tmp_path)))) is known
