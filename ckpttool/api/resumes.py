@@ -233,6 +233,14 @@ def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[int | None, 
     return chosen.step, chosen.scalars.global_batch_size
 
 
+def _world_of(answer: Answer, newest: Checkpoint | None) -> int | None:
+    """Return how many ranks would start; None where only the folders tell, of which none holds a checkpoint."""
+    if newest is not None:
+        return newest.topology.world_size or 1
+    config = answer.question.config
+    return answer.question.world_size or (config.world_size if config else None)
+
+
 def simulate(answer: Answer, version: str) -> Simulation:
     """Tell what a version of MindFormers would pick in the same tree by itself, and why.
 
@@ -248,7 +256,7 @@ def simulate(answer: Answer, version: str) -> Simulation:
     fmt = config.load_ckpt_format if config else LOAD_FORMAT[newest.format if newest else FormatName.MINDSPORE_CKPT]
     settings = MindFormersSettings(
         load_ckpt_format=fmt,
-        world_size=(newest.topology.world_size if newest else None) or 1,
+        world_size=_world_of(answer, newest),
         use_checkpoint_health_monitor=config.use_checkpoint_health_monitor if config else False,
     )
     output = LocalStorage(os.path.normpath(os.path.join(inventory.root, os.pardir)))

@@ -28,7 +28,7 @@ class SeenEntry:
     name: str
     is_folder: bool
     mtime_ns: int | None
-    """None where it was not asked for or cannot be told: a folder, a link that leads nowhere."""
+    """None where it was not asked for or cannot be told: a link that leads nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from ckpttool.domain.mindformers_view import (
 )
 from ckpttool.read.parse import DEFAULT_LIMIT, MOST_MEMORY, Json, JsonObject, memory_of
 from ckpttool.read.records.iteration_json import metadata_memory
-from ckpttool.read.storage import Entry, Kind, LostLinkError, Storage
+from ckpttool.read.storage import Entry, Kind, LostLinkError, NotRegularError, Storage
 
 _RANK_FOLDER = re.compile(r"rank_(0|[1-9][0-9]*)")
 _ITERATION_START = "iteration_"
@@ -84,10 +84,12 @@ def _rank(storage: Storage, name: str) -> RankView:
 
 
 def _mtime(storage: Storage, folder: str, entry: Entry) -> int | None:
-    if entry.kind is not Kind.FILE or not entry.name.endswith(_SHARD_SUFFIXES):
+    if not entry.name.endswith(_SHARD_SUFFIXES):
         return None
     try:
         return storage.stamp(f"{folder}/{entry.name}").mtime_ns
+    except NotRegularError as odd:  # a folder has a time as well, and MindFormers asks for no more
+        return odd.mtime_ns
     except OSError:
         return None
 

@@ -29,6 +29,9 @@ class Kind(Enum):
 class NotRegularError(OSError):
     """The path is no regular file: a FIFO or a device could block or feed us for ever."""
 
+    mtime_ns: int | None = None
+    """When it changed last, where that was asked for with the rest of its stamp."""
+
 
 class LostLinkError(OSError):
     """The path is a link that leads nowhere, or round in a loop."""
@@ -186,7 +189,9 @@ class LocalStorage:
         """Size, mtime and inode of a regular file, links followed."""
         status = os.stat(f"{self.root}/{path}")
         if not S_ISREG(status.st_mode):  # as `_stamp`, without a call a file
-            raise NotRegularError(errno.EINVAL, "not a regular file", path)
+            odd = NotRegularError(errno.EINVAL, "not a regular file", path)
+            odd.mtime_ns = status.st_mtime_ns
+            raise odd
         return _stamped(status)
 
     def small_file(self, path: str, *, limit: int) -> bytes:

@@ -11,7 +11,7 @@ from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import Health
 from ckpttool.domain.shard import FormatName
 from ckpttool.errors import ExitCode, UsageError
-from tests.answers import chosen, cli, coded, codes, named, notes, plan, reasons, refusal, scanned, why_not
+from tests.answers import chosen, cli, coded, codes, document, named, notes, plan, reasons, refusal, scanned, why_not
 from tests.trees import TreeBuilder
 
 
@@ -149,3 +149,30 @@ def test_a_growth_that_saved_nothing_is_rejected_with_its_cause(tree: TreeBuilde
     (why, *_) = reasons(refusal(tree.output), "10_2")
     assert "the training grew to 8 and saved nothing since" in why.message
     assert "--world-size 4" in (why.remedy or "")
+
+
+class TestSimulatedWithoutAnyCheckpoint:
+    @pytest.fixture
+    def weights_alone(self, tmp_path: Path) -> TreeBuilder:
+        """Two ranks' folders with a file that is no checkpoint to ckpttool, and one that MindFormers takes by time."""
+        tree = TreeBuilder(tmp_path).legacy(ranks=2)
+        for rank in range(2):
+            tree.file(f"checkpoint/rank_{rank}/net-network.ckpt", b"x")
+        return tree
+
+    def test_the_declared_world_size_is_the_one_that_mindformers_starts_with(self, weights_alone: TreeBuilder) -> None:
+        asked = ("resolve", str(weights_alone.output), "--simulate-mindformers", "2.1")
+        assert "finds no rank_3" not in cli(*asked, "--world-size", "2").stdout
+        assert document(*asked, "--world-size", "4")["mindformers"]["because"].endswith("finds no rank_2")
+
+    def test_the_configs_too(self, weights_alone: TreeBuilder) -> None:
+        config = weights_alone.base / "c.yaml"
+        config.write_text("use_parallel: True\nparallel_config:\n  data_parallel: 4\n  model_parallel: 1\n")
+        asked = ("resolve", str(weights_alone.output), "--config", str(config), "--simulate-mindformers", "2.1")
+        assert document(*asked)["mindformers"]["because"].endswith("finds no rank_2")
+
+    def test_where_nobody_tells_it_every_folder_is_a_rank(self, weights_alone: TreeBuilder) -> None:
+        asked = ("resolve", str(weights_alone.output), "--simulate-mindformers", "2.1")
+        assert document(*asked)["mindformers"]["would_resume"] == "network"
+        weights_alone.remove("checkpoint/rank_1/net-network.ckpt")
+        assert "rank_1 holds no .ckpt file" in document(*asked)["mindformers"]["because"]

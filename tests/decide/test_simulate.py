@@ -337,6 +337,15 @@ def test_b21_on_separate_disks_only_the_ranks_seen_here_count(tree: TreeBuilder,
 
 
 @pytest.mark.parametrize("version", ALL)
+def test_on_separate_disks_ranks_that_do_not_train_are_not_asked(tmp_path: Path, version: str) -> None:
+    tree = TreeBuilder(tmp_path).legacy(ranks=4, sparse=True).save(epoch=5, step=2).save(epoch=10, step=2, ranks=[0, 1])
+    told = simulated(tree, version, world_size=2, devices_per_node=1, shared_disk=False)
+    assert told.would_resume == "10_2"
+    told = simulated(tree, version, world_size=4, devices_per_node=1, shared_disk=False)
+    assert "(rank 0 10_2, rank 2 5_2)" in told.because
+
+
+@pytest.mark.parametrize("version", ALL)
 def test_b22_a_touched_old_file_is_the_newest(tree: TreeBuilder, version: str) -> None:
     for rank in range(4):
         tree.touch(tree.shard(rank, 5, 2), tree.now_ns)
@@ -543,11 +552,32 @@ def test_by_time_an_empty_or_missing_rank_stops_it(tree: TreeBuilder, version: s
 
 
 @pytest.mark.parametrize("version", ALL)
-def test_a_folder_among_the_newest_leaves_the_answer_open(tree: TreeBuilder, version: str) -> None:
-    tree.folder("checkpoint/rank_0/llama2_7b_rank_0-15_2.ckpt")
+@pytest.mark.parametrize("by_time", [{"resume_by_last_timestamp_ckpt": True}, {"shared_disk": False}])
+def test_where_times_decide_a_folder_is_as_new_as_it_says(
+    tree: TreeBuilder, version: str, by_time: dict[str, Any]
+) -> None:
+    folder = "checkpoint/rank_0/llama2_7b_rank_0-15_2.ckpt"
+    tree.folder(folder).touch(folder, 1)
+    told = simulated(tree, version, devices_per_node=2, **by_time)
+    assert told.would_resume == "10_2"
+    assert "folder" not in told.because
+    told = simulated(tree.touch(folder, tree.now_ns), version, devices_per_node=2, **by_time)
+    assert told.would_resume is None
+    assert "(rank 0 15_2, rank 1 10_2)" in told.because
+    for rank in range(1, 4):
+        other = f"checkpoint/rank_{rank}/llama2_7b_rank_{rank}-15_2.ckpt"
+        tree.folder(other).touch(other, tree.now_ns)
+    told = simulated(tree, version, devices_per_node=2, **by_time)
+    assert told.would_resume == "15_2"
+    assert told.because.endswith("; rank_0/llama2_7b_rank_0-15_2.ckpt is a folder, on which it stops")
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_by_time_a_link_that_leads_nowhere_stops_it(tree: TreeBuilder, version: str) -> None:
+    (tree.checkpoint / "rank_0" / "llama2_7b_rank_0-15_2.ckpt").symlink_to("nowhere")
     told = simulated(tree, version, resume_by_last_timestamp_ckpt=True)
     assert told.would_resume is None
-    assert "cannot be told" in told.because
+    assert "leads nowhere" in told.because
 
 
 @pytest.mark.parametrize("apart_ns", [0, 100])

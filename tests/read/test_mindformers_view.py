@@ -61,12 +61,13 @@ def test_ranks_are_ordered_by_number_and_odd_names_are_none(tmp_path: Path) -> N
     assert len(view.entries or ()) == 6
 
 
-def test_a_link_to_nowhere_and_a_folder_have_no_time(tree: TreeBuilder) -> None:
-    tree.folder("checkpoint/rank_0/a-1_2.ckpt")
+def test_a_link_to_nowhere_has_no_time_and_a_folder_or_fifo_has_its_own(tree: TreeBuilder) -> None:
+    tree.folder("checkpoint/rank_0/a-1_2.ckpt").touch("checkpoint/rank_0/a-1_2.ckpt", 5)
     (tree.checkpoint / "rank_0" / "b-1_2.ckpt").symlink_to("nowhere")
     os.mkfifo(tree.checkpoint / "rank_0" / "c-1_2.ckpt")
+    tree.touch("checkpoint/rank_0/c-1_2.ckpt", 7)
     times = {file.name[0]: (file.is_folder, file.mtime_ns) for file in seen(tree).ranks[0].files or ()}
-    assert (times["a"], times["b"], times["c"]) == ((True, None), (False, None), (False, None))
+    assert (times["a"], times["b"], times["c"]) == ((True, 5), (False, None), (False, 7))
 
 
 def test_a_rank_that_is_a_file_has_no_files(tree: TreeBuilder) -> None:
