@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -223,12 +224,16 @@ def test_a_launch_config_that_says_it_already_is_left_alone_and_its_backup_stays
     SITUATIONS["whole"](here)
     (here / "new.yaml").write_text("mine: 1\n")
     assert launched(here, "--force").stdout.startswith("Wrote new.yaml: resumes from ")
-    before = {name: (here / name).stat() for name in ("new.yaml", "new.yaml.bak")}
+
+    def changed() -> list[tuple[int, int]]:
+        return [(found.st_ino, found.st_ctime_ns) for found in map(os.stat, (here / "new.yaml", here / "new.yaml.bak"))]
+
+    before = changed()
     again = launched(here, "--force")
     assert again.code == 0
     assert again.stdout.startswith("new.yaml stays as it is: resumes from ")
     assert launched(here, "--force", "--format", "json").json["written"] is False
-    assert {name: (here / name).stat() for name in before} == before
+    assert changed() == before
     assert (here / "new.yaml.bak").read_text() == "mine: 1\n"
     assert launched(here).code == 2
     (here / "new.yaml").write_text("")
