@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -124,6 +126,29 @@ def test_no_module_imports(package: str) -> None:
         if any(name == package or name.startswith(f"{package}.") for name in imports_of(module))
     ]
     assert importers == []
+
+
+def test_no_module_imports_what_a_library_keeps_to_itself() -> None:
+    private = [
+        f"{module.relative_to(ROOT)}: {name}"
+        for module in MODULES
+        for name in imports_of(module)
+        if name.partition(".")[0] not in sys.stdlib_module_names and "._" in name
+    ]
+    assert private == []
+
+
+IMPORTED_AS = {"pyyaml": "yaml"}
+
+
+def test_what_is_installed_with_ckpttool_is_what_ckpttool_imports() -> None:
+    settings = pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML").loads(
+        (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    )
+    names = {re.split(r"[<>=; ]", requirement)[0] for requirement in settings["project"]["dependencies"]}
+    imported = {name.partition(".")[0] for module in MODULES for name in imports_of(module)}
+    foreign = imported - sys.stdlib_module_names - {"ckpttool"}
+    assert {IMPORTED_AS.get(name, name) for name in names} == foreign
 
 
 def test_yaml_is_never_loaded_by_a_loader_that_builds_objects() -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
-from typer._click.exceptions import ClickException, NoArgsIsHelpError
 
 from ckpttool import __version__
 from ckpttool.cli import output
@@ -34,6 +33,9 @@ COMMANDS = {
 }
 """Every command and the first line of its help. The module of a command is imported when it is called, not before."""
 
+# What all faults of a command line have in common is public only as the base of one of them.
+_FaultyCommandLine = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
+
 
 class _Group(Group):
     """Loads a command when it is called: `--help` and `scan` need not wait for what `launch` imports."""
@@ -42,13 +44,8 @@ class _Group(Group):
         """Run a command line, and end with an exit code and at most one line on stderr; typer prints four."""
         try:
             code = super().main(*args, **{**extra, "standalone_mode": False})
-        except NoArgsIsHelpError as error:
-            output.usage(error.format_message())
-            code = ExitCode.USAGE
-        except ClickException as error:
-            context = getattr(error, "ctx", None)
-            hint = f"; {context.command_path} --help shows what there is" if context is not None else ""
-            output.error(f"{error.format_message().rstrip('.')}{hint}")
+        except _FaultyCommandLine as error:
+            _answer_usage(error)
             code = ExitCode.USAGE
         except (CkptToolError, OSError) as error:  # before a command was reached: the version cannot be written, say
             code = _report(error, debug=False)
@@ -58,7 +55,7 @@ class _Group(Group):
         """Turn what stops a command into one line and its exit code, once for all commands."""
         try:
             return super().invoke(ctx)
-        except (typer.Exit, ClickException):
+        except (typer.Exit, _FaultyCommandLine):
             raise
         except KeyboardInterrupt:
             output.note("interrupted")
@@ -86,6 +83,16 @@ class _Group(Group):
         """Show the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+
+def _answer_usage(error: typer.BadParameter) -> None:
+    """Say in one line what is wrong with a command line; whoever asked nothing is shown how to ask."""
+    text, context = error.format_message(), error.ctx
+    if context is not None and text == context.get_help():
+        output.usage(text)
+        return
+    hint = f"; {context.command_path} --help shows what there is" if context is not None else ""
+    output.error(f"{text.rstrip('.')}{hint}")
 
 
 def _report(error: Exception, *, debug: bool) -> ExitCode:

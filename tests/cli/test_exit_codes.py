@@ -96,11 +96,21 @@ def test_2_for_a_question_that_cannot_be_meant(arguments: list[str], words: str,
     assert_error(ask(*arguments), ExitCode.USAGE, words)
 
 
-def test_2_and_the_help_for_no_question_at_all() -> None:
-    said = ask()
+@pytest.mark.parametrize(("arguments", "command"), [([], "resolve"), (["asd"], "emit")], ids=["ckpttool", "asd"])
+def test_2_and_the_help_for_no_question_at_all(arguments: list[str], command: str) -> None:
+    said = ask(*arguments)
     assert (said.code, said.stdout) == (ExitCode.USAGE, "")
     assert said.stderr.startswith("Usage: ")
-    assert "resolve" in said.stderr
+    assert said.stderr == ask(*arguments, "--help").stdout
+    assert command in said.stderr
+
+
+def test_every_fault_of_a_command_line_is_of_the_kind_that_the_app_catches() -> None:
+    kind = typer.BadParameter.__base__
+    assert kind is not None
+    assert issubclass(kind, Exception)
+    assert kind not in {Exception, RuntimeError, ValueError}
+    assert not issubclass(typer.Exit, kind)
 
 
 def test_10_for_a_missing_shard(here: Path) -> None:
