@@ -200,7 +200,7 @@ def test_130_for_ctrl_c_while_the_disk_does_not_answer(here: Path) -> None:
         assert process.stderr.readline() == "waiting\n"
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=10)
-    assert (process.returncode, stdout, stderr) == (ExitCode.INTERRUPTED, "", "")
+    assert (process.returncode, stdout, stderr) == (ExitCode.INTERRUPTED, "", "ckpttool: interrupted\n")
 
 
 @pytest.mark.parametrize(
