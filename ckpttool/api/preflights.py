@@ -108,7 +108,8 @@ class _Teller:
     config: str
     root: str
     allowed: tuple[Code, ...]
-    logs: frozenset[str]
+    named: frozenset[str]
+    """Logs and a health file, as the user gave them."""
 
     def check(self, name: str, summary: str, findings: Iterable[Finding], stopped: ExitCode | None = None) -> Check:
         reasons = tuple(
@@ -118,7 +119,7 @@ class _Teller:
 
     def _file(self, path: str | None) -> str | None:
         """Findings name configs, logs and folders as the user gave them, and everything else relative to the root."""
-        if path is None or path in {self.config, *self.logs} or os.path.isabs(path) or path.startswith(self.root):
+        if path is None or path in {self.config, *self.named} or os.path.isabs(path) or path.startswith(self.root):
             return path
         inside = os.path.join(self.root, path)
         beside = os.path.join(os.path.dirname(self.root), path)  # health_ckpts.json
@@ -128,8 +129,9 @@ class _Teller:
 def _whole(question: PreflightQuestion, config: _Config, answer: Answer, disk: Disk) -> Preflight:
     """Look at the rest, once there is a checkpoint folder."""
     decision, root = answer.decision, answer.tree.inventory.root
-    logs = frozenset(one.path for one in decision.findings if one.code is Code.LOG_UNREADABLE and one.path is not None)
-    teller = _Teller(config=question.config, root=root, allowed=question.allowed, logs=logs)
+    logs = [one.path for one in decision.findings if one.code is Code.LOG_UNREADABLE]
+    named = frozenset(path for path in (question.tree.health_file, *logs) if path is not None)
+    teller = _Teller(config=question.config, root=root, allowed=question.allowed, named=named)
     found = judge.by_check(decision, config.train, strict=question.strict, devices=question.devices)
     plan = decision if isinstance(decision, ResumePlan) else None
     nothing = ExitCode.NOTHING_TO_RESUME if plan is None else None

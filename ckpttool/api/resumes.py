@@ -12,6 +12,7 @@ from ckpttool.api.trees import Tree, scan
 from ckpttool.decide.data_skip import exact_batches_near, plan_data
 from ckpttool.decide.load import LOAD_FORMAT, load_instruction
 from ckpttool.decide.naming import focused
+from ckpttool.decide.recorded_health import unheard_record
 from ckpttool.decide.resume import choose
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
 from ckpttool.domain.finding import Finding
@@ -75,6 +76,9 @@ def resolve(question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion) 
     else:
         _assert_unchanged(tree.storage, verdicts[_key(point.checkpoint)])
         decision = _plan(tree, point, data, question.config, advice)
+        if not choice.ignore_health:
+            unheard = unheard_record(tree.book, named=question.health_file is not None)
+            decision = replace(decision, findings=(*unheard, *decision.findings))
     if evidence is not None:
         chosen = None if isinstance(point, NoResumePoint) else point.checkpoint
         decision = replace(decision, findings=(*evidence.findings(chosen), *decision.findings))

@@ -39,6 +39,8 @@ class Tree:
     """Checkpoint name, where the path was one shard or one iteration's folder."""
     took: str | None
     """What was taken instead of the path that was given, for people."""
+    book: HealthBook
+    """The health file, as it was read; what it says is attached to the checkpoints."""
 
 
 def scan(question: TreeQuestion) -> Tree:
@@ -74,9 +76,10 @@ def _scanned(located: Located, question: TreeQuestion) -> Tree:
     options = ScanOptions(sizes=question.sizes, steps_per_epoch=per_epoch)
     inventory = _layout(located, question).scan(located.storage, located.listing, options)
     inventory = expect_ranks(inventory, _world_evidence(question, inventory, located.storage))
-    inventory = mark_empty(attach_health(inventory, _health_book(question, located)))
+    book = _health_book(question, located)
+    inventory = mark_empty(attach_health(inventory, book))
     inventory = replace(inventory, findings=(*rewinds(inventory), *inventory.findings))
-    return Tree(inventory=inventory, storage=located.storage, focus=located.focus, took=located.took)
+    return Tree(inventory=inventory, storage=located.storage, focus=located.focus, took=located.took, book=book)
 
 
 def _layout(located: Located, question: TreeQuestion) -> Layout:
@@ -162,4 +165,4 @@ def _named_health_book(path: str) -> HealthBook:
     book = read_health(LocalStorage(folder or "."), name)
     if book.path is None:
         raise IncompleteError(f"{path} does not exist")
-    return replace(book, path=path)
+    return replace(book, path=path, findings=tuple(replace(each, path=path) for each in book.findings))

@@ -85,3 +85,28 @@ def health_reason(checkpoint: Checkpoint, *, require: bool, ignore: bool) -> Fin
             remedy="judge it from the training log with ckpttool health, or leave --require-health out",
         )
     return None
+
+
+def unheard_record(book: HealthBook, *, named: bool) -> tuple[Finding, ...]:
+    """Say that a choice was made without a health file that was to have a say in it.
+
+    One that is torn still tells its bad news, and nobody need have meant it. But whoever names a file means all of it;
+    and of one that is over the limit nobody has seen the end.
+
+    Args:
+        book: What could be read of the file.
+        named: Whether the user named it.
+    """
+    unread = any(finding.severity is Severity.UNKNOWN for finding in book.findings)
+    if not book.over_limit and not (named and unread):
+        return ()
+    why = "was to have a say and cannot be read" if named else "is too large to be read to its end"
+    return (
+        Finding(
+            code=Code.HEALTH_UNHEARD,
+            severity=Severity.UNKNOWN,
+            message=f"the health file {why}: a checkpoint that it calls unhealthy may have been chosen",
+            path=book.path,
+            remedy="give one that can be read with --health-file, or --ignore-health",
+        ),
+    )

@@ -72,6 +72,7 @@ class Code(str, Enum):
     MARKED_UNHEALTHY = "marked-unhealthy"
     HEALTH_UNKNOWN = "health-unknown"
     HEALTH_UNREADABLE = "health-unreadable"
+    HEALTH_UNHEARD = "health-unheard"
     HEALTH_CONTRADICTORY = "health-contradictory"
     HEALTH_NAMES_NOTHING = "health-names-nothing"
     STRAY_FILE = "stray-file"
@@ -188,8 +189,9 @@ def blocking(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def unheard(findings: Iterable[Finding]) -> bool:
-    """Tell whether a log that was to have a say in a choice could not be read to its end, or showed no step."""
-    return any(one.code is Code.LOG_UNREADABLE and one.severity is Severity.UNKNOWN for one in findings)
+    """Tell whether a log or a health file that was to have a say in a choice could not be read, or showed nothing."""
+    codes = {Code.LOG_UNREADABLE, Code.HEALTH_UNHEARD}
+    return any(one.code in codes and one.severity is Severity.UNKNOWN for one in findings)
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:

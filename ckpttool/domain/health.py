@@ -35,3 +35,5 @@ class HealthBook:
     """As it is shown to people; None where there is no health file."""
     records: tuple[HealthRecord, ...]
     findings: tuple[Finding, ...] = ()
+    over_limit: bool = False
+    """Whether the file is larger than any such record, so that it was not read, or only its beginning."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typer.core import TyperGroup
 from ckpttool import api
 from ckpttool.cli.main import COMMANDS, app
 from ckpttool.errors import ExitCode, NotDurableError
+from ckpttool.read.records.health_json import HEALTH_FILE_LIMIT
 from tests.cli.running import Said, ask, environment, run
 from tests.cli.situations import SITUATIONS, real, whole
 from tests.conftest import FIXTURES
@@ -138,6 +140,32 @@ def test_14_for_a_health_file_that_cannot_be_read(here: Path) -> None:
     assert ask("scan").code == ExitCode.INCOMPLETE
     said = ask("resolve", "--health-file", "absent.json")
     assert_error(said, ExitCode.INCOMPLETE, "absent.json does not exist")
+
+
+@pytest.mark.parametrize("named", ["base.yaml", "torn.json"])
+def test_14_for_a_health_file_that_was_named_and_is_none(named: str, here: Path) -> None:
+    real(here, "health_pp2")
+    shutil.copy(FIXTURES / "configs" / "pretrain_sink2.yaml", here / "base.yaml")
+    (here / "torn.json").write_text('[{"is_health": 0, "ckpt_name": "llama2_7b_rank_0-15_2.ckpt"}, {')
+    launch = ["launch", "--config", "base.yaml", "--output", "new.yaml"]
+    for command in (["resolve"], launch, ["preflight", "--config", "base.yaml"]):
+        said = ask(*command, "--health-file", named)
+        assert said.code == ExitCode.INCOMPLETE, command
+        assert f"health-unheard {named}: the health file was to have a say" in " ".join(said.stdout.split())
+    assert not (here / "new.yaml").exists()
+    assert ask("resolve", "--health-file", named, "--ignore-health").code == ExitCode.OK
+    assert ask("resolve", "--health-file", "output/health_ckpts.json").code == ExitCode.OK
+    assert ask(*launch, "--health-file", "output/health_ckpts.json").code == ExitCode.OK
+
+
+def test_14_for_a_health_file_over_the_limit_that_nobody_named(here: Path) -> None:
+    real(here, "health_pp2")
+    shutil.copy(FIXTURES / "configs" / "pretrain_sink2.yaml", here / "base.yaml")
+    with (here / "output/health_ckpts.json").open("r+b") as file:
+        file.truncate(HEALTH_FILE_LIMIT + 1)
+    assert ask("scan").code == ask("resolve").code == ExitCode.INCOMPLETE
+    assert ask("launch", "--config", "base.yaml", "--output", "new.yaml").code == ExitCode.INCOMPLETE
+    assert not (here / "new.yaml").exists()
 
 
 def test_15_for_a_fifo_under_a_shard_s_name(here: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ckpttool.decide.recorded_health import attach_health, health_reason
+from ckpttool.decide.recorded_health import attach_health, health_reason, unheard_record
 from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import Health, HealthBook, HealthRecord
@@ -96,3 +96,27 @@ class TestReason:
     ) -> None:
         reason = health_reason(checkpoint(health=health), require=require, ignore=ignore)
         assert (reason.code if reason else None) is code
+
+
+class TestUnheard:
+    TORN = HealthBook(
+        path="h.json", records=(), findings=(finding(Code.HEALTH_UNREADABLE, Severity.UNKNOWN, "h.json"),)
+    )
+
+    def test_a_torn_file_is_heard_where_it_was_found_and_not_where_it_was_named(self) -> None:
+        assert unheard_record(self.TORN, named=False) == ()
+        (one,) = unheard_record(self.TORN, named=True)
+        assert (one.code, one.severity, one.path) == (Code.HEALTH_UNHEARD, Severity.UNKNOWN, "h.json")
+
+    @pytest.mark.parametrize("named", [False, True])
+    def test_a_file_over_the_limit_is_never_heard(self, named: bool) -> None:
+        (one,) = unheard_record(replace(self.TORN, over_limit=True), named=named)
+        assert one.code is Code.HEALTH_UNHEARD
+
+    @pytest.mark.parametrize("said", [book(at10_2=Health.UNHEALTHY), HealthBook(path=None, records=())])
+    def test_a_whole_file_and_none_at_all_are_heard(self, said: HealthBook) -> None:
+        assert unheard_record(said, named=True) == ()
+
+    def test_a_contradiction_is_heard(self) -> None:
+        said = replace(self.TORN, findings=(finding(Code.HEALTH_CONTRADICTORY, Severity.SUSPECT, "h.json"),))
+        assert unheard_record(said, named=True) == ()

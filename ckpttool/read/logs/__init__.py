@@ -26,7 +26,7 @@ from ckpttool.read.logs.tensorboard import TensorBoard
 LOG_FORMATS: tuple[LogFormat, ...] = (TensorBoard(), HfTrainer(), MindFormers(), Megatron(), JsonLines(), Csv())
 """Most specific first."""
 
-NO_FORMAT = f"no known log format ({', '.join(each.name for each in LOG_FORMATS)})"
+NO_FORMAT = f"is no log that ckpttool knows ({', '.join(each.name for each in LOG_FORMATS)})"
 """Why a file that can be read shows no step."""
 
 STDIN = "-"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ckpttool.domain.metrics import LogItem, LogProblem
 from ckpttool.errors import UsageError
 from ckpttool.read.logs.base import LogSource, lines, problem
-from ckpttool.read.logs.fields import Row, json_row, resolve_columns, steps_of
+from ckpttool.read.logs.fields import ALIASES, Row, json_row, resolve_columns, steps_of
 from ckpttool.read.parse import ParseError, parse_json
 
 
@@ -64,12 +64,14 @@ class Csv:
     name = "csv"
 
     def recognise(self, head: bytes) -> bool:
-        """Tell from the first line: some names, no numbers."""
-        first = head.split(b"\n", 1)[0]
+        """Tell from the first line, some names and no numbers, and from a row: sentences have commas, too."""
+        first, _, rest = head.partition(b"\n")
         if _MOMENT.search(first):  # a line of some other log, with commas in it
             return False
-        names = first.decode("utf-8", "replace").strip().split(",")
-        return len(names) > 1 and all(name.strip().isprintable() and _is_name(name) for name in names)
+        names = [name.strip() for name in first.decode("utf-8", "replace").strip().split(",")]
+        if len(names) < 2 or not all(name.isprintable() and _is_name(name) for name in names):  # noqa: PLR2004
+            return False
+        return not {*ALIASES["step"]}.isdisjoint(names) or _is_row(rest.lstrip().partition(b"\n")[0], len(names))
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
         """Yield a step for each row.
@@ -119,6 +121,12 @@ def _text_lines(source: LogSource, problems: list[LogProblem]) -> Iterator[str]:
             problems.append(item)
         else:
             yield item[1].decode("utf-8", "replace")
+
+
+def _is_row(line: bytes, columns: int) -> bool:
+    """Tell whether a line has as many values as there are names, and a number among them."""
+    values = line.decode("utf-8", "replace").strip().split(",")
+    return len(values) == columns and any(value.strip() and not _is_name(value) for value in values)
 
 
 def _is_name(text: str) -> bool:

@@ -21,7 +21,7 @@ from ckpttool.read.parse import (
     memory_of,
     parse_json,
 )
-from ckpttool.read.storage import Storage
+from ckpttool.read.storage import OverLimitError, Storage
 
 HEALTH_FILE_LIMIT = ByteCount(64 << 20)
 """More than a hundred thousand saves fit; the file is never pruned, but no training saves that often."""
@@ -55,7 +55,8 @@ def read_health(storage: Storage, path: str) -> HealthBook:
     except FileNotFoundError:
         return HealthBook(path=None, records=())
     except OSError as error:
-        return _unreadable_book(path, f"expected a readable health file, found: {error.strerror or error}")
+        book = _unreadable_book(path, f"expected a readable health file, found: {error.strerror or error}")
+        return replace(book, over_limit=isinstance(error, OverLimitError))
     try:
         entries = as_list(parse_json(data, what=path, limit=HEALTH_FILE_LIMIT), where=path)
     except ParseError as error:
@@ -68,13 +69,14 @@ def _salvaged(path: str, data: bytes, why: Finding) -> HealthBook:
 
     A later entry may say worse of any checkpoint, so what was healthy is unknown; unhealthy stays unhealthy.
     """
-    readable = data if memory_of(data) <= MOST_MEMORY else data[:_SALVAGED_BYTES]
+    over_limit = memory_of(data) > MOST_MEMORY
+    readable = data[:_SALVAGED_BYTES] if over_limit else data
     book = _book(path, _whole_entries(readable.decode("utf-8", "replace")))
     records = tuple(
         replace(record, health=Health.UNKNOWN if record.health is Health.HEALTHY else record.health)
         for record in book.records
     )
-    return replace(book, records=records, findings=(why, *book.findings))
+    return replace(book, records=records, findings=(why, *book.findings), over_limit=over_limit)
 
 
 def _whole_entries(text: str) -> Iterator[Json]:

@@ -123,6 +123,20 @@ RECORDS = (
         remedy=("Point to a good copy:", "ckpttool resolve DIR --health-file FILE"),
     ),
     Explanation(
+        code=Code.HEALTH_UNHEARD,
+        title="A health file that was to have a say could not be read",
+        severities=UNKNOWN,
+        meaning="The file that --health-file names is no health file, or health_ckpts.json is larger than any such "
+        "record. It may call the checkpoint unhealthy that was chosen: exit 14, and `launch` writes nothing.",
+        evidence="The file is read strictly, up to 64 MiB. A torn one that was not named still tells its bad news.",
+        mindformers=None,
+        remedy=(
+            "Point to a good copy, or choose without it:",
+            "ckpttool resolve DIR --health-file FILE",
+            "ckpttool resolve DIR --ignore-health",
+        ),
+    ),
+    Explanation(
         code=Code.HEALTH_CONTRADICTORY,
         title="A checkpoint is called both healthy and unhealthy",
         severities=(Severity.NOTE, Severity.SUSPECT),

@@ -14,8 +14,10 @@ from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
 from ckpttool.read.logs import LOG_FORMATS, expand_globs, open_log, read_log
 from ckpttool.read.logs.base import escaped
+from ckpttool.read.logs.columns import Csv
 from ckpttool.read.logs.numbers import UnreadableError, number
 from ckpttool.read.logs.together import put_together
+from tests.conftest import FIXTURES
 from tests.decide.rows import NAN
 from tests.read.logs.reading import LOGS, problems, steps
 
@@ -44,7 +46,31 @@ def test_each_log_is_recognised_by_its_content(name: str, expected: str) -> None
 def test_what_is_no_log_is_one_problem_without_a_line(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "x").write_bytes(data)
     (problem,) = problems(read_log(str(tmp_path / "x")))
-    assert (problem.line, "no known log format" in problem.reason) == (0, True)
+    assert (problem.line, "is no log that ckpttool knows" in problem.reason) == (0, True)
+
+
+def test_a_config_is_no_log_though_its_first_line_has_commas() -> None:
+    config = FIXTURES / "configs" / "pretrain_sink2.yaml"
+    assert b"," in config.read_bytes().partition(b"\n")[0]
+    (problem,) = problems(read_log(str(config)))
+    assert (problem.line, problem.reason.partition(" (")[0]) == (0, "is no log that ckpttool knows")
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("Dear all, this is no log\nand, 7 lines\nmore\n", False),
+        ("Dear all, this is no log\nand, seven lines\nmore\n", False),
+        ("Dear all, this is no log\n\nmore, or, 3\n", False),
+        ("iter,gnorm\n1,0.5\n", True),
+        ("it,gnorm\n\n1,nan\n", True),
+        ("it,gnorm\n,\n", False),
+        ("it,gnorm\n", False),
+        ("step,gnorm\n", True),
+    ],
+)
+def test_names_with_a_row_of_numbers_below_or_a_step_among_them_are_a_csv(text: str, known: bool) -> None:
+    assert Csv().recognise(text.encode()) is known
 
 
 def test_an_empty_log_shows_nothing_and_is_no_problem(tmp_path: Path) -> None:

@@ -111,8 +111,22 @@ def test_a_folder_of_that_name_and_a_file_over_the_limit_are_findings(
     (tmp_path / "folder").mkdir()
     book = read_health(LocalStorage(str(tmp_path)), "folder")
     assert [finding.code for finding in book.findings] == [Code.HEALTH_UNREADABLE]
+    assert not book.over_limit
     monkeypatch.setattr(health_json, "HEALTH_FILE_LIMIT", 10)
-    assert [finding.code for finding in book_of(tmp_path, "[" + " " * 20 + "]").findings] == [Code.HEALTH_UNREADABLE]
+    book = book_of(tmp_path, "[" + " " * 20 + "]")
+    assert [finding.code for finding in book.findings] == [Code.HEALTH_UNREADABLE]
+    assert book.over_limit
+
+
+def test_a_file_of_more_values_than_memory_may_hold_is_over_the_limit_and_a_torn_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torn = '[{"is_health": 1, "ckpt_name": "a"}, '
+    assert not book_of(tmp_path, torn).over_limit
+    monkeypatch.setattr(health_json, "MOST_MEMORY", 100)
+    book = book_of(tmp_path, torn)
+    assert book.over_limit
+    assert states(book) == {"a": Health.UNHEALTHY}
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([0, 1])), max_size=12))
