@@ -11,6 +11,7 @@ from ckpttool.api.checks import session_for
 from ckpttool.api.trees import Tree, scan
 from ckpttool.decide.data_skip import exact_batches_near, plan_data
 from ckpttool.decide.load import LOAD_FORMAT, load_instruction
+from ckpttool.decide.loaded_instead import Start, loaded_instead
 from ckpttool.decide.naming import focused
 from ckpttool.decide.recorded_health import unheard_record
 from ckpttool.decide.resume import choose
@@ -144,7 +145,10 @@ def _plan(
         findings=_beyond(tree, point),
         advice=advice,
     )
-    return replace(plan, findings=(*_consequences(plan, data, config), *plan.findings))
+    start = Start(
+        plan=plan, inventory=tree.inventory, load_path=os.path.abspath(plan.load.load_checkpoint), config=config
+    )
+    return replace(plan, findings=(*loaded_instead(start), *_consequences(plan, data, config), *plan.findings))
 
 
 def _data(step: Step, recorded: int | None, data: DataQuestion, advice: SpikeAdvice | StopAdvice | None) -> DataPlan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ckpttool.decide import launch_check
+from ckpttool.decide import launch_check, loaded_instead
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, Severity, blocking
 from ckpttool.domain.health import Health
@@ -63,7 +63,7 @@ def _check_of(finding: Finding, config: TrainConfig) -> str:
         return "config"
     if finding.code in _OF_HEALTH:
         return "health"
-    if finding.code in _OF_COUNTERS or finding.path == config.path:
+    if finding.code in _OF_COUNTERS | loaded_instead.CODES or finding.path == config.path:
         return "launch"
     return "checkpoint"
 

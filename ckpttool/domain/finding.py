@@ -131,6 +131,8 @@ class Code(str, Enum):
     FOLDER_NOT_WRITABLE = "folder-not-writable"
     DISK_UNKNOWN = "disk-unknown"
     TRAINER_KEY_REFUSED = "trainer-key-refused"
+    PATH_IS_PATTERN = "path-is-pattern"
+    RANK_FOLDER_ON_ONE_DEVICE = "rank-folder-on-one-device"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

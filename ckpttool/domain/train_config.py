@@ -46,6 +46,8 @@ class TrainConfig:
     """Whether the `checkpoint:` section says to load weights alone, which starts the training at step 0."""
     resume_training: str | bool | None = None
     """As the config has it before a launch rewrites it; None where it is not set."""
+    use_parallel: bool | None = None
+    """None where another file, which was not read, may say it."""
     pipeline_stages: int | None = None
     """With one MindFormers' health monitor measures nothing, and records "healthy"."""
     lines: tuple[tuple[str, int], ...] = ()

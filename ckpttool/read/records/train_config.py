@@ -11,6 +11,9 @@ from ckpttool.read.records.safe_yaml import Document, parse_document, read_bytes
 
 Section = dict[str, object]
 
+_BASE = "base_config"
+"""Names a file whose settings hold where this one has none."""
+
 
 def read_train_config(path: str, *, devices: int | None = None) -> TrainConfig:
     """Return what a YAML config says about resuming, parallelism and data, with everything in it that looks wrong.
@@ -65,6 +68,7 @@ def train_config_of(document: Document, *, path: str, devices: int | None = None
         output_dir=_text(data.get("output_dir")),
         prefix=_prefix(data),
         resume_training=resume if isinstance(resume, str | bool) else None,
+        use_parallel=_use_parallel(data),
         pipeline_stages=sizes.stages,
         findings=_located(path, document),
         lines=tuple((".".join(map(str, key)), line) for key, line in document.lines.items()),
@@ -88,9 +92,9 @@ def _sizes(data: Section, devices: int | None) -> _Sizes:
     """
     runner = _section(data, "runner_config")
     batch = _count(runner, "batch_size")
-    if "base_config" in data:
+    if _BASE in data:
         return _Sizes()  # another file has settings that this one only adds to
-    if not data.get("use_parallel", False):
+    if not _use_parallel(data):
         return _Sizes(world=1, batch=batch, stages=1)
     if _section(data, "parallel").get("parallel_mode", 1) not in AUTO_PARALLEL:
         return _Sizes(world=devices, batch=_product(batch, devices), stages=1)
@@ -104,6 +108,10 @@ def _sizes(data: Section, devices: int | None) -> _Sizes:
     sliced = _section(data, "parallel").get("full_batch", True) is False
     of_1_3 = total_1_3 if sliced and total_1_3 != total else None
     return _Sizes(world=world, batch=total, batch_1_3=of_1_3, stages=pp)
+
+
+def _use_parallel(data: Section) -> bool | None:
+    return None if _BASE in data and "use_parallel" not in data else bool(data.get("use_parallel", False))
 
 
 def _product(*factors: int | None) -> int | None:

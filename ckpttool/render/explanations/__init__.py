@@ -10,6 +10,7 @@ from ckpttool.render.explanations.preflight import PREFLIGHT
 from ckpttool.render.explanations.records import RECORDS
 from ckpttool.render.explanations.settings import SETTINGS
 from ckpttool.render.explanations.shards import SHARDS
+from ckpttool.render.explanations.starts import STARTS
 from ckpttool.render.explanations.training import TRAINING
 
 EXPLANATIONS: tuple[Explanation, ...] = (
@@ -18,6 +19,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     *RECORDS,
     *FILES,
     *SETTINGS,
+    *STARTS,
     *TRAINING,
     *LINT,
     *PREFLIGHT,
