@@ -42,10 +42,12 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
 def _memory(tree: Tree, question: CheckQuestion) -> Memory | None:
     if question.level is not Level.CHECKSUM or question.max_age is None or question.hashes:
         return None
+    from ckpttool.read.mounts import boot_id, disk_identity, mount_table
     from ckpttool.verify.ledger import ledger_place
     from ckpttool.verify.memory import Memory
 
-    place = ledger_place(tree.inventory.root, os.environ)
+    root = tree.inventory.root
+    place = ledger_place(root, os.environ, disk=disk_identity(root, table=mount_table(), boot=boot_id()))
     return Memory(tree.storage, place, max_age=question.max_age)
 
 

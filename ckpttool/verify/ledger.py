@@ -78,12 +78,14 @@ class Ledger:
     """By path, relative to the tree's root."""
 
 
-def ledger_place(root: str, environment: Mapping[str, str]) -> str | None:
+def ledger_place(root: str, environment: Mapping[str, str], *, disk: str) -> str | None:
     """Return the file that is this tree's ledger; None where the user has no cache folder.
 
     Args:
         root: The tree. Whatever links lead to it, its ledger is the same.
         environment: Of the process.
+        disk: As `disk_identity` gives it. Machines that share a home have trees of their own under one path, and what
+            one of them verified says nothing of the others'.
     """
     from xxhash import xxh3_128_hexdigest  # costs a start half a millisecond
 
@@ -93,7 +95,7 @@ def ledger_place(root: str, environment: Mapping[str, str]) -> str | None:
         if not Path(home).is_absolute():
             return None
         base = f"{home}/.cache"
-    tree = xxh3_128_hexdigest(os.fsencode(Path(root).resolve()))
+    tree = xxh3_128_hexdigest(os.fsencode(disk) + b"\0" + os.fsencode(Path(root).resolve()))
     return f"{base}/ckpttool/ledger/{tree}.json"
 
 

@@ -11,6 +11,7 @@ from random import Random
 
 from ckpttool.domain.own_hash import is_whole
 from ckpttool.errors import ExitCode
+from ckpttool.read.mounts import boot_id, disk_identity, mount_table
 from ckpttool.read.records.manifest import ManifestProblem, read_manifest
 from ckpttool.read.records.meta_json import parse_meta
 from ckpttool.read.storage import LocalStorage
@@ -55,7 +56,8 @@ class Scene:
         self.tree = TreeBuilder(base).legacy(ranks=RANKS, sparse=True)
         self.root = self.tree.checkpoint
         self.health = self.tree.output / "health_ckpts.json"
-        self.ledger = Path(ledger_place(str(self.root), {"XDG_CACHE_HOME": str(cache)}) or "")
+        disk = disk_identity(str(self.root), table=mount_table(), boot=boot_id())
+        self.ledger = Path(ledger_place(str(self.root), {"XDG_CACHE_HOME": str(cache)}, disk=disk) or "")
         self.logs = base / "logs"
         self.marks = {file_name(epoch): int(chance.random() < 0.5) for epoch in TARGETS}
         self._earlier: set[Path] = set()

@@ -266,7 +266,7 @@ def test_writers_beside_one_another_lose_nothing(place: str) -> None:
 
 
 def test_the_ledger_lies_in_the_users_cache_and_only_he_can_look(tmp_path: Path) -> None:
-    place = ledger_place("/some/tree", {"XDG_CACHE_HOME": str(tmp_path / "cache")})
+    place = ledger_place("/some/tree", {"XDG_CACHE_HOME": str(tmp_path / "cache")}, disk="sda")
     assert place is not None
     save(place, [report()], seals={}, began=NOW)
     assert Path(place).parent == tmp_path / "cache" / "ckpttool" / "ledger"
@@ -277,21 +277,33 @@ def test_without_a_cache_of_its_own_the_ledger_is_in_the_home_and_without_a_home
     home = str(tmp_path)
     expected = f"{home}/.cache/ckpttool/ledger"
     for environment in ({"HOME": home}, {"HOME": home, "XDG_CACHE_HOME": "relative"}):
-        place = ledger_place("/tree", environment)
+        place = ledger_place("/tree", environment, disk="sda")
         assert place is not None
         assert os.path.dirname(place) == expected  # noqa: PTH120  it is a text
-    assert ledger_place("/tree", {}) is None
-    assert ledger_place("/tree", {"HOME": "relative"}) is None
+    assert ledger_place("/tree", {}, disk="sda") is None
+    assert ledger_place("/tree", {"HOME": "relative"}, disk="sda") is None
 
 
 def test_a_tree_has_one_ledger_whichever_way_leads_to_it(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "link").symlink_to("tree")
-    environment = {"XDG_CACHE_HOME": "/cache"}
-    straight = ledger_place(str(tmp_path / "tree"), environment)
-    assert straight == ledger_place(str(tmp_path / "link"), environment)
-    assert straight == ledger_place(str(tmp_path / "tree" / ".." / "tree"), environment)
-    assert straight != ledger_place(str(tmp_path), environment)
+
+    def place_of(root: Path) -> str | None:
+        return ledger_place(str(root), {"XDG_CACHE_HOME": "/cache"}, disk="sda")
+
+    straight = place_of(tmp_path / "tree")
+    assert straight == place_of(tmp_path / "link")
+    assert straight == place_of(tmp_path / "tree" / ".." / "tree")
+    assert straight != place_of(tmp_path)
+
+
+def test_what_one_machine_verified_on_its_own_disk_is_not_another_machines_under_the_same_path(tmp_path: Path) -> None:
+    def place_on(disk: str) -> str | None:
+        return ledger_place("/data/run", {"XDG_CACHE_HOME": str(tmp_path)}, disk=disk)
+
+    save(place_on("node 0"), [report()], seals={}, began=NOW)
+    assert recalled(place_on("node 0") or "") is not None
+    assert recalled(place_on("node 1") or "") is None
 
 
 def test_digests_are_not_kept(place: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
+from xxhash import xxh3_128_hexdigest
 
 from ckpttool import api
 from ckpttool.domain.finding import Code
@@ -126,3 +127,13 @@ def test_a_table_does_not_say_that_remembered_shards_were_read(tree: TreeBuilder
     assert "nothing was read" in again
     os.utime(tree.output / tree.shard(0, 6, 2), ns=(1, 1))
     assert "every byte of 1 of 2 shards was read" in ask(*question).stdout
+
+
+def test_a_ledger_that_knew_no_disk_is_left_alone(tree: TreeBuilder, tmp_path: Path) -> None:
+    """Its name was the tree's path alone."""
+    old = tmp_path / "cache" / "ckpttool" / "ledger" / f"{xxh3_128_hexdigest(os.fsencode(tree.checkpoint))}.json"
+    old.parent.mkdir(parents=True)
+    old.write_text("{}")
+    assert sum(one.bytes_read for one in verdicts(tree)) > 0
+    assert sum(one.bytes_read for one in verdicts(tree)) == 0
+    assert old.read_text() == "{}"
