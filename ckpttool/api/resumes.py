@@ -58,6 +58,8 @@ def resolve(question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion) 
             f"{question.path} stands in no rank_N/ or iteration_*/ folder: its other ranks are unknown"
         )
     choice = _with_focus(choice, tree)
+    if question.config is not None:
+        choice = replace(choice, saves_as=question.config.prefix)
     evidence = _evidence(tree, choice, question.config)
     session = session_for(tree, CheckQuestion(level=choice.evidence, jump=0))
     verdicts: dict[tuple[str, str, FormatName], Verdict] = {}

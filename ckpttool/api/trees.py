@@ -115,8 +115,12 @@ def _world_evidence(question: TreeQuestion, inventory: Inventory, storage: Stora
     if question.world_size is not None:
         evidence.append(WorldEvidence(world_size=question.world_size, source="--world-size says so", declared=True))
     config = question.config
-    if config is not None and config.world_size is not None and not config.auto_trans_ckpt:
-        evidence.append(WorldEvidence(world_size=config.world_size, source=f"{config.path} says so", declared=True))
+    if config is not None and config.world_size is not None:
+        reslices = config.auto_trans_ckpt
+        source = f"{config.path} says so"
+        evidence.append(
+            WorldEvidence(world_size=config.world_size, source=source, declared=not reslices, confirms=reslices)
+        )
     strategies = strategy_world(os.path.join(inventory.root, os.pardir, "strategy"))
     if strategies is not None:
         source = f"there are strategy files of {strategies} ranks"

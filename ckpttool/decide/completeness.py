@@ -29,6 +29,9 @@ class WorldEvidence:
     """In words that finish the sentence 'expected N ranks because …'."""
     declared: bool
     """True for the user or a config, who are believed; False for leftovers, which are weighed."""
+    confirms: bool = False
+    """Instead of all that: it may start another size than was saved, and only settles a doubt about a run of its own
+    size. So speaks a config with `auto_trans_ckpt`."""
 
 
 class _Size(NamedTuple):
@@ -145,7 +148,7 @@ def _expected_of_run(
     own = _own_size(run, runs, waiting)
     worlds = [_own_size(other, runs, waiting).world for other in runs]
     others = [_Size(world, f"another run of this tree had {world}") for world in worlds]
-    others += [_Size(one.world_size, one.source) for one in evidence]
+    others += [_Size(one.world_size, one.source) for one in evidence if not one.confirms]
     larger = [one for one in others if one.world > own.world and (one.world % own.world or own.world == 1)]
     size = max(larger, default=own)
     return replace(run, world_size=size.world), size
@@ -224,10 +227,12 @@ def _unproven_shrinks(
     """Doubt a run on fewer ranks than one before it as long as all it has to show is one save.
 
     A crash during the first save of a run looks the same where the ranks that were slower left nothing. Nobody's
-    crash is at the same rank twice: a second save of that size, also by a later run, proves that it is meant.
+    crash is at the same rank twice: a second save of that size, also by a later run, proves that it is meant. So does
+    a config that starts just this size.
     """
     if any(one.declared for one in evidence):
         return {}
+    meant = {one.world_size for one in evidence if one.confirms}
     worlds = {(run.prefix, run.run): run.world_size for run in runs}
     saves: dict[tuple[str, int], set[tuple[int, EpochStep | None]]] = {}
     for one in inventory.checkpoints:
@@ -240,7 +245,7 @@ def _unproven_shrinks(
             if other.prefix == run.prefix and other.run < run.run and other.world_size > run.world_size
         ]
         since = [save for save in saves[run.prefix, run.world_size] if larger and save[0] > larger[-1]]
-        if len(since) == 1:
+        if len(since) == 1 and run.world_size not in meant:
             unproven[run.prefix, run.run] = (_unproven(run, worlds[run.prefix, larger[-1]]),)
     return unproven
 
@@ -269,7 +274,7 @@ def _shrink_notes(
     others = {}
     if (newest.prefix, newest.run) not in unproven:
         others = {run.world_size: f"run {run.run} had {run.world_size}" for run in runs if run.prefix == newest.prefix}
-    others |= {one.world_size: one.source for one in evidence if not one.declared}
+    others |= {one.world_size: one.source for one in evidence if not (one.declared or one.confirms)}
     return [
         Finding(
             code=Code.WORLD_SIZE_DIFFERS,

@@ -28,6 +28,7 @@ def check(config: TrainConfig, plan: ResumePlan, *, devices: int | None = None) 
     return (
         *_layout(config, plan),
         *_format(config, plan),
+        *_prefix(config, plan),
         *_world(config, plan, devices),
         *_batch(config, plan),
         *_recorded_by_1_3(config, plan.point.checkpoint),
@@ -117,6 +118,26 @@ def _format(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
                 if severity is Severity.NOTE
                 else f"rename the files of this checkpoint so that they end in .{fmt}",
             )
+
+
+def _prefix(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
+    """The prefix of what is loaded does not matter to MindFormers; the next saves have that of the config."""
+    there = plan.point.checkpoint.prefix
+    if config.prefix is None or not there or config.prefix == there:
+        return
+    lines = dict(config.lines)
+    keys = ("checkpoint.prefix", *(key for key in lines if key.startswith("callbacks.") and key.endswith(".prefix")))
+    yield Finding(
+        code=Code.PREFIX_DIFFERS,
+        severity=Severity.SUSPECT,
+        message=f"the config saves as {config.prefix}, the checkpoint is of {there}: the next save begins a second "
+        "training beside it, by its names",
+        path=config.path,
+        expected=there,
+        actual=config.prefix,
+        remedy=f"write `prefix: {there}`; --allow {Code.PREFIX_DIFFERS.value} where the change is meant",
+        line=next((lines[key] for key in keys if key in lines), None),
+    )
 
 
 def _world(config: TrainConfig, plan: ResumePlan, devices: int | None) -> Iterator[Finding]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from ckpttool.decide.lineage import abandoned, newest_first, overlaps, rewinds
 from ckpttool.decide.naming import LATEST, named
@@ -28,11 +29,12 @@ def choose(
     Raises:
         UsageError: A name or prefix was given that is not there.
     """
-    tree_findings = rewinds(inventory)
+    prefix, by_config = _prefix_meant(inventory, question)
+    tree_findings = [*rewinds(inventory), *by_config]
     if question.name not in {None, LATEST}:
-        candidates = _named(inventory, question.name or "", question.prefix)
+        candidates = _named(inventory, question.name or "", prefix)
     else:
-        candidates = newest_first(_of_prefix(inventory, question.prefix))
+        candidates = newest_first(_of_prefix(inventory, prefix))
         mixed = _mixed_prefixes(candidates)
         if mixed is not None:
             return NoResumePoint(
@@ -46,7 +48,8 @@ def choose(
             verdict = verdict_of(checkpoint)
             reasons = _reasons_by_content(checkpoint, question, verdict)
             if not reasons:
-                return _resume_point(checkpoint, verdict, candidates, rejected, inventory)
+                point = _resume_point(checkpoint, verdict, candidates, rejected, inventory)
+                return replace(point, findings=(*point.findings, *by_config))
         rejected.append(Rejection(checkpoint=checkpoint, reasons=tuple(reasons)))
     return NoResumePoint(
         root=inventory.root, evidence=question.evidence, rejected=tuple(rejected), findings=tuple(tree_findings)
@@ -146,9 +149,30 @@ def _named(inventory: Inventory, name: str, prefix: str | None) -> list[Checkpoi
     return newest_first(found)
 
 
+def _prefix_meant(inventory: Inventory, question: ResumeQuestion) -> tuple[str | None, tuple[Finding, ...]]:
+    """Return the prefix that is asked for, or the config's where several trainings could be meant; and a word on it."""
+    prefixes = _trainings(inventory.checkpoints)
+    named = question.saves_as
+    if question.prefix is not None or named is None or len(prefixes) == 1 or named not in prefixes:
+        return question.prefix, ()
+    note = Finding(
+        code=Code.RUN_MIXED,
+        severity=Severity.NOTE,
+        message=f"checkpoints of several trainings lie here ({', '.join(prefixes)}); the config saves as {named}, so "
+        "that one is meant",
+        remedy=f"choose another with --prefix {next(one for one in prefixes if one != named)}",
+    )
+    return named, (note,)
+
+
+def _trainings(candidates: Iterable[Checkpoint]) -> list[str]:
+    """Return the prefixes of what could be a training; a file on a few ranks is none."""
+    return sorted({one.prefix for one in candidates if _may_be_a_training(one)})
+
+
 def _mixed_prefixes(candidates: Sequence[Checkpoint]) -> Finding | None:
-    """Tell whether several trainings could be meant; a file on a few ranks is none of them."""
-    prefixes = sorted({one.prefix for one in candidates if _may_be_a_training(one)})
+    """Tell whether several trainings could be meant."""
+    prefixes = _trainings(candidates)
     if len(prefixes) < 2:  # noqa: PLR2004  two is the smallest mixture
         return None
     return Finding(
@@ -167,7 +191,7 @@ def _may_be_a_training(checkpoint: Checkpoint) -> bool:
 
 def _passed_over(candidates: Sequence[Checkpoint]) -> list[Finding]:
     """Say which prefixes were not taken for a training."""
-    trainings = {one.prefix for one in candidates if _may_be_a_training(one)}
+    trainings = _trainings(candidates)
     strays = {one.prefix: one for one in candidates if one.prefix not in trainings}
     return [
         Finding(

@@ -130,6 +130,7 @@ class Code(str, Enum):
     DISK_INODES_LOW = "disk-inodes-low"
     FOLDER_NOT_WRITABLE = "folder-not-writable"
     DISK_UNKNOWN = "disk-unknown"
+    PREFIX_DIFFERS = "prefix-differs"
     TRAINER_KEY_REFUSED = "trainer-key-refused"
     PATH_IS_PATTERN = "path-is-pattern"
     RANK_FOLDER_ON_ONE_DEVICE = "rank-folder-on-one-device"

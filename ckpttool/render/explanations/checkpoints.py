@@ -142,7 +142,8 @@ CHECKPOINTS = (
         title="Checkpoints of several trainings lie in one folder",
         severities=(Severity.NOTE, Severity.SUSPECT),
         meaning="The file names have different prefixes, so two trainings saved here. Only you know which is to go on. "
-        "A note where one of them left a few stray files at most: those are passed over.",
+        "A note where one of them left a few stray files at most, which are passed over, and where --config saves "
+        "under the prefix of one of them, which is then meant.",
         evidence="The part of the names before _rank_N differs.",
         mindformers="Takes the prefix of the first rank that has a meta.json.",
         remedy=("Say which training is meant:", "ckpttool resolve DIR --prefix NAME"),

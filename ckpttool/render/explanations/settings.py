@@ -46,6 +46,21 @@ SETTINGS = (
         remedy=("Write it as the message says: 1.0e-05, True, 8, without quotes.",),
     ),
     Explanation(
+        code=Code.PREFIX_DIFFERS,
+        title="The config saves under another prefix than the checkpoint has",
+        severities=SUSPECT,
+        meaning="The next save begins a second training in the folder, by its file names: neither its `_1`, `_2` nor "
+        "its steps go on from what is there, and what shares a folder has to be told apart with --prefix ever after. "
+        "Often the config is another training's.",
+        evidence="`prefix` of the CheckpointMonitor callback, or of the `checkpoint:` section, and what precedes "
+        "`_rank_N` (`-model-` in the newer layout) in the file names.",
+        mindformers="Loads what it is told to load, whatever the prefix, and saves under the config's.",
+        remedy=(
+            "Write the prefix that the message names; where the change is meant, accept it:",
+            "ckpttool preflight DIR --config BASE.yaml --allow prefix-differs",
+        ),
+    ),
+    Explanation(
         code=Code.CONFIG_DISAGREES,
         title="The config does not fit the checkpoint, or contradicts itself",
         severities=_NOTE_OR_SUSPECT,
