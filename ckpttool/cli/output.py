@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 20
 """Characters that are encoded at once."""
 
+_UNLIMITED = 1 << 20
+"""Columns of a line that nobody breaks."""
+
 
 def result(text: str) -> None:
     """Write the result.
@@ -34,11 +37,22 @@ def table(renderable: RenderableType) -> None:
     """Write a result that is laid out for people; markup in names is text."""
     from rich.console import Console
 
-    console = Console(markup=False, highlight=False, emoji=False)
+    console = Console(markup=False, highlight=False, emoji=False, width=_width())
     with _failure_told(), console.capture() as captured:
-        console.print(renderable)
+        console.print(renderable, crop=False)
     # rich pads every line of a table to its width; nobody who greps or pastes the result wants that.
     result("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")))
+
+
+def _width() -> int | None:
+    """Return how wide a result may be; None where rich can tell it: on a terminal, or where somebody said so.
+
+    Elsewhere a line ends where it ends: whoever greps wants all of it, and rich would take the width of stdin.
+    """
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdigit() and int(asked):
+        return int(asked)
+    return None if sys.stdout is not None and sys.stdout.isatty() else _UNLIMITED
 
 
 @contextmanager

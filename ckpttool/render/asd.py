@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from ckpttool.domain.finding import blocking
 from ckpttool.domain.log_answer import AsdAnswer
 from ckpttool.render.escape import shown
+from ckpttool.render.layout import Pairs, stack
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 def asd_table(answer: AsdAnswer) -> RenderableType:
     """Show what is in force with this string, and every trap in it."""
-    table = Table.grid(padding=(0, 2))
-    for field in fields(answer.check.config):
-        table.add_row(field.name, str(getattr(answer.check.config, field.name)).lower())
+    names = [field.name for field in fields(answer.check.config)]
+    rows = [(name, str(getattr(answer.check.config, name)).lower()) for name in names]
     parts: list[RenderableType] = [_headline(answer), Text("")]
     if answer.check.error is None:
-        parts += [Text(f"In force for {answer.check.dialect.value}:"), Padding(table, (0, 0, 0, 2)), Text("")]
+        parts += [Text(f"In force for {answer.check.dialect.value}:"), Pairs(rows), Text("")]
     # All of them: a string has few, and each one counts.
     lines = [Text(f"{each.severity.word} {each.code.value} {shown(each.message)}") for each in answer.findings]
-    return Group(*parts, *lines)
+    return stack(*parts, *lines)
 
 
 def _headline(answer: AsdAnswer) -> Text:

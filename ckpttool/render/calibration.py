@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ckpttool.domain.advice import Calibration, Refusal, Threshold
 from ckpttool.domain.log_answer import CalibrationAnswer
 from ckpttool.render.chart import WIDTH, histogram
+from ckpttool.render.layout import stack
 from ckpttool.render.replay import reading_parts
 from ckpttool.render.yaml_settings import yaml_float, yaml_to_paste
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 def calibration_table(answer: CalibrationAnswer, *, unicode: bool, width: int = WIDTH) -> RenderableType:
@@ -27,7 +31,7 @@ def calibration_table(answer: CalibrationAnswer, *, unicode: bool, width: int = 
             picture = histogram(threshold, unicode=unicode, width=width)
             parts.append(Text(picture, no_wrap=True, overflow="crop"))
     parts += [Text(note, style="dim") for note in calibration.notes]
-    return Group(*parts, *reading_parts(answer.reading))
+    return stack(*parts, *reading_parts(answer.reading))
 
 
 def _headline(yaml: str) -> Text:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -14,7 +14,11 @@ from ckpttool.domain.health_events import HealthJudgement
 from ckpttool.domain.log_answer import HealthAnswer, WeightNumbers
 from ckpttool.render.chart import WIDTH, Mark, norm_chart
 from ckpttool.render.escape import shown
+from ckpttool.render.layout import stack, whole_words
 from ckpttool.render.table import NARROW, grouped_findings
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
 _STYLE = {Health.HEALTHY: "green", Health.UNHEALTHY: "red", Health.UNKNOWN: "dim"}
 _WORTH = {Health.HEALTHY: True, Health.UNHEALTHY: False, Health.UNKNOWN: None}
@@ -34,7 +38,7 @@ def health_table(answer: HealthAnswer, *, unicode: bool, width: int = WIDTH) -> 
         parts += [Text(""), Text(chart.rstrip("\n"), no_wrap=True, overflow="crop")]
     if answer.written:
         parts += [Text(""), Text(f"Wrote {shown(answer.health_file or '')}; the old one is beside it as .bak")]
-    return Group(*parts, *grouped_findings(answer.report.findings))
+    return stack(*parts, *grouped_findings(answer.report.findings))
 
 
 def _headline(answer: HealthAnswer) -> Text:
@@ -80,14 +84,14 @@ class _Judgements:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         narrow = options.max_width < NARROW
         table = Table(box=None, pad_edge=False, header_style="dim")
-        table.add_column("NAME", overflow="fold", min_width=10 if narrow else None)
+        table.add_column("NAME")
         for header in ("STEP", "NORM") if narrow else ("STEP", "NORM", "L2"):
             table.add_column(header, justify="right", no_wrap=True)
         for header in ("HEALTH",) if narrow else ("HEALTH", "BY", "RECORDED"):
             table.add_column(header, no_wrap=True)
         for one in self._newest_first:
             table.add_row(Text(shown(one.name)), *_cells(one, narrow=narrow))
-        yield table
+        yield whole_words(table)
 
 
 def _cells(one: HealthJudgement, *, narrow: bool) -> Iterator[Text]:
@@ -120,7 +124,7 @@ def _notes(answer: HealthAnswer) -> list[RenderableType]:
 
 def _weights(weights: tuple[WeightNumbers, ...]) -> list[RenderableType]:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("NAME", overflow="fold")
+    table.add_column("NAME")
     for header in ("STEP", "NAN/INF", "EMBEDDING L2", "FIRST MOMENT"):
         table.add_column(header, justify="right", no_wrap=True)
     for one in reversed(weights):
@@ -131,7 +135,7 @@ def _weights(weights: tuple[WeightNumbers, ...]) -> list[RenderableType]:
         "In the shards. FIRST MOMENT: sum of squares of adam_m of the embedding, a stand-in for NORM: a smoothed "
         "gradient, smaller and later, so the threshold does not apply to it."
     )
-    return [Text(what), table]
+    return [Text(what), whole_words(table)]
 
 
 def _chart(answer: HealthAnswer, *, unicode: bool, width: int) -> str | None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from ckpttool.domain.preflight import Lint, Outcome, Preflight, Reason
 from ckpttool.errors import ExitCode
 from ckpttool.render.escape import shown
+from ckpttool.render.layout import Indented, Pairs, stack
 from ckpttool.render.preflight import blocking_reasons, count, kinds, verdict
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 MOST_REASONS = 6
 """Kinds of reasons that one screen shows; every other format has all."""
@@ -31,22 +33,21 @@ _WORD = {
 def report_table(answer: Preflight | Lint, code: ExitCode) -> RenderableType:
     """Show the answer, what was looked at, and why not."""
     checks, go = answer.checks, answer.go
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_column(overflow="fold", ratio=1)
+    longest = max((len(word) for word, _ in _WORD.values()), default=0)
+    rows = []
     for check in checks:
         word, style = _WORD[check.outcome]
-        table.add_row(Text(word, style=style), Text(shown(check.name)), Text(shown(check.summary)))
+        name = Text(f"{word:{longest}}", style=style).append(f"  {shown(check.name)}", style="")
+        rows.append((name, shown(check.summary)))
     parts: list[RenderableType] = [Text(verdict(answer, code), style="bold green" if go else "bold red"), Text("")]
-    parts.append(Padding(table, (0, 0, 0, 2)))
+    parts.append(Pairs(rows))
     parts += _listed(blocking_reasons(checks), MOST_REASONS, "red")
     notes = [reason for check in checks for reason in check.reasons if not reason.blocks]
     if go:
         parts += _listed(notes, MOST_NOTES, "dim")
     elif notes:
         parts.append(Text(f"\nand {count(len(notes), 'note')}: --format json", style="dim"))
-    return Group(*parts)
+    return stack(*parts)
 
 
 def _listed(reasons: Sequence[Reason], most: int, style: str) -> Iterator[RenderableType]:
@@ -60,7 +61,7 @@ def _listed(reasons: Sequence[Reason], most: int, style: str) -> Iterator[Render
         yield Text("")
         yield text
         if first.remedy:
-            yield Padding(Text(f"fix: {shown(first.remedy)}", style="dim"), (0, 0, 0, 2))
+            yield Indented(Text(f"fix: {shown(first.remedy)}", style="dim"))
     if len(groups) > most:
         yield Text(f"\nand {len(groups) - most} other kinds: --format json", style="dim")
 

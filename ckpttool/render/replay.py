@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from ckpttool.domain.advice import SpikeAdvice, StopAdvice
@@ -23,6 +21,10 @@ from ckpttool.domain.log_answer import LogReading, ReplayAnswer
 from ckpttool.domain.metrics import NoteKind, show_local_time
 from ckpttool.render import advice as ways
 from ckpttool.render.escape import shown
+from ckpttool.render.layout import Indented, Pairs, stack
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 MOST_LINES = 12
 """Spans, events, marks and unreadable lines that a table shows of each; JSON has every single one."""
@@ -38,7 +40,7 @@ def replay_table(answer: ReplayAnswer) -> RenderableType:
     result = answer.result
     parts: list[RenderableType] = [_headline(result), Text(_settings(answer), style="dim")]
     if result.steps_seen:
-        parts += [Text(""), _grid(_numbers(result))]
+        parts += [Text(""), Pairs(_numbers(result))]
     parts += _listed("Skipped:", [_span(span) for span in result.spans])
     noticed = [event for event in result.events if event.kind not in _TOLD_AS_SPANS | _TOLD_AS_NOTES]
     parts += _listed("Events:", [_event(event) for event in noticed])
@@ -48,7 +50,7 @@ def replay_table(answer: ReplayAnswer) -> RenderableType:
     if answer.advice is not None:
         parts += [Text(""), *advice_parts(answer.advice)]
     parts += _remarks(result.notes)
-    return Group(*parts, *reading_parts(answer.reading))
+    return stack(*parts, *reading_parts(answer.reading))
 
 
 def _headline(result: ReplayResult) -> Text:
@@ -118,8 +120,8 @@ def _marks(marks: Sequence[CheckpointMark]) -> list[RenderableType]:
 
 def advice_parts(advice: SpikeAdvice | StopAdvice) -> list[RenderableType]:
     """Show a way around a spike."""
-    parts: list[RenderableType] = [Text(ways.headline(advice), style="bold"), _grid(ways.rows(advice))]
-    return parts + [Padding(Text(note, style="dim"), (0, 0, 0, 2)) for note in advice.notes]
+    parts: list[RenderableType] = [Text(ways.headline(advice), style="bold"), Pairs(ways.rows(advice))]
+    return parts + [Indented(Text(note, style="dim")) for note in advice.notes]
 
 
 def reading_parts(reading: LogReading) -> list[RenderableType]:
@@ -156,19 +158,10 @@ def _listed(title: str, lines: Sequence[Text]) -> list[RenderableType]:
     if not lines:
         return []
     parts: list[RenderableType] = [Text(""), Text(title, style="bold")]
-    parts += [Padding(line, (0, 0, 0, 2)) for line in lines[:MOST_LINES]]
+    parts += [Indented(line) for line in lines[:MOST_LINES]]
     if len(lines) > MOST_LINES:
         parts.append(Text(f"  and {len(lines) - MOST_LINES} more: --format json", style="dim"))
     return parts
-
-
-def _grid(rows: Iterator[ways.Row]) -> RenderableType:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for key, value in rows:
-        table.add_row(key, Text(value))
-    return Padding(table, (0, 0, 0, 2))
 
 
 def _count(number: int, noun: str) -> str:

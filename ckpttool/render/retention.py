@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from ckpttool.domain.retention import Fate, Pruning, RecordFix, Repair
 from ckpttool.domain.verdict import Level
 from ckpttool.render.escape import shown, size
+from ckpttool.render.layout import stack, whole_words
 from ckpttool.render.table import NARROW, grouped_findings
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
 MOST_RECORDS = 4
 """Records shown of those that are written; thousands of ranks have the same trouble."""
@@ -35,7 +39,7 @@ def pruning_table(pruning: Pruning) -> RenderableType:
     parts += grouped_findings(pruning.refusals)
     outcome = _outcome(pruning)
     parts += [Text(""), *outcome] if outcome else []
-    return Group(*parts)
+    return stack(*parts)
 
 
 def _headline(pruning: Pruning) -> Text:
@@ -67,13 +71,13 @@ class _FateTable:
         narrow = options.max_width < NARROW
         table = Table(box=None, pad_edge=False, header_style="dim")
         table.add_column("", no_wrap=True)
-        table.add_column("NAME", overflow="fold", min_width=10 if narrow else None)
+        table.add_column("NAME")
         if not narrow:
             table.add_column("STEP", justify="right", no_wrap=True)
             table.add_column("SIZE", justify="right", no_wrap=True)
             table.add_column("VERDICT", no_wrap=True)
             table.add_column("HEALTH", no_wrap=True)
-        table.add_column("WHY", overflow="fold")
+        table.add_column("WHY")
         for fate in self._fates:
             one = fate.checkpoint
             word = Text(self._go, style="yellow") if fate.goes else Text("keep", style="green")
@@ -81,7 +85,7 @@ class _FateTable:
             verdict = "–" if fate.word is None else fate.word.value
             middle = () if narrow else (step, size(one.nbytes), verdict, one.health.value)
             table.add_row(word, Text(shown(one.name)), *middle, Text(shown(fate.because)))
-        yield table
+        yield whole_words(table)
 
 
 def _records(fixes: Sequence[RecordFix]) -> list[Text]:
@@ -111,7 +115,9 @@ def _outcome(pruning: Pruning) -> list[Text]:
 def repair_table(repair: Repair) -> RenderableType:
     """Show which records do not name the newest whole checkpoint."""
     if repair.checkpoint is None:
-        return Text(f"Nothing in {shown(repair.root)} is whole, so nothing tells what to write", style="bold red")
+        return stack(
+            Text(f"Nothing in {shown(repair.root)} is whole, so nothing tells what to write", style="bold red")
+        )
     name = shown(repair.checkpoint.name)
     target = name if repair.named else f"{name}, the newest whole checkpoint"
     if not repair.fixes:
@@ -119,7 +125,7 @@ def repair_table(repair: Repair) -> RenderableType:
         if repair.refusals:
             text = f"Refused: all records name {name}, but whether they should is not known"
         headline = Text(text, style="bold red" if repair.refusals else "bold green")
-        return Group(headline, *grouped_findings(repair.refusals))
+        return stack(headline, *grouped_findings(repair.refusals))
     parts: list[RenderableType]
     one = len(repair.fixes) == 1
     count = "1 record" if one else f"{len(repair.fixes)} records"
@@ -133,4 +139,4 @@ def repair_table(repair: Repair) -> RenderableType:
     parts += grouped_findings(repair.refusals)
     if not repair.apply and not repair.refusals:
         parts += [Text(""), Text("Dry run: nothing was changed. With --apply they are written.")]
-    return Group(*parts)
+    return stack(*parts)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +15,10 @@ from ckpttool.domain.plan import DataPlan, NoResumePoint, Rejection, ResumePlan,
 from ckpttool.domain.verdict import Level, Word
 from ckpttool.render.document import world_size
 from ckpttool.render.escape import shown, size
+from ckpttool.render.layout import Indented, Pairs, stack, whole_words
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
 MOST_FINDINGS = 8
 """Kinds of findings that a table shows; JSON has every single one."""
@@ -36,6 +39,9 @@ _STYLE = {
     Severity.DAMAGE: "red",
     Severity.UNSAFE: "bold red",
 }
+_NAMES = frozenset({"load_checkpoint", "resume_training"})
+"""Settings that are names of files: one word to whoever copies them, blanks and all."""
+
 _HEALTH_STYLE = {"healthy": "green", "unhealthy": "red", "unknown": "dim"}
 
 
@@ -46,7 +52,7 @@ def inventory_table(inventory: Inventory) -> RenderableType:
         parts += [Text(""), _CheckpointTable(inventory)]
     findings = [finding for one in reversed(inventory.checkpoints) for finding in one.findings]
     parts += grouped_findings([*findings, *inventory.findings])
-    return Group(*parts)
+    return stack(*parts)
 
 
 def _inventory_headline(inventory: Inventory) -> Text:
@@ -68,8 +74,8 @@ class _CheckpointTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         narrow = options.max_width < NARROW
-        table = Table(box=None, pad_edge=False, header_style="dim")
-        table.add_column("NAME", overflow="fold", min_width=10 if narrow else None)
+        table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1, 0, 0) if narrow else (0, 1))
+        table.add_column("NAME")
         for header in ("STEP", "RANKS") if narrow else ("STEP", "OPT STEP", "RANKS", "SIZE", "GBS"):
             table.add_column(header, justify="right", no_wrap=True)
         table.add_column("HEALTH", no_wrap=True)
@@ -79,7 +85,7 @@ class _CheckpointTable:
             middle = (step, _number(scalars.global_step), ranks, size(one.nbytes), _number(scalars.global_batch_size))
             health = Text(one.health.value, style=_HEALTH_STYLE[one.health.value])
             table.add_row(Text(shown(one.name)), *((step, ranks) if narrow else middle), health)
-        yield table
+        yield whole_words(table)
 
 
 def _ranks(checkpoint: Checkpoint) -> Text:
@@ -109,7 +115,7 @@ def plan_table(answer: ResumePlan | NoResumePoint, simulation: Simulation | None
         parts += [Text(""), *advice_parts(answer.advice)]
     if simulation is not None:
         parts += [Text(""), *_simulation(simulation, answer)]
-    return Group(*parts, *grouped_findings(findings))
+    return stack(*parts, *grouped_findings(findings))
 
 
 def _chosen(plan: ResumePlan) -> list[RenderableType]:
@@ -117,12 +123,8 @@ def _chosen(plan: ResumePlan) -> list[RenderableType]:
     ranks = checkpoint.topology.world_size
     on = f" on all {ranks} ranks" if ranks is not None else ""
     headline = Text(f"Resume from {shown(checkpoint.name)}: step {checkpoint.step}, whole{on}", style="bold green")
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for key, value in _settings(plan):
-        table.add_row(key, Text(value))
-    parts: list[RenderableType] = [headline, Text(""), _indented(table)]
+    rows = [(key, Text(value, no_wrap=key in _NAMES)) for key, value in _settings(plan)]
+    parts: list[RenderableType] = [headline, Text(""), Pairs(rows)]
     if checkpoint.renames:
         parts += [Text(""), *_renames(checkpoint)]
     parts += [Text(""), Text(_lost(plan))]
@@ -182,7 +184,7 @@ def _rejections(title: str, rejected: Sequence[Rejection]) -> list[RenderableTyp
     for one in rejected[:MOST_REJECTED]:
         step = "unknown" if one.checkpoint.step is None else str(one.checkpoint.step)
         parts.append(Text(f"  {shown(one.checkpoint.name)} (step {step})"))
-        parts += [_indented(line, 4) for line in _grouped(one.reasons)[:MOST_REASONS]]
+        parts += [Indented(line, 4) for line in _grouped(one.reasons)[:MOST_REASONS]]
         if one is rejected[0]:  # what helps the newest one is what its reader wants
             parts += _remedies(one.reasons)
     if len(rejected) > MOST_REJECTED:
@@ -192,7 +194,7 @@ def _rejections(title: str, rejected: Sequence[Rejection]) -> list[RenderableTyp
 
 def _remedies(reasons: Sequence[Finding]) -> list[RenderableType]:
     remedies = dict.fromkeys(reason.remedy for reason in reasons if reason.remedy)
-    return [_indented(Text(f"try: {shown(remedy)}", style="dim"), 4) for remedy in list(remedies)[:MOST_REASONS]]
+    return [Indented(Text(f"try: {shown(remedy)}", style="dim"), 4) for remedy in list(remedies)[:MOST_REASONS]]
 
 
 def _grouped(findings: Sequence[Finding]) -> list[Text]:
@@ -214,7 +216,7 @@ def _simulation(simulation: Simulation, answer: ResumePlan | NoResumePoint) -> I
     pick = simulation.would_resume
     same = "the same" if pick is not None and pick == ours else (shown(pick) if pick else "nothing sound")
     yield Text(f"MindFormers {shown(simulation.version)} by itself would take: {same}", style="bold")
-    yield _indented(Text(shown(simulation.because)))
+    yield Indented(Text(shown(simulation.because)))
 
 
 def grouped_findings(findings: Sequence[Finding]) -> list[RenderableType]:
@@ -237,10 +239,6 @@ def _finding(finding: Finding) -> Text:
     return text
 
 
-def _indented(renderable: RenderableType, by: int = 2) -> RenderableType:
-    return Padding(renderable, (0, 0, 0, by))
-
-
 def skip_table(answer: SkipAnswer) -> RenderableType:
     """Show what `scale-skip` computed."""
     skip = answer.data.skip
@@ -258,7 +256,7 @@ def skip_table(answer: SkipAnswer) -> RenderableType:
         lines.append(f"rounded down to whole sinks of {skip.sink_size} batches, as MindSpore does")
     if answer.exact_sizes:
         lines.append(f"exact with a global batch size of {' or '.join(map(str, answer.exact_sizes))}")
-    return Group(headline, Text(""), *(_indented(Text(line)) for line in lines))
+    return stack(headline, Text(""), *(Indented(Text(line)) for line in lines))
 
 
 def launch_table(launch: Launch) -> RenderableType:
@@ -267,22 +265,20 @@ def launch_table(launch: Launch) -> RenderableType:
     target, resumes = shown(launch.output), f"resumes from {shown(point.name)}, step {point.step}"
     headline = Text(f"Wrote {target}: {resumes}" if launch.written else f"{target} stays as it is: {resumes} already")
     headline.stylize("bold green")
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    rows = []
     for change in launch.changes:
         before = "(not set)" if change.before is None else shown(change.before)
         after = "(removed)" if change.after is None else shown(change.after)
-        table.add_row(change.key, Text(f"{before} -> {after}"))
+        rows.append((change.key, f"{before} -> {after}"))
     parts: list[RenderableType] = [headline, Text("")]
-    parts.append(_indented(table if launch.changes else Text("(the base config says all of it already)")))
+    parts.append(Pairs(rows) if rows else Indented(Text("(the base config says all of it already)")))
     if launch.plan.point.rejected:
         parts += [Text(""), Text(_lost(launch.plan)), *_rejections("Not chosen:", launch.plan.point.rejected)]
     parts += grouped_findings(launch.plan.findings)
     if point.renames:
         parts += [Text(""), *_renames(point)]
     parts += [Text(""), Text("Start it with:" if len(commands) == 1 else "Start it with, one node each:", style="bold")]
-    return Group(*parts)
+    return stack(*parts)
 
 
 def _count(number: int, noun: str, plural: str | None = None) -> str:

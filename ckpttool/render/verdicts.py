@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -13,7 +13,11 @@ from ckpttool.domain.finding import Code, Finding, Severity, worst
 from ckpttool.domain.manifest import Sealing
 from ckpttool.domain.verdict import Level, Verdict, Word
 from ckpttool.render.escape import shown, size
+from ckpttool.render.layout import stack, whole_words
 from ckpttool.render.table import grouped_findings
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 _STYLE = {
     Word.VERIFIED: "bold green",
@@ -37,13 +41,13 @@ _LOOKED = {
 def verdicts_table(inventory: Inventory, verdicts: Sequence[Verdict], level: Level) -> RenderableType:
     """Show what `verify` found: one line a checkpoint, then what is wrong."""
     if not verdicts:
-        return Text(f"No checkpoint in {shown(inventory.root)}", style="bold red")
+        return stack(Text(f"No checkpoint in {shown(inventory.root)}", style="bold red"))
     remembered = sum(report.remembered for verdict in verdicts for report in verdict.reports)
     headline = _headline(verdicts)
     headline.append(f"\n{_looked(verdicts, level)}", style="dim")
     partial = any(verdict.unseen for verdict in verdicts)
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("NAME", overflow="fold")
+    table.add_column("NAME")
     table.add_column("STEP", justify="right", no_wrap=True)
     table.add_column("VERDICT", no_wrap=True)
     table.add_column("SHARDS", justify="right", no_wrap=True)
@@ -58,11 +62,11 @@ def verdicts_table(inventory: Inventory, verdicts: Sequence[Verdict], level: Lev
             str(sum(report.word is Word.VERIFIED for report in verdict.reports)),
             size(verdict.bytes_read),
         )
-    parts: list[RenderableType] = [headline, Text(""), table]
+    parts: list[RenderableType] = [headline, Text(""), whole_words(table)]
     if remembered:
         parts.append(Text(f"{remembered} unchanged shards were checked before and not read again (--no-ledger)"))
     findings = [finding for verdict in verdicts for finding in verdict.findings]
-    return Group(*parts, *grouped_findings(list(dict.fromkeys([*findings, *inventory.findings]))))
+    return stack(*parts, *grouped_findings(list(dict.fromkeys([*findings, *inventory.findings]))))
 
 
 def _looked(verdicts: Sequence[Verdict], level: Level) -> str:
@@ -99,7 +103,7 @@ def _word(verdict: Verdict) -> Text:
 def seals_table(inventory: Inventory, sealings: Sequence[Sealing]) -> RenderableType:
     """Show what `seal` recorded."""
     if not sealings:
-        return Text(f"No checkpoint in {shown(inventory.root)}", style="bold red")
+        return stack(Text(f"No checkpoint in {shown(inventory.root)}", style="bold red"))
     lines: list[RenderableType] = []
     for sealing in sealings:
         if sealing.manifest is None:
@@ -116,7 +120,7 @@ def seals_table(inventory: Inventory, sealings: Sequence[Sealing]) -> Renderable
         )
         lines.append(line)
     findings: list[Finding] = [finding for sealing in sealings for finding in sealing.findings]
-    return Group(*lines, *grouped_findings(findings))
+    return stack(*lines, *grouped_findings(findings))
 
 
 def _why_not(sealing: Sealing) -> str:

@@ -247,3 +247,30 @@ def test_the_module_is_the_console_script(here: Path) -> None:
     assert (
         subprocess.run([script, "resolve"], capture_output=True, check=True, text=True).stdout == run("resolve").stdout
     )
+
+
+DEEP = "a-folder-whose-name-is-longer-than-half-a-line-of-a-terminal/and-another-one-that-makes-it-longer-than-a-whole"
+
+
+def settings_of(text: str) -> dict[str, str]:
+    return dict(line.split(maxsplit=1) for line in text.splitlines() if line.startswith("  load_"))
+
+
+@pytest.mark.parametrize("columns", [None, "40", "80"])
+def test_a_path_stands_whole_behind_its_setting_however_long_it_is(columns: str | None, here: Path) -> None:
+    whole(here / DEEP)
+    names = environment({} if columns is None else {"COLUMNS": columns})
+    if columns is None:
+        del names["COLUMNS"]
+    done = subprocess.run([*MODULE, "resolve", f"{DEEP}/output", "-q"], capture_output=True, env=names, check=True)
+    assert settings_of(done.stdout.decode())["load_checkpoint"] == f"{DEEP}/output/checkpoint"
+
+
+def test_a_pipe_gets_lines_that_nobody_broke_and_a_terminal_gets_what_fits(here: Path) -> None:
+    SITUATIONS["missing-shard"](here)
+    names = environment()
+    del names["COLUMNS"]
+    done = subprocess.run([*MODULE, "resolve", "-q"], capture_output=True, env=names, check=True)
+    said = ask("resolve", "-q")  # with COLUMNS, as on a terminal of that width
+    assert max(map(len, said.stdout.splitlines())) <= 80 < max(map(len, done.stdout.decode().splitlines()))
+    assert done.stdout.decode().split() == said.stdout.split()
