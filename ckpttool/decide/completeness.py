@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import NamedTuple
 
+from ckpttool.decide.misplaced import Misplaced, misplaced_shards, ranks_found_elsewhere
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, RunSummary, Topology
 from ckpttool.domain.finding import Code, Finding, Severity, in_order
 from ckpttool.domain.frozen import dataclass
@@ -18,6 +19,8 @@ MOST_NAMED = 4096
 """Missing files of a checkpoint that get a finding each; the rest is one number."""
 
 _RESTORE = "restore it from that rank's disk, or resume from an older checkpoint; --world-size corrects the count"
+
+_RESTORE_ROLE = "restore it from the disk that the rank saved to, or resume from an older checkpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,14 @@ class _Waiting(NamedTuple):
     """Those whose folder can be listed."""
 
 
+class _Shown(NamedTuple):
+    """What a tree shows of ranks beyond those that have shards in their own folders."""
+
+    waiting: _Waiting | None
+    elsewhere: Mapping[tuple[str, int], Misplaced]
+    """By run: the shard of its highest rank that lies in another rank's folder."""
+
+
 def expect_ranks(inventory: Inventory, evidence: Sequence[WorldEvidence] = ()) -> Inventory:
     """Say for every checkpoint how many ranks it must have, and which are missing.
 
@@ -70,15 +81,16 @@ def expect_ranks(inventory: Inventory, evidence: Sequence[WorldEvidence] = ()) -
     if inventory.layout in {LayoutName.MINDFORMERS_UNIFIED, LayoutName.LOOSE_FILE}:
         return replace(inventory, checkpoints=tuple(_with_recorded(one) for one in inventory.checkpoints))
     if inventory.layout is LayoutName.MINDFORMERS_ITERATION:
-        roles = {shard.role for checkpoint in inventory.checkpoints for shard in checkpoint.shards}
+        roles = {shard.role for checkpoint in inventory.checkpoints for shard in checkpoint.shards} | {ShardRole.MODEL}
         checkpoints = tuple(_iteration(checkpoint, evidence, roles) for checkpoint in inventory.checkpoints)
         return replace(inventory, checkpoints=checkpoints)
-    waiting = _folders_without_checkpoint(inventory)
-    runs = tuple(_expected_of_run(run, inventory.runs, evidence, waiting) for run in inventory.runs)
+    misplaced = misplaced_shards(inventory)
+    shown = _Shown(_folders_without_checkpoint(inventory), ranks_found_elsewhere(inventory, misplaced))
+    runs = tuple(_expected_of_run(run, inventory.runs, evidence, shown) for run in inventory.runs)
     sizes = {(run.prefix, run.run): size for run, size in runs}
     unproven = _unproven_shrinks(inventory, tuple(run for run, _ in runs), evidence)
     checkpoints = tuple(
-        _rank_layout(one, inventory, sizes[one.prefix, one.run], unproven.get((one.prefix, one.run), ()))
+        _rank_layout(one, inventory, sizes[one.prefix, one.run], unproven.get((one.prefix, one.run), ()), misplaced)
         for one in inventory.checkpoints
     )
     notes = _shrink_notes(tuple(run for run, _ in runs), evidence, unproven)
@@ -120,9 +132,13 @@ def _folders_without_checkpoint(inventory: Inventory) -> _Waiting | None:
     return _Waiting(size, frozenset(waiting) - frozenset(inventory.unreadable_ranks))
 
 
-def _own_size(run: RunSummary, runs: Sequence[RunSummary], waiting: _Waiting | None) -> _Size:
+def _own_size(run: RunSummary, runs: Sequence[RunSummary], shown: _Shown) -> _Size:
     """Count the ranks by what the run's own files and the empty folders show."""
-    own = run.world_size
+    own, waiting = run.world_size, shown.waiting
+    gathered = shown.elsewhere.get((run.prefix, run.run))
+    if gathered is not None and gathered.rank >= max(own, waiting.size.world if waiting else 0):
+        folder = gathered.path.partition("/")[0]
+        return _Size(gathered.rank + 1, f"{folder} holds a file of rank {gathered.rank}")
     has_grown = any(later.prefix == run.prefix and later.run > run.run and later.world_size > own for later in runs)
     if waiting is None or waiting.size.world <= own or has_grown:  # the folder came with the growth
         return _Size(own, f"its highest rank is {own - 1}")
@@ -135,7 +151,7 @@ def _own_size(run: RunSummary, runs: Sequence[RunSummary], waiting: _Waiting | N
 
 
 def _expected_of_run(
-    run: RunSummary, runs: Sequence[RunSummary], evidence: Sequence[WorldEvidence], waiting: _Waiting | None
+    run: RunSummary, runs: Sequence[RunSummary], evidence: Sequence[WorldEvidence], shown: _Shown
 ) -> tuple[RunSummary, _Size]:
     """Weigh what speaks for a larger world than the run's own files show.
 
@@ -145,8 +161,8 @@ def _expected_of_run(
     for one in evidence:
         if one.declared:
             return replace(run, world_size=one.world_size), _Size(one.world_size, one.source)
-    own = _own_size(run, runs, waiting)
-    worlds = [_own_size(other, runs, waiting).world for other in runs]
+    own = _own_size(run, runs, shown)
+    worlds = [_own_size(other, runs, shown).world for other in runs]
     others = [_Size(world, f"another run of this tree had {world}") for world in worlds]
     others += [_Size(one.world_size, one.source) for one in evidence if not one.confirms]
     larger = [one for one in others if one.world > own.world and (one.world % own.world or own.world == 1)]
@@ -154,7 +170,13 @@ def _expected_of_run(
     return replace(run, world_size=size.world), size
 
 
-def _rank_layout(checkpoint: Checkpoint, inventory: Inventory, size: _Size, doubts: Sequence[Finding]) -> Checkpoint:
+def _rank_layout(
+    checkpoint: Checkpoint,
+    inventory: Inventory,
+    size: _Size,
+    doubts: Sequence[Finding],
+    misplaced: Mapping[str, Misplaced],
+) -> Checkpoint:
     present = set(checkpoint.ranks)
     folders = set(inventory.folder_ranks)
     unreadable = {f"rank_{rank}" for rank in inventory.unreadable_ranks}
@@ -167,6 +189,8 @@ def _rank_layout(checkpoint: Checkpoint, inventory: Inventory, size: _Size, doub
         path = _path_for(template, Rank(rank))
         if (folder := f"rank_{rank}") in unreadable:
             findings.append(_unknown(path, remedies.get(folder)))
+        elif path in misplaced:
+            findings.append(misplaced[path].instead_of_missing(f"expected {world_size} ranks because {why}"))
         elif rank not in folders:
             findings.append(_missing(Code.RANK_MISSING, f"no folder rank_{rank}", path, size))
         else:
@@ -183,12 +207,15 @@ def _rank_layout(checkpoint: Checkpoint, inventory: Inventory, size: _Size, doub
 
 
 def _iteration(checkpoint: Checkpoint, evidence: Sequence[WorldEvidence], roles: AbstractSet[ShardRole]) -> Checkpoint:
-    """Compare with the record, or without one with the file names: each rank has the roles that the tree knows."""
+    """Compare with the record, or without one with the file names: each rank has the roles that the tree knows.
+
+    There is no checkpoint without weights, whatever a record says: MindFormers would train on from random ones.
+    """
     checkpoint = _with_recorded(checkpoint)
     world = checkpoint.topology.world_size
     findings: list[Finding] = []
     if world is not None and checkpoint.expected is None:
-        size = _Size(world, f"the files' names say {world}")
+        size = _Size(world, f"the files' names say {world}", _RESTORE_ROLE)
         present = {(shard.rank, shard.role) for shard in checkpoint.shards}
         lacking = [(rank, role) for rank in range(world) for role in sorted(roles) if (rank, role) not in present]
         findings += [
@@ -196,6 +223,17 @@ def _iteration(checkpoint: Checkpoint, evidence: Sequence[WorldEvidence], roles:
             for rank, role in lacking[:MOST_NAMED]
         ]
         findings += _and_more([rank for rank, _ in lacking[MOST_NAMED:]], size)
+    elif world is not None and all(shard.role is not ShardRole.MODEL for shard in checkpoint.shards):
+        message = "no rank has a model shard of it, and its own record names none or none that is there"
+        findings.append(
+            Finding(
+                code=Code.SHARD_MISSING,
+                severity=Severity.DAMAGE,
+                message=message,
+                path=checkpoint.name,
+                remedy=_RESTORE_ROLE,
+            )
+        )
     for one in evidence:
         if one.declared and world is not None and one.world_size != world:
             message = f"saved by {world} ranks, to be loaded by {one.world_size} ({one.source}): MindFormers re-slices"

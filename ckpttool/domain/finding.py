@@ -35,6 +35,9 @@ class Code(str, Enum):
 
     RANK_MISSING = "rank-missing"
     SHARD_MISSING = "shard-missing"
+    SHARD_ELSEWHERE = "shard-elsewhere"
+    SHARD_RESPELLED = "shard-respelled"
+    EXTRA_SAFETENSORS = "extra-safetensors"
     SHARD_EMPTY = "shard-empty"
     SHARD_TRUNCATED = "shard-truncated"
     SHARD_ZEROED = "shard-zeroed"

@@ -44,7 +44,9 @@ class _Parsed(NamedTuple):
     worlds: Counter[int]
     prefixes: Counter[str]
     findings: tuple[Finding, ...]
-    strays: tuple[str, ...]
+    safetensors: tuple[str, ...] = ()
+    """Whatever is named `*.safetensors`, shard or not, sorted: what MindFormers reads where there is no metadata."""
+    has_metadata: bool = False
 
 
 class MindFormersIteration:
@@ -102,12 +104,16 @@ def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkp
         parsed = _parse_entries(storage, name, storage.entries(name), options)
     except OSError as error:
         is_lost = isinstance(error, LostLinkError)
-        parsed = _Parsed(shards=(), worlds=Counter(), prefixes=Counter(), findings=(), strays=())
+        parsed = _Parsed(shards=(), worlds=Counter(), prefixes=Counter(), findings=())
         findings.append(_unreadable(name, error))
     findings += parsed.findings
     world = parsed.worlds.most_common(1)[0][0] if parsed.worlds else None
     common = None if is_lost else _common(storage, name, findings)
     expected = None if is_lost else _metadata(storage, name, world, findings, files=len(parsed.shards))
+    if world == 1 and not parsed.has_metadata:
+        extra = _extra_safetensors(name, parsed)
+        strays = {_stray(one.path) for one in extra if one.path is not None}
+        findings = [*(one for one in findings if one not in strays), *extra]
     number = int(name.removeprefix("iteration_"))
     if common is not None:
         findings += _common_findings(common.scalars, number, f"{name}/common.json")
@@ -137,7 +143,7 @@ def _commit(expected: tuple[str, ...] | None, common: CommonRecord | None, world
 
 
 def _parse_entries(storage: Storage, folder: str, entries: list[Entry], options: ScanOptions) -> _Parsed:
-    shards, findings, strays = [], [], []
+    shards, findings = [], []
     worlds: Counter[int] = Counter()
     prefixes: Counter[str] = Counter()
     for entry in sorted(entries, key=lambda entry: entry.name):
@@ -145,7 +151,6 @@ def _parse_entries(storage: Storage, folder: str, entries: list[Entry], options:
         match = re.fullmatch(_SHARD, entry.name)
         if match is None or max(int(match["rank"]), int(match["world"])) > MAX_RANKS:
             if entry.name not in _RECORDS:
-                strays.append(path)
                 findings.append(_stray(path))
         elif entry.kind not in {Kind.FILE, Kind.LOST}:
             severity = Severity.DAMAGE if entry.kind is Kind.FOLDER else Severity.UNSAFE
@@ -160,9 +165,38 @@ def _parse_entries(storage: Storage, folder: str, entries: list[Entry], options:
         message = f"shards of several world sizes in one folder: {', '.join(map(str, sorted(worlds)))}"
         findings.append(damage(Code.WORLD_SIZE_DIFFERS, message, folder))
     shards.sort(key=lambda shard: (shard.rank or 0, shard.path))
+    names = sorted(entry.name for entry in entries)
     return _Parsed(
-        shards=tuple(shards), worlds=worlds, prefixes=prefixes, findings=tuple(findings), strays=tuple(strays)
+        shards=tuple(shards),
+        worlds=worlds,
+        prefixes=prefixes,
+        findings=tuple(findings),
+        safetensors=tuple(name for name in names if name.endswith(".safetensors") and not name.startswith(".")),
+        has_metadata="metadata.json" in names,
     )
+
+
+def _extra_safetensors(folder: str, parsed: _Parsed) -> list[Finding]:
+    """Find what MindFormers would read beside the two files of a single card.
+
+    Source: generate_default_metadata_from_checkpoint (1.7.0 to 2.1.0) reads every file that `glob("*.safetensors")`
+    finds, and raises an error where two hold the same parameter.
+    """
+    prefix = parsed.prefixes.most_common(1)[0][0]
+    start = f"{prefix}-" if prefix else ""
+    own = {f"{start}{role}-{0:07d}-{1:07d}.safetensors" for role in _ROLES}
+    return [
+        Finding(
+            code=Code.EXTRA_SAFETENSORS,
+            severity=Severity.SUSPECT,
+            message="a single card's checkpoint has no metadata.json, so MindFormers reads every *.safetensors here as "
+            "a part of it, this one too, and stops where it finds a parameter twice",
+            path=f"{folder}/{name}",
+            remedy=f"move it out of {folder}/, if it is not a part of this checkpoint",
+        )
+        for name in parsed.safetensors
+        if name not in own
+    ]
 
 
 def _shard(storage: Storage, path: str, match: re.Match[str], *, sizes: bool) -> Shard:

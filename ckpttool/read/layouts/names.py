@@ -38,6 +38,8 @@ class FileKind(Enum):
     GRAPH = "graph"
     OTHER_RANK = "other-rank"
     """A checkpoint's name, but of another rank than the folder."""
+    RESPELLED = "respelled"
+    """A checkpoint's name, but for numbers that MindFormers spells otherwise: it looks for no such file."""
     STRAY = "stray"
 
 
@@ -83,6 +85,10 @@ def parse_shape(shape: str) -> FileName:  # noqa: PLR0911  one return a kind rea
             return FileName(kind=FileKind.BREAKPOINT)
         if match["rank"] != RANK_MARK:
             return FileName(kind=FileKind.OTHER_RANK)
+        if any(match[number] != str(int(match[number])) for number in ("epoch", "step")) or (
+            match["run"] is not None and match["run"].startswith("0")
+        ):
+            return FileName(kind=FileKind.RESPELLED)
         return FileName(
             kind=FileKind.CHECKPOINT,
             prefix=match["prefix"],

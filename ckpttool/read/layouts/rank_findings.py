@@ -22,6 +22,10 @@ _KINDS: dict[FileKind, tuple[Code, str]] = {
     ),
     FileKind.IN_PROGRESS: (Code.IN_PROGRESS, "a temporary file: a save is under way, or was cut off"),
     FileKind.OTHER_RANK: (Code.NAME_DISAGREES, "a file of another rank is not counted for this one"),
+    FileKind.RESPELLED: (
+        Code.SHARD_RESPELLED,
+        "MindFormers writes no leading zeros and looks for no such name: not counted",
+    ),
     FileKind.NETWORK: (Code.STRAY_FILE, "network weights without optimizer state are no checkpoint to resume from"),
     FileKind.TRAINABLE: (Code.STRAY_FILE, "trainable weights without optimizer state are no checkpoint to resume from"),
     FileKind.STRAY: (Code.STRAY_FILE, "the name is not one that MindFormers gives a checkpoint"),
@@ -44,7 +48,7 @@ def file_findings(cohorts: Iterable[Cohort], root_strays: Iterable[str]) -> tupl
         folders.sort(key=lambda folder: folder.rank)
         kind = parse_shape(shape).kind
         code, why = _KINDS[kind]
-        if kind in {FileKind.STRAY, FileKind.OTHER_RANK}:
+        if kind in {FileKind.STRAY, FileKind.OTHER_RANK, FileKind.RESPELLED}:
             paths += [folder.path_of(shape) for folder in folders]
         findings.append(
             Finding(

@@ -38,6 +38,47 @@ CHECKPOINTS = (
         ),
     ),
     Explanation(
+        code=Code.SHARD_ELSEWHERE,
+        title="A rank's file lies in another rank's folder",
+        severities=DAMAGE,
+        meaning="The file is named for one rank and lies beside another's of the same save: somebody gathered the "
+        "shards in one folder, or copied one to the wrong place. Its own rank has no other.",
+        evidence="The rank in the file's name is compared with the folder's; a copy of what the rank has is a note "
+        "(name-disagrees).",
+        mindformers="Each rank looks into its own rank_N/ alone. Where one folder is left it counts one rank, and "
+        "starts as if that were the training.",
+        remedy=(
+            "Move each file to the folder of the rank in its name:",
+            "mkdir -p rank_1 && mv rank_0/NAME_rank_1-* rank_1/",
+            "If the training really had fewer ranks, say so:",
+            "ckpttool resolve DIR --world-size N",
+        ),
+    ),
+    Explanation(
+        code=Code.SHARD_RESPELLED,
+        title="A shard's name spells its numbers otherwise",
+        severities=(Severity.NOTE, Severity.DAMAGE),
+        meaning="20_2 and 020_2 are one save to a reader and two names to MindFormers, which writes no leading zeros "
+        "and gives the first run no suffix. Somebody renamed the file.",
+        evidence="The name, and what it would be with its numbers as MindFormers writes them. It is damage where the "
+        "rank has no file of that name; a further file beside it is a note.",
+        mindformers="With a name in `resume_training` every rank looks for just that name: the rank that has the "
+        "other spelling stops with FileNotFoundError.",
+        remedy=("Rename it to what the message says.",),
+    ),
+    Explanation(
+        code=Code.EXTRA_SAFETENSORS,
+        title="A further safetensors file in a single card's checkpoint",
+        severities=SUSPECT,
+        meaning="One card writes no metadata.json into its iteration_N/ folder. So nothing says which files belong to "
+        "the checkpoint, and every *.safetensors in the folder counts, whatever its name.",
+        evidence="Whatever is named *.safetensors beside PREFIX-model-0000000-0000001 and "
+        "PREFIX-opt-0000000-0000001; names that begin with a dot do not count.",
+        mindformers="Reads all of them as one checkpoint; where two hold the same parameter it stops: `Duplicate "
+        "parameter_name found` (run with 2.1.0; 1.7 to 1.9 have the same code).",
+        remedy=("Move the file out of the folder. Nothing is wrong with the checkpoint itself.",),
+    ),
+    Explanation(
         code=Code.ENTRIES_MISSING,
         title="The file holds fewer tensors than it should",
         severities=DAMAGE,

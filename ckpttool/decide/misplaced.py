@@ -1,0 +1,112 @@
+"""Shards that are there, but not where MindFormers looks for them, or not under the name that it looks for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from ckpttool.domain.checkpoint import Inventory
+from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.units import MAX_RANKS
+
+# At most so many digits: larger numbers are no step of any training, and int() of a million digits takes seconds.
+_SHARD = re.compile(
+    r"rank_(?P<folder>[0-9]{1,9})/(?P<head>.+)_rank_(?P<rank>[0-9]{1,9})(?:_(?P<run>[0-9]{1,9}))?"
+    r"-(?P<epoch>[0-9]{1,18})_(?P<step>[0-9]{1,18})(?P<suffix>\.(?:ckpt|safetensors))",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misplaced:
+    """A file that would be a rank's shard elsewhere, or under another name."""
+
+    path: str
+    """Where it lies."""
+    target: str
+    """Where MindFormers looks for such a shard."""
+    rank: int
+    """Whose it is, by its name."""
+    neighbour: str
+    """What the shard of the same save is called that belongs into the folder where this one lies."""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it lies in another rank's folder, and is not only called otherwise."""
+        return self.neighbour != self.target
+
+    def instead_of_missing(self, world: str) -> Finding:
+        """Say that the rank's shard is missing only to those who look for it where it belongs.
+
+        Args:
+            world: Which ranks are expected, and why, in words.
+        """
+        folder = self.target.partition("/")[0]
+        if self.is_elsewhere:
+            return Finding(
+                code=Code.SHARD_ELSEWHERE,
+                severity=Severity.DAMAGE,
+                message=f"rank {self.rank}'s shard lies in another rank's folder: MindFormers looks for it in "
+                f"{folder}/ alone ({world})",
+                path=self.path,
+                expected=self.target,
+                actual=self.path,
+                remedy=f"make {folder}/ where it is not there, and move the file to {self.target}",
+            )
+        return Finding(
+            code=Code.SHARD_RESPELLED,
+            severity=Severity.DAMAGE,
+            message=f"rank {self.rank}'s shard is called otherwise than the other ranks': MindFormers looks for "
+            f"{self.target.partition('/')[2]} ({world})",
+            path=self.path,
+            expected=self.target,
+            actual=self.path,
+            remedy=f"rename it to {self.target}",
+        )
+
+
+def misplaced_shards(inventory: Inventory) -> dict[str, Misplaced]:
+    """Find them among the strays of rank folders, by the path that each should have.
+
+    MindFormers writes numbers without leading zeros, and no suffix for the first run.
+    """
+    found = (_misplaced(path) for path in inventory.strays)
+    return {one.target: one for one in found if one is not None}
+
+
+def ranks_found_elsewhere(inventory: Inventory, misplaced: Mapping[str, Misplaced]) -> dict[tuple[str, int], Misplaced]:
+    """Return for each run (prefix, number) the shard of its highest rank that lies beside one of the same save.
+
+    Such a rank took part in the run, whether or not it has a folder: somebody gathered the files.
+    """
+    wanted = {one.neighbour for one in misplaced.values() if one.is_elsewhere}
+    if not wanted:
+        return {}
+    runs = {
+        shard.path: (checkpoint.prefix, checkpoint.run)
+        for checkpoint in inventory.checkpoints
+        for shard in checkpoint.shards
+        if shard.path in wanted
+    }
+    highest: dict[tuple[str, int], Misplaced] = {}
+    for one in _by_rank(misplaced.values()):
+        if one.is_elsewhere and one.neighbour in runs:
+            highest[runs[one.neighbour]] = one
+    return highest
+
+
+def _by_rank(found: Iterable[Misplaced]) -> list[Misplaced]:
+    return sorted(found, key=lambda one: (one.rank, one.path))
+
+
+def _misplaced(path: str) -> Misplaced | None:
+    match = _SHARD.fullmatch(path)
+    if match is None or int(match["rank"]) >= MAX_RANKS:
+        return None
+    rank = int(match["rank"])
+    run = f"_{int(match['run'])}" if int(match["run"] or 0) else ""
+    tail = f"{run}-{int(match['epoch'])}_{int(match['step'])}{match['suffix']}"
+    target = f"rank_{rank}/{match['head']}_rank_{rank}{tail}"
+    neighbour = f"rank_{match['folder']}/{match['head']}_rank_{match['folder']}{tail}"
+    return None if target == path else Misplaced(path=path, target=target, rank=rank, neighbour=neighbour)

@@ -1,0 +1,227 @@
+"""What lies in a tree and makes MindFormers load something else than the chosen files, or stop.
+
+Each was seen with the real program. Every fault has its healthy neighbour: the same tree without it, or with something
+that only looks like it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ckpttool import api
+from ckpttool.domain.finding import Code, Severity
+from ckpttool.domain.verdict import Word
+from ckpttool.errors import ExitCode
+from tests.answers import chosen, cli, coded, codes, document, named, notes, plan, reasons, refusal, scanned, why_not
+from tests.trees import TreeBuilder
+
+LAST = "iteration_00000020"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> TreeBuilder:
+    """Two saves of a first run and one of a second, on four ranks."""
+    return TreeBuilder(tmp_path).legacy().save(epoch=5, step=2).save(epoch=10, step=2).save(epoch=15, step=2, run=1)
+
+
+@pytest.fixture
+def card(tmp_path: Path) -> TreeBuilder:
+    """Two iterations of a single card, which writes no metadata.json."""
+    return TreeBuilder(tmp_path).iteration(step=10, world=1).iteration(step=20, world=1)
+
+
+def rename(tree: TreeBuilder, old: str, new: str) -> None:
+    target = tree.output / new
+    target.parent.mkdir(parents=True, exist_ok=True)
+    (tree.output / old).rename(target)
+
+
+class TestNumbersSpelledOtherwise:
+    @pytest.mark.parametrize("spelled", ["_1-015_2", "_1-15_02", "_01-15_2", "_1-00000000000000015_2"])
+    def test_a_rank_with_another_spelling_of_the_name_lacks_the_file(self, tree: TreeBuilder, spelled: str) -> None:
+        odd = f"rank_2/llama2_7b_rank_2{spelled}.ckpt"
+        rename(tree, tree.shard(2, 15, 2, run=1), f"checkpoint/{odd}")
+        answer = plan(tree.output)
+        assert chosen(answer) == ("10_2", 20)
+        (found,) = reasons(answer, "_1-15_2")
+        assert (found.code, found.severity, found.path) == (Code.SHARD_RESPELLED, Severity.DAMAGE, odd)
+        assert found.remedy == "rename it to rank_2/llama2_7b_rank_2_1-15_2.ckpt"
+        rename(tree, f"checkpoint/{odd}", tree.shard(2, 15, 2, run=1))
+        assert chosen(plan(tree.output)) == ("_1-15_2", 30)
+
+    def test_the_first_run_has_no_suffix(self, tree: TreeBuilder) -> None:
+        rename(tree, tree.shard(2, 10, 2), "checkpoint/rank_2/llama2_7b_rank_2_0-10_2.ckpt")
+        assert codes(named(scanned(tree.output), "10_2").findings) == {Code.SHARD_RESPELLED}
+
+    def test_both_spellings_on_every_rank_are_no_shards_of_twice_as_many_ranks(self, tree: TreeBuilder) -> None:
+        for rank in range(4):
+            path = tree.output / tree.shard(rank, 15, 2, run=1)
+            tree.file(f"checkpoint/rank_{rank}/llama2_7b_rank_{rank}_1-015_2.ckpt", path.read_bytes())
+        found = named(scanned(tree.output), "_1-15_2")
+        assert [shard.rank for shard in found.shards] == [0, 1, 2, 3]
+        answer = plan(tree.output)
+        assert chosen(answer) == ("_1-15_2", 30)
+        (note,) = coded(answer.findings, Code.SHARD_RESPELLED)
+        assert (note.severity, note.ranks) == (Severity.NOTE, (0, 1, 2, 3))
+
+    def test_a_lost_shard_beside_another_ones_odd_spelling_is_just_missing(self, tree: TreeBuilder) -> None:
+        odd = "checkpoint/rank_2/llama2_7b_rank_2-05_2.ckpt"
+        tree.file(odd, b"x").remove(tree.shard(2, 15, 2, run=1))
+        assert why_not(plan(tree.output)) == [("_1-15_2", {Code.SHARD_MISSING})]
+
+    def test_a_name_without_leading_zeros_is_nothing_odd(self, tmp_path: Path) -> None:
+        tree = TreeBuilder(tmp_path).legacy(prefix="007_a-01_02").save(epoch=100, step=20, run=10)
+        assert chosen(plan(tree.output)) == ("_10-100_20", 2000)
+
+
+class TestFilesOfOtherRanks:
+    def gathered(self, tree: TreeBuilder) -> TreeBuilder:
+        for rank in (1, 2, 3):
+            for label, run in ((5, 0), (10, 0), (15, 1)):
+                name = tree.shard(rank, label, 2, run=run)
+                rename(tree, name, name.replace(f"/rank_{rank}/", "/rank_0/"))
+            tree.remove(f"checkpoint/rank_{rank}")
+        return tree
+
+    def test_all_shards_in_one_folder_are_no_training_of_one_rank(self, tree: TreeBuilder) -> None:
+        answer = refusal(self.gathered(tree).output)
+        found = reasons(answer, "_1-15_2")
+        assert [(one.code, one.path) for one in found] == [
+            (Code.SHARD_ELSEWHERE, f"rank_0/llama2_7b_rank_{rank}_1-15_2.ckpt") for rank in (1, 2, 3)
+        ]
+        assert found[0].remedy is not None
+        assert found[0].remedy.endswith("move the file to rank_1/llama2_7b_rank_1_1-15_2.ckpt")
+        assert "because rank_0 holds a file of rank 3" in found[0].message
+        assert cli("resolve", str(tree.output)).exit_code == ExitCode.NOTHING_TO_RESUME
+        (verdict,) = document("verify", str(tree.output))["checkpoints"]
+        assert verdict["verdict"] == Word.MISSING.value
+
+    def test_whoever_declares_one_rank_is_believed(self, tree: TreeBuilder) -> None:
+        declared = api.TreeQuestion(path=str(self.gathered(tree).output), world_size=1)
+        assert chosen(plan(tree.output, tree=declared)) == ("_1-15_2", 30)
+
+    def test_moved_back_they_are_whole(self, tree: TreeBuilder) -> None:
+        for path in list((self.gathered(tree).checkpoint / "rank_0").glob("*_rank_[123]*")):
+            owner = path.name.partition("_rank_")[2][0]
+            rename(tree, f"checkpoint/rank_0/{path.name}", f"checkpoint/rank_{owner}/{path.name}")
+        assert chosen(plan(tree.output)) == ("_1-15_2", 30)
+
+    def test_one_file_in_the_wrong_folder_is_found_for_the_rank_that_lacks_it(self, tree: TreeBuilder) -> None:
+        name = tree.shard(2, 15, 2, run=1)
+        rename(tree, name, name.replace("/rank_2/", "/rank_1/"))
+        answer = plan(tree.output)
+        assert chosen(answer) == ("10_2", 20)
+        (found,) = reasons(answer, "_1-15_2")
+        assert (found.code, found.path) == (Code.SHARD_ELSEWHERE, "rank_1/llama2_7b_rank_2_1-15_2.ckpt")
+
+    def test_a_copy_of_what_the_rank_has_is_a_note(self, tree: TreeBuilder) -> None:
+        content = (tree.output / tree.shard(2, 15, 2, run=1)).read_bytes()
+        tree.file("checkpoint/rank_1/llama2_7b_rank_2_1-15_2.ckpt", content)
+        answer = plan(tree.output)
+        assert chosen(answer) == ("_1-15_2", 30)
+        assert Code.NAME_DISAGREES in notes(answer)
+        assert Code.SHARD_ELSEWHERE not in notes(answer)
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "llama2_7b_rank_7-1_2.ckpt",  # of no save of this tree
+            "other_rank_7_1-15_2.ckpt",  # of another training
+            "llama2_7b_rank_7_1-15_2.safetensors",
+            "llama2_7b_rank_999999999_1-15_2.ckpt",  # no training has so many ranks
+            "llama2_7b_rank_7_1-15_2.ckpt.bak",
+        ],
+    )
+    def test_a_file_of_a_rank_that_had_no_part_in_these_saves_says_nothing_of_their_size(
+        self, tree: TreeBuilder, name: str
+    ) -> None:
+        tree.file(f"checkpoint/rank_0/{name}", b"x")
+        answer = plan(tree.output)
+        assert chosen(answer) == ("_1-15_2", 30)
+        assert answer.point.checkpoint.topology.world_size == 4
+
+    def test_an_empty_folder_of_a_higher_rank_still_tells_the_size(self, tree: TreeBuilder) -> None:
+        self.gathered(tree).folder("checkpoint/rank_6")
+        found = named(scanned(tree.output), "_1-15_2")
+        assert found.topology.world_size == 7
+        assert codes(found.findings) == {Code.SHARD_ELSEWHERE, Code.RANK_MISSING, Code.SHARD_MISSING}
+
+
+class TestIterationWithoutWeights:
+    def test_a_single_cards_only_iteration_without_its_model_is_never_chosen(self, tmp_path: Path) -> None:
+        tree = TreeBuilder(tmp_path).iteration(step=20, world=1)
+        model = f"checkpoint/{LAST}/llama2_7b-model-0000000-0000001.safetensors"
+        content = (tree.output / model).read_bytes()
+        answer = refusal(tree.remove(model).output)
+        assert why_not(answer) == [(LAST, {Code.SHARD_MISSING})]
+        assert "rank 0 has no model shard" in reasons(answer, LAST)[0].message
+        assert chosen(plan(tree.file(model, content).output)) == (LAST, 20)
+
+    def test_the_older_iteration_that_has_one_is_taken(self, card: TreeBuilder) -> None:
+        card.remove(f"checkpoint/{LAST}/llama2_7b-model-0000000-0000001.safetensors")
+        assert chosen(plan(card.output)) == ("iteration_00000010", 10)
+
+    def test_several_ranks_whose_own_record_names_no_model_shard_are_not_whole_either(self, tmp_path: Path) -> None:
+        tree = TreeBuilder(tmp_path).iteration(step=20, world=2)
+        assert chosen(plan(tree.output)) == (LAST, 20)
+        folder = tree.checkpoint / LAST
+        record = folder / "metadata.json"
+        for path in folder.glob("*-model-*"):
+            path.unlink()
+        record.write_text(record.read_text().replace("-model-", "-opt-"))
+        answer = refusal(tree.output)
+        assert why_not(answer) == [(LAST, {Code.SHARD_MISSING})]
+        assert "no rank has a model shard" in reasons(answer, LAST)[0].message
+
+    def test_a_prefix_that_says_model_does_not_stand_in_for_the_shard(self, tmp_path: Path) -> None:
+        tree = TreeBuilder(tmp_path, prefix="a-model-0").iteration(step=20, world=1)
+        assert chosen(plan(tree.output)) == (LAST, 20)
+        tree.remove(f"checkpoint/{LAST}/a-model-0-model-0000000-0000001.safetensors")
+        assert why_not(refusal(tree.output)) == [(LAST, {Code.SHARD_MISSING})]
+
+
+class TestFurtherSafetensors:
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "best.safetensors",
+            "llama2_7b-model-0000000-0000001 (1).safetensors",
+            "other-model-0000000-0000001.safetensors",
+            "zz-opt-0000000-0000001.safetensors",
+            "llama2_7b-model-0000001-0000001.safetensors",
+        ],
+    )
+    def test_beside_a_single_cards_files_it_stops_the_start(self, card: TreeBuilder, name: str) -> None:
+        model = (card.checkpoint / LAST / "llama2_7b-model-0000000-0000001.safetensors").read_bytes()
+        card.file(f"checkpoint/{LAST}/{name}", model)
+        answer = plan(card.output)
+        assert chosen(answer) == ("iteration_00000010", 10)
+        found = coded(reasons(answer, LAST), Code.EXTRA_SAFETENSORS)
+        assert [(one.path, one.severity) for one in found] == [(f"{LAST}/{name}", Severity.SUSPECT)]
+        assert Code.STRAY_FILE not in codes(named(scanned(card.output), LAST).findings)
+        card.remove(f"checkpoint/{LAST}/{name}")
+        assert chosen(plan(card.output)) == (LAST, 20)
+
+    def test_a_folder_of_such_a_name_too(self, card: TreeBuilder) -> None:
+        card.folder(f"checkpoint/{LAST}/old.safetensors")
+        assert why_not(plan(card.output)) == [(LAST, {Code.EXTRA_SAFETENSORS})]
+
+    @pytest.mark.parametrize("name", [".best.safetensors", "best.safetensors.bak", "best.ckpt", "notes.txt"])
+    def test_what_glob_does_not_find_is_a_stray(self, card: TreeBuilder, name: str) -> None:
+        card.file(f"checkpoint/{LAST}/{name}", b"x")
+        assert chosen(plan(card.output)) == (LAST, 20)
+        assert Code.EXTRA_SAFETENSORS not in codes(named(scanned(card.output), LAST).findings)
+
+    def test_beside_the_files_of_several_ranks_the_record_says_what_belongs_together(self, tmp_path: Path) -> None:
+        tree = TreeBuilder(tmp_path).iteration(step=20, world=2).file(f"checkpoint/{LAST}/best.safetensors", b"x")
+        assert chosen(plan(tree.output)) == (LAST, 20)
+
+    def test_in_the_folder_above_it_does_no_harm(self, card: TreeBuilder) -> None:
+        card.file("checkpoint/best.safetensors", b"x")
+        assert chosen(plan(card.output)) == (LAST, 20)
+
+    def test_without_a_prefix_the_two_files_are_still_its_own(self, tmp_path: Path) -> None:
+        tree = TreeBuilder(tmp_path, prefix=None).iteration(step=20, world=1)
+        assert chosen(plan(tree.output)) == (LAST, 20)
