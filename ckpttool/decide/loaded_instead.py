@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
+from ckpttool.decide.simulate.names import with_rank
 from ckpttool.domain.checkpoint import Inventory, LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity, brief
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import ResumePlan
+from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.train_config import TrainConfig
 
 _PATTERN = frozenset("*?[")
@@ -90,8 +92,81 @@ def _one_device(start: Start) -> Iterator[Finding]:
         )
 
 
-RULES: tuple[Rule, ...] = (_pattern, _one_device)
+def _beside_the_ranks(start: Start) -> Iterator[Finding]:
+    """Find names that end in `.ckpt` in the folder that holds the ranks' folders.
+
+    Source:
+        check_ckpt_file_exist, asked before anything else by check_path_include_total_ckpt and by the loading of `.ckpt`
+        files (1.3.2 to 2.1.0): one such name, and whatever ends so is loaded into every rank. Re-slicing alone
+        (`auto_trans_ckpt`) takes the ranks' folders. Safetensors are loaded by other code.
+    """
+    is_ckpt = start.plan.load.load_ckpt_format == "ckpt"
+    reslices = start.config is not None and start.config.auto_trans_ckpt
+    if start.inventory.layout is not LayoutName.MINDFORMERS_RANK or not is_ckpt or reslices:
+        return
+    beside = [name for name in start.inventory.strays if "/" not in name and name.endswith(".ckpt")]
+    if beside:
+        more = f" and {len(beside) - 1} more like it" if len(beside) > 1 else ""
+        yield _stops(
+            Code.CKPT_BESIDE_RANKS,
+            f"{beside[0]}{more} beside the rank_N/ folders: every rank would load its weights instead of the chosen "
+            "checkpoint's, and go on at the chosen one's step and data position without a word",
+            f"move what ends in .ckpt out of {start.load_path}",
+            beside[0],
+        )
+
+
+def _rank_in_prefix(start: Start) -> Iterator[Finding]:
+    """Find files that MindFormers does not find by the name of rank 0's: it replaces the first rank in that name.
+
+    Source:
+        replace_rank_id_in_ckpt_name (1.3.2 to 2.1.0). From 1.7 on a config with such a prefix is refused.
+    """
+    if not isinstance(start.plan.load.resume_training, str):
+        return
+    checkpoint = start.plan.point.checkpoint
+    renamed = {rename.source: rename.target for rename in checkpoint.renames}
+    files = [(shard.rank or 0, renamed.get(shard.path, shard.path).rpartition("/")[2]) for shard in checkpoint.shards]
+    for rank, file in files:
+        wanted = with_rank(files[0][1], rank)
+        if wanted != file:
+            yield _stops(
+                Code.PREFIX_HOLDS_RANK,
+                f"the prefix {checkpoint.prefix} holds a rank, and MindFormers puts each rank's number there: on rank "
+                f"{rank} it looks for {wanted}, where there is {file}",
+                "rename this checkpoint's files, on every rank, to a prefix without _rank_N",
+                f"rank_{rank}/{file}",
+            )
+            return
+
+
+def _no_optimizer(start: Start) -> Iterator[Finding]:
+    """Find an iteration without optimizer shards; `no_save_optim` makes that legal.
+
+    Source:
+        load_checkpoint of the newer layout (1.7.0 to 2.1.0) leaves as they are parameters that no file holds.
+    """
+    checkpoint, config = start.plan.point.checkpoint, start.config
+    is_newer = start.inventory.layout is LayoutName.MINDFORMERS_ITERATION
+    if not is_newer or any(shard.role is not ShardRole.MODEL for shard in checkpoint.shards):
+        return
+    is_meant = config is not None and (config.no_save_optim or config.no_load_optim)
+    yield Finding(
+        code=Code.OPTIMIZER_MISSING,
+        severity=Severity.NOTE if is_meant else Severity.SUSPECT,
+        message=f"{checkpoint.name} holds no optimizer state: the training goes on at step {checkpoint.step} with an "
+        "optimizer that starts anew",
+        path=checkpoint.name,
+        remedy="restore its -opt- shards, or accept it with --allow optimizer-missing; where the training saves "
+        "weights alone, the config says so with `no_save_optim: True`",
+    )
+
+
+RULES: tuple[Rule, ...] = (_beside_the_ranks, _rank_in_prefix, _pattern, _one_device, _no_optimizer)
 """All of them, in the order in which a start would meet what they are about."""
 
-CODES = frozenset({Code.PATH_IS_PATTERN, Code.RANK_FOLDER_ON_ONE_DEVICE})
+CODES = frozenset({
+    Code.CKPT_BESIDE_RANKS, Code.PREFIX_HOLDS_RANK, Code.PATH_IS_PATTERN, Code.RANK_FOLDER_ON_ONE_DEVICE,
+    Code.OPTIMIZER_MISSING,
+})  # fmt: skip
 """What the rules say: in `preflight` it belongs to the launch."""

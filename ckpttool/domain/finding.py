@@ -135,6 +135,9 @@ class Code(str, Enum):
     DISK_UNKNOWN = "disk-unknown"
     PREFIX_DIFFERS = "prefix-differs"
     TRAINER_KEY_REFUSED = "trainer-key-refused"
+    CKPT_BESIDE_RANKS = "ckpt-beside-ranks"
+    PREFIX_HOLDS_RANK = "prefix-holds-rank"
+    OPTIMIZER_MISSING = "optimizer-missing"
     PATH_IS_PATTERN = "path-is-pattern"
     RANK_FOLDER_ON_ONE_DEVICE = "rank-folder-on-one-device"
 

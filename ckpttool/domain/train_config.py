@@ -44,6 +44,8 @@ class TrainConfig:
     instead of the one that is asked for."""
     no_load_optim: bool = False
     """Whether the `checkpoint:` section says to load weights alone, which starts the training at step 0."""
+    no_save_optim: bool = False
+    """Whether checkpoints of the newer layout are saved without optimizer state."""
     resume_training: str | bool | None = None
     """As the config has it before a launch rewrites it; None where it is not set."""
     use_parallel: bool | None = None

@@ -11,10 +11,25 @@ from pathlib import Path
 import pytest
 
 from ckpttool import api
+from ckpttool.cli import exits
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.verdict import Word
 from ckpttool.errors import ExitCode
-from tests.answers import chosen, cli, coded, codes, document, named, notes, plan, reasons, refusal, scanned, why_not
+from tests.answers import (
+    FIXTURES,
+    chosen,
+    cli,
+    coded,
+    codes,
+    document,
+    named,
+    notes,
+    plan,
+    reasons,
+    refusal,
+    scanned,
+    why_not,
+)
 from tests.trees import TreeBuilder
 
 LAST = "iteration_00000020"
@@ -225,3 +240,89 @@ class TestFurtherSafetensors:
     def test_without_a_prefix_the_two_files_are_still_its_own(self, tmp_path: Path) -> None:
         tree = TreeBuilder(tmp_path, prefix=None).iteration(step=20, world=1)
         assert chosen(plan(tree.output)) == (LAST, 20)
+
+
+class TestBehindAGo:
+    """What used to be GO: `preflight` with a config that fits, and `resolve`, which needs none to say it."""
+
+    @staticmethod
+    def config(tree: TreeBuilder, *changes: tuple[str, str], more: str = "") -> str:
+        text = (FIXTURES / "configs" / "pretrain_sink2.yaml").read_text()
+        for before, after in (("epochs: 2", "epochs: 200"), *changes):
+            assert before in text
+            text = text.replace(before, after, 1)
+        path = tree.base / "base.yaml"
+        path.write_text(f"{text}\n{more}")
+        return str(path)
+
+    @staticmethod
+    def asked(tree: TreeBuilder, config: str) -> tuple[ExitCode, list[Code]]:
+        """Return the exit code and the codes of what stands against a launch."""
+        question = api.PreflightQuestion(
+            config=config,
+            tree=api.TreeQuestion(path=str(tree.output)),
+            choice=api.ResumeQuestion(),
+            data=api.DataQuestion(),
+        )
+        checks = api.preflight(question).checks
+        against = [reason.finding.code for check in checks for reason in check.reasons if reason.blocks]
+        return exits.of_preflight(checks), against
+
+    def test_weights_beside_the_ranks_are_loaded_into_every_rank(self, tree: TreeBuilder) -> None:
+        tree.file("checkpoint/best.ckpt", (tree.output / tree.shard(0, 5, 2)).read_bytes())
+        assert self.asked(tree, self.config(tree)) == (ExitCode.DAMAGE, [Code.CKPT_BESIDE_RANKS])
+        answer = plan(tree.output)
+        assert chosen(answer) == ("_1-15_2", 30)
+        (found,) = coded(answer.findings, Code.CKPT_BESIDE_RANKS)
+        assert found.remedy == f"move what ends in .ckpt out of {tree.checkpoint}"
+        rename(tree, "checkpoint/best.ckpt", "best.ckpt")
+        assert self.asked(tree, self.config(tree)) == (ExitCode.OK, [])
+
+    @pytest.mark.parametrize("odd", ["folder.ckpt/", "link.ckpt"])
+    def test_a_folder_or_a_link_of_such_a_name_too(self, tree: TreeBuilder, odd: str) -> None:
+        if odd.endswith("/"):
+            tree.folder(f"checkpoint/{odd}")
+        else:
+            (tree.checkpoint / odd).symlink_to("nowhere")
+        assert self.asked(tree, self.config(tree)) == (ExitCode.DAMAGE, [Code.CKPT_BESIDE_RANKS])
+
+    def test_a_ckpt_beside_ranks_whose_shards_are_safetensors_does_no_harm(self, tmp_path: Path) -> None:
+        tree = TreeBuilder(tmp_path).legacy(fmt="safetensors").save(epoch=5, step=2)
+        tree.file("checkpoint/best.ckpt", b"x")
+        config = self.config(tree, more="load_ckpt_format: safetensors\n")
+        assert self.asked(tree, config) == (ExitCode.OK, [])
+
+    @pytest.mark.parametrize(
+        ("prefix", "against"), [("my_rank_7_model", [Code.PREFIX_HOLDS_RANK]), ("my_rank_model", [])]
+    )
+    def test_a_rank_in_the_trees_own_prefix_leads_mindformers_astray(
+        self, tmp_path: Path, prefix: str, against: list[Code]
+    ) -> None:
+        tree = TreeBuilder(tmp_path).legacy(prefix=prefix).save(epoch=5, step=2)
+        config = self.config(tree, ("    prefix: 'llama2_7b'\n", ""))
+        assert self.asked(tree, config)[1] == against
+
+    @pytest.mark.parametrize("world", [1, 4])
+    def test_an_iteration_without_optimizer_state_is_no_go_unless_the_config_means_it(
+        self, tmp_path: Path, world: int
+    ) -> None:
+        tree = TreeBuilder(tmp_path).iteration(step=20, world=world, optimizer=False)
+        sizes = (
+            () if world == 4 else (("use_parallel: True", "use_parallel: False"), ("batch_size: 2", "batch_size: 8"))
+        )
+        newer = "use_legacy_format: False\n"
+        config = self.config(tree, *sizes, more=newer)
+        assert self.asked(tree, config) == (ExitCode.DAMAGE, [Code.OPTIMIZER_MISSING])
+        assert codes(plan(tree.output).findings) == {Code.OPTIMIZER_MISSING}
+        for meant in ("checkpoint:\n  no_save_optim: True\n", "checkpoint:\n  no_load_optim: True\n"):
+            assert self.asked(tree, self.config(tree, *sizes, more=meant)) == (ExitCode.OK, [])
+        by_callback = ("integrated_save: False", "save_optimizer: False")
+        assert self.asked(tree, self.config(tree, *sizes, by_callback, more=newer)) == (ExitCode.OK, [])
+        whole = TreeBuilder(tmp_path / "whole").iteration(step=20, world=world)
+        assert self.asked(whole, self.config(whole, *sizes, more=newer)) == (ExitCode.OK, [])
+
+    def test_where_other_iterations_have_it_the_one_without_is_not_whole(self, card: TreeBuilder) -> None:
+        card.remove(f"checkpoint/{LAST}/llama2_7b-opt-0000000-0000001.safetensors")
+        answer = plan(card.output)
+        assert chosen(answer) == ("iteration_00000010", 10)
+        assert why_not(answer) == [(LAST, {Code.SHARD_MISSING})]

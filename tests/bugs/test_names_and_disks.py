@@ -96,9 +96,13 @@ class TestB21To23DisksAndTimes:
 
 class TestB24To28Names:
     @pytest.mark.parametrize(
-        "prefix", ["llama-7b", "my_rank_7_model", "llama3.1_8b", "a-1_2", "rank_0", "llama_rank_7"]
+        ("prefix", "told"),
+        [
+            *((prefix, set[Code]()) for prefix in ("llama-7b", "llama3.1_8b", "a-1_2", "rank_0")),
+            *((prefix, {Code.PREFIX_HOLDS_RANK}) for prefix in ("my_rank_7_model", "llama_rank_7")),
+        ],
     )
-    def test_any_prefix_is_told_from_rank_epoch_and_step(self, tmp_path: Path, prefix: str) -> None:
+    def test_any_prefix_is_told_from_rank_epoch_and_step(self, tmp_path: Path, prefix: str, told: set[Code]) -> None:
         """B24: a `-` fails up to 1.3.2. B25: a rank in the prefix fails everywhere. B28: a `.` breaks 1.8 to 2.1."""
         tree = TreeBuilder(tmp_path).legacy(ranks=8, prefix=prefix)
         tree.save(epoch=10, step=2).save(epoch=15, step=2).save(epoch=20, step=2, run=1)
@@ -107,7 +111,7 @@ class TestB24To28Names:
         assert answer.load.resume_training == f"{prefix}_rank_0_1-20_2.ckpt"
         assert answer.point.checkpoint.prefix == prefix
         assert answer.point.checkpoint.ranks == tuple(range(8))
-        assert answer.findings == ()
+        assert codes(answer.findings) == told
 
     @pytest.mark.parametrize("prefix", ["llama-7b", "my_rank_7_model", "llama3.1_8b"])
     def test_a_lost_shard_is_named_as_it_was_called(self, tmp_path: Path, prefix: str) -> None:

@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from ckpttool.decide.loaded_instead import CODES, Start, loaded_instead
-from ckpttool.domain.checkpoint import LayoutName
+from ckpttool.domain.checkpoint import LayoutName, Rename
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.plan import LoadInstruction
+from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.train_config import TrainConfig
 from tests.decide.test_launch_check import FITS, FITS_NEWER
-from tests.inventories import tree
+from tests.inventories import checkpoint, tree
 from tests.plans import LEGACY_LOAD, NEWER_LOAD, resume_plan
 
 SAFETENSORS_LOAD = replace(
@@ -43,6 +44,95 @@ def test_a_start_that_loads_what_the_plan_names_is_left_alone(
     load: LoadInstruction, config: TrainConfig | None
 ) -> None:
     assert loaded_instead(replace(start(load), config=config)) == ()
+
+
+class TestBesideTheRanks:
+    def beside(self, *strays: str, **changes: object) -> Start:
+        return replace(START, inventory=replace(START.inventory, strays=strays), **changes)  # type: ignore[arg-type]
+
+    def test_what_ends_in_ckpt_beside_the_ranks_folders_is_loaded_instead(self) -> None:
+        finding = only(self.beside("best.ckpt", "notes.txt"))
+        assert (finding.code, finding.path) == (Code.CKPT_BESIDE_RANKS, "best.ckpt")
+        assert only(self.beside("best.ckpt", config=None)).code is Code.CKPT_BESIDE_RANKS
+        assert "best.ckpt and 2 more like it" in only(self.beside("best.ckpt", "c.ckpt", ".hidden.ckpt")).message
+
+    @pytest.mark.parametrize("name", ["best.safetensors", "best.ckpt.bak", "rank_0/best.ckpt", "ckpt", "BEST.CKPT"])
+    def test_other_strays_are_left_alone(self, name: str) -> None:
+        assert loaded_instead(self.beside(name)) == ()
+
+    def test_where_shards_are_sliced_anew_the_ranks_folders_are_taken(self) -> None:
+        assert loaded_instead(self.beside("best.ckpt", config=replace(FITS, auto_trans_ckpt=True))) == ()
+
+    def test_safetensors_and_other_layouts_are_left_alone(self) -> None:
+        strays = ("best.ckpt",)
+        for load, layout in (
+            (SAFETENSORS_LOAD, LayoutName.MINDFORMERS_RANK),
+            (NEWER_LOAD, LayoutName.MINDFORMERS_ITERATION),
+            (UNIFIED_LOAD, LayoutName.MINDFORMERS_UNIFIED),
+            (LEGACY_LOAD, LayoutName.LOOSE_FILE),
+        ):
+            found = start(load, layout=layout)
+            assert Code.CKPT_BESIDE_RANKS not in {
+                one.code for one in loaded_instead(replace(found, inventory=replace(found.inventory, strays=strays)))
+            }
+
+
+class TestRankInPrefix:
+    def of_prefix(self, prefix: str, *, ranks: int = 4, renames: tuple[Rename, ...] = ()) -> Start:
+        chosen = replace(checkpoint("15_2", prefix=prefix, ranks=range(ranks)), renames=renames)
+        load = replace(LEGACY_LOAD, resume_training=chosen.shards[0].path.partition("/")[2])
+        plan = resume_plan(load=load)
+        return replace(START, plan=replace(plan, point=replace(plan.point, checkpoint=chosen)), inventory=tree(chosen))
+
+    @pytest.mark.parametrize(
+        ("prefix", "rank", "wanted"),
+        [
+            ("my_rank_7_model", 0, "my_rank_0_model_rank_0-15_2.ckpt"),
+            ("my_rank_0_model", 1, "my_rank_1_model_rank_1-15_2.ckpt"),
+            ("my_rank_07_model", 1, "my_rank_07_model_rank_0-15_2.ckpt"),  # it replaces _rank_7, which is not there
+        ],
+    )
+    def test_mindformers_looks_for_another_name(self, prefix: str, rank: int, wanted: str) -> None:
+        finding = only(self.of_prefix(prefix))
+        there = f"rank_{rank}/{prefix}_rank_{rank}-15_2.ckpt"
+        assert (finding.code, finding.path) == (Code.PREFIX_HOLDS_RANK, there)
+        assert f"on rank {rank} it looks for {wanted}, where" in finding.message
+
+    @pytest.mark.parametrize("prefix", ["my_rank_model", "rank_7", "my_rank_", "llama-7b", "a_ranks_7"])
+    def test_a_prefix_without_a_rank_is_left_alone(self, prefix: str) -> None:
+        assert loaded_instead(self.of_prefix(prefix)) == ()
+
+    def test_the_rank_of_the_only_rank_does_no_harm(self) -> None:
+        assert loaded_instead(self.of_prefix("my_rank_0_model", ranks=1)) == ()
+
+    def test_the_names_count_that_files_will_have(self) -> None:
+        renames = tuple(
+            Rename(source=f"rank_{rank}/a_rank_7_rank_{rank}-15_2.ckpt", target=f"rank_{rank}/a_rank_{rank}-15_2.ckpt")
+            for rank in range(4)
+        )
+        assert loaded_instead(self.of_prefix("a_rank_7", renames=renames)) == ()
+
+
+class TestNoOptimizer:
+    def newer(self, *roles: ShardRole, config: TrainConfig | None) -> Start:
+        found = replace(start(NEWER_LOAD, layout=LayoutName.MINDFORMERS_ITERATION), config=config)
+        shards = tuple(replace(found.plan.point.checkpoint.shards[0], role=role) for role in roles)
+        chosen = replace(found.plan.point.checkpoint, shards=shards)
+        return replace(found, plan=replace(found.plan, point=replace(found.plan.point, checkpoint=chosen)))
+
+    @pytest.mark.parametrize("config", [FITS_NEWER, None])
+    def test_an_iteration_without_one_is_found(self, config: TrainConfig | None) -> None:
+        finding = only(self.newer(ShardRole.MODEL, config=config))
+        assert (finding.code, finding.path) == (Code.OPTIMIZER_MISSING, "15_2")
+
+    @pytest.mark.parametrize("switch", ["no_save_optim", "no_load_optim"])
+    def test_where_the_config_means_it_it_is_a_note(self, switch: str) -> None:
+        config = replace(FITS_NEWER, **{switch: True})  # type: ignore[arg-type]  # one of two switches
+        (finding,) = loaded_instead(self.newer(ShardRole.MODEL, config=config))
+        assert (finding.code, finding.severity) == (Code.OPTIMIZER_MISSING, Severity.NOTE)
+
+    def test_an_iteration_with_one_is_left_alone(self) -> None:
+        assert loaded_instead(self.newer(ShardRole.MODEL, ShardRole.OPTIMIZER, config=FITS_NEWER)) == ()
 
 
 class TestPatterns:

@@ -65,6 +65,7 @@ def train_config_of(document: Document, *, path: str, devices: int | None = None
         use_checkpoint_health_monitor=bool(data.get("use_checkpoint_health_monitor", False)),
         health_check_picks=_health_check_picks(data),
         no_load_optim=bool(_section(data, "checkpoint").get("no_load_optim")),
+        no_save_optim=_no_save_optim(data),
         output_dir=_text(data.get("output_dir")),
         prefix=_prefix(data),
         resume_training=resume if isinstance(resume, str | bool) else None,
@@ -147,6 +148,12 @@ def _monitor(data: Section) -> Section:
 
 def _prefix(data: Section) -> str | None:
     return _text(_section(data, "checkpoint").get("prefix")) or _text(_monitor(data).get("prefix"))
+
+
+def _no_save_optim(data: Section) -> bool:
+    """Tell whether saves are without optimizer state: by the section of 1.9, else by what the callback is told."""
+    said = _section(data, "checkpoint").get("no_save_optim")
+    return bool(said) if said is not None else not _monitor(data).get("save_optimizer", True)
 
 
 def _health_check_picks(data: Section) -> bool:

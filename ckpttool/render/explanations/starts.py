@@ -2,10 +2,52 @@
 
 from __future__ import annotations
 
-from ckpttool.domain.finding import Code
+from ckpttool.domain.finding import Code, Severity
 from ckpttool.render.explanations.base import SUSPECT, Explanation
 
 STARTS = (
+    Explanation(
+        code=Code.CKPT_BESIDE_RANKS,
+        title="A .ckpt beside the rank folders would be loaded instead",
+        severities=SUSPECT,
+        meaning="Somebody put weights (a best.ckpt, a merged file, a strategy file) into the folder that "
+        "load_checkpoint names. Where the chosen checkpoint is of safetensors files, nothing is wrong.",
+        evidence="The names in the folder. Run with 1.3.2, 1.6.0, 1.8.0 and 2.1.0: all tensors were those of the "
+        "further file, the data at the step of the one that resume_training named, exit 0.",
+        mindformers="Asks first whether the folder itself holds any name that ends in .ckpt; then it loads all of "
+        "those into every rank, and takes only step, epoch and loss scale from the named file. With `auto_trans_ckpt: "
+        "True` it takes the rank folders.",
+        remedy=("Move it to where no training looks:", "mv output/checkpoint/best.ckpt output/"),
+    ),
+    Explanation(
+        code=Code.PREFIX_HOLDS_RANK,
+        title="The files' prefix holds a rank",
+        severities=SUSPECT,
+        meaning="In `my_rank_7_model_rank_0-15_2.ckpt` the first rank is a part of the prefix, but MindFormers takes "
+        "it for the file's, and replaces it by each rank's own number.",
+        evidence="The name that MindFormers makes of rank 0's file is compared with the file that each rank has.",
+        mindformers="Looks for `my_rank_1_model_rank_0-15_2.ckpt` on rank 1 and stops with FileNotFoundError. Saves "
+        "under such a prefix are refused from 1.7 on.",
+        remedy=(
+            "Rename the files, here from my_rank_7_model to my_model, and meta.json after them:",
+            "for f in output/checkpoint/rank_*/my_rank_7_model_*; do",
+            '  mv "$f" "${f%/*}/my_model_${f##*/my_rank_7_model_}"',
+            "done",
+            "ckpttool repair-meta output --apply",
+        ),
+    ),
+    Explanation(
+        code=Code.OPTIMIZER_MISSING,
+        title="The checkpoint holds no optimizer state",
+        severities=(Severity.NOTE, Severity.SUSPECT),
+        meaning="An iteration of the newer layout has model shards alone. With `no_save_optim: True` (or "
+        "`save_optimizer: False`) that is meant; else the files got lost, and nothing else in the tree shows it.",
+        evidence="No file of the checkpoint is named PREFIX-opt-…, and its record, where it has one, names none. A "
+        "note where the config says no_save_optim or no_load_optim.",
+        mindformers="Loads the weights and goes on at their step; the optimizer's moments stay as they were "
+        "initialised, at zero (run with 2.1.0 on one card).",
+        remedy=("Restore the -opt- files, or take it as it is:", "ckpttool preflight --allow optimizer-missing …"),
+    ),
     Explanation(
         code=Code.PATH_IS_PATTERN,
         title="A sign in the path of safetensors files makes it a pattern",
