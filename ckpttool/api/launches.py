@@ -32,6 +32,9 @@ def launch(question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion, o
     Raises:
         CkptToolError: The base config cannot be used, or the output exists and may not be replaced.
     """
+    if question.config is not None and order.devices_per_node is not None:
+        devices = order.nodes * order.devices_per_node
+        question = replace(question, config=question.config.started_on(devices))
     answer = resolve(question, choice, data)
     if isinstance(answer.decision, NoResumePoint):
         return answer

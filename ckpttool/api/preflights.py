@@ -57,7 +57,7 @@ def preflight(question: PreflightQuestion, disk: Disk | None = None) -> Prefligh
         question: Which config and tree, and what is good enough.
         disk: Tells room and rights; None: the file systems mounted here.
     """
-    config = _read(question.config, question.allowed)
+    config = _read(question.config, question.allowed, devices=question.devices)
     first = _config_check(question.config, config)
     if isinstance(config, Check):
         return _cut_short(question, [first], _AFTER_CONFIG)
@@ -68,7 +68,7 @@ def preflight(question: PreflightQuestion, disk: Disk | None = None) -> Prefligh
     return _whole(question, config, answer, disk or LocalDisk())
 
 
-def _read(path: str, allowed: tuple[Code, ...]) -> _Config | Check:
+def _read(path: str, allowed: tuple[Code, ...], *, devices: int | None = None) -> _Config | Check:
     try:
         content = read_bytes(path)
         document = parse_document(content, what=path)
@@ -76,7 +76,7 @@ def _read(path: str, allowed: tuple[Code, ...]) -> _Config | Check:
         line = error.line if isinstance(error, ConfigError) else None
         reason = Reason(finding=judge.unusable(str(error), path, line), file=path)
         return Check(name="config", summary="cannot be used", reasons=(reason,), stopped=error.exit_code)
-    settings, train = settings_of(document, path=path), train_config_of(document, path=path)
+    settings, train = settings_of(document, path=path), train_config_of(document, path=path, devices=devices)
     findings = sorted((*train.findings, *lint(settings)), key=lambda found: (found.line or 0, found.code.value))
     return _Config(
         text=content.decode("utf-8"), settings=settings, train=train, findings=judge.allow(findings, allowed)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.api.checks import session_for
 from ckpttool.api.trees import Tree, scan
-from ckpttool.decide.data_skip import exact_batches_near, plan_data
+from ckpttool.decide.data_skip import exact_batches_near, is_left_to_trainer, plan_data
 from ckpttool.decide.load import LOAD_FORMAT, load_instruction
 from ckpttool.decide.loaded_instead import Start, loaded_instead
 from ckpttool.decide.naming import focused
@@ -20,7 +20,7 @@ from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import DataPlan, NoResumePoint, ResumePlan, ResumePoint, Simulation, SkipAnswer
 from ckpttool.domain.question import DEFAULT_DIR, CheckQuestion, DataQuestion, ResumeQuestion, TreeQuestion
-from ckpttool.domain.shard import FormatName
+from ckpttool.domain.shard import FormatName, Scalars
 from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import IncompleteError, NothingToResumeError, UnknownLayoutError, UsageError
@@ -139,11 +139,13 @@ def _plan(
     checkpoint = point.checkpoint
     if checkpoint.step is None:
         raise AssertionError(f"choose() took {checkpoint.name}, whose step is unknown")
+    if config is not None and config.world_size is None:  # as many as wrote it, unless somebody says otherwise
+        config = config.started_on(checkpoint.topology.world_size or len(checkpoint.ranks))
     plan = ResumePlan(
         root=tree.inventory.root,
         point=point,
         load=load_instruction(tree.inventory, checkpoint),
-        data=_data(checkpoint.step, checkpoint.scalars.global_batch_size, _with_config(data, config), advice),
+        data=_data(checkpoint.step, checkpoint.scalars, data, config, advice),
         findings=_beyond(tree, point),
         advice=advice,
     )
@@ -153,13 +155,20 @@ def _plan(
     return replace(plan, findings=(*loaded_instead(start), *_consequences(plan, data, config), *plan.findings))
 
 
-def _data(step: Step, recorded: int | None, data: DataQuestion, advice: SpikeAdvice | StopAdvice | None) -> DataPlan:
+def _data(
+    step: Step,
+    scalars: Scalars,
+    data: DataQuestion,
+    config: TrainConfig | None,
+    advice: SpikeAdvice | StopAdvice | None,
+) -> DataPlan:
     """Say where the data starts: behind the checkpoint, or behind what has to be gone around."""
-    plan = plan_data(step, recorded, data)
+    wanted, recorded = _with_config(data, config), scalars.global_batch_size
+    plan = plan_data(step, recorded, wanted)
     if advice is None or advice.detour is None or not advice.followed:
-        return plan
+        return replace(plan, left_to_trainer=config is not None and is_left_to_trainer(scalars, wanted))
     # The step counter goes on from the checkpoint; the data alone move on.
-    return replace(plan_data(Step(advice.detour.data_skip_steps), recorded, data), next_step=plan.next_step)
+    return replace(plan_data(Step(advice.detour.data_skip_steps), recorded, wanted), next_step=plan.next_step)
 
 
 def _consequences(plan: ResumePlan, data: DataQuestion, config: TrainConfig | None) -> tuple[Finding, ...]:

@@ -116,16 +116,20 @@ def _world_evidence(question: TreeQuestion, inventory: Inventory, storage: Stora
         evidence.append(WorldEvidence(world_size=question.world_size, source="--world-size says so", declared=True))
     config = question.config
     if config is not None and config.world_size is not None:
-        reslices = config.auto_trans_ckpt
-        source = f"{config.path} says so"
-        evidence.append(
-            WorldEvidence(world_size=config.world_size, source=source, declared=not reslices, confirms=reslices)
-        )
+        evidence.append(_config_evidence(config, config.world_size))
     strategies = strategy_world(os.path.join(inventory.root, os.pardir, "strategy"))
     if strategies is not None:
         source = f"there are strategy files of {strategies} ranks"
         evidence.append(WorldEvidence(world_size=strategies, source=source, declared=False))
     return evidence + _sealed_world(inventory, storage)
+
+
+def _config_evidence(config: TrainConfig, world: int) -> WorldEvidence:
+    reslices = config.auto_trans_ckpt
+    if config.data_parallel and not reslices:
+        source = f"{world} devices are to be started in data-parallel mode, each with a file of its own"
+        return WorldEvidence(world_size=world, source=source, declared=False, confirms=True, at_least=True)
+    return WorldEvidence(world_size=world, source=f"{config.path} says so", declared=not reslices, confirms=reslices)
 
 
 def _sealed_world(inventory: Inventory, storage: Storage) -> list[WorldEvidence]:

@@ -21,6 +21,7 @@ MOST_NAMED = 4096
 _RESTORE = "restore it from that rank's disk, or resume from an older checkpoint; --world-size corrects the count"
 
 _RESTORE_ROLE = "restore it from the disk that the rank saved to, or resume from an older checkpoint"
+_START_FEWER = "restore it, or start as many devices as there are ranks whose files are whole"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,9 @@ class WorldEvidence:
     confirms: bool = False
     """Instead of all that: it may start another size than was saved, and only settles a doubt about a run of its own
     size. So speaks a config with `auto_trans_ckpt`."""
+    at_least: bool = False
+    """Besides, each of these ranks will load a file of its own, so that one below this number must not be missing,
+    while more do no harm. So speak the devices of a data-parallel start."""
 
 
 class _Size(NamedTuple):
@@ -166,7 +170,8 @@ def _expected_of_run(
     others = [_Size(world, f"another run of this tree had {world}") for world in worlds]
     others += [_Size(one.world_size, one.source) for one in evidence if not one.confirms]
     larger = [one for one in others if one.world > own.world and (one.world % own.world or own.world == 1)]
-    size = max(larger, default=own)
+    needed = [_Size(one.world_size, one.source, _START_FEWER) for one in evidence if one.at_least]
+    size = max((max(larger, default=own), *needed), key=lambda size: size.world)
     return replace(run, world_size=size.world), size
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ckpttool.domain.plan import BatchSegment, DataPlan, DataSkip
 from ckpttool.domain.question import DataQuestion
+from ckpttool.domain.shard import Scalars
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
 
@@ -52,6 +53,22 @@ def skip_seen_data(
         global_batch_size=new_global_batch,
         sink_size=sink_size,
     )
+
+
+def is_left_to_trainer(scalars: Scalars, question: DataQuestion) -> bool:
+    """Tell whether the trainer counts the data better than we can, because only it will know how large its batches are.
+
+    Args:
+        scalars: Of the checkpoint: what the trainer scales by, if it finds it there.
+        question: With what the config tells. Whatever it asks beyond a place where to go on, no trainer does by itself.
+
+    Source:
+        load_resume_context_from_checkpoint: `initial_step = step_num * old / new` where the shard has both numbers,
+        and BaseTrainer.training_process, which skips that many unless `data_skip_steps` says another number.
+    """
+    asked = question.new_dataset or question.dataset_changed_at is not None or question.segments
+    counts = scalars.step_num is not None and scalars.global_batch_size is not None
+    return counts and question.new_global_batch is None and not asked
 
 
 def plan_data(step: Step, recorded_global_batch: int | None, question: DataQuestion) -> DataPlan:

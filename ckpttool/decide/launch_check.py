@@ -144,9 +144,11 @@ def _world(config: TrainConfig, plan: ResumePlan, devices: int | None) -> Iterat
     checkpoint, here = plan.point.checkpoint, config.world_size
     # It was chosen, so it is whole: where no record tells, the ranks that it has are the ranks that wrote it.
     there = checkpoint.topology.world_size or len(checkpoint.ranks)
-    if there and here is not None and there != here:
-        one_file_a_rank = plan.load.use_legacy_format and isinstance(plan.load.resume_training, str)
-        reslices = config.auto_trans_ckpt or not one_file_a_rank
+    one_file_a_rank = plan.load.use_legacy_format and isinstance(plan.load.resume_training, str)
+    reslices = config.auto_trans_ckpt or not one_file_a_rank
+    if there and here is not None and here < there and config.data_parallel and not reslices:
+        yield _fewer_devices(config, there, here)
+    elif there and here is not None and there != here:
         yield _finding(
             config,
             Severity.NOTE if reslices else Severity.SUSPECT,
@@ -166,8 +168,30 @@ def _world(config: TrainConfig, plan: ResumePlan, devices: int | None) -> Iterat
         )
 
 
+def _fewer_devices(config: TrainConfig, there: int, here: int) -> Finding:
+    """In data-parallel mode every rank's file holds the whole model, and each rank loads its own."""
+    message = f"the checkpoint was written by {there} ranks, and {here} devices will be started in data-parallel mode: "
+    if config.shards_optimizer:
+        message += "with `enable_parallel_optimizer` their files lack the optimizer's state of the other ranks"
+        return _finding(
+            config, Severity.SUSPECT, "parallel.enable_parallel_optimizer", message, f"start {there} devices"
+        )
+    message += "each loads the file of its own rank, which holds the whole model"
+    remedy = "nothing to do: the steps are scaled to the smaller batches"
+    return _finding(config, Severity.NOTE, "parallel.parallel_mode", message, remedy)
+
+
 def _batch(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
     planned = plan.data.skip.global_batch_size
+    if plan.data.left_to_trainer:
+        yield Finding(
+            code=Code.BATCH_SIZE_UNKNOWN,
+            severity=Severity.NOTE,
+            message=f"the config does not tell how large the coming batches are: MindFormers counts the data itself, "
+            f"{plan.data.skip.batches} steps if they stay at {planned} samples, and a number of ours would overrule it",
+            path=config.path,
+            remedy="give --gbs to have `data_skip_steps` written",
+        )
     if planned is not None and config.global_batch_size is not None and planned != config.global_batch_size:
         yield _finding(
             config,

@@ -186,6 +186,8 @@ def launch_summary(plan: ResumePlan, config: TrainConfig, changes: int) -> str:
     if skip.global_batch_size is not None:
         facts.append(f"batches of {_count(skip.global_batch_size, 'sample')}")
     data = "data from its beginning" if plan.data.ignore_data_skip else f"data_skip_steps {skip.batches}"
+    if plan.data.left_to_trainer:
+        data = "the data counted by MindFormers"
     return ", ".join([*facts, data])
 
 

@@ -134,6 +134,7 @@ class Code(str, Enum):
     FOLDER_NOT_WRITABLE = "folder-not-writable"
     DISK_UNKNOWN = "disk-unknown"
     PREFIX_DIFFERS = "prefix-differs"
+    BATCH_SIZE_UNKNOWN = "batch-size-unknown"
     TRAINER_KEY_REFUSED = "trainer-key-refused"
     CKPT_BESIDE_RANKS = "ckpt-beside-ranks"
     PREFIX_HOLDS_RANK = "prefix-holds-rank"

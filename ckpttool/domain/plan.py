@@ -87,6 +87,9 @@ class DataPlan:
     """True where the data must start at its beginning: MindFormers takes `data_skip_steps: 0` for 'unset'."""
     next_step: Step
     """Global step that the resumed run does first, counted in batches of the new size."""
+    left_to_trainer: bool = False
+    """Whether neither setting is to be written: the new batch size is not known, and the trainer, which will know it,
+    counts right by itself. `skip` is then what follows if the batches stay as large as they were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

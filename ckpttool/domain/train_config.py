@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 
@@ -52,8 +54,22 @@ class TrainConfig:
     """None where another file, which was not read, may say it."""
     pipeline_stages: int | None = None
     """With one MindFormers' health monitor measures nothing, and records "healthy"."""
+    data_parallel: bool = False
+    """Outside of (semi-)automatic parallelism: each device reads data of its own, and loads the file of its own rank.
+    World size and batch size then follow from the devices that are started, and stand in no config."""
+    device_batch_size: int | None = None
+    """Samples a batch of one device; only where `data_parallel`."""
+    shards_optimizer: bool = False
+    """Whether devices that hold the same weights share out the optimizer's state."""
     lines: tuple[tuple[str, int], ...] = ()
     """Where a setting stands: dotted key and line from 1, in the order of the file."""
+
+    def started_on(self, devices: int | None) -> TrainConfig:
+        """Return what the config means where so many devices are started; None where that is not known."""
+        if not self.data_parallel or devices is None:
+            return self
+        batch = None if self.device_batch_size is None else self.device_batch_size * devices
+        return replace(self, world_size=devices, global_batch_size=batch)
 
     def line(self, key: str) -> int | None:
         """Return the line on which a setting stands; None where the config has no such key."""

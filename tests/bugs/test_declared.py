@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ckpttool import api
+from ckpttool.decide.data_skip import plan_data
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
+from ckpttool.domain.units import Step
 from ckpttool.errors import ExitCode, UsageError
+from ckpttool.read.records.train_config import parse_train_config
 from tests.answers import chosen, coded, decide, notes, why_not
-from tests.cli.running import ask
+from tests.cli.running import Said, ask
 from tests.trees import TreeBuilder
 
 CONFIG = """\
@@ -141,3 +148,156 @@ class TestPrefix:
             said = ask("preflight", str(tree.output), "--config", config(tmp_path, prefix=prefix), *more)
             assert said.code == code, said.stdout
             assert ("begins a second training" in " ".join(said.stdout.split())) is (prefix == "mixtral")
+
+
+class TestDevicesInDataParallelMode:
+    """4 ranks × 2 samples, saved at step 30: no config says how many ranks there are, the devices do."""
+
+    @pytest.fixture
+    def tree(self, tmp_path: Path) -> TreeBuilder:
+        return TreeBuilder(tmp_path).legacy(ranks=4).save(epoch=15, step=2)
+
+    @pytest.fixture
+    def base(self, tmp_path: Path) -> Path:
+        return Path(config(tmp_path, mode=0))
+
+    def launched(self, tree: TreeBuilder, base: Path, *more: str) -> tuple[Said, dict[str, object]]:
+        output = base.parent / "new.yaml"
+        output.unlink(missing_ok=True)
+        said = ask(
+            "launch", str(tree.output), "--config", str(base), "--output", str(output), "--format", "json", *more
+        )
+        return said, yaml.safe_load(output.read_text()) if output.exists() else {}
+
+    def flown(self, tree: TreeBuilder, base: Path, *more: str) -> Said:
+        return ask("preflight", str(tree.output), "--config", str(base), *more)
+
+    @pytest.mark.parametrize(("lost", "whole"), [("rank_3", 3), ("rank_[123]", 1)])
+    def test_a_rank_below_their_number_must_not_be_missing(
+        self, tree: TreeBuilder, base: Path, lost: str, whole: int
+    ) -> None:
+        for folder in tree.checkpoint.glob(lost):
+            shutil.rmtree(folder)
+        said = self.flown(tree, base, "--devices", "4")
+        assert said.code == ExitCode.NOTHING_TO_RESUME
+        assert "4 devices are to be started" in " ".join(said.stdout.split())
+        said, _ = self.launched(tree, base, "--devices-per-node", "2", "--nodes", "2", "--master-addr", "host")
+        assert said.code == ExitCode.NOTHING_TO_RESUME
+        assert self.flown(tree, base, "--devices", str(whole)).code == ExitCode.OK
+
+    def test_one_that_only_the_newest_save_lacks_leaves_an_older_one(self, tree: TreeBuilder, base: Path) -> None:
+        tree.save(epoch=20, step=2, ranks=range(3))
+        train = api.read_config(str(base)).started_on(4)
+        answer = decide(tree.output, tree=api.TreeQuestion(path=str(tree.output), config=train))
+        assert isinstance(answer, ResumePlan)
+        assert chosen(answer) == ("15_2", 30)
+
+    def test_all_of_them_is_as_it_was(self, tree: TreeBuilder, base: Path) -> None:
+        assert self.flown(tree, base, "--devices", "4").code == ExitCode.OK
+        said, new = self.launched(tree, base, "--devices-per-node", "4")
+        assert (said.code, new["data_skip_steps"], new["ignore_data_skip"]) == (ExitCode.OK, 30, False)
+
+    def test_on_fewer_of_them_the_data_goes_on_where_the_smaller_batches_are(
+        self, tree: TreeBuilder, base: Path
+    ) -> None:
+        said, new = self.launched(tree, base, "--devices-per-node", "2")
+        assert (said.code, new["data_skip_steps"], new["ignore_data_skip"]) == (ExitCode.OK, 60, False)
+        flight = self.flown(tree, base, "--devices", "2")
+        assert flight.code == ExitCode.OK
+        assert "2 ranks, batches of 4 samples, data_skip_steps 60" in " ".join(flight.stdout.split())
+
+    def test_a_shared_out_optimizer_needs_all_of_them(self, tree: TreeBuilder, base: Path) -> None:
+        base.write_text(
+            base.read_text().replace("parallel_mode: 0", "parallel_mode: 0, enable_parallel_optimizer: True")
+        )
+        assert self.flown(tree, base, "--devices", "4").code == ExitCode.OK
+        fewer = self.flown(tree, base, "--devices", "2")
+        assert fewer.code == ExitCode.DAMAGE
+        assert "lack the optimizer's state" in " ".join(fewer.stdout.split())
+
+    def test_more_of_them_than_files_cannot_load(self, tree: TreeBuilder, base: Path) -> None:
+        base.write_text(base.read_text().replace("mode: 0", "mode: STAND_ALONE"))
+        answer = decide(
+            tree.output,
+            tree=api.TreeQuestion(path=str(tree.output), config=api.read_config(str(base)).started_on(6)),
+        )
+        assert why_not(answer) == [("15_2", {Code.RANK_MISSING})]
+
+    def test_where_nobody_says_how_many_it_is_as_many_as_wrote_it(self, tree: TreeBuilder, base: Path) -> None:
+        base.write_text(base.read_text().replace("batch_size: 2", "batch_size: 6"))
+        said, new = self.launched(tree, base)
+        assert (said.code, new["data_skip_steps"]) == (ExitCode.OK, 10)
+        assert " 4 8118 " in str(said.json["command"])
+
+    def test_a_word_on_the_ranks_that_wrote_it_outranks_them(self, tree: TreeBuilder, base: Path) -> None:
+        shutil.rmtree(tree.checkpoint / "rank_3")
+        said = self.flown(tree, base, "--devices", "4", "--world-size", "3")
+        assert said.code == ExitCode.DAMAGE
+        assert "written by 3 ranks, the config starts 4" in " ".join(said.stdout.split())
+
+    def test_they_prove_a_smaller_run_too(self, tree: TreeBuilder, base: Path) -> None:
+        tree.save(epoch=40, step=2, run=1, ranks=range(2), global_batch_size=4)
+        assert "_1-40_2, step 80, whole on all 2 ranks" in self.flown(tree, base, "--devices", "2").stdout
+        assert "15_2, step 30" in self.flown(tree, base).stdout
+
+
+@given(ranks=st.integers(1, 64), devices=st.integers(1, 64), batch=st.integers(1, 512), step=st.integers(0, 10**6))
+def test_no_sample_is_lost_and_less_than_a_batch_is_seen_twice_on_any_number_of_devices(
+    ranks: int, devices: int, batch: int, step: int
+) -> None:
+    text = f"use_parallel: True\nparallel: {{parallel_mode: 0}}\nrunner_config: {{batch_size: {batch}}}\n"
+    before, now = (parse_train_config(text.encode(), path="c", devices=each) for each in (ranks, devices))
+    assert now.world_size == devices
+    assert now == before.started_on(devices)
+    plan = plan_data(Step(step), before.global_batch_size, api.DataQuestion(new_global_batch=now.global_batch_size))
+    assert 0 <= step * batch * ranks - plan.skip.batches * batch * devices < batch * devices
+
+
+class TestUnknownBatchSize:
+    """Where only MindFormers will know how large its batches are, a number of ours could only be worse than its own."""
+
+    @pytest.fixture
+    def tree(self, tmp_path: Path) -> TreeBuilder:
+        return TreeBuilder(tmp_path).legacy(ranks=4).save(epoch=15, step=2)
+
+    def launched(self, tree: TreeBuilder, text: str, *more: str) -> tuple[Said, dict[str, object]]:
+        base, output = tree.base / "base.yaml", tree.base / "new.yaml"
+        base.write_text(text)
+        output.unlink(missing_ok=True)
+        said = ask("launch", str(tree.output), "--config", str(base), "--output", str(output), *more)
+        return said, yaml.safe_load(output.read_text())
+
+    def test_the_data_are_left_to_it(self, tree: TreeBuilder) -> None:
+        said, new = self.launched(tree, "base_config: ./other.yaml\nrun_mode: train\n")
+        assert new["resume_training"] == "llama2_7b_rank_0-15_2.ckpt"
+        assert {"data_skip_steps", "ignore_data_skip"}.isdisjoint(new)
+        assert "30 steps if they stay at 8 samples" in " ".join(said.stdout.split())
+
+    def test_settings_that_would_overrule_it_are_cleared(self, tree: TreeBuilder) -> None:
+        _, new = self.launched(tree, "base_config: ./other.yaml\ndata_skip_steps: 7\nignore_data_skip: True\n")
+        assert (new["data_skip_steps"], new["ignore_data_skip"]) == (None, False)
+
+    @pytest.mark.parametrize(
+        ("more", "skip", "ignore"),
+        [
+            (("--gbs", "16"), 15, False),
+            (("--new-dataset",), None, True),
+            (("--dataset-changed-at", "10"), 20, False),
+        ],
+    )
+    def test_what_only_we_know_is_written(
+        self, tree: TreeBuilder, more: tuple[str, ...], skip: int | None, ignore: bool
+    ) -> None:
+        _, new = self.launched(tree, "base_config: ./other.yaml\n", *more)
+        assert (new.get("data_skip_steps"), new["ignore_data_skip"]) == (skip, ignore)
+
+    def test_what_it_would_not_find_in_the_shards_is_written(self, tmp_path: Path) -> None:
+        tree = TreeBuilder(tmp_path).legacy(ranks=4).save(epoch=15, step=2, global_batch_size=None)
+        _, new = self.launched(tree, "base_config: ./other.yaml\n")
+        assert (new["data_skip_steps"], new["ignore_data_skip"]) == (30, False)
+
+    def test_preflight_says_so(self, tree: TreeBuilder) -> None:
+        base = tree.base / "base.yaml"
+        base.write_text("base_config: ./other.yaml\n")
+        said = ask("preflight", str(tree.output), "--config", str(base))
+        assert "the data counted by MindFormers" in " ".join(said.stdout.split())

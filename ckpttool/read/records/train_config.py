@@ -45,12 +45,12 @@ def parse_train_config(content: bytes, *, path: str, devices: int | None = None)
 def train_config_of(document: Document, *, path: str, devices: int | None = None) -> TrainConfig:
     """Return what `read_train_config` does, for a document that is parsed already."""
     data = document.data
-    sizes = _sizes(data, devices)
+    sizes = _sizes(data)
     runner = _section(data, "runner_config")
     sink_mode = bool(runner.get("sink_mode", True))
     has_section = bool(data.get("checkpoint"))
     resume = data.get("resume_training")
-    return TrainConfig(
+    config = TrainConfig(
         path=path,
         world_size=sizes.world,
         global_batch_size=sizes.batch,
@@ -71,9 +71,13 @@ def train_config_of(document: Document, *, path: str, devices: int | None = None
         resume_training=resume if isinstance(resume, str | bool) else None,
         use_parallel=_use_parallel(data),
         pipeline_stages=sizes.stages,
+        data_parallel=sizes.by_devices,
+        device_batch_size=sizes.batch_of_device,
+        shards_optimizer=_section(data, "parallel").get("enable_parallel_optimizer") is True,
         findings=_located(path, document),
         lines=tuple((".".join(map(str, key)), line) for key, line in document.lines.items()),
     )
+    return config.started_on(devices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +86,11 @@ class _Sizes:
     batch: int | None = None
     batch_1_3: int | None = None
     stages: int | None = None
+    by_devices: bool = False
+    batch_of_device: int | None = None
 
 
-def _sizes(data: Section, devices: int | None) -> _Sizes:
+def _sizes(data: Section) -> _Sizes:
     """Compute world size and global batch size as MindFormers 1.6 and later do.
 
     Source:
@@ -98,7 +104,7 @@ def _sizes(data: Section, devices: int | None) -> _Sizes:
     if not _use_parallel(data):
         return _Sizes(world=1, batch=batch, stages=1)
     if _section(data, "parallel").get("parallel_mode", 1) not in AUTO_PARALLEL:
-        return _Sizes(world=devices, batch=_product(batch, devices), stages=1)
+        return _Sizes(stages=1, by_devices=True, batch_of_device=batch)
     parallel = _section(data, "parallel_config")
     dp = _count(parallel, "data_parallel")
     pp = _count(parallel, "pipeline_stage")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckpttool.domain.finding import Code, Severity
-from ckpttool.render.explanations.base import SUSPECT, Explanation
+from ckpttool.render.explanations.base import NOTE, SUSPECT, Explanation
 
 _NOTE_OR_SUSPECT = (Severity.NOTE, Severity.SUSPECT)
 _WHICH = "A note where `ckpttool launch` puts it right or where it changes nothing, else suspect."
@@ -58,6 +58,21 @@ SETTINGS = (
         remedy=(
             "Write the prefix that the message names; where the change is meant, accept it:",
             "ckpttool preflight DIR --config BASE.yaml --allow prefix-differs",
+        ),
+    ),
+    Explanation(
+        code=Code.BATCH_SIZE_UNKNOWN,
+        title="Nothing tells how large the batches of the coming run are",
+        severities=NOTE,
+        meaning="So nobody can say how many of them were seen. The launch config names no `data_skip_steps`, and "
+        "clears one that stands there.",
+        evidence="A setting that the batch size is computed from is no number, or the config only adds to a "
+        "`base_config`.",
+        mindformers="Scales the checkpoint's step by the batch size that it really has, unless `data_skip_steps` says "
+        "another number; in floating point, so that a step may be lost.",
+        remedy=(
+            "Say the batch size, over all devices:",
+            "ckpttool launch DIR --config BASE.yaml --output NEW.yaml --gbs N",
         ),
     ),
     Explanation(

@@ -150,6 +150,9 @@ def _data_keys(section: Dict[str, object], data: DataPlan) -> dict[str, Scalar]:
     checkpoint. A `data_skip_steps` of the base config becomes null, which says 'not set' honestly and keeps its line
     with its comment; where there is none, none is added.
     """
+    if data.left_to_trainer:
+        settings: dict[str, Scalar] = {"ignore_data_skip": False, "data_skip_steps": None}
+        return {key: value for key, value in settings.items() if key in section}
     if data.ignore_data_skip or data.skip.batches == 0:
         return {"ignore_data_skip": True} | ({"data_skip_steps": None} if "data_skip_steps" in section else {})
     return {"data_skip_steps": data.skip.batches, "ignore_data_skip": False}
