@@ -190,7 +190,7 @@ def _brief(text: str | None) -> str | None:
 
 def worst(findings: Iterable[Finding]) -> Severity:
     """Return the gravest severity; NOTE where there is no finding."""
-    return max((finding.severity for finding in findings), default=Severity.NOTE)
+    return max([finding.severity for finding in findings], default=Severity.NOTE)
 
 
 def blocking(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from enum import Enum
 from functools import partial
 from stat import S_ISREG
@@ -126,9 +125,15 @@ class LocalSource:
     __slots__ = ("_fd", "stamp")
 
     def __init__(self, fd: int, stamp: FileStamp) -> None:
-        """Wrap an open descriptor; whoever opened it closes it."""
+        """Wrap an open descriptor, which is closed at the end of a `with` statement."""
         self._fd = fd
         self.stamp = stamp
+
+    def __enter__(self) -> ByteSource:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
 
     def fileno(self) -> int:
         """Return the open descriptor, so that the kernel can be told how it is read."""
@@ -219,17 +224,17 @@ class LocalStorage:
             raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", path)
         return b"".join(parts)
 
-    @contextmanager
-    def open(self, path: str) -> Iterator[ByteSource]:
+    def open(self, path: str) -> LocalSource:
         """Open a regular file for reading ranges."""
         try:
             fd = os.open(self._full(path), _READ_FLAGS)
         except OSError as error:
             raise _in_plain_words(error, self._full(path)) from None
         try:
-            yield LocalSource(fd, _stamp(os.fstat(fd), path))
-        finally:
+            return LocalSource(fd, _stamp(os.fstat(fd), path))
+        except OSError:
             os.close(fd)
+            raise
 
 
 # O_NONBLOCK: opening a FIFO that nobody writes to must not wait for ever.

@@ -7,6 +7,7 @@ from dataclasses import replace
 from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.shard import FormatName
 from ckpttool.read.formats.base import HEAD_BYTES, Header, ShardFormat, damage, failed_header
+from ckpttool.read.formats.front import Front
 from ckpttool.read.formats.mindspore_ckpt import MindSporeCkpt
 from ckpttool.read.formats.safetensors import Safetensors
 from ckpttool.read.formats.torch_pickle import TorchPickle, unsafe_pickle
@@ -36,15 +37,16 @@ def read_header(source: ByteSource, *, named: FormatName) -> Header:
     Raises:
         OSError: The disk did not answer.
     """
+    front = source if isinstance(source, Front) else Front(source)
     size = source.stamp.size
-    head = source.read(0, HEAD_BYTES) if size else b""
+    head = front.head()
     if not head:
         return failed_header(named, damage(Code.SHARD_EMPTY, "The file has no bytes."), bytes_read=0)
     if not head.strip(b"\0"):
         return _zeroed(source, named, head)
     for shard_format in FORMATS:
         if shard_format.recognise(head):
-            return _under_its_name(shard_format.header(source, head), named)
+            return _under_its_name(shard_format.header(front, head), named)
     # The oldest pickles begin with no mark at all.
     return unsafe_pickle(source, head, hidden=False) or failed_header(
         named, _unrecognised(head, size), bytes_read=len(head)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import chain
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.shard import FormatName, Scalars, TensorEntry
-from ckpttool.read.storage import ByteSource
+
+if TYPE_CHECKING:
+    from ckpttool.read.formats.front import Front
 
 HEAD_BYTES = 4096
 """Bytes that are read first: enough for every magic number, and for all of a small header in one call."""
+
+LAST_PAGE_BYTES = 4096
+"""A lost page at the end of a file is the commonest trace of a power cut: the size is there, the data is not."""
 
 MAX_DIMS = 64
 """Dimensions of a tensor; numpy holds no more, MindSpore fewer."""
@@ -42,6 +47,8 @@ class Header:
     bytes_read: int
     schema_hash: str | None
     """As `schema_hash` computes it; None where the header could not be parsed to its end."""
+    last_page: tuple[int, int] | None = None
+    """First byte, and first byte after, of the last tensor data; None where there are none, or nobody can tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +71,7 @@ class ShardFormat(Protocol):
         """Tell from the first bytes, never from the file's name."""
         ...
 
-    def header(self, source: ByteSource, head: bytes) -> Header:
+    def header(self, source: Front, head: bytes) -> Header:
         """Read the header and nothing of the tensors' data but the training scalars.
 
         A damaged header does not raise: it comes back with findings.
@@ -92,6 +99,15 @@ def schema_hash(rows: Iterable[tuple[str, str, str]]) -> str:
 def schema_rows(entries: Iterable[TensorEntry]) -> Iterable[tuple[str, str, str]]:
     """Spell entries as `schema_hash` takes them."""
     return ((entry.name, entry.dtype.value, ",".join(map(str, entry.shape))) for entry in entries)
+
+
+def last_page(entries: Iterable[TensorEntry]) -> tuple[int, int] | None:
+    """Return where the last tensor data of a file lie: a page, or all of it where there is less."""
+    spans = list(chain.from_iterable(entry.spans for entry in entries))
+    if not spans:
+        return None
+    end = max(stop for _, stop in spans)
+    return max(min(spans)[0], end - LAST_PAGE_BYTES), end
 
 
 def failed_header(name: FormatName, finding: Finding, *, bytes_read: int) -> Header:

@@ -18,6 +18,7 @@ from ckpttool.read.formats.base import (
     Header,
     damage,
     failed_header,
+    last_page,
     over_limit,
     schema_hash,
     schema_rows,
@@ -25,7 +26,7 @@ from ckpttool.read.formats.base import (
 from ckpttool.read.formats.mindspore_tensors import Tensors
 from ckpttool.read.formats.mindspore_trailer import read_trailer
 from ckpttool.read.formats.mindspore_wire import MAX_RECORD_HEAD, RECORD, BadRecordError, Record, RecordReader
-from ckpttool.read.formats.scalars import read_scalars, scalar_entries
+from ckpttool.read.formats.scalars import plan_scalars, read_scalars
 from ckpttool.read.storage import ByteSource
 
 # Source: crypto.h in MindSpore: AES-GCM, AES-CBC and SM4-CBC, as little-endian numbers.
@@ -64,7 +65,7 @@ class MindSporeCkpt:
         walk = _Walk(source, head)
         walk.run()
         entries = walk.tensors.entries
-        reading = read_scalars(source, scalar_entries(entries))
+        reading = read_scalars(source, plan_scalars(entries))
         return Header(
             format=self.name,
             entries=tuple(entries),
@@ -74,6 +75,7 @@ class MindSporeCkpt:
             findings=(*walk.findings, *reading.findings),
             bytes_read=walk.bytes_read + reading.bytes_read,
             schema_hash=schema_hash(schema_rows(entries)) if walk.complete else None,
+            last_page=last_page(entries),
         )
 
 

@@ -6,16 +6,16 @@ Source: the format section of the safetensors README, and what MindSpore's `save
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from threading import Lock
 
 from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.shard import FormatName, Scalars
-from ckpttool.read.formats.base import Checksum, Header, damage, failed_header, over_limit
+from ckpttool.read.formats.base import LAST_PAGE_BYTES, Checksum, Header, damage, failed_header, over_limit
+from ckpttool.read.formats.front import Front
 from ckpttool.read.formats.safetensors_header import HeaderText, parse_strictly
 from ckpttool.read.formats.safetensors_quick import parse_quickly
-from ckpttool.read.formats.scalars import ScalarReading, read_scalars, scalar_entries
-from ckpttool.read.storage import ByteSource
+from ckpttool.read.formats.scalars import ScalarPlan, ScalarReading, plan_scalars, read_scalars
 
 _LENGTH_BYTES = 8
 _FORMAT_LIMIT = 100_000_000
@@ -37,53 +37,61 @@ class Safetensors:
         """Tell by the brace after the length: the header MUST begin with it."""
         return head[_LENGTH_BYTES : _LENGTH_BYTES + 1] == b"{"
 
-    def header(self, source: ByteSource, head: bytes) -> Header:
-        """Read and check the header, the size of the file, and the training scalars."""
+    def header(self, source: Front, head: bytes) -> Header:
+        """Read and check the header, the size of the file, and the training scalars.
+
+        `bytes_read` counts what was needed, whatever was read ahead: the same on every run.
+        """
         length = int.from_bytes(head[:_LENGTH_BYTES], "little")
         data_begin = _LENGTH_BYTES + length
         if refusal := _refuse_length(length, source.stamp.size):
             return failed_header(self.name, refusal, bytes_read=len(head))
-        raw = head[_LENGTH_BYTES:data_begin]
-        if data_begin > len(head):
-            raw += source.read(len(head), data_begin - len(head))
-        bytes_read = max(len(head), _LENGTH_BYTES + len(raw))
-        if len(raw) < length:  # cut since it was opened
-            finding = _truncated(data_begin, _LENGTH_BYTES + len(raw), "its header")
+        source.extend(data_begin)
+        bytes_read = max(len(head), min(data_begin, source.length))
+        if source.length < data_begin:  # cut since it was opened
+            finding = _truncated(data_begin, source.length, "its header")
             return failed_header(self.name, finding, bytes_read=bytes_read)
-        if length > _WIDE_LIMIT and not raw.isascii():
+        source.expect_again(data_begin)
+        if length > _WIDE_LIMIT and not bytes(memoryview(source.block)[_LENGTH_BYTES:data_begin]).isascii():
             finding = over_limit(
                 f"The header has {length} bytes and is not ASCII; ckpttool reads {_WIDE_LIMIT} of such."
             )
             return failed_header(self.name, finding, bytes_read=bytes_read)
         try:
-            parsed = _parse(raw, data_begin)
+            known, digits = _parse(source.block, data_begin)
         except UnicodeDecodeError as error:
             finding = damage(Code.HEADER_INVALID, f"The header is no UTF-8: {error.reason} at its byte {error.start}.")
             return failed_header(self.name, finding, bytes_read=bytes_read)
-        return _checked(source, parsed, raw, bytes_read)
+        metadata = known.text.metadata
+        if digits is not None:
+            metadata = tuple((key, digits if key == _CRC_KEY else value) for key, value in metadata)
+        return _checked(source, known, metadata, bytes_read)
 
 
-def _checked(source: ByteSource, parsed: HeaderText, raw: bytes, bytes_read: int) -> Header:
+def _checked(source: Front, known: ParsedHeader, metadata: tuple[tuple[str, str], ...], bytes_read: int) -> Header:
     """Add to what the header says what the rest of the file says."""
-    data_begin = _LENGTH_BYTES + len(raw)
-    checksum, crc_findings = _checksum(parsed, source.stamp.size)
-    findings = [*parsed.findings, *crc_findings]
-    if parsed.schema_hash is not None:
-        findings += _wrong_size(source.stamp.size, data_begin + parsed.data_bytes)
-    if not parsed.findings and not (parsed.canonical and _is_padded_canonically(raw)):
+    text = known.text
+    checksum, findings = _checksum(metadata, source.stamp.size)
+    findings = [*text.findings, *findings]
+    if text.schema_hash is not None:
+        findings += _wrong_size(source.stamp.size, known.data_begin + text.data_bytes)
+    if not (text.findings or known.is_canonical):
         findings.append(_NOT_CANONICAL)
     reading = ScalarReading(scalars=Scalars(), findings=(), bytes_read=0)
-    if parsed.schema_hash is not None:
-        reading = read_scalars(source, scalar_entries(parsed.entries))
+    if text.schema_hash is not None:
+        if known.last_page is not None and known.scalars.last_read >= known.last_page[0]:
+            source.keep(known.last_page)
+        reading = read_scalars(source, known.scalars)
     return Header(
         format=FormatName.SAFETENSORS,
-        entries=parsed.entries,
+        entries=text.entries,
         scalars=reading.scalars,
-        metadata=parsed.metadata,
+        metadata=metadata,
         checksum=checksum,
         findings=(*findings, *reading.findings),
         bytes_read=bytes_read + reading.bytes_read,
-        schema_hash=parsed.schema_hash,
+        schema_hash=text.schema_hash,
+        last_page=known.last_page,
     )
 
 
@@ -135,19 +143,15 @@ def _truncated(expected: int, actual: int, what: str) -> Finding:
     )
 
 
-def _is_padded_canonically(raw: bytes) -> bool:
-    return len(raw) % _ALIGNMENT == 0 and len(raw) - len(raw.rstrip(b" ")) < _ALIGNMENT
-
-
 # --- checksum --------------------------------------------------------------------------------------------------------
 
 _CRC_KEY = "crc_num"
 _CRC_LIMIT = 2**32
 
 
-def _checksum(parsed: HeaderText, size: int) -> tuple[Checksum | None, list[Finding]]:
+def _checksum(metadata: tuple[tuple[str, str], ...], size: int) -> tuple[Checksum | None, list[Finding]]:
     """Recognise the CRC-32 that MindSpore adds with `crc_check`."""
-    text = dict(parsed.metadata).get(_CRC_KEY)
+    text = dict(metadata).get(_CRC_KEY)
     if text is None:
         return None, []
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(_CRC_LIMIT)) and int(text) < _CRC_LIMIT):
@@ -169,72 +173,144 @@ def _checksum(parsed: HeaderText, size: int) -> tuple[Checksum | None, list[Find
 _CRC_DIGITS = re.compile(rb'\{"__metadata__":\{[^{}\\]*"crc_num":"([0-9]*)"')
 
 
-def _parse(raw: bytes, data_begin: int) -> HeaderText:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedHeader:
+    """All that follows from a header's bytes alone."""
+
+    text: HeaderText
+    data_begin: int
+    """Where the header ends."""
+    is_canonical: bool
+    """Whether safetensors itself would have written the same bytes, padding included."""
+    scalars: ScalarPlan
+    last_page: tuple[int, int] | None
+
+
+def _parse(block: bytearray, end: int) -> tuple[ParsedHeader, str | None]:
     """Parse a header, or remember it: data-parallel ranks and successive steps have the same one.
+
+    Args:
+        block: Begins with the header and its length; what lies behind it does not matter.
+        end: Where the header ends.
+
+    Returns:
+        What it says, where the checksum in its metadata may be another file's; and this file's.
 
     Raises:
         UnicodeDecodeError: It is no UTF-8.
     """
-    digits = _CRC_DIGITS.match(raw)
-    if digits is None:
-        return _remembered(raw, raw, data_begin)
-    begin, end = digits.span(1)
-    parsed = _remembered(raw[:begin] + raw[end:], raw, data_begin)
-    if parsed.findings:
-        return parsed
-    metadata = {**dict(parsed.metadata), _CRC_KEY: digits[1].decode()}
-    return replace(parsed, metadata=tuple(sorted(metadata.items())))
+    digits = _CRC_DIGITS.match(block, _LENGTH_BYTES, end)
+    hole = (end, end) if digits is None else digits.span(1)
+    known = _MEMORY.get(block, end, hole)
+    if known is None:
+        if end > _MEMORY.limit:  # it could not stay beside another
+            _MEMORY.clear()
+        known = _parsed(block, end)
+        if not known.text.findings:
+            _MEMORY.put(block, end, hole, known)
+    return known, None if digits is None else digits[1].decode()
 
 
-def _remembered(key: bytes, raw: bytes, data_begin: int) -> HeaderText:
-    if known := _MEMORY.get(key, data_begin):
-        return known
-    text = raw.decode().rstrip(" ")
-    parsed = parse_quickly(text, data_begin=data_begin) or parse_strictly(text, data_begin=data_begin)
-    if not parsed.findings:
-        _MEMORY.put(key, data_begin, parsed)
-    return parsed
+def _parsed(block: bytearray, end: int) -> ParsedHeader:
+    """Parse a header that nobody remembers.
+
+    Raises:
+        UnicodeDecodeError: It is no UTF-8.
+    """
+    view = memoryview(block)
+    last = bytes(view[max(_LENGTH_BYTES, end - _ALIGNMENT) : end])
+    padding = len(last) - len(last.rstrip(b" "))
+    text = str(view[_LENGTH_BYTES : end - padding], "utf-8").rstrip(" ")
+    parsed = parse_quickly(text, data_begin=end) or parse_strictly(text, data_begin=end)
+    page = None
+    if parsed.entries and not parsed.findings:  # then they fill the file from here
+        page = max(end, end + parsed.data_bytes - LAST_PAGE_BYTES), end + parsed.data_bytes
+    return ParsedHeader(
+        text=parsed,
+        data_begin=end,
+        is_canonical=parsed.canonical and padding < _ALIGNMENT and (end - _LENGTH_BYTES) % _ALIGNMENT == 0,
+        scalars=plan_scalars(parsed.entries),
+        last_page=page,
+    )
+
+
+_Bytes = tuple[bytes, bytes]
+"""A header before and behind the digits of its checksum, the length included."""
 
 
 class HeaderMemory:
     """Parsed headers by their bytes, oldest out first. Safe to share between threads."""
 
     def __init__(self, *, limit: int) -> None:
-        """Keep headers of `limit` bytes in total; what they parse to takes some ten times as much."""
-        self._limit = limit
-        self._held: dict[int, tuple[bytes, int, HeaderText]] = {}
+        """Keep headers of `limit` bytes in total, or the newest alone; they parse to some ten times as much."""
+        self.limit = limit
+        self._held: dict[int, tuple[_Bytes, ParsedHeader]] = {}
+        self._last: tuple[_Bytes, ParsedHeader] | None = None
+        """What was asked for last: the next rank's is nearly always the same."""
         self._bytes = 0
         self._lock = Lock()
 
-    def get(self, key: bytes, data_begin: int) -> HeaderText | None:
-        """Return what a header parsed to, if it is still known."""
-        known = self._held.get(_fingerprint(key))
-        # The fingerprint only finds; the bytes themselves decide.
-        return known[2] if known and known[1] == data_begin and known[0] == key else None
+    def get(self, block: bytearray, end: int, hole: tuple[int, int]) -> ParsedHeader | None:
+        """Return what a header parsed to, if it is still known.
 
-    def put(self, key: bytes, data_begin: int, parsed: HeaderText) -> None:
+        Args:
+            block: Begins with the header.
+            end: Where it ends.
+            hole: Part of it that makes no difference.
+        """
+        known = self._last
+        if known is None or not _are_equal(known[0], block, end, hole):
+            known = self._held.get(_fingerprint(block, end, hole))
+            # The fingerprint only finds; the bytes themselves decide.
+            if known is None or not _are_equal(known[0], block, end, hole):
+                return None
+            self._last = known
+        return known[1]
+
+    def put(self, block: bytearray, end: int, hole: tuple[int, int], parsed: ParsedHeader) -> None:
         """Keep what a header parsed to, and forget the oldest where that is too much."""
-        if len(key) > self._limit:
-            return
+        view = memoryview(block)
+        key = bytes(view[: hole[0]]), bytes(view[hole[1] : end])
+        fingerprint = _fingerprint(block, end, hole)
         with self._lock:
-            replaced = self._held.pop(_fingerprint(key), None)
-            self._bytes += len(key) - (len(replaced[0]) if replaced else 0)
-            self._held[_fingerprint(key)] = (key, data_begin, parsed)
-            while self._bytes > self._limit:
-                oldest = next(iter(self._held))
-                self._bytes -= len(self._held.pop(oldest)[0])
+            self._forget(fingerprint)
+            self._bytes += len(key[0]) + len(key[1])
+            self._held[fingerprint] = (key, parsed)
+            while self._bytes > self.limit and len(self._held) > 1:
+                self._forget(next(iter(self._held)))
+
+    def _forget(self, fingerprint: int) -> None:
+        known = self._held.pop(fingerprint, None)
+        if known is not None:
+            self._bytes -= len(known[0][0]) + len(known[0][1])
+            if known is self._last:
+                self._last = None
 
     def clear(self) -> None:
         """Forget all."""
         with self._lock:
             self._held.clear()
+            self._last = None
             self._bytes = 0
 
 
-def _fingerprint(key: bytes) -> int:
-    from xxhash import xxh3_64_intdigest  # several times as fast as `hash(bytes)`
+def _are_equal(known: _Bytes, block: bytearray, end: int, hole: tuple[int, int]) -> bool:
+    before, behind = known
+    return (
+        (len(before), len(behind)) == (hole[0], end - hole[1])
+        # Not slices, which would be copies, nor memoryviews, which are compared element by element.
+        and block.startswith(before)
+        and block.startswith(behind, hole[1])
+    )
 
-    return xxh3_64_intdigest(key)
+
+def _fingerprint(block: bytearray, end: int, hole: tuple[int, int]) -> int:
+    from xxhash import xxh3_64  # several times as fast as `hash(bytes)`
+
+    view = memoryview(block)
+    digest = xxh3_64(view[: hole[0]])
+    digest.update(view[hole[1] : end])
+    return int(digest.intdigest())
 
 
 _MEMORY = HeaderMemory(limit=2 * 1024 * 1024)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from typing import Any
 
 from ckpttool.domain.dtype import DType
 from ckpttool.domain.finding import Code, Finding
@@ -13,7 +14,12 @@ from ckpttool.domain.shard import Scalars, TensorEntry
 from ckpttool.read.formats.base import damage, quoted
 from ckpttool.read.storage import ByteSource
 
-_PACKING = {DType.I32: "<i", DType.I64: "<q", DType.F32: "<f", DType.F64: "<d"}
+_PACKING = {
+    DType.I32: Struct("<i"),
+    DType.I64: Struct("<q"),
+    DType.F32: Struct("<f"),
+    DType.F64: Struct("<d"),
+}
 _WHOLE = frozenset({DType.I32, DType.I64})
 _ANY_NUMBER = frozenset(_PACKING)
 # MindFormers writes Int64 [] and, for the optimizer's own counter, Int32 [1]; it loads either with `int(...)`.
@@ -31,8 +37,26 @@ _LEAST: dict[str, int] = {
 SCALAR_NAMES = frozenset(_LEAST)
 """Names of the tensors that hold training state."""
 
+_Field = tuple[str, int, Struct]
+"""Name of a scalar, its place in what is read, and how it is packed."""
+
 _NEIGHBOURS = 4096
 """Scalars closer than this are read in one call: a call costs more than the bytes between."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalarPlan:
+    """Where the scalars of a shard lie: the same in every file with the same header."""
+
+    reads: tuple[tuple[int, int, tuple[_Field, ...]], ...] = ()
+    """First byte of each read, its length, and what stands there."""
+    findings: tuple[Finding, ...] = ()
+    """Scalars of a wrong type."""
+
+    @property
+    def last_read(self) -> int:
+        """First byte of the last read; 0 where there is none."""
+        return self.reads[-1][0] if self.reads else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,17 +68,31 @@ class ScalarReading:
     bytes_read: int
 
 
-def scalar_entries(entries: Iterable[TensorEntry]) -> tuple[TensorEntry, ...]:
-    """Pick the training scalars out of a shard's tensors."""
-    return tuple(entry for entry in entries if entry.name in SCALAR_NAMES)
-
-
-def read_scalars(source: ByteSource, candidates: Sequence[TensorEntry]) -> ScalarReading:
-    """Read the training scalars' values, neighbours in one call.
+def plan_scalars(entries: Iterable[TensorEntry]) -> ScalarPlan:
+    """Find the training scalars among a shard's tensors; neighbours are read in one call.
 
     Args:
-        source: The open shard.
-        candidates: Its scalar entries, in file order; each name at most once.
+        entries: In file order; each scalar's name at most once.
+    """
+    findings = []
+    fit = []
+    for entry in entries:
+        if entry.name in SCALAR_NAMES:
+            wrong = _wrong_type(entry)
+            if wrong is None:
+                fit.append(entry)
+            else:
+                findings.append(wrong)
+    reads = []
+    for group in _neighbours(fit):
+        begin, end = group[0].spans[0][0], group[-1].spans[0][1]
+        fields = tuple((entry.name, entry.spans[0][0] - begin, _PACKING[entry.dtype]) for entry in group)
+        reads.append((begin, end - begin, fields))
+    return ScalarPlan(reads=tuple(reads), findings=tuple(findings))
+
+
+def read_scalars(source: ByteSource, plan: ScalarPlan) -> ScalarReading:
+    """Read the training scalars' values.
 
     Returns:
         What could be read. A scalar of a wrong type, or one that no training can have reached, is a finding
@@ -63,45 +101,24 @@ def read_scalars(source: ByteSource, candidates: Sequence[TensorEntry]) -> Scala
     Raises:
         OSError: The disk did not answer.
     """
-    findings = []
-    values: dict[str, int | float] = {}
+    findings: list[Finding] = []
+    values: dict[str, Any] = {}
     total = 0
-    fit = []
-    for entry in candidates:
-        wrong = _wrong_type(entry)
-        if wrong is None:
-            fit.append(entry)
-        else:
-            findings.append(wrong)
-    for group in _neighbours(fit):
-        begin = group[0].spans[0][0]
-        data = source.read(begin, group[-1].spans[0][1] - begin)
+    for begin, length, fields in plan.reads:
+        data = source.read(begin, length)
         total += len(data)
-        for entry in group:
-            first, end = entry.spans[0]
-            raw = data[first - begin : end - begin]
-            if len(raw) < end - first:
+        for name, first, packing in fields:
+            if first + packing.size > len(data):
                 continue
-            value = struct.unpack(_PACKING[entry.dtype], raw)[0]
-            if math.isfinite(value) and value >= _LEAST[entry.name]:
-                values[entry.name] = float(value) if entry.name == "loss_scale" else value
+            (value,) = packing.unpack_from(data, first)
+            if math.isfinite(value) and value >= _LEAST[name]:
+                values[name] = float(value) if name == "loss_scale" else value
             else:
-                findings.append(_wrong_value(entry, value))
-    return ScalarReading(scalars=_scalars(values), findings=tuple(findings), bytes_read=total)
+                findings.append(_wrong_value(name, value))
+    return ScalarReading(scalars=Scalars(**values), findings=(*plan.findings, *findings), bytes_read=total)
 
 
-def _scalars(values: dict[str, int | float]) -> Scalars:
-    whole = {name: int(value) for name, value in values.items() if name != "loss_scale"}
-    return Scalars(
-        epoch_num=whole.get("epoch_num"),
-        step_num=whole.get("step_num"),
-        global_step=whole.get("global_step"),
-        loss_scale=values.get("loss_scale"),
-        global_batch_size=whole.get("global_batch_size"),
-    )
-
-
-def _neighbours(entries: Sequence[TensorEntry]) -> Iterator[list[TensorEntry]]:
+def _neighbours(entries: Iterable[TensorEntry]) -> Iterator[list[TensorEntry]]:
     group: list[TensorEntry] = []
     for entry in entries:
         if group and entry.spans[0][1] - group[0].spans[0][0] > _NEIGHBOURS:
@@ -127,12 +144,12 @@ def _wrong_type(entry: TensorEntry) -> Finding | None:
     )
 
 
-def _wrong_value(entry: TensorEntry, value: float) -> Finding:
-    least = _LEAST[entry.name]
+def _wrong_value(name: str, value: float) -> Finding:
+    least = _LEAST[name]
     return damage(
         Code.HEADER_INVALID,
-        f"The training scalar {quoted(entry.name)} is {value}, not a number of at least {least}.",
-        tensor=entry.name,
+        f"The training scalar {quoted(name)} is {value}, not a number of at least {least}.",
+        tensor=name,
         expected=f">= {least}",
         actual=str(value),
     )

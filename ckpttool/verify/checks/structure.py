@@ -11,6 +11,7 @@ from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, ShardReport
 from ckpttool.read.formats import read_header
 from ckpttool.read.formats.base import Header
+from ckpttool.read.formats.front import Front
 from ckpttool.read.formats.torch_zip import look_at_pickles
 from ckpttool.read.storage import ByteSource
 from ckpttool.verify.checks.metadata import metadata_hash, misspelt
@@ -18,10 +19,6 @@ from ckpttool.verify.look import Look
 
 if TYPE_CHECKING:
     from ckpttool.read.zip_directory import ZipDirectory
-
-TAIL_BYTES = 4096
-"""A lost page at the end of a file is the commonest trace of a power cut: the size is there, the data is not."""
-
 
 _PICKLE = Finding(
     code=Code.UNSUPPORTED_FORMAT,
@@ -38,13 +35,15 @@ def look_at_header(task: CheckTask, source: ByteSource) -> Look:
     Raises:
         OSError: The disk did not answer.
     """
-    header = read_header(source, named=task.named_format)
+    front = Front(source)
+    header = read_header(front, named=task.named_format)
     records = _records(header, source)
     pickled, pickle_bytes = _look_inside(records, source) if records else ((), 0)
     own = (*_findings(task, header, records), *pickled)
     findings = tuple(replace(finding, path=task.path) for finding in own)
     broken = worst(findings) >= Severity.DAMAGE
-    tail = b"" if broken else _tail(header, source)
+    page = None if broken else header.last_page
+    tail = b"" if page is None else front.read(page[0], page[1] - page[0])
     report = ShardReport(
         path=task.path,
         rank=task.rank,
@@ -103,16 +102,6 @@ def _tensors(header: Header, records: ZipDirectory | None) -> int | None:
     if records is not None:
         return sum("/data/" in record.name for record in records.entries)
     return None if header.schema_hash is None else len(header.entries)
-
-
-def _tail(header: Header, source: ByteSource) -> bytes:
-    """Read the last page of tensor data."""
-    spans = [span for entry in header.entries for span in entry.spans]
-    if not spans:
-        return b""
-    end = max(stop for _, stop in spans)
-    begin = max(min(start for start, _ in spans), end - TAIL_BYTES)
-    return source.read(begin, end - begin)
 
 
 def _hash(data: bytes) -> str:

@@ -13,14 +13,16 @@ from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.shard import FormatName
 from ckpttool.read.formats import json_scanner, read_header
 from ckpttool.read.formats.base import MAX_DIMS, MAX_FINDINGS, Header
-from ckpttool.read.formats.safetensors import HeaderMemory, forget_headers
+from ckpttool.read.formats.safetensors import HeaderMemory, ParsedHeader, forget_headers
 from ckpttool.read.formats.safetensors_header import DTYPES, parse_strictly
 from ckpttool.read.formats.safetensors_quick import parse_quickly
+from ckpttool.read.formats.scalars import ScalarPlan
 from tests.writers import MemorySource, compact, entries_json, safetensors_file
 
 W = ("weight", "F32", [2, 3], 24)
 B = ("bias", "F32", [2], 8)
 TWO = entries_json([B, W])
+HEALTHY_FILE = safetensors_file(TWO, bytes(32))
 
 
 def read(data: bytes, *, size: int | None = None) -> Header:
@@ -446,16 +448,73 @@ def test_the_same_header_in_a_shorter_file_is_still_found_cut() -> None:
     assert codes(data + b"\0") == {Code.TRAILING_BYTES}
 
 
+def put(memory: HeaderMemory, key: bytes) -> ParsedHeader:
+    """Remember a header of these bytes, and return what it parsed to."""
+    text = parse_strictly(HEALTHY, data_begin=64)
+    parsed = ParsedHeader(text=text, data_begin=64, is_canonical=True, scalars=ScalarPlan(), last_page=None)
+    memory.put(bytearray(key), len(key), (len(key), len(key)), parsed)
+    return parsed
+
+
+def get(memory: HeaderMemory, key: bytes, hole: tuple[int, int] | None = None) -> ParsedHeader | None:
+    """Ask for a header, with another file's bytes behind it."""
+    return memory.get(bytearray(key + b"behind"), len(key), hole or (len(key), len(key)))
+
+
 def test_the_memory_of_headers_is_bounded_and_gives_back_only_what_it_was_given() -> None:
     memory = HeaderMemory(limit=100)
-    parsed = parse_strictly(HEALTHY, data_begin=64)
     for number in range(50):
-        memory.put(b"%02d" % number + bytes(28), 64, parsed)
-    held = [number for number in range(50) if memory.get(b"%02d" % number + bytes(28), 64)]
+        put(memory, b"%02d" % number + bytes(28))
+    held = [number for number in range(50) if get(memory, b"%02d" % number + bytes(28))]
     assert held == [47, 48, 49]
-    memory.put(bytes(101), 64, parsed)
-    assert memory.get(bytes(101), 64) is None
-    assert memory.get(b"49" + bytes(28), 65) is None
+    assert get(memory, b"49" + bytes(27)) is None
+    assert get(memory, b"49" + bytes(28), (0, 1)) is None
+
+
+def test_a_header_above_the_limit_is_remembered_alone_and_makes_room_for_the_next() -> None:
+    memory = HeaderMemory(limit=100)
+    put(memory, b"small")
+    large = put(memory, bytes(101))
+    assert get(memory, bytes(101)) is large
+    assert get(memory, b"small") is None
+    again = put(memory, b"small")
+    assert get(memory, b"small") is again
+    assert get(memory, bytes(101)) is None
+
+
+def test_a_header_that_is_asked_for_again_and_again_is_forgotten_in_its_turn() -> None:
+    memory = HeaderMemory(limit=100)
+    put(memory, b"a" * 60)
+    assert get(memory, b"a" * 60)
+    put(memory, b"b" * 60)
+    assert get(memory, b"a" * 60) is None
+    memory.clear()
+    assert get(memory, b"b" * 60) is None
+
+
+def test_what_stands_in_the_hole_makes_no_difference_and_all_else_does() -> None:
+    memory = HeaderMemory(limit=100)
+    parsed = ParsedHeader(
+        text=parse_strictly(HEALTHY, data_begin=64),
+        data_begin=64,
+        is_canonical=True,
+        scalars=ScalarPlan(),
+        last_page=None,
+    )
+    memory.put(bytearray(b"abc123def"), 9, (3, 6), parsed)
+    assert memory.get(bytearray(b"abc9def"), 7, (3, 4)) is parsed
+    assert memory.get(bytearray(b"abc123def"), 9, (9, 9)) is None
+    assert memory.get(bytearray(b"abx123def"), 9, (3, 6)) is None
+    assert memory.get(bytearray(b"abc123dex"), 9, (3, 6)) is None
+
+
+def test_the_answer_on_a_header_too_long_to_be_kept_beside_others_is_the_same_each_time() -> None:
+    layout = [(f"layers.{number:05d}.weight", "F32", [2], 8) for number in range(30_000)]
+    data = safetensors_file(entries_json(layout), bytes(8 * len(layout)))
+    assert int.from_bytes(data[:8], "little") > 2 << 20
+    first, small, again = read(data), read(HEALTHY_FILE), read(data)
+    assert first == again
+    assert (len(first.entries), len(small.entries)) == (30_000, 2)
 
 
 def test_what_is_forgotten_is_parsed_again() -> None:
@@ -469,11 +528,9 @@ def test_what_is_forgotten_is_parsed_again() -> None:
 
 def test_a_header_that_is_put_twice_counts_once() -> None:
     memory = HeaderMemory(limit=100)
-    parsed = parse_strictly(HEALTHY, data_begin=64)
-    for _ in range(10):
-        memory.put(b"a" * 40, 64, parsed)
-    memory.put(b"b" * 40, 64, parsed)
-    assert memory.get(b"a" * 40, 64) is parsed
+    first = [put(memory, b"a" * 40) for _ in range(10)][-1]
+    put(memory, b"b" * 40)
+    assert get(memory, b"a" * 40) is first
 
 
 def test_threads_share_the_memory() -> None:

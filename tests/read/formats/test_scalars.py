@@ -89,10 +89,11 @@ def test_zero_is_a_legal_step() -> None:
     assert (header.scalars.epoch_num, header.scalars.step_num) == (0, 0)
 
 
-def test_neighbouring_scalars_take_one_read_and_distant_ones_another() -> None:
+def test_scalars_near_the_header_take_no_read_of_their_own_and_distant_ones_one_each() -> None:
     tensors = [("epoch_num", "I64", [], 8), ("step_num", "I64", [], 8), ("w", "F32", [5000], 20000)]
     far = [*tensors, ("loss_scale", "F32", [], 4)]
-    for layout, extra in [(tensors, 1), (far, 2)]:
+    farther = [*far, ("x", "F32", [5000], 20000), ("global_step", "I32", [], 4)]
+    for layout, extra in [(tensors, 0), (far, 1), (farther, 2)]:
         source = MemorySource(safetensors_file(entries_json(layout), bytes(sum(each[3] for each in layout))))
         header = read_header(source, named=FormatName.SAFETENSORS)
         assert len(source.reads) == 1 + extra
