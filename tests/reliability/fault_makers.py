@@ -11,6 +11,7 @@ from tests.reliability.fault_scenes import (
     BEFORE,
     ITERATIONS,
     NEWEST,
+    ONE_CARD,
     SAFETENSORS,
     Site,
     checksummed,
@@ -299,3 +300,54 @@ def node_replaced(site: Site) -> None:
 def name_of_another_epoch(site: Site) -> None:
     for path in site.shards():
         path.rename(path.with_name(path.name.replace("_1-30_2", "_1-31_2")))
+
+
+# --- shards that are well, and not what would be loaded --------------------------------------------------------------
+
+
+@scene(37, where="rank_0/")
+def shards_gathered_in_one_folder(site: Site) -> None:
+    for rank in (1, 2, 3):
+        for path in (site.checkpoint / f"rank_{rank}").glob("*.ckpt"):
+            path.rename(site.checkpoint / "rank_0" / path.name)
+        shutil.rmtree(site.checkpoint / f"rank_{rank}")
+
+
+@scene(37)
+def number_spelled_otherwise(site: Site) -> None:
+    path = site.shard(1)
+    path.rename(path.with_name(path.name.replace("-30_2", "-030_2")))
+
+
+@scene(37, where="best.ckpt", words="move what ends in .ckpt out of")
+def weights_beside_the_ranks(site: Site) -> None:
+    shutil.copy(site.shard(0, BEFORE), site.checkpoint / "best.ckpt")
+
+
+@scene(37, where="my_rank_7_model_rank_0", words="it looks for my_rank_0_model_rank_0")
+def rank_in_the_prefix(site: Site) -> None:
+    for rank in range(4):
+        for path in (site.checkpoint / f"rank_{rank}").iterdir():
+            content = path.read_bytes()
+            path.with_name(path.name.replace("llama2_7b", "my_rank_7_model")).write_bytes(
+                content.replace(b"llama2_7b", b"my_rank_7_model") if path.suffix == ".json" else content
+            )
+            if path.suffix != ".json":
+                path.unlink()
+
+
+@scene(37, where="iteration_00000030", tree=ONE_CARD)
+def one_card_without_its_model(site: Site) -> None:
+    next(site.checkpoint.glob("iteration_00000030/*-model-*")).unlink()
+
+
+@scene(37, where="iteration_00000030", tree=ONE_CARD)
+def one_card_without_any_optimizer(site: Site) -> None:
+    for path in site.checkpoint.glob("*/*-opt-*"):
+        path.unlink()
+
+
+@scene(37, where="iteration_00000030/best.safetensors", tree=ONE_CARD)
+def weights_beside_one_cards(site: Site) -> None:
+    model = next(site.checkpoint.glob("iteration_00000030/*-model-*"))
+    shutil.copy(model, model.with_name("best.safetensors"))

@@ -84,7 +84,7 @@ class Scene:
 SCENES: dict[str, Scene] = {}
 """By the number of the fault and a name: `01-folder-gone`."""
 
-CKPT, SAFETENSORS, ITERATIONS = "sink2_ckpt", "sink2_safetensors", "newfmt_tp2dp2"
+CKPT, SAFETENSORS, ITERATIONS, ONE_CARD = "sink2_ckpt", "sink2_safetensors", "newfmt_tp2dp2", "newfmt_1rank"
 
 
 def scene(

@@ -376,5 +376,29 @@ FAULTS: tuple[Fault, ...] = (
             "health output --threshold 1 --log train.log -> unhealthy, exit 10")},
         {"tests/reliability/test_faults.py": "test_what_cannot_be_seen_is_said_where_a_user_looks",
          "tests/cli/test_replay.py": "test_a_strike_makes_all_suspect_since_its_first_event_and_not_only_the_last"}),
+    Fault(37, "every shard is well, and the trainer would load something else, or not find it",
+        "names alone: what lies beside the shards, where they lie, and what the trainer makes of rank 0's name",
+        {"shards-gathered-in-one-folder": ("verify output -> missing, exit 10: name-disagrees shard-elsewhere",
+                                           "resolve output -> nothing, exit 11: name-disagrees shard-elsewhere"),
+         "number-spelled-otherwise": ("verify output -> missing, exit 10: meta-ahead shard-respelled",
+                                      "resolve output -> an older one, exit 0: meta-ahead shard-respelled"),
+         "weights-beside-the-ranks": "resolve output -> the newest, exit 0: ckpt-beside-ranks stray-file",
+         "rank-in-the-prefix": "resolve output -> the newest, exit 0: prefix-holds-rank",
+         "one-card-without-its-model": ("verify output -> missing, exit 10: shard-missing",
+                                        "resolve output -> an older one, exit 0: shard-missing"),
+         "one-card-without-any-optimizer": "resolve output -> the newest, exit 0: optimizer-missing",
+         "weights-beside-one-cards": ("verify output -> suspect, exit 10: extra-safetensors",
+                                      "resolve output -> an older one, exit 0: extra-safetensors")},
+        {"tests/bugs/test_loads_something_else.py::TestNumbersSpelledOtherwise":
+             "test_a_name_without_leading_zeros_is_nothing_odd",
+         "tests/bugs/test_loads_something_else.py::TestFilesOfOtherRanks":
+             "test_a_file_of_a_rank_that_had_no_part_in_these_saves_says_nothing_of_their_size",
+         "tests/bugs/test_loads_something_else.py::TestFurtherSafetensors": "test_what_glob_does_not_find_is_a_stray",
+         "tests/bugs/test_loads_something_else.py::TestBehindAGo": (
+             "test_weights_beside_the_ranks_are_loaded_into_every_rank",
+             "test_a_ckpt_beside_ranks_whose_shards_are_safetensors_does_no_harm",
+             "test_an_iteration_without_optimizer_state_is_no_go_unless_the_config_means_it"),
+         "tests/decide/test_loaded_instead.py":
+             "test_a_start_that_loads_what_the_plan_names_is_left_alone"}),
 )
 # fmt: on
