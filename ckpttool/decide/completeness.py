@@ -66,12 +66,15 @@ class _Shown(NamedTuple):
     """By run: the shard of its highest rank that lies in another rank's folder."""
 
 
-def expect_ranks(inventory: Inventory, evidence: Sequence[WorldEvidence] = ()) -> Inventory:
+def expect_ranks(
+    inventory: Inventory, evidence: Sequence[WorldEvidence] = (), *, weights_alone: bool = False
+) -> Inventory:
     """Say for every checkpoint how many ranks it must have, and which are missing.
 
     Args:
         inventory: As scanned.
         evidence: From `--world-size`, a config, or strategy files.
+        weights_alone: Whether a config says that the newer layout is saved without optimizer state: then it lacks none.
 
     Returns:
         The same tree; each checkpoint has a world size, and a finding for each file that is not there.
@@ -85,7 +88,8 @@ def expect_ranks(inventory: Inventory, evidence: Sequence[WorldEvidence] = ()) -
     if inventory.layout in {LayoutName.MINDFORMERS_UNIFIED, LayoutName.LOOSE_FILE}:
         return replace(inventory, checkpoints=tuple(_with_recorded(one) for one in inventory.checkpoints))
     if inventory.layout is LayoutName.MINDFORMERS_ITERATION:
-        roles = {shard.role for checkpoint in inventory.checkpoints for shard in checkpoint.shards} | {ShardRole.MODEL}
+        seen = {shard.role for checkpoint in inventory.checkpoints for shard in checkpoint.shards}
+        roles = {ShardRole.MODEL} if weights_alone else {ShardRole.MODEL, *seen}
         checkpoints = tuple(_iteration(checkpoint, evidence, roles) for checkpoint in inventory.checkpoints)
         return replace(inventory, checkpoints=checkpoints)
     misplaced = misplaced_shards(inventory)

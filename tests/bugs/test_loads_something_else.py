@@ -326,3 +326,13 @@ class TestBehindAGo:
         answer = plan(card.output)
         assert chosen(answer) == ("iteration_00000010", 10)
         assert why_not(answer) == [(LAST, {Code.SHARD_MISSING})]
+
+    def test_unless_the_config_says_that_it_is_saved_without(self, card: TreeBuilder) -> None:
+        card.remove(f"checkpoint/{LAST}/llama2_7b-opt-0000000-0000001.safetensors")
+        path = self.config(card, more="checkpoint:\n  no_save_optim: True\n")
+        question = api.TreeQuestion(path=str(card.output), config=api.read_config(path))
+        answer = plan(card.output, tree=question)
+        assert chosen(answer) == (LAST, 20)
+        assert Code.OPTIMIZER_MISSING in notes(answer)
+        card.remove(f"checkpoint/{LAST}/llama2_7b-model-0000000-0000001.safetensors")
+        assert chosen(plan(card.output, tree=question)) == ("iteration_00000010", 10)
