@@ -30,13 +30,14 @@ _AFTER_CONFIG = ("checkpoint", "health", "launch", "disk")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Config:
-    """A config that was read."""
+class BaseConfig:
+    """A config that was read, with all that is to be said of it alone."""
 
     text: str
     settings: Settings
     train: TrainConfig
     findings: tuple[Finding, ...]
+    """What is wrong with it, by rules and by what was read; what the user accepts is a note."""
 
 
 def lint_configs(paths: Sequence[str], *, allowed: Iterable[Code] = ()) -> Lint:
@@ -65,25 +66,39 @@ def preflight(question: PreflightQuestion, disk: Disk | None = None) -> Prefligh
         answer = resolve(replace(question.tree, config=config.train), question.choice, question.data)
     except CkptToolError as error:
         return _cut_short(question, [first, _stopped("checkpoint", error)], _AFTER_CONFIG[1:])
-    return _whole(question, config, answer, disk or LocalDisk())
+    return judged(question, config, answer, disk or LocalDisk())
 
 
-def _read(path: str, allowed: tuple[Code, ...], *, devices: int | None = None) -> _Config | Check:
-    try:
-        content = read_bytes(path)
-        document = parse_document(content, what=path)
-    except CkptToolError as error:
-        line = error.line if isinstance(error, ConfigError) else None
-        reason = Reason(finding=judge.unusable(str(error), path, line), file=path)
-        return Check(name="config", summary="cannot be used", reasons=(reason,), stopped=error.exit_code)
+def read_base(path: str, allowed: tuple[Code, ...], *, devices: int | None = None) -> BaseConfig:
+    """Read the config that a launch starts from, and judge it by every rule about configs.
+
+    Args:
+        path: As the user gave it.
+        allowed: Findings that the user accepts.
+        devices: Devices that will be started in all; None: not known.
+
+    Raises:
+        CkptToolError: It cannot be used at all.
+    """
+    content = read_bytes(path)
+    document = parse_document(content, what=path)
     settings, train = settings_of(document, path=path), train_config_of(document, path=path, devices=devices)
     findings = sorted((*train.findings, *lint(settings)), key=lambda found: (found.line or 0, found.code.value))
-    return _Config(
+    return BaseConfig(
         text=content.decode("utf-8"), settings=settings, train=train, findings=judge.allow(findings, allowed)
     )
 
 
-def _config_check(path: str, config: _Config | Check, *, name: str = "config") -> Check:
+def _read(path: str, allowed: tuple[Code, ...], *, devices: int | None = None) -> BaseConfig | Check:
+    try:
+        return read_base(path, allowed, devices=devices)
+    except CkptToolError as error:
+        line = error.line if isinstance(error, ConfigError) else None
+        reason = Reason(finding=judge.unusable(str(error), path, line), file=path)
+        return Check(name="config", summary="cannot be used", reasons=(reason,), stopped=error.exit_code)
+
+
+def _config_check(path: str, config: BaseConfig | Check, *, name: str = "config") -> Check:
     if isinstance(config, Check):
         return replace(config, name=name)
     summary = judge.config_summary(config.findings)
@@ -126,8 +141,8 @@ class _Teller:
         return beside if not os.path.lexists(inside) and os.path.lexists(beside) else inside
 
 
-def _whole(question: PreflightQuestion, config: _Config, answer: Answer, disk: Disk) -> Preflight:
-    """Look at the rest, once there is a checkpoint folder."""
+def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk: Disk) -> Preflight:
+    """Say what stands against a launch of what was decided: for `preflight`, and for `launch` before it writes."""
     decision, root = answer.decision, answer.tree.inventory.root
     logs = [one.path for one in decision.findings if one.code is Code.LOG_UNREADABLE]
     named = frozenset(path for path in (question.tree.health_file, *logs) if path is not None)
@@ -158,7 +173,7 @@ def _skipped_without(plan: ResumePlan | None, check: Check) -> Check:
     return check if plan is not None or check.reasons else replace(check, skipped=True)
 
 
-def _launch(teller: _Teller, config: _Config, plan: ResumePlan | None, findings: Iterable[Finding]) -> Check:
+def _launch(teller: _Teller, config: BaseConfig, plan: ResumePlan | None, findings: Iterable[Finding]) -> Check:
     """Make the launch config as `launch` would, and throw it away."""
     if plan is None:
         return teller.check("launch", "nothing was chosen", findings)
@@ -171,7 +186,7 @@ def _launch(teller: _Teller, config: _Config, plan: ResumePlan | None, findings:
     return teller.check("launch", judge.launch_summary(plan, config.train, len(edited.changes)), findings)
 
 
-def _disk_need(config: _Config, answer: Answer, plan: ResumePlan | None, disk: Disk) -> DiskNeed | Finding | None:
+def _disk_need(config: BaseConfig, answer: Answer, plan: ResumePlan | None, disk: Disk) -> DiskNeed | Finding | None:
     """Compare what the next saves take with what there is; None where there is no whole save to go by."""
     if plan is None:
         return None

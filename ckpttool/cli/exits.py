@@ -60,15 +60,6 @@ def of_seals(sealings: Sequence[Sealing]) -> ExitCode:
     return of_findings(finding for one in sealings for finding in one.findings)
 
 
-def of_refusal(answer: ResumePlan | NoResumePoint) -> ExitCode:
-    """Say why nothing was written: there is nothing to resume from, or the config does not fit."""
-    match answer:
-        case NoResumePoint():
-            return of_plan(answer, strict=False)
-        case ResumePlan():
-            return of_findings(answer.findings) or ExitCode.DAMAGE
-
-
 def of_health(answer: HealthAnswer) -> ExitCode:
     """Return 10 where the newest checkpoint is unhealthy or the record is wrong, 14 where health cannot be told."""
     newest = answer.newest

@@ -11,6 +11,7 @@ from ckpttool.cli import exits, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import EvidenceOptions
 from ckpttool.cli.options import ChoiceOptions, DataOptions, Format, FormatOpt, Quiet, TreeOptions
+from ckpttool.cli.reports import Allow, codes
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.launch import Launch
 
@@ -30,8 +31,9 @@ class JobOptions:
     script: Annotated[str, typer.Option(metavar="F", help="MindFormers' entry script.")] = "run_mindformer.py"
     force: Annotated[bool, typer.Option("--force", help="Replace NEW.yaml; the old one stays as .bak.")] = False
     strict: Annotated[
-        bool, typer.Option("--strict", help="Write nothing, exit 10, where something does not fit or newer is damaged.")
+        bool, typer.Option("--strict", help="Write nothing, exit 10, where a newer checkpoint was rejected.")
     ] = False
+    allow: Allow = None
 
     def order(self, base: str, output: str) -> api.LaunchOrder:
         """Ask the library."""
@@ -44,6 +46,7 @@ class JobOptions:
             devices_per_node=self.devices_per_node,
             master_addr=self.master_addr,
             script=self.script,
+            allowed=codes(self.allow),
         )
 
 
@@ -62,15 +65,16 @@ def launch(
 ) -> None:
     """Write the config, comments kept, and print the command that resume where `resolve` says.
 
-    Example: ckpttool launch --config pretrain.yaml --output resume.yaml --gbs 768
+    Nothing is written where `preflight` says no-go. The batch size is the one that BASE.yaml makes.
+
+    Example: ckpttool launch --config pretrain.yaml --output resume.yaml
     """
-    question = tree.question(config=config)
     wanted, position = choice.question(logs.question()), data.question(sink_size=tree.sink_size)
-    answer = api.launch(question, wanted, position, job.order(config, output))
+    answer = api.launch(tree.question(), wanted, position, job.order(config, output))
     if isinstance(answer, Launch):
         show.launch(answer, fmt)
         return
-    show.took(answer.tree.took, quiet=quiet)
-    show.plan(answer.decision, fmt)
-    show.nothing_written(output)
-    raise typer.Exit(exits.of_refusal(answer.decision))
+    show.took(answer.took, quiet=quiet)
+    code = exits.of_preflight(answer.checks)
+    show.refusal(answer, fmt, code, output)
+    raise typer.Exit(code)

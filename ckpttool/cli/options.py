@@ -146,7 +146,13 @@ class ChoiceOptions:
 class DataOptions:
     """What changes about the data."""
 
-    gbs: Annotated[int | None, typer.Option(min=1, help="New global batch size in samples; default: unchanged.")] = None
+    gbs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Samples a batch in the resumed run: says, sets nothing. Default: what --config makes, or unchanged.",
+        ),
+    ] = None
     old_gbs: Annotated[
         int | None, typer.Option(min=1, help="Old one, where the shards do not hold it (MindFormers 1.2).")
     ] = None

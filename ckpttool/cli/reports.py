@@ -25,6 +25,12 @@ class ReportFormat(str, Enum):
     SARIF = "sarif"
 
 
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(metavar="CODE", help="A finding that you have seen and that shall stop nothing; repeat it."),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportOptions:
     """In which forms, and what is accepted."""
@@ -36,18 +42,11 @@ class ReportOptions:
         list[str] | None,
         typer.Option(metavar="FORMAT=FILE", help="Also to a file, new or an earlier report: junit=out.xml; repeat it."),
     ] = None
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(metavar="CODE", help="A finding that you have seen and that shall stop nothing; repeat it."),
-    ] = None
+    allow: Allow = None
 
     def allowed(self) -> tuple[Code, ...]:
-        """Parse `--allow CODE`.
-
-        Raises:
-            UsageError: One of them is no finding's code, or says that there is nothing to launch.
-        """
-        return tuple(_code(text) for text in self.allow or ())
+        """Return `codes` of the `--allow` options."""
+        return codes(self.allow)
 
     def files(self) -> tuple[tuple[ReportFormat, str], ...]:
         """Parse `--report FORMAT=FILE`; call it before anything is looked at.
@@ -56,6 +55,15 @@ class ReportOptions:
             UsageError: One of them has no format that a file can have, or no file.
         """
         return tuple(_file(text) for text in self.report or ())
+
+
+def codes(texts: list[str] | None) -> tuple[Code, ...]:
+    """Parse `--allow CODE`.
+
+    Raises:
+        UsageError: One of them is no finding's code, or says that there is nothing to launch.
+    """
+    return tuple(_code(text) for text in texts or ())
 
 
 def _code(text: str) -> Code:

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from ckpttool.domain.launch import Launch
     from ckpttool.domain.manifest import Sealing
     from ckpttool.domain.plan import NoResumePoint, ResumePlan, Simulation, SkipAnswer
+    from ckpttool.domain.preflight import Preflight
     from ckpttool.domain.retention import Pruning, Repair
     from ckpttool.domain.verdict import Level, Verdict
+    from ckpttool.errors import ExitCode
     from ckpttool.render.explanations import Explanation
 
 
@@ -71,8 +73,20 @@ def explanation(one: Explanation | None, fmt: Format, *, width: int) -> None:
             output.result(explain.list_text(width=width) if one is None else explain.one_text(one, width=width))
 
 
-def nothing_written(path: str) -> None:
-    """Say that a launch config was refused, whatever the answer beside it looks like."""
+def refusal(answer: Preflight, fmt: Format, code: ExitCode, path: str) -> None:
+    """Show why a launch config was not written; where nothing can be resumed from, each checkpoint's reasons."""
+    from ckpttool.domain.plan import NoResumePoint
+
+    if fmt is Format.JSON:
+        from ckpttool.render.preflight import refusal_document
+
+        output.result(document.dumps(refusal_document(answer, code)))
+    elif isinstance(answer.decision, NoResumePoint):
+        plan(answer.decision, fmt)
+    else:
+        from ckpttool.render.preflight_table import report_table
+
+        output.table(report_table(answer, code))
     output.error(f"{path} was not written: what stands against it is in the result")
 
 

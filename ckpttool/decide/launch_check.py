@@ -199,7 +199,8 @@ def _batch(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
             "runner_config.batch_size",
             f"the data skip was computed for batches of {planned} samples, but this config makes batches of "
             f"{config.global_batch_size}",
-            f"say --gbs {config.global_batch_size}, or leave --gbs out so that it is taken from the config",
+            f"leave --gbs out, so that it is taken from the config, or set runner_config.batch_size so that it makes "
+            f"batches of {planned}",
         )
 
 

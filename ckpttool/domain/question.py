@@ -11,6 +11,7 @@ from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level
 
 if TYPE_CHECKING:
+    from ckpttool.domain.finding import Code
     from ckpttool.domain.log_question import EvidenceQuestion
     from ckpttool.domain.train_config import TrainConfig
 
@@ -83,12 +84,14 @@ class LaunchOrder:
     force: bool = False
     """Replace an output that exists; its old content stays as `.bak`."""
     strict: bool = False
-    """Write nothing where a finding weighs more than a note."""
+    """Write nothing where a newer checkpoint was rejected."""
     nodes: int = 1
     devices_per_node: int | None = None
     """None: the ranks of the config (else of the checkpoint), spread evenly."""
     master_addr: str | None = None
     script: str = "run_mindformer.py"
+    allowed: tuple[Code, ...] = ()
+    """Findings that the user has seen and accepts; any other that weighs more than a note stops the launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,6 +60,13 @@ def preflight_document(answer: Preflight, code: ExitCode) -> Document:
     }
 
 
+def refusal_document(answer: Preflight, code: ExitCode) -> Document:
+    """`ckpttool/plan/1`, and what keeps `launch` from writing a config for it."""
+    decided = None if answer.decision is None else plan_document(answer.decision)
+    plan = decided if isinstance(decided, dict) else {}
+    return {**plan, "go": False, "exit_code": code.value, "checks": [_check(check) for check in answer.checks]}
+
+
 def lint_document(answer: Lint, code: ExitCode) -> Document:
     """`ckpttool/lint/1`."""
     return {

@@ -6,15 +6,18 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from ckpttool import api
 from ckpttool.cli import exits
-from ckpttool.domain.finding import Code
+from ckpttool.domain.finding import Code, Severity, blocking
 from ckpttool.domain.launch import Launch
+from ckpttool.domain.preflight import Preflight
 from ckpttool.errors import CkptToolError, ExitCode, UnsafeError, UsageError
+from ckpttool.read.disk import LocalDisk, Room
 from tests.conftest import FIXTURES
 
 CONFIG = FIXTURES / "configs" / "pretrain_sink2.yaml"
@@ -25,10 +28,9 @@ def run(tmp_path: Path) -> Path:
     return Path(shutil.copytree(FIXTURES / "sink2_ckpt" / "output", tmp_path / "output"))
 
 
-def launched(run: Path, *, base: Path = CONFIG, **settings: object) -> Launch | api.Answer:
+def launched(run: Path, *, base: Path = CONFIG, **settings: object) -> Launch | Preflight:
     order = api.LaunchOrder(base=str(base), output=str(run / "new.yaml"), **settings)  # type: ignore[arg-type]  # as the test gives them
-    question = api.TreeQuestion(path=str(run), config=api.read_config(str(CONFIG)))
-    return api.launch(question, api.ResumeQuestion(), api.DataQuestion(), order)
+    return api.launch(api.TreeQuestion(path=str(run)), api.ResumeQuestion(), api.DataQuestion(), order)
 
 
 def test_ranks_that_do_not_spread_evenly_are_not_started_in_part(run: Path) -> None:
@@ -44,16 +46,58 @@ def test_ranks_that_spread_evenly_are_all_started(run: Path) -> None:
 
 
 @pytest.mark.parametrize(("nodes", "devices"), [(2, 8), (1, 1)])
-def test_another_number_of_devices_than_ranks_is_said_and_stops_a_strict_launch(
+def test_another_number_of_devices_than_ranks_stops_a_launch_unless_it_is_accepted(
     run: Path, nodes: int, devices: int
 ) -> None:
-    machines = {"nodes": nodes, "devices_per_node": devices, "master_addr": "host"}
-    assert not isinstance(launched(run, strict=True, **machines), Launch)  # type: ignore[arg-type]  # none is the base
+    machines: dict[str, Any] = {"nodes": nodes, "devices_per_node": devices, "master_addr": "host"}
+    refused = launched(run, **machines)
+    assert isinstance(refused, Preflight)
+    (reason,) = [reason for check in refused.checks for reason in check.reasons if reason.blocks]
+    assert reason.finding.code is Code.CONFIG_DISAGREES
+    assert f"{nodes * devices} will be started" in reason.finding.message
+    assert reason.finding.remedy
     assert not (run / "new.yaml").exists()
-    launch = launched(run, **machines)  # type: ignore[arg-type]  # as above
-    assert isinstance(launch, Launch)
-    said = [one.message for one in launch.plan.findings if one.code is Code.CONFIG_DISAGREES]
-    assert any(f"{nodes * devices} will be started" in message for message in said)
+    for strict in (False, True):
+        accepted = launched(run, allowed=(Code.CONFIG_DISAGREES,), strict=strict, force=strict, **machines)
+        assert isinstance(accepted, Launch)
+
+
+def test_what_was_accepted_is_still_told_as_a_note(run: Path) -> None:
+    accepted = launched(run, devices_per_node=1, allowed=(Code.CONFIG_DISAGREES,))
+    assert isinstance(accepted, Launch)
+    told = [(finding.code, finding.severity) for finding in accepted.plan.findings]
+    assert (Code.CONFIG_DISAGREES, Severity.NOTE) in told
+    assert blocking(accepted.plan.findings) == ()
+
+
+class SomeDisk(LocalDisk):
+    def __init__(self, free: int) -> None:
+        self.free = free
+
+    def room(self, folder: str) -> Room:  # noqa: ARG002  # the same everywhere
+        return Room(free_bytes=self.free, free_files=None)
+
+
+def test_a_launch_and_the_preflight_before_it_say_the_same(run: Path) -> None:
+    """Wherever preflight says no-go nothing is written, with the same reasons: of the config, the batch, the disk."""
+    odd = run / "odd.yaml"
+    odd.write_text(CONFIG.read_text().replace("keep_checkpoint_max: 3", "keep_checkpoint_max: 1"))
+    tree, choice = api.TreeQuestion(path=str(run)), api.ResumeQuestion()
+    for base, data, disk, code in (
+        (odd, api.DataQuestion(), SomeDisk(1 << 40), Code.KEEPS_ONE_CHECKPOINT),
+        (CONFIG, api.DataQuestion(new_global_batch=12), SomeDisk(1 << 40), Code.CONFIG_DISAGREES),
+        (CONFIG, api.DataQuestion(), SomeDisk(0), Code.DISK_SPACE_LOW),
+    ):
+        asked = api.PreflightQuestion(config=str(base), tree=tree, choice=choice, data=data, devices=4)
+        ready = api.preflight(asked, disk)
+        assert [reason.finding.code for check in ready.checks for reason in check.reasons if reason.blocks] == [code]
+        order = api.LaunchOrder(base=str(base), output=str(run / "new.yaml"))
+        refused = api.launch(tree, choice, data, order, disk)
+        assert isinstance(refused, Preflight)
+        assert refused.checks == ready.checks
+        assert not (run / "new.yaml").exists()
+        assert isinstance(api.launch(tree, choice, data, replace(order, allowed=(code,)), disk), Launch)
+        (run / "new.yaml").unlink()
 
 
 def test_a_strict_launch_does_not_fall_back(run: Path) -> None:
@@ -85,22 +129,17 @@ def test_no_launch_config_has_more_under_trainer_than_its_base(run: Path) -> Non
 @pytest.mark.parametrize("keys", [KEPT_BY_AN_OLDER_LAUNCH, "  ignore_data_skip: True\n", "  own: 1\n"])
 def test_a_base_that_cannot_start_is_refused(run: Path, keys: str) -> None:
     base = with_trainer_keys(run, keys)
-    order = api.LaunchOrder(base=str(base), output=str(run / "new.yaml"))
-    question = api.TreeQuestion(path=str(run), config=api.read_config(str(base)))
-    refused = api.launch(question, api.ResumeQuestion(), api.DataQuestion(), order)
-    assert not isinstance(refused, Launch)
+    refused = launched(run, base=base)
+    assert isinstance(refused, Preflight)
     assert not (run / "new.yaml").exists()
-    assert exits.of_refusal(refused.decision) is ExitCode.DAMAGE
-    question = replace(question, config=None)
-    ready = api.PreflightQuestion(config=str(base), tree=question, choice=api.ResumeQuestion(), data=api.DataQuestion())
-    assert exits.of_preflight(api.preflight(ready).checks) is ExitCode.DAMAGE
+    assert exits.of_preflight(refused.checks) is ExitCode.DAMAGE
 
 
 @pytest.mark.parametrize(
     ("content", "error", "reason"),
     [
         (b"#" * (1 << 20) + b"\n", UnsafeError, "more than 1048576 bytes"),
-        (b"# \xff\n" + CONFIG.read_bytes(), UsageError, "'utf-8' codec"),
+        (b"# \xff\n" + CONFIG.read_bytes(), UsageError, "is not UTF-8"),
         (None, UsageError, "not a regular file"),
     ],
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool.domain.finding import Severity
+from ckpttool.read.disk import LocalDisk, Room
 from ckpttool.render.explain import explained
 from tests.cli.running import Said, ask
 from tests.cli.situations import SITUATIONS
@@ -167,12 +168,12 @@ def test_the_skip_is_the_golden_one(name: str, options: list[str], form: str, he
         assert lines_too_long(said) == []
 
 
-def launched(here: Path, *options: str) -> Said:
+def launched(here: Path, *options: str, batch: str = "batch_size: 2") -> Said:
     """Write a launch config for the 4 ranks of the fixture, with paths that do not tell where the test runs."""
     sixteen = BASE.read_text()
     four = sixteen.replace("model_parallel: 2", "model_parallel: 1").replace("pipeline_stage: 2", "pipeline_stage: 1")
     assert four != sixteen
-    (here / "base.yaml").write_text(four)
+    (here / "base.yaml").write_text(four.replace("batch_size: 2", batch))
     return ask("launch", "output", "--config", "base.yaml", "--output", "new.yaml", *options)
 
 
@@ -185,21 +186,44 @@ def wide(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize(
-    ("name", "options"),
+    ("name", "batch", "options"),
     [
-        ("one-node", []),
+        ("one-node", "batch_size: 2", []),
         (
             "two-nodes",
+            "batch_size: 3",
             ["--nodes", "2", "--devices-per-node", "2", "--master-addr", "10.0.0.1", "--gbs", "12"],
         ),
     ],
 )
-def test_the_launch_is_the_golden_one(name: str, options: list[str], form: str, wide: Path, golden: Golden) -> None:
+def test_the_launch_is_the_golden_one(  # noqa: PLR0917  # fixtures
+    name: str, batch: str, options: list[str], form: str, wide: Path, golden: Golden
+) -> None:
     SITUATIONS["whole"](wide)
-    said = launched(wide, *options, "--format", form)
+    said = launched(wide, *options, "--format", form, batch=batch)
     assert said.code == 0
     golden(f"launch/{name}.{FORMATS[form]}", said.stdout.replace(str(wide), "HERE"))
     golden(f"launch/{name}.yaml", (wide / "new.yaml").read_text().replace(str(wide), "HERE"))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_launch_that_preflight_calls_no_go_is_refused_with_the_fix(
+    form: str, wide: Path, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalDisk, "room", lambda *_: Room(free_bytes=1 << 40, free_files=1 << 20))
+    SITUATIONS["whole"](wide)
+    said = launched(wide, "--gbs", "12", "--format", form)
+    assert (said.code, (wide / "new.yaml").exists()) == (10, False)
+    assert "new.yaml was not written" in said.stderr
+    golden(f"launch/refused.{FORMATS[form]}", said.stdout.replace(str(wide), "HERE"))
+    assert launched(wide, "--gbs", "12", "--allow", "config-disagrees").code == 0
+    assert (wide / "new.yaml").exists()
+
+
+def test_a_launch_accepts_no_code_that_is_none(here: Path) -> None:
+    SITUATIONS["whole"](here)
+    said = launched(here, "--allow", "config-disagree")
+    assert (said.code, "did you mean config-disagrees" in said.stderr) == (2, True)
 
 
 def test_a_launch_fits_the_terminal_but_for_its_commands(here: Path) -> None:
