@@ -65,7 +65,7 @@ SENSIBLE: Mapping[str, frozenset[ExitCode]] = {
     "verify": frozenset({ExitCode.OK, ExitCode.DAMAGE, ExitCode.INCOMPLETE, ExitCode.UNSAFE}),
     "seal": frozenset({ExitCode.OK, ExitCode.DAMAGE, ExitCode.INCOMPLETE, ExitCode.UNSAFE}),
     "resolve": frozenset({ExitCode.OK}),
-    "launch": frozenset({ExitCode.OK}),
+    "launch": frozenset({ExitCode.OK, ExitCode.DAMAGE, ExitCode.INCOMPLETE, ExitCode.UNSAFE}),
     "scale-skip": frozenset({ExitCode.OK}),
     "health": frozenset({ExitCode.OK, ExitCode.DAMAGE, ExitCode.INCOMPLETE}),
     "preflight": frozenset({ExitCode.OK, ExitCode.DAMAGE, ExitCode.INCOMPLETE, ExitCode.UNSAFE}),

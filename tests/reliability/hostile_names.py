@@ -88,7 +88,7 @@ def situations() -> Iterator[Situation]:
     for name, prefix in NAMES.items():
         launch, preflight = ask(LAUNCH, ExitCode.OK), ExitCode.OK
         if name == "no UTF-8":  # no config can name such a file
-            launch, preflight = ask(LAUNCH, ExitCode.USAGE, "is not UTF-8"), ExitCode.DAMAGE
+            launch, preflight = ask(LAUNCH, ExitCode.DAMAGE, "is not UTF-8"), ExitCode.DAMAGE
         asks = (
             ask("scan output", ExitCode.DAMAGE, "2 checkpoints"),
             ask("resolve output", 0, "Resume from 10_2"),
