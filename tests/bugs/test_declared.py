@@ -264,7 +264,8 @@ class TestUnknownBatchSize:
         base, output = tree.base / "base.yaml", tree.base / "new.yaml"
         base.write_text(text)
         output.unlink(missing_ok=True)
-        said = ask("launch", str(tree.output), "--config", str(base), "--output", str(output), *more)
+        accept = ("--allow", "config-key-ignored")  # a `base_config` is never read: without this nothing is written
+        said = ask("launch", str(tree.output), "--config", str(base), "--output", str(output), *accept, *more)
         return said, yaml.safe_load(output.read_text())
 
     def test_the_data_are_left_to_it(self, tree: TreeBuilder) -> None:
