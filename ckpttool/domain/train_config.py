@@ -23,7 +23,7 @@ class TrainConfig:
     """Samples a batch over all ranks, computed as MindFormers 1.6 and later do."""
     sink_mode: bool
     sink_size: int | None
-    """Batches a data sink; None without data sinking."""
+    """Batches a data sink; None without data sinking, and where another file, which was not read, may say it."""
     epochs: int | None
     load_ckpt_format: str
     """`ckpt` or `safetensors`; MindFormers' default is `ckpt`."""

@@ -56,7 +56,7 @@ def train_config_of(document: Document, *, path: str, devices: int | None = None
         global_batch_size=sizes.batch,
         global_batch_size_1_3=sizes.batch_1_3,
         sink_mode=sink_mode,
-        sink_size=_count(runner, "sink_size") if sink_mode else None,
+        sink_size=_count(runner, "sink_size") if sink_mode and _is_said(data, runner, "sink_size") else None,
         epochs=_count(runner, "epochs"),
         load_ckpt_format=_text(data.get("load_ckpt_format")) or "ckpt",
         auto_trans_ckpt=data.get("auto_trans_ckpt", False) is True,
@@ -118,7 +118,12 @@ def _sizes(data: Section) -> _Sizes:
 
 
 def _use_parallel(data: Section) -> bool | None:
-    return None if _BASE in data and "use_parallel" not in data else bool(data.get("use_parallel", False))
+    return bool(data.get("use_parallel", False)) if _is_said(data, data, "use_parallel") else None
+
+
+def _is_said(data: Section, section: Section, key: str) -> bool:
+    """Tell whether a setting is known: where it is not here, another file may have it."""
+    return key in section or _BASE not in data
 
 
 def _product(*factors: int | None) -> int | None:

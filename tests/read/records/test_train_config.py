@@ -118,6 +118,10 @@ class TestSizes:
         config = read(PARALLEL + "base_config: ./other.yaml\n")
         assert (config.world_size, config.global_batch_size) == (None, None)
         assert only(PARALLEL + "base_config: ./other.yaml\n").code is Code.CONFIG_KEY_IGNORED
+        assert (config.sink_size, config.use_parallel) == (None, True)
+        assert read("base_config: ./other.yaml\n").use_parallel is None
+        assert read("base_config: ./other.yaml\nrunner_config: {sink_size: 4}\n").sink_size == 4
+        assert (read("seed: 1\n").sink_size, read("seed: 1\n").use_parallel) == (1, False)
 
     def test_sinking_the_whole_data_set_has_no_size_and_says_so(self) -> None:
         text = "runner_config: {sink_size: -1}"
