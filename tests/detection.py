@@ -26,7 +26,7 @@ from ckpttool.verify.judge import judge
 from ckpttool.verify.kernels.digest import digest_pass
 from ckpttool.verify.kernels.passes import Wants
 from ckpttool.verify.siblings import compare_siblings
-from ckpttool.verify.witnesses import Witness, witnesses_of
+from ckpttool.verify.witnesses import Neighbours, Witness
 from tests.trees import Tensor, ckpt_bytes, safetensors_bytes
 from tests.writers import crc_trailer
 
@@ -189,7 +189,7 @@ def scene(root: Path, name: str, *, change: Change = unchanged, rank: int = 0) -
     """
     inventory = api.scan(api.TreeQuestion(path=str(root))).inventory
     checkpoint = next(one for one in inventory.checkpoints if one.name == name)
-    others = witnesses_of(checkpoint, inventory.checkpoints)
+    others = Neighbours(inventory.checkpoints).witnesses(checkpoint)
     files = {
         shard.path: change(shard.path, (Path(inventory.root) / shard.path).read_bytes())
         for one in (checkpoint, *others)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool import __version__
@@ -18,7 +18,7 @@ from ckpttool.errors import UsageError
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.plan import in_bucket, plan_checks
 from ckpttool.verify.session import Scope, Session
-from ckpttool.verify.witnesses import earlier_of
+from ckpttool.verify.witnesses import Neighbours
 
 if TYPE_CHECKING:
     from ckpttool.domain.manifest import Sealing
@@ -127,10 +127,10 @@ def chosen(tree: Tree, name: str | None) -> Sequence[Checkpoint]:
 
 def bytes_to_read(tree: Tree, question: CheckQuestion) -> int:
     """Return about how many bytes `verify` will read, for a progress bar."""
-    judged = chosen(tree, question.name)
+    judged: Collection[Checkpoint] = chosen(tree, question.name)
     if question.level is Level.NUMERICS and question.jump != 0:
-        before = (earlier_of(one, tree.inventory.checkpoints) for one in judged)
-        judged = [*judged, *(one for one in before if one is not None and one not in judged)]
+        before = map(Neighbours(tree.inventory.checkpoints).earlier, judged)
+        judged = {id(one): one for one in (*judged, *before) if one is not None}.values()
     return sum(
         task.cost
         for checkpoint in judged

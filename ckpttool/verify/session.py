@@ -20,7 +20,7 @@ from ckpttool.verify.engines.waiting import TIMEOUT_SECONDS, WaitingEngine
 from ckpttool.verify.plan import in_bucket, plan_checks
 from ckpttool.verify.reports import reports_of
 from ckpttool.verify.siblings import compare_siblings
-from ckpttool.verify.witnesses import Witness, earlier_of, witnesses_of
+from ckpttool.verify.witnesses import Neighbours, Witness
 
 if TYPE_CHECKING:
     from ckpttool.domain.manifest import ShardSeal
@@ -58,6 +58,7 @@ class Session:
         """Take the tree, what to look for, and who reads the content. Headers are read by this process."""
         self._storage = storage
         self._inventory = inventory
+        self._neighbours = Neighbours(inventory.checkpoints)
         self._scope = scope
         self._engine = engine
         self._header_engine = engine if scope.level is Level.STRUCTURE else WaitingEngine(timeout=scope.timeout)
@@ -149,7 +150,7 @@ class Session:
         """Compare with other checkpoints: with a second one only where the first leaves something open."""
         witnesses: list[Witness] = []
         findings = compare_siblings(reports, witnesses)
-        for other in witnesses_of(checkpoint, self._inventory.checkpoints):
+        for other in self._neighbours.witnesses(checkpoint):
             if witnesses and not findings and are_all_heard(reports, witnesses):
                 break
             older = _order(other) < _order(checkpoint)
@@ -168,7 +169,7 @@ class Session:
         return self._headers[key]
 
     def _before(self, checkpoint: Checkpoint) -> Checkpoint | None:
-        return None if self._scope.jump == 0 else earlier_of(checkpoint, self._inventory.checkpoints)
+        return None if self._scope.jump == 0 else self._neighbours.earlier(checkpoint)
 
     def _read_before(self, checkpoint: Checkpoint) -> Iterator[ShardReport]:
         """Read the checkpoint before, all of it that the comparison or its own turn will need."""

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ckpttool.domain.checkpoint import Checkpoint, Topology
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import FormatName, Scalars, ShardRole
 from ckpttool.domain.verdict import ShardReport
 from ckpttool.verify.siblings import compare_siblings
-from ckpttool.verify.witnesses import Witness, earlier_of, witnesses_of
+from ckpttool.verify.witnesses import Neighbours, Witness
 from tests.inventories import checkpoint, finding
 from tests.verify.looking import report
 
@@ -335,7 +337,7 @@ class TestWitnesses:
     )
     def test_the_nearest_of_the_own_run_speak_first_then_an_earlier_run(self, index: int, expected: list[str]) -> None:
         tree = self.tree()
-        assert [one.name for one in witnesses_of(tree[index], tree)] == expected
+        assert [one.name for one in Neighbours(tree).witnesses(tree[index])] == expected
 
     def test_other_trainings_formats_and_world_sizes_are_no_witnesses(self) -> None:
         one = checkpoint("10_2")
@@ -344,16 +346,48 @@ class TestWitnesses:
             checkpoint("15_2", fmt=FormatName.SAFETENSORS),
             replace(checkpoint("15_2"), topology=Topology(world_size=8)),
         ]
-        assert witnesses_of(one, [one, *others]) == ()
+        assert Neighbours([one, *others]).witnesses(one) == ()
 
     @pytest.mark.parametrize(("index", "expected"), [(0, None), (1, "10_2"), (2, "15_2"), (3, "15_2"), (4, "_1-17_2")])
     def test_numbers_are_compared_with_what_the_training_passed(self, index: int, expected: str | None) -> None:
         """Run 1 went on before step 40, so what run 0 saved at step 40 is another branch."""
         tree = self.tree()
-        earlier = earlier_of(tree[index], tree)
+        earlier = Neighbours(tree).earlier(tree[index])
         assert (earlier.name if earlier else None) == expected
 
     def test_a_checkpoint_of_unknown_step_has_none_before_it(self) -> None:
         unknown = checkpoint("20_2", step=None)
-        assert earlier_of(unknown, [checkpoint("10_2"), unknown]) is None
-        assert earlier_of(checkpoint("20_2"), [unknown]) is None
+        assert Neighbours([checkpoint("10_2"), unknown]).earlier(unknown) is None
+        assert Neighbours([unknown]).earlier(checkpoint("20_2")) is None
+
+    @given(
+        st.lists(
+            st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 1), st.booleans()),
+            max_size=14,
+        )
+    )
+    def test_asked_one_by_one_or_sorted_once_the_neighbours_are_the_same(
+        self, saves: list[tuple[int, int, int, bool]]
+    ) -> None:
+        tree = [
+            checkpoint(f"{label}_2", run=run, prefix="ab"[prefix], step=10 * label if told else None)
+            for run, label, prefix, told in sorted(saves)
+        ]
+        neighbours = Neighbours(tree)
+        for one in tree:
+            alike = [other for other in tree if other.prefix == one.prefix]
+            own_run = [other for other in alike if other.run == one.run]
+            at = next(index for index, other in enumerate(own_run) if other.name == one.name)
+            before, after = own_run[:at], own_run[at + 1 :]
+            earlier_runs = [other for other in alike if other.run < one.run]
+            nearest = (*before[-1:], *after[:1], *before[-2:-1], *after[1:2], *earlier_runs[-1:])
+            assert neighbours.witnesses(one) == nearest[:2]
+            told = [(other.run, other.step, other) for other in alike if other.step is not None]
+            passed = [other for other in told if one.step is not None and other[0] <= one.run and other[1] < one.step]
+            expected = max(passed, key=lambda other: other[:2], default=None)
+            assert neighbours.earlier(one) is (None if expected is None else expected[2])
+
+    def test_a_checkpoint_of_another_tree_has_no_neighbours_in_this_one(self) -> None:
+        stranger = checkpoint("10_2", prefix="qwen")
+        assert Neighbours(self.tree()).witnesses(stranger) == ()
+        assert Neighbours(self.tree()).earlier(stranger) is None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.verdict import CheckTask
 from ckpttool.verify.check import check, failed, guarded
+from ckpttool.verify.engines.crew import Crew
 from ckpttool.verify.look import Look
 
 TICK_SECONDS = 0.5
@@ -32,11 +33,12 @@ class ThreadEngine:
         self._jobs = jobs
         self._timeout = timeout
         self._work = work
+        self._crew = Crew()
 
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Look]:
         """Yield one look a task, as they finish."""
         board = _Board(tasks)
-        workers = [_Worker(board, self._work) for _ in range(min(self._jobs, len(tasks)))]
+        workers = [_Worker(board, self._work, self._crew) for _ in range(min(self._jobs, len(tasks)))]
         left = len(tasks)
         try:
             while left:
@@ -56,7 +58,7 @@ class ThreadEngine:
             for index, worker in enumerate(workers):
                 task = worker.abandon_after(self._timeout)
                 if task is not None:
-                    workers[index] = _Worker(board, self._work)
+                    workers[index] = _Worker(board, self._work, self._crew)
                     # What hung once would hang again at each of its other parts.
                     return tuple(self._hung(one) for one in (task, *board.withdraw(task.path)))
 
@@ -118,15 +120,14 @@ class _Board:
 class _Worker:
     """A thread that takes tasks until none is left, or until it is given up."""
 
-    def __init__(self, board: _Board, work: Callable[[CheckTask], Look]) -> None:
+    def __init__(self, board: _Board, work: Callable[[CheckTask], Look], crew: Crew) -> None:
         self._board = board
         self._work = work
         self._lock = threading.Lock()
         self._task: CheckTask | None = None
         self._since = 0.0
         self._given_up = False
-        # A daemon: a thread that the disk never answers must not keep the process alive.
-        threading.Thread(target=self._run, daemon=True).start()
+        crew.begin(self._run)
 
     def _run(self) -> None:
         mine: deque[CheckTask] = deque()

@@ -10,6 +10,7 @@ from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.verdict import CheckTask
 from ckpttool.read.fan_out import PROBE_ITEMS, WORKERS, sleeps
 from ckpttool.verify.check import check, failed, guarded
+from ckpttool.verify.engines.crew import Crew
 from ckpttool.verify.look import Look
 
 TIMEOUT_SECONDS = 600.0
@@ -30,22 +31,24 @@ class WaitingEngine:
         """Take the seconds after which a task counts as hung."""
         self._timeout = timeout
         self._work = work
+        self._crew = Crew()
 
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Look]:
         """Yield one look a task, in the order of the tasks, when all are there."""
         if not tasks:
             return
-        crew = _Crew(tasks, self._work)
-        crew.hire()
-        while not crew.wait(TICK_SECONDS):
-            crew.replace_hung(self._timeout)
-        yield from crew.looks()
+        run = _Run(tasks, self._work, self._crew)
+        run.hire()
+        while not run.wait(TICK_SECONDS):
+            run.replace_hung(self._timeout)
+        yield from run.looks()
 
 
-class _Crew:
+class _Run:
     """Threads that do tasks from one list, each the next that nobody has begun."""
 
-    def __init__(self, tasks: Sequence[CheckTask], work: Callable[[CheckTask], Look]) -> None:
+    def __init__(self, tasks: Sequence[CheckTask], work: Callable[[CheckTask], Look], crew: Crew) -> None:
+        self._crew = crew
         self._tasks = tasks
         self._work = work
         self._looks: list[Look | None] = [None] * len(tasks)
@@ -58,9 +61,9 @@ class _Crew:
         self._hired = 0
 
     def hire(self) -> None:
-        """Start one more thread; a daemon, for one that the disk never answers must not keep the process alive."""
+        """Set one more thread to work."""
         self._hired += 1
-        threading.Thread(target=self._run, daemon=True).start()
+        self._crew.begin(self._run)
 
     def wait(self, seconds: float) -> bool:
         """Tell whether all looks are there, after at most so long."""
