@@ -1,8 +1,9 @@
-"""What we print, held against what others published: the schemas in `tests/schemas`."""
+"""What we print, held against what was published: the schemas in `tests/schemas`, and our own."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,6 +12,8 @@ from xml.etree import ElementTree as ET
 import jsonschema
 import xmlschema
 
+from ckpttool.render import schemas
+from ckpttool.render.document import Document
 from tests.conftest import TESTS
 
 SCHEMAS = TESTS / "schemas"
@@ -57,3 +60,29 @@ def junit_suite(text: str) -> ET.Element:
 def junit_file(path: Path) -> ET.Element:
     """Return the suite of a report in a file."""
     return junit_suite(path.read_text(encoding="utf-8"))
+
+
+@cache
+def _own_schema(name: str) -> jsonschema.Draft202012Validator:
+    schema = schemas.schema(name)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(_closed(schema))
+
+
+def _closed(schema: Mapping[str, Document]) -> dict[str, Document]:
+    """Let an object hold what its schema names, and nothing beside: a reader must allow for more, a test must not."""
+    closed = {key: _closed_below(value) for key, value in schema.items()}
+    return {**closed, "additionalProperties": False} if {"properties", "required"} <= schema.keys() else closed
+
+
+def _closed_below(value: Document) -> Document:
+    if isinstance(value, Mapping):
+        return _closed(value)
+    return [_closed_below(each) for each in value] if isinstance(value, list) else value
+
+
+def problems_of(document: object) -> list[str]:
+    """Return where a document of ours is not what its schema says, by name of field."""
+    assert isinstance(document, dict)
+    noun = str(document["schema"]).removeprefix("ckpttool/").removesuffix("/1")
+    return sorted(f"{error.json_path}: {error.message}" for error in _own_schema(noun).iter_errors(document))

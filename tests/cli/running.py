@@ -12,6 +12,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from ckpttool.cli.main import app
+from tests.published import problems_of
 
 MODULE = (sys.executable, "-m", "ckpttool")
 
@@ -26,9 +27,10 @@ class Said:
 
     @property
     def json(self) -> dict[str, object]:
-        """The result as JSON: one document, and nothing beside it."""
+        """The result as JSON: one document that keeps to its schema, and nothing beside it."""
         document = json.loads(self.stdout)
         assert isinstance(document, dict)
+        assert problems_of(document) == []
         return document
 
 

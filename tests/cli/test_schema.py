@@ -1,0 +1,69 @@
+"""The JSON that scripts read is a promise: every document has a schema that ships, and keeps to it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from ckpttool.render import schemas
+from tests.cli.running import ask
+from tests.conftest import TESTS
+from tests.published import problems_of
+
+GOLDEN = sorted((TESTS / "golden").rglob("*.json"))
+PRINTED = re.compile(r'"schema": "ckpttool/([a-z-]+)/1"')
+OUR_OWN_FILES = {"prune-journal"}  # written into a tree for ourselves, never printed
+
+
+def test_every_document_that_is_printed_has_a_schema_and_no_schema_is_left_over() -> None:
+    sources = (TESTS.parent / "ckpttool").rglob("*.py")
+    printed = {name for source in sources for name in PRINTED.findall(source.read_text(encoding="utf-8"))}
+    assert printed - OUR_OWN_FILES == set(schemas.names())
+
+
+@pytest.mark.parametrize("name", schemas.names())
+def test_a_schema_is_one_and_is_printed_whole(name: str) -> None:
+    said = ask("schema", name)
+    assert said.code == 0
+    schema = json.loads(said.stdout)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["properties"]["schema"] == {"const": f"ckpttool/{name}/1"}
+    assert set(re.findall(r'"\$ref": "([^"]+)"', said.stdout)) <= {f"#/$defs/{part}" for part in schema["$defs"]}
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: str(path.relative_to(TESTS / "golden")))
+def test_a_golden_document_keeps_to_its_schema(path: Path) -> None:
+    assert problems_of(json.loads(path.read_text(encoding="utf-8"))) == []
+
+
+def test_a_field_that_is_renamed_is_noticed_wherever_it_stands() -> None:
+    document = json.loads((TESTS / "golden/resolve/missing-shard.json").read_text(encoding="utf-8"))
+    assert problems_of(document) == []
+    changed = copy.deepcopy(document)
+    changed["rejected"][0]["reasons"][0]["text"] = changed["rejected"][0]["reasons"][0].pop("message")
+    first, second = problems_of(changed)
+    assert "'message' is a required property" in first + second
+    assert "'text' was unexpected" in first + second
+
+
+def test_the_list_names_every_document() -> None:
+    said = ask("schema")
+    assert said.code == 0
+    assert tuple(line.split()[0] for line in said.stdout.splitlines()) == schemas.names()
+
+
+@pytest.mark.parametrize("name", ["plan", "ckpttool/plan/1"])
+def test_a_document_goes_by_its_noun_or_by_its_whole_name(name: str) -> None:
+    assert json.loads(ask("schema", name).stdout)["title"] == "ckpttool/plan/1"
+
+
+@pytest.mark.parametrize("name", ["plans", "finding", "../plan", ""])
+def test_a_document_that_is_not_there_is_a_usage_error(name: str) -> None:
+    said = ask("schema", name)
+    assert said.code == 2
+    assert "`ckpttool schema` lists them" in said.stderr
