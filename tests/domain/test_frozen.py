@@ -42,6 +42,17 @@ class Ordered:
     second: int
 
 
+def make_class() -> type[Ours]:
+    """Make a class that has no value yet."""
+    namespace = {
+        "__annotations__": {"name": "str", "size": "int", "parts": "tuple[str, ...]"},
+        "__doc__": "A value.",
+        "size": 0,
+        "parts": (),
+    }
+    return dataclass(frozen=True, slots=True, kw_only=True)(type("Ours", (), namespace))
+
+
 def nouns() -> list[type]:
     """Return every class of the domain that is a value."""
     modules = [
@@ -80,6 +91,32 @@ def test_wrong_arguments_are_refused(
 ) -> None:
     with pytest.raises(TypeError):
         kind(*positional, **named)
+
+
+def test_the_hundredth_value_is_as_the_first_and_refuses_what_the_first_refuses() -> None:
+    made: Callable[..., Ours] = make_class()
+    values = [made(name="x", parts=("a",)) for _ in range(100)]
+    assert {(value.name, value.size, value.parts) for value in values} == {("x", 0, ("a",))}
+    assert len(set(values)) == 1
+    for wrong in ({}, {"size": 1}, {"name": "x", "colour": 1}):
+        with pytest.raises(TypeError):
+            made(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [{}, {"size": 1}, {"name": "x", "colour": 1}, {"size": 1, "colour": 2}])
+def test_the_first_value_of_a_class_is_refused_for_the_reason_that_theirs_is(wrong: dict[str, object]) -> None:
+    made: Callable[..., Ours] = make_class()
+    theirs: Callable[..., Theirs] = Theirs
+    with pytest.raises(TypeError) as said:
+        made(**wrong)
+    with pytest.raises(TypeError) as expected:
+        theirs(**wrong)
+    assert str(said.value).partition("() ")[2] == str(expected.value).partition("() ")[2]
+    assert made(name="x").size == 0
+
+
+def test_a_class_has_its_signature_before_it_has_a_value() -> None:
+    assert list(inspect.signature(make_class()).parameters) == ["name", "size", "parts"]
 
 
 def test_nobody_changes_it() -> None:
