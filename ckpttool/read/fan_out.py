@@ -32,7 +32,7 @@ def map_waiting(work: Callable[[T], R], items: Sequence[T]) -> Iterable[R]:
     while index < len(items):
         before = sleeps()
         batch = items[index : index + PROBE_ITEMS]
-        done.extend(work(item) for item in batch)
+        done += [work(item) for item in batch]
         index += len(batch)
         if sleeps() - before >= len(batch) and len(items) - index > 1:
             return chain(done, _in_threads(work, items[index:]))

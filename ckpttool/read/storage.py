@@ -174,10 +174,11 @@ class LocalStorage:
     def entries(self, folder: str) -> list[Entry]:
         """List a folder, in no particular order."""
         full = self._full(folder)
+        entry_of = _entry
         try:
             with os.scandir(full) as listing:
                 return [
-                    _entry((entry.name, _FILE if entry.is_file() else _FOLDER if entry.is_dir() else _odd(entry)))
+                    entry_of((entry.name, _FILE if entry.is_file() else _FOLDER if entry.is_dir() else _odd(entry)))
                     for entry in listing
                 ]
         except OSError:  # a loop of links is no reason to know nothing of the other names
@@ -197,7 +198,12 @@ class LocalStorage:
             odd = NotRegularError(errno.EINVAL, "not a regular file", path)
             odd.mtime_ns = status.st_mtime_ns
             raise odd
-        return _stamped(status)
+        return FileStamp(
+            size=ByteCount(status.st_size),
+            mtime_ns=status.st_mtime_ns,
+            inode=status.st_ino,
+            ctime_ns=status.st_ctime_ns,
+        )
 
     def small_file(self, path: str, *, limit: int) -> bytes:
         """Read a whole record file of at most `limit` bytes."""
@@ -206,16 +212,17 @@ class LocalStorage:
         except OSError as error:
             raise _in_plain_words(error, self._full(path)) from None
         try:
-            data = os.read(fd, min(limit + 1, _FIRST_READ))
+            data = os.read(fd, _FIRST_READ)
             # Asked only where it is odd, for a tree has thousands of these files.
             if (not data or len(data) == _FIRST_READ) and _stamp(os.fstat(fd), path).size > limit:
                 raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", path)
-            parts = [data]
-            size = len(data)
-            while data and size <= limit:
-                data = os.read(fd, min(limit + 1 - size, _LATER_READS))
-                parts.append(data)
-                size += len(data)
+            more = os.read(fd, _FIRST_READ) if data else b""
+            parts = [data, more]
+            size = len(data) + len(more)
+            while more and size <= limit:
+                more = os.read(fd, min(limit + 1 - size, _LATER_READS))
+                parts.append(more)
+                size += len(more)
         except BlockingIOError:
             raise NotRegularError(errno.EINVAL, "not a regular file", path) from None
         finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from itertools import islice, takewhile
 from typing import NamedTuple, Protocol
 
 from ckpttool.domain.checkpoint import Inventory, LayoutName
@@ -14,6 +16,12 @@ class Listing(NamedTuple):
     """The names directly in a folder, sorted; nothing has been opened."""
 
     entries: tuple[Entry, ...]
+
+    def beginning(self, start: str) -> tuple[Entry, ...]:
+        """Return the entries whose names begin so: found without a look at thousands of others."""
+        first = bisect_left(self.entries, (start,))
+        names = takewhile(lambda entry: entry.name.startswith(start), islice(self.entries, first, None))
+        return tuple(names)
 
 
 class ScanOptions(NamedTuple):

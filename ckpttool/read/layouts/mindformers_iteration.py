@@ -29,7 +29,8 @@ _SMALL_METADATA = 256 << 10
 _LARGE_METADATA = threading.Lock()
 """Held while one that is not small is in memory: many iterations are read at the same time."""
 
-_ITERATION = r"iteration_[0-9]{8,18}"
+_START = "iteration_"
+_ITERATION = rf"{_START}[0-9]{{8,18}}"
 _SHARD = r"(?s:(?P<prefix>.+)-)?(?P<role>model|opt)-(?P<rank>[0-9]{7})-(?P<world>[0-9]{7})\.safetensors"
 _ROLES = {"model": ShardRole.MODEL, "opt": ShardRole.OPTIMIZER}
 _RECORDS = {"common.json", "metadata.json", MANIFEST_NAME}
@@ -56,11 +57,11 @@ class MindFormersIteration:
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by an `iteration_%08d` folder; a tracker of that name is written by other trainers, too."""
-        return any(_is_iteration(entry) for entry in listing.entries)
+        return any(_is_iteration(entry) for entry in listing.beginning(_START))
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each iteration's names, common.json and metadata.json; no shard is opened."""
-        folders = [entry.name for entry in listing.entries if _is_iteration(entry)]
+        folders = [entry.name for entry in listing.beginning(_START) if _is_iteration(entry)]
         checkpoints = _same_prefix(list(map_waiting(lambda name: _scan_iteration(storage, name, options), folders)))
         strays = [
             entry.name
@@ -90,7 +91,7 @@ def _same_prefix(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
 
 def is_iteration(name: str) -> bool:
     """Tell whether a name, matched whole, is that of one save's folder."""
-    return name.startswith("iteration_") and re.fullmatch(_ITERATION, name) is not None
+    return name.startswith(_START) and re.fullmatch(_ITERATION, name) is not None
 
 
 def _is_iteration(entry: Entry) -> bool:

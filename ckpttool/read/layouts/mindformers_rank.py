@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
+from operator import attrgetter
 from typing import NamedTuple
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, Rename, RunSummary, Topology
@@ -118,7 +119,7 @@ def _shards(folders: Iterable[RankFolder], index: int, shape: str, name: FileNam
 
 def _checkpoint(key: _Key, groups: Mapping[_Key, _Group]) -> Checkpoint:
     group = groups[key]
-    shards = sorted(group.shards, key=lambda shard: (shard.rank or 0, shard.path))
+    shards = sorted(group.shards, key=attrgetter("rank", "path"))
     return Checkpoint(
         name=checkpoint_name(key.run, key.position),
         prefix=key.prefix,

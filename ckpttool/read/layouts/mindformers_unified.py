@@ -25,7 +25,7 @@ class MindFormersUnified:
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by the file of training scalars."""
-        return any(entry.name == SCALARS_FILE for entry in listing.entries)
+        return any(entry.name == SCALARS_FILE for entry in listing.beginning(SCALARS_FILE))
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read the scalars and the map of parameters to files."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -9,9 +10,11 @@ from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import Rank
 from ckpttool.read.fan_out import map_waiting
-from ckpttool.read.layouts.base import LOST_LINK_REMEDY, Listing, lost_link, stamp_if_there
+from ckpttool.read.layouts.base import LOST_LINK_REMEDY, Listing, lost_link
 from ckpttool.read.layouts.names import RANK_MARK, FileKind, parse_shape, rank_of_folder, shape_of
 from ckpttool.read.storage import Entry, Kind, LostLinkError, Storage
+
+_RANK_TOKEN = f"_rank_{RANK_MARK}"
 
 _META_MARK = b"_rank_\\u0000"
 """RANK_MARK as JSON text spells it, so that ranks with equal records have equal bytes."""
@@ -61,28 +64,56 @@ def list_rank_folders(storage: Storage, listing: Listing, *, sizes: bool) -> tup
         else:
             ranks.append(rank)
     ranks.sort()
-    known: dict[tuple[str, ...], tuple[str, ...]] = {}
+    known: dict[str, tuple[str, ...]] = {}
     return list(map_waiting(partial(_list_one, storage, known, sizes=sizes), ranks)), strays
 
 
-def _list_one(storage: Storage, known: dict[tuple[str, ...], tuple[str, ...]], rank: int, *, sizes: bool) -> RankFolder:
+def _list_one(storage: Storage, known: dict[str, tuple[str, ...]], rank: int, *, sizes: bool) -> RankFolder:
     """List one rank's folder. Ranks with the same shapes share one tuple of them, which `known` keeps."""
-    folder = f"rank_{rank}"
+    folder, token = f"rank_{rank}", f"_rank_{rank}"
     try:
         entries = storage.entries(folder)
     except OSError as error:
-        finding = Finding(
-            code=Code.UNREADABLE,
-            severity=Severity.UNKNOWN,
-            message=f"{folder} cannot be listed ({error.strerror}): what is in it is unknown, not missing",
-            path=folder,
-            remedy=LOST_LINK_REMEDY
-            if isinstance(error, LostLinkError)
-            else "run ckpttool as the user that trained, or open the folder's mode",
-        )
-        return RankFolder(Rank(rank), (), None, (), (finding,), readable=False)
-    token = f"_rank_{rank}"
-    shapes, findings, meta = [], [], None
+        return _unlisted(rank, error)
+    files = [name for name, kind in entries if kind is _FILE]
+    files.sort()
+    alike = "/".join(files).replace(token, _RANK_TOKEN)
+    shapes = known.get(alike) if len(files) == len(entries) else None
+    findings: list[Finding] = []
+    if shapes is None:
+        shapes, findings = _shapes_of(storage, folder, token, entries)
+        shapes = known.setdefault("/".join(shapes), shapes)
+        if len(files) == len(entries) and _is_cut_alike(alike):
+            known[alike] = shapes
+    meta = None
+    if "meta.json" in files or any(name == "meta.json" and kind is _LOST for name, kind in entries):
+        meta, trouble = _read_meta(storage, folder)
+        findings += trouble
+    stamps = _stamps(storage, rank, shapes) if sizes else ()
+    if meta is not None:
+        meta = meta.replace(token.encode(), _META_MARK)
+    return RankFolder(Rank(rank), shapes, meta, stamps, tuple(findings))
+
+
+def _unlisted(rank: int, error: OSError) -> RankFolder:
+    folder = f"rank_{rank}"
+    finding = Finding(
+        code=Code.UNREADABLE,
+        severity=Severity.UNKNOWN,
+        message=f"{folder} cannot be listed ({error.strerror}): what is in it is unknown, not missing",
+        path=folder,
+        remedy=LOST_LINK_REMEDY
+        if isinstance(error, LostLinkError)
+        else "run ckpttool as the user that trained, or open the folder's mode",
+    )
+    return RankFolder(Rank(rank), (), None, (), (finding,), readable=False)
+
+
+def _shapes_of(
+    storage: Storage, folder: str, token: str, entries: Sequence[Entry]
+) -> tuple[tuple[str, ...], list[Finding]]:
+    """Cut the rank out of each name in a folder, sorted; also say what under a shard's name is none."""
+    shapes, findings = [], []
     for entry in entries:
         name, kind = entry
         shape = shape_of(name, token)
@@ -91,25 +122,28 @@ def _list_one(storage: Storage, known: dict[tuple[str, ...], tuple[str, ...]], r
             findings += lost_link(storage, f"{folder}/{name}")
         elif kind is not _FILE and (kind is not _LOST or shape != "meta.json"):
             findings += _not_a_file(folder, entry, shape)
-        elif shape == "meta.json":
-            meta, trouble = _read_meta(storage, folder)
-            findings += trouble
-        else:
+        elif shape != "meta.json":
             shapes.append(shape)
-    shapes.sort()
-    shared = tuple(shapes)
-    shared = known.setdefault(shared, shared)
-    stamps = _stamps(storage, rank, shared) if sizes else ()
-    if meta is not None:
-        meta = meta.replace(token.encode(), _META_MARK)
-    return RankFolder(Rank(rank), shared, meta, stamps, tuple(findings))
+    return tuple(sorted(shapes)), findings
+
+
+def _is_cut_alike(alike: str) -> bool:
+    """Tell whether `shape_of` cuts these names as `replace` did, in the folder of any rank: once, before `_` or `-`."""
+    for name in alike.split("/"):
+        _, token, tail = name.partition(_RANK_TOKEN)
+        if token and (tail[:1] not in {"_", "-"} or RANK_MARK in tail):
+            return False
+    return True
 
 
 def _stamps(storage: Storage, rank: int, shapes: tuple[str, ...]) -> tuple[FileStamp | None, ...]:
-    return tuple(
-        None if parts is None else stamp_if_there(storage, f"rank_{rank}/{parts[0]}{rank}{parts[1]}")
-        for parts in _around_the_rank(shapes)
-    )
+    stamps: list[FileStamp | None] = []
+    for parts in _around_the_rank(shapes):
+        try:  # as `stamp_if_there`, without a call a file
+            stamps.append(None if parts is None else storage.stamp(f"rank_{rank}/{parts[0]}{rank}{parts[1]}"))
+        except OSError:
+            stamps.append(None)
+    return tuple(stamps)
 
 
 @lru_cache(maxsize=1024)
