@@ -278,6 +278,18 @@ class TestBehindAGo:
         rename(tree, "checkpoint/best.ckpt", "best.ckpt")
         assert self.asked(tree, self.config(tree)) == (ExitCode.OK, [])
 
+    def test_no_launch_config_is_written_for_it_either(self, tree: TreeBuilder) -> None:
+        tree.file("checkpoint/best.ckpt", b"x")
+        new = tree.base / "new.yaml"
+        asked = ("launch", str(tree.output), "--config", self.config(tree), "--output", str(new))
+        refused = cli(*asked)
+        assert (refused.exit_code, new.exists()) == (ExitCode.DAMAGE, False)
+        assert "ckpt-beside-ranks" in refused.stdout
+        assert cli(*asked, "--allow", "ckpt-beside-ranks").exit_code == ExitCode.OK
+        new.unlink()
+        tree.remove("checkpoint/best.ckpt")
+        assert cli(*asked).exit_code == ExitCode.OK
+
     @pytest.mark.parametrize("odd", ["folder.ckpt/", "link.ckpt"])
     def test_a_folder_or_a_link_of_such_a_name_too(self, tree: TreeBuilder, odd: str) -> None:
         if odd.endswith("/"):

@@ -15,8 +15,8 @@ STARTS = (
         evidence="The names in the folder. Run with 1.3.2, 1.6.0, 1.8.0 and 2.1.0: all tensors were those of the "
         "further file, the data at the step of the one that resume_training named, exit 0.",
         mindformers="Asks first whether the folder itself holds any name that ends in .ckpt; then it loads all of "
-        "those into every rank, and takes only step, epoch and loss scale from the named file. With `auto_trans_ckpt: "
-        "True` it takes the rank folders.",
+        "those into every rank, and takes only step, epoch and loss scale from the named file. A folder or a dead link "
+        "of such a name stops it. With `auto_trans_ckpt: True` it takes the rank folders.",
         remedy=("Move it to where no training looks:", "mv output/checkpoint/best.ckpt output/"),
     ),
     Explanation(
