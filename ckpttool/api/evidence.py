@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -20,19 +20,28 @@ from ckpttool.decide.log_evidence import (
     with_judgements,
     with_marks,
 )
+from ckpttool.decide.log_runs import Home, course, homes, shown
 from ckpttool.decide.policies.features import FeaturePolicy
 from ckpttool.decide.policies.robust_z import RobustZPolicy
 from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.decide.rewind import advise_after_stop, advise_spike, find_spike, sample_clock
-from ckpttool.decide.timeline import mark_checkpoints, timeline
+from ckpttool.decide.timeline import mark_by_start, timeline
 from ckpttool.domain.advice import Choice, RewindRecipe, SpikeAdvice, StopAdvice
 from ckpttool.domain.asd import AsdConfig
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health import HealthBook
-from ckpttool.domain.health_events import HealthReport, HealthTimeline, SavedCheckpoint, SuspectKind
-from ckpttool.domain.metrics import LocalTime, LogNote, NoteKind, StepMetrics, TrainingLog, parse_local_time
+from ckpttool.domain.health_events import HealthReport, HealthTimeline, SavedCheckpoint, SuspectInterval, SuspectKind
+from ckpttool.domain.metrics import (
+    LocalTime,
+    LogAttempt,
+    LogNote,
+    NoteKind,
+    StepMetrics,
+    TrainingLog,
+    parse_local_time,
+)
 from ckpttool.domain.plan import NoResumePoint, ResumePoint
 from ckpttool.domain.units import Step
 from ckpttool.errors import CkptToolError, IncompleteError, UsageError
@@ -110,22 +119,21 @@ def gather(inventory: Inventory, question: EvidenceQuestion, *, stages: int | No
         raise UsageError("there is no training log beside the checkpoints: give --log")
     logged, _ = detector_events(logs)
     log = None if log is None else without_detectors(log, {event.source for event in logged})
-    line = _timeline(log, logged, question, [one for one in lines.values() if one is not None])
+    timelines = _Timelines(log, logged, question, [one for one in lines.values() if one is not None])
     report = None
     judged = inventory
     if question.threshold is not None:
         report = judge(inventory, log, question.threshold, stages)
         judged = with_judgements(inventory, report.judgements, threshold=question.threshold, ignore=ignore)
-    saves = saves_of(inventory, () if log is None else log.metrics)
-    strikes_only = judged if ignore else _against(judged, line, saves, strikes=True)
-    both = judged if ignore else _against(strikes_only, line, saves, strikes=False)
+    strikes_only = judged if ignore else _against(judged, timelines, inventory, strikes=True)
+    both = judged if ignore else _against(strikes_only, timelines, inventory, strikes=False)
     told = bool(logged) or len(logs) < len(lines)
     return Evidence(
         question=question,
         inventory=both,
         strikes_only=strikes_only,
         log=log,
-        line=line,
+        line=timelines.line,
         report=report,
         unheard=_unheard(question, log, told=told),
     )
@@ -148,10 +156,9 @@ def _unheard(question: EvidenceQuestion, log: TrainingLog | None, *, told: bool)
 
 def judge(inventory: Inventory, log: TrainingLog | None, threshold: float | None, stages: int | None) -> HealthReport:
     """Judge every checkpoint of a tree by the log and by what is recorded."""
-    metrics = {row.step: row for row in log.metrics} if log is not None else {}
-    saves = [saved(one) for one in inventory.checkpoints]
+    saves = [saved(one, inventory.layout) for one in inventory.checkpoints]
     known = stages if stages is not None else _stages(inventory)
-    return judge_health(saves, metrics, NO_LOG, threshold=threshold, pipeline_stages=known)
+    return judge_health(saves, () if log is None else log.attempts, NO_LOG, threshold=threshold, pipeline_stages=known)
 
 
 def _stages(inventory: Inventory) -> int | None:
@@ -160,47 +167,78 @@ def _stages(inventory: Inventory) -> int | None:
     return 1 if sizes == {1} else None
 
 
-def _timeline(
-    log: TrainingLog | None,
-    logged: tuple[AsdEvent, ...],
-    question: EvidenceQuestion,
-    known: list[HealthTimeline],
-) -> HealthTimeline:
-    intervals = [interval for line in known for interval in line.intervals]
-    if log is not None and (question.timeline or question.spike is not None):
-        # A step that the trainer skipped changed no weight.
-        applied = [row for row in log.metrics if not row.skipped]
-        limit = question.spike_threshold
-        if limit is None:
-            events = large_spikes(applied)
-        else:
-            events = SkipPolicy(threshold=limit, count_threshold=sys.maxsize).judge(applied)
-        intervals += timeline(events, [row.step for row in log.metrics]).intervals
-    if logged:
-        noticed = FeaturePolicy(config=AsdConfig(enable=True)).judge_events(logged)
-        intervals += timeline(noticed, margin_minutes=question.margin_minutes).intervals
-    return HealthTimeline(intervals=tuple(intervals))
+class _Timelines:
+    """What is suspect by the logs: in all, and on the course of each start of the training that they show."""
+
+    def __init__(
+        self,
+        log: TrainingLog | None,
+        logged: tuple[AsdEvent, ...],
+        question: EvidenceQuestion,
+        known: list[HealthTimeline],
+    ) -> None:
+        self.log = log
+        self._limit = question.spike_threshold
+        self._known = tuple(interval for line in known for interval in line.intervals)
+        self._strikes: tuple[SuspectInterval, ...] = ()
+        if logged:
+            noticed = FeaturePolicy(config=AsdConfig(enable=True)).judge_events(logged)
+            self._strikes = timeline(noticed, margin_minutes=question.margin_minutes).intervals
+        self._wanted = bool(question.timeline) or question.spike is not None
+        self.line = self._with(() if log is None else log.metrics)
+        self._courses: dict[int, HealthTimeline] = {}
+
+    def of(self, attempt: int | None) -> HealthTimeline:
+        """Return what is suspect on the course of an attempt; of None what the logs do not tell by steps."""
+        if attempt is None or self.log is None or self.log.attempts is None:
+            return self._with(())
+        if attempt not in self._courses:
+            whole = len(self.log.attempts) == 1
+            self._courses[attempt] = self.line if whole else self._with(course(self.log.attempts, attempt))
+        return self._courses[attempt]
+
+    def _with(self, rows: Sequence[StepMetrics]) -> HealthTimeline:
+        spikes: tuple[SuspectInterval, ...] = ()
+        if rows and self._wanted:
+            # A step that the trainer skipped changed no weight.
+            applied = (row for row in rows if not row.skipped)
+            if self._limit is None:
+                events = large_spikes(applied)
+            else:
+                events = SkipPolicy(threshold=self._limit, count_threshold=sys.maxsize).judge(applied)
+            spikes = timeline(events, [row.step for row in rows]).intervals
+        return HealthTimeline(intervals=(*self._known, *spikes, *self._strikes))
 
 
-def _against(inventory: Inventory, line: HealthTimeline, saves: list[SavedCheckpoint], *, strikes: bool) -> Inventory:
-    kept = tuple(one for one in line.intervals if (one.kind is not SuspectKind.SPIKE) is strikes)
-    marks = mark_checkpoints(HealthTimeline(intervals=kept), saves)
-    return with_marks(inventory, marks, Code.SAVED_AFTER_STRIKE if strikes else Code.SAVED_IN_SPIKE)
+def _against(judged: Inventory, timelines: _Timelines, tree: Inventory, *, strikes: bool) -> Inventory:
+    def kept(line: HealthTimeline) -> HealthTimeline:
+        some = tuple(one for one in line.intervals if (one.kind is not SuspectKind.SPIKE) is strikes)
+        return HealthTimeline(intervals=some)
+
+    log = timelines.log
+    saves, found = saves_of(tree, None if log is None else log.attempts)
+    marks = mark_by_start(kept(timelines.line), saves, found, lambda place: kept(timelines.of(place)))
+    return with_marks(judged, marks, Code.SAVED_AFTER_STRIKE if strikes else Code.SAVED_IN_SPIKE)
 
 
-def saves_of(inventory: Inventory, metrics: Iterable[StepMetrics]) -> list[SavedCheckpoint]:
-    """Return the checkpoints with the time of their save: the log's own at that step, else the files'.
+def saves_of(
+    inventory: Inventory, attempts: Sequence[LogAttempt] | None
+) -> tuple[list[SavedCheckpoint], tuple[Home, ...]]:
+    """Return the checkpoints with the time of their save: the log's own at that step, else the files'; and their homes.
 
     A copy may have given the files a later time. That errs on the safe side: what was saved before a strike may then
     look as if it was saved after it, never the other way round.
     """
-    wanted = {one.step for one in inventory.checkpoints}
-    times = {row.step: row.time for row in metrics if row.time is not None and row.step in wanted}
-    return [saved(one, time=_time(one, times)) for one in inventory.checkpoints]
+    saves = [saved(one, inventory.layout) for one in inventory.checkpoints]
+    found = homes(saves, attempts)
+    timed = []
+    for one, save, home in zip(inventory.checkpoints, saves, found, strict=True):
+        row = None if home.known is None else shown(save, home, attempts).row
+        timed.append(replace(save, time=_time(one, None if row is None else row.time)))
+    return timed, found
 
 
-def _time(checkpoint: Checkpoint, times: Mapping[Step, str]) -> LocalTime | None:
-    told = None if checkpoint.step is None else times.get(checkpoint.step)
+def _time(checkpoint: Checkpoint, told: str | None) -> LocalTime | None:
     if told is not None:
         try:
             return parse_local_time(told)

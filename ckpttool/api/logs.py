@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.log_answer import LogReading
 from ckpttool.domain.log_question import STDIN, LogQuestion
-from ckpttool.domain.metrics import LogItem, LogNote, LogProblem, StepMetrics, TrainingLog
+from ckpttool.domain.metrics import LogAttempt, LogItem, LogNote, LogProblem, StepMetrics, TrainingLog
 from ckpttool.errors import UsageError
 from ckpttool.read.logs import NO_FORMAT, expand_globs, open_log, read_log
 from ckpttool.read.logs.asd_events import read_asd_events, without_relayed
 from ckpttool.read.logs.base import LogSource
 from ckpttool.read.logs.fields import parse_columns
 from ckpttool.read.logs.find import RankLogs, find_logs, logs_in
-from ckpttool.read.logs.together import put_together
+from ckpttool.read.logs.together import Together, put_together
 
 if TYPE_CHECKING:
     from ckpttool.domain.asd import AsdEvent
@@ -114,8 +114,12 @@ def reading_of(log: TrainingLog) -> LogReading:
 class LogPass:
     """One pass over logs in bounded memory: yields the steps, and keeps what else they tell."""
 
-    def __init__(self, question: LogQuestion) -> None:
+    def __init__(self, question: LogQuestion, *, keep: bool = False) -> None:
         """Find the logs.
+
+        Args:
+            question: Which ones.
+            keep: Whether each start of the training that they show will be asked for: some bytes a step.
 
         Raises:
             UsageError: There is no such log.
@@ -127,6 +131,7 @@ class LogPass:
         self._problems: list[LogProblem] = []
         self._count = 0
         self._unreadable = 0
+        self._together = Together() if keep else None
 
     def steps(self) -> Iterator[StepMetrics]:
         """Yield the steps as the logs have them, so that a policy sees each restart.
@@ -152,9 +157,17 @@ class LogPass:
         items = read_log(name, columns=self._columns)
         return next((item.step for item in items if isinstance(item, StepMetrics)), None)
 
+    def attempts(self) -> tuple[LogAttempt, ...] | None:
+        """Return each start of the training that was seen; none where nobody said that they would be asked for."""
+        return () if self._together is None else self._together.log().attempts
+
     def _kept(self, name: str) -> Iterator[LogItem]:
         """Yield what a log shows; keep what is no step."""
+        if self._together is not None:
+            self._together.begin(name)
         for item in read_log(name, columns=self._columns):
+            if self._together is not None:
+                self._together.add(item)
             match item:
                 case StepMetrics():
                     self._steps += 1

@@ -12,16 +12,24 @@ from ckpttool.api.evidence import no_spike, saves_of
 from ckpttool.api.logs import LogPass, detector_events, reading_of, together
 from ckpttool.api.policies import policy_of, settings_of
 from ckpttool.decide.calibrate import calibrate as recommend
+from ckpttool.decide.log_runs import course
 from ckpttool.decide.policies.features import FeaturePolicy
 from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.decide.replay import replay as run
 from ckpttool.decide.rewind import advise_after_stop, advise_spike, find_spike, sample_clock
-from ckpttool.decide.timeline import mark_checkpoints, timeline
+from ckpttool.decide.timeline import mark_by_start, mark_checkpoints, timeline
 from ckpttool.domain.advice import SampleClock, SpikeAdvice, StopAdvice
-from ckpttool.domain.health_events import HealthEvent, HealthTimeline, MarkState, ReplayResult, SavedCheckpoint
+from ckpttool.domain.health_events import (
+    CheckpointMark,
+    HealthEvent,
+    HealthTimeline,
+    MarkState,
+    ReplayResult,
+    SavedCheckpoint,
+)
 from ckpttool.domain.log_answer import CalibrationAnswer, LogReading, ReplayAnswer
 from ckpttool.domain.log_question import STDIN, LogQuestion, ReplayQuestion, SpikeQuestion
-from ckpttool.domain.metrics import NoteKind, StepMetrics
+from ckpttool.domain.metrics import LogAttempt, NoteKind, StepMetrics
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
 
@@ -29,6 +37,7 @@ if TYPE_CHECKING:
     from ckpttool.api.trees import Tree
     from ckpttool.decide.policies.base import HealthPolicy
     from ckpttool.domain.asd import AsdEvent
+    from ckpttool.domain.checkpoint import Inventory
 
 _STAND_IN = (
     "the logs hold no line of a detector, so the square of the global norm is judged: a stand-in for the largest "
@@ -48,13 +57,15 @@ def replay(question: ReplayQuestion, tree: Tree | None = None) -> ReplayAnswer:
         IncompleteError: Whether there is one cannot be known: a log could not be read to its end, or shows no step.
     """
     policy = policy_of(question)
-    logs = LogPass(question.logs)
-    trace = _Trace(frozenset() if tree is None else {one.step for one in tree.inventory.checkpoints})
+    logs = LogPass(question.logs, keep=tree is not None)
+    shown = logs
+    trace = _Trace()
     events = _events(policy, logs)
     if events:
         result = run(_Logged(policy, events), ())
         if tree is not None and STDIN not in logs.names:
-            deque(trace.watch(LogPass(question.logs).steps()), maxlen=0)  # for the times of the saves
+            shown = LogPass(question.logs, keep=True)
+            deque(trace.watch(shown.steps()), maxlen=0)  # for the times of the saves
     else:
         result = run(policy, trace.watch(logs.steps()))
         if isinstance(policy, FeaturePolicy):
@@ -63,15 +74,19 @@ def replay(question: ReplayQuestion, tree: Tree | None = None) -> ReplayAnswer:
     harmful = [event for event in result.events if event.step is None or event.step not in trace.skipped]
     line = timeline(harmful, trace.ascending(), margin_minutes=question.margin_minutes)
     reading = logs.reading()
-    saves = None if tree is None else saves_of(tree.inventory, trace.saved)
+    marks = (
+        None
+        if tree is None
+        else _Marks(tree.inventory, shown.attempts(), line, None if events else policy, question.margin_minutes)
+    )
     way = None if question.spike is None else _Way(question.spike, policy, trace, line)
     return ReplayAnswer(
         settings=settings_of(policy),
         result=result,
         reading=reading,
         timeline=line,
-        marks=None if saves is None else mark_checkpoints(line, saves),
-        advice=None if way is None else way.advice(result, reading, saves),
+        marks=None if marks is None else marks.all(),
+        advice=None if way is None else way.advice(result, reading, marks),
     )
 
 
@@ -106,14 +121,12 @@ class _Logged:
 
 
 class _Trace:
-    """What is needed of the steps that pass by: their numbers, the samples they count, and those of the saves."""
+    """What is needed of the steps that pass by: their numbers, and the samples they count."""
 
-    def __init__(self, wanted: frozenset[Step | None] | set[Step | None]) -> None:
+    def __init__(self) -> None:
         self.steps = array("q")
-        self.saved: list[StepMetrics] = []
         self.skipped: set[Step] = set()
         self.clock: SampleClock | None = None
-        self._wanted = wanted
         self._before: StepMetrics | None = None
 
     def watch(self, metrics: Iterable[StepMetrics]) -> Iterator[StepMetrics]:
@@ -121,8 +134,6 @@ class _Trace:
             self.steps.append(row.step)
             if row.skipped:
                 self.skipped.add(row.step)
-            if row.step in self._wanted:
-                self.saved.append(row)
             if self.clock is None and row.consumed_samples is not None:
                 self.clock = sample_clock([row] if self._before is None else [self._before, row])
                 self._before = row
@@ -134,6 +145,40 @@ class _Trace:
         return cast("Sequence[Step]", self.steps if ordered else array("q", sorted(self.steps)))
 
 
+class _Marks:
+    """Sets the checkpoints of a tree against what a policy makes of the start of the training that saved them."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        attempts: tuple[LogAttempt, ...] | None,
+        line: HealthTimeline,
+        policy: HealthPolicy | None,
+        margin_minutes: float,
+    ) -> None:
+        self._saves, self._homes = saves_of(inventory, attempts)
+        self._attempts = attempts or ()
+        self._line = line
+        self._policy = policy  # None: what is suspect is told by times, whichever start it was
+        self._margin_minutes = margin_minutes
+        self._courses: dict[int, HealthTimeline] = {}
+
+    def all(self) -> tuple[CheckpointMark, ...]:
+        return mark_by_start(self._line, self._saves, self._homes, self._line_of)
+
+    def _line_of(self, attempt: int | None) -> HealthTimeline:
+        if self._policy is None or (attempt is not None and len(self._attempts) == 1):
+            return self._line
+        if attempt is None:
+            return HealthTimeline(intervals=())
+        if attempt not in self._courses:
+            rows = course(self._attempts, attempt)
+            skipped = {row.step for row in rows if row.skipped}
+            harmful = [event for event in self._policy.judge(rows) if event.step is None or event.step not in skipped]
+            self._courses[attempt] = timeline(harmful, [row.step for row in rows], margin_minutes=self._margin_minutes)
+        return self._courses[attempt]
+
+
 class _Way:
     """Finds the way around a spike, or on after a stop."""
 
@@ -143,29 +188,27 @@ class _Way:
         self._trace = trace
         self._line = line
 
-    def advice(
-        self, result: ReplayResult, reading: LogReading, saves: list[SavedCheckpoint] | None
-    ) -> SpikeAdvice | StopAdvice:
-        known = self._saves(saves)
+    def advice(self, result: ReplayResult, reading: LogReading, tree: _Marks | None) -> SpikeAdvice | StopAdvice:
+        known = self._known(tree)
         stop = self._stop(result, reading)
         if stop is not None:
-            good = [save.step for save in known if save.step is not None]
+            good = [mark.step for mark in known if mark.step is not None]
             return advise_after_stop(stop[0], good, count=stop[1], clock=self._trace.clock)
         spike = find_spike(self._line, self._wish.around)
         if spike is None:
             raise no_spike(reading, _threshold(self._policy))
-        marks = mark_checkpoints(self._line, known)
-        good = [mark.step for mark in marks if mark.state is not MarkState.SUSPECT and mark.step is not None]
+        good = [mark.step for mark in known if mark.state is not MarkState.SUSPECT and mark.step is not None]
         return advise_spike(spike, good, newest=Step(max(self._trace.steps)), clock=self._trace.clock)
 
-    def _saves(self, saves: list[SavedCheckpoint] | None) -> list[SavedCheckpoint]:
+    def _known(self, tree: _Marks | None) -> tuple[CheckpointMark, ...]:
         every = self._wish.every
         if every is not None:
             last = max(self._trace.steps, default=0)
-            return [SavedCheckpoint(name=str(step), step=Step(step)) for step in range(every, last + 1, every)]
-        if saves is None:
+            saves = (SavedCheckpoint(name=str(step), step=Step(step)) for step in range(every, last + 1, every))
+            return mark_checkpoints(self._line, saves)
+        if tree is None:
             raise UsageError("--around-spike needs checkpoints: give --every STEPS, or --health-timeline DIR")
-        return saves
+        return tree.all()
 
     def _stop(self, result: ReplayResult, reading: LogReading) -> tuple[Step, int] | None:
         """Return where the policy would have ended the training, or where the log says that it ended."""

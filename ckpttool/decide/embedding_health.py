@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
+from ckpttool.decide.log_runs import Shown, homes, shown
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.health import Health, HealthBook
 from ckpttool.domain.health_events import HealthJudgement, HealthReport, SavedCheckpoint
-from ckpttool.domain.metrics import StepMetrics
-from ckpttool.domain.units import Step
+from ckpttool.domain.metrics import LogAttempt
 
 
 def judge_health(
-    saves: Iterable[SavedCheckpoint],
-    metrics: Mapping[Step, StepMetrics],
+    saves: Sequence[SavedCheckpoint],
+    attempts: Sequence[LogAttempt] | None,
     book: HealthBook,
     *,
     threshold: float | None,
@@ -24,7 +24,7 @@ def judge_health(
 
     Args:
         saves: The checkpoints, in the order in which they are to be shown.
-        metrics: What the logs show, by step; empty where there is no log.
+        attempts: What the logs show, each start of the training by itself; empty where there is no log.
         book: What the health file says.
         threshold: Sum of squares at or above which a checkpoint is unhealthy; None to go by the record alone.
         pipeline_stages: Of the run, where it is known. With one stage nothing was ever measured, whatever is recorded.
@@ -36,9 +36,9 @@ def judge_health(
     recorded = {record.name: record.health for record in book.records}
     judgements = []
     findings: list[Finding] = []
-    for save in saves:
+    for save, home in zip(saves, homes(saves, attempts), strict=True):
         own = _recorded(save, recorded)
-        judgement = _judge(save, own, _norm(save, metrics), threshold, pipeline_stages, logged=bool(metrics))
+        judgement = _judge(save, own, shown(save, home, attempts), threshold, pipeline_stages, logged=attempts != ())
         judgements.append(judgement)
         findings += _disagreement(save, judgement, threshold)
     healthy = [judgement for judgement in judgements if judgement.health is Health.HEALTHY]
@@ -62,21 +62,17 @@ def _recorded(save: SavedCheckpoint, recorded: Mapping[str, Health]) -> Health:
     return Health.UNKNOWN
 
 
-def _norm(save: SavedCheckpoint, metrics: Mapping[Step, StepMetrics]) -> float | None:
-    row = None if save.step is None else metrics.get(save.step)
-    return None if row is None else row.embedding_local_norm
-
-
 def _judge(  # noqa: PLR0913 (the facts that a judgement rests on)
     save: SavedCheckpoint,
     recorded: Health,
-    norm: float | None,
+    seen: Shown,
     threshold: float | None,
     pipeline_stages: int | None,
     *,
     logged: bool,
 ) -> HealthJudgement:
     health, source, note = _by_record(recorded, pipeline_stages)
+    norm = None if seen.row is None else seen.row.embedding_local_norm
     if norm == 0:
         note = "the log shows norm 0: no tensor matched the embedding, so nothing was measured"
         health = Health.UNKNOWN if health is Health.HEALTHY else health
@@ -86,6 +82,8 @@ def _judge(  # noqa: PLR0913 (the facts that a judgement rests on)
         health, note = (Health.HEALTHY if healthy else Health.UNHEALTHY), None
     elif threshold is not None:
         what = "does not show the norm at its step" if logged else "is not there"
+        if seen.doubt:
+            what = "shows its step, but perhaps of another start of the training that did it too"
         note = f"the log {what}, so the threshold could not be applied{f'; {note}' if note else ''}"
     return HealthJudgement(
         name=save.name,

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ckpttool.decide.policies.robust_z import RobustZPolicy
-from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.health import Health
 from ckpttool.domain.health_events import CheckpointMark, HealthEvent, HealthJudgement, MarkState, SavedCheckpoint
-from ckpttool.domain.metrics import LocalTime, StepMetrics
+from ckpttool.domain.metrics import StepMetrics
 from ckpttool.domain.units import Step
 
 LARGE_SPIKE = 2.0
@@ -21,9 +21,15 @@ weights by less than two usual steps; and a new batch size or learning rate may 
 _IGNORE = "--ignore-health takes it all the same"
 
 
-def saved(checkpoint: Checkpoint, *, time: LocalTime | None = None) -> SavedCheckpoint:
+def saved(checkpoint: Checkpoint, layout: LayoutName) -> SavedCheckpoint:
     """Return what policies need to know of a checkpoint; its recorded health is attached to it already."""
-    return SavedCheckpoint(name=checkpoint.name, step=checkpoint.step, time=time, recorded=checkpoint.health)
+    return SavedCheckpoint(
+        name=checkpoint.name,
+        step=checkpoint.step,
+        recorded=checkpoint.health,
+        prefix=checkpoint.prefix,
+        run=checkpoint.run if layout is LayoutName.MINDFORMERS_RANK else None,
+    )
 
 
 def large_spikes(metrics: Iterable[StepMetrics]) -> Iterator[HealthEvent]:

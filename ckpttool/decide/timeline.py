@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from ckpttool.decide.log_runs import Home
 from ckpttool.domain.health_events import (
     MARKS_SPIKE,
     CheckpointMark,
@@ -46,6 +47,41 @@ def timeline(events: Iterable[HealthEvent], shown: Sequence[Step] = (), *, margi
 def mark_checkpoints(line: HealthTimeline, saves: Iterable[SavedCheckpoint]) -> tuple[CheckpointMark, ...]:
     """Return each checkpoint with where it stands on the timeline."""
     return tuple(_mark(line, save) for save in saves)
+
+
+def mark_by_start(
+    line: HealthTimeline,
+    saves: Sequence[SavedCheckpoint],
+    homes: Sequence[Home],
+    line_of: Callable[[int | None], HealthTimeline],
+) -> tuple[CheckpointMark, ...]:
+    """Return each checkpoint with where it stands, by the course of the start of the training that saved it.
+
+    Args:
+        line: By all logs, the last attempt at each step: for checkpoints that no start did again.
+        saves: The checkpoints.
+        homes: Which attempts in the logs may have saved each of them.
+        line_of: The timeline of an attempt's own course; of None what holds whichever start saved a checkpoint.
+    """
+    return tuple(_mark_by_start(line, *pair, line_of) for pair in zip(saves, homes, strict=True))
+
+
+def _mark_by_start(
+    line: HealthTimeline, save: SavedCheckpoint, home: Home, line_of: Callable[[int | None], HealthTimeline]
+) -> CheckpointMark:
+    if not home.sure:
+        common = line_of(None)
+        mark = _mark(common, save)
+        if mark.state is MarkState.SUSPECT or common == line:
+            return mark
+    elif not home.attempts:
+        return _mark(line, save)
+    else:
+        marks = [_mark(line_of(place), save) for place in home.attempts]
+        if len({mark.state for mark in marks}) == 1:
+            return marks[0]
+    reason = "the logs do not tell which start of the training saved it, and another one did its step too"
+    return CheckpointMark(name=save.name, step=save.step, state=MarkState.UNKNOWN, reason=reason)
 
 
 _STRIKES = {

@@ -154,6 +154,10 @@ class SavedCheckpoint:
     """Names of its files, without folders: a health file names one of them."""
     recorded: Health | None = None
     """What its own record says (`ckpt_status` of the newer layout); None where only the health file can tell."""
+    prefix: str = ""
+    """Of its file names: trainings that share a folder are told apart by it."""
+    run: int | None = None
+    """Which start of the training saved it, counted by those that saved; None where its layout does not tell."""
 
 
 class MarkState(str, Enum):

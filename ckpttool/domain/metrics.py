@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from enum import Enum
 from typing import NewType
@@ -106,12 +107,36 @@ LogItem = StepMetrics | LogProblem | LogNote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogAttempt:
+    """A stretch of logs that never goes back: one start of the training, or several that each went on at the end."""
+
+    rows: Sequence[StepMetrics]
+    """Ascending, at least one."""
+    begun: bool
+    """Whether the log shows that a start begins here. Else the log may be missing what came before."""
+    ended: bool
+    """Whether the log shows that the training stopped here. Else it may have gone on."""
+
+    @property
+    def first(self) -> Step:
+        """The first step that it shows."""
+        return self.rows[0].step
+
+    @property
+    def last(self) -> Step:
+        """The last step that it shows."""
+        return self.rows[-1].step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingLog:
     """One or more logs of one training, put together."""
 
     sources: tuple[str, ...]
-    metrics: tuple[StepMetrics, ...]
+    metrics: Sequence[StepMetrics]
     """One for each step, ascending: the last attempt where a step was done again."""
+    attempts: tuple[LogAttempt, ...] | None
+    """In the order of time; None where a log goes back more often than any training."""
     notes: tuple[LogNote, ...]
     problems: tuple[LogProblem, ...]
     """The first ones; `problem_count` says how many there were."""

@@ -167,9 +167,77 @@ def test_newest_means_what_resolve_means_by_it(here: Path) -> None:
     """A training that was rewound left its highest steps."""
     builder = tree(here)
     builder.save(epoch=12, step=2, run=1)
-    log(here, dict.fromkeys((10, 20, 24, 30), 1.0))
+    path = log(here, dict.fromkeys((10, 20, 30), 1.0))
+    again = write_log(here / "again.log", range(21, 27), norms=dict.fromkeys(range(21, 27), 0.5), embeddings={24: 1.0})
+    path.write_text(path.read_text() + again.read_text())
     said = ask("health", "--threshold", "270", "--format", "json")
     assert said.json["newest_healthy"] == "_1-12_2"
+
+
+BAD_FROM_25 = {step: 1.0 if step < 25 else 500.0 for step in range(1, 46)}
+GOOD = dict.fromkeys(range(21, 61), 1.0)
+OTHER_NORMS = dict.fromkeys(range(21, 61), 0.7)
+
+
+def went_back(here: Path, *, later: bool = True) -> tuple[Path, Path]:
+    """A training whose first run was bad from step 25 on, and whose second one went on from step 20 and is well."""
+    builder = TreeBuilder(here).legacy(ranks=2)
+    for epoch in (5, 10, 15, 20):
+        builder.save(epoch=epoch, step=2)
+    for epoch in (15, 20, 25, 30) if later else ():
+        builder.save(epoch=epoch, step=2, run=1)
+    first = write_log(here / "first.log", range(1, 46), embeddings=BAD_FROM_25)
+    second = write_log(here / "second.log", range(21, 61), embeddings=GOOD, norms=OTHER_NORMS)
+    return first, second
+
+
+RUN_0 = {"5_2": "healthy", "10_2": "healthy", "15_2": "unhealthy", "20_2": "unhealthy"}
+RUN_1 = dict.fromkeys(("_1-15_2", "_1-20_2", "_1-25_2", "_1-30_2"), "healthy")
+
+
+@pytest.mark.parametrize("files", [1, 2])
+def test_each_run_is_judged_by_its_own_norms_though_both_did_the_same_steps(files: int, here: Path) -> None:
+    first, second = went_back(here)
+    logs = ["--log", "first.log", "--log", "second.log"]
+    if files == 1:
+        (here / "all.log").write_text(first.read_text() + second.read_text())
+        logs = ["--log", "all.log"]
+    said = ask("health", "--threshold", "270", *logs, "--format", "json")
+    assert said.code == 0
+    assert judged(said) == {name: (health, "log") for name, health in {**RUN_0, **RUN_1}.items()}
+    assert said.json["newest_healthy"] == "_1-30_2"
+
+
+def test_with_the_later_run_s_files_lost_the_ones_it_was_to_replace_are_not_taken(here: Path) -> None:
+    first, second = went_back(here, later=False)
+    (here / "all.log").write_text(first.read_text() + second.read_text())
+    said = ask("health", "--threshold", "270", "--log", "all.log", "--format", "json")
+    assert {name: health for name, (health, _) in judged(said).items()} == RUN_0
+    resolved = ask("resolve", "--health-threshold", "270", "--log", "all.log", "--format", "json")
+    assert resolved.json["resume"]["name"] == "10_2"  # type: ignore[index]  # a document
+
+
+def test_the_log_of_the_last_run_alone_says_nothing_of_the_first(here: Path) -> None:
+    went_back(here)
+    said = ask("health", "--threshold", "270", "--log", "second.log", "--format", "json")
+    found = judged(said)
+    assert {name: found[name][0] for name in RUN_1} == RUN_1
+    assert [found[name] for name in ("15_2", "20_2")] == [("unknown", "none")] * 2
+    assert "perhaps of another start of the training that did it too" in said.stdout
+    for path in (here / "output/checkpoint").glob("rank_*/*_rank_?_1-*"):
+        path.unlink()
+    resolved = ask("resolve", "--health-threshold", "270", "--require-health", "--log", "second.log")
+    assert resolved.code == 11
+
+
+def test_a_log_that_never_goes_back_is_of_all_runs(here: Path) -> None:
+    builder = tree(here)
+    builder.save(epoch=20, step=2, run=1)
+    log(here, {10: 1.0, 20: 1.0, 30: 500.0, 40: 1.0})
+    found = judged(ask("health", "--threshold", "270", "--format", "json"))
+    assert [found[name][0] for name in ("5_2", "10_2", "15_2", "_1-20_2")] == [
+        "healthy", "healthy", "unhealthy", "healthy",
+    ]  # fmt: skip
 
 
 def test_writing_marks_what_the_log_shows_and_a_second_time_changes_nothing(here: Path) -> None:

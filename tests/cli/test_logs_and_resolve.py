@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.running import MODULE, Said, ask
 from tests.conftest import FIXTURES, TESTS
-from tests.training_logs import spike, write_log
+from tests.training_logs import calm, spike, write_log
 from tests.trees import TreeBuilder
 
 LOG = "output/log/rank_0/info.log"
@@ -139,6 +139,31 @@ def test_checkpoints_saved_in_a_spike_are_passed_over_until_it_recovered(here: P
     write_log(here / LOG, range(1, 301), norms=spike(215, 260))
     assert chosen(resolved("--health-timeline", LOG, "--spike-threshold", "60"))[0] == "125_2"
     assert chosen(resolved("--health-timeline", LOG, "--ignore-health"))[0] == "125_2"
+
+
+def test_a_spike_of_one_run_is_held_against_its_own_checkpoints_alone(here: Path) -> None:
+    """The first run had a spike from step 215 on that never ended; the second one went on from 200 without one."""
+    builder = tree(here, (150, 200, 220, 250))
+    for step in (220, 250, 280):
+        builder.save(epoch=step // 2, step=2, run=1)
+    first = write_log(here / "first.log", range(1, 261), norms=spike(215, 260))
+    second = write_log(here / "second.log", range(201, 301), norms={step: calm(step + 1) for step in range(201, 301)})
+    (here / LOG).parent.mkdir(parents=True)
+    (here / LOG).write_text(first.read_text() + second.read_text())
+    marks = {
+        "75_2": "clear", "100_2": "clear", "110_2": "suspect", "125_2": "suspect",
+        "_1-110_2": "clear", "_1-125_2": "clear", "_1-140_2": "clear",
+    }  # fmt: skip
+    policy = ["--policy", "zscore", "--format", "json"]
+    for logs in ([LOG], ["first.log", "second.log"]):
+        said = ask("replay", *logs, *policy, "--health-timeline", "output")
+        assert {one["name"]: one["state"] for one in said.json["checkpoints"]} == marks  # type: ignore[attr-defined]  # a document
+    assert chosen(resolved("--health-timeline", LOG))[0] == "_1-140_2"
+    for path in (here / "output/checkpoint").glob("rank_*/*_rank_?_1-*"):
+        path.unlink()
+    said = resolved("--health-timeline", LOG)
+    assert chosen(said)[0] == "100_2"
+    assert codes(said, "125_2") == codes(said, "110_2") == {"saved-in-spike"}
 
 
 def test_a_level_that_rises_a_little_for_good_is_no_spike(here: Path) -> None:

@@ -8,7 +8,7 @@ from ckpttool.decide.embedding_health import judge_health
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import Health, HealthBook, HealthRecord
 from ckpttool.domain.health_events import HealthReport, SavedCheckpoint
-from ckpttool.domain.metrics import StepMetrics
+from ckpttool.domain.metrics import LogAttempt, StepMetrics
 from ckpttool.domain.units import Step
 from tests.decide.rows import INF, NAN
 
@@ -28,10 +28,11 @@ def judged(
     stages: int | None = None,
     logged: bool = True,
 ) -> HealthReport:
-    metrics = {Step(10): StepMetrics(step=Step(10), embedding_local_norm=norm)} if logged else {}
+    row = StepMetrics(step=Step(10), embedding_local_norm=norm)
+    attempts = [LogAttempt(rows=[row], begun=False, ended=False)] if logged else ()
     records = () if recorded is None else (HealthRecord(name="m_rank_0-10.ckpt", health=recorded, entries=1),)
     book = HealthBook(path="health_ckpts.json", records=records)
-    return judge_health([save(10)], metrics, book, threshold=threshold, pipeline_stages=stages)
+    return judge_health([save(10)], attempts, book, threshold=threshold, pipeline_stages=stages)
 
 
 @pytest.mark.parametrize(
@@ -120,12 +121,21 @@ def test_a_norm_of_zero_means_that_no_embedding_was_found() -> None:
 )
 def test_of_several_records_the_worst_counts(own: Health, book: Health | None, worst: Health) -> None:
     records = () if book is None else (HealthRecord(name="m_rank_1-10.ckpt", health=book, entries=1),)
-    report = judge_health([save(10, recorded=own)], {}, HealthBook(path=None, records=records), threshold=None)
+    report = judge_health([save(10, recorded=own)], (), HealthBook(path=None, records=records), threshold=None)
     assert report.judgements[0].recorded is worst
 
 
 def test_the_newest_healthy_checkpoint_is_the_one_of_the_highest_step() -> None:
     saves = [save(None, recorded=HEALTHY), save(20, recorded=HEALTHY), save(10, recorded=HEALTHY), save(30)]
-    report = judge_health(saves, {}, HealthBook(path=None, records=()), threshold=None)
+    report = judge_health(saves, (), HealthBook(path=None, records=()), threshold=None)
     assert report.newest_healthy == "20"
     assert [judgement.name for judgement in report.judgements] == ["None", "20", "10", "30"]
+
+
+def test_a_step_that_two_starts_did_leaves_the_threshold_unapplied_and_the_record_standing() -> None:
+    rows = [StepMetrics(step=Step(10), embedding_local_norm=norm) for norm in (1.0, 500.0)]
+    attempts = [LogAttempt(rows=[one], begun=False, ended=False) for one in rows]
+    book = HealthBook(path=None, records=())
+    (judgement,) = judge_health([save(10, recorded=HEALTHY)], attempts, book, threshold=270.0).judgements
+    assert (judgement.health, judgement.source, judgement.embedding_local_norm) == (HEALTHY, "record", None)
+    assert "perhaps of another start" in (judgement.note or "")

@@ -16,7 +16,6 @@ from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import Health
 from ckpttool.domain.health_events import CheckpointMark, HealthJudgement, MarkState
-from ckpttool.domain.metrics import LocalTime
 from ckpttool.domain.units import Step
 from tests.decide.rows import INF, rows
 from tests.inventories import checkpoint
@@ -87,9 +86,11 @@ def test_what_lies_beyond_the_step_to_go_back_to_has_a_reason_against_it() -> No
     assert [codes(one) for one in found] == [[], [], [Code.REWOUND_PAST], []]
 
 
-def test_a_save_has_the_record_and_the_time_that_is_given() -> None:
-    found = saved(checkpoint(health=Health.HEALTHY), time=LocalTime(5.0))
-    assert (found.step, found.recorded, found.time) == (20, Health.HEALTHY, 5.0)
+def test_a_save_has_the_record_and_the_run_where_the_layout_tells_one() -> None:
+    one = checkpoint(health=Health.HEALTHY, run=2)
+    found = saved(one, LayoutName.MINDFORMERS_RANK)
+    assert (found.step, found.recorded, found.prefix, found.run) == (20, Health.HEALTHY, one.prefix, 2)
+    assert saved(one, LayoutName.MINDFORMERS_ITERATION).run is None
 
 
 CALM = [1.0 + 0.01 * math.sin(step) for step in range(100)]

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ckpttool.decide.log_runs import Home
 from ckpttool.decide.policies.features import FeaturePolicy
 from ckpttool.decide.policies.skip import SkipPolicy
-from ckpttool.decide.timeline import mark_checkpoints, timeline
+from ckpttool.decide.timeline import mark_by_start, mark_checkpoints, timeline
 from ckpttool.domain.asd import AsdConfig, AsdEvent, AsdKind
 from ckpttool.domain.health_events import (
     EventKind,
@@ -16,6 +17,7 @@ from ckpttool.domain.health_events import (
     HealthTimeline,
     MarkState,
     SavedCheckpoint,
+    SuspectInterval,
     SuspectKind,
 )
 from ckpttool.domain.metrics import LocalTime, parse_local_time, show_local_time
@@ -158,3 +160,39 @@ def test_the_step_of_a_group_s_first_event_counts_more_than_the_time_of_its_stri
     strike = HealthEvent(kind=EventKind.SDC_STRIKE, message="s", time=clock("12:00"), since_step=Step(100))
     saves = [SavedCheckpoint(name=str(step), step=Step(step), time=clock("08:00")) for step in (99, 100)]
     assert suspects(timeline([strike]), saves) == ["100"]
+
+
+class TestByTheStartThatSavedIt:
+    """A spike from step 20 on, by all logs; on the course of the first start alone there is none."""
+
+    SPIKE = HealthTimeline(intervals=(SuspectInterval(kind=SuspectKind.SPIKE, reason="a spike", first_step=Step(20)),))
+    CALM = HealthTimeline(intervals=())
+    SAVE = SavedCheckpoint(name="x", step=Step(30))
+
+    def state(self, home: Home, line: HealthTimeline | None = None) -> MarkState:
+        courses = {0: self.CALM, 1: self.SPIKE, 2: self.SPIKE, None: self.CALM}
+        (mark,) = mark_by_start(line or self.SPIKE, [self.SAVE], [home], courses.__getitem__)
+        return mark.state
+
+    def test_its_own_course_decides(self) -> None:
+        assert self.state(Home(attempts=(0,), sure=True)) is MarkState.CLEAR
+        assert self.state(Home(attempts=(1,), sure=True)) is MarkState.SUSPECT
+
+    def test_where_several_may_have_saved_it_they_must_agree(self) -> None:
+        assert self.state(Home(attempts=(1, 2), sure=True)) is MarkState.SUSPECT
+        assert self.state(Home(attempts=(0, 1), sure=True)) is MarkState.UNKNOWN
+
+    def test_where_no_log_shows_its_step_all_logs_together_tell(self) -> None:
+        assert self.state(Home(attempts=(), sure=True)) is MarkState.SUSPECT
+
+    def test_where_its_step_may_be_another_start_s_nobody_can_tell_of_spikes(self) -> None:
+        assert self.state(Home(attempts=(), sure=False)) is MarkState.UNKNOWN
+        assert self.state(Home(attempts=(), sure=False), self.CALM) is MarkState.CLEAR
+
+    def test_what_is_told_by_time_holds_whichever_start_it_was(self) -> None:
+        strike = SuspectInterval(kind=SuspectKind.SDC_STRIKE, reason="a strike", first_time=LocalTime(5.0))
+        both = HealthTimeline(intervals=(*self.SPIKE.intervals, strike))
+        save = SavedCheckpoint(name="x", step=Step(30), time=LocalTime(6.0))
+        common = HealthTimeline(intervals=(strike,))
+        (mark,) = mark_by_start(both, [save], [Home(attempts=(), sure=False)], lambda _: common)
+        assert mark.state is MarkState.SUSPECT

@@ -12,7 +12,8 @@ TRAINING = (
         severities=SUSPECT,
         meaning="The sum of squares of the embedding's gradient, which the log shows at the step of the save, is at or "
         "above the threshold that you gave, or is NaN: the training was about to diverge, or had begun to.",
-        evidence="The step inside the shards is looked up in the log. Of several ranks the worst one counts.",
+        evidence="The step inside the shards is looked up in the log, where the checkpoint's own run wrote it. "
+        "Of several ranks the worst one counts.",
         mindformers="Judges the same number at the save, by the threshold that was set then, and calls NaN healthy.",
         remedy=(
             "An older, healthy one is chosen. All norms against the threshold, and which threshold fits:",
