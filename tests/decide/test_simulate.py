@@ -93,6 +93,22 @@ def test_b5_versions_that_go_by_the_world_size_do_not_blame_a_stray(tree: TreeBu
     assert told.because == "it stops with an error: it looks for 8 ranks and finds no rank_4"
 
 
+@pytest.mark.parametrize("version", ALL)
+def test_the_weights_of_a_ckpt_beside_the_ranks_are_what_it_loads(tmp_path: Path, version: str) -> None:
+    tree = tree_at(tmp_path / "ckpt").file("checkpoint/best.ckpt").file("checkpoint/best.ckpt.bak")
+    told = simulated(tree, version)
+    assert told.would_resume == "10_2"
+    assert told.because.endswith("; its weights come from best.ckpt beside the rank folders, on all ranks")
+    assert "best" not in simulated(tree.remove("checkpoint/best.ckpt"), version).because
+    assert "weights" not in simulated(tree.file("checkpoint/best.ckpt").remove("checkpoint/rank_0"), version).because
+
+
+@pytest.mark.parametrize("version", FROM_1_6)
+def test_a_ckpt_beside_ranks_of_safetensors_is_not_loaded(tmp_path: Path, version: str) -> None:
+    tree = tree_at(tmp_path, fmt="safetensors").file("checkpoint/best.ckpt")
+    assert "best" not in simulated(tree, version, load_ckpt_format="safetensors").because
+
+
 @pytest.mark.parametrize("version", ["", "1.5", "2.2.0", "2", "2.1.0rc1", "latest", "2.1.0.1", "2.1\n"])
 def test_a_version_that_is_not_known_is_refused_with_those_that_are(tree: TreeBuilder, version: str) -> None:
     with pytest.raises(UsageError, match=r"1\.3\.2, 1\.6, 1\.7, 1\.8, 1\.9, 2\.0, 2\.1"):

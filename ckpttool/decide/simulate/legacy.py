@@ -7,7 +7,7 @@ each step's quirk are theirs. It reads names only, so the sentences here never s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ckpttool.decide.simulate.names import (
     Pick,
@@ -42,8 +42,18 @@ def select(view: MindFormersView, quirks: Quirks) -> Pick:
     Raises:
         StopsError: It would stop.
     """
-    settings = view.settings
     tree = LegacyTree.of(view, quirks)
+    pick = _selected(view, tree)
+    beside = min((name for name in tree.entries if name.endswith(".ckpt")), default=None)
+    if pick.name is None or beside is None or tree.fmt != "ckpt":
+        return pick
+    return replace(
+        pick, because=f"{pick.because}; its weights come from {beside} beside the rank folders, on all ranks"
+    )
+
+
+def _selected(view: MindFormersView, tree: LegacyTree) -> Pick:
+    settings, quirks = view.settings, tree.quirks
     if isinstance(settings.resume_training, str):
         return _named(tree, settings.resume_training)
     if not _is_shared(view, tree):
