@@ -29,6 +29,7 @@ def checkpoint(
     ranks: Iterable[int] = range(4),
     prefix: str = PREFIX,
     fmt: FormatName = FormatName.MINDSPORE_CKPT,
+    batch: int | None = 8,
     health: Health = Health.UNKNOWN,
     renames: Sequence[Rename] = (),
     findings: Sequence[Finding] = (),
@@ -43,7 +44,7 @@ def checkpoint(
         prefix=prefix,
         run=run,
         position=EpochStep(epoch=epoch, step=in_epoch),
-        scalars=Scalars(epoch_num=epoch, step_num=true, global_step=true, global_batch_size=8),
+        scalars=Scalars(epoch_num=epoch, step_num=true, global_step=true, global_batch_size=batch),
         step=None if true is None else Step(true),
         step_source="unknown" if true is None else "content",
         shards=tuple(

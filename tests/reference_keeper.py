@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tests.reference_picker import Save, left_behind
+from tests.reference_picker import Save, done_again, left_behind
 
 Looked = Literal["auto", "structure", "checksum"]
 
@@ -50,7 +50,8 @@ def proven(save: Kept, saves: Sequence[Kept], wish: Wish, *, world: int) -> bool
     read = wish.looked == "checksum" or (wish.looked == "auto" and save.sealed)
     if read and save.rotten:
         return False
-    return whole(save, world=world) and not save.unhealthy and not left_behind(save, saves)
+    on_course = not left_behind(save, saves) and not done_again(save, saves)
+    return whole(save, world=world) and not save.unhealthy and on_course
 
 
 def replaced(save: Kept, by: Sequence[Kept], times: int) -> bool:
@@ -65,7 +66,7 @@ def may_go(save: Kept, saves: Sequence[Kept], wish: Wish, *, world: int) -> bool
     good = [one for one in saves if proven(one, saves, wish, world=world)]
     if not replaced(save, [one for one in good if newer(one, save)], wish.last):
         return False
-    if left_behind(save, saves) or save.unhealthy:
+    if left_behind(save, saves) or done_again(save, saves) or save.unhealthy:
         return True
     if not save.unmeasured:
         well = [one for one in good if newer(one, save) and not one.unmeasured]
@@ -73,6 +74,6 @@ def may_go(save: Kept, saves: Sequence[Kept], wish: Wish, *, world: int) -> bool
             return False
     if wish.every is None or save.step < wish.every:
         return True
-    same = [one for one in good if one.step // wish.every == save.step // wish.every]
+    same = [one for one in good if (one.batch, one.step // wish.every) == (save.batch, save.step // wish.every)]
     ahead = [one for one in same if one.step < save.step or (one.step == save.step and one.run > save.run)]
     return replaced(save, ahead, 1)

@@ -11,7 +11,7 @@ from ckpttool.api.checks import chosen
 from ckpttool.api.evidence import judge
 from ckpttool.api.logs import reading_of, together
 from ckpttool.api.trees import HEALTH_FILE, Tree, health_file_beside
-from ckpttool.decide.lineage import abandoned, newest_first
+from ckpttool.decide.lineage import Course, newest_first
 from ckpttool.decide.log_evidence import log_findings
 from ckpttool.decide.recorded_health import recorded_names
 from ckpttool.decide.weight_trend import unread, weigh
@@ -115,8 +115,9 @@ def _weighed(one: HealthJudgement, numbers: WeightNumbers | None) -> HealthJudge
 def _pairs(report: HealthReport, inventory: Inventory) -> list[tuple[Checkpoint, HealthJudgement]]:
     """Return checkpoints of the training's last course with their judgements, newest first."""
     judgements = {id(one): judgement for one, judgement in zip(inventory.checkpoints, report.judgements, strict=True)}
-    course = (one for one in newest_first(inventory.checkpoints) if abandoned(one, inventory) is None)
-    return [(one, judgements[id(one)]) for one in course]
+    course = Course(inventory)
+    ours = (one for one in course.best_first(newest_first(inventory.checkpoints)) if not course.abandoned(one))
+    return [(one, judgements[id(one)]) for one in ours]
 
 
 def _with_newest(report: HealthReport, inventory: Inventory) -> HealthReport:

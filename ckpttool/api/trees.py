@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckpttool.decide.completeness import WorldEvidence, expect_ranks, mark_empty
-from ckpttool.decide.lineage import newest_first, rewinds
+from ckpttool.decide.lineage import Course, newest_first
 from ckpttool.decide.recorded_health import attach_health
 from ckpttool.domain.checkpoint import Inventory, LayoutName
 from ckpttool.domain.frozen import dataclass
@@ -79,7 +79,7 @@ def _scanned(located: Located, question: TreeQuestion) -> Tree:
     inventory = expect_ranks(inventory, evidence, weights_alone=config is not None and config.no_save_optim)
     book = _health_book(question, located)
     inventory = mark_empty(attach_health(inventory, book))
-    inventory = replace(inventory, findings=(*rewinds(inventory), *inventory.findings))
+    inventory = replace(inventory, findings=(*Course(inventory).rewinds(), *inventory.findings))
     return Tree(inventory=inventory, storage=located.storage, focus=located.focus, took=located.took, book=book)
 
 

@@ -1,12 +1,14 @@
-"""What 'newest' means: a later run outranks an earlier one, and inside a run the higher true step wins."""
+"""What 'newest' means: a later run outranks an earlier one, and inside a run the one that is further wins."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
+from ckpttool.decide.tracker import TrackedCourse
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, RunSummary
 from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.progress import Progress
 from ckpttool.domain.units import EpochStep, Step
 
 _NO_POSITION = EpochStep(epoch=0, step=0)
@@ -14,146 +16,139 @@ _BEFORE_ALL = Step(-1)
 
 
 def newest_first(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """Order by lineage: run, then true step; never by mtime.
+    """Order by lineage: run, then how far it came; never by mtime.
 
     A checkpoint without a known step (all of its shards empty, say, after a power cut) stands where its label puts it
-    among the others of its run: it cannot be chosen, but whoever reads the answer must learn that it is there.
+    among the others of its run: it cannot be chosen, but whoever reads the answer must learn that it is there. So must
+    he of one in the newer layout whose batch size nothing tells, where others differ: it stands first.
     """
     found = list(checkpoints)
+    progress = Progress(found)
     known: dict[tuple[str, int], list[tuple[EpochStep, Step]]] = defaultdict(list)
     for one in found:
         if one.step is not None and one.position is not None:
             known[one.prefix, one.run].append((one.position, one.step))
 
-    def age(one: Checkpoint) -> tuple[int, int, bool, EpochStep, str]:
+    def age(one: Checkpoint) -> tuple[int, bool, int, bool, EpochStep, str]:
         label = one.position or _NO_POSITION
-        step = one.step
+        place = progress.of(one) if one.position is None else one.step  # a run that is marked has one batch size
+        step = one.step if place is None else place
         if step is None:
             before = [step for position, step in known[one.prefix, one.run] if position <= label]
             step = max(before, default=_BEFORE_ALL)
-        return (one.run, step, one.step is None, label, one.format.value)
+        is_lost = one.position is None and place is None
+        return (one.run, is_lost, step, one.step is None, label, one.format.value)
 
     return sorted(found, key=age, reverse=True)
 
 
-def abandoned(checkpoint: Checkpoint, inventory: Inventory) -> Finding | None:
-    """Tell whether the training went back behind this checkpoint and on from there.
+class Course:
+    """The way that a tree's trainings took: what lies on it, and what was left or done again."""
 
-    Returns:
-        A finding that says which run did; None where the checkpoint is on the training's last course.
-    """
-    if checkpoint.step is None:
-        return None
-    later = [
-        run
-        for run in inventory.runs
-        if run.prefix == checkpoint.prefix
-        and run.run > checkpoint.run
-        and run.last_step is not None
-        and run.last_step < checkpoint.step
-    ]
-    if later:
-        run = later[-1]
-        return _abandoned(f"run {run.run} was started later and is at step {run.last_step}", checkpoint)
-    tracked = _tracked_step(inventory)
-    if tracked is not None and checkpoint.step > tracked and _rewound_by_tracker(inventory, tracked):
-        return _abandoned(f"the tracker says that step {tracked} was saved after it", checkpoint)
-    return None
+    def __init__(self, inventory: Inventory) -> None:
+        """Compare the runs, or in the newer layout the iterations with the tracker."""
+        self.inventory = inventory
+        self.progress = Progress(inventory.checkpoints)
+        self._tracked = TrackedCourse(inventory, self.progress)
 
+    def abandoned(self, checkpoint: Checkpoint) -> Finding | None:
+        """Tell whether the training went back behind this checkpoint and on from there.
 
-def overlaps(checkpoint: Checkpoint, inventory: Inventory) -> list[Finding]:
-    """Say where a later run did this checkpoint's steps again: then it is of the earlier run's course."""
-    if checkpoint.step is None:
-        return []
-    later = [
-        run
-        for run in inventory.runs
-        if run.prefix == checkpoint.prefix
-        and run.run > checkpoint.run
-        and run.first_step is not None
-        and run.first_step <= checkpoint.step
-    ]
-    return [
-        Finding(
+        Returns:
+            A finding that says which run did; None where the checkpoint is on the training's last course.
+        """
+        place = self.progress.of(checkpoint)
+        if place is None:
+            return None
+        behind = [(run, last) for run, _, last in self._later(checkpoint) if last < place]
+        if behind:
+            run, last = behind[-1]
+            where = self._where(run, run.last_step, last)
+            return self._branch(f"run {run.run} was started later and is at {where}", checkpoint, place)
+        why = self._tracked.left(checkpoint)
+        return None if why is None else self._branch(why, checkpoint, place)
+
+    def done_again(self, checkpoint: Checkpoint) -> Finding | None:
+        """Tell whether a later run did this checkpoint's steps again and went on: then it went back behind it, too."""
+        run = self._again(checkpoint)
+        if run is None:
+            return None
+        why = f"run {run.run} did the steps from {run.first_step} on again"
+        return self._branch(why, checkpoint, self.progress.of(checkpoint) or 0)
+
+    def best_first(self, newest_first: Iterable[Checkpoint]) -> list[Checkpoint]:
+        """Put what was done again behind all others: it is taken only where nothing on the last course is good."""
+        return sorted(newest_first, key=lambda one: self._again(one) is not None)
+
+    def overlaps(self, checkpoint: Checkpoint) -> list[Finding]:
+        """Say of one that is taken all the same why it is of an earlier run's course: nothing else can be loaded."""
+        run = self._again(checkpoint)
+        if run is None:
+            return []
+        return [
+            Finding(
+                code=Code.RUN_REWOUND,
+                severity=Severity.NOTE,
+                message=(
+                    f"run {run.run} did the steps from {run.first_step} on again, but nothing of its course can be "
+                    f"loaded: {checkpoint.name} is on run {checkpoint.run}'s own"
+                ),
+                remedy="choose an older one with --checkpoint if that course was left for a reason",
+            )
+        ]
+
+    def rewinds(self) -> list[Finding]:
+        """Say which runs were started behind an earlier run's last step."""
+        findings = []
+        for later in self.inventory.runs:
+            place = self.progress.of_run(later)
+            earlier = [run for run in self.inventory.runs if run.prefix == later.prefix and run.run < later.run]
+            ahead = [
+                (run, own[1], place[1])
+                for run in earlier
+                if place is not None and (own := self.progress.of_run(run)) is not None and own[1] > place[1]
+            ]
+            if ahead:
+                run, last, own_last = ahead[-1]
+                findings.append(self._rewound(run, last, later, own_last))
+        return [*findings, *self._tracked.findings(self.inventory)]
+
+    def _again(self, checkpoint: Checkpoint) -> RunSummary | None:
+        place = self.progress.of(checkpoint)
+        if place is None:
+            return None
+        return next((run for run, first, _ in reversed(self._later(checkpoint)) if first <= place), None)
+
+    def _later(self, checkpoint: Checkpoint) -> list[tuple[RunSummary, int, int]]:
+        """Return the runs that were started after a checkpoint's, with how far they were first and last."""
+        later = [
+            (run, self.progress.of_run(run))
+            for run in self.inventory.runs
+            if run.prefix == checkpoint.prefix and run.run > checkpoint.run
+        ]
+        return [(run, *places) for run, places in later if places is not None]
+
+    def _where(self, run: RunSummary, step: Step | None, place: int) -> str:
+        more = f" ({self.progress.told(place, run.prefix)})" if self.progress.counts_samples(run.prefix) else ""
+        return f"step {step}{more}"
+
+    def _rewound(self, earlier: RunSummary, last: int, later: RunSummary, own_last: int) -> Finding:
+        return Finding(
             code=Code.RUN_REWOUND,
             severity=Severity.NOTE,
             message=(
-                f"run {run.run} did the steps from {run.first_step} on again, but nothing of it can be loaded: "
-                f"{checkpoint.name} is from before, on run {checkpoint.run}'s own course"
+                f"run {later.run} was rewound: it is at {self._where(later, later.last_step, own_last)}, behind run "
+                f"{earlier.run}'s {self._where(earlier, earlier.last_step, last)}; what is higher there is an "
+                "abandoned branch"
             ),
-            remedy="choose an older one with --checkpoint if that course was left for a reason",
+            remedy="name a checkpoint of the abandoned branch with --checkpoint to go back to it",
         )
-        for run in later[-1:]
-    ]
 
-
-def rewinds(inventory: Inventory) -> list[Finding]:
-    """Say which runs were started behind an earlier run's last step."""
-    findings = []
-    for later in inventory.runs:
-        earlier = [run for run in inventory.runs if run.prefix == later.prefix and run.run < later.run]
-        ahead = [run for run in earlier if _ahead(run, later)]
-        if ahead:
-            findings.append(_rewound(ahead[-1], later))
-    tracked = _tracked_step(inventory)
-    if tracked is not None:
-        findings += _tracker_findings(inventory, tracked)
-    return findings
-
-
-def _ahead(run: RunSummary, later: RunSummary) -> bool:
-    return run.last_step is not None and later.last_step is not None and run.last_step > later.last_step
-
-
-def _rewound(earlier: RunSummary, later: RunSummary) -> Finding:
-    return Finding(
-        code=Code.RUN_REWOUND,
-        severity=Severity.NOTE,
-        message=(
-            f"run {later.run} was rewound: it is at step {later.last_step}, behind run {earlier.run}'s "
-            f"step {earlier.last_step}; what is higher there is an abandoned branch"
-        ),
-        remedy="name a checkpoint of the abandoned branch with --checkpoint to go back to it",
-    )
-
-
-def _abandoned(why: str, checkpoint: Checkpoint) -> Finding:
-    return Finding(
-        code=Code.ABANDONED_BRANCH,
-        severity=Severity.SUSPECT,
-        message=f"{why}, so step {checkpoint.step} is on a branch that the training left",
-        remedy=f"choose it with --checkpoint {checkpoint.name} if that is what you mean",
-    )
-
-
-def _tracked_step(inventory: Inventory) -> Step | None:
-    if inventory.tracked is None:
-        return None
-    return Step(int(inventory.tracked.removeprefix("iteration_")))
-
-
-def _beyond(inventory: Inventory, tracked: Step) -> Sequence[Checkpoint]:
-    return [one for one in inventory.checkpoints if one.step is not None and one.step > tracked]
-
-
-def _rewound_by_tracker(inventory: Inventory, tracked: Step) -> bool:
-    """Tell a rewind from a save that was cut before its last write.
-
-    The tracker is written at the end of every save, so at most one save can be ahead of it in a training that
-    only went forward. Two or more were saved before the training went back.
-    """
-    return len(_beyond(inventory, tracked)) > 1
-
-
-def _tracker_findings(inventory: Inventory, tracked: Step) -> list[Finding]:
-    beyond = _beyond(inventory, tracked)
-    if not beyond:
-        return []
-    if len(beyond) > 1:
-        message = (
-            f"the tracker is at step {tracked}, behind {len(beyond)} iterations: the training was rewound, "
-            "and they are an abandoned branch"
+    def _branch(self, why: str, checkpoint: Checkpoint, place: int) -> Finding:
+        more = f" ({place} samples)" if self.progress.counts_samples(checkpoint.prefix) else ""
+        return Finding(
+            code=Code.ABANDONED_BRANCH,
+            severity=Severity.SUSPECT,
+            message=f"{why}, so step {checkpoint.step}{more} is on a branch that the training left",
+            remedy=f"choose it with --checkpoint {checkpoint.name} if that is what you mean",
         )
-        return [Finding(code=Code.RUN_REWOUND, severity=Severity.NOTE, message=message, path=beyond[0].name)]
-    message = f"the tracker is at step {tracked}; {beyond[0].name} was saved, but the tracker was not written after it"
-    return [Finding(code=Code.TRACKER_DISAGREES, severity=Severity.NOTE, message=message, path=beyond[0].name)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from ckpttool.decide.lineage import abandoned, newest_first, overlaps, rewinds
+from ckpttool.decide.lineage import Course, newest_first
+from ckpttool.decide.mixed_runs import two_runs_in
 from ckpttool.decide.naming import LATEST, named
 from ckpttool.decide.recorded_health import health_reason
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
@@ -30,7 +31,8 @@ def choose(
         UsageError: A name or prefix was given that is not there.
     """
     prefix, by_config = _prefix_meant(inventory, question)
-    tree_findings = [*rewinds(inventory), *by_config]
+    course = Course(inventory)
+    tree_findings = [*course.rewinds(), *by_config]
     if question.name not in {None, LATEST}:
         candidates = _named(inventory, question.name or "", prefix)
     else:
@@ -42,25 +44,35 @@ def choose(
             )
         tree_findings += _passed_over(candidates)
     rejected: list[Rejection] = []
-    for checkpoint in candidates:
-        reasons = _reasons_by_name(checkpoint, inventory, question)
+    for checkpoint in course.best_first(candidates):
+        reasons = _reasons_by_name(checkpoint, course, question)
         if not reasons:
             verdict = verdict_of(checkpoint)
             reasons = _reasons_by_content(checkpoint, question, verdict)
             if not reasons:
-                point = _resume_point(checkpoint, verdict, candidates, rejected, inventory)
+                point = _resume_point(checkpoint, verdict, candidates, rejected, course)
                 return replace(point, findings=(*point.findings, *by_config))
         rejected.append(Rejection(checkpoint=checkpoint, reasons=tuple(reasons)))
     return NoResumePoint(
-        root=inventory.root, evidence=question.evidence, rejected=tuple(rejected), findings=tuple(tree_findings)
+        root=inventory.root,
+        evidence=question.evidence,
+        rejected=_in_order_of(candidates, rejected),
+        findings=tuple(tree_findings),
     )
 
 
-def _reasons_by_name(checkpoint: Checkpoint, inventory: Inventory, question: ResumeQuestion) -> list[Finding]:
-    """Collect what rules a checkpoint out before any of its shards is opened."""
+def _in_order_of(candidates: Sequence[Checkpoint], rejected: Sequence[Rejection]) -> tuple[Rejection, ...]:
+    place = {id(one): index for index, one in enumerate(candidates)}
+    return tuple(sorted(rejected, key=lambda one: place[id(one.checkpoint)]))
+
+
+def _reasons_by_name(checkpoint: Checkpoint, course: Course, question: ResumeQuestion) -> list[Finding]:
+    """Collect what rules a checkpoint out before any of its shards is opened. Of a named one no doubt is asked."""
     reasons = list(blocking(checkpoint.findings))
-    if question.name in {None, LATEST} and (branch := abandoned(checkpoint, inventory)) is not None:
-        reasons.append(branch)
+    if question.name in {None, LATEST}:
+        reasons += [
+            doubt for doubt in (course.abandoned(checkpoint), two_runs_in(checkpoint, course.inventory)) if doubt
+        ]
     health = health_reason(checkpoint, require=question.require_health, ignore=question.ignore_health)
     if health is not None:
         reasons.append(health)
@@ -81,35 +93,50 @@ def _resume_point(
     verdict: Verdict,
     candidates: Sequence[Checkpoint],
     rejected: list[Rejection],
-    inventory: Inventory,
+    course: Course,
 ) -> ResumePoint:
-    steps = [
-        one.step
-        for one in _of_prefix(inventory, checkpoint.prefix)
-        if one.step is not None and abandoned(one, inventory) is None
-    ]
-    lost = max(0, max(steps, default=0) - (checkpoint.step or 0))
     passed = {id(checkpoint), *(id(rejection.checkpoint) for rejection in rejected)}
+    newer = {id(one) for one in candidates[: next(at for at, one in enumerate(candidates) if one is checkpoint)]}
     branches = [
         Rejection(checkpoint=one, reasons=(branch,))
         for one in candidates
-        if id(one) not in passed and (branch := abandoned(one, inventory)) is not None
+        if id(one) not in passed
+        and (branch := course.abandoned(one) or (course.done_again(one) if id(one) in newer else None)) is not None
     ]
-    place = {id(one): index for index, one in enumerate(candidates)}
-    ordered = sorted((*rejected, *branches), key=lambda one: place[id(one.checkpoint)])
+    steps, samples = _lost(checkpoint, course)
     return ResumePoint(
         checkpoint=checkpoint,
         evidence=verdict.level,
         verdict=verdict.word,
-        lost_steps=lost,
-        rejected=tuple(ordered),
+        lost_steps=steps,
+        lost_samples=samples,
+        rejected=_in_order_of(candidates, (*rejected, *branches)),
         findings=(
-            *rewinds(inventory),
+            *course.rewinds(),
             *_passed_over(candidates),
-            *overlaps(checkpoint, inventory),
+            *course.overlaps(checkpoint),
             *_perhaps_lost(rejected),
         ),
     )
+
+
+def _lost(checkpoint: Checkpoint, course: Course) -> tuple[int, int | None]:
+    """Count what lies between a checkpoint and the furthest one that the training did not leave.
+
+    Returns:
+        Steps of the checkpoint's own batch size, rounded up; and samples, None where no batch size is known.
+    """
+    progress = course.progress
+    alike = [one for one in _of_prefix(course.inventory, checkpoint.prefix) if course.abandoned(one) is None]
+    places = [place for one in alike if (place := progress.of(one)) is not None]
+    ahead = max(0, max(places, default=0) - (progress.of(checkpoint) or 0))
+    size = progress.batch_size(checkpoint)
+    if not progress.counts_samples(checkpoint.prefix):
+        return ahead, None if size is None else ahead * size
+    if size is None:  # a trainer that counts samples need not record one
+        steps = [one.step for one in alike if one.step is not None]
+        return max(0, max(steps, default=0) - (checkpoint.step or 0)), ahead
+    return -(-ahead // size), ahead
 
 
 def _perhaps_lost(newer: Sequence[Rejection]) -> list[Finding]:

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ckpttool.decide.lineage import abandoned, newest_first
+from ckpttool.decide.lineage import Course, newest_first
+from ckpttool.decide.mixed_runs import two_runs_in
 from ckpttool.decide.naming import named
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, blocking
@@ -105,7 +106,8 @@ def retain(inventory: Inventory, policy: RetentionPolicy, looks: Looks, without:
     """
     own = newest_first(_of_one_training(inventory, policy.prefix))
     kept = _named(inventory, policy.keep)
-    candidates = [_candidate(one, inventory, policy, looks) for one in own]
+    course = Course(inventory)
+    candidates = [_candidate(one, course, policy, looks) for one in own]
     _keep_last(candidates, policy, looks)
     _keep_healthy(candidates, policy, looks)
     _keep_every(candidates, policy, looks)
@@ -146,9 +148,10 @@ def _named(inventory: Inventory, names: Iterable[str]) -> list[Checkpoint]:
     return found
 
 
-def _candidate(checkpoint: Checkpoint, inventory: Inventory, policy: RetentionPolicy, looks: Looks) -> _Candidate:
+def _candidate(checkpoint: Checkpoint, course: Course, policy: RetentionPolicy, looks: Looks) -> _Candidate:
     one = _Candidate(checkpoint)
-    against = blocking(checkpoint.findings)
+    doubt = two_runs_in(checkpoint, course.inventory)
+    against = blocking((*checkpoint.findings, *([] if doubt is None else [doubt])))
     if not against:
         verdict = looks.headers(checkpoint)
         one.word = verdict.word
@@ -160,10 +163,11 @@ def _candidate(checkpoint: Checkpoint, inventory: Inventory, policy: RetentionPo
     elif checkpoint.renames:
         one.stays, one.because = Why.NEEDS_RENAMES, "ranks disagree about its name, so what belongs to it is a guess"
     else:
-        left = abandoned(checkpoint, inventory) is not None
+        left = course.abandoned(checkpoint) is not None
         if left and not policy.drop_abandoned:
             one.stays, one.because = Why.ABANDONED, "a branch that the training left; --drop-abandoned lets it go"
-        one.good = not left and checkpoint.health is not Health.UNHEALTHY
+        on_course = not left and course.done_again(checkpoint) is None
+        one.good = on_course and checkpoint.health is not Health.UNHEALTHY
         one.strong = looks.has_checksums(checkpoint)
     return one
 
@@ -209,10 +213,11 @@ def _keep_every(candidates: Sequence[_Candidate], policy: RetentionPolicy, looks
     """Keep the first at or after each multiple; where several runs saved the same step, the latest run's."""
     if policy.keep_every is None:
         return
-    stretches: dict[int, list[_Candidate]] = defaultdict(list)
+    stretches: dict[tuple[int | None, int], list[_Candidate]] = defaultdict(list)
     for one in candidates:
         if one.good and one.stays is None and (stretch := one.at[1] // policy.keep_every):
-            stretches[stretch].append(one)
+            # Steps of another batch size count something else, so each size has multiples of its own.
+            stretches[one.checkpoint.scalars.global_batch_size, stretch].append(one)
     for members in stretches.values():
         members.sort(key=lambda one: (one.at[1], -one.at[0], one.checkpoint.format.value))
         count = _Count(1)
@@ -255,12 +260,15 @@ def _but(gone: Sequence[Checkpoint], one: _Candidate) -> list[Checkpoint]:
 
 def _judgements(inventory: Inventory) -> dict[_Key, tuple[object, ...]]:
     """Return what is thought of each checkpoint by its place among the others."""
+    course = Course(inventory)
     return {
         _key(one): (
             one.step,
             bool(blocking(one.findings)),
             bool(one.renames),
-            abandoned(one, inventory) is not None,
+            course.abandoned(one) is not None,
+            course.done_again(one) is not None,
+            two_runs_in(one, inventory) is not None,
         )
         for one in inventory.checkpoints
     }

@@ -88,12 +88,28 @@ class Checkpoint:
         return tuple(sorted({shard.rank for shard in self.shards if shard.rank is not None}))
 
     @property
+    def samples(self) -> int | None:
+        """Samples that the training had seen, by what this checkpoint says itself; None where it does not."""
+        if self.scalars.consumed_samples is not None:
+            return self.scalars.consumed_samples
+        size = self.scalars.global_batch_size
+        return None if size is None or self.step is None else self.step * size
+
+    @property
     def nbytes(self) -> ByteCount | None:
         """Sum of the shards' sizes; None where the listing took no sizes."""
         stamps = [shard.stamp for shard in self.shards]
         if any(stamp is None for stamp in stamps):
             return None
         return ByteCount(sum(stamp.size for stamp in stamps if stamp is not None))
+
+    def may_be_mixed_with(self, other: Checkpoint) -> bool:
+        """Tell whether names alone leave it open that a rank's file here is a later run's, which it lacks there."""
+        alike = (self.prefix, self.position, self.format) == (other.prefix, other.position, other.format)
+        if not alike or self.position is None or other.run <= self.run:
+            return False
+        here, there = set(self.ranks), set(other.ranks)
+        return self.step in {None, other.step} and not here <= there and bool(here & there)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,3 +143,5 @@ class Inventory:
     """Paths that are no checkpoint and no known record, sorted."""
     tracked: str | None = None
     """The checkpoint that the trainer's tracker names as its last."""
+    tracked_ns: int | None = None
+    """When the tracker was written last, by its modification time; None where there is none, or nobody asked."""

@@ -62,6 +62,7 @@ class Code(str, Enum):
     RUN_MIXED = "run-mixed"
     RUN_REWOUND = "run-rewound"
     ABANDONED_BRANCH = "abandoned-branch"
+    TIMES_DISAGREE = "times-disagree"
     NEEDS_RENAMES = "needs-renames"
     DUPLICATE_CHECKPOINT = "duplicate-checkpoint"
     NOT_SELECTED = "not-selected"

@@ -32,7 +32,12 @@ class ResumePoint:
     verdict: Word
     """What that showed: `verified` where checksums agreed, `struct-ok` where there was none to compare with."""
     lost_steps: int
-    """Batches between this checkpoint and the newest one of its lineage, whole or not: work to be done again."""
+    """Batches between this checkpoint and the furthest one on its course, whole or not: work to be done again.
+
+    Batches of this checkpoint's size; where the other one's differed, rounded up.
+    """
+    lost_samples: int | None = None
+    """The same in samples; None where no batch size is known."""
     rejected: tuple[Rejection, ...]
     """Newest first: what a reader might have expected instead."""
     findings: tuple[Finding, ...]

@@ -53,6 +53,7 @@ def _checkpoint(checkpoint: Checkpoint) -> Document:
         "step_source": checkpoint.step_source,
         "optimizer_step": checkpoint.scalars.global_step,
         "global_batch_size": checkpoint.scalars.global_batch_size,
+        "samples": checkpoint.samples,
         "ranks": list(checkpoint.ranks),
         "world_size": checkpoint.topology.world_size,
         "bytes": checkpoint.nbytes,
@@ -101,12 +102,14 @@ def plan_document(answer: ResumePlan | NoResumePoint, simulation: Simulation | N
         "resume": None,
         "data": None,
         "lost_steps": None,
+        "lost_samples": None,
     }
     findings = answer.findings
     if isinstance(answer, ResumePlan):
         document["resume"] = _resume(answer)
         document["data"] = data_document(answer.data)
         document["lost_steps"] = answer.point.lost_steps
+        document["lost_samples"] = answer.point.lost_samples
         findings = (*answer.point.findings, *answer.findings)
     document["rejected"] = [_rejection(one) for one in point.rejected]
     document["findings"] = [finding_document(finding) for finding in findings]
@@ -132,6 +135,7 @@ def _resume(plan: ResumePlan) -> Document:
         "optimizer_step": checkpoint.scalars.global_step,
         "epoch": _epoch(checkpoint),
         "global_batch_size": checkpoint.scalars.global_batch_size,
+        "samples": checkpoint.samples,
         "world_size": checkpoint.topology.world_size,
         "health": checkpoint.health.value,
         "verdict": plan.point.verdict.value,
@@ -160,6 +164,7 @@ def _rejection(rejection: Rejection) -> Document:
         "name": rejection.checkpoint.name,
         "run": rejection.checkpoint.run,
         "step": rejection.checkpoint.step,
+        "samples": rejection.checkpoint.samples,
         "reasons": [finding_document(reason) for reason in rejection.reasons],
     }
 

@@ -74,17 +74,23 @@ class _CheckpointTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         narrow = options.max_width < NARROW
+        # Where batch sizes differ steps are no order; one size needs no more than its own column.
+        sizes = {one.scalars.global_batch_size for one in self._newest_first} - {None}
+        by_samples = ("SAMPLES",) if len(sizes) > 1 else ()
         table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1, 0, 0) if narrow else (0, 1))
         table.add_column("NAME")
-        for header in ("STEP", "RANKS") if narrow else ("STEP", "OPT STEP", "RANKS", "SIZE", "GBS"):
+        few = ("STEP", *by_samples, "RANKS")
+        for header in few if narrow else ("STEP", "OPT STEP", "RANKS", "SIZE", "GBS", *by_samples):
             table.add_column(header, justify="right", no_wrap=True)
         table.add_column("HEALTH", no_wrap=True)
         for one in self._newest_first:
             step, ranks = _number(one.step), _ranks(one)
             scalars = one.scalars
+            seen = (_number(one.samples),) if by_samples else ()
             middle = (step, _number(scalars.global_step), ranks, size(one.nbytes), _number(scalars.global_batch_size))
             health = Text(one.health.value, style=_HEALTH_STYLE[one.health.value])
-            table.add_row(Text(shown(one.name)), *((step, ranks) if narrow else middle), health)
+            cells = (step, *seen, ranks) if narrow else (*middle, *seen)
+            table.add_row(Text(shown(one.name)), *cells, health)
         yield whole_words(table)
 
 
@@ -171,10 +177,16 @@ def data_settings(data: DataPlan) -> list[tuple[str, str]]:
 
 
 def _lost(plan: ResumePlan) -> str:
-    lost = plan.point.lost_steps
-    if any(one.checkpoint.step is None for one in plan.point.rejected):
+    lost, rejected = plan.point.lost_steps, plan.point.rejected
+    if any(one.checkpoint.step is None for one in rejected):
         return f"At least {_count(lost, 'step')} to be done again: something newer does not tell its step."
-    return f"{_count(lost, 'step')} to be done again." if lost else "No step is lost: nothing newer is on this course."
+    if not lost:  # what was trained since the newest save, no save can tell
+        on_course = [one for one in rejected if all(why.code is not Code.ABANDONED_BRANCH for why in one.reasons)]
+        course = " on this course" if rejected else ""
+        return "What was passed over is no further." if on_course else f"Nothing newer{course} was passed over."
+    sizes = {one.scalars.global_batch_size for one in (plan.point.checkpoint, *(one.checkpoint for one in rejected))}
+    samples = f" ({_count(plan.point.lost_samples or 0, 'sample')})" if len(sizes - {None}) > 1 else ""
+    return f"{_count(lost, 'step')} to be done again{samples}."
 
 
 def _rejections(title: str, rejected: Sequence[Rejection]) -> list[RenderableType]:

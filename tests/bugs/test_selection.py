@@ -110,7 +110,7 @@ class TestB2NamesWithoutSubstance:
         assert why_not(answer) == [("_1-30_2", {Code.SHARD_EMPTY})]
         assert Code.STEP_UNKNOWN in notes(answer)
         assert Code.META_BEHIND not in notes(answer)
-        assert "No step is lost" not in cli("resolve", str(sink2)).stdout
+        assert "Nothing newer" not in cli("resolve", str(sink2)).stdout
         assert cli("resolve", "--strict", str(sink2)).exit_code == ExitCode.DAMAGE
 
 
@@ -260,15 +260,18 @@ class TestB10To12Runs:
     def test_b12_a_rank_that_died_before_its_first_save_leaves_the_run_before(self, tmp_path: Path) -> None:
         """Both runs own the label 10_2; 1.2 to 1.7 pick `_1-10_2`, which rank 3 does not have.
 
-        The first run's 10_2 is at the same step, so it is not *behind* the second run, and nothing is lost.
+        The first run's 10_2 is at the same step, so it is not *behind* the second run, and nothing is lost. But the
+        second run did that step again, so it went on from something older: where that is there, it is the choice.
         """
-        tree = TreeBuilder(tmp_path).legacy().save(epoch=5, step=2).save(epoch=10, step=2)
+        tree = TreeBuilder(tmp_path).legacy().save(epoch=10, step=2)
         tree.save(epoch=10, step=2, run=1, ranks=range(3))
         answer = plan(tree.checkpoint)
         assert (chosen(answer), answer.point.checkpoint.run) == (("10_2", 20), 0)
         (missing,) = reasons(answer, "_1-10_2")
         assert missing.path == "rank_3/llama2_7b_rank_3_1-10_2.ckpt"
         assert answer.point.lost_steps == 0
+        tree.save(epoch=5, step=2)
+        assert (chosen(plan(tree.checkpoint)), plan(tree.checkpoint).point.lost_steps) == (("5_2", 10), 10)
 
 
 class TestB14And15LabelsAndRecords:

@@ -21,7 +21,7 @@ from ckpttool.domain.shard import FormatName
 from ckpttool.domain.verdict import Verdict
 from ckpttool.errors import UsageError
 from tests.inventories import checkpoint, finding, tree, verdicts
-from tests.reference_picker import Save, good, left_behind, lost, pick
+from tests.reference_picker import Save, done_again, good, left_behind, lost, pick
 
 ANY = ResumeQuestion()
 RENAME = Rename(source="rank_3/llama_rank_3-20_2.ckpt", target="rank_3/llama_rank_3_1-20_2.ckpt")
@@ -229,7 +229,9 @@ class TestPrefixes:
 
 
 def test_in_the_newer_layout_the_tracker_tells_the_course() -> None:
-    found = tuple(replace(checkpoint(f"{step}_1"), name=f"iteration_{step:08d}") for step in (10, 20, 30))
+    found = tuple(
+        replace(checkpoint(f"{step}_1"), name=f"iteration_{step:08d}", position=None) for step in (10, 20, 30)
+    )
     inventory = tree(*found, layout=LayoutName.MINDFORMERS_ITERATION, tracked="iteration_00000010")
     assert point(inventory).checkpoint.name == "iteration_00000010"
     assert [name for name, _ in rejected(point(inventory))] == ["iteration_00000030", "iteration_00000020"]
@@ -239,6 +241,16 @@ def test_in_the_newer_layout_the_tracker_tells_the_course() -> None:
 
 WORLD = 3
 RANKS = st.one_of(st.just(frozenset(range(WORLD))), st.frozensets(st.integers(0, WORLD - 1), min_size=1))
+SIZES: st.SearchStrategy[list[int | None]] = st.one_of(
+    st.just([8] * 4), st.lists(st.sampled_from([4, 8, 8, 16, 12, None]), min_size=4, max_size=4)
+)
+"""Samples a batch, by run."""
+
+
+def batched(saves: list[Save], sizes: list[int | None]) -> list[Save]:
+    return [replace(save, batch=sizes[save.run]) for save in saves]
+
+
 SAVES = st.lists(
     st.builds(
         Save,
@@ -251,7 +263,7 @@ SAVES = st.lists(
     ),
     max_size=10,
     unique_by=lambda save: (save.run, save.step),
-)
+).flatmap(lambda saves: SIZES.map(lambda sizes: batched(saves, sizes)))
 
 
 def as_inventory(saves: list[Save]) -> Inventory:
@@ -260,6 +272,7 @@ def as_inventory(saves: list[Save]) -> Inventory:
             f"{save.step}_1",
             run=save.run,
             ranks=sorted(save.ranks),
+            batch=save.batch,
             health=Health.UNHEALTHY if save.unhealthy else Health.UNKNOWN if save.unmeasured else Health.HEALTHY,
         )
         for save in saves
@@ -298,10 +311,14 @@ def test_everything_newer_than_the_choice_and_every_branch_that_was_left_is_acco
     assert told == sorted(told, reverse=True)
     if isinstance(answer, ResumePoint):
         at = (answer.checkpoint.run, answer.checkpoint.step)
+        chosen = next(save for save in saves if save.name == answer.checkpoint.name)
+        instead = [save for save in saves if done_again(chosen, saves) and not done_again(save, saves)]
         assert set(told) == {
-            (save.run, save.step) for save in saves if (save.run, save.step) > at or left_behind(save, saves)
+            (save.run, save.step)
+            for save in saves
+            if (save.run, save.step) > at or left_behind(save, saves) or save in instead
         }
     for one in answer.rejected:
         save = next(save for save in saves if save.name == one.checkpoint.name)
-        assert not good(save, saves, world=WORLD)
+        assert not good(save, saves, world=WORLD) or done_again(save, saves)
         assert one.reasons

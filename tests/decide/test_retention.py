@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.decide.completeness import WorldEvidence, expect_ranks
-from ckpttool.decide.lineage import abandoned
+from ckpttool.decide.lineage import Course
 from ckpttool.decide.resume import choose
 from ckpttool.decide.retention import retain
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, Rename
@@ -508,9 +508,9 @@ def test_the_resume_point_and_every_judgement_of_what_stays_are_the_same_afterwa
     assert {one.name: lacking[one.name] for one in after.checkpoints} == {
         one.name: bool(one.findings) for one in after.checkpoints
     }
-    left = {one.name: abandoned(one, before) is not None for one in before.checkpoints}
+    left = {one.name: Course(before).abandoned(one) is not None for one in before.checkpoints}
     assert {one.name: left[one.name] for one in after.checkpoints} == {
-        one.name: abandoned(one, after) is not None for one in after.checkpoints
+        one.name: Course(after).abandoned(one) is not None for one in after.checkpoints
     }
     chosen = [choose(each, ResumeQuestion(), looks.headers) for each in (before, after)]
     assert [None if isinstance(one, NoResumePoint) else one.checkpoint.name for one in chosen] in (

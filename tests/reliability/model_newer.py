@@ -28,6 +28,14 @@ def _weights(data: bytes) -> list[range]:
     return [range(begin + first, begin + end) for first, end in spans]
 
 
+def _is_json(data: bytes) -> bool:
+    try:
+        json.loads(data)
+    except ValueError:
+        return False
+    return True
+
+
 class Newer(Model):
     """A tree of `iteration_*/` folders. A save's run is always 0: the tracker tells of rewinds."""
 
@@ -56,7 +64,10 @@ class Newer(Model):
         return {name: shard for name, shard in self.shards[step].items() if name not in RECORDS}
 
     def rows(self) -> list[Kept]:
-        left = beyond_tracker(self.shards.keys(), self.tracked)
+        written = self.tree.checkpoint / TRACKER
+        tracker = None if self.tracked is None else (self.tracked, written.stat().st_mtime_ns)
+        finished = {step: self._is_finished(step) for step in self.shards}
+        left = beyond_tracker(finished, {step: self._times(step) for step in self.shards}, tracker)
         return [self._row(step, left=step in left) for step in sorted(self.shards)]
 
     def _row(self, step: int, *, left: bool) -> Kept:
@@ -74,6 +85,15 @@ class Newer(Model):
             sealed=bool(seals),
             rotten=any(seals.get(name, shard.data) != shard.data for name, shard in ranks.items()),
         )
+
+    def _times(self, step: int) -> list[int]:
+        return [(self.folder(step) / name).stat().st_mtime_ns for name in self.ranks_of(step)]
+
+    def _is_finished(self, step: int) -> bool:
+        """Tell whether names and records say so: both records can be read, and all files are there."""
+        files = self.shards[step]
+        there = len(files) == PARTS * WORLD + len(RECORDS) and files.keys() >= set(RECORDS)
+        return there and all(_is_json(files[name].data) for name in RECORDS)
 
     def doubtful(self) -> set[Save]:
         """Return those with a stale shard or a bent header: no rank's file says what is in another's, or its step.

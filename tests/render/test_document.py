@@ -30,7 +30,8 @@ def test_a_plan_begins_with_its_schema() -> None:
 
 def test_a_plan_has_every_field_of_the_contract() -> None:
     plan = told(document.plan_document(resume_plan()))
-    assert {"schema", "root", "evidence", "resume", "data", "lost_steps", "rejected", "findings"} == plan.keys()
+    fields = {"schema", "root", "evidence", "resume", "data", "lost_steps", "lost_samples", "rejected", "findings"}
+    assert fields == plan.keys()
     resume, data = plan["resume"], plan["data"]
     assert isinstance(resume, dict)
     assert isinstance(data, dict)
@@ -76,7 +77,7 @@ def test_no_resume_point_has_nulls_and_its_reasons() -> None:
     assert (plan["resume"], plan["data"], plan["lost_steps"]) == (None, None, None)
     assert plan["evidence"] == "checksum"
     assert plan["rejected"] == [
-        {"name": "15_2", "run": 0, "step": 30, "reasons": [told(document.finding_document(FINDING))]}
+        {"name": "15_2", "run": 0, "step": 30, "samples": 240, "reasons": [told(document.finding_document(FINDING))]}
     ]
 
 

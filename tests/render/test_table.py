@@ -103,10 +103,22 @@ def test_markup_in_a_name_is_text() -> None:
     assert "[red]x[/red]\\x1b" in text
 
 
+def test_no_step_is_called_lost_or_not_lost_that_no_save_can_tell_of() -> None:
+    """The training may have gone on behind its newest save; and a branch that was left is not newer on its course."""
+    told = {}
+    for name, code in (("branch", Code.ABANDONED_BRANCH), ("damage", Code.SHARD_MISSING)):
+        plan = resume_plan()
+        rejected = (Rejection(checkpoint=plan.point.checkpoint, reasons=(finding(code),)),)
+        told[name] = drawn(table.plan_table(replace(plan, point=replace(plan.point, rejected=rejected))))
+    assert "Nothing newer on this course was passed over." in told["branch"]
+    assert "What was passed over is no further." in told["damage"]
+    assert "lost" not in told["branch"] + told["damage"]
+
+
 def test_the_plan_says_first_what_to_resume_from() -> None:
     text = drawn(table.plan_table(replace(resume_plan(), root="out")))
     assert text.startswith("Resume from 15_2: step 30, whole")
-    assert "No step is lost" in text
+    assert "Nothing newer was passed over." in text
 
 
 def test_a_zero_skip_is_spelled_as_the_setting_that_does_it() -> None:

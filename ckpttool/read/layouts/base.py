@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import replace
 from itertools import islice, takewhile
 from typing import NamedTuple, Protocol
 
-from ckpttool.domain.checkpoint import Inventory, LayoutName
+from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import FileStamp
+from ckpttool.read.fan_out import map_waiting
 from ckpttool.read.storage import Entry, LostLinkError, Storage
 
 
@@ -53,6 +55,13 @@ def stamp_if_there(storage: Storage, path: str) -> FileStamp | None:
         return storage.stamp(path)
     except OSError:
         return None
+
+
+def stamped(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+    """Take the size and time of each of a checkpoint's files."""
+    stamps = map_waiting(lambda shard: shard.stamp or stamp_if_there(storage, shard.path), checkpoint.shards)
+    pairs = zip(checkpoint.shards, stamps, strict=True)
+    return replace(checkpoint, shards=tuple(replace(shard, stamp=stamp) for shard, stamp in pairs))
 
 
 LOST_LINK_REMEDY = "mount the disk that it leads to, or mend the link"

@@ -11,10 +11,19 @@ from typing import NamedTuple
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, LayoutName, RunSummary, Topology
 from ckpttool.domain.finding import Code, Finding, Severity, in_order
 from ckpttool.domain.health import Health
+from ckpttool.domain.progress import Progress
 from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
 from ckpttool.domain.units import MAX_RANKS, Rank, Step
 from ckpttool.read.fan_out import map_waiting
-from ckpttool.read.layouts.base import LOST_LINK_REMEDY, Listing, ScanOptions, damage, lost_link, stamp_if_there
+from ckpttool.read.layouts.base import (
+    LOST_LINK_REMEDY,
+    Listing,
+    ScanOptions,
+    damage,
+    lost_link,
+    stamp_if_there,
+    stamped,
+)
 from ckpttool.read.own_files import MANIFEST_NAME, OWN_FOLDER
 from ckpttool.read.parse import ParseError
 from ckpttool.read.records.iteration_json import CommonRecord, metadata_memory, parse_common, parse_metadata_files
@@ -69,8 +78,10 @@ class MindFormersIteration:
             if entry.name not in {TRACKER, OWN_FOLDER} and not _is_iteration(entry)
         ]
         findings = [_stray(name) for name in strays]
-        checkpoints.sort(key=lambda checkpoint: (checkpoint.step or -1, checkpoint.name))
+        checkpoints = _in_order(checkpoints)
         tracked, trouble = _tracker(storage, listing, {checkpoint.name for checkpoint in checkpoints})
+        time = None if tracked is None else stamp_if_there(storage, TRACKER)
+        checkpoints = _with_times(storage, checkpoints, tracked)
         return Inventory(
             root=storage.root,
             layout=self.name,
@@ -79,7 +90,30 @@ class MindFormersIteration:
             findings=in_order((*findings, *trouble)),
             strays=tuple(sorted(strays)),
             tracked=tracked,
+            tracked_ns=None if time is None else time.mtime_ns,
         )
+
+
+def _in_order(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
+    """Sort by how far the training had come; where that is not known, which is never loaded, at the end."""
+    progress = Progress(checkpoints)
+
+    def age(one: Checkpoint) -> tuple[bool, int, str]:
+        place = progress.of(one)
+        return (place is None, one.step or 0 if place is None else place, one.name)
+
+    return sorted(checkpoints, key=age)
+
+
+def _with_times(storage: Storage, checkpoints: list[Checkpoint], tracked: str | None) -> list[Checkpoint]:
+    """Take the times of the iterations that the tracker may not cover: they tell whether it was written after them."""
+    if tracked is None:
+        return checkpoints
+    progress, number = Progress(checkpoints), int(tracked.removeprefix("iteration_"))
+    return [
+        stamped(storage, one) if (one.step or 0) > number or progress.counts_samples(one.prefix) else one
+        for one in checkpoints
+    ]
 
 
 def _same_prefix(checkpoints: list[Checkpoint]) -> list[Checkpoint]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, count
+from itertools import chain, count, permutations
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, Rename
 from ckpttool.domain.finding import Finding, in_order
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import EpochStep
-from ckpttool.read.layouts.base import Listing, ScanOptions
+from ckpttool.read.layouts.base import Listing, ScanOptions, stamped
 from ckpttool.read.layouts.names import (
     RANK_MARK,
     SUFFIX_OF_FORMAT,
@@ -64,6 +64,8 @@ class MindFormersRank:
         samples = [sample_cohort(storage, cohort, options) for cohort in cohorts]
         groups, alignments = _group(cohorts, samples)
         checkpoints = sorted((_checkpoint(key, groups) for key in groups), key=_order)
+        if not options.sizes:
+            checkpoints = _with_times(storage, checkpoints)
         file_notes, stray_paths = file_findings(cohorts, strays)
         findings: list[Finding] = [finding for folder in folders for finding in folder.findings]
         findings += file_notes
@@ -152,6 +154,21 @@ def _renames(key: _Key, shards: Sequence[Shard], groups: Mapping[_Key, _Group]) 
 def _rename(key: _Key, shard: Shard, run: int) -> Rename:
     name = file_name(key.prefix, shard.rank or 0, run, key.position, SUFFIX_OF_FORMAT[key.format])
     return Rename(source=shard.path, target=f"rank_{shard.rank}/{name}")
+
+
+def _with_times(storage: Storage, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
+    """Take the times of saves of which names leave open whether they are two runs' in one."""
+    saves: dict[tuple[str, EpochStep | None], list[Checkpoint]] = defaultdict(list)
+    for one in checkpoints:
+        saves[one.prefix, one.position].append(one)
+    doubtful = {
+        id(each)
+        for alike in saves.values()
+        for one, twin in permutations(alike, 2)
+        if one.may_be_mixed_with(twin)
+        for each in (one, twin)
+    }
+    return [stamped(storage, one) if id(one) in doubtful else one for one in checkpoints]
 
 
 def _order(checkpoint: Checkpoint) -> tuple[str, int, int, EpochStep, str]:

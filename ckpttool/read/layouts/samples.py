@@ -105,8 +105,10 @@ def _out_of_order(names: Mapping[str, FileName], told: Mapping[str, Scalars]) ->
             is_same = before == after  # in two formats
             if (later != earlier if is_same else later <= earlier) or _leaps(before, earlier, after, later):
                 odd |= {one, other}
-        odd |= {shape for _, step, shape in saves if step <= reached.get(prefix, -1)}
-        reached[prefix] = max(reached.get(prefix, -1), *(step for _, step, shape in saves))
+        # At another batch size steps are counted anew; and where a shard holds none, they never were.
+        far = {shape: step * (told[shape].global_batch_size or 1) for _, step, shape in saves}
+        odd |= {shape for shape, place in far.items() if place <= reached.get(prefix, -1)}
+        reached[prefix] = max(reached.get(prefix, -1), *far.values())
     return odd
 
 

@@ -195,9 +195,9 @@ CHECKPOINTS = (
         severities=NOTE,
         meaning="Somebody restarted the training from an older checkpoint, and it has not yet caught up. The higher "
         "steps of the earlier run are an abandoned branch: newer by number, older by history.",
-        evidence="A later run (suffix _1, _2, …) is at a lower step than an earlier one; in the newer layout the "
-        "tracker "
-        "file is behind several iterations.",
+        evidence="A later run (suffix _1, _2, …) has seen fewer samples than an earlier one: step times global batch "
+        "size, for MindFormers counts steps anew where that changed. In the newer layout the tracker file was written "
+        "after the iterations that it is behind, or where times do not tell it is behind several whole ones.",
         mindformers="Follows meta.json, which the later run wrote last.",
         remedy=(
             "Nothing, if going back was meant. To return to the abandoned branch, name its checkpoint:",
@@ -210,9 +210,24 @@ CHECKPOINTS = (
         severities=SUSPECT,
         meaning="Its step is higher than that of the newest run, but it belongs to a course that was given up, often "
         "because of a loss spike. It may be perfectly whole; it is never chosen by itself.",
-        evidence="A run that was started later, or the tracker, is at a lower step.",
+        evidence="A run that was started later has seen fewer samples (step times global batch size), or did this "
+        "checkpoint's steps again; in the newer layout the tracker was written after it and is behind it.",
         mindformers="Does not know branches; what it takes depends on meta.json and on names.",
         remedy=("If it is the one you want, name it:", "ckpttool resolve DIR --checkpoint NAME"),
+    ),
+    Explanation(
+        code=Code.TIMES_DISAGREE,
+        title="Two runs' files may have one name",
+        severities=SUSPECT,
+        meaning="Each rank counts its restarts by what lies in its own folder. One that lost its files, or was cut off "
+        "in its first save, gives the files of a later run the names that the other ranks' earlier run had.",
+        evidence="The other ranks have this save twice, of two runs. This rank has it once, and its file was written "
+        "when the others wrote the later one. A time can be changed by a copy, so this is a doubt, no proof.",
+        mindformers="Loads by the name, and trains on with weights of two runs.",
+        remedy=(
+            "Where the file was only copied later, name the checkpoint:",
+            "ckpttool resolve DIR --checkpoint NAME",
+        ),
     ),
     Explanation(
         code=Code.NEEDS_RENAMES,

@@ -103,6 +103,16 @@ def test_a_rewind_is_asked_twice_and_believed(tmp_path: Path) -> None:
     assert chosen(plan(tree.output)) == ("_1-6_2", 12)
 
 
+def test_a_run_that_went_on_with_larger_batches_is_not_asked_twice(tmp_path: Path) -> None:
+    """Its steps are lower than the last run's, but it is further: one header a save is enough."""
+    tree = TreeBuilder(tmp_path).legacy().save(epoch=50, step=1).save(epoch=100, step=1)
+    for step in (55, 60):
+        tree.save(epoch=step, step=1, run=1, global_batch_size=16)
+    storage = FaultyStorage(str(tree.checkpoint))
+    scan(storage)
+    assert len(storage.opened) == 4
+
+
 def test_one_save_in_two_formats_is_in_order(tmp_path: Path) -> None:
     tree = three_saves(tmp_path).save(epoch=15, step=2, fmt="safetensors")
     storage = FaultyStorage(str(tree.checkpoint))

@@ -1,0 +1,113 @@
+"""What the tracker of the newer layout tells of the training's course: it is written at the end of every save.
+
+So whatever is further than it was saved before the training went back, or by a save that was cut off before this last
+write. Times tell which: the one was there before the tracker was written, the other came after it. Where they do not
+tell, as in a copy, their number does: a training that only went forward has one such save at most.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory
+from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.progress import Progress
+
+CLEARLY_NS = 10 * 10**9
+"""Between two writes of one copy there is less, as there may be between clocks; between two saves there is more."""
+
+
+class _When(Enum):
+    """When an iteration was saved, beside the tracker."""
+
+    BEFORE = "before"
+    AFTER = "after"
+    BOTH = "both"
+    UNKNOWN = "unknown"
+
+
+class TrackedCourse:
+    """The iterations that are further than the tracker, and which of them the training left."""
+
+    def __init__(self, inventory: Inventory, progress: Progress) -> None:
+        """Sort out what the tracker does not cover.
+
+        Args:
+            inventory: With the times of the tracker and of what is numbered otherwise, where the disk tells them.
+            progress: Of the same tree.
+        """
+        self._said = _tracked(inventory, progress)
+        self._when: dict[str, _When] = {}
+        if self._said is None:
+            return
+        prefix, place = self._said
+        beyond = [
+            one
+            for one in inventory.checkpoints
+            if one.prefix == prefix and (at := progress.of(one)) is not None and at > place
+        ]
+        self._told = progress.told(place, prefix)
+        self._when = {one.name: _when(one, inventory.tracked_ns) for one in beyond}
+        whole = [one for one in beyond if not _is_torn(one) and self._when[one.name] is not _When.AFTER]
+        self._are_several = len(whole) > 1
+
+    def left(self, checkpoint: Checkpoint) -> str | None:
+        """Say why the training left an iteration; None where it did not, or nothing tells."""
+        when = self._when.get(checkpoint.name, _When.AFTER)
+        if when is _When.BOTH:
+            return f"some of its files are older than the tracker, at {self._told}, and some are newer"
+        if when is _When.BEFORE or (when is _When.UNKNOWN and self._are_several):
+            return f"the tracker says that {self._told} was saved after it"
+        return None
+
+    def findings(self, inventory: Inventory) -> list[Finding]:
+        """Say in a note what is further than the tracker."""
+        beyond = [one for one in inventory.checkpoints if one.name in self._when]
+        left = [one.name for one in beyond if self.left(one) is not None]
+        cut = [one.name for one in beyond if one.name not in left]
+        findings = []
+        if left:
+            many = f"{len(left)} iterations" if len(left) > 1 else left[0]
+            message = (
+                f"the tracker is at {self._told}, behind {many}: the training was rewound, "
+                f"and {'they are' if len(left) > 1 else 'it is'} an abandoned branch"
+            )
+            findings.append(Finding(code=Code.RUN_REWOUND, severity=Severity.NOTE, message=message, path=left[0]))
+        if cut:
+            more = f" and {len(cut) - 1} more" if len(cut) > 1 else ""
+            message = (
+                f"the tracker is at {self._told}; {cut[0]}{more} was saved, but the tracker was not written after it"
+            )
+            findings.append(Finding(code=Code.TRACKER_DISAGREES, severity=Severity.NOTE, message=message, path=cut[0]))
+        return findings
+
+
+def _tracked(inventory: Inventory, progress: Progress) -> tuple[str, int] | None:
+    """Return the training that the tracker is of, and how far it says that it came; None where that is not known."""
+    if inventory.tracked is None or not inventory.checkpoints:
+        return None
+    named = next((one for one in inventory.checkpoints if one.name == inventory.tracked), None)
+    if named is not None:
+        place = progress.of(named)
+        return None if place is None else (named.prefix, place)
+    prefix = inventory.checkpoints[-1].prefix
+    number = int(inventory.tracked.removeprefix("iteration_"))
+    return None if progress.counts_samples(prefix) else (prefix, number)
+
+
+def _is_torn(checkpoint: Checkpoint) -> bool:
+    """Tell whether a save was not finished, as far as the listing shows: such a one proves no rewind."""
+    missing = any(finding.code is Code.SHARD_MISSING for finding in checkpoint.findings)
+    return missing or checkpoint.commit is CommitState.UNCOMMITTED
+
+
+def _when(checkpoint: Checkpoint, tracked_ns: int | None) -> _When:
+    times = [shard.stamp.mtime_ns for shard in checkpoint.shards if shard.stamp is not None]
+    if tracked_ns is None or not times:
+        return _When.UNKNOWN
+    is_older, is_newer = min(times) <= tracked_ns - CLEARLY_NS, max(times) >= tracked_ns + CLEARLY_NS
+    if is_older and is_newer:
+        return _When.BOTH
+    if max(times) <= tracked_ns - CLEARLY_NS:
+        return _When.BEFORE
+    return _When.AFTER if min(times) >= tracked_ns + CLEARLY_NS else _When.UNKNOWN
