@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING
 
@@ -123,7 +123,7 @@ class ShardReport:
     """xxh3-128 over the header's free text but its checksum, where it has any; None where that is not known."""
     digest: ShardDigest | None = None
     """Where hashes were asked for."""
-    stats: tuple[TensorStat, ...] = ()
+    stats: Sequence[TensorStat] = ()
     """At level NUMERICS: every floating-point tensor, in file order."""
     remembered: bool = False
     """True where a ledger says that this very file was checked before, so it was not read again."""

@@ -197,8 +197,7 @@ class Session:
             self._read_ahead = None
         changed = []
         for report in reports:
-            old = {stat.name: stat for stat in known.get((report.rank, report.role), ())}
-            findings = compare_numbers(report.path, report.stats, old, jump=jump)
+            findings = compare_numbers(report.path, report.stats, known.get((report.rank, report.role), ()), jump=jump)
             changed.append(replace(report, findings=(*report.findings, *findings)))
         return changed
 

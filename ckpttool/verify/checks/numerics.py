@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.stat_columns import Kind, Oddity, StatColumns
 from ckpttool.domain.verdict import TensorStat
 from ckpttool.read.formats.base import quoted
 from ckpttool.verify.checks.many import at_most
@@ -19,35 +20,31 @@ training any more. Flipped bits are seen as well: the highest one of an exponent
 """
 
 
-def stats_of(content: PassResult) -> tuple[TensorStat, ...]:
+def stats_of(content: PassResult) -> StatColumns:
     """Return the numbers of every floating-point tensor, in file order.
 
     Raises:
         ValueError: A tensor was not seen whole.
     """
-    stats = []
+    kinds: list[Kind] = []
+    absmax: list[float] = []
+    norms: list[float] = []
+    odd: dict[int, Oddity] = {}
     for seen in content.entries:
         if seen.numeric is None:
             continue
         numbers = seen.numeric.stats()
-        stats.append(
-            TensorStat(
-                name=seen.entry.name,
-                dtype=seen.entry.dtype.value,
-                elements=numbers.elements,
-                nans=numbers.nans,
-                infinities=numbers.infinities,
-                absmax=numbers.absmax,
-                norm=numbers.norm,
-                denormal_only=numbers.denormal_only,
-            )
-        )
-    return tuple(stats)
+        if numbers.nans or numbers.infinities or numbers.denormal_only:
+            odd[len(kinds)] = (numbers.nans, numbers.infinities, numbers.denormal_only)
+        kinds.append((seen.entry.name, seen.entry.dtype.value, numbers.elements))
+        absmax.append(numbers.absmax)
+        norms.append(numbers.norm)
+    return StatColumns(kinds, absmax=absmax, norms=norms, odd=odd)
 
 
 def judge_numbers(path: str, stats: Sequence[TensorStat]) -> Sequence[Finding]:
     """Report NaN and infinity: no training goes on from them."""
-    sick = (one for one in stats if one.nans or one.infinities)
+    sick = stats.sick() if isinstance(stats, StatColumns) else (one for one in stats if one.nans or one.infinities)
     return at_most(
         Finding(
             code=Code.NONFINITE_VALUES,
@@ -64,26 +61,23 @@ def judge_numbers(path: str, stats: Sequence[TensorStat]) -> Sequence[Finding]:
 
 
 def compare_numbers(
-    path: str, stats: Sequence[TensorStat], before: Mapping[str, TensorStat], *, jump: float
+    path: str, stats: Sequence[TensorStat], before: Sequence[TensorStat], *, jump: float
 ) -> Sequence[Finding]:
     """Report tensors that became all zero, or whose norm jumped, since the checkpoint before.
 
     Args:
         path: The shard.
         stats: Its numbers.
-        before: The same rank's numbers in the checkpoint before, by tensor name.
+        before: The same rank's numbers in the checkpoint before.
         jump: Factor, up or down, from which a change is suspect.
     """
     return at_most(_changes(path, stats, before, jump))
 
 
-def _changes(
-    path: str, stats: Sequence[TensorStat], before: Mapping[str, TensorStat], jump: float
-) -> Iterator[Finding]:
-    for one in stats:
-        old = before.get(one.name)
+def _changes(path: str, stats: Sequence[TensorStat], before: Sequence[TensorStat], jump: float) -> Iterator[Finding]:
+    for one, old in _pairs(stats, before, jump):
         # A single number is a counter or a schedule (loss_scale, beta1_power, learning_rate): it is meant to move.
-        if old is None or not old.norm or old.elements != one.elements or one.elements == 1:
+        if not old.norm or old.elements != one.elements or one.elements == 1:
             continue
         name = quoted(one.name)
         if not one.norm and not one.nans and not one.infinities:
@@ -94,6 +88,18 @@ def _changes(
                 f"the norm of {name} went from {old.norm:.4g} to {one.norm:.4g}, by more than a factor of {jump:g}"
             )
             yield _suspect(Code.NORM_JUMP, path, one.name, message)
+
+
+def _pairs(
+    stats: Sequence[TensorStat], before: Sequence[TensorStat], jump: float
+) -> Iterable[tuple[TensorStat, TensorStat]]:
+    """Return the tensors that are worth a look, each beside the one of its name in the checkpoint before."""
+    if isinstance(stats, StatColumns) and isinstance(before, StatColumns):
+        moved = stats.moved(before, jump)
+        if moved is not None:
+            return moved
+    by_name = {stat.name: stat for stat in before}
+    return ((stat, by_name[stat.name]) for stat in stats if stat.name in by_name)
 
 
 def _suspect(code: Code, path: str, tensor: str, message: str) -> Finding:

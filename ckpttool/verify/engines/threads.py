@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.verdict import CheckTask
-from ckpttool.verify.check import check, failed, guarded
+from ckpttool.verify.check import failed, guarded
 from ckpttool.verify.engines.crew import Crew
+from ckpttool.verify.judge import check_and_judge
 from ckpttool.verify.look import Look
 
 TICK_SECONDS = 0.5
@@ -28,7 +29,7 @@ class ThreadEngine:
     as unreadable after `timeout` and its thread is left behind, since nothing can interrupt it.
     """
 
-    def __init__(self, *, jobs: int, timeout: float, work: Callable[[CheckTask], Look] = check) -> None:
+    def __init__(self, *, jobs: int, timeout: float, work: Callable[[CheckTask], Look] = check_and_judge) -> None:
         """Take the number of workers, and the seconds after which a task counts as hung, for each GiB of it."""
         self._jobs = jobs
         self._timeout = timeout

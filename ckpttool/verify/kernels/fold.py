@@ -120,6 +120,8 @@ class NumericFold:
             absmax_bits=self._seen.absmax_bits,
             squares=self._seen.squares,
         )
+        if not self._fragments:
+            return part
         whole, fragments = settle(self._fragments, self._layout.nbytes)
         for element in whole:
             part = part.with_element(element)

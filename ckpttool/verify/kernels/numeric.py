@@ -16,6 +16,8 @@ Adding integers is associative, adding floats is not: so however workers share a
 numbers come out to the last bit.
 """
 
+_SMALLEST_NORMAL = {dtype: layout.value(layout.smallest_normal) for dtype, layout in FLOATS.items()}
+
 Fragment = tuple[int, bytes]
 """(offset in the tensor, bytes) of an element that is not all there."""
 
@@ -47,8 +49,7 @@ class TensorStats:
     @property
     def denormal_only(self) -> bool:
         """True where every element that is not zero is subnormal, and there is one."""
-        layout = FLOATS[self.dtype]
-        return self.finite and 0 < self.absmax < layout.value(layout.smallest_normal)
+        return 0 < self.absmax < _SMALLEST_NORMAL[self.dtype] and self.finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,6 +129,8 @@ def join_passes(parts: Sequence[PassResult]) -> PassResult:
     for before, after in pairwise(ordered):
         if before.end != after.begin:
             raise ValueError(f"parts do not join: one ends at {before.end}, the next begins at {after.begin}")
+    if len(ordered) == 1 and not any(before.entry == after.entry for before, after in pairwise(ordered[0].entries)):
+        return ordered[0]
     seen: dict[TensorEntry, EntryDigest] = {}
     for digest in (digest for part in ordered for digest in part.entries):
         known = seen.get(digest.entry)

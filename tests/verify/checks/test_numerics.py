@@ -87,7 +87,7 @@ class TestOneFile:
 
 class TestBesideTheCheckpointBefore:
     def compared(self, now: TensorStat, then: TensorStat, *, jump: float = JUMP) -> list[Code]:
-        return [one.code for one in compare_numbers("a", [now], {then.name: then}, jump=jump)]
+        return [one.code for one in compare_numbers("a", [now], [then], jump=jump)]
 
     def test_what_moved_a_little_is_left_alone(self) -> None:
         assert self.compared(stat(norm=1.1), stat(norm=1.0)) == []
@@ -127,6 +127,6 @@ class TestBesideTheCheckpointBefore:
         assert self.compared(stat("new", norm=1e9), stat("old")) == []
 
     def test_the_message_tells_both_norms(self) -> None:
-        (finding,) = compare_numbers("a", [stat(norm=5000.0)], {"w": stat()}, jump=JUMP)
+        (finding,) = compare_numbers("a", [stat(norm=5000.0)], [stat()], jump=JUMP)
         assert "from 1 to 5000" in finding.message
         assert finding.severity is Severity.SUSPECT
