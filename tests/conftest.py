@@ -11,6 +11,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from ckpttool.read.launchers import VARIABLES
+
 TESTS = Path(__file__).resolve().parent
 FIXTURES = TESTS.parent / "fixtures"
 
@@ -28,11 +30,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def same_terminal_everywhere() -> Iterator[None]:
-    """Take away what makes rich and typer draw by the machine they run on."""
+    """Take away what makes rich and typer draw by the machine they run on, and what speaks of other machines."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}.items():
             patch.setenv(name, value)
-        for name in ("FORCE_COLOR", "GITHUB_ACTIONS", "LINES", "PY_COLORS"):
+        for name in ("FORCE_COLOR", "GITHUB_ACTIONS", "LINES", "PY_COLORS", *VARIABLES):
             patch.delenv(name, raising=False)
         yield
 

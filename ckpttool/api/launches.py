@@ -21,12 +21,19 @@ from ckpttool.write import replace as write
 
 if TYPE_CHECKING:
     from ckpttool.domain.finding import Code, Finding
+    from ckpttool.domain.node import Node
     from ckpttool.domain.plan import ResumePlan
     from ckpttool.domain.train_config import TrainConfig
 
 
-def launch(
-    question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion, order: LaunchOrder, disk: Disk | None = None
+def launch(  # noqa: PLR0913  # the last two are what the machine says, where it is not to be asked
+    question: TreeQuestion,
+    choice: ResumeQuestion,
+    data: DataQuestion,
+    order: LaunchOrder,
+    disk: Disk | None = None,
+    *,
+    node: Node | None = None,
 ) -> Launch | Preflight:
     """Write the config that makes the trainer resume as `resolve` says, and spell the command.
 
@@ -39,6 +46,7 @@ def launch(
         data: What changes about the data.
         order: What to write, for which machines, and what is accepted.
         disk: As in `preflight`.
+        node: As in `preflight`.
 
     Returns:
         The launch; or the preflight that stops it, with every reason: then nothing is written.
@@ -48,7 +56,7 @@ def launch(
     """
     devices = None if order.devices_per_node is None else order.nodes * order.devices_per_node
     base = read_base(order.base, order.allowed, devices=devices)
-    answer = resolve(replace(question, config=base.train), choice, data)
+    answer = resolve(replace(question, config=base.train), choice, data, node=node)
     asked = PreflightQuestion(
         config=order.base, tree=question, choice=choice, data=data, strict=order.strict, allowed=order.allowed
     )

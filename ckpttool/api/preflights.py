@@ -11,7 +11,7 @@ from ckpttool.api.resumes import Answer, resolve
 from ckpttool.decide import preflight as judge
 from ckpttool.decide.lint import lint
 from ckpttool.decide.next_saves import next_saves
-from ckpttool.domain.finding import Code, Finding
+from ckpttool.domain.finding import Code, Finding, seen_in_part
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.preflight import Check, DiskNeed, Lint, Preflight, PreflightQuestion, Reason
@@ -23,6 +23,7 @@ from ckpttool.read.records.train_config import train_config_of
 from ckpttool.render.launch import TARGETS
 
 if TYPE_CHECKING:
+    from ckpttool.domain.node import Node
     from ckpttool.domain.settings import Settings
     from ckpttool.domain.train_config import TrainConfig
 
@@ -49,7 +50,7 @@ def lint_configs(paths: Sequence[str], *, allowed: Iterable[Code] = ()) -> Lint:
     return Lint(checks=tuple(_config_check(path, _read(path, tuple(allowed)), name=path) for path in paths))
 
 
-def preflight(question: PreflightQuestion, disk: Disk | None = None) -> Preflight:
+def preflight(question: PreflightQuestion, disk: Disk | None = None, *, node: Node | None = None) -> Preflight:
     """Say whether a launch now would resume where it says, with every reason against it.
 
     What stops one check is a reason like any other, so that a report comes out of it in any case.
@@ -57,13 +58,14 @@ def preflight(question: PreflightQuestion, disk: Disk | None = None) -> Prefligh
     Args:
         question: Which config and tree, and what is good enough.
         disk: Tells room and rights; None: the file systems mounted here.
+        node: Tells which disk this is, and of other machines; None: this one.
     """
     config = _read(question.config, question.allowed, devices=question.devices)
     first = _config_check(question.config, config)
     if isinstance(config, Check):
         return _cut_short(question, [first], _AFTER_CONFIG)
     try:
-        answer = resolve(replace(question.tree, config=config.train), question.choice, question.data)
+        answer = resolve(replace(question.tree, config=config.train), question.choice, question.data, node=node)
     except CkptToolError as error:
         return _cut_short(question, [first, _stopped("checkpoint", error)], _AFTER_CONFIG[1:])
     return judged(question, config, answer, disk or LocalDisk())
@@ -149,7 +151,7 @@ def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk
     teller = _Teller(config=question.config, root=root, allowed=question.allowed, named=named)
     found = judge.by_check(decision, config.train, strict=question.strict, devices=question.devices)
     plan = decision if isinstance(decision, ResumePlan) else None
-    nothing = ExitCode.NOTHING_TO_RESUME if plan is None else None
+    nothing = ExitCode.NOTHING_TO_RESUME if plan is None and not seen_in_part(decision.findings) else None
     health = judge.health_summary(plan.point.checkpoint) if plan else "nothing was chosen"
     need = _disk_need(config, answer, plan, disk)
     return Preflight(

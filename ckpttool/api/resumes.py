@@ -24,11 +24,14 @@ from ckpttool.domain.shard import FormatName, Scalars
 from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import IncompleteError, NothingToResumeError, UnknownLayoutError, UsageError
+from ckpttool.read.launchers import jobs_of
+from ckpttool.read.mounts import mount_of, mount_table
 from ckpttool.read.storage import LocalStorage, Storage
 
 if TYPE_CHECKING:
     from ckpttool.api.evidence import Evidence, Pick
     from ckpttool.domain.advice import SpikeAdvice, StopAdvice
+    from ckpttool.domain.node import Node
     from ckpttool.domain.train_config import TrainConfig
 
 
@@ -41,11 +44,13 @@ class Answer:
     question: TreeQuestion
 
 
-def resolve(question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion) -> Answer:
+def resolve(question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion, *, node: Node | None = None) -> Answer:
     """Choose the checkpoint to resume from, and say where the data starts.
 
     The chosen one is looked at once more before it is returned: a save or a prune beside us must not make the
     answer false.
+
+    `node` says which disk this is and what launchers tell; None: this machine.
 
     Raises:
         CkptToolError: The question cannot be answered; the class says why.
@@ -85,7 +90,28 @@ def resolve(question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion) 
     if evidence is not None:
         chosen = None if isinstance(point, NoResumePoint) else point.checkpoint
         decision = replace(decision, findings=(*evidence.findings(chosen), *decision.findings))
-    return Answer(decision=decision, tree=tree, question=question)
+    return Answer(decision=_from_here(decision, tree, question, node), tree=tree, question=question)
+
+
+def _from_here(
+    decision: ResumePlan | NoResumePoint, tree: Tree, question: TreeQuestion, node: Node | None
+) -> ResumePlan | NoResumePoint:
+    """Say where other machines may have what is not seen from this one."""
+    jobs = jobs_of(os.environ if node is None else node.environment)
+    if not jobs and isinstance(decision, ResumePlan):
+        return decision  # nobody speaks of other machines
+    from ckpttool.decide.one_node import judge_one_node
+
+    inventory, config = tree.inventory, question.config
+    shards = [shard.path for one in inventory.checkpoints[:1] for shard in one.shards[:1]]
+    declared = (question.world_size, config.world_size if config is not None else None)
+    return judge_one_node(
+        decision,
+        inventory,
+        declared=[world for world in declared if world is not None],
+        jobs=jobs,
+        mount=mount_of(os.path.join(inventory.root, *shards), mount_table() if node is None else node.mounts),
+    )
 
 
 def _key(checkpoint: Checkpoint) -> tuple[str, str, FormatName]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Inventory
-from ckpttool.domain.finding import Finding, Severity, unheard, worst
+from ckpttool.domain.finding import Finding, Severity, seen_in_part, unheard, worst
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.verdict import Verdict
@@ -93,7 +93,9 @@ def of_plan(answer: ResumePlan | NoResumePoint, *, strict: bool) -> ExitCode:
         case NoResumePoint():
             reasons = [reason for one in answer.rejected for reason in one.reasons]
             unsafe = worst([*reasons, *answer.findings]) is Severity.UNSAFE
-            return ExitCode.UNSAFE if unsafe else ExitCode.NOTHING_TO_RESUME
+            if unsafe:
+                return ExitCode.UNSAFE
+            return ExitCode.INCOMPLETE if seen_in_part(answer.findings) else ExitCode.NOTHING_TO_RESUME
         case ResumePlan():
             if strict and answer.point.rejected:
                 return ExitCode.DAMAGE

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ckpttool.decide import launch_check, loaded_instead
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Code, Finding, Severity, blocking
+from ckpttool.domain.finding import Code, Finding, Severity, blocking, seen_in_part
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import DiskNeed
@@ -89,7 +89,8 @@ def unusable(message: str, path: str, line: int | None) -> Finding:
 
 def _chosen_or_not(decision: ResumePlan | NoResumePoint, *, strict: bool) -> tuple[Finding, ...]:
     if isinstance(decision, NoResumePoint):
-        return (_nothing(decision), *_rejected_reasons(decision))
+        nothing = () if seen_in_part(decision.findings) else (_nothing(decision),)
+        return (*nothing, *_rejected_reasons(decision))
     return (*decision.point.findings, *_passed_over(decision, Severity.SUSPECT if strict else Severity.NOTE))
 
 
@@ -153,6 +154,8 @@ def checkpoint_summary(decision: ResumePlan | NoResumePoint) -> str:
     point = decision.point
     ranks = point.checkpoint.topology.world_size or len(point.checkpoint.ranks)
     on = f"whole on all {ranks} ranks" if ranks else "whole"
+    if seen_in_part(decision.findings):
+        on = f"whole on the {ranks} ranks seen here"
     lost = f"; {_count(point.lost_steps, 'step')} to be done again" if point.lost_steps else ""
     return (
         f"{point.checkpoint.name}, {_step(point.checkpoint)}, {on} ({point.evidence.word}: {point.verdict.value}){lost}"

@@ -136,6 +136,7 @@ class Code(str, Enum):
     DISK_UNKNOWN = "disk-unknown"
     PREFIX_DIFFERS = "prefix-differs"
     BATCH_SIZE_UNKNOWN = "batch-size-unknown"
+    ONE_NODE_ONLY = "one-node-only"
     TRAINER_KEY_REFUSED = "trainer-key-refused"
     CKPT_BESIDE_RANKS = "ckpt-beside-ranks"
     PREFIX_HOLDS_RANK = "prefix-holds-rank"
@@ -200,9 +201,14 @@ def blocking(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def unheard(findings: Iterable[Finding]) -> bool:
-    """Tell whether a log or a health file that was to have a say in a choice could not be read, or showed nothing."""
-    codes = {Code.LOG_UNREADABLE, Code.HEALTH_UNHEARD}
+    """Tell whether what was to have a say in a choice could not: an unreadable log or health file, ranks elsewhere."""
+    codes = {Code.LOG_UNREADABLE, Code.HEALTH_UNHEARD, Code.ONE_NODE_ONLY}
     return any(one.code in codes and one.severity is Severity.UNKNOWN for one in findings)
+
+
+def seen_in_part(findings: Iterable[Finding]) -> bool:
+    """Tell whether other machines may have what is missing here, so that nothing can be said of all."""
+    return any(one.code is Code.ONE_NODE_ONLY and one.severity is Severity.UNKNOWN for one in findings)
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from ckpttool.domain.mount import Mount, Reach
+from ckpttool.domain.node import Mount, Reach
 
 _SHARED = frozenset({
     "acfs", "afs", "beegfs", "ceph", "cifs", "dpc", "gfs2", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "ocfs2",

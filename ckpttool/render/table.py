@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.finding import Code, Finding, Severity, blocking
+from ckpttool.domain.finding import Code, Finding, Severity, blocking, seen_in_part, unheard
 from ckpttool.domain.launch import Launch
 from ckpttool.domain.plan import DataPlan, NoResumePoint, Rejection, ResumePlan, Simulation, SkipAnswer
 from ckpttool.domain.verdict import Level, Word
@@ -121,14 +121,19 @@ def plan_table(answer: ResumePlan | NoResumePoint, simulation: Simulation | None
         parts += [Text(""), *advice_parts(answer.advice)]
     if simulation is not None:
         parts += [Text(""), *_simulation(simulation, answer)]
-    return stack(*parts, *grouped_findings(findings))
+    unsettled = [finding for finding in findings if unheard([finding])]
+    return stack(*parts, *grouped_findings(findings), *_remedies(unsettled))
 
 
 def _chosen(plan: ResumePlan) -> list[RenderableType]:
     checkpoint = plan.point.checkpoint
     ranks = checkpoint.topology.world_size
-    on = f" on all {ranks} ranks" if ranks is not None else ""
-    headline = Text(f"Resume from {shown(checkpoint.name)}: step {checkpoint.step}, whole{on}", style="bold green")
+    in_part = seen_in_part(plan.findings)
+    on = (
+        f" on {'the' if in_part else 'all'} {ranks} ranks{' seen here' if in_part else ''}" if ranks is not None else ""
+    )
+    style = "bold yellow" if in_part else "bold green"
+    headline = Text(f"Resume from {shown(checkpoint.name)}: step {checkpoint.step}, whole{on}", style=style)
     rows = [(key, Text(value, no_wrap=key in _NAMES)) for key, value in _settings(plan)]
     parts: list[RenderableType] = [headline, Text(""), Pairs(rows)]
     if checkpoint.renames:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.domain.mount import Mount, Reach
+from ckpttool.domain.node import Mount, Reach
 from ckpttool.read.mounts import boot_id, disk_identity, mount_of, mount_table
 
 TABLE = """\

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from ckpttool.domain.finding import Code, Severity
-from ckpttool.render.explanations.base import DAMAGE, NOTE, SUSPECT, Explanation
+from ckpttool.render.explanations.base import DAMAGE, NOTE, SUSPECT, UNKNOWN, Explanation
 
 CHECKPOINTS = (
     Explanation(
         code=Code.RANK_MISSING,
         title="A rank's whole folder is not there",
-        severities=DAMAGE,
+        severities=(Severity.UNKNOWN, *DAMAGE),
         meaning="Every rank saves into its own rank_N/ folder. One of them is gone, and with it that rank's part of "
-        "the model and the optimizer, in every checkpoint.",
+        "the model and the optimizer, in every checkpoint. Unknown where another machine may have it: see "
+        "one-node-only.",
         evidence="The expected number of ranks comes from --world-size, else from --config, else from the highest rank "
         "of this run, of the tree's other runs and of its strategy files; the message says which.",
         mindformers="1.7 to 2.1 count the rank_ folders that exist, so a lost last rank shrinks the world in silence; "
@@ -20,6 +21,27 @@ CHECKPOINTS = (
             "Bring the folder back from that node's disk, or let resolve fall back to an older checkpoint.",
             "If the training really had fewer ranks, say so:",
             "ckpttool resolve DIR --world-size N",
+        ),
+    ),
+    Explanation(
+        code=Code.ONE_NODE_ONLY,
+        title="Only one machine's ranks are seen, and others may have some",
+        severities=UNKNOWN,
+        meaning="Where each machine saves to a disk of its own, its tree looks whole by itself: ranks 0 and 1 of 4 are "
+        "all that the first of two machines has. Whether the others' shards are whole, or of the same step, cannot be "
+        "seen from here. The exit code is 14, never 11: that there is nothing to resume from is not known either.",
+        evidence="A launcher speaks of several machines (SLURM_JOB_NUM_NODES, SLURM_NNODES, OMPI_COMM_WORLD_SIZE over "
+        "OMPI_COMM_WORLD_LOCAL_SIZE, WORLD_SIZE over LOCAL_WORLD_SIZE) or of more ranks than are here (MS_WORKER_NUM, "
+        "WORLD_SIZE); or the folders here are a machine's share, ranks 0 to 1 or 2 to 3 of the 4 that --world-size, "
+        "--config or --devices state. And /proc/self/mountinfo gives the tree a file system that other machines do not "
+        "see, or one that ckpttool does not know.",
+        mindformers="With disks of their own each rank takes its own newest file, and nothing compares their steps; a "
+        "checkpoint that is named is loaded on every machine from that machine's disk.",
+        remedy=(
+            "Ask where all ranks' files are seen: on a shared disk, or with all rank_N folders gathered in one place.",
+            "Where all of them are here, say how many there are, or accept it:",
+            "ckpttool resolve DIR --world-size N",
+            "ckpttool preflight DIR --config BASE.yaml --allow one-node-only",
         ),
     ),
     Explanation(

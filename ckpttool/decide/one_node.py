@@ -1,0 +1,128 @@
+"""Is all of the training here, or only what one of several machines wrote to its own disk?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from ckpttool.domain.checkpoint import Inventory, LayoutName
+from ckpttool.domain.finding import Code, Finding, Severity, blocking
+from ckpttool.domain.node import Job, Mount, Reach
+from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePlan
+from ckpttool.domain.units import Rank
+
+_TOGETHER = "run it where all ranks' files are seen: on a disk that the machines share, or with all rank_N gathered"
+
+
+def judge_one_node(
+    decision: ResumePlan | NoResumePoint,
+    inventory: Inventory,
+    *,
+    declared: Collection[int],
+    jobs: Sequence[Job],
+    mount: Mount,
+) -> ResumePlan | NoResumePoint:
+    """Add to a decision that it rests on one machine of several, where it may be so.
+
+    Only where each rank has a folder can ranks be elsewhere: the newer layout's file names count all of them, and its
+    records name them.
+
+    Args:
+        decision: What was chosen from the files that are seen here.
+        inventory: These files.
+        declared: World sizes that the user or the config states: what is whole on as many ranks lacks none.
+        jobs: What launchers say.
+        mount: Of the tree's files.
+    """
+    if mount.reach is Reach.SHARED or inventory.layout is not LayoutName.MINDFORMERS_RANK:
+        return decision
+    if isinstance(decision, NoResumePoint):
+        return _nothing_here(decision, inventory, jobs, mount)
+    seen = decision.point.checkpoint.ranks
+    if len(seen) in declared or any(job.counts_ranks and job.ranks == len(seen) for job in jobs):
+        return decision
+    job = next((job for job in jobs if job.several or (job.ranks or 0) > len(seen)), None)
+    if job is None:
+        return decision
+    finding = Finding(
+        code=Code.ONE_NODE_ONLY,
+        severity=Severity.UNKNOWN,
+        message=f"{job.said_by} speaks of more machines than this one, and {_ranks(seen)} lie on {_on(mount)}: nobody "
+        "knows from here whether there are more",
+        actual=f"{len(seen)} ranks seen",
+        remedy=_TOGETHER + _if_all_here(seen),
+    )
+    return replace(decision, findings=(finding, *decision.findings))
+
+
+def _nothing_here(decision: NoResumePoint, inventory: Inventory, jobs: Sequence[Job], mount: Mount) -> NoResumePoint:
+    """Turn ranks that have no folder here into unknown ones, where another machine may have them.
+
+    Else a script would take it for a word that there is nothing to resume from, and start afresh.
+    """
+    seen = sorted({*inventory.folder_ranks, *(rank for one in inventory.checkpoints for rank in one.ranks)})
+    job = next((job for job in jobs if job.several or (job.ranks or 0) > len(seen)), None)
+    worlds = {_world(one) for one in decision.rejected if _lacks_folders_alone(one, seen)}
+    elsewhere = {world for world in worlds if _is_one_nodes(seen, world)}
+    if job is None and (not elsewhere or len(seen) == 1 or mount.reach is not Reach.LOCAL):
+        return decision  # a single rank is as likely what is left of a tree that lost the others
+    if not elsewhere and inventory.checkpoints:
+        return decision
+    where = f"of {max(elsewhere)} ranks only {_ranks(seen)} lie here" if elsewhere else "no checkpoint lies here"
+    why = "so one machine's ranks would" if job is None else f"{job.said_by} speaks of more machines"
+    finding = Finding(
+        code=Code.ONE_NODE_ONLY,
+        severity=Severity.UNKNOWN,
+        message=f"{where}, on {_on(mount)}, and {why}: nobody knows from here what others have",
+        actual=f"{len(seen)} ranks seen",
+        remedy=_TOGETHER + _if_all_here(seen),
+    )
+    rejected = tuple(_unknown(one) if _world(one) in elsewhere else one for one in decision.rejected)
+    return replace(decision, rejected=rejected, findings=(finding, *decision.findings))
+
+
+def _world(rejection: Rejection) -> int:
+    return rejection.checkpoint.topology.world_size or 0
+
+
+def _lacks_folders_alone(rejection: Rejection, seen: Sequence[Rank]) -> bool:
+    """Tell whether nothing else stands against a checkpoint: what is damaged here is so wherever one looks from."""
+    reasons = blocking(rejection.reasons)
+    return bool(reasons) and all(map(_is_elsewhere, reasons)) and set(rejection.checkpoint.ranks) >= set(seen)
+
+
+def _is_elsewhere(reason: Finding) -> bool:
+    """Tell whether a rank has no folder here; thousands of them are one finding without a path."""
+    return reason.code is Code.RANK_MISSING or (reason.code is Code.SHARD_MISSING and reason.path is None)
+
+
+def _is_one_nodes(seen: Sequence[Rank], world: int) -> bool:
+    """Tell whether ranks are what one of several equal machines has: a row that begins where such a row does."""
+    count, first, last = len(seen), seen[0], seen[-1]
+    return last - first + 1 == count and world % count == 0 and first % count == 0
+
+
+def _unknown(rejection: Rejection) -> Rejection:
+    return replace(
+        rejection,
+        reasons=tuple(
+            replace(reason, severity=Severity.UNKNOWN) if _is_elsewhere(reason) else reason
+            for reason in rejection.reasons
+        ),
+    )
+
+
+def _on(mount: Mount) -> str:
+    if mount.reach is Reach.LOCAL:
+        return f"this machine's own disk ({mount.kind} on {mount.source})"
+    if mount.kind:
+        return f"{mount.kind}, which ckpttool does not know for a file system that other machines see"
+    return "a disk of which nothing tells whether other machines see it"
+
+
+def _ranks(ranks: Sequence[Rank]) -> str:
+    return f"ranks {ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
+
+
+def _if_all_here(seen: Sequence[Rank]) -> str:
+    return f"; if the training has no more ranks than these {len(seen)}, say --world-size {len(seen)}" if seen else ""

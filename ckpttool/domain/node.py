@@ -1,0 +1,52 @@
+"""Where we look from: the disk that a tree lies on, and what launchers say of other machines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from ckpttool.domain.frozen import dataclass
+
+
+class Reach(str, Enum):
+    """Who sees a file system."""
+
+    SHARED = "shared"
+    """Every machine that mounts it: what is not there is nowhere."""
+    LOCAL = "local"
+    """This machine alone: other machines have one of their own under the same path."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """The file system that a path lies on, as the kernel tells it."""
+
+    kind: str
+    """`ext4`, `nfs4`, `fuse.sshfs`; empty where the kernel does not tell."""
+    source: str
+    """`/dev/sda1`, `server:/export`: on every machine the same only where the file system is shared."""
+    reach: Reach
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """What the machine that we run on says of itself; tests say it in its stead."""
+
+    environment: Mapping[str, str]
+    mounts: str
+    """In the form of `/proc/self/mountinfo`; empty where there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What one launcher's environment says of the job that this process belongs to."""
+
+    said_by: str
+    """The variables with their values, as a person would type them."""
+    several: bool
+    """Whether the job runs on more than one machine. False where that follows from the number of ranks alone."""
+    ranks: int | None = None
+    """Processes of the job on all machines; None where their number says nothing about the training's ranks."""
+    counts_ranks: bool = False
+    """Whether a process is a rank for certain, so that a tree with as many ranks lacks none."""
