@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ckpttool.api.checks import session_for
 from ckpttool.api.trees import Tree, scan
 from ckpttool.decide.data_skip import exact_batches_near, is_left_to_trainer, plan_data
+from ckpttool.decide.lineage import Course
 from ckpttool.decide.load import LOAD_FORMAT, load_instruction
 from ckpttool.decide.loaded_instead import Start, loaded_instead
 from ckpttool.decide.naming import focused
@@ -18,9 +19,9 @@ from ckpttool.decide.resume import choose
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.plan import DataPlan, NoResumePoint, ResumePlan, ResumePoint, Simulation, SkipAnswer
+from ckpttool.domain.plan import DataPlan, NoResumePoint, PastSizes, ResumePlan, ResumePoint, Simulation, SkipAnswer
 from ckpttool.domain.question import DEFAULT_DIR, CheckQuestion, DataQuestion, ResumeQuestion, TreeQuestion
-from ckpttool.domain.shard import FormatName, Scalars
+from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import IncompleteError, NothingToResumeError, UnknownLayoutError, UsageError
@@ -171,7 +172,7 @@ def _plan(
         root=tree.inventory.root,
         point=point,
         load=load_instruction(tree.inventory, checkpoint),
-        data=_data(checkpoint.step, checkpoint.scalars, data, config, advice),
+        data=_data(checkpoint, Course(tree.inventory).past(checkpoint), _with_config(data, config), config, advice),
         findings=_beyond(tree, point),
         advice=advice,
     )
@@ -182,19 +183,20 @@ def _plan(
 
 
 def _data(
-    step: Step,
-    scalars: Scalars,
-    data: DataQuestion,
+    checkpoint: Checkpoint,
+    past: PastSizes,
+    wanted: DataQuestion,
     config: TrainConfig | None,
     advice: SpikeAdvice | StopAdvice | None,
 ) -> DataPlan:
     """Say where the data starts: behind the checkpoint, or behind what has to be gone around."""
-    wanted, recorded = _with_config(data, config), scalars.global_batch_size
-    plan = plan_data(step, recorded, wanted)
+    step, recorded = checkpoint.step or Step(0), checkpoint.scalars.global_batch_size
+    plan = plan_data(step, recorded, wanted, past)
     if advice is None or advice.detour is None or not advice.followed:
-        return replace(plan, left_to_trainer=config is not None and is_left_to_trainer(scalars, wanted))
+        is_left = config is not None and is_left_to_trainer(checkpoint.scalars, wanted)
+        return replace(plan, left_to_trainer=is_left)
     # The step counter goes on from the checkpoint; the data alone move on.
-    return replace(plan_data(Step(advice.detour.data_skip_steps), recorded, wanted), next_step=plan.next_step)
+    return replace(plan_data(Step(advice.detour.data_skip_steps), recorded, wanted, past), next_step=plan.next_step)
 
 
 def _consequences(plan: ResumePlan, data: DataQuestion, config: TrainConfig | None) -> tuple[Finding, ...]:
@@ -251,31 +253,32 @@ def scale_skip(data: DataQuestion, *, steps: int | None = None, path: str | None
     if path is not None and steps is not None:
         raise UsageError("give --steps or DIR, not both")
     told = sum(segment.steps for segment in data.segments)
-    recorded = None
+    recorded, past = None, PastSizes()
     if steps is None and (path is not None or not data.segments):
-        steps, recorded = _resume_point_of(path, data)
+        steps, recorded, past = _resume_point_of(path, data)
     total = Step(told if steps is None else steps)
     old = recorded if recorded is not None else data.old_global_batch
     if old is None and told < total:
         raise UsageError("give --old-gbs: the global batch size of the run that wrote the checkpoint")
-    plan = plan_data(total, recorded, data)
+    plan = plan_data(total, recorded, data, past)
     samples, new = plan.skip.samples or 0, plan.skip.global_batch_size or 1
     exact = () if plan.skip.repeated_samples == 0 else exact_batches_near(samples, new, sink_size=plan.skip.sink_size)
     return SkipAnswer(data=plan, steps=total, old_global_batch=None if data.segments else old, exact_sizes=exact)
 
 
-def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[int | None, int | None]:
-    """Return step and global batch size of the checkpoint that `resolve` would choose."""
+def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[int | None, int | None, PastSizes]:
+    """Return step and global batch size of the checkpoint that `resolve` would choose, and what came before it."""
     if path is None and not os.path.isdir(DEFAULT_DIR):
         old, new = data.old_global_batch or 1, data.new_global_batch or 1
         common = math.gcd(old, new)
         rule = f"data_skip_steps = steps * {old // common} // {new // common}" if data.old_global_batch else "steps"
         raise UsageError(f"give --steps or DIR, there is no {DEFAULT_DIR} here (the rule: {rule})")
-    decision = resolve(TreeQuestion(path=path or DEFAULT_DIR), ResumeQuestion(), DataQuestion()).decision
+    answer = resolve(TreeQuestion(path=path or DEFAULT_DIR), ResumeQuestion(), DataQuestion())
+    decision = answer.decision
     if isinstance(decision, NoResumePoint):
         raise NothingToResumeError(f"nothing in {decision.root} can be resumed from; ckpttool resolve says why")
     chosen = decision.point.checkpoint
-    return chosen.step, chosen.scalars.global_batch_size
+    return chosen.step, chosen.scalars.global_batch_size, Course(answer.tree.inventory).past(chosen)
 
 
 def _world_of(answer: Answer, newest: Checkpoint | None) -> int | None:

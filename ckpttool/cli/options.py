@@ -159,8 +159,11 @@ class DataOptions:
     segment: Segments = None
     new_dataset: Annotated[bool, typer.Option("--new-dataset", help="Start the data at its beginning.")] = False
     dataset_changed_at: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="STEP", help="The data was replaced at this step: skip only what came since."),
+        str | None,
+        typer.Option(
+            metavar="STEP[:GBS]",
+            help="The data was replaced at this step (in batches of GBS samples): skip only what came since.",
+        ),
     ] = None
 
     def question(self, *, sink_size: int | None) -> api.DataQuestion:
@@ -173,14 +176,25 @@ class DataOptions:
             raise UsageError(
                 "--new-dataset starts the data now and --dataset-changed-at started them earlier: give one"
             )
+        changed_at, changed_batch = _step_of_change(self.dataset_changed_at)
         return api.DataQuestion(
             new_global_batch=self.gbs,
             old_global_batch=self.old_gbs,
             sink_size=sink_size,
             new_dataset=self.new_dataset,
-            dataset_changed_at=None if self.dataset_changed_at is None else Step(self.dataset_changed_at),
+            dataset_changed_at=changed_at,
+            dataset_changed_batch=changed_batch,
             segments=segments(self.segment),
         )
+
+
+def _step_of_change(text: str | None) -> tuple[Step | None, int | None]:
+    if text is None:
+        return None, None
+    step, colon, batch = text.partition(":")
+    if not is_count(step) or (colon and not (is_count(batch) and int(batch))):
+        raise UsageError(f"--dataset-changed-at takes STEP or STEP:GBS, such as 800 or 800:512, not {text!r}")
+    return Step(int(step)), int(batch) if colon else None
 
 
 def segments(texts: list[str] | None) -> tuple[BatchSegment, ...]:

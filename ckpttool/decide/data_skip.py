@@ -6,11 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ckpttool.domain.plan import BatchSegment, DataPlan, DataSkip
+from ckpttool.domain.plan import BatchSegment, DataPlan, DataSkip, PastSizes
 from ckpttool.domain.question import DataQuestion
 from ckpttool.domain.shard import Scalars
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
+
+_NO_PAST = PastSizes()
 
 _MOST_TRIED = 2_000_000
 """Sizes that are tried as divisors: a fraction of a second."""
@@ -71,13 +73,16 @@ def is_left_to_trainer(scalars: Scalars, question: DataQuestion) -> bool:
     return counts and question.new_global_batch is None and not asked
 
 
-def plan_data(step: Step, recorded_global_batch: int | None, question: DataQuestion) -> DataPlan:
+def plan_data(
+    step: Step, recorded_global_batch: int | None, question: DataQuestion, past: PastSizes = _NO_PAST
+) -> DataPlan:
     """Say where the data starts after resuming at `step`.
 
     Args:
         step: True global step of the checkpoint.
         recorded_global_batch: Samples a batch as the checkpoint's shards have it; None in files of MindFormers 1.2.
         question: What the user changes.
+        past: What the saves before it tell of batch sizes.
 
     Raises:
         UsageError: The batch size of the past is needed and nobody told it, or the question contradicts the checkpoint.
@@ -91,10 +96,11 @@ def plan_data(step: Step, recorded_global_batch: int | None, question: DataQuest
     new = question.new_global_batch if question.new_global_batch is not None else old
     if new is None:
         return _without_batch_size(step, question)
-    past = _past(step, old, new, question)
-    since = skip_seen_data(
-        _since(past, question.dataset_changed_at), new_global_batch=new, sink_size=question.sink_size
-    )
+    if recorded_global_batch is not None:
+        _assert_untold(step, recorded_global_batch, question, past)
+    changed_at = _checked(step, _in_own_batches(old, question, past))
+    stretches = _since(_past(step, old, new, question), changed_at)
+    since = skip_seen_data(stretches, new_global_batch=new, sink_size=question.sink_size)
     if question.new_dataset:
         since = replace(since, batches=0, repeated_samples=0)
     return DataPlan(skip=since, ignore_data_skip=since.batches == 0, next_step=_next_step(step, old, new))
@@ -109,7 +115,7 @@ def _without_batch_size(step: Step, question: DataQuestion) -> DataPlan:
     """Count in batches alone: nothing says how large they are, and nothing says that it changes."""
     if question.segments:
         raise UsageError("--segment needs the new global batch size: give --gbs")
-    since = step - _checked(step, question.dataset_changed_at)
+    since = step - _checked(step, _in_own_batches(None, question, _NO_PAST))
     batches = 0 if question.new_dataset else since
     repeated = batches % (question.sink_size or 1)
     batches -= repeated
@@ -135,8 +141,44 @@ def _past(step: Step, old: int | None, new: int, question: DataQuestion) -> list
                 f"{step - told} steps cannot be turned into batches of {new}: give --old-gbs"
             )
         past.append(BatchSegment(steps=step - told, global_batch_size=old))
-    _checked(step, question.dataset_changed_at)
     return past
+
+
+def _assert_untold(step: Step, recorded: int, question: DataQuestion, past: PastSizes) -> None:
+    """Refuse to be told what the shards record; one segment that covers it all overrules a record that is wrong."""
+    told = sum(segment.steps for segment in question.segments)
+    overrules = len(question.segments) == 1 and told == step
+    if question.segments and not overrules and told > past.unrecorded_steps:
+        raise UsageError(
+            f"--segment is for steps of which no shard records a batch size: step {step} counts batches of {recorded} "
+            f"samples whatever was trained before, which is {step * recorded} samples; leave it out, or overrule the "
+            f"record as a whole with --segment {step}:GBS"
+        )
+
+
+def _in_own_batches(own: int | None, question: DataQuestion, past: PastSizes) -> Step | None:
+    """Return the step of the change of data as the checkpoint's own step would count it.
+
+    MindFormers scales a step down to a whole one at each change of the batch size, so that is done here, too.
+    """
+    step, batch = question.dataset_changed_at, question.dataset_changed_batch
+    if not step:
+        return step
+    if batch is not None:
+        if own is None or question.segments:
+            raise UsageError(
+                f"--dataset-changed-at {step}:{batch} needs to know how many samples a batch of the checkpoint has: "
+                "give --old-gbs, or beside --segment the step alone"
+            )
+        return Step(step * batch // own)
+    others = [size for size in past.batch_sizes if size != own]
+    if own is not None and others:
+        ways = " or ".join(f"--dataset-changed-at {step}:{size}" for size in (*others, own))
+        raise UsageError(
+            f"the checkpoint counts batches of {own} samples, and runs before it batches of "
+            f"{', '.join(map(str, others))}, so step {step} can mean several places: give {ways}"
+        )
+    return step
 
 
 def _checked(step: Step, changed_at: Step | None) -> int:
@@ -147,9 +189,9 @@ def _checked(step: Step, changed_at: Step | None) -> int:
     return changed_at
 
 
-def _since(past: Sequence[BatchSegment], changed_at: Step | None) -> list[BatchSegment]:
+def _since(past: Sequence[BatchSegment], changed_at: int) -> list[BatchSegment]:
     """Drop the first `changed_at` steps: their data set is gone."""
-    left = changed_at or 0
+    left = changed_at
     kept = []
     for segment in past:
         dropped = min(left, segment.steps)

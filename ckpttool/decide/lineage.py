@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from ckpttool.decide.tracker import TrackedCourse
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, RunSummary
 from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.plan import PastSizes
 from ckpttool.domain.progress import Progress
 from ckpttool.domain.units import EpochStep, Step
 
@@ -112,6 +113,28 @@ class Course:
                 run, last, own_last = ahead[-1]
                 findings.append(self._rewound(run, last, later, own_last))
         return [*findings, *self._tracked.findings(self.inventory)]
+
+    def past(self, checkpoint: Checkpoint) -> PastSizes:
+        """Tell what batch sizes the saves record by whose way the training came to a checkpoint, itself included."""
+        place = self.progress.of(checkpoint)
+        way = [
+            one
+            for one in self.inventory.checkpoints
+            if one.prefix == checkpoint.prefix
+            and one.run <= checkpoint.run
+            and one.step is not None
+            and self.abandoned(one) is None
+        ]
+        sizes = {
+            size
+            for one in way
+            if (size := self.progress.batch_size(one)) is not None
+            and place is not None
+            and (self.progress.of(one) or 0) <= place
+        }
+        steps = [one.step for one in way if one.step is not None and self.progress.batch_size(one) is None]
+        unrecorded = max((step for step in steps if step <= (checkpoint.step or 0)), default=0)
+        return PastSizes(batch_sizes=tuple(sorted(sizes)), unrecorded_steps=unrecorded)
 
     def _again(self, checkpoint: Checkpoint) -> RunSummary | None:
         place = self.progress.of(checkpoint)

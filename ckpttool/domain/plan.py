@@ -67,6 +67,16 @@ class BatchSegment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PastSizes:
+    """What the saves on the way to a checkpoint tell of the batches that it was trained with."""
+
+    batch_sizes: tuple[int, ...] = ()
+    """Samples a batch that any of them records, ascending: at each change the step was counted anew."""
+    unrecorded_steps: int = 0
+    """How far they came of which none is recorded: MindFormers counted on from there as it was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DataSkip:
     """Where the data loader must start, in batches of the *new* global batch size."""
 

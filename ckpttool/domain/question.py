@@ -69,8 +69,13 @@ class DataQuestion:
     new_dataset: bool = False
     dataset_changed_at: Step | None = None
     """The data set was replaced once before, when this many steps were done."""
+    dataset_changed_batch: int | None = None
+    """Samples in each of the batches that this step counts; None: as the checkpoint's own step counts them."""
     segments: tuple[BatchSegment, ...] = ()
-    """The past at other batch sizes, oldest first; what they leave of the step ran at the checkpoint's size."""
+    """The past at other batch sizes, oldest first; what they leave of the step ran at the checkpoint's size.
+
+    Only where no shard records them: a step counts batches of the size recorded beside it, whatever ran before.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,8 @@ import pytest
 
 from ckpttool import api
 from ckpttool.domain.finding import Code
+from ckpttool.domain.units import Step
+from ckpttool.errors import ExitCode
 from tests.answers import (
     FIXTURES,
     chosen,
@@ -135,6 +137,54 @@ class TestBatchSizes:
         cli("prune", str(tree.checkpoint), "--keep-last", "1", "--keep-every", "10", "--apply", "--grace", "0")
         kept = {path.rpartition("-")[2] for path in files(tree) if "rank_0/" in path and path.endswith(".ckpt")}
         assert names(scanned(tree.checkpoint)) == ["10_1", "20_1", "30_1", "_1-16_1", "_1-20_1", "_1-30_1"], kept
+
+
+class TestThePastOfTheData:
+    """What the shards record is not asked for again, and a step of another batch size is another place."""
+
+    @pytest.fixture
+    def doubled(self, tmp_path: Path) -> TreeBuilder:
+        """6 steps of 2 samples, gone on as 3 of 4, up to step 21: 84 samples."""
+        tree = TreeBuilder(tmp_path).legacy().save(epoch=6, step=1, global_batch_size=2)
+        return tree.save(epoch=21, step=1, run=1, global_batch_size=4)
+
+    def test_a_segment_that_the_shards_know_better_is_refused(self, doubled: TreeBuilder) -> None:
+        said = cli("resolve", str(doubled.checkpoint), "--segment", "6:2")
+        assert said.exit_code == ExitCode.USAGE
+        assert "which is 84 samples" in " ".join(said.stderr.split())
+        assert plan(doubled.checkpoint).data.skip.batches == 21
+        told = ["--new-gbs", "4", "--segment", "6:2", "--segment", "15:4"]
+        assert cli("scale-skip", str(doubled.checkpoint), *told).exit_code == ExitCode.USAGE
+        assert cli("scale-skip", *told).exit_code == ExitCode.OK  # told in full, no tree is asked
+
+    def test_what_was_saved_without_a_batch_size_may_be_told(self, tmp_path: Path) -> None:
+        """MindFormers goes on from such a step as it is."""
+        tree = TreeBuilder(tmp_path).legacy().save(epoch=6, step=1, global_batch_size=None)
+        tree.save(epoch=21, step=1, run=1, global_batch_size=4)
+        data = cli("resolve", str(tree.checkpoint), "--segment", "6:2", "--format", "json").stdout
+        assert '"samples": 72' in data
+        assert cli("resolve", str(tree.checkpoint), "--segment", "7:2").exit_code == ExitCode.USAGE
+
+    def test_a_change_of_data_tells_in_whose_batches_it_is_counted(self, doubled: TreeBuilder) -> None:
+        asked = cli("resolve", str(doubled.checkpoint), "--dataset-changed-at", "6")
+        assert asked.exit_code == ExitCode.USAGE
+        assert "give --dataset-changed-at 6:2 or --dataset-changed-at 6:4" in " ".join(asked.stderr.split())
+        told = cli("resolve", str(doubled.checkpoint), "--dataset-changed-at", "6:2", "--format", "json").stdout
+        assert '"data_skip_steps": 18' in told
+
+    def test_with_one_batch_size_a_step_is_enough(self) -> None:
+        tree = str(FIXTURES / "sink2_ckpt" / "output")
+        assert '"data_skip_steps": 40' in cli("resolve", tree, "--dataset-changed-at", "20", "--format", "json").stdout
+
+    @pytest.mark.parametrize("text", ["6:", "6:0", "-6", "6:2:1", "six"])
+    def test_what_is_no_step_is_refused(self, text: str) -> None:
+        tree = str(FIXTURES / "sink2_ckpt" / "output")
+        assert cli("resolve", tree, f"--dataset-changed-at={text}").exit_code == ExitCode.USAGE
+
+    def test_a_branch_that_was_left_has_no_say(self, tmp_path: Path) -> None:
+        tree = TreeBuilder(tmp_path).legacy().save(epoch=10, step=1, global_batch_size=4)
+        tree.save(epoch=30, step=1, run=1, global_batch_size=2).save(epoch=12, step=1, run=2, global_batch_size=4)
+        assert plan(tree.checkpoint, data=api.DataQuestion(dataset_changed_at=Step(4))).data.skip.batches == 8
 
 
 class TestLostRuns:

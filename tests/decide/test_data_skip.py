@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.decide.data_skip import exact_batches_near, plan_data, skip_seen_data
-from ckpttool.domain.plan import BatchSegment
+from ckpttool.domain.plan import BatchSegment, PastSizes
 from ckpttool.domain.question import DataQuestion
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
@@ -111,17 +111,62 @@ class TestPlanData:
         with pytest.raises(UsageError, match="is not between 0 and the checkpoint's step 30"):
             plan_data(Step(30), recorded, DataQuestion(dataset_changed_at=Step(changed_at)))
 
-    def test_segments_tell_the_past_and_the_rest_ran_at_the_recorded_size(self) -> None:
+    def test_segments_tell_what_no_shard_records_and_the_rest_ran_at_the_recorded_size(self) -> None:
         question = DataQuestion(segments=(segment(10, 4),), new_global_batch=4)
-        assert plan_data(Step(30), 8, question).skip.samples == 10 * 4 + 20 * 8
+        past = PastSizes(batch_sizes=(8,), unrecorded_steps=10)
+        assert plan_data(Step(30), 8, question, past).skip.samples == 10 * 4 + 20 * 8
+        old = DataQuestion(segments=(segment(10, 4),), new_global_batch=4, old_global_batch=8)
+        assert plan_data(Step(30), None, old).skip.samples == 10 * 4 + 20 * 8
+
+    @pytest.mark.parametrize("told", [(segment(6, 2),), (segment(6, 2), segment(15, 4)), (segment(11, 4),)])
+    def test_segments_that_contradict_what_the_shards_record_are_refused(self, told: tuple[BatchSegment, ...]) -> None:
+        """6 steps of 2 samples, then of 4: at step 21 the training had seen 84 samples, and the record says so."""
+        with pytest.raises(UsageError, match=r"step 21 counts batches of 4 .* which is 84 samples"):
+            plan_data(Step(21), 4, DataQuestion(segments=told), PastSizes(batch_sizes=(2, 4), unrecorded_steps=5))
+        assert plan_data(Step(21), 4, DataQuestion()).skip.batches == 21
+
+    def test_one_segment_of_all_steps_overrules_a_record_that_is_wrong(self) -> None:
+        question = DataQuestion(segments=(segment(30, 2),), new_global_batch=2)
+        assert plan_data(Step(30), 8, question).skip.samples == 60
 
     def test_a_change_of_data_inside_a_segment_drops_the_steps_before_it(self) -> None:
-        question = DataQuestion(segments=(segment(10, 4), segment(10, 6)), dataset_changed_at=Step(15))
-        assert plan_data(Step(30), 8, question).skip.samples == 5 * 6 + 10 * 8
+        question = DataQuestion(
+            segments=(segment(10, 4), segment(10, 6)), dataset_changed_at=Step(15), old_global_batch=8
+        )
+        assert plan_data(Step(30), None, question).skip.samples == 5 * 6 + 10 * 8
+
+    def test_a_change_of_data_is_counted_as_the_run_in_which_it_was(self) -> None:
+        """27 steps of 2 samples went on as 13 of 4: new data since then are 9 steps, not 22 and not -5."""
+        past = PastSizes(batch_sizes=(2, 4))
+        told = DataQuestion(dataset_changed_at=Step(27), dataset_changed_batch=2)
+        assert plan_data(Step(22), 4, told, past).skip.batches == 9
+        same = DataQuestion(dataset_changed_at=Step(13), dataset_changed_batch=4)
+        assert plan_data(Step(22), 4, same, past) == plan_data(Step(22), 4, told, past)
+
+    def test_a_change_of_data_that_can_mean_two_places_is_asked_for(self) -> None:
+        past = PastSizes(batch_sizes=(2, 4))
+        with pytest.raises(UsageError, match=r"give --dataset-changed-at 13:2 or --dataset-changed-at 13:4$"):
+            plan_data(Step(22), 4, DataQuestion(dataset_changed_at=Step(13)), past)
+        assert plan_data(Step(22), 4, DataQuestion(dataset_changed_at=Step(0)), past).skip.batches == 22
+        alone = PastSizes(batch_sizes=(4,))
+        assert plan_data(Step(22), 4, DataQuestion(dataset_changed_at=Step(13)), alone).skip.batches == 9
+
+    def test_a_change_of_data_in_other_batches_needs_the_checkpoints_own(self) -> None:
+        told = DataQuestion(dataset_changed_at=Step(13), dataset_changed_batch=4)
+        with pytest.raises(UsageError, match="give --old-gbs"):
+            plan_data(Step(22), None, told)
+        known = DataQuestion(dataset_changed_at=Step(13), dataset_changed_batch=4, old_global_batch=2)
+        assert plan_data(Step(30), None, known).skip.batches == 4
+
+    def test_a_change_of_data_after_the_checkpoint_in_its_own_batches_cannot_be_meant(self) -> None:
+        told = DataQuestion(dataset_changed_at=Step(13), dataset_changed_batch=8)
+        with pytest.raises(UsageError, match="26 is not between 0 and the checkpoint's step 22"):
+            plan_data(Step(22), 4, told)
 
     def test_segments_do_not_change_the_step_that_mindformers_counts_on_from(self) -> None:
         """It scales by the recorded size alone; the skip is ours, and exact."""
-        plan = plan_data(Step(30), 8, DataQuestion(segments=(segment(10, 4),), new_global_batch=4))
+        past = PastSizes(unrecorded_steps=10)
+        plan = plan_data(Step(30), 8, DataQuestion(segments=(segment(10, 4),), new_global_batch=4), past)
         assert (plan.skip.batches, plan.next_step) == (50, 61)
         told = plan_data(Step(30), None, DataQuestion(segments=(segment(30, 4),), new_global_batch=8))
         assert (told.skip.batches, told.next_step) == (15, 31)
@@ -132,7 +177,7 @@ class TestPlanData:
 
     def test_segments_longer_than_the_past_cannot_be_meant(self) -> None:
         with pytest.raises(UsageError, match="tell of 31 steps"):
-            plan_data(Step(30), 8, DataQuestion(segments=(segment(31, 8),)))
+            plan_data(Step(30), None, DataQuestion(segments=(segment(31, 8),), old_global_batch=8))
 
     def test_an_unknown_size_is_asked_for_where_it_is_needed(self) -> None:
         with pytest.raises(UsageError, match="give --old-gbs"):
