@@ -7,9 +7,11 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -19,12 +21,13 @@ BLOCK = re.compile(r"^```console\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
-def place() -> Path:
-    """Lay out a folder as a reader's checkout, for all blocks one after the other."""
-    shutil.rmtree(PLACE, ignore_errors=True)
-    PLACE.mkdir()
-    shutil.copytree(ROOT / "fixtures", PLACE / "fixtures")
-    return PLACE
+def place() -> Iterator[Path]:
+    """Lay out a folder as a reader's checkout, for all blocks one after the other; another checkout's tests wait."""
+    with FileLock(f"{PLACE}.lock"):
+        shutil.rmtree(PLACE, ignore_errors=True)
+        PLACE.mkdir()
+        shutil.copytree(ROOT / "fixtures", PLACE / "fixtures")
+        yield PLACE
 
 
 def run(command: str, place: Path) -> str:
