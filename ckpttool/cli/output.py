@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 from codecs import getincrementalencoder
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
@@ -23,14 +23,14 @@ _UNLIMITED = 1 << 20
 """Columns of a line that nobody breaks."""
 
 
-def result(text: str) -> None:
-    """Write the result.
+def result(*pieces: str) -> None:
+    """Write the result, all of which is there before its first byte is written.
 
     Raises:
         WriteFailedError: It could not be written: a full disk, say. A reader who has left is no failure.
     """
     with _failure_told():
-        _write(sys.stdout, text + "\n")
+        _write(sys.stdout, *pieces, "\n")
 
 
 def table(renderable: RenderableType) -> None:
@@ -85,15 +85,15 @@ def _say(text: str) -> None:
         return
 
 
-def _write(stream: TextIO | None, text: str) -> None:
+def _write(stream: TextIO | None, *pieces: str) -> None:
     """Write and flush, so that what goes wrong goes wrong here; None is a stream that was closed before we began."""
     if stream is None:
         return
     try:
         if hasattr(stream, "buffer"):
-            _write_whole(stream, text)
+            _write_whole(stream, pieces)
         else:  # a text in memory, whatever a program put in place of stdout
-            stream.write(text)
+            stream.write("".join(pieces))
     except BrokenPipeError:
         _abandon(stream)  # the reader has seen enough (`| head -1`); the exit code stays the answer's
     except OSError:
@@ -109,16 +109,30 @@ def _abandon(stream: TextIO) -> None:
         os.close(nowhere)
 
 
-def _write_whole(stream: TextIO, text: str) -> None:
-    """Write all of a text: a stream without a buffer (`python -u`) is one write(2), which takes 2 GiB at most."""
+def _write_whole(stream: TextIO, pieces: Iterable[str]) -> None:
+    """Write all of a text, a megabyte at a time: without a buffer (`python -u`) a write(2) takes 2 GiB at most."""
     stream.flush()
     encode = getincrementalencoder(stream.encoding or "utf-8")(stream.errors or "strict").encode
-    for start in range(0, len(text), _CHUNK):
-        left = memoryview(encode(text[start : start + _CHUNK]))
+    for chunk in _chunks(pieces):
+        left = memoryview(encode(chunk))
         while left:
             # None is a stream that does not wait, and is full.
             left = left[stream.buffer.write(left) or _full() :]
     stream.buffer.flush()
+
+
+def _chunks(pieces: Iterable[str]) -> Iterator[str]:
+    """Put small pieces together and take large ones apart."""
+    waiting: list[str] = []
+    length = 0
+    for piece in pieces:
+        for start in range(0, len(piece), _CHUNK):
+            waiting.append(piece[start : start + _CHUNK])
+            length += len(waiting[-1])
+            if length >= _CHUNK:
+                yield "".join(waiting)
+                waiting, length = [], 0
+    yield "".join(waiting)
 
 
 def _full() -> NoReturn:

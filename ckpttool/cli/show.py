@@ -33,7 +33,7 @@ def inventory(found: Inventory, fmt: Format) -> None:
     """Show a scan."""
     match fmt:
         case Format.JSON:
-            output.result(document.dumps(document.inventory_document(found)))
+            output.result(*document.pieces(document.inventory_document(found)))
         case Format.TABLE:
             from ckpttool.render import table
 
@@ -106,7 +106,7 @@ def verdicts(found: Inventory, judged: Sequence[Verdict], level: Level, fmt: For
     """Show a verification."""
     match fmt:
         case Format.JSON:
-            output.result(document.dumps(document.verdicts_document(found, judged, level, seconds=seconds)))
+            output.result(*document.pieces(document.verdicts_document(found, judged, level, seconds=seconds)))
         case Format.TABLE:
             from ckpttool.render import verdicts as tables
 

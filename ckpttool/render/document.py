@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from json.encoder import encode_basestring_ascii as quoted
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, Rename
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.plan import DataPlan, NoResumePoint, Rejection, ResumePlan, Simulation, SkipAnswer
+from ckpttool.domain.shard import Shard
 
 if TYPE_CHECKING:
     from ckpttool.domain.launch import Launch
@@ -21,7 +24,54 @@ Document: TypeAlias = "Mapping[str, Document] | Sequence[Document] | str | int |
 
 def dumps(document: Document) -> str:
     """Spell a document in ASCII, so that any file name survives any terminal, pipe and log."""
-    return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False)
+    return "".join(pieces(document))
+
+
+_LEAVES = frozenset({str, int, float, bool, type(None)})
+
+
+def pieces(document: Document) -> list[str]:
+    """Spell a document as `dumps` does, but in pieces: those of ten thousand ranks need not be in memory twice."""
+    return list(_spelled(document, "\n"))
+
+
+def _spelled(value: Document, line: str) -> Iterator[str]:
+    """Spell a value as `json.dumps(indent=2)` does, which does not ask the fast encoder: in a third of its time.
+
+    Args:
+        value: What to spell.
+        line: The end of a line, and how far the value is moved in on the next one.
+    """
+    inner = f"{line}  "
+    if isinstance(value, _Shards):
+        yield f"[{inner}{value.spelled(inner)}{line}]" if value else "[]"
+    elif not value or isinstance(value, str) or not isinstance(value, (Mapping, Sequence)):
+        yield _flat(inner)(value)
+    elif isinstance(value, Mapping):
+        if _LEAVES.issuperset(map(type, value.values())):
+            yield f"{{{inner}{_flat(inner)(value)[1:-1]}{line}}}"
+            return
+        start = "{"
+        for key, each in value.items():
+            yield f"{start}{inner}{_flat(inner)(key)}: "
+            yield from _spelled(each, inner)
+            start = ","
+        yield f"{line}}}"
+    elif _LEAVES.issuperset(map(type, value)):
+        yield f"[{inner}{_flat(inner)(value)[1:-1]}{line}]"
+    else:
+        start = "["
+        for each in value:
+            yield f"{start}{inner}"
+            yield from _spelled(each, inner)
+            start = ","
+        yield f"{line}]"
+
+
+@cache
+def _flat(line: str) -> Callable[[object], str]:
+    """Return what spells a value with its members on lines of their own, but not its brackets."""
+    return json.JSONEncoder(check_circular=False, allow_nan=False, separators=(f",{line}", ": ")).encode
 
 
 def inventory_document(inventory: Inventory) -> Document:
@@ -60,12 +110,37 @@ def _checkpoint(checkpoint: Checkpoint) -> Document:
         "format": checkpoint.format.value,
         "health": checkpoint.health.value,
         "renames": [_rename(rename) for rename in checkpoint.renames],
-        "shards": [
-            {"path": shard.path, "rank": shard.rank, "bytes": shard.stamp.size if shard.stamp else None}
-            for shard in checkpoint.shards
-        ],
+        "shards": _Shards(checkpoint.shards),
         "findings": [finding_document(finding) for finding in checkpoint.findings],
     }
+
+
+class _Shards(Sequence[Document]):
+    """The shards of a checkpoint, as many as ranks: spelled without making a document of each."""
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self._shards = shards
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def __getitem__(self, index: int | slice) -> Any:  # noqa: ANN401  one document, or several
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        shard = self._shards[index]
+        return {"path": shard.path, "rank": shard.rank, "bytes": shard.stamp.size if shard.stamp else None}
+
+    def spelled(self, line: str) -> str:
+        """Spell all of them, each on lines that are moved in so far."""
+        path, rank, nbytes = (f'{line}  "{key}": ' for key in ("path", "rank", "bytes"))
+        return f",{line}".join(
+            [
+                f"{{{path}{quoted(shard.path)}"
+                f",{rank}{'null' if shard.rank is None else shard.rank}"
+                f",{nbytes}{shard.stamp.size if shard.stamp else 'null'}{line}}}"
+                for shard in self._shards
+            ]
+        )
 
 
 def _epoch(checkpoint: Checkpoint) -> int | None:

@@ -10,6 +10,7 @@ import pytest
 
 from ckpttool.domain.finding import Severity
 from ckpttool.read.disk import LocalDisk, Room
+from ckpttool.render import layout
 from ckpttool.render.explain import explained
 from tests.cli.running import Said, ask
 from tests.cli.situations import SITUATIONS
@@ -109,6 +110,20 @@ def test_a_narrow_terminal_cuts_no_name(situation: str, here: Path, monkeypatch:
     document = ask("scan", "output", "--format", "json").json
     assert isinstance(document["checkpoints"], list)
     assert [one["name"] for one in document["checkpoints"] if one["name"] not in scanned] == []
+
+
+@pytest.mark.parametrize("situation", ["rewound", "missing-shard", "newer-layout"])
+@pytest.mark.parametrize("command", [["scan"], ["verify", "--checkpoint", "all"], ["health"], ["prune"]], ids=" ".join)
+@pytest.mark.parametrize("columns", ["80", "40"])
+def test_a_table_of_many_rows_is_that_of_few(
+    situation: str, command: list[str], columns: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SITUATIONS[situation](here)
+    monkeypatch.setenv("COLUMNS", columns)
+    few = ask(*command, "output")
+    monkeypatch.setattr(layout, "MANY_ROWS", 0)
+    many = ask(*command, "output")
+    assert (many.code, many.stdout) == (few.code, few.stdout)
 
 
 def test_the_renames_of_a_replaced_node_are_listed(here: Path, golden: Golden) -> None:

@@ -205,12 +205,14 @@ class ShortWriter(io.RawIOBase):
     def __init__(self, most: int) -> None:
         self.most = most
         self.got = bytearray()
+        self.writes = 0
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any, /) -> int | None:  # noqa: ANN401  whatever a buffer is
         taken = bytes(data[: self.most])
+        self.writes += 1
         self.got += taken
         return len(taken) if self.most else None
 
@@ -222,6 +224,18 @@ def test_a_result_is_written_whole_to_a_stream_that_takes_a_part_at_a_time(monke
     text = "ä€x" * 1_000_000
     output.result(text)
     assert bytes(raw.got) == f"{text}\n".encode()
+
+
+@pytest.mark.parametrize("pieces", [[], ["ä"] * 10_000, ["€" * 3_000_000, "x", "y" * 1_048_576], ["", "z", ""]])
+def test_a_result_in_pieces_is_written_whole_and_not_piece_by_piece(
+    pieces: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = ShortWriter(most=1 << 30)
+    unbuffered = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)  # type: ignore[type-var]
+    monkeypatch.setattr(sys, "stdout", unbuffered)
+    output.result(*pieces)
+    assert bytes(raw.got) == "".join([*pieces, "\n"]).encode()
+    assert raw.writes <= 1 + len(raw.got) // 1_000_000
 
 
 def test_a_stream_that_takes_nothing_is_a_failure_and_no_endless_loop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ckpttool.domain.checkpoint import Inventory, LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.plan import DataPlan, DataSkip, NoResumePoint, Rejection, Simulation, SkipAnswer
-from ckpttool.domain.units import Step
+from ckpttool.domain.shard import FileStamp, FormatName, Shard, ShardRole
+from ckpttool.domain.units import ByteCount, Rank, Step
 from ckpttool.domain.verdict import Level
 from ckpttool.render import document
+from tests.inventories import tree
 from tests.plans import NEWER_LOAD, resume_plan
 
 FINDING = Finding(code=Code.SHARD_MISSING, severity=Severity.DAMAGE, message="gone", path="rank_1/x", remedy="look")
@@ -139,3 +144,47 @@ def test_any_name_survives_as_ascii() -> None:
 def test_a_number_that_is_none_is_a_fault_of_ours() -> None:
     with pytest.raises(ValueError, match="Out of range float"):
         document.dumps({"norm": float("nan")})
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+DOCUMENTS = st.recursive(
+    LEAVES | st.sampled_from([LayoutName.MINDFORMERS_RANK, "},\n{", "}", '"', "\\"]),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner),
+)
+
+
+@given(DOCUMENTS)
+def test_a_document_is_spelled_as_the_standard_library_spells_it(value: document.Document) -> None:
+    spelled = json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False)
+    assert document.dumps(value) == spelled
+    assert "".join(document.pieces(value)) == spelled
+
+
+@pytest.mark.parametrize("value", [float("nan"), [1.5, float("inf")], {"loss": {"scale": float("-inf")}}])
+def test_a_number_that_is_none_is_spelled_nowhere(value: document.Document) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        document.dumps(value)
+
+
+@given(st.lists(st.tuples(st.text(), st.none() | st.integers(min_value=0), st.none() | st.integers(min_value=0))))
+def test_ten_thousand_shards_are_spelled_as_documents_of_each_would_be(
+    told_of: list[tuple[str, int | None, int | None]],
+) -> None:
+    shards = [
+        Shard(
+            path=path,
+            rank=None if rank is None else Rank(rank),
+            role=ShardRole.FULL,
+            format=FormatName.SAFETENSORS,
+            stamp=None if nbytes is None else FileStamp(size=ByteCount(nbytes), mtime_ns=0, inode=0),
+        )
+        for path, rank, nbytes in told_of
+    ]
+    found = tree(replace(resume_plan().point.checkpoint, shards=tuple(shards)))
+    listing: Any = document.inventory_document(found)
+    listed = listing["checkpoints"][0]["shards"]
+    each = [{"path": path, "rank": rank, "bytes": nbytes} for path, rank, nbytes in told_of]
+    assert [*listed] == each == listed[:]
+    listing["checkpoints"][0]["shards"] = each
+    spelled = json.dumps(listing, indent=2, ensure_ascii=True, allow_nan=False)
+    assert document.dumps(document.inventory_document(found)) == spelled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ckpttool.render import layout
 from ckpttool.render.layout import Indented, Pairs, stack, whole_words
 
 WORDS = st.lists(st.text("ab/模", min_size=1, max_size=30), min_size=1, max_size=12)
@@ -64,3 +66,47 @@ def test_a_table_breaks_no_name_and_wraps_what_is_prose() -> None:
         "iteration_00000030  kept for",
         "                    another",
     ]
+
+
+CELLS = st.text("ab 模é", max_size=9).map(str.strip)
+LOOKS = st.sampled_from(["", "red", "bold green", "dim"])
+TABLE_ROWS = st.lists(st.tuples(CELLS, CELLS, st.tuples(CELLS, LOOKS)), min_size=1, max_size=6)
+
+
+def made_of(rows: list[tuple[str, str, tuple[str, str]]], times: int = 1) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("NAME")
+    table.add_column("STEP", justify="right", no_wrap=True)
+    table.add_column("WHY")
+    for name, step, (why, look) in rows * times:
+        table.add_row(Text(name), step, Text(why, style=look))
+    return table
+
+
+@given(rows=TABLE_ROWS, width=st.integers(min_value=5, max_value=60))
+def test_many_rows_look_as_few_do(rows: list[tuple[str, str, tuple[str, str]]], width: int) -> None:
+    with mock.patch.object(layout, "MANY_ROWS", 0):
+        many = drawn(whole_words(made_of(rows)), width)
+    assert many == drawn(whole_words(made_of(rows)), width)
+
+
+@given(rows=TABLE_ROWS)
+def test_many_rows_have_the_colours_that_few_have(rows: list[tuple[str, str, tuple[str, str]]]) -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, markup=False, highlight=False)
+
+    def coloured(table: RenderableType) -> list[tuple[str, str]]:
+        return [
+            (word, str(segment.style or "none")) for segment in console.render(table) for word in segment.text.split()
+        ]
+
+    with mock.patch.object(layout, "MANY_ROWS", 0):
+        many = coloured(whole_words(made_of(rows)))
+    assert many == coloured(whole_words(made_of(rows)))
+
+
+@pytest.mark.parametrize(("times", "asked"), [(200, True), (201, False)])
+def test_rich_is_asked_for_few_rows_alone(times: int, asked: bool) -> None:
+    table = whole_words(made_of([("15_2", "30", ("kept", "green"))], times))
+    assert isinstance(table, Table) is asked
+    lines = drawn(table, 80)
+    assert lines == ["NAME  STEP  WHY", *["15_2    30  kept"] * times]
