@@ -25,6 +25,7 @@ from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import IncompleteError, NothingToResumeError, UnknownLayoutError, UsageError
+from ckpttool.read.formats import read_header
 from ckpttool.read.launchers import jobs_of
 from ckpttool.read.mounts import mount_of, mount_table
 from ckpttool.read.storage import LocalStorage, Storage
@@ -84,7 +85,7 @@ def resolve(question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion, 
         decision = replace(point, findings=(*point.findings, *_beyond(tree, point)), advice=advice)
     else:
         _assert_unchanged(tree.storage, verdicts[_key(point.checkpoint)])
-        decision = _plan(tree, point, data, question.config, advice)
+        decision = _plan(tree, point, data, question, advice)
         if not choice.ignore_health:
             unheard = unheard_record(tree.book, named=question.health_file is not None)
             decision = replace(decision, findings=(*unheard, *decision.findings))
@@ -160,10 +161,10 @@ def _plan(
     tree: Tree,
     point: ResumePoint,
     data: DataQuestion,
-    config: TrainConfig | None,
+    question: TreeQuestion,
     advice: SpikeAdvice | StopAdvice | None,
 ) -> ResumePlan:
-    checkpoint = point.checkpoint
+    checkpoint, config = point.checkpoint, question.config
     if checkpoint.step is None:
         raise AssertionError(f"choose() took {checkpoint.name}, whose step is unknown")
     if config is not None and config.world_size is None:  # as many as wrote it, unless somebody says otherwise
@@ -177,9 +178,25 @@ def _plan(
         advice=advice,
     )
     start = Start(
-        plan=plan, inventory=tree.inventory, load_path=os.path.abspath(plan.load.load_checkpoint), config=config
+        plan=plan,
+        inventory=tree.inventory,
+        load_path=os.path.abspath(plan.load.load_checkpoint),
+        config=config,
+        fault_tolerance=question.fault_tolerance,
+        deduplicated=_deduplicated(tree.storage, checkpoint) if config is not None and config.data_parallel else None,
     )
     return replace(plan, findings=(*loaded_instead(start), *_consequences(plan, data, config), *plan.findings))
+
+
+def _deduplicated(storage: Storage, checkpoint: Checkpoint) -> bool | None:
+    """Ask a shard whether each tensor lies in one of them alone; None where it does not say."""
+    shard = checkpoint.shards[0]
+    try:
+        with storage.open(shard.path) as source:
+            said = dict(read_header(source, named=shard.format).metadata).get("remove_redundancy")
+    except OSError as error:
+        raise IncompleteError(f"{shard.path} cannot be read: {error.strerror or error}") from None
+    return None if said is None else said == "True"
 
 
 def _data(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from enum import Enum
 from typing import Annotated
 
@@ -105,6 +106,7 @@ class TreeOptions:
             health_file=self.health_file,
             sizes=sizes,
             config=api.read_config(config) if config is not None else None,
+            fault_tolerance=os.environ.get("MS_ENABLE_TFT", ""),
         )
 
 

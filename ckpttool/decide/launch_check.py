@@ -64,9 +64,9 @@ def _layout(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
         yield _finding(
             config,
             Severity.NOTE,
-            "use_legacy_format",
+            config.legacy_switch,
             f"the config is for the {now} layout, the checkpoint is of the {then} layout",
-            f"the launch config says `use_legacy_format: {legacy}`; checkpoints will be saved in that layout too",
+            f"the launch config says `{config.legacy_switch}: {legacy}`; checkpoints will be saved in that layout too",
         )
     if not legacy:
         yield from _newer_layout(config)

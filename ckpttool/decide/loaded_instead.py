@@ -20,6 +20,9 @@ from ckpttool.domain.train_config import TrainConfig
 _PATTERN = frozenset("*?[")
 """What `glob` does not take for itself."""
 
+_FAULT_TOLERANCE = ("TTP:1", "UCE:1", "ARF:1", "HCCE:1")
+"""What makes `MS_ENABLE_TFT` count, anywhere in it; TRE and TSP do not."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
@@ -32,6 +35,10 @@ class Start:
     """`load_checkpoint`, absolute, as a launch config has it."""
     config: TrainConfig | None = None
     """None where no config is known: a rule that goes by one then says nothing."""
+    fault_tolerance: str = ""
+    """`MS_ENABLE_TFT` as the start will see it."""
+    deduplicated: bool | None = None
+    """Whether the shards say that each tensor lies in one of them alone; None where they do not say."""
 
 
 Rule: TypeAlias = "Callable[[Start], Iterator[Finding]]"
@@ -162,11 +169,68 @@ def _no_optimizer(start: Start) -> Iterator[Finding]:
     )
 
 
-RULES: tuple[Rule, ...] = (_beside_the_ranks, _rank_in_prefix, _pattern, _one_device, _no_optimizer)
+def _fault_tolerance(start: Start) -> Iterator[Finding]:
+    """Find an environment in which MindFormers chooses by itself.
+
+    Source:
+        check_tft_valid, training_process and resume_ckpt_path_with_strategy (1.6.0 to 2.1.0): the newest file of any
+        rank, by its modification time, whatever `resume_training` names. `MS_ENABLE_TFT` alone switches it on.
+    """
+    config, name = start.config, start.plan.load.resume_training
+    flags = [flag for flag in _FAULT_TOLERANCE if flag in start.fault_tolerance]
+    if not flags or config is None or config.remove_redundancy is not False or not start.plan.load.use_legacy_format:
+        return
+    named = f"`resume_training: {name}`" if isinstance(name, str) else "what is asked for"
+    yield _stops(
+        Code.FAULT_TOLERANCE_PICKS,
+        f"with {flags[0]} in MS_ENABLE_TFT and without `remove_redundancy: True` MindFormers ignores {named} and takes "
+        "the file with the newest modification time of any rank",
+        "start this once without it: `unset MS_ENABLE_TFT`",
+        config.path,
+    )
+
+
+def _redundancy(start: Start) -> Iterator[Finding]:
+    """Find shards of which each has its part of the tensors, where nothing puts the parts together.
+
+    Source:
+        load_param_into_net(remove_redundancy=True) wants a compiled network (MindSpore 2.7.2 and 2.10.0), and outside
+        of (semi-)automatic parallelism none is compiled. For safetensors the file's own word counts, for ckpt the
+        config's.
+    """
+    config, load = start.config, start.plan.load
+    if config is None or not config.data_parallel or not load.use_legacy_format or config.auto_trans_ckpt:
+        return
+    ends = "every start in data-parallel mode ends in 'the network should be compiled'"
+    said = start.deduplicated if load.load_ckpt_format == "safetensors" else None
+    if said:
+        yield _stops(
+            Code.REDUNDANCY_NOT_LOADABLE,
+            f"the shards were saved with `remove_redundancy`, each with a part of the tensors: {ends}",
+            "resume from one that was saved without (`--checkpoint NAME`), and save without in this mode",
+        )
+    elif said is None and config.remove_redundancy:
+        yield _stops(
+            Code.REDUNDANCY_NOT_LOADABLE,
+            f"`remove_redundancy: True` is about shards with a part of the tensors each: {ends}",
+            "write `remove_redundancy: False`",
+            config.path,
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    _fault_tolerance,
+    _beside_the_ranks,
+    _rank_in_prefix,
+    _pattern,
+    _one_device,
+    _redundancy,
+    _no_optimizer,
+)
 """All of them, in the order in which a start would meet what they are about."""
 
 CODES = frozenset({
     Code.CKPT_BESIDE_RANKS, Code.PREFIX_HOLDS_RANK, Code.PATH_IS_PATTERN, Code.RANK_FOLDER_ON_ONE_DEVICE,
-    Code.OPTIMIZER_MISSING,
+    Code.OPTIMIZER_MISSING, Code.FAULT_TOLERANCE_PICKS, Code.REDUNDANCY_NOT_LOADABLE,
 })  # fmt: skip
 """What the rules say: in `preflight` it belongs to the launch."""

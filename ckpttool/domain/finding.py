@@ -143,6 +143,8 @@ class Code(str, Enum):
     OPTIMIZER_MISSING = "optimizer-missing"
     PATH_IS_PATTERN = "path-is-pattern"
     RANK_FOLDER_ON_ONE_DEVICE = "rank-folder-on-one-device"
+    FAULT_TOLERANCE_PICKS = "fault-tolerance-picks"
+    REDUNDANCY_NOT_LOADABLE = "redundancy-not-loadable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,8 @@ class TreeQuestion:
     sizes: bool = False
     """Take every shard's size: one more call a file."""
     config: TrainConfig | None = None
+    fault_tolerance: str = ""
+    """`MS_ENABLE_TFT` as the start will see it: with it MindFormers may choose by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,10 @@ AUTO_PARALLEL = (1, 2, "SEMI_AUTO_PARALLEL", "AUTO_PARALLEL")  # no set: a confi
 """The modes in which the sizes of `parallel_config` count; in every other one MindFormers resets them to 1."""
 
 
+LEGACY_SWITCHES = ("use_legacy_format", "ckpt_use_legacy_format")
+"""The one switch between the layouts, as all versions but one spell it, and as MindFormers 1.7 does."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
     """The settings of a YAML config that a resume depends on. None: not set and without a known default."""
@@ -50,6 +54,10 @@ class TrainConfig:
     """Whether checkpoints of the newer layout are saved without optimizer state."""
     resume_training: str | bool | None = None
     """As the config has it before a launch rewrites it; None where it is not set."""
+    legacy_switch: str = LEGACY_SWITCHES[0]
+    """The spelling of that switch in this config; the usual one where it has neither."""
+    remove_redundancy: bool | None = None
+    """Whether shards are loaded as if each tensor lay in one of them; None where another file may say it."""
     use_parallel: bool | None = None
     """None where another file, which was not read, may say it."""
     pipeline_stages: int | None = None

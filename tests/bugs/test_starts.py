@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ckpttool import api
 from ckpttool.cli import exits
 from ckpttool.domain.finding import Code, Finding
+from ckpttool.domain.launch import Launch
 from ckpttool.errors import ExitCode
+from tests.cli.running import ask
 from tests.conftest import FIXTURES
 
 CONFIG = FIXTURES / "configs" / "pretrain_sink2.yaml"
@@ -31,18 +35,21 @@ def edited(config: Path, *changes: tuple[str, str]) -> Path:
     return config
 
 
-def preflighted(tree: Path, config: Path, **tree_options: object) -> tuple[ExitCode, list[Finding]]:
+def preflighted(
+    tree: Path, config: Path, *, devices: int | None = None, **tree_options: object
+) -> tuple[ExitCode, list[Finding]]:
     """Return the exit code, and what stands against the launch."""
     question = api.TreeQuestion(path=str(tree), **tree_options)  # type: ignore[arg-type]  # as the test gives them
-    answer = api.preflight(
-        api.PreflightQuestion(config=str(config), tree=question, choice=api.ResumeQuestion(), data=api.DataQuestion())
+    asked = api.PreflightQuestion(
+        config=str(config), tree=question, choice=api.ResumeQuestion(), data=api.DataQuestion(), devices=devices
     )
+    answer = api.preflight(asked)
     found = [reason.finding for check in answer.checks for reason in check.reasons if reason.blocks]
     return exits.of_preflight(answer.checks), found
 
 
-def stopped_by(tree: Path, config: Path, **tree_options: object) -> Code:
-    code, (finding,) = preflighted(tree, config, **tree_options)
+def stopped_by(tree: Path, config: Path, *, devices: int | None = None, **tree_options: object) -> Code:
+    code, (finding,) = preflighted(tree, config, devices=devices, **tree_options)
     assert code is ExitCode.DAMAGE
     assert finding.remedy
     return finding.code
@@ -84,3 +91,85 @@ def test_resolve_tells_it_too_where_it_needs_no_config(tmp_path: Path) -> None:
     assert [finding.code for finding in decision.findings] == [Code.PATH_IS_PATTERN]
     whole = replace(question, path=str(FIXTURES / "sink2_safetensors" / "output"))
     assert api.resolve(whole, api.ResumeQuestion(), api.DataQuestion()).decision.findings == ()
+
+
+DATA_PARALLEL = ("parallel_mode: 1 ", "parallel_mode: 0 ")
+
+
+@pytest.mark.parametrize("removed", ["True", "False"])
+def test_what_was_saved_in_parts_cannot_be_loaded_in_data_parallel_mode(
+    tmp_path: Path, config: Path, removed: str
+) -> None:
+    output = tmp_path / "output"
+    shutil.copytree(FIXTURES / "sink2_safetensors" / "output", output)
+    for shard in output.rglob("*.safetensors"):
+        shard.chmod(0o600)
+        content = shard.read_bytes()
+        assert content.count(b'"remove_redundancy":"False"') == 1
+        value = f'"remove_redundancy":"{removed}"'.ljust(len('"remove_redundancy":"False"')).encode()
+        shard.write_bytes(content.replace(b'"remove_redundancy":"False"', value))
+    assert preflighted(output, config) == (ExitCode.OK, [])
+    edited(config, DATA_PARALLEL)
+    if removed == "False":
+        assert preflighted(output, config, devices=4) == (ExitCode.OK, [])
+    else:
+        assert stopped_by(output, config, devices=4) is Code.REDUNDANCY_NOT_LOADABLE
+
+
+def test_a_shard_that_cannot_be_asked_is_no_go_and_no_guess(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    edited(config, DATA_PARALLEL)
+    output = FIXTURES / "sink2_safetensors" / "output"
+    assert preflighted(output, config, devices=4) == (ExitCode.OK, [])
+    monkeypatch.setattr("ckpttool.api.resumes.read_header", broken)
+    code, (finding,) = preflighted(output, config, devices=4)
+    assert (code, finding.code) == (ExitCode.INCOMPLETE, Code.CANNOT_ANSWER)
+    assert "Input/output error" in finding.message
+
+
+def test_fault_tolerance_in_the_environment_stops_a_launch_that_names_a_file(
+    tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The environment is the command line's; the library is told."""
+    output = shutil.copytree(FIXTURES / "sink2_ckpt" / "output", tmp_path / "output")
+    assert preflighted(output, config) == (ExitCode.OK, [])
+    assert stopped_by(output, config, fault_tolerance="{TTP:1}") is Code.FAULT_TOLERANCE_PICKS
+    new = tmp_path / "new.yaml"
+    line = ("launch", str(output), "--config", str(config), "--output", str(new))
+    monkeypatch.setenv("MS_ENABLE_TFT", "{TTP:1,UCE:1}")
+    said = ask(*line)
+    assert (said.code, new.exists()) == (ExitCode.DAMAGE, False)
+    assert "unset MS_ENABLE_TFT" in said.stdout
+    assert ask("preflight", *line[1:4]).code == ExitCode.DAMAGE
+    monkeypatch.setenv("MS_ENABLE_TFT", "{TRE:1}")
+    assert ask(*line).code == ExitCode.OK
+
+
+class TestThe17SpellingOfTheSwitch:
+    def test_a_config_for_the_newer_layout_is_taken_for_one(self, tmp_path: Path) -> None:
+        base, new = tmp_path / "base.yaml", tmp_path / "new.yaml"
+        tree = FIXTURES / "newfmt_1rank" / "output"
+        base.write_text("ckpt_use_legacy_format: False\nload_ckpt_format: safetensors\nrunner_config: {batch_size: 2}")
+        read = api.read_config(str(base))
+        assert (read.use_legacy_format, read.legacy_switch) == (False, "ckpt_use_legacy_format")
+        order = api.LaunchOrder(base=str(base), output=str(new), allowed=tuple(Code))
+        launch = api.launch(api.TreeQuestion(path=str(tree)), api.ResumeQuestion(), api.DataQuestion(), order)
+        assert isinstance(launch, Launch)
+        assert yaml.safe_load(new.read_text())["ckpt_use_legacy_format"] is False
+        assert "use_legacy_format" not in yaml.safe_load(new.read_text())
+        assert not [each for each in launch.plan.findings if "layout" in each.message]
+
+    @pytest.mark.parametrize("both", [False, True])
+    def test_the_switch_is_set_right_in_its_own_spelling(self, tmp_path: Path, both: bool) -> None:
+        base, new = tmp_path / "base.yaml", tmp_path / "new.yaml"
+        more = "use_legacy_format: False\n" if both else ""
+        base.write_text(f"ckpt_use_legacy_format: False\n{more}{CONFIG.read_text()}")
+        order = api.LaunchOrder(base=str(base), output=str(new))
+        tree = api.TreeQuestion(path=str(FIXTURES / "sink2_ckpt" / "output"))
+        launch = api.launch(tree, api.ResumeQuestion(), api.DataQuestion(), order)
+        assert isinstance(launch, Launch)
+        written = yaml.safe_load(new.read_text())
+        assert written["ckpt_use_legacy_format"] is True
+        assert written.get("use_legacy_format") is (True if both else None)

@@ -177,3 +177,50 @@ class TestOneDevice:
 
     def test_a_switch_that_another_file_may_set_is_not_held_against_the_config(self) -> None:
         assert loaded_instead(replace(start(SAFETENSORS_LOAD), config=replace(FITS, use_parallel=None))) == ()
+
+
+class TestFaultTolerance:
+    LISTED = replace(FITS, remove_redundancy=False)
+
+    @pytest.mark.parametrize("flags", ["{TTP:1}", "TTP:0,UCE:1", "{ARF:1,TRE:1}", "{HCCE:1}"])
+    @pytest.mark.parametrize("load", [LEGACY_LOAD, SAFETENSORS_LOAD, UNIFIED_LOAD])
+    def test_a_switch_that_makes_mindformers_choose_by_time_is_found(self, load: LoadInstruction, flags: str) -> None:
+        finding = only(replace(start(load), config=self.LISTED, fault_tolerance=flags))
+        assert (finding.code, finding.path) == (Code.FAULT_TOLERANCE_PICKS, "base.yaml")
+        assert (f"resume_training: {load.resume_training}" in finding.message) is (load is not UNIFIED_LOAD)
+
+    @pytest.mark.parametrize("flags", ["", "{TTP:0,UCE:0}", "{TRE:1,TSP:1}"])
+    def test_other_switches_are_left_alone(self, flags: str) -> None:
+        assert loaded_instead(replace(start(), config=self.LISTED, fault_tolerance=flags)) == ()
+
+    def test_where_it_does_not_count_it_is_left_alone(self) -> None:
+        switched = replace(start(), fault_tolerance="{TTP:1}")
+        assert loaded_instead(replace(switched, config=replace(FITS, remove_redundancy=True))) == ()
+        assert loaded_instead(replace(switched, config=replace(FITS, remove_redundancy=None))) == ()
+        assert loaded_instead(replace(switched, config=None)) == ()
+        newer = replace(start(NEWER_LOAD, layout=LayoutName.MINDFORMERS_ITERATION), fault_tolerance="{TTP:1}")
+        assert loaded_instead(replace(newer, config=replace(FITS_NEWER, remove_redundancy=False))) == ()
+
+
+class TestRedundancy:
+    PARALLEL = replace(FITS, data_parallel=True)
+    REMOVES = replace(PARALLEL, remove_redundancy=True)
+
+    def test_shards_with_a_part_of_the_tensors_each_are_found_by_their_own_word(self) -> None:
+        finding = only(replace(start(SAFETENSORS_LOAD), config=self.PARALLEL, deduplicated=True))
+        assert (finding.code, finding.path) == (Code.REDUNDANCY_NOT_LOADABLE, None)
+
+    @pytest.mark.parametrize(("load", "said"), [(SAFETENSORS_LOAD, None), (LEGACY_LOAD, None), (LEGACY_LOAD, False)])
+    def test_else_by_the_configs(self, load: LoadInstruction, said: bool | None) -> None:
+        finding = only(replace(start(load), config=self.REMOVES, deduplicated=said))
+        assert (finding.code, finding.path) == (Code.REDUNDANCY_NOT_LOADABLE, "base.yaml")
+
+    def test_what_can_be_loaded_is_left_alone(self) -> None:
+        parts = replace(start(SAFETENSORS_LOAD), deduplicated=True)
+        whole = replace(start(SAFETENSORS_LOAD), deduplicated=False)
+        for config in (FITS, replace(self.REMOVES, auto_trans_ckpt=True), replace(FITS, remove_redundancy=True), None):
+            assert loaded_instead(replace(parts, config=config)) == ()
+        for config in (self.PARALLEL, self.REMOVES):
+            assert loaded_instead(replace(whole, config=config)) == ()
+        newer = replace(start(NEWER_LOAD, layout=LayoutName.MINDFORMERS_ITERATION), deduplicated=True)
+        assert loaded_instead(replace(newer, config=self.REMOVES)) == ()

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.settings import KeyPath, Nested, Setting, Settings, Value
-from ckpttool.domain.train_config import AUTO_PARALLEL
+from ckpttool.domain.train_config import AUTO_PARALLEL, LEGACY_SWITCHES
 
 
 class View:
@@ -81,7 +81,7 @@ class View:
     @property
     def is_newer_layout(self) -> bool:
         """Whether checkpoints are saved as `iteration_*`."""
-        return self.is_section("checkpoint") or self.get("use_legacy_format") is False
+        return self.is_section("checkpoint") or any(self.get(switch) is False for switch in LEGACY_SWITCHES)
 
 
 def dotted(key: KeyPath) -> str:

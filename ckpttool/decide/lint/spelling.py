@@ -8,6 +8,7 @@ from difflib import get_close_matches
 
 from ckpttool.decide.lint.base import Problem, Rule, View, dotted, note, suspect
 from ckpttool.domain.finding import Code
+from ckpttool.domain.train_config import LEGACY_SWITCHES
 
 _OCTAL = re.compile(r"[-+]?0[0-7_]+")
 _BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
@@ -42,7 +43,7 @@ KNOWN_KEYS = {
 # Keys of the top level: where they stand in a section, another rule says so, and where they belong.
 _OF_THE_TOP = frozenset({
     "load_checkpoint", "resume_training", "load_ckpt_format", "auto_trans_ckpt", "data_skip_steps", "ignore_data_skip",
-    "use_checkpoint_health_monitor", "resume_by_last_timestamp_ckpt", "use_legacy_format", "use_parallel",
+    "use_checkpoint_health_monitor", "resume_by_last_timestamp_ckpt", "use_parallel", *LEGACY_SWITCHES,
 })  # fmt: skip
 
 

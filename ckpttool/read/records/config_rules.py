@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ckpttool.domain.finding import Code, Finding, Severity, brief
+from ckpttool.domain.train_config import LEGACY_SWITCHES
 from ckpttool.read.records.safe_yaml import Document, KeyPath, PlainText
 
 _WHOLE_DATA_SET = -1  # as a sink size
@@ -15,11 +16,11 @@ _SHOWN = 40  # characters of a wrong value that a message repeats
 # Settings that `ckpttool launch` writes itself: what is wrong with them in the base config has no effect afterwards.
 _REWRITTEN = frozenset({
     "load_checkpoint", "resume_training", "load_ckpt_format", "data_skip_steps", "ignore_data_skip",
-    "use_legacy_format", "checkpoint.no_load_optim",
+    "checkpoint.no_load_optim", *LEGACY_SWITCHES,
 })  # fmt: skip
 
 _BOOLS = (
-    "use_parallel", "auto_trans_ckpt", "ignore_data_skip", "use_checkpoint_health_monitor", "use_legacy_format",
+    "use_parallel", "auto_trans_ckpt", "ignore_data_skip", "use_checkpoint_health_monitor", *LEGACY_SWITCHES,
     "remove_redundancy", "resume_by_last_timestamp_ckpt", "only_save_strategy", "use_skip_data_by_global_norm",
     "runner_config.sink_mode", "parallel.full_batch", "checkpoint.no_load_optim", "checkpoint.no_save_optim",
     "monitor_config.monitor_on", "monitor_config.check_for_global_norm", "check_for_nan_in_loss_and_grad",
@@ -35,7 +36,7 @@ _POSITIVE = (
 # Read at the top level and nowhere else, whatever some pages of the documentation show.
 _TOP_ONLY = (
     "load_checkpoint", "resume_training", "load_ckpt_format", "auto_trans_ckpt", "data_skip_steps", "ignore_data_skip",
-    "use_checkpoint_health_monitor", "resume_by_last_timestamp_ckpt", "use_legacy_format", "use_parallel",
+    "use_checkpoint_health_monitor", "resume_by_last_timestamp_ckpt", "use_parallel", *LEGACY_SWITCHES,
 )  # fmt: skip
 
 # All that a trainer class takes; `auto_register` names a class of the user's own, which may take anything.

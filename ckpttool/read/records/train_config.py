@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ckpttool.domain.finding import Finding
-from ckpttool.domain.train_config import AUTO_PARALLEL, TrainConfig
+from ckpttool.domain.train_config import AUTO_PARALLEL, LEGACY_SWITCHES, TrainConfig
 from ckpttool.read.records import config_rules
 from ckpttool.read.records.safe_yaml import Document, parse_document, read_bytes
 
@@ -49,7 +49,7 @@ def train_config_of(document: Document, *, path: str, devices: int | None = None
     runner = _section(data, "runner_config")
     sink_mode = bool(runner.get("sink_mode", True))
     has_section = bool(data.get("checkpoint"))
-    resume = data.get("resume_training")
+    resume, switch = data.get("resume_training"), _legacy_switch(data)
     config = TrainConfig(
         path=path,
         world_size=sizes.world,
@@ -60,7 +60,9 @@ def train_config_of(document: Document, *, path: str, devices: int | None = None
         epochs=_count(runner, "epochs"),
         load_ckpt_format=_text(data.get("load_ckpt_format")) or "ckpt",
         auto_trans_ckpt=data.get("auto_trans_ckpt", False) is True,
-        use_legacy_format=not has_section and bool(data.get("use_legacy_format", True)),
+        use_legacy_format=not has_section and bool(data.get(switch, True)),
+        legacy_switch=switch,
+        remove_redundancy=_switch(data, "remove_redundancy"),
         has_checkpoint_section=has_section,
         use_checkpoint_health_monitor=bool(data.get("use_checkpoint_health_monitor", False)),
         health_check_picks=_health_check_picks(data),
@@ -69,7 +71,7 @@ def train_config_of(document: Document, *, path: str, devices: int | None = None
         output_dir=_text(data.get("output_dir")),
         prefix=_prefix(data),
         resume_training=resume if isinstance(resume, str | bool) else None,
-        use_parallel=_use_parallel(data),
+        use_parallel=_switch(data, "use_parallel"),
         pipeline_stages=sizes.stages,
         data_parallel=sizes.by_devices,
         device_batch_size=sizes.batch_of_device,
@@ -101,7 +103,7 @@ def _sizes(data: Section) -> _Sizes:
     batch = _count(runner, "batch_size")
     if _BASE in data:
         return _Sizes()  # another file has settings that this one only adds to
-    if not _use_parallel(data):
+    if not _switch(data, "use_parallel"):
         return _Sizes(world=1, batch=batch, stages=1)
     if _section(data, "parallel").get("parallel_mode", 1) not in AUTO_PARALLEL:
         return _Sizes(stages=1, by_devices=True, batch_of_device=batch)
@@ -117,8 +119,13 @@ def _sizes(data: Section) -> _Sizes:
     return _Sizes(world=world, batch=total, batch_1_3=of_1_3, stages=pp)
 
 
-def _use_parallel(data: Section) -> bool | None:
-    return bool(data.get("use_parallel", False)) if _is_said(data, data, "use_parallel") else None
+def _switch(data: Section, key: str) -> bool | None:
+    """Return a switch of the top level whose default is off; None where another file may set it."""
+    return bool(data.get(key, False)) if _is_said(data, data, key) else None
+
+
+def _legacy_switch(data: Section) -> str:
+    return next((key for key in LEGACY_SWITCHES if key in data), LEGACY_SWITCHES[0])
 
 
 def _is_said(data: Section, section: Section, key: str) -> bool:

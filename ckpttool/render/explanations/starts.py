@@ -74,4 +74,30 @@ STARTS = (
             "ckpttool preflight converted --config BASE.yaml",
         ),
     ),
+    Explanation(
+        code=Code.FAULT_TOLERANCE_PICKS,
+        title="With MS_ENABLE_TFT MindFormers takes the newest file instead of the named one",
+        severities=SUSPECT,
+        meaning="Fault tolerance (TTP, UCE, ARF or HCCE in MS_ENABLE_TFT) is meant for a restart after its own save. "
+        "Whatever else is resumed from, the checkpoint that was chosen here is not looked for.",
+        evidence="The environment of this ckpttool, the config, and the code of 1.6.0 to 2.1.0; the function was run "
+        "with 2.1.0. Start ckpttool with the environment of the training.",
+        mindformers="Ignores resume_training and asks every rank's folder for its last file; the newest modification "
+        "time wins, whole or not.",
+        remedy=("Start this once without it:", "unset MS_ENABLE_TFT"),
+    ),
+    Explanation(
+        code=Code.REDUNDANCY_NOT_LOADABLE,
+        title="Data-parallel mode cannot load what was saved with remove_redundancy",
+        severities=SUSPECT,
+        meaning="Each rank's file holds a part of the tensors. To spread them again MindSpore needs the layout of a "
+        "compiled network, and outside of (semi-)automatic parallelism none is compiled.",
+        evidence="The file's own `remove_redundancy`; where it says nothing, and for ckpt, the config's. Run.",
+        mindformers="ValueError: When loading a parameter dict that has removed redundancy, the network should be "
+        "compiled.",
+        remedy=(
+            "Resume from a checkpoint that was saved without, and save without:",
+            "ckpttool preflight DIR --config BASE.yaml --checkpoint NAME",
+        ),
+    ),
 )

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ckpttool.domain.plan import DataPlan, ResumePlan
-from ckpttool.domain.train_config import ConfigChange
+from ckpttool.domain.train_config import LEGACY_SWITCHES, ConfigChange
 from ckpttool.errors import CkptToolError, UsageError
 from ckpttool.render.launch.base import LaunchConfig, LaunchJob
 from ckpttool.render.launch.shell import join, join_for_eval, quote_for_eval
@@ -131,8 +131,14 @@ def _wanted(document: Dict[str, object], plan: ResumePlan) -> dict[str, Scalar]:
         "resume_training": load.resume_training,
         "load_ckpt_format": load.load_ckpt_format,
     }
-    if not section and bool(document.get("use_legacy_format", True)) != load.use_legacy_format:
-        wanted["use_legacy_format"] = load.use_legacy_format
+    if not section:
+        # Only the spelling that the config has: a version knows one, and stops nowhere at the other.
+        switches = [switch for switch in LEGACY_SWITCHES if switch in document] or LEGACY_SWITCHES[:1]
+        wanted |= {
+            switch: load.use_legacy_format
+            for switch in switches
+            if bool(document.get(switch, True)) != load.use_legacy_format
+        }
     if section:
         if not isinstance(section, dict):
             raise UsageError("`checkpoint:` in the base config must be a section with keys of its own")
