@@ -12,7 +12,7 @@ from ckpttool.cli import output
 from ckpttool.domain.finding import Code
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.preflight import Lint, Preflight
-from ckpttool.errors import ExitCode, UsageError
+from ckpttool.errors import CkptToolError, ExitCode, UsageError
 
 
 class ReportFormat(str, Enum):
@@ -90,21 +90,27 @@ def _file(text: str) -> tuple[ReportFormat, str]:
 
 
 def show(answer: Preflight | Lint, options: ReportOptions, code: ExitCode) -> None:
-    """Write the files, then the result: whoever reads it can count on them.
+    """Write the files, then the result: whoever reads it can count on them, unless an error comes after it.
 
     Raises:
-        WriteFailedError: A file could not be written.
+        CkptToolError: A file could not be written. The result is no worse for it, and is shown before.
     """
+    failed = None
     for fmt, path in options.files():
         from ckpttool.write import replace
 
-        replace(path, (_text(answer, fmt, code) + "\n").encode("utf-8"), overwrite=True, backup=False)
+        try:
+            replace(path, (_text(answer, fmt, code) + "\n").encode("utf-8"), overwrite=True, backup=False)
+        except CkptToolError as error:
+            failed = failed or error
     if options.fmt is ReportFormat.TABLE:
         from ckpttool.render.preflight_table import report_table
 
         output.table(report_table(answer, code))
     else:
         output.result(_text(answer, options.fmt, code))
+    if failed is not None:
+        raise failed
 
 
 def _text(answer: Preflight | Lint, fmt: ReportFormat, code: ExitCode) -> str:
@@ -113,9 +119,9 @@ def _text(answer: Preflight | Lint, fmt: ReportFormat, code: ExitCode) -> str:
         return _json(answer, code)
     if fmt is ReportFormat.GITHUB:
         from ckpttool.render.github import annotate
-        from ckpttool.render.preflight import verdict
+        from ckpttool.render.preflight import ranks_of, verdict
 
-        return annotate(answer.checks, verdict(answer, code))
+        return annotate(answer.checks, verdict(answer, code), world=ranks_of(answer))
     if fmt is ReportFormat.JUNIT:
         from ckpttool.render.junit import junit
 

@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ckpttool.decide.misplaced import Misplaced, misplaced_shards, ranks_found_elsewhere
+from ckpttool.decide.recorded_files import with_recorded
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, RunSummary, Topology
 from ckpttool.domain.finding import Code, Finding, Severity, in_order
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.remedies import helped
 from ckpttool.domain.shard import Shard, ShardRole
 from ckpttool.domain.units import MAX_RANKS, EpochStep, Rank
 from ckpttool.errors import UsageError
@@ -86,7 +88,7 @@ def expect_ranks(
         if one.world_size > MAX_RANKS:
             raise UsageError(f"{one.world_size} ranks, for {one.source}: more ranks than any training has")
     if inventory.layout in {LayoutName.MINDFORMERS_UNIFIED, LayoutName.LOOSE_FILE}:
-        return replace(inventory, checkpoints=tuple(_with_recorded(one) for one in inventory.checkpoints))
+        return replace(inventory, checkpoints=tuple(with_recorded(one) for one in inventory.checkpoints))
     if inventory.layout is LayoutName.MINDFORMERS_ITERATION:
         seen = {shard.role for checkpoint in inventory.checkpoints for shard in checkpoint.shards}
         roles = {ShardRole.MODEL} if weights_alone else {ShardRole.MODEL, *seen}
@@ -117,7 +119,15 @@ def mark_empty(inventory: Inventory) -> Inventory:
 
 def _with_empty(checkpoint: Checkpoint) -> Checkpoint:
     findings = tuple(
-        Finding(code=Code.SHARD_EMPTY, severity=Severity.DAMAGE, message="the file has no bytes", path=shard.path)
+        helped(
+            Finding(
+                code=Code.SHARD_EMPTY,
+                severity=Severity.DAMAGE,
+                message="the file has no bytes",
+                path=shard.path,
+                ranks=() if shard.rank is None else (shard.rank,),
+            )
+        )
         for shard in checkpoint.shards
         if shard.stamp is not None and shard.stamp.size == 0
     )
@@ -197,13 +207,13 @@ def _rank_layout(
     for rank in lacking[:MOST_NAMED]:
         path = _path_for(template, Rank(rank))
         if (folder := f"rank_{rank}") in unreadable:
-            findings.append(_unknown(path, remedies.get(folder)))
+            findings.append(_unknown(path, Rank(rank), remedies.get(folder)))
         elif path in misplaced:
             findings.append(misplaced[path].instead_of_missing(f"expected {world_size} ranks because {why}"))
         elif rank not in folders:
-            findings.append(_missing(Code.RANK_MISSING, f"no folder rank_{rank}", path, size))
+            findings.append(_missing(Code.RANK_MISSING, f"no folder rank_{rank}", path, size, [rank]))
         else:
-            findings.append(_missing(Code.SHARD_MISSING, f"rank {rank} has no shard of it", path, size))
+            findings.append(_missing(Code.SHARD_MISSING, f"rank {rank} has no shard of it", path, size, [rank]))
     findings += _and_more(lacking[MOST_NAMED:], size)
     extra = sorted(rank for rank in present if rank >= world_size)
     if extra:
@@ -220,7 +230,7 @@ def _iteration(checkpoint: Checkpoint, evidence: Sequence[WorldEvidence], roles:
 
     There is no checkpoint without weights, whatever a record says: MindFormers would train on from random ones.
     """
-    checkpoint = _with_recorded(checkpoint)
+    checkpoint = with_recorded(checkpoint)
     world = checkpoint.topology.world_size
     findings: list[Finding] = []
     if world is not None and checkpoint.expected is None:
@@ -228,7 +238,7 @@ def _iteration(checkpoint: Checkpoint, evidence: Sequence[WorldEvidence], roles:
         present = {(shard.rank, shard.role) for shard in checkpoint.shards}
         lacking = [(rank, role) for rank in range(world) for role in sorted(roles) if (rank, role) not in present]
         findings += [
-            _missing(Code.SHARD_MISSING, f"rank {rank} has no {role.value} shard of it", checkpoint.name, size)
+            _missing(Code.SHARD_MISSING, f"rank {rank} has no {role.value} shard of it", checkpoint.name, size, [rank])
             for rank, role in lacking[:MOST_NAMED]
         ]
         findings += _and_more([rank for rank, _ in lacking[MOST_NAMED:]], size)
@@ -247,24 +257,6 @@ def _iteration(checkpoint: Checkpoint, evidence: Sequence[WorldEvidence], roles:
         if one.declared and world is not None and one.world_size != world:
             message = f"saved by {world} ranks, to be loaded by {one.world_size} ({one.source}): MindFormers re-slices"
             findings.append(Finding(code=Code.WORLD_SIZE_DIFFERS, severity=Severity.NOTE, message=message))
-    return replace(checkpoint, findings=(*checkpoint.findings, *findings))
-
-
-def _with_recorded(checkpoint: Checkpoint) -> Checkpoint:
-    """Compare the files with those that the trainer's own record names."""
-    if checkpoint.expected is None:
-        return checkpoint
-    present = {shard.path for shard in checkpoint.shards}
-    findings = tuple(
-        Finding(
-            code=Code.SHARD_MISSING,
-            severity=Severity.DAMAGE,
-            message="the checkpoint's own record names this file, but it is not there",
-            path=path,
-        )
-        for path in checkpoint.expected
-        if path not in present
-    )
     return replace(checkpoint, findings=(*checkpoint.findings, *findings))
 
 
@@ -341,13 +333,14 @@ def _path_for(template: Shard, rank: Rank) -> str:
     return f"rank_{rank}/{head}_rank_{rank}{tail}"
 
 
-def _missing(code: Code, what: str, path: str | None, size: _Size) -> Finding:
+def _missing(code: Code, what: str, path: str | None, size: _Size, ranks: Sequence[int]) -> Finding:
     return Finding(
         code=code,
         severity=Severity.DAMAGE,
         message=f"{what} (expected {size.world} ranks because {size.why})",
         path=path,
         remedy=size.remedy,
+        ranks=tuple(map(Rank, ranks)),
     )
 
 
@@ -356,16 +349,17 @@ def _and_more(ranks: Sequence[int], size: _Size) -> list[Finding]:
     if not ranks:
         return []
     what = f"{len(ranks)} more shards are not there, of ranks {ranks[0]} to {ranks[-1]}"
-    return [_missing(Code.SHARD_MISSING, what, None, size)]
+    return [_missing(Code.SHARD_MISSING, what, None, size, sorted(set(ranks)))]
 
 
-def _unknown(path: str, remedy: str | None) -> Finding:
+def _unknown(path: str, rank: Rank, remedy: str | None) -> Finding:
     return Finding(
         code=Code.UNREADABLE,
         severity=Severity.UNKNOWN,
         message="the rank's folder cannot be listed, so nobody knows whether its shard is there",
         path=path,
         remedy=remedy,
+        ranks=(rank,),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ckpttool.decide.policies.robust_z import RobustZPolicy
+from ckpttool.decide.recorded_health import IGNORE_HEALTH
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.health import Health
@@ -17,8 +18,6 @@ from ckpttool.domain.units import Step
 LARGE_SPIKE = 2.0
 """Factor over the robust limit from which a norm is held against a checkpoint. What leaves its band by less moves the
 weights by less than two usual steps; and a new batch size or learning rate may lift the level that much for good."""
-
-_IGNORE = "--ignore-health takes it all the same"
 
 
 def saved(checkpoint: Checkpoint, layout: LayoutName) -> SavedCheckpoint:
@@ -73,7 +72,7 @@ def _judged(one: Checkpoint, judgement: HealthJudgement, *, threshold: float | N
             message=f"the log shows the embedding local norm {norm:g} at its save, and the threshold is {threshold:g}",
             expected=f"below {threshold:g}",
             actual=f"{norm:g}",
-            remedy=_IGNORE,
+            remedy=IGNORE_HEALTH,
         ),
     )
 
@@ -89,7 +88,7 @@ def with_marks(inventory: Inventory, marks: Sequence[CheckpointMark], code: Code
     checkpoints = []
     for one, mark in zip(inventory.checkpoints, marks, strict=True):
         if mark.state is MarkState.SUSPECT:
-            reason = Finding(code=code, severity=Severity.SUSPECT, message=mark.reason, remedy=_IGNORE)
+            reason = Finding(code=code, severity=Severity.SUSPECT, message=mark.reason, remedy=IGNORE_HEALTH)
             checkpoints.append(_against(one, reason))
         else:
             checkpoints.append(one)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.units import MAX_RANKS
+from ckpttool.domain.units import MAX_RANKS, Rank
 
 # At most so many digits: larger numbers are no step of any training, and int() of a million digits takes seconds.
 _SHARD = re.compile(
@@ -53,6 +53,7 @@ class Misplaced:
                 expected=self.target,
                 actual=self.path,
                 remedy=f"make {folder}/ where it is not there, and move the file to {self.target}",
+                ranks=(Rank(self.rank),),
             )
         return Finding(
             code=Code.SHARD_RESPELLED,
@@ -63,6 +64,7 @@ class Misplaced:
             expected=self.target,
             actual=self.path,
             remedy=f"rename it to {self.target}",
+            ranks=(Rank(self.rank),),
         )
 
 

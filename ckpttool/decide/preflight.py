@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ckpttool.decide import launch_check, loaded_instead
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Code, Finding, Severity, blocking, seen_in_part
+from ckpttool.domain.finding import Code, Finding, Severity, blocking, seen_in_part, told
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import DiskNeed
@@ -130,6 +130,7 @@ def _passed_over(plan: ResumePlan, severity: Severity) -> Iterator[Finding]:
     """Tell of newer ones. One that could not be looked at may be whole: its steps would be done again for nothing."""
     for place, one in enumerate(plan.point.rejected):
         why = max(one.reasons, key=lambda reason: reason.severity)
+        alike = [reason for reason in one.reasons if reason.code is why.code]
         not_seen = why.code in _NOT_SEEN
         if place >= _MOST_REJECTED and not not_seen:
             continue
@@ -137,7 +138,7 @@ def _passed_over(plan: ResumePlan, severity: Severity) -> Iterator[Finding]:
             code=Code.NEWER_NOT_CHOSEN,
             severity=Severity.UNKNOWN if not_seen else severity,
             message=f"{one.checkpoint.name} ({_step(one.checkpoint)}) is newer and was not chosen: "
-            f"{why.code.value}, {why.message}",
+            f"{why.code.value}, {told(alike, one.checkpoint.topology.world_size)}",
             path=why.path,
             remedy=why.remedy,
         )

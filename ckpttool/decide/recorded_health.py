@@ -8,6 +8,9 @@ from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity, in_order
 from ckpttool.domain.health import Health, HealthBook
 
+IGNORE_HEALTH = "--ignore-health takes it all the same"
+"""What to do about a checkpoint that nothing but its health speaks against; whoever says it looks at the rest."""
+
 
 def attach_health(inventory: Inventory, book: HealthBook) -> Inventory:
     """Give every checkpoint the health that was recorded for it; unknown where nothing was.
@@ -75,7 +78,7 @@ def health_reason(checkpoint: Checkpoint, *, require: bool, ignore: bool) -> Fin
             code=Code.MARKED_UNHEALTHY,
             severity=Severity.SUSPECT,
             message=f"{checkpoint.name} was recorded as unhealthy when it was saved",
-            remedy="--ignore-health takes it all the same",
+            remedy=IGNORE_HEALTH,
         )
     if checkpoint.health is Health.UNKNOWN and require:
         return Finding(

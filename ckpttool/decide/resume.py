@@ -8,12 +8,13 @@ from dataclasses import replace
 from ckpttool.decide.lineage import Course, newest_first
 from ckpttool.decide.mixed_runs import two_runs_in
 from ckpttool.decide.naming import LATEST, named
-from ckpttool.decide.recorded_health import health_reason
+from ckpttool.decide.recorded_health import IGNORE_HEALTH, health_reason
+from ckpttool.decide.restorable import ranks_to_restore
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, blocking
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePoint
 from ckpttool.domain.question import ResumeQuestion
-from ckpttool.domain.verdict import Verdict
+from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import UsageError
 
 
@@ -52,12 +53,31 @@ def choose(
             if not reasons:
                 point = _resume_point(checkpoint, verdict, candidates, rejected, course)
                 return replace(point, findings=(*point.findings, *by_config))
+        elif any(reason.remedy == IGNORE_HEALTH for reason in reasons):
+            reasons = _with_true_remedies(checkpoint, question, reasons, verdict_of)
         rejected.append(Rejection(checkpoint=checkpoint, reasons=tuple(reasons)))
+    return _nothing(inventory, question, _in_order_of(candidates, rejected), tree_findings, verdict_of)
+
+
+def _nothing(
+    inventory: Inventory,
+    question: ResumeQuestion,
+    rejected: Sequence[Rejection],
+    findings: Sequence[Finding],
+    verdict_of: Callable[[Checkpoint], Verdict],
+) -> NoResumePoint:
+    """Say that there is nothing, and what would have to be brought back: for the newest, headers are opened to know."""
+    opened = question.evidence is Level.STRUCTURE
+    if rejected and opened:
+        newest = rejected[0]
+        found = _reasons_by_content(newest.checkpoint, question, verdict_of(newest.checkpoint))
+        reasons = (*newest.reasons, *_not_said(found, newest.reasons))
+        rejected = (replace(newest, reasons=reasons), *rejected[1:])
     return NoResumePoint(
         root=inventory.root,
         evidence=question.evidence,
-        rejected=_in_order_of(candidates, rejected),
-        findings=tuple(tree_findings),
+        rejected=tuple(rejected),
+        findings=(*ranks_to_restore(rejected, opened=opened), *findings),
     )
 
 
@@ -77,6 +97,34 @@ def _reasons_by_name(checkpoint: Checkpoint, course: Course, question: ResumeQue
     if health is not None:
         reasons.append(health)
     return reasons
+
+
+def _with_true_remedies(
+    checkpoint: Checkpoint,
+    question: ResumeQuestion,
+    reasons: Sequence[Finding],
+    verdict_of: Callable[[Checkpoint], Verdict],
+) -> list[Finding]:
+    """Promise that an option takes a checkpoint only where nothing else is against it.
+
+    Headers are opened for that. To read every byte of what will not be chosen would cost too much for a promise.
+    """
+    promise: str | None = f"{IGNORE_HEALTH}, if its shards are whole: they were not read"
+    if question.evidence is Level.STRUCTURE:
+        promise = IGNORE_HEALTH
+        reasons = [*reasons, *_not_said(_reasons_by_content(checkpoint, question, verdict_of(checkpoint)), reasons)]
+    others = {reason.code for reason in reasons if reason.remedy != IGNORE_HEALTH}
+    if others and others <= {Code.ABANDONED_BRANCH, Code.TIMES_DISAGREE}:
+        promise = f"--checkpoint {checkpoint.name} --ignore-health takes it all the same"
+    elif others:
+        promise = None
+    return [replace(reason, remedy=promise) if reason.remedy == IGNORE_HEALTH else reason for reason in reasons]
+
+
+def _not_said(found: Iterable[Finding], said: Iterable[Finding]) -> list[Finding]:
+    """Return what is new; what the listing said comes again with a remedy that it may have lacked."""
+    known = {(one.code, one.path, one.message) for one in said}
+    return [one for one in found if (one.code, one.path, one.message) not in known]
 
 
 def _reasons_by_content(checkpoint: Checkpoint, question: ResumeQuestion, verdict: Verdict) -> list[Finding]:

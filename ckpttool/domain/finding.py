@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import Enum, IntEnum
 from typing import overload
 
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.units import Rank
+from ckpttool.domain.units import Rank, on_ranks
 
 
 class Severity(IntEnum):
@@ -66,6 +66,7 @@ class Code(str, Enum):
     NEEDS_RENAMES = "needs-renames"
     DUPLICATE_CHECKPOINT = "duplicate-checkpoint"
     NOT_SELECTED = "not-selected"
+    RANKS_TO_RESTORE = "ranks-to-restore"
     META_UNREADABLE = "meta-unreadable"
     META_AHEAD = "meta-ahead"
     META_BEHIND = "meta-behind"
@@ -165,8 +166,7 @@ class Finding:
     line: int | None = None
     """Line in a text file, from 1."""
     ranks: tuple[Rank, ...] = ()
-    """All that the sentence is about, ascending, where it counts ranks: `path` is then the first one's. Elsewhere
-    `path` alone tells whose file it is."""
+    """Whose files it is about, ascending: `path` is the first one's. Empty where no rank's, or nobody knows whose."""
 
 
 _MOST_CHARS = 1000
@@ -190,6 +190,24 @@ def _brief(text: str | None) -> str | None: ...
 def _brief(text: str | None) -> str | None:
     half = _MOST_CHARS // 2
     return text if text is None or len(text) <= _MOST_CHARS else f"{text[:half]}…{text[-half:]}"
+
+
+def told(findings: Sequence[Finding], world: int | None = None) -> str:
+    """Say what the first finding says, how many there are beside it, and on which ranks all of them are.
+
+    Args:
+        findings: Of one kind; at least one.
+        world: Ranks that there are, where that is known.
+    """
+    message = findings[0].message
+    if len(findings) == 1:
+        return message
+    more = f"{message.rstrip('.')}, and {len(findings) - 1} more"
+    ranks = sorted({rank for finding in findings for rank in finding.ranks})
+    if not ranks:
+        return more
+    of = "" if world is None else f" ({len(ranks)} of {world})"
+    return f"{more}: {on_ranks(ranks)}{of}"
 
 
 def worst(findings: Iterable[Finding]) -> Severity:

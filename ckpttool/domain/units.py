@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NewType
 
 from ckpttool.domain.frozen import dataclass
@@ -39,6 +40,25 @@ class EpochStep:
                 mode, else the batches in the data set.
         """
         return Step((self.epoch - 1) * steps_per_epoch + self.step)
+
+
+_MOST_RANGES = 12
+"""As many as fit two lines: who wants all of thousands of scattered ranks asks a program."""
+
+
+def on_ranks(ranks: Sequence[int]) -> str:
+    """Name ranks, ascending, in ranges: `ranks 0, 2-3`, as Slurm and MPI take them."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    ranges: list[list[int]] = []
+    for rank in ranks:
+        if ranges and rank == ranges[-1][1] + 1:
+            ranges[-1][1] = rank
+        else:
+            ranges.append([rank, rank])
+    shown = [str(first) if first == last else f"{first}-{last}" for first, last in ranges[:_MOST_RANGES]]
+    more = ["…"] if len(ranges) > _MOST_RANGES else []
+    return f"ranks {', '.join([*shown, *more])}"
 
 
 MAX_RANKS = 1 << 20

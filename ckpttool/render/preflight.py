@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpttool.domain.finding import Code
-from ckpttool.domain.plan import ResumePlan
+from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import Check, Lint, Preflight, Reason
 from ckpttool.errors import ExitCode
 from ckpttool.render.document import Document, finding_document, plan_document
@@ -20,6 +20,17 @@ def verdict(answer: Preflight | Lint, code: ExitCode) -> str:
         chosen = answer.decision.point.checkpoint
         return f"GO: a launch now resumes from {shown(chosen.name)}, step {chosen.step}"
     return f"{count(len(answer.checks), 'config')}: nothing that stops a launch"
+
+
+def ranks_of(answer: Preflight | Lint) -> int | None:
+    """Return how many ranks the training has, where that is known."""
+    match answer:
+        case Preflight(decision=ResumePlan() as plan):
+            return plan.point.checkpoint.topology.world_size
+        case Preflight(decision=NoResumePoint(rejected=(newest, *_))):
+            return newest.checkpoint.topology.world_size
+        case _:
+            return None
 
 
 def blocking_reasons(checks: Sequence[Check]) -> list[Reason]:

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from ckpttool.domain.finding import told
 from ckpttool.domain.preflight import Lint, Outcome, Preflight, Reason
 from ckpttool.errors import ExitCode
 from ckpttool.render.escape import shown
 from ckpttool.render.layout import Indented, Pairs, stack
-from ckpttool.render.preflight import blocking_reasons, count, kinds, verdict
+from ckpttool.render.preflight import blocking_reasons, count, kinds, ranks_of, verdict
+from ckpttool.render.table import pointer
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -41,23 +43,24 @@ def report_table(answer: Preflight | Lint, code: ExitCode) -> RenderableType:
         rows.append((name, shown(check.summary)))
     parts: list[RenderableType] = [Text(verdict(answer, code), style="bold green" if go else "bold red"), Text("")]
     parts.append(Pairs(rows))
-    parts += _listed(blocking_reasons(checks), MOST_REASONS, "red")
+    against, world = blocking_reasons(checks), ranks_of(answer)
+    parts += _listed(against, MOST_REASONS, "red", world)
     notes = [reason for check in checks for reason in check.reasons if not reason.blocks]
     if go:
-        parts += _listed(notes, MOST_NOTES, "dim")
+        parts += _listed(notes, MOST_NOTES, "dim", world)
     elif notes:
         parts.append(Text(f"\nand {count(len(notes), 'note')}: --format json", style="dim"))
-    return stack(*parts)
+    return stack(*parts, *pointer([reason.finding for reason in against]))
 
 
-def _listed(reasons: Sequence[Reason], most: int, style: str) -> Iterator[RenderableType]:
+def _listed(reasons: Sequence[Reason], most: int, style: str, world: int | None) -> Iterator[RenderableType]:
     groups = kinds(reasons)
     for kind in groups[:most]:
         first = kind[0].finding
         text = Text(first.severity.word, style=style)
         text.append(f" {first.code.value}", style="bold")
-        more = f" (and {len(kind) - 1} more)" if len(kind) > 1 else ""
-        text.append(f" {_place(kind[0])}{shown(first.message)}{more}", style="")
+        message = told([each.finding for each in kind], world)
+        text.append(f" {_place(kind[0])}{shown(message)}", style="")
         yield Text("")
         yield text
         if first.remedy:

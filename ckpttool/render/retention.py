@@ -12,7 +12,7 @@ from ckpttool.domain.retention import Fate, Pruning, RecordFix, Repair
 from ckpttool.domain.verdict import Level
 from ckpttool.render.escape import shown, size
 from ckpttool.render.layout import stack, whole_words
-from ckpttool.render.table import NARROW, grouped_findings
+from ckpttool.render.table import NARROW, grouped_findings, pointer
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -36,7 +36,7 @@ def pruning_table(pruning: Pruning) -> RenderableType:
     if plan.fates:
         parts += [Text(""), _FateTable(plan.fates, done=pruning.applied)]
     parts += [Text(""), *_records(pruning.fixes)] if pruning.fixes else []
-    parts += grouped_findings(pruning.refusals)
+    parts += [*grouped_findings(pruning.refusals), *pointer(pruning.refusals)]
     outcome = _outcome(pruning)
     parts += [Text(""), *outcome] if outcome else []
     return stack(*parts)
@@ -125,7 +125,7 @@ def repair_table(repair: Repair) -> RenderableType:
         if repair.refusals:
             text = f"Refused: all records name {name}, but whether they should is not known"
         headline = Text(text, style="bold red" if repair.refusals else "bold green")
-        return stack(headline, *grouped_findings(repair.refusals))
+        return stack(headline, *grouped_findings(repair.refusals), *pointer(repair.refusals))
     parts: list[RenderableType]
     one = len(repair.fixes) == 1
     count = "1 record" if one else f"{len(repair.fixes)} records"
@@ -136,7 +136,7 @@ def repair_table(repair: Repair) -> RenderableType:
         done = ("now names" if one else "now name") if repair.applied else "should name"
         headline = Text(f"{count} {done} {target}", style="bold green")
     parts = [headline, Text(shown(repair.root), style="dim"), Text(""), *_records(repair.fixes)]
-    parts += grouped_findings(repair.refusals)
+    parts += [*grouped_findings(repair.refusals), *pointer(repair.refusals)]
     if not repair.apply and not repair.refusals:
         parts += [Text(""), Text("Dry run: nothing was changed. With --apply they are written.")]
     return stack(*parts)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.finding import Code, Finding, Severity, blocking, seen_in_part, unheard
+from ckpttool.domain.finding import Code, Finding, Severity, blocking, seen_in_part, told
 from ckpttool.domain.launch import Launch
 from ckpttool.domain.plan import DataPlan, NoResumePoint, Rejection, ResumePlan, Simulation, SkipAnswer
 from ckpttool.domain.verdict import Level, Word
@@ -51,8 +51,9 @@ def inventory_table(inventory: Inventory) -> RenderableType:
     if inventory.checkpoints:
         parts += [Text(""), _CheckpointTable(inventory)]
     findings = [finding for one in reversed(inventory.checkpoints) for finding in one.findings]
-    parts += grouped_findings([*findings, *inventory.findings])
-    return stack(*parts)
+    findings += inventory.findings
+    parts += grouped_findings(findings, world_size(inventory))
+    return stack(*parts, *pointer(findings))
 
 
 def _inventory_headline(inventory: Inventory) -> Text:
@@ -113,16 +114,23 @@ def plan_table(answer: ResumePlan | NoResumePoint, simulation: Simulation | None
         findings = [*answer.point.findings, *answer.findings]
     else:
         headline = Text(f"Nothing to resume from in {shown(answer.root)}", style="bold red")
-        parts = [headline, *_rejections("Rejected:", answer.rejected)]
-        findings = list(answer.findings)
+        way_out = [one for one in answer.findings if one.code is Code.RANKS_TO_RESTORE]
+        sentences = [Text(shown(f"{one.message[:1].upper()}{one.message[1:]}: {one.remedy}")) for one in way_out]
+        parts = [headline, *sentences, *_rejections("Rejected:", answer.rejected)]
+        findings = [one for one in answer.findings if one not in way_out]
     if answer.advice is not None:
         from ckpttool.render.replay import advice_parts
 
         parts += [Text(""), *advice_parts(answer.advice)]
     if simulation is not None:
         parts += [Text(""), *_simulation(simulation, answer)]
-    unsettled = [finding for finding in findings if unheard([finding])]
-    return stack(*parts, *grouped_findings(findings), *_remedies(unsettled))
+    rejected = answer.point.rejected if isinstance(answer, ResumePlan) else answer.rejected
+    reasons = [reason for one in rejected[:MOST_REJECTED] for reason in one.reasons]
+    return stack(*parts, *grouped_findings(findings, _world(rejected)), *pointer([*findings, *reasons]))
+
+
+def _world(rejected: Sequence[Rejection]) -> int | None:
+    return rejected[0].checkpoint.topology.world_size if rejected else None
 
 
 def _chosen(plan: ResumePlan) -> list[RenderableType]:
@@ -198,34 +206,32 @@ def _rejections(title: str, rejected: Sequence[Rejection]) -> list[RenderableTyp
     if not rejected:
         return []
     parts: list[RenderableType] = [Text(""), Text(title, style="bold")]
+    said: set[str] = set()
     for one in rejected[:MOST_REJECTED]:
         step = "unknown" if one.checkpoint.step is None else str(one.checkpoint.step)
         parts.append(Text(f"  {shown(one.checkpoint.name)} (step {step})"))
-        parts += [Indented(line, 4) for line in _grouped(one.reasons)[:MOST_REASONS]]
-        if one is rejected[0]:  # what helps the newest one is what its reader wants
-            parts += _remedies(one.reasons)
+        for kind in _kinds(one.reasons)[:MOST_REASONS]:
+            parts += _told(kind, one.checkpoint.topology.world_size, said, by=4)
     if len(rejected) > MOST_REJECTED:
         parts.append(Text(f"  and {len(rejected) - MOST_REJECTED} more: --format json", style="dim"))
     return parts
 
 
-def _remedies(reasons: Sequence[Finding]) -> list[RenderableType]:
-    remedies = dict.fromkeys(reason.remedy for reason in reasons if reason.remedy)
-    return [Indented(Text(f"try: {shown(remedy)}", style="dim"), 4) for remedy in list(remedies)[:MOST_REASONS]]
-
-
-def _grouped(findings: Sequence[Finding]) -> list[Text]:
-    """Show the first finding of each code, gravest first, and how many more there are: 500 lost shards are one line."""
+def _kinds(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Group findings of the same code, gravest first: 500 lost shards are one line."""
     groups: dict[Code, list[Finding]] = {}
     for finding in sorted(findings, key=lambda finding: -finding.severity):
         groups.setdefault(finding.code, []).append(finding)
-    lines = []
-    for members in groups.values():
-        line = _finding(members[0])
-        if len(members) > 1:
-            line.append(f" (and {len(members) - 1} more)", style="bold")
-        lines.append(line)
-    return lines
+    return list(groups.values())
+
+
+def _told(kind: Sequence[Finding], world: int | None, said: set[str], *, by: int = 0) -> Iterator[RenderableType]:
+    """Show the first finding of a kind, all ranks that have it, and what to do, unless that was said just above."""
+    yield Indented(_finding(kind, world), by)
+    remedy = kind[0].remedy
+    if remedy is not None and kind[0].severity > Severity.NOTE and remedy not in said:
+        said.add(remedy)
+        yield Indented(Text(f"try: {shown(remedy)}", style="dim"), by + 2)
 
 
 def _simulation(simulation: Simulation, answer: ResumePlan | NoResumePoint) -> Iterable[RenderableType]:
@@ -236,23 +242,43 @@ def _simulation(simulation: Simulation, answer: ResumePlan | NoResumePoint) -> I
     yield Indented(Text(shown(simulation.because)))
 
 
-def grouped_findings(findings: Sequence[Finding]) -> list[RenderableType]:
-    """Show findings, gravest first, one line for each code."""
+def grouped_findings(findings: Sequence[Finding], world: int | None = None) -> list[RenderableType]:
+    """Show findings, gravest first, those of a code together, and beside each what to do.
+
+    Args:
+        findings: In any order.
+        world: Ranks that there are, where that is known.
+    """
     if not findings:
         return []
-    lines = _grouped(findings)
-    parts: list[RenderableType] = [Text(""), *lines[:MOST_FINDINGS]]
-    if len(lines) > MOST_FINDINGS:
-        parts.append(Text(f"and {len(lines) - MOST_FINDINGS} other kinds: --format json", style="dim"))
+    kinds, said = _kinds(findings), set[str]()
+    parts: list[RenderableType] = [Text("")]
+    for kind in kinds[:MOST_FINDINGS]:
+        parts += _told(kind, world, said)
+    if len(kinds) > MOST_FINDINGS:
+        parts.append(Text(f"and {len(kinds) - MOST_FINDINGS} other kinds: --format json", style="dim"))
     return parts
 
 
-def _finding(finding: Finding) -> Text:
+_SUMS_UP = frozenset({Code.NOTHING_TO_RESUME})
+"""What says no more than the headline."""
+
+
+def pointer(findings: Iterable[Finding]) -> list[RenderableType]:
+    """Say where more is told of the gravest finding, if any weighs something."""
+    gravest = max(findings, key=lambda finding: (finding.severity, finding.code not in _SUMS_UP), default=None)
+    if gravest is None or gravest.severity is Severity.NOTE:
+        return []
+    return [Text(""), Text(f"What it means: ckpttool explain {gravest.code.value}", style="dim")]
+
+
+def _finding(kind: Sequence[Finding], world: int | None) -> Text:
+    finding, message = kind[0], shown(told(kind, world))
     text = Text(finding.severity.word, style=_STYLE[finding.severity])
     text.append(f" {finding.code.value}", style="bold")
     where = shown(finding.path) if finding.path else ""
     line = f":{finding.line}" if finding.line is not None else ""
-    text.append(f" {where}{line}: {shown(finding.message)}" if where else f" {shown(finding.message)}", style="")
+    text.append(f" {where}{line}: {message}" if where else f" {message}", style="")
     return text
 
 

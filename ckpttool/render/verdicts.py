@@ -12,9 +12,10 @@ from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, worst
 from ckpttool.domain.manifest import Sealing
 from ckpttool.domain.verdict import Level, Verdict, Word
+from ckpttool.render.document import world_size
 from ckpttool.render.escape import shown, size
 from ckpttool.render.layout import stack, whole_words
-from ckpttool.render.table import grouped_findings
+from ckpttool.render.table import grouped_findings, pointer
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -65,8 +66,9 @@ def verdicts_table(inventory: Inventory, verdicts: Sequence[Verdict], level: Lev
     parts: list[RenderableType] = [headline, Text(""), whole_words(table)]
     if remembered:
         parts.append(Text(f"{remembered} unchanged shards were checked before and not read again (--no-ledger)"))
-    findings = [finding for verdict in verdicts for finding in verdict.findings]
-    return stack(*parts, *grouped_findings(list(dict.fromkeys([*findings, *inventory.findings]))))
+    own = [finding for verdict in verdicts for finding in verdict.findings]
+    findings = list(dict.fromkeys([*own, *inventory.findings]))
+    return stack(*parts, *grouped_findings(findings, world_size(inventory)), *pointer(findings))
 
 
 def _looked(verdicts: Sequence[Verdict], level: Level) -> str:
@@ -120,7 +122,7 @@ def seals_table(inventory: Inventory, sealings: Sequence[Sealing]) -> Renderable
         )
         lines.append(line)
     findings: list[Finding] = [finding for sealing in sealings for finding in sealing.findings]
-    return stack(*lines, *grouped_findings(findings))
+    return stack(*lines, *grouped_findings(findings, world_size(inventory)), *pointer(findings))
 
 
 def _why_not(sealing: Sealing) -> str:

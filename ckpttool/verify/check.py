@@ -58,12 +58,12 @@ def _attempt(task: CheckTask, storage: Storage) -> Look:
         message = f"was cut while it was read ({error.strerror}): somebody writes it"
         return failed(task, Code.CHANGED_WHILE_READING, Severity.UNKNOWN, message)
     except LostLinkError as error:
-        return refused(task, unreadable(task.path, error, remedy=LOST_LINK_REMEDY))
+        return refused(task, unreadable(task.path, error, task.rank, remedy=LOST_LINK_REMEDY))
     except NotRegularError:
         message = "expected a regular file, found a FIFO, a device or a folder"
         return failed(task, Code.NOT_A_REGULAR_FILE, Severity.UNSAFE, message)
     except OSError as error:
-        return refused(task, unreadable(task.path, error))
+        return refused(task, unreadable(task.path, error, task.rank))
     return _steady(look, after)
 
 

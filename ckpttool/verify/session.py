@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Finding, Severity
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.remedies import helped
 from ckpttool.domain.shard import FormatName, Shard
+from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
 from ckpttool.read.storage import Storage
 from ckpttool.verify.bench import are_all_heard
@@ -95,7 +97,7 @@ class Session:
         sealed = {report.path for report in reports if report.path in seals and report.checksum_matched}
         findings += tuple(one for one in self._beside_siblings(checkpoint, reports) if one.path not in sealed)
         verdict = collect(checkpoint, reports, self._scope.level)
-        yield replace(verdict, findings=verdict.findings + findings)
+        yield replace(verdict, findings=_completed(verdict.findings + findings, checkpoint))
 
     def close(self) -> None:
         """Bring what is to be remembered to the disk."""
@@ -200,6 +202,17 @@ class Session:
             findings = compare_numbers(report.path, report.stats, known.get((report.rank, report.role), ()), jump=jump)
             changed.append(replace(report, findings=(*report.findings, *findings)))
         return changed
+
+
+def _completed(findings: Iterable[Finding], checkpoint: Checkpoint) -> tuple[Finding, ...]:
+    """Add whose shard it is and what to do, where a check did not say it."""
+    whose = {shard.path: shard.rank for shard in checkpoint.shards}
+    return tuple(helped(_of_rank(one, whose)) for one in findings)
+
+
+def _of_rank(finding: Finding, whose: Mapping[str, Rank | None]) -> Finding:
+    rank = None if finding.path is None or finding.ranks else whose.get(finding.path)
+    return finding if rank is None else replace(finding, ranks=(rank,))
 
 
 def _key(checkpoint: Checkpoint) -> _Key:

@@ -13,8 +13,9 @@ from ckpttool.read.disk import LocalDisk, Room
 from ckpttool.render import layout
 from ckpttool.render.explain import explained
 from tests.cli.running import Said, ask
-from tests.cli.situations import SITUATIONS
-from tests.conftest import TESTS
+from tests.cli.situations import SITUATIONS, real
+from tests.conftest import FIXTURES, TESTS
+from tests.trees import TreeBuilder
 
 Golden = Callable[[str, str], None]
 
@@ -290,3 +291,76 @@ def test_a_config_written_over_itself_twice_keeps_what_it_was(here: Path) -> Non
     for _ in range(3):
         assert ask("launch", "output", "--config", "base.yaml", "--output", "base.yaml", "--force").code == 0
     assert (here / "base.yaml.bak").read_text() == base
+
+
+def cut(here: Path, *ranks: int) -> None:
+    """The newest checkpoint's shards of these ranks end too early."""
+    checkpoint = real(here, "sink2_safetensors")
+    for rank in ranks:
+        path = checkpoint / f"rank_{rank}/llama2_7b_rank_{rank}_1-30_2.safetensors"
+        path.write_bytes(path.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize("command", ["verify output", "resolve output", "preflight output --config base.yaml"])
+def test_every_damaged_rank_is_named(command: str, here: Path) -> None:
+    (here / "base.yaml").write_text((FIXTURES / "configs" / "pretrain_sink2.yaml").read_text())
+    cut(here, 0, 2, 3)
+    assert "and 2 more: ranks 0, 2-3 (3 of 4)" in " ".join(ask(*command.split()).stdout.split())
+
+
+def test_one_damaged_rank_is_named_by_its_path_alone(here: Path) -> None:
+    cut(here, 2)
+    said = ask("verify", "output").stdout
+    assert "shard-truncated rank_2/" in said
+    assert "more" not in said
+
+
+def test_a_lost_node_of_many_is_one_line_with_its_ranks(here: Path) -> None:
+    tree = TreeBuilder(here).legacy(ranks=256, sparse=True).save(epoch=10, step=2)
+    tree.save(epoch=15, step=2, ranks=[rank for rank in range(256) if not 64 <= rank < 72])
+    said = " ".join(ask("resolve", "output").stdout.split())
+    assert "and 7 more: ranks 64-71 (8 of 256)" in said
+
+
+def test_a_github_annotation_names_every_rank_and_is_one(here: Path) -> None:
+    (here / "base.yaml").write_text((FIXTURES / "configs" / "pretrain_sink2.yaml").read_text())
+    cut(here, 0, 2, 3)
+    for path in here.rglob("*_rank_*[0-9].safetensors"):
+        if not path.name.endswith("_1-30_2.safetensors"):
+            path.unlink()
+    said = ask("preflight", "output", "--config", "base.yaml", "--format", "github")
+    (line,) = [line for line in said.stdout.splitlines() if "shard-truncated" in line]
+    assert "and 2 more: ranks 0, 2-3 (3 of 4)%0AFix: " in line
+
+
+def test_each_reason_has_its_remedy_beside_it_and_none_that_does_not_help(here: Path) -> None:
+    real(here, "health_pp2")
+    path = here / "output/checkpoint/rank_1"
+    (newest,) = path.glob("*-15_2.ckpt")
+    said = ask("resolve", "output").stdout
+    assert "--ignore-health takes it" in said
+    newest.write_bytes(newest.read_bytes()[:-100])
+    torn = ask("resolve", "output").stdout
+    assert "--ignore-health" not in torn
+    lines = torn.splitlines()
+    (damage,) = [number for number, line in enumerate(lines) if line.startswith("    damage ")]
+    (unhealthy,) = [number for number, line in enumerate(lines) if line.startswith("    suspect marked-unhealthy")]
+    assert any(line.startswith("      try: copy it again") for line in lines[damage:unhealthy])
+    assert ask("resolve", "output", "--ignore-health").stdout.startswith("Resume from 10_2: ")
+
+
+def test_where_one_rank_alone_keeps_everything_back_it_is_said_first(here: Path) -> None:
+    SITUATIONS["all-damaged"](here)
+    said = ask("resolve", "output")
+    assert said.code == 11
+    assert said.stdout.splitlines()[1].startswith("All 5 checkpoints fail on rank 0 alone: bring back ")
+    SITUATIONS["replaced-node"](here / "other")
+    assert " alone: " not in ask("resolve", str(here / "other/output")).stdout
+
+
+def test_lost_shards_of_the_newer_layout_are_named_by_their_ranks_too(here: Path) -> None:
+    checkpoint = real(here, "newfmt_4rank")
+    assert "more" not in ask("scan", "output").stdout
+    for path in checkpoint.glob("iteration_*30/*-000000[12]-*.safetensors"):
+        path.unlink()
+    assert ": ranks 1-2 (2 of 4)" in " ".join(ask("scan", "output").stdout.split())

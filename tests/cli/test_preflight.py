@@ -369,17 +369,20 @@ class TestReports:
         assert (said.code, said.stdout) == (2, "")
         assert "--report takes FORMAT=FILE" in said.stderr
 
-    def test_1_where_a_report_cannot_be_written_and_no_half_of_a_result(
+    def test_1_where_a_report_cannot_be_written_after_the_verdict_that_it_does_not_change(
         self, here: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         SITUATIONS["whole"](here)
+        verdict = asked(here).stdout
 
         def full(*_: object) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         monkeypatch.setattr(os, "fsync", full)
-        said = asked(here, "--report", "junit=there.xml")
-        assert (said.code, said.stdout) == (1, "")
+        said = asked(here, "--report", "junit=there.xml", "--report", "sarif=too.sarif")
+        assert (said.code, said.stdout) == (1, verdict)
+        assert "there.xml" in said.stderr
+        assert "too.sarif" not in said.stderr
         assert not (here / "there.xml").exists()
 
     @pytest.mark.parametrize("form", ALL[1:])

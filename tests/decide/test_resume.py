@@ -18,7 +18,7 @@ from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, ResumePoint
 from ckpttool.domain.question import ResumeQuestion
 from ckpttool.domain.shard import FormatName
-from ckpttool.domain.verdict import Verdict
+from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import UsageError
 from tests.inventories import checkpoint, finding, tree, verdicts
 from tests.reference_picker import Save, done_again, good, left_behind, lost, pick
@@ -45,6 +45,10 @@ def nothing(
 
 def rejected(found: ResumePoint | NoResumePoint) -> list[tuple[str, set[Code]]]:
     return [(one.checkpoint.name, {reason.code for reason in one.reasons}) for one in found.rejected]
+
+
+def remedies(found: ResumePoint | NoResumePoint) -> dict[Code, str | None]:
+    return {reason.code: reason.remedy for one in found.rejected for reason in one.reasons}
 
 
 class TestOrder:
@@ -103,12 +107,35 @@ class TestUnknownSteps:
 
 
 class TestHealth:
-    def test_an_unhealthy_one_is_passed_over_unopened(self) -> None:
+    def test_an_unhealthy_one_is_passed_over(self) -> None:
+        inventory = tree(checkpoint("10_2"), checkpoint("20_2", health=Health.UNHEALTHY))
+        assert rejected(point(inventory)) == [("20_2", {Code.MARKED_UNHEALTHY})]
+        assert point(inventory, ResumeQuestion(ignore_health=True)).checkpoint.name == "20_2"
+
+    def test_an_option_is_offered_only_where_it_would_take_the_checkpoint(self) -> None:
+        inventory = tree(checkpoint("10_2"), checkpoint("20_2", health=Health.UNHEALTHY))
+        assert remedies(point(inventory)) == {Code.MARKED_UNHEALTHY: "--ignore-health takes it all the same"}
+        torn = point(inventory, verdict_of=verdicts(["20_2"]))
+        assert rejected(torn) == [("20_2", {Code.MARKED_UNHEALTHY, Code.SHARD_TRUNCATED})]
+        assert remedies(torn)[Code.MARKED_UNHEALTHY] is None
+        taken = point(inventory, ResumeQuestion(ignore_health=True), verdict_of=verdicts(["20_2"]))
+        assert taken.checkpoint.name == "10_2"
+
+    def test_what_would_cost_the_reading_of_every_byte_is_promised_with_an_if(self) -> None:
         asked: list[str] = []
         inventory = tree(checkpoint("10_2"), checkpoint("20_2", health=Health.UNHEALTHY))
-        found = point(inventory, verdict_of=verdicts(asked=asked))
-        assert (rejected(found), asked) == ([("20_2", {Code.MARKED_UNHEALTHY})], ["10_2"])
-        assert point(inventory, ResumeQuestion(ignore_health=True)).checkpoint.name == "20_2"
+        found = point(inventory, ResumeQuestion(evidence=Level.CHECKSUM), verdict_of=verdicts(asked=asked))
+        assert asked == ["10_2"]
+        assert remedies(found) == {
+            Code.MARKED_UNHEALTHY: "--ignore-health takes it all the same, if its shards are whole: they were not read"
+        }
+
+    def test_an_unhealthy_one_on_a_branch_that_was_left_needs_its_name_too(self) -> None:
+        bad = checkpoint("20_2", health=Health.UNHEALTHY)
+        inventory = tree(bad, checkpoint("7_2", run=1, findings=[finding(Code.RANK_MISSING)]))
+        found = nothing(inventory)
+        assert remedies(found)[Code.MARKED_UNHEALTHY] == "--checkpoint 20_2 --ignore-health takes it all the same"
+        assert point(inventory, ResumeQuestion(name="20_2", ignore_health=True)).checkpoint.name == "20_2"
 
     def test_an_unknown_one_is_passed_over_only_where_health_is_required(self) -> None:
         inventory = tree(checkpoint("10_2", health=Health.HEALTHY), checkpoint("20_2"))

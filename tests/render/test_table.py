@@ -12,7 +12,7 @@ from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, Rename
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, Rejection, Simulation
-from ckpttool.domain.units import EpochStep, Step
+from ckpttool.domain.units import EpochStep, Rank, Step
 from ckpttool.domain.verdict import Level
 from ckpttool.render import table
 from tests.plans import NEWER_LOAD, resume_plan
@@ -80,10 +80,10 @@ def test_a_narrow_table_keeps_what_the_answer_needs() -> None:
 
 
 def test_five_hundred_lost_shards_are_one_line() -> None:
-    lost = tuple(finding(path=f"rank_{rank}/x") for rank in range(500))
+    lost = tuple(replace(finding(path=f"rank_{rank}/x"), ranks=(Rank(rank),)) for rank in range(500))
     text = drawn(table.inventory_table(inventory(replace(checkpoint("10_2", 20), findings=lost))))
-    assert text.count("shard-missing") == 1
-    assert "(and 499 more)" in text
+    assert text.count("damage shard-missing") == 1
+    assert "and 499 more: ranks 0-499 (500 of 4)" in " ".join(text.split())
 
 
 def test_the_gravest_finding_stands_first() -> None:

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import FileStamp
+from ckpttool.domain.units import Rank
 from ckpttool.read.fan_out import map_waiting
 from ckpttool.read.storage import Entry, LostLinkError, Storage
 
@@ -67,7 +68,7 @@ def stamped(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
 LOST_LINK_REMEDY = "mount the disk that it leads to, or mend the link"
 
 
-def lost_link(storage: Storage, path: str) -> list[Finding]:
+def lost_link(storage: Storage, path: str, rank: Rank) -> list[Finding]:
     """Report a link under a shard's name that leads nowhere, in the words of the check of every shard.
 
     The shard counts as listed: what it should lead to is unknown, not missing.
@@ -77,10 +78,10 @@ def lost_link(storage: Storage, path: str) -> list[Finding]:
             return []  # it was mounted meanwhile
     except OSError as error:
         remedy = LOST_LINK_REMEDY if isinstance(error, LostLinkError) else None
-        return [unreadable(path, error, remedy=remedy)]
+        return [unreadable(path, error, rank, remedy=remedy)]
 
 
-def unreadable(path: str, error: OSError, *, remedy: str | None = None) -> Finding:
+def unreadable(path: str, error: OSError, rank: Rank | None, *, remedy: str | None = None) -> Finding:
     """Report what the disk withholds."""
     return Finding(
         code=Code.UNREADABLE,
@@ -88,6 +89,7 @@ def unreadable(path: str, error: OSError, *, remedy: str | None = None) -> Findi
         message=f"cannot be read ({error.strerror or error}): unknown, not damaged",
         path=path,
         remedy=remedy,
+        ranks=() if rank is None else (rank,),
     )
 
 

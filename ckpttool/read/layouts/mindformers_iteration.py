@@ -195,7 +195,7 @@ def _parse_entries(storage: Storage, folder: str, entries: list[Entry], options:
             worlds[int(match["world"])] += 1
             prefixes[match["prefix"] or ""] += 1
             shards.append(_shard(storage, path, match, sizes=options.sizes))
-            findings += lost_link(storage, path) if entry.kind is Kind.LOST else []
+            findings += lost_link(storage, path, Rank(int(match["rank"]))) if entry.kind is Kind.LOST else []
     if len(worlds) > 1:
         message = f"shards of several world sizes in one folder: {', '.join(map(str, sorted(worlds)))}"
         findings.append(damage(Code.WORLD_SIZE_DIFFERS, message, folder))

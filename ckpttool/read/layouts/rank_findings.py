@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.units import MAX_RANKS, EpochStep, Rank
+from ckpttool.domain.units import MAX_RANKS, EpochStep, Rank, on_ranks
 from ckpttool.read.layouts.names import RANK_MARK, FileKind, FileName, checkpoint_name, parse_shape, shape_of
 from ckpttool.read.layouts.rank_folders import RankFolder
 from ckpttool.read.layouts.runs import Cohort, Sample
@@ -54,7 +54,7 @@ def file_findings(cohorts: Iterable[Cohort], root_strays: Iterable[str]) -> tupl
             Finding(
                 code=code,
                 severity=Severity.NOTE,
-                message=f"{_on_ranks(folders)}: {why}",
+                message=f"{on_ranks(_ranks(folders))}: {why}",
                 path=folders[0].path_of(shape),
                 ranks=_ranks(folders),
             )
@@ -175,7 +175,7 @@ def _meta_finding(code: Code, severity: Severity, message: str, folders: list[Ra
     return Finding(
         code=code,
         severity=severity,
-        message=f"{_on_ranks(folders)}: {message}",
+        message=f"{on_ranks(_ranks(folders))}: {message}",
         path=f"rank_{folders[0].rank}/meta.json",
         ranks=_ranks(folders),
     )
@@ -183,10 +183,3 @@ def _meta_finding(code: Code, severity: Severity, message: str, folders: list[Ra
 
 def _ranks(folders: Sequence[RankFolder]) -> tuple[Rank, ...]:
     return tuple(folder.rank for folder in folders)
-
-
-def _on_ranks(folders: Sequence[RankFolder]) -> str:
-    if len(folders) == 1:
-        return f"rank {folders[0].rank}"
-    shown = ", ".join(str(folder.rank) for folder in folders[:4])
-    return f"ranks {shown}{f' and {len(folders) - 4} more' if len(folders) > 4 else ''}"  # noqa: PLR2004

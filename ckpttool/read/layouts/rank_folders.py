@@ -119,7 +119,7 @@ def _shapes_of(
         shape = shape_of(name, token)
         if kind is _LOST and parse_shape(shape).kind is FileKind.CHECKPOINT:
             shapes.append(shape)
-            findings += lost_link(storage, f"{folder}/{name}")
+            findings += lost_link(storage, f"{folder}/{name}", Rank(int(token.removeprefix("_rank_"))))
         elif kind is not _FILE and (kind is not _LOST or shape != "meta.json"):
             findings += _not_a_file(folder, entry, shape)
         elif shape != "meta.json":

@@ -284,4 +284,18 @@ CHECKPOINTS = (
         mindformers=None,
         remedy=("Ask without the restriction:", "ckpttool resolve DIR"),
     ),
+    Explanation(
+        code=Code.RANKS_TO_RESTORE,
+        title="Some ranks alone keep the newest checkpoint from being loaded",
+        severities=NOTE,
+        meaning="Nothing in the tree can be resumed from, but all that is wrong with the newest checkpoint (or with "
+        "every one) is on a few ranks, which often means one disk or one node. With good shards of those it is whole.",
+        evidence="The reasons against a checkpoint are all about shards of these ranks. At the level of headers the "
+        "other ranks' shards were opened; at higher levels they were not, and the sentence says so.",
+        mindformers=None,
+        remedy=(
+            "Bring those ranks' shards back from their disks or from a copy, then ask again:",
+            "ckpttool resolve DIR",
+        ),
+    ),
 )

@@ -1,0 +1,65 @@
+"""Which ranks alone keep a tree from being resumed from: said only where it is so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ckpttool.decide.restorable import ranks_to_restore
+from ckpttool.domain.checkpoint import Topology
+from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.plan import Rejection
+from ckpttool.domain.units import Rank
+from tests.inventories import checkpoint
+
+
+def against(name: str, *reasons: Finding, world: int | None = 4) -> Rejection:
+    one = replace(checkpoint(name), topology=Topology(world_size=world))
+    return Rejection(checkpoint=one, reasons=reasons)
+
+
+def lost(*ranks: int, severity: Severity = Severity.DAMAGE) -> Finding:
+    return Finding(
+        code=Code.SHARD_MISSING, severity=severity, message="it is gone", ranks=tuple(Rank(rank) for rank in ranks)
+    )
+
+
+def said(*rejected: Rejection, opened: bool = True) -> list[str]:
+    return [f"{one.message}: {one.remedy}" for one in ranks_to_restore(rejected, opened=opened)]
+
+
+def test_one_rank_that_every_checkpoint_fails_on_is_named_with_what_it_would_give_back() -> None:
+    assert said(against("20_2", lost(1)), against("10_2", lost(1))) == [
+        "all 2 checkpoints fail on rank 1 alone: bring back whole shards of rank 1, and 20_2 is whole"
+    ]
+
+
+def test_where_older_ones_fail_elsewhere_only_the_newest_is_spoken_of() -> None:
+    (only,) = said(against("20_2", lost(1), lost(2)), against("10_2", lost(3)))
+    assert only == "20_2 fails on ranks 1-2 alone: bring back whole shards of ranks 1-2, and 20_2 is whole"
+
+
+def test_what_was_not_opened_is_not_called_whole() -> None:
+    (only,) = said(against("20_2", lost(1)), opened=False)
+    assert only.endswith("and 20_2 is complete; the other ranks' shards were not opened")
+
+
+@pytest.mark.parametrize(
+    "rejection",
+    [
+        against("20_2", lost(0, 1, 2, 3)),
+        against("20_2", lost(1), world=None),
+        against("20_2", lost(1), lost()),
+        against("20_2", lost(1), lost(1, severity=Severity.SUSPECT)),
+        against("20_2"),
+    ],
+    ids=["every rank", "nobody knows how many", "a reason of no rank", "unhealthy, say", "no reason"],
+)
+def test_nothing_is_said_where_it_is_not_some_ranks_alone(rejection: Rejection) -> None:
+    assert said(rejection) == []
+    assert said() == []
+
+
+def test_a_note_on_another_rank_does_not_count() -> None:
+    assert said(against("20_2", lost(1), lost(2, severity=Severity.NOTE))) != []

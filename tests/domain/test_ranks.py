@@ -1,0 +1,53 @@
+"""Ranks in ranges, and findings of one kind in a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckpttool.domain.finding import Code, Finding, Severity, told
+from ckpttool.domain.units import Rank, on_ranks
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ([3], "rank 3"),
+        ([0, 2, 3], "ranks 0, 2-3"),
+        (list(range(64, 72)), "ranks 64-71"),
+        ([0, 1], "ranks 0-1"),
+        (list(range(0, 1000, 2)), "ranks 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, …"),
+    ],
+)
+def test_ranks_are_named_in_ranges_and_no_more_than_anybody_reads(ranks: list[int], words: str) -> None:
+    assert on_ranks(ranks) == words
+
+
+@given(st.sets(st.integers(min_value=0, max_value=20), min_size=2))
+def test_no_rank_is_left_out_and_none_is_added(ranks: set[int]) -> None:
+    named = set()
+    for part in on_ranks(sorted(ranks)).removeprefix("ranks ").split(", "):
+        first, _, last = part.partition("-")
+        named |= set(range(int(first), int(last or first) + 1))
+    assert named == ranks
+
+
+def gone(*ranks: int) -> Finding:
+    return Finding(
+        code=Code.SHARD_MISSING, severity=Severity.DAMAGE, message="it is gone.", ranks=tuple(map(Rank, ranks))
+    )
+
+
+def test_several_findings_are_the_first_one_and_all_their_ranks() -> None:
+    assert told([gone(0), gone(2), gone(3)], 4) == "it is gone, and 2 more: ranks 0, 2-3 (3 of 4)"
+    assert told([gone(1), gone(1)], 4) == "it is gone, and 1 more: rank 1 (1 of 4)"
+    assert told([gone(1), gone(2)]) == "it is gone, and 1 more: ranks 1-2"
+    assert told([gone(), gone()], 4) == "it is gone, and 1 more"
+
+
+def test_one_finding_says_what_it_says() -> None:
+    assert told([gone(1)], 4) == "it is gone."
+    assert told([replace(gone(0, 1), message="ranks 0-1: stray")], 4) == "ranks 0-1: stray"
