@@ -185,7 +185,12 @@ def _plan(
         fault_tolerance=question.fault_tolerance,
         deduplicated=_deduplicated(tree.storage, checkpoint) if config is not None and config.data_parallel else None,
     )
-    return replace(plan, findings=(*loaded_instead(start), *_consequences(plan, data, config), *plan.findings))
+    plan = replace(plan, findings=(*loaded_instead(start), *_consequences(plan, data, config), *plan.findings))
+    if config is None or config.streaming is None:
+        return plan
+    from ckpttool.api.streams import from_states
+
+    return from_states(plan, config, config.streaming, data)
 
 
 def _deduplicated(storage: Storage, checkpoint: Checkpoint) -> bool | None:

@@ -23,6 +23,7 @@ _OF_HEALTH = frozenset({
     Code.SAVED_AFTER_STRIKE, Code.REWOUND_PAST,
 })  # fmt: skip
 _NOT_SEEN = frozenset({Code.UNREADABLE, Code.CHANGED_WHILE_READING})
+_OF_STREAMS = frozenset({Code.STREAM_STATE_MISSING, Code.STREAM_POSITION_FIXED})
 _OF_COUNTERS = frozenset({Code.COUNTER_ROUNDED, Code.SINK_SIZE_CHANGED, Code.EPOCH_COUNTER_SHIFTS})
 
 NEVER_ALLOWED = frozenset({Code.NOTHING_TO_RESUME, Code.CANNOT_ANSWER, Code.CONFIG_UNUSABLE})
@@ -63,7 +64,7 @@ def _check_of(finding: Finding, config: TrainConfig) -> str:
         return "config"
     if finding.code in _OF_HEALTH:
         return "health"
-    if finding.code in _OF_COUNTERS | loaded_instead.CODES or finding.path == config.path:
+    if finding.code in _OF_COUNTERS | _OF_STREAMS | loaded_instead.CODES or finding.path == config.path:
         return "launch"
     return "checkpoint"
 
@@ -192,6 +193,8 @@ def launch_summary(plan: ResumePlan, config: TrainConfig, changes: int) -> str:
     data = "data from its beginning" if plan.data.ignore_data_skip else f"data_skip_steps {skip.batches}"
     if plan.data.left_to_trainer:
         data = "the data counted by MindFormers"
+    if plan.data.dataset_state is not None:
+        data = f"the data from {plan.data.dataset_state}"
     return ", ".join([*facts, data])
 
 

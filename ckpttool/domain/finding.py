@@ -119,6 +119,8 @@ class Code(str, Enum):
     HEALTH_NEEDS_STAGES = "health-needs-stages"
     HEALTH_NEEDS_SLICES = "health-needs-slices"
     HEALTH_NEEDS_MODEL_SIZE = "health-needs-model-size"
+    STREAM_STATE_MISSING = "stream-state-missing"
+    STREAM_POSITION_FIXED = "stream-position-fixed"
     KEEPS_ONE_CHECKPOINT = "keeps-one-checkpoint"
     SAVE_FORMAT_DIFFERS = "save-format-differs"
     REDUNDANCY_NEEDS_SAFETENSORS = "redundancy-needs-safetensors"

@@ -105,6 +105,8 @@ class DataPlan:
     left_to_trainer: bool = False
     """Whether neither setting is to be written: the new batch size is not known, and the trainer, which will know it,
     counts right by itself. `skip` is then what follows if the batches stay as large as they were."""
+    dataset_state: str | None = None
+    """Folder of the state files from which streaming data go on, whatever the settings say; None for all other data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,22 @@ LEGACY_SWITCHES = ("use_legacy_format", "ckpt_use_legacy_format")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StreamingData:
+    """A data loader (HFDataLoader, or CommonDataLoader as it was called) that keeps its position in files."""
+
+    state_dir: str | None
+    """`dataset_state_dir` as the config has it: relative to the folder in which the training is started."""
+    broadcast: bool
+    """Whether some ranks get their data from others, and keep no position."""
+    level: int
+    """Which do, where there are several: 1 inner pipeline stages, 2 all but one of a slice, 3 both."""
+    stages: int | None
+    """Pipeline stages."""
+    slices: int | None
+    """Parts into which a batch is sliced; None where it is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
     """The settings of a YAML config that a resume depends on. None: not set and without a known default."""
 
@@ -69,6 +85,8 @@ class TrainConfig:
     """Samples a batch of one device; only where `data_parallel`."""
     shards_optimizer: bool = False
     """Whether devices that hold the same weights share out the optimizer's state."""
+    streaming: StreamingData | None = None
+    """None where the training data are not streamed."""
     lines: tuple[tuple[str, int], ...] = ()
     """Where a setting stands: dotted key and line from 1, in the order of the file."""
 

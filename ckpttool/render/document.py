@@ -222,7 +222,8 @@ def _resume(plan: ResumePlan) -> Document:
 
 
 def data_document(data: DataPlan) -> dict[str, Document]:
-    """Spell where the data starts."""
+    """Spell where the data starts; streaming data alone say from which states."""
+    states: dict[str, Document] = {} if data.dataset_state is None else {"dataset_state": data.dataset_state}
     return {
         "ignore_data_skip": data.ignore_data_skip,
         "data_skip_steps": data.skip.batches,
@@ -231,6 +232,7 @@ def data_document(data: DataPlan) -> dict[str, Document]:
         "next_step": data.next_step,
         "global_batch_size": data.skip.global_batch_size,
         "sink_size": data.skip.sink_size,
+        **states,
     }
 
 

@@ -179,6 +179,9 @@ def _settings(plan: ResumePlan) -> list[tuple[str, str]]:
 def data_settings(data: DataPlan) -> list[tuple[str, str]]:
     """Spell the two data settings, each with what it means here."""
     skip = data.skip
+    if data.dataset_state is not None:
+        detail = "from the state files of the streaming data, whatever the settings say"
+        return [("data position", f"{shown(data.dataset_state)}  ({detail}; next step {data.next_step})")]
     again = f"{_count(skip.repeated_samples, 'sample')} seen twice" if skip.repeated_samples else "no sample seen twice"
     if skip.repeated_samples is None:
         again = "less than a sink seen twice"

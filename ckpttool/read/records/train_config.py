@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ckpttool.domain.finding import Finding
-from ckpttool.domain.train_config import AUTO_PARALLEL, LEGACY_SWITCHES, TrainConfig
+from ckpttool.domain.train_config import AUTO_PARALLEL, LEGACY_SWITCHES, StreamingData, TrainConfig
 from ckpttool.read.records import config_rules
 from ckpttool.read.records.safe_yaml import Document, parse_document, read_bytes
 
 Section = dict[str, object]
+
+_STREAMING = ("HFDataLoader", "CommonDataLoader")  # no set: a config may hold a list in its place
+_PACKS = "PackingHandler"
+_BOTH = 3
+"""`dataset_broadcast_opt_level` where none is set and data are broadcast."""
 
 _BASE = "base_config"
 """Names a file whose settings hold where this one has none."""
@@ -76,6 +81,7 @@ def train_config_of(document: Document, *, path: str, devices: int | None = None
         data_parallel=sizes.by_devices,
         device_batch_size=sizes.batch_of_device,
         shards_optimizer=_section(data, "parallel").get("enable_parallel_optimizer") is True,
+        streaming=_streaming(data, sizes),
         findings=_located(path, document),
         lines=tuple((".".join(map(str, key)), line) for key, line in document.lines.items()),
     )
@@ -117,6 +123,37 @@ def _sizes(data: Section) -> _Sizes:
     sliced = _section(data, "parallel").get("full_batch", True) is False
     of_1_3 = total_1_3 if sliced and total_1_3 != total else None
     return _Sizes(world=world, batch=total, batch_1_3=of_1_3, stages=pp)
+
+
+def _streaming(data: Section, sizes: _Sizes) -> StreamingData | None:
+    """Return what the config says of streaming data.
+
+    Source:
+        BaseTrainer._train_dataset_preprocess, _get_columns_with_strategy and _set_dataset_broadcast_opt_level.
+    """
+    loader = _section(_section(data, "train_dataset"), "data_loader")
+    if loader.get("type") not in _STREAMING or not loader.get("streaming"):
+        return None
+    level = _section(data, "context").get("dataset_broadcast_opt_level", _BOTH)
+    return StreamingData(
+        state_dir=_text(loader.get("dataset_state_dir")),
+        broadcast=bool(loader.get("use_broadcast_data", True)),
+        level=level if isinstance(level, int) and not isinstance(level, bool) else _BOTH,
+        stages=sizes.stages,
+        slices=_slices(data, loader),
+    )
+
+
+def _slices(data: Section, loader: Section) -> int | None:
+    said = _section(data, "parallel").get("dataset_strategy")
+    if isinstance(said, list):
+        first = said[0][0] if said and isinstance(said[0], list) and said[0] else None
+        return _count({"first": first}, "first")
+    handlers = loader.get("handler")
+    packs = isinstance(handlers, list) and any(isinstance(one, dict) and one.get("type") == _PACKS for one in handlers)
+    if packs or loader.get("create_attention_mask") or loader.get("create_compressed_eod_mask"):
+        return _count(_section(data, "parallel_config"), "data_parallel")
+    return None
 
 
 def _switch(data: Section, key: str) -> bool | None:

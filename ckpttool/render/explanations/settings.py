@@ -37,6 +37,29 @@ SETTINGS = (
         ),
     ),
     Explanation(
+        code=Code.STREAM_STATE_MISSING,
+        title="Streaming data lack the state from which they would go on",
+        severities=(Severity.SUSPECT, Severity.UNKNOWN),
+        meaning="With `streaming: True` the data loader keeps its position in files of its own. Those of the "
+        "checkpoint's step are missing or torn on some rank. Unknown where nobody can tell: the folder is named "
+        "relative to another one, or the config does not tell which ranks read data.",
+        evidence="`dataset_state_dir/step_N/dataset_state_rankR.json` of each rank that reads data; N is the step at "
+        "which MindFormers resumes. Later files prove no step, for the data are fetched ahead.",
+        mindformers="1.8 and later stop at the first batch: FileNotFoundError, Dataset state file not found.",
+        remedy=("Restore the files, or take a checkpoint that has them:", "ckpttool resolve DIR --checkpoint NAME"),
+    ),
+    Explanation(
+        code=Code.STREAM_POSITION_FIXED,
+        title="Streaming data cannot start where it was asked",
+        severities=SUSPECT,
+        meaning="Streaming data go on where the state files of the checkpoint's step say. A new data set, a changed "
+        "batch size or a way around a spike cannot move them: the loader goes on at the old place, repeats a sample "
+        "for ever, or stops.",
+        evidence="The config's `train_dataset.data_loader` against what was asked; run with the real loader.",
+        mindformers="Loads the state of its own step number, whatever `data_skip_steps` and `ignore_data_skip` say.",
+        remedy=("Leave the option out, or start a new training from the weights alone.",),
+    ),
+    Explanation(
         code=Code.CONFIG_WRONG_TYPE,
         title="A setting is of the wrong type",
         severities=_NOTE_OR_SUSPECT,

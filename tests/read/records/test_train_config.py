@@ -449,3 +449,49 @@ def test_a_value_as_long_as_a_file_is_not_repeated_in_full() -> None:
     assert all(len(f"{one.message}{one.expected}{one.actual}{one.remedy}") < 4100 for one in findings)
     assert any(one.message.startswith("`dataset_strategy` slices the data xx") for one in findings)
     assert any(one.message.endswith("stop unless they are equal") for one in findings)
+
+
+class TestStreaming:
+    LOADER = "train_dataset:\n  data_loader:\n    type: {}\n    streaming: {}\n    dataset_state_dir: states\n"
+    STREAMS = LOADER.format("HFDataLoader", "True")
+
+    @pytest.mark.parametrize(
+        ("kind", "streaming", "expected"),
+        [("HFDataLoader", True, True), ("CommonDataLoader", True, True), ("HFDataLoader", False, False),
+         ("MindDataset", True, False), ("[HFDataLoader]", True, False)],
+    )  # fmt: skip
+    def test_is_what_the_loader_says(self, kind: str, streaming: bool, expected: bool) -> None:
+        assert (read(self.LOADER.format(kind, streaming)).streaming is not None) is expected
+
+    @pytest.mark.parametrize(
+        ("more", "slices"),
+        [
+            ("", None),
+            ("parallel: {dataset_strategy: [[4, 1], [4, 1]]}", 4),
+            ("parallel: {dataset_strategy: full_batch}", None),
+            ("parallel: {dataset_strategy: []}", None),
+            ("parallel: {dataset_strategy: [[x]]}", None),
+            ("parallel: {dataset_strategy: [[0, 1]]}", None),
+            ("parallel: {dataset_strategy: [[True, 1]]}", None),
+            ("parallel_config: {data_parallel: 2}", None),
+        ],
+    )
+    def test_slices_are_told_by_the_strategy(self, more: str, slices: int | None) -> None:
+        stream = read(f"use_parallel: True\n{self.STREAMS}{more}\n").streaming
+        assert stream is not None
+        assert stream.slices == slices
+        assert (stream.state_dir, stream.broadcast, stream.level) == ("states", True, 3)
+
+    @pytest.mark.parametrize(
+        "more", ["handler: [{type: PackingHandler}]", "create_attention_mask: True", "create_compressed_eod_mask: True"]
+    )
+    def test_packed_data_are_sliced_for_each_data_parallel_rank(self, more: str) -> None:
+        stream = read(f"{self.STREAMS}    {more}\nparallel_config: {{data_parallel: 2}}\n").streaming
+        assert stream is not None
+        assert stream.slices == 2
+
+    def test_a_level_that_is_no_number_is_the_usual_one(self) -> None:
+        for text, level in (("1", 1), ("all", 3), ("True", 3)):
+            stream = read(f"{self.STREAMS}context: {{dataset_broadcast_opt_level: {text}}}\n").streaming
+            assert stream is not None
+            assert stream.level == level
