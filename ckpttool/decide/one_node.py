@@ -78,7 +78,9 @@ def _nothing_here(decision: NoResumePoint, inventory: Inventory, jobs: Sequence[
         remedy=_TOGETHER + _if_all_here(seen),
     )
     rejected = tuple(_unknown(one) if _world(one) in elsewhere else one for one in decision.rejected)
-    return replace(decision, rejected=rejected, findings=(finding, *decision.findings))
+    # That restoring them would help, which `choose` may have said, is not known either.
+    others = tuple(one for one in decision.findings if one.code is not Code.RANKS_TO_RESTORE)
+    return replace(decision, rejected=rejected, findings=(finding, *others))
 
 
 def _world(rejection: Rejection) -> int:

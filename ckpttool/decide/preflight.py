@@ -152,7 +152,9 @@ def _step(checkpoint: Checkpoint) -> str:
 def checkpoint_summary(decision: ResumePlan | NoResumePoint) -> str:
     """Say what would be resumed from, and how much is known of it."""
     if isinstance(decision, NoResumePoint):
-        return f"nothing to resume from in {decision.root}"
+        in_part = seen_in_part(decision.findings)
+        root = decision.root
+        return f"unknown from this machine alone: {root}" if in_part else f"nothing to resume from in {root}"
     point = decision.point
     ranks = point.checkpoint.topology.world_size or len(point.checkpoint.ranks)
     on = f"whole on all {ranks} ranks" if ranks else "whole"

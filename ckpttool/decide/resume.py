@@ -38,7 +38,7 @@ def choose(
         candidates = _named(inventory, question.name or "", prefix)
     else:
         candidates = newest_first(_of_prefix(inventory, prefix))
-        mixed = _mixed_prefixes(candidates)
+        mixed = _mixed_prefixes(candidates, question.saves_as)
         if mixed is not None:
             return NoResumePoint(
                 root=inventory.root, evidence=question.evidence, rejected=(), findings=(mixed, *tree_findings)
@@ -245,15 +245,18 @@ def _trainings(candidates: Iterable[Checkpoint]) -> list[str]:
     return sorted({one.prefix for one in candidates if _may_be_a_training(one)})
 
 
-def _mixed_prefixes(candidates: Sequence[Checkpoint]) -> Finding | None:
-    """Tell whether several trainings could be meant."""
+def _mixed_prefixes(candidates: Sequence[Checkpoint], saves_as: str | None = None) -> Finding | None:
+    """Tell whether several trainings could be meant, and that the config means none of them."""
     prefixes = _trainings(candidates)
     if len(prefixes) < 2:  # noqa: PLR2004  two is the smallest mixture
         return None
+    why = "nothing says which is meant"
+    if saves_as is not None:
+        why = f"the config means none of them: it saves as {saves_as}"
     return Finding(
         code=Code.RUN_MIXED,
         severity=Severity.SUSPECT,
-        message=f"checkpoints of several trainings lie here ({', '.join(prefixes)}), and nothing says which is meant",
+        message=f"checkpoints of several trainings lie here ({', '.join(prefixes)}), and {why}",
         remedy=f"choose one with --prefix {prefixes[0]}",
     )
 

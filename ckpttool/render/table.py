@@ -114,6 +114,8 @@ def plan_table(answer: ResumePlan | NoResumePoint, simulation: Simulation | None
         findings = [*answer.point.findings, *answer.findings]
     else:
         headline = Text(f"Nothing to resume from in {shown(answer.root)}", style="bold red")
+        if seen_in_part(answer.findings):
+            headline = Text(f"Nobody knows from this machine what {shown(answer.root)} holds", style="bold yellow")
         way_out = [one for one in answer.findings if one.code is Code.RANKS_TO_RESTORE]
         sentences = [Text(shown(f"{one.message[:1].upper()}{one.message[1:]}: {one.remedy}")) for one in way_out]
         parts = [headline, *sentences, *_rejections("Rejected:", answer.rejected)]
@@ -137,9 +139,7 @@ def _chosen(plan: ResumePlan) -> list[RenderableType]:
     checkpoint = plan.point.checkpoint
     ranks = checkpoint.topology.world_size
     in_part = seen_in_part(plan.findings)
-    on = (
-        f" on {'the' if in_part else 'all'} {ranks} ranks{' seen here' if in_part else ''}" if ranks is not None else ""
-    )
+    on = "" if ranks is None else f" on the {ranks} ranks seen here" if in_part else f" on all {ranks} ranks"
     style = "bold yellow" if in_part else "bold green"
     headline = Text(f"Resume from {shown(checkpoint.name)}: step {checkpoint.step}, whole{on}", style=style)
     rows = [(key, Text(value, no_wrap=key in _NAMES)) for key, value in _settings(plan)]

@@ -119,10 +119,13 @@ class TestPrefix:
         assert [one.line for one in coded(answer.findings, Code.PREFIX_DIFFERS)] == [10]
 
     def test_one_that_neither_has_says_nothing_about_which_is_meant(self, two: TreeBuilder, tmp_path: Path) -> None:
-        for path in (None, config(tmp_path, prefix="gamma")):
+        for path, words in (
+            (None, "nothing says which is meant"),
+            (config(tmp_path, prefix="gamma"), "the config means none of them: it saves as gamma"),
+        ):
             answer = resolved(two, path)
             assert isinstance(answer, NoResumePoint)
-            assert "nothing says which is meant" in coded(answer.findings, Code.RUN_MIXED)[0].message
+            assert words in coded(answer.findings, Code.RUN_MIXED)[0].message
 
     def test_of_a_few_stray_files_alone_it_is_not_believed(self, tmp_path: Path) -> None:
         TreeBuilder(tmp_path).legacy(ranks=4, prefix="alpha").save(epoch=10, step=2)
@@ -137,6 +140,15 @@ class TestPrefix:
         assert isinstance(answer, NoResumePoint)
         assert [one.checkpoint.prefix for one in answer.rejected] == ["alpha"]
         assert Code.RUN_MIXED in notes(answer)
+
+    def test_in_the_newer_layout_too_the_config_says_which_is_meant(self, tmp_path: Path) -> None:
+        TreeBuilder(tmp_path, prefix="alpha").iteration(step=20, world=4)
+        tree = TreeBuilder(tmp_path, prefix="beta").iteration(step=40, world=4)
+        for prefix, step in (("alpha", 20), ("beta", 40)):
+            Path(config(tmp_path)).write_text(f"checkpoint: {{prefix: {prefix}, load_path: ''}}\nuse_parallel: False\n")
+            answer = planned(tree, str(tmp_path / "mine.yaml"))
+            assert answer.point.checkpoint.step == step
+            assert Code.PREFIX_DIFFERS not in notes(answer)
 
     def test_a_prefix_that_is_not_in_the_tree_stops_a_launch_until_it_is_allowed(self, tmp_path: Path) -> None:
         tree = TreeBuilder(tmp_path).legacy(ranks=4).save(epoch=10, step=2)

@@ -228,7 +228,7 @@ class TestRanksElsewhere:
 
 
 class TestCommands:
-    @pytest.mark.parametrize(("trans", "summary"), [(True, "the 2 ranks seen here"), (False, "nothing to resume from")])
+    @pytest.mark.parametrize(("trans", "summary"), [(True, "the 2 ranks seen here"), (False, "unknown from")])
     def test_preflight_does_not_know(self, one: TreeBuilder, tmp_path: Path, trans: bool, summary: str) -> None:
         question = api.PreflightQuestion(
             config=config(tmp_path, dp=4, trans=trans),
@@ -257,13 +257,16 @@ class TestCommands:
         assert output.exists()
 
     def test_the_whole_command_goes_by_its_own_environment_and_disk(self, one: TreeBuilder, tmp_path: Path) -> None:
-        if mount_of(str(one.checkpoint), mount_table()).reach is Reach.SHARED:
-            pytest.skip("the tests' own folder lies on a disk that other machines see")
+        if mount_of(str(one.checkpoint), mount_table()).reach is not Reach.LOCAL:
+            pytest.skip("the tests' own folder lies on a disk that other machines may see")
         heard = run("resolve", str(one.output), env=SLURM)
         assert heard.code == ExitCode.INCOMPLETE
         assert heard.stdout.startswith("Resume from 15_2: step 30, whole on the 2 ranks seen here\n")
         assert "try: run it where all ranks' files are seen" in " ".join(heard.stdout.split())
         assert run("resolve", str(one.output)).code == ExitCode.OK
+        declared = run("resolve", str(one.output), "--world-size", "4")
+        assert declared.stdout.startswith("Nobody knows from this machine what")
+        assert "bring back" not in declared.stdout
         assert run("resolve", str(one.output), "--world-size", "2", env=SLURM).code == ExitCode.OK
         base = config(tmp_path, dp=4, trans=True)
         flight = ("preflight", str(one.output), "--config", base)

@@ -54,6 +54,14 @@ def last_folder_gone_but_strategies_left(site: Site) -> None:
     shutil.rmtree(site.checkpoint / "rank_3")
 
 
+@scene(38, where="")
+def seen_from_one_machine_of_two(site: Site) -> None:
+    for rank in (2, 3):
+        shutil.rmtree(site.checkpoint / f"rank_{rank}")
+    site.patch.setenv("SLURM_NNODES", "2")
+    site.patch.setattr("ckpttool.api.resumes.mount_table", lambda: "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n")
+
+
 @scene(2, where="rank_3/", words="rank 3")
 def shard_missing(site: Site) -> None:
     site.shard(3).unlink()

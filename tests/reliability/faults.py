@@ -400,5 +400,18 @@ FAULTS: tuple[Fault, ...] = (
              "test_an_iteration_without_optimizer_state_is_no_go_unless_the_config_means_it"),
          "tests/decide/test_loaded_instead.py":
              "test_a_start_that_loads_what_the_plan_names_is_left_alone"}),
+    Fault(38, "each machine saves to a disk of its own, and one is asked",
+        "launchers' variables, a declared world size that is a multiple; else not at all",
+        {"seen-from-one-machine-of-two": (
+            "resolve output -> the newest, exit 14: one-node-only",
+            "resolve output --world-size 4 -> nothing, exit 14: one-node-only rank-missing",
+            "verify output -> struct-ok, exit 0")},
+        {"tests/bugs/test_one_node.py::TestWholeHere": (
+             "test_where_a_launcher_speaks_of_more_it_is_unknown",
+             "test_on_a_single_machine_it_is_as_it_was",
+             "test_on_a_disk_that_all_machines_see_it_is_as_it_was"),
+         "tests/bugs/test_one_node.py::TestRanksElsewhere": (
+             "test_a_machines_share_of_the_declared_ranks_is_no_word_on_the_others",
+             "test_what_no_machine_of_several_equal_ones_has_is_a_loss")}),
 )
 # fmt: on
