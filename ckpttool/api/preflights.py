@@ -13,6 +13,7 @@ from ckpttool.decide.lint import lint
 from ckpttool.decide.next_saves import next_saves
 from ckpttool.domain.finding import Code, Finding, seen_in_part
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.health import Health
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.preflight import Check, DiskNeed, Lint, Preflight, PreflightQuestion, Reason
 from ckpttool.errors import CkptToolError, ConfigError, ExitCode
@@ -160,7 +161,10 @@ def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk
         checks=(
             _config_check(question.config, config),
             teller.check("checkpoint", judge.checkpoint_summary(decision), found["checkpoint"], nothing),
-            _skipped_without(plan, teller.check("health", health, found["health"])),
+            replace(
+                _skipped_without(plan, teller.check("health", health, found["health"])),
+                unsure=plan is not None and plan.point.checkpoint.health is Health.UNKNOWN,
+            ),
             _skipped_without(plan, _launch(teller, config, plan, found["launch"])),
             _disk_check(teller, need),
         ),

@@ -41,5 +41,6 @@ def resolve(
     answer = api.resolve(question, choice.question(logs.question()), data.question(sink_size=tree.sink_size))
     show.took(answer.tree.took, quiet=quiet)
     simulation = api.simulate(answer, simulate_mindformers) if simulate_mindformers is not None else None
-    show.plan(answer.decision, fmt, simulation)
-    raise typer.Exit(exits.of_plan(answer.decision, strict=strict))
+    code = exits.of_plan(answer.decision, strict=strict)
+    show.plan(answer.decision, fmt, code, simulation)
+    raise typer.Exit(code)

@@ -40,7 +40,7 @@ def inventory(found: Inventory, fmt: Format) -> None:
             output.table(table.inventory_table(found))
 
 
-def plan(answer: ResumePlan | NoResumePoint, fmt: Format, simulation: Simulation | None = None) -> None:
+def plan(answer: ResumePlan | NoResumePoint, fmt: Format, code: ExitCode, simulation: Simulation | None = None) -> None:
     """Show a decision."""
     match fmt:
         case Format.JSON:
@@ -48,7 +48,7 @@ def plan(answer: ResumePlan | NoResumePoint, fmt: Format, simulation: Simulation
         case Format.TABLE:
             from ckpttool.render import table
 
-            output.table(table.plan_table(answer, simulation))
+            output.table(table.plan_table(answer, simulation, code=code))
 
 
 def skip(answer: SkipAnswer, fmt: Format) -> None:
@@ -82,7 +82,7 @@ def refusal(answer: Preflight, fmt: Format, code: ExitCode, path: str) -> None:
 
         output.result(document.dumps(refusal_document(answer, code)))
     elif isinstance(answer.decision, NoResumePoint):
-        plan(answer.decision, fmt)
+        plan(answer.decision, fmt, code)
     else:
         from ckpttool.render.preflight_table import report_table
 

@@ -52,6 +52,8 @@ class Check:
     stopped: ExitCode | None = None
     """Where the check could not be made: the exit code of what stopped it, which is a reason too."""
     skipped: bool = False
+    unsure: bool = False
+    """Whether nobody knows, although nothing stands against a launch: health that nobody recorded."""
 
     @property
     def outcome(self) -> Outcome:

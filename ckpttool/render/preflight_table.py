@@ -38,7 +38,8 @@ def report_table(answer: Preflight | Lint, code: ExitCode) -> RenderableType:
     longest = max((len(word) for word, _ in _WORD.values()), default=0)
     rows = []
     for check in checks:
-        word, style = _WORD[check.outcome]
+        unsure = check.unsure and check.outcome is Outcome.PASSED
+        word, style = _WORD[Outcome.UNKNOWN if unsure else check.outcome]
         name = Text(f"{word:{longest}}", style=style).append(f"  {shown(check.name)}", style="")
         rows.append((name, shown(check.summary)))
     parts: list[RenderableType] = [Text(verdict(answer, code), style="bold green" if go else "bold red"), Text("")]

@@ -13,6 +13,7 @@ from ckpttool.domain.finding import Code, Finding, Severity, blocking, seen_in_p
 from ckpttool.domain.launch import Launch
 from ckpttool.domain.plan import DataPlan, NoResumePoint, Rejection, ResumePlan, Simulation, SkipAnswer
 from ckpttool.domain.verdict import Level, Word
+from ckpttool.errors import ExitCode
 from ckpttool.render.document import world_size
 from ckpttool.render.escape import shown, size
 from ckpttool.render.layout import Indented, Pairs, stack, whole_words
@@ -61,7 +62,8 @@ def _inventory_headline(inventory: Inventory) -> Text:
         return Text(f"No checkpoint in {shown(inventory.root)} ({inventory.layout.value})", style="bold red")
     whole = [one for one in inventory.checkpoints if not blocking(one.findings)]
     ranks = "complete" if world_size(inventory) is None else f"on all {world_size(inventory)} ranks"
-    newest = f", newest {shown(whole[-1].name)}" if whole else ""
+    which = "newest" if whole and whole[-1] is inventory.checkpoints[-1] else "newest complete"
+    newest = f", {which} {shown(whole[-1].name)}" if whole else ""
     answer = f"{_count(len(inventory.checkpoints), 'checkpoint')}, {len(whole)} {ranks}{newest}"
     headline = Text(answer, style="bold green" if len(whole) == len(inventory.checkpoints) else "bold yellow")
     return headline.append(f"\n{shown(inventory.root)} ({inventory.layout.value})", style="dim")
@@ -107,10 +109,18 @@ def _number(value: int | None) -> str:
     return "?" if value is None else str(value)
 
 
-def plan_table(answer: ResumePlan | NoResumePoint, simulation: Simulation | None = None) -> RenderableType:
-    """Show what `resolve` decided: what to load, what is lost, and why nothing newer."""
+def plan_table(
+    answer: ResumePlan | NoResumePoint, simulation: Simulation | None = None, *, code: ExitCode = ExitCode.OK
+) -> RenderableType:
+    """Show what `resolve` decided: what to load, what is lost, and why nothing newer.
+
+    Args:
+        answer: The decision.
+        simulation: What MindFormers would have done.
+        code: How the command ends: what is not all well is not green.
+    """
     if isinstance(answer, ResumePlan):
-        parts = [*_chosen(answer), *_rejections("Not chosen:", answer.point.rejected)]
+        parts = [*_chosen(answer, code), *_rejections("Not chosen:", answer.point.rejected)]
         findings = [*answer.point.findings, *answer.findings]
     else:
         headline = Text(f"Nothing to resume from in {shown(answer.root)}", style="bold red")
@@ -135,13 +145,14 @@ def _world(rejected: Sequence[Rejection]) -> int | None:
     return rejected[0].checkpoint.topology.world_size if rejected else None
 
 
-def _chosen(plan: ResumePlan) -> list[RenderableType]:
+def _chosen(plan: ResumePlan, code: ExitCode) -> list[RenderableType]:
     checkpoint = plan.point.checkpoint
     ranks = checkpoint.topology.world_size
     in_part = seen_in_part(plan.findings)
     on = "" if ranks is None else f" on the {ranks} ranks seen here" if in_part else f" on all {ranks} ranks"
-    style = "bold yellow" if in_part else "bold green"
-    headline = Text(f"Resume from {shown(checkpoint.name)}: step {checkpoint.step}, whole{on}", style=style)
+    style = "bold yellow" if in_part or code is not ExitCode.OK else "bold green"
+    end = "" if code is ExitCode.OK else f" (exit {code.value})"
+    headline = Text(f"Resume from {shown(checkpoint.name)}: step {checkpoint.step}, whole{on}{end}", style=style)
     rows = [(key, Text(value, no_wrap=key in _NAMES)) for key, value in _settings(plan)]
     parts: list[RenderableType] = [headline, Text(""), Pairs(rows)]
     if checkpoint.renames:

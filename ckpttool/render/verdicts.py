@@ -38,6 +38,11 @@ _LOOKED = {
     Level.NUMERICS: "every byte and every floating-point element was read",
 }
 
+_GOOD = frozenset({Word.VERIFIED, Word.STRUCT_OK})
+
+_MOST_NAMES = 8
+"""Checkpoints that a headline names; the table has all."""
+
 
 def verdicts_table(inventory: Inventory, verdicts: Sequence[Verdict], level: Level) -> RenderableType:
     """Show what `verify` found: one line a checkpoint, then what is wrong."""
@@ -89,11 +94,25 @@ def _headline(verdicts: Sequence[Verdict]) -> Text:
     if not looked_at:
         return Text(f"{what}: no shard in this part", style="yellow")
     worst = max((verdict.word for verdict in looked_at), key=tuple(Word).index)
-    headline = Text(f"{what}: {worst.value}", style=_STYLE[worst])
+    bad = [verdict for verdict in looked_at if verdict.word not in _GOOD]
+    several = bool(bad) and len(verdicts) > 1
+    headline = Text(_bad_ones(bad, len(verdicts)) if several else f"{what}: {worst.value}", style=_STYLE[worst])
     unseen = sum(verdict.unseen for verdict in verdicts)
     if unseen:
         headline.append(f"  ({unseen} of {unseen + sum(len(v.reports) for v in verdicts)} shards are not in this part)")
     return headline
+
+
+def _bad_ones(bad: Sequence[Verdict], all_of_them: int) -> str:
+    """Name those that are not good, newest first, each kind with its word."""
+    by_word: dict[str, list[str]] = {}
+    for verdict in bad:
+        by_word.setdefault(verdict.word.value, []).append(shown(verdict.name))
+    parts = []
+    for word, names in by_word.items():
+        more = ["…"] if len(names) > _MOST_NAMES else []
+        parts.append(f"{len(names)} of {all_of_them} {word}: {', '.join([*names[:_MOST_NAMES], *more])}")
+    return "; ".join(parts)
 
 
 def _word(verdict: Verdict) -> Text:

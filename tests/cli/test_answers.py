@@ -364,3 +364,43 @@ def test_lost_shards_of_the_newer_layout_are_named_by_their_ranks_too(here: Path
     for path in checkpoint.glob("iteration_*30/*-000000[12]-*.safetensors"):
         path.unlink()
     assert ": ranks 1-2 (2 of 4)" in " ".join(ask("scan", "output").stdout.split())
+
+
+def test_a_headline_over_several_checkpoints_names_the_bad_ones_alone(here: Path) -> None:
+    cut(here, 1)
+    said = ask("verify", "output", "--checkpoint", "all").stdout.splitlines()[0]
+    count = len(list((here / "output/checkpoint/rank_0").glob("*.safetensors")))
+    assert said == f"1 of {count} damaged: _1-30_2"
+    assert ask("verify", "output").stdout.splitlines()[0] == "_1-30_2: damaged"
+
+
+def test_a_headline_over_good_checkpoints_says_how_good_they_are(here: Path) -> None:
+    SITUATIONS["whole"](here)
+    assert ask("verify", "output", "--checkpoint", "all").stdout.splitlines()[0] == "5 checkpoints: struct-ok"
+
+
+def test_scan_says_of_which_the_newest_is_the_newest(here: Path) -> None:
+    SITUATIONS["missing-shard"](here)
+    assert ", newest complete 15_2" in ask("scan", "output").stdout.splitlines()[0]
+    SITUATIONS["whole"](here / "other")
+    assert ", newest _1-30_2" in ask("scan", str(here / "other/output")).stdout.splitlines()[0]
+
+
+def test_unknown_health_is_no_ok_and_stops_no_launch(here: Path) -> None:
+    (here / "base.yaml").write_text((FIXTURES / "configs" / "pretrain_sink2.yaml").read_text())
+    SITUATIONS["whole"](here)
+    said = ask("preflight", "output", "--config", "base.yaml")
+    assert said.code == 0
+    assert "\n  ?   health      unknown: nothing is recorded" in said.stdout
+    SITUATIONS["unhealthy"](here / "other")
+    (here / "other/base.yaml").write_text((here / "base.yaml").read_text())
+    known = ask("preflight", str(here / "other/output"), "--config", "base.yaml").stdout
+    assert "\n  ok  health      healthy" in known
+
+
+def test_what_is_chosen_without_a_say_of_the_log_shows_its_exit(here: Path) -> None:
+    SITUATIONS["whole"](here)
+    said = ask("resolve", "output", "--health-threshold", "270")
+    assert said.code == 14
+    assert said.stdout.splitlines()[0].endswith(" (exit 14)")
+    assert "(exit" not in ask("resolve", "output").stdout

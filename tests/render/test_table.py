@@ -14,6 +14,7 @@ from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, Rejection, Simulation
 from ckpttool.domain.units import EpochStep, Rank, Step
 from ckpttool.domain.verdict import Level
+from ckpttool.errors import ExitCode
 from ckpttool.render import table
 from tests.plans import NEWER_LOAD, resume_plan
 
@@ -58,7 +59,7 @@ def test_the_newest_checkpoint_stands_first() -> None:
 def test_a_damaged_newest_one_is_not_called_the_newest_whole_one() -> None:
     broken = replace(checkpoint("10_2", 20), findings=(finding(),))
     text = drawn(table.inventory_table(inventory(checkpoint("5_2", 10), broken)))
-    assert text.startswith("2 checkpoints, 1 on all 4 ranks, newest 5_2\n")
+    assert text.startswith("2 checkpoints, 1 on all 4 ranks, newest complete 5_2\n")
 
 
 def test_an_empty_tree_is_said_in_words() -> None:
@@ -174,3 +175,16 @@ def test_every_health_can_be_shown(health: Health) -> None:
     text = drawn(table.inventory_table(inventory(one)))
     assert health.value in text
     assert "10_2     ?" in text
+
+
+def test_only_a_choice_that_exits_with_0_is_green() -> None:
+    def style(code: ExitCode) -> str:
+        console = Console(force_terminal=True, color_system="standard", no_color=False, width=80)
+        with console.capture() as captured:
+            console.print(table.plan_table(resume_plan(), code=code))
+        return captured.get().partition("Resume")[0]
+
+    green, yellow = "\x1b[1;32m", "\x1b[1;33m"
+    assert style(ExitCode.OK) == green
+    assert style(ExitCode.INCOMPLETE) == yellow
+    assert style(ExitCode.DAMAGE) == yellow
