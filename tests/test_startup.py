@@ -72,6 +72,27 @@ def test_a_start_imports_nothing_heavy(command: Sequence[str], tree: Path) -> No
     assert modules & HEAVY - allowed(command) == set()
 
 
+SELDOM_NEEDED = {
+    "ckpttool.decide.simulate.legacy",
+    "ckpttool.decide.simulate.versions",
+    "ckpttool.domain.mindformers_view",
+    "ckpttool.read.mindformers_view",
+    "ckpttool.read.mounts",
+    "ckpttool.read.records.safe_yaml",
+    "ckpttool.verify.kernels",
+    "ckpttool.verify.memory",
+}
+"""Modules of our own for questions that were not asked."""
+
+
+def test_a_choice_imports_the_simulation_only_where_it_is_asked_for(tree: Path) -> None:
+    plain = imported("-m", "ckpttool", "resolve", "--format", "json", cwd=tree)
+    assert plain & SELDOM_NEEDED == set()
+    assert "ckpttool.decide.simulate.names" in plain
+    asked = imported("-m", "ckpttool", "resolve", "--format", "json", "--simulate-mindformers", "2.1", cwd=tree)
+    assert "ckpttool.decide.simulate.legacy" in asked
+
+
 def allowed(command: Sequence[str]) -> set[str]:
     """A resolve that looks into shards hashes their schema; half a millisecond."""
     return {"xxhash"} if command[0] in {"scan", "resolve"} else set()

@@ -27,7 +27,6 @@ from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import IncompleteError, NothingToResumeError, UnknownLayoutError, UsageError
 from ckpttool.read.formats import read_header
 from ckpttool.read.launchers import jobs_of
-from ckpttool.read.mounts import mount_of, mount_table
 from ckpttool.read.storage import LocalStorage, Storage
 
 if TYPE_CHECKING:
@@ -103,6 +102,7 @@ def _from_here(
     if not jobs and isinstance(decision, ResumePlan):
         return decision  # nobody speaks of other machines
     from ckpttool.decide.one_node import judge_one_node
+    from ckpttool.read.mounts import mount_of, mount_table
 
     inventory, config = tree.inventory, question.config
     shards = [shard.path for one in inventory.checkpoints[:1] for shard in one.shards[:1]]

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.decide.simulate import KNOWN_VERSIONS, simulate
+from ckpttool.decide.simulate import simulate
 from ckpttool.decide.simulate.names import checkpoint_name
+from ckpttool.decide.simulate.versions import KNOWN_VERSIONS
 from ckpttool.domain.mindformers_view import (
     CommonView,
     HealthView,

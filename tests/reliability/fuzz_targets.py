@@ -12,7 +12,8 @@ from ckpttool.cli.options import segments
 from ckpttool.cli.verify import bucket
 from ckpttool.decide.asd_config import check_asd_config, emit_asd_config
 from ckpttool.decide.naming import named
-from ckpttool.decide.simulate import KNOWN_VERSIONS, simulate
+from ckpttool.decide.simulate import simulate
+from ckpttool.decide.simulate.versions import KNOWN_VERSIONS
 from ckpttool.domain.asd import AsdDialect
 from ckpttool.domain.checkpoint import Inventory, LayoutName
 from ckpttool.domain.mindformers_view import MindFormersSettings

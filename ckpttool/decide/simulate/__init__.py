@@ -1,14 +1,20 @@
-"""What MindFormers itself would resume from, and by which quirk."""
+"""What MindFormers itself would resume from, and by which quirk.
+
+Every `resolve` asks `names` how MindFormers reads a name; what only a simulation needs is imported by that.
+"""
 
 from __future__ import annotations
 
-from ckpttool.decide.simulate import iteration, legacy
+from typing import TYPE_CHECKING
+
 from ckpttool.decide.simulate.names import Pick, StopsError
-from ckpttool.decide.simulate.versions import KNOWN_VERSIONS, Quirks, quirks_of
-from ckpttool.domain.mindformers_view import MindFormersView, Reading
 from ckpttool.domain.plan import Simulation
 
-__all__ = ["KNOWN_VERSIONS", "simulate"]
+if TYPE_CHECKING:
+    from ckpttool.decide.simulate.versions import Quirks
+    from ckpttool.domain.mindformers_view import MindFormersView
+
+__all__ = ["simulate"]
 
 
 def simulate(view: MindFormersView, version: str) -> Simulation:
@@ -24,6 +30,8 @@ def simulate(view: MindFormersView, version: str) -> Simulation:
     Raises:
         UsageError: The version is not known.
     """
+    from ckpttool.decide.simulate.versions import quirks_of
+
     quirks = quirks_of(version)
     try:
         pick = _pick(view, quirks)
@@ -33,6 +41,8 @@ def simulate(view: MindFormersView, version: str) -> Simulation:
 
 
 def _pick(view: MindFormersView, quirks: Quirks) -> Pick:
+    from ckpttool.decide.simulate import iteration, legacy
+
     if view.entries is None:
         raise StopsError("the checkpoint folder cannot be listed")
     named = isinstance(view.settings.resume_training, str)
@@ -46,6 +56,8 @@ def _pick(view: MindFormersView, quirks: Quirks) -> Pick:
 
 
 def _is_newer_layout(view: MindFormersView) -> bool:
+    from ckpttool.domain.mindformers_view import Reading
+
     if view.settings.use_legacy_format is not None:
         return not view.settings.use_legacy_format
     signs = (view.tracker.reading, view.itself.common.reading)
