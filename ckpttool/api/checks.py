@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ckpttool import __version__
@@ -75,8 +76,9 @@ def verify(tree: Tree, question: CheckQuestion) -> Iterator[ShardReport | Verdic
     """
     session = session_for(tree, question)
     try:
-        for checkpoint in chosen(tree, question.name):
-            yield from session.steps(checkpoint)
+        for checkpoint, then in pairwise((*chosen(tree, question.name), None)):
+            if checkpoint is not None:
+                yield from session.steps(checkpoint, then=then)
     finally:  # also when interrupted: what was read need not be read again
         session.close()
 

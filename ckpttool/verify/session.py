@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Finding, Severity
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.remedies import helped
-from ckpttool.domain.shard import FormatName, Shard
+from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
 from ckpttool.read.storage import Storage
@@ -72,13 +73,14 @@ class Session:
         """Judge one checkpoint."""
         return next(step for step in self.steps(checkpoint) if isinstance(step, Verdict))
 
-    def steps(self, checkpoint: Checkpoint) -> Iterator[ShardReport | Verdict]:
+    def steps(self, checkpoint: Checkpoint, *, then: Checkpoint | None = None) -> Iterator[ShardReport | Verdict]:
         """Judge one checkpoint: yield each shard's report as it is finished, and the verdict last.
 
         Where numbers are compared, the reports of the checkpoint before come as well, ahead of its turn.
 
         Args:
             checkpoint: Of this tree, with its shards' sizes where content is read.
+            then: The one that is judged next, so that what is read of it now need not be read again.
         """
         # What is to be sealed is judged by itself: how it differs from an older manifest is the sealer's question.
         seals, findings = ({}, ()) if self._scope.hashes else self._seals(checkpoint)
@@ -89,8 +91,7 @@ class Session:
                 self._scope.memory.remember((report,), seals)
             yield report
         if self._scope.level is Level.NUMERICS:
-            yield from self._read_before(checkpoint)
-            reports = self._with_changes(checkpoint, reports)
+            yield from self._read_before(checkpoint, reports, then=then)
         findings += tuple(missing_files(checkpoint, seals, self._inventory.unreadable_ranks))
         findings += tuple(changed_headers(reports, seals))
         # What a manifest proves is what was sealed, whatever its siblings hold.
@@ -173,35 +174,38 @@ class Session:
     def _before(self, checkpoint: Checkpoint) -> Checkpoint | None:
         return None if self._scope.jump == 0 else self._neighbours.earlier(checkpoint)
 
-    def _read_before(self, checkpoint: Checkpoint) -> Iterator[ShardReport]:
-        """Read the checkpoint before, all of it that the comparison or its own turn will need."""
-        before = self._before(checkpoint)
-        if before is None:
-            return
-        places = {(shard.rank, shard.role) for shard in self._in_scope(checkpoint)}
-        shards = tuple(shard for shard in before.shards if (shard.rank, shard.role) in places)
-        reports = []
-        for report in self._run(before, shards, self._seals(before)[0]):
-            reports.append(report)
-            yield report
-        self._read_ahead = (_key(before), reports)
+    def _read_before(
+        self, checkpoint: Checkpoint, reports: list[ShardReport], *, then: Checkpoint | None
+    ) -> Iterator[ShardReport]:
+        """Read the checkpoint before, and add to `reports` what changed too much since.
 
-    def _with_changes(self, checkpoint: Checkpoint, reports: list[ShardReport]) -> list[ShardReport]:
-        """Add what changed too much since the checkpoint before."""
+        It is compared rank by rank as it comes, and what is read of it is kept only where it is to be judged next.
+        """
         from ckpttool.verify.checks.numerics import JUMP, compare_numbers
 
         before = self._before(checkpoint)
-        if before is None or self._read_ahead is None:
-            return reports
+        if before is None:
+            return
         jump = JUMP if self._scope.jump is None else self._scope.jump
-        known = {(report.rank, report.role): report.stats for report in self._read_ahead[1]}
-        if self._scope.bucket is not None:  # another part of it is wanted in its own turn
-            self._read_ahead = None
-        changed = []
-        for report in reports:
-            findings = compare_numbers(report.path, report.stats, known.get((report.rank, report.role), ()), jump=jump)
-            changed.append(replace(report, findings=(*report.findings, *findings)))
-        return changed
+        now: dict[tuple[int | None, ShardRole], list[int]] = defaultdict(list)
+        for index, report in enumerate(reports):
+            now[report.rank, report.role].append(index)
+        places = {(shard.rank, shard.role) for shard in self._in_scope(checkpoint)}
+        shards = tuple(shard for shard in before.shards if (shard.rank, shard.role) in places)
+        changes: dict[int, Sequence[Finding]] = {}
+        kept = []
+        # Of a part of the shards another one is wanted in its own turn.
+        keeps = self._scope.bucket is None and then is not None and _key(then) == _key(before)
+        for report in self._run(before, shards, self._seals(before)[0]):
+            for index in now[report.rank, report.role]:
+                changes[index] = compare_numbers(reports[index].path, reports[index].stats, report.stats, jump=jump)
+            if keeps:
+                kept.append(report)
+            yield report
+        self._read_ahead = (_key(before), kept) if keeps else None
+        for index, findings in changes.items():
+            if findings:
+                reports[index] = replace(reports[index], findings=(*reports[index].findings, *findings))
 
 
 def _completed(findings: Iterable[Finding], checkpoint: Checkpoint) -> tuple[Finding, ...]:

@@ -224,12 +224,24 @@ class TestReading:
         engine = Counting()
         one, inventory = session(real, level, engine)
         events: list[ShardReport | Verdict] = []
-        for checkpoint in reversed(inventory.checkpoints):
-            events += one.steps(checkpoint)
+        newest_first = [*reversed(inventory.checkpoints)]
+        for checkpoint, then in zip(newest_first, [*newest_first[1:], None], strict=True):
+            events += one.steps(checkpoint, then=then)
         assert set(engine.paths.values()) == {1}
         assert len(engine.paths) == 20
         verdicts = [event for event in events if isinstance(event, Verdict)]
         assert [len(verdict.reports) for verdict in verdicts] == [4] * 5
+
+    def test_the_checkpoint_before_is_read_for_the_newest_alone_and_again_where_nobody_said_that_it_comes_next(
+        self, real: Path
+    ) -> None:
+        engine = Counting()
+        one, inventory = session(real, Level.NUMERICS, engine)
+        before, newest = inventory.checkpoints[-2:]
+        one.verdict(newest)
+        assert {path for path, times in engine.paths.items() if times == 1} >= {shard.path for shard in before.shards}
+        other, _ = session(real, Level.NUMERICS, Counting())
+        assert one.verdict(before) == other.verdict(before)
 
     def test_the_order_in_which_shards_are_finished_changes_nothing(self, real: Path) -> None:
         (real / "rank_1/llama2_7b_rank_1-20_2.ckpt").write_bytes(b"")

@@ -10,8 +10,10 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise, repeat
 from operator import sub
+from sys import intern
 
 from ckpttool.domain.shard import TensorEntry
+from ckpttool.read.formats import json_scanner
 from ckpttool.read.formats.base import MAX_DIMS, schema_hash
 from ckpttool.read.formats.json_scanner import InvalidHeaderError
 from ckpttool.read.formats.safetensors_header import (
@@ -23,9 +25,8 @@ from ckpttool.read.formats.safetensors_header import (
     size_in_bytes,
 )
 
-_MAX_CHARS = 8_000_000
-"""All fields of the header are strings at once; longer headers go the strict way, which takes them one by one. This is
-room for as many tensors as are looked into, and leaves no room for more keys than the strict way takes."""
+_PIECE_CHARS = 1_000_000
+"""All fields of a piece are strings at once: this bounds the memory that a long header takes."""
 
 _MAX_DIGITS = 19
 """Such a number is below 2^64 whatever its digits."""
@@ -52,61 +53,129 @@ def parse_quickly(text: str, *, data_begin: int) -> HeaderText | None:
     Returns:
         What it says, always without findings; None for a header in any other form, good or bad.
     """
-    if len(text) > _MAX_CHARS:
-        return None
-    parts = _ENTRY.split(text)
-    gaps = parts[0::_FIELDS]
-    names, dtypes, dims, begins, ends = (parts[column::_FIELDS] for column in range(1, _FIELDS))
-    # Entries with one comma between them, from `{` to `}`.
-    if not names or gaps[-1] != "}" or gaps.count(",") != len(names) - 1:
-        return None
-    if not _are_plain_names(names) or begins[0] != "0" or begins[1:] != ends[:-1] or not _are_plain_numbers(ends):
-        return None
-    offsets = [0, *map(int, ends)]
-    sizes = _TensorSizes()
+    columns = _Columns(data_begin)
+    begin = 0
     try:
-        metadata = _metadata_before(gaps[0])
-        in_order = _are_in_order(names, dtypes)
-        expected = list(map(sizes.__getitem__, zip(dtypes, dims, strict=True)))
+        while begin == 0 or begin < len(text):
+            end = _piece_end(text, begin)
+            columns.take(text[begin:end], is_first=begin == 0, is_last=end == len(text))
+            begin = end + 1
+        return columns.header()
     except (KeyError, InvalidHeaderError):
         return None
-    if not in_order or expected != list(map(sub, offsets[1:], offsets)):
-        return None
-    return HeaderText(
-        entries=_entries(names, dtypes, map(sizes.shapes.__getitem__, dims), list(map(data_begin.__add__, offsets))),
-        metadata=tuple(sorted(metadata)),
-        data_bytes=offsets[-1],
-        canonical=True,
-        schema_hash=schema_hash(zip(names, dtypes, dims, strict=True)),
-        findings=(),
-    )
 
 
-def _are_plain_names(names: Sequence[str]) -> bool:
-    """Tell whether the names differ and JSON spells them as they are."""
+def _piece_end(text: str, begin: int) -> int:
+    """Return where a piece that begins here may end: before the comma between two entries, or with the text.
+
+    Raises:
+        InvalidHeaderError: There is no such comma for a long time.
+    """
+    if len(text) - begin <= 2 * _PIECE_CHARS:
+        return len(text)
+    brace = text.find(']},"', begin + _PIECE_CHARS, begin + 2 * _PIECE_CHARS)
+    if brace < 0:
+        raise InvalidHeaderError
+    return brace + len("]}")
+
+
+class _Columns:
+    """The entries of a header, piece by piece. Whatever is not as safetensors writes it raises `InvalidHeaderError`."""
+
+    def __init__(self, data_begin: int) -> None:
+        self._data_begin = data_begin
+        self._sizes = _TensorSizes()
+        self._metadata: Sequence[tuple[str, str]] = ()
+        self._keys = 0
+        """Of the header, beside the tensors."""
+        self._names: list[str] = []
+        self._rows: list[tuple[str, str, str]] = []
+        self._entries: list[TensorEntry] = []
+        self._end = "0"
+        """Of the last tensor, as it is spelled."""
+        self._last = (0, "")
+        """Place of the last tensor's type, and its name."""
+
+    def take(self, piece: str, *, is_first: bool, is_last: bool) -> None:
+        """Add the entries of a piece.
+
+        Raises:
+            KeyError: One of the types does not exist.
+            InvalidHeaderError: The header is spelled in another way, or wrong.
+        """
+        parts = _ENTRY.split(piece)
+        gaps = parts[0::_FIELDS]
+        names, dtypes, dims, begins, ends = (parts[column::_FIELDS] for column in range(1, _FIELDS))
+        # Entries with one comma between them, from `{` to `}`.
+        framed = names and gaps[-1] == ("}" if is_last else "") and (is_first or not gaps[0])
+        if not framed or gaps.count(",") != len(names) - 1 or len(self._names) + len(names) > json_scanner.MAX_KEYS:
+            raise InvalidHeaderError
+        if not _are_plain(names) or begins[0] != self._end or begins[1:] != ends[:-1] or not _are_plain_numbers(ends):
+            raise InvalidHeaderError
+        if is_first:
+            self._metadata = _metadata_before(gaps[0])
+            self._keys = len({gaps[0]} - {"{"})
+        offsets = [int(begins[0]), *map(int, ends)]
+        self._last = _last_in_order(names, dtypes, self._last)
+        if list(map(self._sizes.__getitem__, zip(dtypes, dims, strict=True))) != list(map(sub, offsets[1:], offsets)):
+            raise InvalidHeaderError
+        self._end = ends[-1]
+        shapes = map(self._sizes.shapes.__getitem__, dims)
+        self._entries += _entries(names, dtypes, shapes, list(map(self._data_begin.__add__, offsets)))
+        self._names += names
+        if not (is_first and is_last):  # where there are many, each word is kept once
+            dtypes, dims = list(map(intern, dtypes)), list(map(intern, dims))
+        self._rows += zip(names, dtypes, dims, strict=True)
+
+    def header(self) -> HeaderText:
+        """Return what all pieces say.
+
+        Raises:
+            InvalidHeaderError: A name stands twice, or there are more than the strict way takes.
+        """
+        differ = len({METADATA_KEY, *self._names}) > len(self._names)
+        if not differ or self._keys + len(self._names) > json_scanner.MAX_KEYS:
+            raise InvalidHeaderError
+        return HeaderText(
+            entries=tuple(self._entries),
+            metadata=tuple(sorted(self._metadata)),
+            data_bytes=int(self._end),
+            canonical=True,
+            schema_hash=schema_hash(self._rows),
+            findings=(),
+        )
+
+
+def _are_plain(names: Sequence[str]) -> bool:
+    """Tell whether JSON spells the names as they are."""
     together = "".join(names).encode()
-    return len(together.translate(None, _ESCAPED)) == len(together) and len({METADATA_KEY, *names}) > len(names)
+    return len(together.translate(None, _ESCAPED)) == len(together)
 
 
 _ESCAPED = bytes(range(0x20)) + b"\\"
 """What JSON never has unescaped in a string, or that begins an escape; quotes cannot be in what `_ENTRY` cuts out."""
 
 
-def _are_in_order(names: Sequence[str], dtypes: Sequence[str]) -> bool:
-    """Tell whether the widest types come first, and names ascend within a type.
+def _last_in_order(names: Sequence[str], dtypes: Sequence[str], before: tuple[int, str]) -> tuple[int, str]:
+    """Return the place of the last type, and the last name.
+
+    Args:
+        names: Of a piece.
+        dtypes: Their types.
+        before: The same of the piece before.
 
     Raises:
         KeyError: One of the types does not exist.
+        InvalidHeaderError: Not the widest types come first, or names do not ascend within a type.
     """
-    places = []
     begin = 0
     for dtype, run in groupby(dtypes):
         end = begin + len(list(run))
-        if names[begin:end] != sorted(names[begin:end]):
-            return False
-        places.append(PLACES[dtype])
+        if names[begin:end] != sorted(names[begin:end]) or (PLACES[dtype], names[begin]) < before:
+            raise InvalidHeaderError
+        before = PLACES[dtype], names[end - 1]
         begin = end
-    return places == sorted(places)
+    return before
 
 
 def _are_plain_numbers(words: Sequence[str]) -> bool:

@@ -112,6 +112,16 @@ def test_more_keys_than_the_limit_are_refused_where_safetensors_itself_spelled_t
     assert refusals(safetensors_file(text, bytes(json_scanner.MAX_KEYS + 1))) == [Code.OVER_LIMIT]
 
 
+@pytest.mark.parametrize("metadata", [False, True])
+def test_both_ways_take_the_same_number_of_keys(monkeypatch: pytest.MonkeyPatch, *, metadata: bool) -> None:
+    monkeypatch.setattr(json_scanner, "MAX_KEYS", 3)
+    for count in range(1, 6):
+        keys: dict[str, object] = {"__metadata__": {"a": "b"}} if metadata else {}
+        text = compact(keys | entries_json((name, "U8", [8], 8) for name in "abcde"[:count])).decode()
+        assert (parse_quickly(text, data_begin=64) is not None) == (count + metadata <= 3)
+        assert (parse_strictly(text, data_begin=64).findings == ()) == (count + metadata <= 3)
+
+
 def test_a_long_header_that_is_not_ascii_is_refused_for_the_memory_it_would_take() -> None:
     for characters, found in ((4_000_000, []), (4_200_000, [Code.OVER_LIMIT])):
         text = compact({"__metadata__": {"a": "x" * characters + "\U0001f4a3"}} | entries_json([("w", "U8", [8], 8)]))

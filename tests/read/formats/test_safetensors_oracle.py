@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -24,11 +25,11 @@ from safetensors.torch import save as save_torch
 
 from ckpttool.domain.finding import Severity
 from ckpttool.domain.shard import FormatName
-from ckpttool.read.formats import read_header
+from ckpttool.read.formats import read_header, safetensors_quick
 from ckpttool.read.formats.safetensors_header import DTYPES, parse_strictly
 from ckpttool.read.formats.safetensors_quick import parse_quickly
 from tests.conftest import FIXTURES
-from tests.writers import MemorySource, compact, safetensors_file
+from tests.writers import MemorySource, compact, entries_json, safetensors_file
 
 FILES = sorted(FIXTURES.rglob("*.safetensors"))
 
@@ -206,17 +207,21 @@ def test_the_list_of_what_only_we_refuse_is_true(header: str) -> None:
     assert not we_accept(data)
 
 
+NUMBERED = [(number, name) for name in ("a", "]},b", "€") for number in range(12)]
+
 # --- the quick parser against the strict one -------------------------------------------------------------------------
 
 
 @given(
     st.dictionaries(_NAMES, st.tuples(_NUMPY, st.lists(st.integers(0, 4), max_size=4)), max_size=12),
     st.none() | st.dictionaries(st.text("ab"), st.text('ab"\\€'), max_size=3),
+    st.sampled_from([1_000_000, 200, 90, 50, 1]),
     st.data(),
 )
-@example({"a": ("u1", [1])}, {}, None)
+@example({"a": ("u1", [1])}, {}, 1_000_000, None)
+@example({name: ("f4", [1]) for name in "abcdefgh"}, {"a": ""}, 50, None)
 def test_the_quick_parser_says_what_the_strict_one_says_or_nothing(
-    tensors: dict[str, tuple[str, list[int]]], metadata: dict[str, str] | None, draw: st.DataObject | None
+    tensors: dict[str, tuple[str, list[int]]], metadata: dict[str, str] | None, piece: int, draw: st.DataObject | None
 ) -> None:
     data = save({name: np.zeros(shape, dtype) for name, (dtype, shape) in tensors.items()}, metadata)
     text = data[8 : 8 + int.from_bytes(data[:8], "little")].decode().rstrip(" ")
@@ -224,8 +229,40 @@ def test_the_quick_parser_says_what_the_strict_one_says_or_nothing(
         at = draw.draw(st.integers(0, len(text)))
         until = at + draw.draw(st.integers(0, 2))
         text = text[:at] + draw.draw(st.text('019{}[],:"\\U8\x01²', max_size=2)) + text[until:]
-    quick = parse_quickly(text, data_begin=100)
+    with mock.patch.object(safetensors_quick, "_PIECE_CHARS", piece):
+        quick = parse_quickly(text, data_begin=100)
     assert quick in (None, parse_strictly(text, data_begin=100))
+
+
+@pytest.mark.parametrize("metadata", [None, {"format": "ms", "]},": "a"}])
+def test_a_header_in_pieces_says_what_it_says_in_one(metadata: dict[str, str] | None) -> None:
+    tensors = {f"{name}{number:03d}": np.zeros(2, dtype) for dtype in ("f4", "i4", "u1") for number, name in NUMBERED}
+    data = save(tensors, metadata)
+    text = data[8 : 8 + int.from_bytes(data[:8], "little")].decode().rstrip(" ")
+    whole = parse_quickly(text, data_begin=100)
+    assert whole is not None
+    assert whole == parse_strictly(text, data_begin=100)
+    for piece in range(100, 2000, 61):
+        with mock.patch.object(safetensors_quick, "_PIECE_CHARS", piece):
+            assert parse_quickly(text, data_begin=100) == whole
+
+
+def test_what_is_wrong_between_two_pieces_is_for_the_strict_way() -> None:
+    """Two types in the wrong order, two names in the wrong order, one name twice, and a hole: each at every border."""
+    for at in range(1, 20):
+        rows = [(f"{number:03d}", "F32", [2], 8) for number in range(20)]
+        swapped = [*rows[: at - 1], rows[at], rows[at - 1], *rows[at + 1 :]]
+        later = [*rows[:at], ("y", "U8", [8], 8), *rows[at:]]
+        texts = [compact(entries_json(wrong)).decode() for wrong in (swapped, later)]
+        healthy = compact(entries_json(rows)).decode()
+        texts.append(healthy.replace(f'"{at:03d}"', f'"{at - 1:03d}"'))
+        texts.append(healthy.replace(f"[{8 * at},{8 * at + 8}]", f"[{8 * at + 1},{8 * at + 9}]"))
+        for text in (healthy, *texts):
+            for piece in (1, 60, 61, 130):
+                with mock.patch.object(safetensors_quick, "_PIECE_CHARS", piece):
+                    quick = parse_quickly(text, data_begin=100)
+                assert quick in (None, parse_strictly(text, data_begin=100))
+                assert quick is None or text == healthy
 
 
 @pytest.mark.parametrize("path", FILES[:: len(FILES) // 8], ids=lambda path: path.stem)
