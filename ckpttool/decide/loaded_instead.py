@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
+from ckpttool.decide.run_length import length_findings
 from ckpttool.decide.simulate.names import with_rank
 from ckpttool.domain.checkpoint import Inventory, LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity, brief
@@ -218,6 +219,11 @@ def _redundancy(start: Start) -> Iterator[Finding]:
         )
 
 
+def _length(start: Start) -> Iterator[Finding]:
+    """Find what ends at once, or elsewhere than at the end of its epochs."""
+    yield from length_findings(start.config, start.plan, start.inventory)
+
+
 RULES: tuple[Rule, ...] = (
     _fault_tolerance,
     _beside_the_ranks,
@@ -226,11 +232,13 @@ RULES: tuple[Rule, ...] = (
     _one_device,
     _redundancy,
     _no_optimizer,
+    _length,
 )
 """All of them, in the order in which a start would meet what they are about."""
 
 CODES = frozenset({
     Code.CKPT_BESIDE_RANKS, Code.PREFIX_HOLDS_RANK, Code.PATH_IS_PATTERN, Code.RANK_FOLDER_ON_ONE_DEVICE,
     Code.OPTIMIZER_MISSING, Code.FAULT_TOLERANCE_PICKS, Code.REDUNDANCY_NOT_LOADABLE,
+    Code.TRAINING_COMPLETE, Code.SKIP_BEYOND_DATA, Code.DATA_END_EARLY, Code.ENDS_ELSEWHERE,
 })  # fmt: skip
 """What the rules say: in `preflight` it belongs to the launch."""

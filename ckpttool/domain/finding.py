@@ -148,6 +148,10 @@ class Code(str, Enum):
     RANK_FOLDER_ON_ONE_DEVICE = "rank-folder-on-one-device"
     FAULT_TOLERANCE_PICKS = "fault-tolerance-picks"
     REDUNDANCY_NOT_LOADABLE = "redundancy-not-loadable"
+    TRAINING_COMPLETE = "training-complete"
+    SKIP_BEYOND_DATA = "skip-beyond-data"
+    DATA_END_EARLY = "data-end-early"
+    ENDS_ELSEWHERE = "ends-elsewhere"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,6 +70,10 @@ class TrainConfig:
     """Whether checkpoints of the newer layout are saved without optimizer state."""
     resume_training: str | bool | None = None
     """As the config has it before a launch rewrites it; None where it is not set."""
+    sinks_all: bool = False
+    """Whether a data sink is the whole data set (`sink_size: -1`)."""
+    dataset_samples: int | None = None
+    """Samples of the training's data set, where the config tells them (Megatron's `sizes`)."""
     legacy_switch: str = LEGACY_SWITCHES[0]
     """The spelling of that switch in this config; the usual one where it has neither."""
     remove_redundancy: bool | None = None

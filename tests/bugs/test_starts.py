@@ -173,3 +173,36 @@ class TestThe17SpellingOfTheSwitch:
         written = yaml.safe_load(new.read_text())
         assert written["ckpt_use_legacy_format"] is True
         assert written.get("use_legacy_format") is (True if both else None)
+
+
+class TestATrainingThatIsOver:
+    TREE = FIXTURES / "nosink_ckpt" / "output"
+    PLAIN = (("sink_mode: True", "sink_mode: False"), ("  sink_size: 2\n", ""))
+
+    def test_its_last_checkpoint_is_nothing_to_resume(self, config: Path) -> None:
+        """Five batches an epoch, as the names of the first run tell; the newest is step 20."""
+        edited(config, *self.PLAIN, ("epochs: 2", "epochs: 4"))
+        assert stopped_by(self.TREE, config) is Code.TRAINING_COMPLETE
+        edited(config, ("epochs: 4", "epochs: 5"))
+        assert preflighted(self.TREE, config) == (ExitCode.OK, [])
+
+    @pytest.mark.parametrize(
+        ("samples", "code"), [(240, Code.TRAINING_COMPLETE), (247, Code.TRAINING_COMPLETE), (256, None)]
+    )
+    def test_with_sinks_the_sizes_of_the_data_set_tell(self, config: Path, samples: int, code: Code | None) -> None:
+        """Step 60 is the end of two epochs of 30 batches of 8 samples."""
+        tree = FIXTURES / "sink2_ckpt" / "output"
+        assert preflighted(tree, config) == (ExitCode.OK, [])
+        loader = f"{{type: BlendedMegatronDatasetDataLoader, sizes: [{samples}, 0, 0]}}"
+        config.write_text(f"{config.read_text()}train_dataset:\n  data_loader: {loader}\n")
+        _, found = preflighted(tree, config)
+        assert [finding.code for finding in found] == ([] if code is None else [code])
+
+    def test_data_that_begin_anew_end_elsewhere_without_sinks(self, config: Path) -> None:
+        loader = "{type: BlendedMegatronDatasetDataLoader, sizes: [56, 0, 0]}"
+        edited(config, *self.PLAIN, ("epochs: 2", "epochs: 6"))
+        config.write_text(f"{config.read_text()}train_dataset:\n  data_loader: {loader}\n")
+        question = api.TreeQuestion(path=str(self.TREE), config=api.read_config(str(config)))
+        answer = api.resolve(question, api.ResumeQuestion(), api.DataQuestion(new_dataset=True))
+        (finding,) = [each for each in answer.decision.findings if each.code is Code.ENDS_ELSEWHERE]
+        assert "trains 21 more steps and ends at step 41, not at 42" in finding.message

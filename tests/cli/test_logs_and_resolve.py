@@ -284,6 +284,8 @@ def test_launch_goes_around_the_spike_too(here: Path) -> None:
     (here / "base.yaml").write_text(config.replace("_parallel: 2", "_parallel: 1").replace("_stage: 2", "_stage: 1"))
     said = ask("launch", "--config", "base.yaml", "--output", "new.yaml", "--around-spike", "last")
     assert said.code == 0
+    assert "note data-end-early" in said.stdout
+    assert "200 batches ahead of the steps" in said.stdout
     written = (here / "new.yaml").read_text()
     assert "resume_training: llama2_7b_rank_0-50_2.ckpt" in written
     assert "data_skip_steps: " in written

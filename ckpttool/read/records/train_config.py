@@ -15,6 +15,7 @@ _STREAMING = ("HFDataLoader", "CommonDataLoader")  # no set: a config may hold a
 _PACKS = "PackingHandler"
 _BOTH = 3
 """`dataset_broadcast_opt_level` where none is set and data are broadcast."""
+_WHOLE_DATA_SET = -1  # as a sink size
 
 _BASE = "base_config"
 """Names a file whose settings hold where this one has none."""
@@ -66,6 +67,8 @@ def train_config_of(document: Document, *, path: str, devices: int | None = None
         load_ckpt_format=_text(data.get("load_ckpt_format")) or "ckpt",
         auto_trans_ckpt=data.get("auto_trans_ckpt", False) is True,
         use_legacy_format=not has_section and bool(data.get(switch, True)),
+        sinks_all=sink_mode and runner.get("sink_size") == _WHOLE_DATA_SET,
+        dataset_samples=_dataset_samples(data),
         legacy_switch=switch,
         remove_redundancy=_switch(data, "remove_redundancy"),
         has_checkpoint_section=has_section,
@@ -159,6 +162,19 @@ def _slices(data: Section, loader: Section) -> int | None:
 def _switch(data: Section, key: str) -> bool | None:
     """Return a switch of the top level whose default is off; None where another file may set it."""
     return bool(data.get(key, False)) if _is_said(data, data, key) else None
+
+
+def _dataset_samples(data: Section) -> int | None:
+    """Return how many samples the training takes.
+
+    Source:
+        BaseTrainer._process_megatron_dataset: of this data loader's data `sizes[0]` // global batch size are taken.
+    """
+    loader = _section(_section(data, "train_dataset"), "data_loader")
+    sizes = loader.get("sizes")
+    if loader.get("type") != "BlendedMegatronDatasetDataLoader" or not isinstance(sizes, list) or not sizes:
+        return None
+    return sizes[0] if isinstance(sizes[0], int) and not isinstance(sizes[0], bool) and sizes[0] > 0 else None
 
 
 def _legacy_switch(data: Section) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckpttool.domain.finding import Code, Severity
-from ckpttool.render.explanations.base import SUSPECT, Explanation
+from ckpttool.render.explanations.base import NOTE, SUSPECT, Explanation
 
 STARTS = (
     Explanation(
@@ -98,6 +98,55 @@ STARTS = (
         remedy=(
             "Resume from a checkpoint that was saved without, and save without:",
             "ckpttool preflight DIR --config BASE.yaml --checkpoint NAME",
+        ),
+    ),
+    Explanation(
+        code=Code.TRAINING_COMPLETE,
+        title="The checkpoint is the last one of a training that is done",
+        severities=SUSPECT,
+        meaning="As many epochs as the config asks for have been trained. There is nothing to resume.",
+        evidence="The checkpoint's counters, as MindFormers scales them, and the batches of an epoch: from Megatron's "
+        "`sizes`, or from file names (4_20 at step 80). Where neither tells them nothing is said.",
+        mindformers="Does not end in good order: ValueError, the parameter 'epoch' must bigger than parameter "
+        "'initial_epoch'.",
+        remedy=("To train on, raise runner_config.epochs in BASE.yaml.",),
+    ),
+    Explanation(
+        code=Code.SKIP_BEYOND_DATA,
+        title="More batches are skipped than all epochs have",
+        severities=SUSPECT,
+        meaning="The data position lies behind the end of the data, often after a skip around a spike near the end.",
+        evidence="The plan's data_skip_steps, the config's epochs, and the batches of an epoch as for "
+        "training-complete. Run with 2.1.0.",
+        mindformers="Fails before the first step: reset step must be less than dataset_size * num_epochs.",
+        remedy=("Skip less, or raise runner_config.epochs to what the message says.",),
+    ),
+    Explanation(
+        code=Code.DATA_END_EARLY,
+        title="The data end before the steps that MindFormers plans",
+        severities=NOTE,
+        meaning="After a skip around a spike the data are ahead of the steps. All is trained as it should be until the "
+        "data end.",
+        evidence="Both are counted as MindFormers counts them, and were compared with runs of 2.1.0.",
+        mindformers="Plans by the step, not by the data. At their end: Exception thrown from dataset pipeline, exit 1, "
+        "and what was trained since the last save is lost. With other epochs both ends move together.",
+        remedy=(
+            "End it one step before, in good order, by a callback in BASE.yaml with the number of the message:",
+            "callbacks: [..., {type: TrainCallBack, stop_step: N}]",
+        ),
+    ),
+    Explanation(
+        code=Code.ENDS_ELSEWHERE,
+        title="The run will end at another step than it would have",
+        severities=NOTE,
+        meaning="Where the data begin anew, or elsewhere, in the middle of an epoch, a run without sinks does not "
+        "train the steps that are left but whole epochs.",
+        evidence="Steps and data are counted as MindFormers counts them, and were compared with runs of 2.1.0.",
+        mindformers="Trains (epochs - epochs done) whole epochs: 60 steps from step 27 of 80. The learning rate stays "
+        "where its schedule ends.",
+        remedy=(
+            "End it where it should, by a callback in BASE.yaml with the number of the message:",
+            "callbacks: [..., {type: TrainCallBack, stop_step: N}]",
         ),
     ),
 )

@@ -123,6 +123,29 @@ class TestSizes:
         assert read("base_config: ./other.yaml\nrunner_config: {sink_size: 4}\n").sink_size == 4
         assert (read("seed: 1\n").sink_size, read("seed: 1\n").use_parallel) == (1, False)
 
+    @pytest.mark.parametrize(
+        ("loader", "samples"),
+        [
+            ("{type: BlendedMegatronDatasetDataLoader, sizes: [1000, 0, 0]}", 1000),
+            ("{type: BlendedMegatronDatasetDataLoader, sizes: [-1, 0, 0]}", None),
+            ("{type: BlendedMegatronDatasetDataLoader, sizes: [True]}", None),
+            ("{type: BlendedMegatronDatasetDataLoader, sizes: [1.5]}", None),
+            ("{type: BlendedMegatronDatasetDataLoader, sizes: []}", None),
+            ("{type: BlendedMegatronDatasetDataLoader, sizes: 1000}", None),
+            ("{type: MindDataset, sizes: [1000, 0, 0]}", None),
+            ("text", None),
+        ],
+    )
+    def test_the_samples_of_a_data_set_are_taken_where_the_config_counts_them(
+        self, loader: str, samples: int | None
+    ) -> None:
+        assert read(f"train_dataset: {{data_loader: {loader}}}").dataset_samples == samples
+
+    def test_a_sink_of_the_whole_data_set_is_known_for_one(self) -> None:
+        assert read("runner_config: {sink_size: -1}").sinks_all
+        assert not read("runner_config: {sink_size: -1, sink_mode: False}").sinks_all
+        assert not read("runner_config: {sink_size: 1}").sinks_all
+
     def test_sinking_the_whole_data_set_has_no_size_and_says_so(self) -> None:
         text = "runner_config: {sink_size: -1}"
         assert (read(text).sink_mode, read(text).sink_size) == (True, None)
