@@ -83,12 +83,14 @@ def verify(tree: Tree, question: CheckQuestion) -> Iterator[ShardReport | Verdic
         session.close()
 
 
-def seal(tree: Tree, name: str | None = None, *, reseal: bool = False, jobs: int | None = None) -> Iterator[Sealing]:
+def seal(
+    tree: Tree, name: str | tuple[str, ...] | None = None, *, reseal: bool = False, jobs: int | None = None
+) -> Iterator[Sealing]:
     """Record checksums of one or all checkpoints, newest first; only of those that are whole.
 
     Args:
         tree: Scanned with sizes.
-        name: A checkpoint's name, `latest` or `all`; None: latest.
+        name: A checkpoint's name, `latest` or `all`, or several of these; None or none: latest.
         reseal: Take what is on the disk now, where it differs from what was sealed.
         jobs: Threads that read; None: one a core.
 
@@ -109,13 +111,20 @@ def seal(tree: Tree, name: str | None = None, *, reseal: bool = False, jobs: int
         yield seal_checkpoint(tree.storage, tree.inventory.layout, checkpoint, verdict, order)
 
 
-def chosen(tree: Tree, name: str | None) -> Sequence[Checkpoint]:
-    """Return the checkpoints that `--checkpoint NAME|latest|all` means, newest first.
+def chosen(tree: Tree, name: str | tuple[str, ...] | None) -> Sequence[Checkpoint]:
+    """Return the checkpoints that `--checkpoint NAME|latest|all` means, once or several times, newest first.
 
     Raises:
         UsageError: There is none of that name, or the path that was given is of another one.
     """
     ordered = newest_first(tree.inventory.checkpoints)
+    if isinstance(name, tuple):
+        meant = {id(one) for each in name or (None,) for one in _meant(tree, ordered, each)}
+        return [one for one in ordered if id(one) in meant]
+    return _meant(tree, ordered, name)
+
+
+def _meant(tree: Tree, ordered: Sequence[Checkpoint], name: str | None) -> Sequence[Checkpoint]:
     if name == "all" and tree.focus is None:
         return ordered
     if not ordered or (name in {None, LATEST} and tree.focus is None):

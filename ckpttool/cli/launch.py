@@ -11,6 +11,7 @@ from ckpttool.cli import exits, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import EvidenceOptions
 from ckpttool.cli.options import ChoiceOptions, DataOptions, Format, FormatOpt, Quiet, TreeOptions
+from ckpttool.cli.own_output import assert_folder
 from ckpttool.cli.reports import Allow, codes
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.launch import Launch
@@ -69,6 +70,7 @@ def launch(
 
     Example: ckpttool launch --config pretrain.yaml --output resume.yaml
     """
+    assert_folder(output, option="--output")
     wanted, position = choice.question(logs.question()), data.question(sink_size=tree.sink_size)
     answer = api.launch(tree.question(), wanted, position, job.order(config, output))
     if isinstance(answer, Launch):

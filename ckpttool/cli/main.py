@@ -11,7 +11,7 @@ import typer
 
 from ckpttool import __version__
 from ckpttool.cli import output
-from ckpttool.cli.helped import Command, Group
+from ckpttool.cli.helped import Command, Group, in_plain_words
 from ckpttool.errors import CkptToolError, ExitCode
 
 COMMANDS = {
@@ -88,7 +88,7 @@ class _Group(Group):
 
 def _answer_usage(error: typer.BadParameter) -> None:
     """Say in one line what is wrong with a command line; whoever asked nothing is shown how to ask."""
-    text, context = error.format_message(), error.ctx
+    text, context = in_plain_words(error), error.ctx
     if context is not None and text == context.get_help():
         output.usage(text)
         return
@@ -110,7 +110,10 @@ def _report(error: Exception, *, debug: bool) -> ExitCode:
         output.error(f"the system refused{place}: {error.strerror or error}; ckpttool --debug … shows where")
         return ExitCode.FAILED
     kind = type(error).__name__
-    output.error(f"ckpttool itself failed ({kind}: {error}); ckpttool --debug … shows where, please report it")
+    output.error(
+        f"ckpttool itself failed ({kind}: {error}): a bug. Whoever gave you ckpttool wants to see what "
+        "`ckpttool --debug …` and `ckpttool --version` print"
+    )
     return ExitCode.FAILED
 
 

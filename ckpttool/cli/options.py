@@ -72,6 +72,10 @@ Segments = Annotated[
     list[str] | None,
     typer.Option("--segment", metavar="STEPS:GBS", help="Past steps at another batch size, oldest first; repeat it."),
 ]
+Names = Annotated[
+    list[str] | None,
+    typer.Option("--checkpoint", metavar="NAME", help="A name, latest (the default) or all; repeat it."),
+]
 ConfigPath = Annotated[
     str | None, typer.Option("--config", help="Training YAML: tells world size, batch size, sink size.")
 ]
@@ -115,7 +119,9 @@ class ChoiceOptions:
     """Which checkpoints may be chosen."""
 
     level: Annotated[LevelName, typer.Option(help="How hard to look at the shards.")] = LevelName.STRUCTURE
-    checkpoint: Annotated[str | None, typer.Option(metavar="NAME", help="This one or none: 20_2, _1-25_2, …")] = None
+    checkpoint: Annotated[list[str] | None, typer.Option(metavar="NAME", help="This one or none: 20_2, _1-25_2, …")] = (
+        None
+    )
     prefix: Annotated[str | None, typer.Option(help="Only file names that begin so, where trainings share DIR.")] = None
     require_health: Annotated[
         bool, typer.Option("--require-health/--allow-unknown-health", help="Unknown health is not good enough.")
@@ -135,7 +141,7 @@ class ChoiceOptions:
             raise UsageError("--require-health and --ignore-health contradict each other: give one")
         return api.ResumeQuestion(
             evidence=self.level.level,
-            name=self.checkpoint,
+            name=one_name(self.checkpoint),
             prefix=self.prefix,
             allow_renames=self.allow_renames,
             require_health=self.require_health,
@@ -197,6 +203,17 @@ def _step_of_change(text: str | None) -> tuple[Step | None, int | None]:
     if not is_count(step) or (colon and not (is_count(batch) and int(batch))):
         raise UsageError(f"--dataset-changed-at takes STEP or STEP:GBS, such as 800 or 800:512, not {text!r}")
     return Step(int(step)), int(batch) if colon else None
+
+
+def one_name(names: list[str] | None) -> str | None:
+    """Return the one checkpoint that is named, if any is.
+
+    Raises:
+        UsageError: Several are, and the last one must not win in silence.
+    """
+    if names and len(names) > 1:
+        raise UsageError(f"--checkpoint is given {len(names)} times ({', '.join(names)}), and only one can be chosen")
+    return names[0] if names else None
 
 
 def segments(texts: list[str] | None) -> tuple[BatchSegment, ...]:

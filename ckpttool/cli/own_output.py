@@ -23,10 +23,20 @@ def assert_replaceable(path: str, *, option: str, is_ours: Callable[[ByteSource]
         UsageError: Its folder is not there, or something else stands in its place.
     """
     target = Path(path)
-    if not target.parent.is_dir():
-        raise UsageError(f"{option} {path!r}: there is no folder {str(target.parent)!r}")
+    assert_folder(path, option=option)
     if os.path.lexists(path) and not _is_ours(target, is_ours):
         raise UsageError(f"{option} {path!r} exists and holds no {what} of ours; name a new file")
+
+
+def assert_folder(path: str, *, option: str) -> None:
+    """Refuse a target whose folder is not there: a slip of the pen, and no fault of the disk.
+
+    Raises:
+        UsageError: It is not.
+    """
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise UsageError(f"{option} {path!r}: there is no folder {str(folder)!r}")
 
 
 def lies_under(path: str, root: str) -> bool:

@@ -9,9 +9,11 @@ import typer
 from ckpttool import api
 from ckpttool.cli import exits, show
 from ckpttool.cli.grouped import grouped
-from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Grace, Quiet, TreeOptions
+from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Grace, Quiet, TreeOptions, one_name
 
-Name = Annotated[str | None, typer.Option("--checkpoint", metavar="NAME", help="Not the newest whole one, but this.")]
+Name = Annotated[
+    list[str] | None, typer.Option("--checkpoint", metavar="NAME", help="Not the newest whole one, but this.")
+]
 Prefix = Annotated[str | None, typer.Option(help="Only file names that begin so, where trainings share DIR.")]
 Apply = Annotated[bool, typer.Option("--apply", help="Write them; without it nothing is changed.")]
 
@@ -34,7 +36,7 @@ def repair_meta(
 
     Example: ckpttool repair-meta ./output/checkpoint
     """
-    choice = api.ResumeQuestion(name=checkpoint, prefix=prefix, ignore_health=True)
+    choice = api.ResumeQuestion(name=one_name(checkpoint), prefix=prefix, ignore_health=True)
     repair = api.repair_records(tree.question(config=config), choice, grace=grace, apply=apply)
     show.took(repair.took, quiet=quiet)
     show.repair(repair, fmt)

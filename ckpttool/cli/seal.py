@@ -9,9 +9,8 @@ import typer
 from ckpttool import api
 from ckpttool.cli import exits, show
 from ckpttool.cli.grouped import grouped
-from ckpttool.cli.options import Format, FormatOpt, Quiet, TreeOptions
+from ckpttool.cli.options import Format, FormatOpt, Names, Quiet, TreeOptions
 
-Name = Annotated[str, typer.Option("--checkpoint", metavar="NAME", help="A name, latest or all.")]
 Reseal = Annotated[
     bool, typer.Option("--reseal", help="Take what is on the disk now, where it differs from what was sealed.")
 ]
@@ -22,7 +21,7 @@ Jobs = Annotated[int | None, typer.Option(min=1, help="Threads that read; defaul
 def seal(
     *,
     tree: TreeOptions,
-    checkpoint: Name = "latest",
+    checkpoint: Names = None,
     reseal: Reseal = False,
     jobs: Jobs = None,
     fmt: FormatOpt = Format.TABLE,
@@ -36,6 +35,6 @@ def seal(
     """
     found = api.scan(tree.question(sizes=True))
     show.took(found.took, quiet=quiet)
-    outcomes = list(api.seal(found, checkpoint, reseal=reseal, jobs=jobs))
+    outcomes = list(api.seal(found, tuple(checkpoint or ()), reseal=reseal, jobs=jobs))
     show.seals(found.inventory, outcomes, fmt)
     raise typer.Exit(exits.of_seals(outcomes))

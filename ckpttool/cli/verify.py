@@ -11,7 +11,7 @@ import typer
 from ckpttool import api
 from ckpttool.cli import exits, progress, show, stats_file
 from ckpttool.cli.grouped import grouped
-from ckpttool.cli.options import Format, FormatOpt, LevelName, MaxAge, Quiet, TreeOptions, finite
+from ckpttool.cli.options import Format, FormatOpt, LevelName, MaxAge, Names, Quiet, TreeOptions, finite
 from ckpttool.domain.frozen import dataclass
 from ckpttool.errors import UsageError
 
@@ -21,7 +21,7 @@ class CheckOptions:
     """Which shards, and how hard to look at them."""
 
     level: Annotated[LevelName, typer.Option(help="Headers, every byte, or every element.")] = LevelName.STRUCTURE
-    checkpoint: Annotated[str, typer.Option(metavar="NAME", help="A name, latest or all.")] = "latest"
+    checkpoint: Names = None
     subset: Annotated[
         str | None, typer.Option(metavar="N/T", help="Only the n-th of t parts, by name: t nights cover everything.")
     ] = None
@@ -53,7 +53,7 @@ class CheckOptions:
             raise UsageError("--stats writes numbers, and only --level numerics looks at them")
         return api.CheckQuestion(
             level=self.level.level,
-            name=self.checkpoint,
+            name=tuple(self.checkpoint or ()),
             bucket=None if self.subset is None else bucket(self.subset),
             jobs=self.jobs,
             timeout=self.timeout,

@@ -106,8 +106,8 @@ class CheckQuestion:
     """Which shards to check, and how hard."""
 
     level: Level = Level.STRUCTURE
-    name: str | None = None
-    """A checkpoint's name, `latest` or `all`; None: latest."""
+    name: str | tuple[str, ...] | None = None
+    """A checkpoint's name, `latest` or `all`, or several of these; None or none: latest."""
     bucket: tuple[int, int] | None = None
     """(n, t): only the shards whose path falls into the n-th of t buckets, n from 1."""
     jobs: int | None = None

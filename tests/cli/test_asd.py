@@ -72,8 +72,8 @@ def test_switched_off_is_said_explicitly() -> None:
     [
         (["check", "enable:true", "--dialect", "mindformers"], "mindformers reads no such string"),
         (["check"], "Missing argument 'STRING'"),
-        (["emit", "--cooldown", "0"], "is not in the range"),
-        (["emit", "--upper-thresh1", "2"], "is not in the range"),
+        (["emit", "--cooldown", "0"], "is not a whole number of at least 1"),
+        (["emit", "--upper-thresh1", "2"], "is not a whole number of at least 3"),
         (["chek"], "No such command 'chek'"),
     ],
 )

@@ -43,7 +43,7 @@ def test_0_where_a_newer_one_was_rejected_and_10_with_strict(here: Path) -> None
     assert ask("resolve").code == ExitCode.OK
     strict = ask("resolve", "--strict")
     assert strict.code == ExitCode.DAMAGE
-    assert strict.stdout == ask("resolve").stdout
+    assert strict.stdout.replace(" (exit 10)", "", 1) == ask("resolve").stdout != strict.stdout
 
 
 def test_strict_does_not_mind_where_nothing_was_rejected(here: Path) -> None:
@@ -77,7 +77,7 @@ def test_the_exit_code_is_the_same_with_a_traceback(here: Path) -> None:
     ("arguments", "words"),
     [
         (["resolve", "--gsb", "8"], "No such option: --gsb"),
-        (["resolve", "--gbs", "0"], "Invalid value for '--gbs': 0 is not in the range x>=1"),
+        (["resolve", "--gbs", "0"], "Invalid value for '--gbs': 0 is not a whole number of at least 1"),
         (["resolve", "--format", "yaml"], "'yaml' is not one of 'table', 'json'"),
         (["resolve", "--checkpoint", "99_9"], "there is no checkpoint '99_9' in output/checkpoint; there are: _1-"),
         (["resolve", "--prefix", "qwen"], "no checkpoint has the prefix 'qwen'"),
