@@ -82,6 +82,8 @@ def _looked(verdicts: Sequence[Verdict], level: Level) -> str:
     if reports and all(report.remembered for report in reports):
         return "nothing was read: every shard is unchanged since an earlier check found it verified"
     read = sum(not report.remembered and report.stamp is not None for report in reports)
+    if level is Level.NUMERICS and any(f.code is Code.UNSUPPORTED_FORMAT for each in reports for f in each.findings):
+        return _LOOKED[Level.CHECKSUM]
     if level is Level.STRUCTURE or read == len(reports):
         return _LOOKED[level]
     return f"every byte of {read} of {len(reports)} shards was read; only a shard with a checksum is verified by that"

@@ -154,7 +154,8 @@ SHARDS = (
         title="A format that ckpttool does not look into",
         severities=UNKNOWN,
         meaning="A torch file lies under a name that MindSpore gives its own, or a .ckpt holds something that no "
-        "MindFormers training writes (encrypted, or of an unknown tensor type). Whether it is whole is not known.",
+        "MindFormers training writes (encrypted, or of an unknown tensor type). Whether it is whole is not known. At "
+        "level numerics, also every other torch file: its bytes are verified, its numbers are not looked at.",
         evidence="The first bytes tell the format, never the suffix.",
         mindformers="Picks it by its name; the load fails.",
         remedy=("Move the file away if it does not belong here, or take another checkpoint:", "ckpttool resolve DIR"),
