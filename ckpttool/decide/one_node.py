@@ -69,11 +69,11 @@ def _nothing_here(decision: NoResumePoint, inventory: Inventory, jobs: Sequence[
     if not elsewhere and inventory.checkpoints:
         return decision
     where = f"of {max(elsewhere)} ranks only {_ranks(seen)} lie here" if elsewhere else "no checkpoint lies here"
-    why = "so one machine's ranks would" if job is None else f"{job.said_by} speaks of more machines"
+    why = "as one machine's share would" if job is None else f"and {job.said_by} speaks of more machines"
     finding = Finding(
         code=Code.ONE_NODE_ONLY,
         severity=Severity.UNKNOWN,
-        message=f"{where}, on {_on(mount)}, and {why}: nobody knows from here what others have",
+        message=f"{where}, on {_on(mount)}, {why}: nobody knows from here what others have",
         actual=f"{len(seen)} ranks seen",
         remedy=_TOGETHER + _if_all_here(seen),
     )

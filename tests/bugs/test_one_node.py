@@ -261,7 +261,7 @@ class TestCommands:
             pytest.skip("the tests' own folder lies on a disk that other machines may see")
         heard = run("resolve", str(one.output), env=SLURM)
         assert heard.code == ExitCode.INCOMPLETE
-        assert heard.stdout.startswith("Resume from 15_2: step 30, whole on the 2 ranks seen here\n")
+        assert heard.stdout.startswith("Resume from 15_2: step 30, whole on the 2 ranks seen here (exit 14)\n")
         assert "try: run it where all ranks' files are seen" in " ".join(heard.stdout.split())
         assert run("resolve", str(one.output)).code == ExitCode.OK
         declared = run("resolve", str(one.output), "--world-size", "4")
