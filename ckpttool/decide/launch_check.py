@@ -11,7 +11,7 @@ from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.train_config import TrainConfig
 
 
-def check(config: TrainConfig, plan: ResumePlan, *, devices: int | None = None) -> tuple[Finding, ...]:
+def check(config: TrainConfig, plan: ResumePlan) -> tuple[Finding, ...]:
     """Return what in a base config disagrees with the plan, the config's own findings not included.
 
     What a launch config puts right is a note, so that its reader knows what will change; what it must not change by
@@ -20,7 +20,6 @@ def check(config: TrainConfig, plan: ResumePlan, *, devices: int | None = None) 
     Args:
         config: The base config, before it is rewritten.
         plan: What it is to resume from.
-        devices: Ranks that will be started; None where not known.
 
     Returns:
         Findings in the order in which MindFormers would meet them.
@@ -29,12 +28,24 @@ def check(config: TrainConfig, plan: ResumePlan, *, devices: int | None = None) 
         *_layout(config, plan),
         *_format(config, plan),
         *_prefix(config, plan),
-        *_world(config, plan, devices),
+        *_world(config, plan),
         *_batch(config, plan),
         *_recorded_by_1_3(config, plan.point.checkpoint),
         *_sink(config, plan),
         *_counters(config, plan),
     )
+
+
+def other_devices(config: TrainConfig, devices: int) -> Iterator[Finding]:
+    """Find that the config is for another number of devices than will be started, whatever it resumes from."""
+    if config.world_size is not None and config.world_size != devices:
+        yield _finding(
+            config,
+            Severity.SUSPECT,
+            "parallel_config",
+            f"the config is for {config.world_size} ranks, but {devices} will be started",
+            "make nodes x devices a node equal to data_parallel x model_parallel x pipeline_stage x context_parallel",
+        )
 
 
 def _finding(config: TrainConfig, severity: Severity, key: str, message: str, remedy: str) -> Finding:
@@ -140,7 +151,7 @@ def _prefix(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
     )
 
 
-def _world(config: TrainConfig, plan: ResumePlan, devices: int | None) -> Iterator[Finding]:
+def _world(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
     checkpoint, here = plan.point.checkpoint, config.world_size
     # It was chosen, so it is whole: where no record tells, the ranks that it has are the ranks that wrote it.
     there = checkpoint.topology.world_size or len(checkpoint.ranks)
@@ -157,14 +168,6 @@ def _world(config: TrainConfig, plan: ResumePlan, devices: int | None) -> Iterat
             "MindFormers re-slices it while loading"
             if reslices
             else "set `auto_trans_ckpt: True` and `src_strategy_path_or_dir`, or start as many ranks as wrote it",
-        )
-    if devices is not None and here is not None and devices != here:
-        yield _finding(
-            config,
-            Severity.SUSPECT,
-            "parallel_config",
-            f"the config is for {here} ranks, but {devices} will be started",
-            "make nodes x devices a node equal to data_parallel x model_parallel x pipeline_stage x context_parallel",
         )
 
 

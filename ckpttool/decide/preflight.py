@@ -53,7 +53,7 @@ def by_check(
     found["checkpoint"] += _chosen_or_not(decision, strict=strict)
     known = list(decision.findings)
     if isinstance(decision, ResumePlan) and devices is not None:
-        known += [each for each in launch_check.check(config, decision, devices=devices) if each not in known]
+        known += launch_check.other_devices(config, devices)
     for finding in known:
         found[_check_of(finding, config)].append(finding)
     return {name: tuple(findings) for name, findings in found.items() if name != "config"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from ckpttool.errors import ExitCode, UsageError
 from ckpttool.read.records.train_config import parse_train_config
 from tests.answers import chosen, coded, decide, notes, why_not
 from tests.cli.running import Said, ask
+from tests.healthy import unified_tree
 from tests.trees import TreeBuilder
 
 CONFIG = """\
@@ -208,6 +210,27 @@ class TestDevicesInDataParallelMode:
         assert self.flown(tree, base, "--devices", "4").code == ExitCode.OK
         said, new = self.launched(tree, base, "--devices-per-node", "4")
         assert (said.code, new["data_skip_steps"], new["ignore_data_skip"]) == (ExitCode.OK, 30, False)
+
+    def test_a_launch_on_as_many_as_wrote_it_says_of_its_sinks_what_the_preflight_before_it_does(
+        self, tree: TreeBuilder, base: Path
+    ) -> None:
+        base.write_text(
+            base.read_text().replace("batch_size: 2", "batch_size: 3").replace("sink_size: 2", "sink_size: 4")
+        )
+        flight = self.flown(tree, base, "--format", "json")
+        said, _ = self.launched(tree, base)
+        assert flight.code == said.code == ExitCode.DAMAGE
+        checks = json.loads(said.stdout)["checks"]
+        found = [finding["code"] for check in checks for finding in check["findings"] if finding["severity"] != "note"]
+        assert found == [Code.SINK_SIZE_CHANGED.value]
+        assert checks[:-1] == json.loads(flight.stdout)["checks"][:-1]  # a disk is never the same twice
+
+    def test_of_unified_weights_nobody_knows_how_many_wrote_them(self, base: Path) -> None:
+        folder = unified_tree(base.parent)
+        for more, batches in (((), 10), (("--devices", "2"), 20)):
+            said = ask("preflight", str(folder), "--config", str(base), "--format", "json", *more)
+            assert said.code != ExitCode.FAILED, said.stderr
+            assert json.loads(said.stdout)["plan"]["data"]["data_skip_steps"] == batches
 
     def test_on_fewer_of_them_the_data_goes_on_where_the_smaller_batches_are(
         self, tree: TreeBuilder, base: Path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ckpttool.decide.launch_check import check
+from ckpttool.decide.launch_check import check, other_devices
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.plan import LoadInstruction
 from ckpttool.domain.shard import Scalars
@@ -38,13 +38,15 @@ def only(findings: tuple[Finding, ...]) -> Finding:
 
 
 def test_a_config_that_fits_is_left_alone() -> None:
-    assert check(FITS, LEGACY, devices=4) == ()
+    assert check(FITS, LEGACY) == ()
     assert check(FITS_NEWER, NEWER) == ()
+    assert tuple(other_devices(FITS, 4)) == ()
 
 
 def test_what_is_not_known_is_no_disagreement() -> None:
     vague = replace(FITS, world_size=None, global_batch_size=None, sink_size=None)
-    assert check(vague, LEGACY, devices=4) == ()
+    assert check(vague, LEGACY) == ()
+    assert tuple(other_devices(vague, 4)) == ()
     assert check(FITS, resume_plan(ranks=0, global_batch_size=None)) == ()
     assert check(FITS, resume_plan(scalars=Scalars())) == ()
 
@@ -91,7 +93,7 @@ class TestWorldSize:
         assert check(replace(FITS, world_size=8), plan) == ()
 
     def test_another_number_of_devices_than_the_config_is_for_is_suspect(self) -> None:
-        assert "config is for 4 ranks, but 8 will be started" in only(check(FITS, LEGACY, devices=8)).message
+        assert "config is for 4 ranks, but 8 will be started" in only(tuple(other_devices(FITS, 8))).message
 
 
 class TestLayout:
