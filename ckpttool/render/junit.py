@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from ckpttool.domain.finding import Code, Severity
+from ckpttool.domain.finding import Code, Severity, told
 from ckpttool.domain.preflight import Check, Outcome, Reason
 from ckpttool.render.escape import shown
 
@@ -53,7 +53,9 @@ def _cases(suite: Element, check: Check) -> None:
         first = reasons[0].finding
         kind = "error" if first.severity is Severity.UNKNOWN else "failure"  # not seen is not wrong
         problem = SubElement(
-            _case(suite, check, code.value), kind, {"type": code.value, "message": _text(first.message)}
+            _case(suite, check, code.value),
+            kind,
+            {"type": code.value, "message": _text(told([each.finding for each in reasons]))},
         )
         problem.text = "\n".join(_line(reason) for reason in reasons)
 

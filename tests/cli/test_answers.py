@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -331,6 +332,17 @@ def test_a_github_annotation_names_every_rank_and_is_one(here: Path) -> None:
     said = ask("preflight", "output", "--config", "base.yaml", "--format", "github")
     (line,) = [line for line in said.stdout.splitlines() if "shard-truncated" in line]
     assert "and 2 more: ranks 0, 2-3 (3 of 4)%0AFix: " in line
+
+
+def test_a_junit_failure_names_every_rank_in_its_message(here: Path) -> None:
+    (here / "base.yaml").write_text((FIXTURES / "configs" / "pretrain_sink2.yaml").read_text())
+    cut(here, 0, 2, 3)
+    for path in here.rglob("*_rank_*[0-9].safetensors"):
+        if not path.name.endswith("_1-30_2.safetensors"):
+            path.unlink()
+    said = ask("preflight", "output", "--config", "base.yaml", "--format", "junit").stdout
+    (message,) = re.findall(r'type="shard-truncated" message="([^"]*)"', said)
+    assert message.endswith(", and 2 more: ranks 0, 2-3")
 
 
 def test_each_reason_has_its_remedy_beside_it_and_none_that_does_not_help(here: Path) -> None:
