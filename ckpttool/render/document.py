@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from json.encoder import encode_basestring_ascii as quoted
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -28,6 +28,7 @@ def dumps(document: Document) -> str:
 
 
 _LEAVES = frozenset({str, int, float, bool, type(None)})
+_LISTS = frozenset({list, tuple, dict})
 
 
 def pieces(document: Document) -> list[str]:
@@ -48,7 +49,7 @@ def _spelled(value: Document, line: str) -> Iterator[str]:
     elif not value or isinstance(value, str) or not isinstance(value, (Mapping, Sequence)):
         yield _flat(inner)(value)
     elif isinstance(value, Mapping):
-        if _LEAVES.issuperset(map(type, value.values())):
+        if _is_flat(value.values()):
             yield f"{{{inner}{_flat(inner)(value)[1:-1]}{line}}}"
             return
         start = "{"
@@ -57,8 +58,12 @@ def _spelled(value: Document, line: str) -> Iterator[str]:
             yield from _spelled(each, inner)
             start = ","
         yield f"{line}}}"
-    elif _LEAVES.issuperset(map(type, value)):
+    elif _is_flat(value):
         yield f"[{inner}{_flat(inner)(value)[1:-1]}{line}]"
+    elif all(type(each) is dict and each and _is_flat(each.values()) for each in value):
+        # In a text the end of a line is escaped, so what is replaced stands between two objects and nowhere else.
+        members = _flat(f"{inner}  ")(value)[2:-2].replace(f"}},{inner}  {{", f"{inner}}},{inner}{{{inner}  ")
+        yield f"[{inner}{{{inner}  {members}{inner}}}{line}]"
     else:
         start = "["
         for each in value:
@@ -66,6 +71,11 @@ def _spelled(value: Document, line: str) -> Iterator[str]:
             yield from _spelled(each, inner)
             start = ","
         yield f"{line}]"
+
+
+def _is_flat(values: Iterable[Document]) -> bool:
+    """Tell whether no value has lines of its own: the encoder spells those all at once."""
+    return all(type(each) in _LEAVES or (type(each) in _LISTS and not each) for each in values)
 
 
 @cache

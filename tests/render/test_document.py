@@ -160,6 +160,22 @@ def test_a_document_is_spelled_as_the_standard_library_spells_it(value: document
     assert "".join(document.pieces(value)) == spelled
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        [{"a": [], "b": {}}, {"a": {}}, {"b": "},\n        {"}],
+        [{"a": 1}, {}],
+        [{"a": [1]}, {"a": []}],
+        {"list": [{"x": {}}, {"y": "}"}], "more": [[], [{}], [{"z": None}]]},
+        [{"a": "{"}, {"}": "}"}],
+        (),
+        [()],
+    ],
+)
+def test_objects_in_lists_are_spelled_as_the_standard_library_spells_them(value: document.Document) -> None:
+    assert document.dumps(value) == json.dumps(value, indent=2)
+
+
 @pytest.mark.parametrize("value", [float("nan"), [1.5, float("inf")], {"loss": {"scale": float("-inf")}}])
 def test_a_number_that_is_none_is_spelled_nowhere(value: document.Document) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
