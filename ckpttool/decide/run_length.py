@@ -200,13 +200,20 @@ def _moved(config: TrainConfig | None, plan: ResumePlan, length: RunLength | Non
     elif length.planned > length.left:
         yield _ends_early(config, length)
     elif length.planned != length.due:
-        yield _note(
-            config,
-            Code.ENDS_ELSEWHERE,
-            f"MindFormers trains {length.planned} more steps and ends at step {length.start + length.planned}, not at "
-            f"{length.total}: it counts whole epochs of {length.per_epoch} batches ({length.source})",
-            _stop_at(min(length.due, length.left)),
-        )
+        yield _ends_elsewhere(config, length)
+
+
+def _ends_elsewhere(config: TrainConfig | None, length: RunLength) -> Finding:
+    epochs = -((length.planned - length.due) // length.per_epoch)
+    stop = f"a TrainCallBack with `stop_step: {length.due}` ends it there"
+    mends = f"raising runner_config.epochs by {epochs} and {stop}" if epochs > 0 else stop
+    return _note(
+        config,
+        Code.ENDS_ELSEWHERE,
+        f"MindFormers trains {length.planned} more steps and ends at step {length.start + length.planned}, not at "
+        f"{length.total}, for it counts whole epochs of {length.per_epoch} batches ({length.source}); {mends}",
+        (f"raise runner_config.epochs by {epochs}, and " if epochs > 0 else "") + _stop_at(length.due),
+    )
 
 
 def _ends_early(config: TrainConfig | None, length: RunLength) -> Finding:
@@ -216,7 +223,8 @@ def _ends_early(config: TrainConfig | None, length: RunLength) -> Finding:
         config,
         Code.DATA_END_EARLY,
         f"MindFormers plans {length.planned} more steps, but the data give {length.left}: at step "
-        f"{length.start + length.left} it ends in an exception, exit 1, without a last save, whatever epochs say",
+        f"{length.start + length.left} it ends in an exception, exit 1, without a last save, whatever epochs say, "
+        f"unless a TrainCallBack with `stop_step: {length.left}` ends it before",
         _stop_at(length.left) + (longer if more > 0 else ""),
     )
 
@@ -226,7 +234,7 @@ def _ends_early_somewhere(config: TrainConfig | None, ahead: int) -> Finding:
         config,
         Code.DATA_END_EARLY,
         f"the data go on {ahead} batches ahead of the steps, by which MindFormers plans: where the data end it ends in "
-        "an exception, exit 1, without a last save, whatever epochs say",
+        "an exception, exit 1, without a last save, whatever epochs say, unless a TrainCallBack ends it before",
         "give the callback `- {type: TrainCallBack, stop_step: N}`, N at most the batches that are left then",
     )
 

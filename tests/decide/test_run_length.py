@@ -195,9 +195,11 @@ class TestDataAheadOfTheSteps:
         assert "raised by 2 it can be 112, which ends at step 160" in str(finding.remedy)
 
     def test_within_the_epoch_that_was_begun_the_run_ends_with_its_data(self) -> None:
+        """Real: 108 steps, to 156; with 9 epochs and `stop_step: 112` 112, to 160."""
         finding = only(PLAIN, planned(AT_48, 52), Code.ENDS_ELSEWHERE)
         assert "trains 108 more steps and ends at step 156, not at 160" in finding.message
-        assert "stop_step: 108}" in str(finding.remedy)
+        assert "raising runner_config.epochs by 1 and" in finding.message
+        assert "stop_step: 112}" in str(finding.remedy)
 
     def test_a_skip_behind_the_end_is_no_start(self) -> None:
         """Real: fails before the first step at 208, and `reset step must be less` means that 160 is too far."""
@@ -222,8 +224,14 @@ class TestDataBehindTheSteps:
         sized = replace(PLAIN, dataset_samples=40)
         finding = only(replace(sized, epochs=4), planned(saved(2, 7, 27), None), Code.ENDS_ELSEWHERE)
         assert "trains 60 more steps and ends at step 87, not at 80" in finding.message
-        assert "stop_step: 53}" in str(finding.remedy)
+        assert "not at 80, for it counts whole epochs of 20 batches" in finding.message
+        assert (finding.remedy or "").startswith("give the callback `- {type: TrainCallBack, stop_step: 53}`")
         assert "ends at step 168" in only(sized, planned(AT_48, None), Code.ENDS_ELSEWHERE).message
+
+    def test_data_that_were_replaced_in_the_middle_of_an_epoch_end_in_the_middle_of_another(self) -> None:
+        """Real: 102 steps, to 150."""
+        finding = only(replace(PLAIN, dataset_samples=40), planned(AT_48, 38), Code.ENDS_ELSEWHERE)
+        assert "trains 102 more steps and ends at step 150, not at 160" in finding.message
 
     def test_of_data_of_unknown_length_the_epochs_are_told(self) -> None:
         finding = only(PLAIN, planned(AT_48, None), Code.ENDS_ELSEWHERE)
