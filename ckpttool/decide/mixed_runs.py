@@ -8,11 +8,19 @@ run's save, and then all is well. Only times tell these apart, and a time can be
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from itertools import pairwise
+from operator import itemgetter
 
 from ckpttool.decide.tracker import CLEARLY_NS
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import Shard
+from ckpttool.domain.units import Rank
+from ckpttool.domain.verdict import Verdict
+
+HOUR_NS = 3600 * 10**9
+"""No save takes so long from its first file to its last; where ranks' names differ, no shorter time proves two."""
 
 
 def two_runs_in(checkpoint: Checkpoint, inventory: Inventory) -> Finding | None:
@@ -22,25 +30,89 @@ def two_runs_in(checkpoint: Checkpoint, inventory: Inventory) -> Finding | None:
         checkpoint: The one in doubt.
         inventory: Its tree, with times where names leave a doubt.
     """
-    for twin in inventory.checkpoints:
-        if checkpoint.may_be_mixed_with(twin):
-            late = list(_as_old_as(twin, checkpoint))
-            if late:
-                return _mixed(checkpoint, twin, late)
+    if checkpoint.renames and (apart := _apart(checkpoint)) is not None:
+        return _hours_apart(checkpoint, *apart)
+    later = [one for one in inventory.checkpoints if one.run > checkpoint.run and one.is_named_as(checkpoint)]
+    if not later:
+        return None
+    sure = frozenset(checkpoint.ranks).intersection(*(one.ranks for one in later))
+    for twin in later:
+        late = list(_as_old_as(twin, checkpoint, sure))
+        if late:
+            return _mixed(checkpoint, twin, late)
     return None
 
 
-def _as_old_as(twin: Checkpoint, checkpoint: Checkpoint) -> Iterator[Shard]:
-    """Find the files of ranks that the twin lacks which were written when it was saved, not with the other files."""
-    there = set(twin.ranks)
-    own = [shard.stamp.mtime_ns for shard in checkpoint.shards if shard.stamp is not None and shard.rank in there]
-    later = [shard.stamp.mtime_ns for shard in twin.shards if shard.stamp is not None]
+def told_apart(verdict: Verdict) -> list[Finding]:
+    """Say in a note that an hour or more lies between the files of one save, where nothing but that speaks of two runs.
+
+    A rank's folder that was copied from another disk looks the same, so it is no reason to pass the save over.
+    """
+    files = sorted((one.stamp.mtime_ns, one.path) for one in verdict.reports if one.stamp is not None)
+    gaps = [after - before for (before, _), (after, _) in pairwise(files)]
+    widest = max(gaps, default=0)
+    if widest < HOUR_NS:
+        return []
+    at = gaps.index(widest) + 1
+    fewer, than = (files[:at], "before") if 2 * at <= len(files) else (files[at:], "after")
+    more = f" and {len(fewer) - 1} more files were" if len(fewer) > 1 else " was"
+    return [
+        Finding(
+            code=Code.TIMES_DISAGREE,
+            severity=Severity.NOTE,
+            message=(
+                f"{fewer[0][1]}{more} written more than an hour {than} the other files of {verdict.name}: copied, or "
+                "of another run of that name"
+            ),
+            path=fewer[0][1],
+            remedy="compare it with another rank's if nobody copied it",
+        )
+    ]
+
+
+def _apart(checkpoint: Checkpoint) -> tuple[Shard, Shard] | None:
+    """Find two files of other runs by their names which no one save wrote: an hour and more lies between the runs'."""
+    by_run: dict[int, list[tuple[int, Shard]]] = {}
+    for shard in checkpoint.shards:
+        if shard.stamp is not None:
+            by_run.setdefault(shard.run, []).append((shard.stamp.mtime_ns, shard))
+    first, last = ([each(files, key=itemgetter(0)) for _, files in sorted(by_run.items())] for each in (min, max))
+    spans = sorted(zip(first, last, strict=True), key=lambda span: span[0][0])
+    for (_, (before, one)), ((after, other), _) in pairwise(spans):
+        if after - before >= HOUR_NS:
+            return one, other
+    return None
+
+
+def _as_old_as(twin: Checkpoint, checkpoint: Checkpoint, sure: AbstractSet[Rank]) -> Iterator[Shard]:
+    """Find the files of ranks that miss some of these saves which were written with the twin's files, not the others.
+
+    A rank that counts one run less has each of them under the name of the run before; so it misses the last one.
+    """
+    own, later = _times(checkpoint, sure), _times(twin, sure)
     if not own or not later or min(later) - max(own) < CLEARLY_NS:  # times do not tell the two saves apart
         return
     middle = (max(own) + min(later)) // 2
     for shard in checkpoint.shards:
-        if shard.rank not in there and shard.stamp is not None and shard.stamp.mtime_ns > middle:
+        if shard.rank not in sure and shard.stamp is not None and shard.stamp.mtime_ns > middle:
             yield shard
+
+
+def _times(checkpoint: Checkpoint, ranks: AbstractSet[Rank]) -> list[int]:
+    return [shard.stamp.mtime_ns for shard in checkpoint.shards if shard.stamp is not None and shard.rank in ranks]
+
+
+def _hours_apart(checkpoint: Checkpoint, one: Shard, other: Shard) -> Finding:
+    return Finding(
+        code=Code.TIMES_DISAGREE,
+        severity=Severity.SUSPECT,
+        message=(
+            f"{other.path} was written more than an hour after {one.path}, and by their names they are of other runs: "
+            f"{checkpoint.name} may be two runs' saves"
+        ),
+        path=other.path,
+        remedy=f"choose it with --checkpoint {checkpoint.name} --allow-renames if that file was only copied later",
+    )
 
 
 def _mixed(checkpoint: Checkpoint, twin: Checkpoint, late: list[Shard]) -> Finding:

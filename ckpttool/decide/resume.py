@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from ckpttool.decide.lineage import Course, newest_first
-from ckpttool.decide.mixed_runs import two_runs_in
+from ckpttool.decide.mixed_runs import told_apart, two_runs_in
 from ckpttool.decide.naming import LATEST, named
 from ckpttool.decide.recorded_health import IGNORE_HEALTH, health_reason
 from ckpttool.decide.restorable import ranks_to_restore
@@ -163,6 +163,7 @@ def _resume_point(
             *course.rewinds(),
             *_passed_over(candidates),
             *course.overlaps(checkpoint),
+            *told_apart(verdict),
             *_perhaps_lost(rejected),
         ),
     )

@@ -41,13 +41,17 @@ class TrackedCourse:
         if self._said is None:
             return
         prefix, place = self._said
+        places = {one.name: progress.of(one) for one in inventory.checkpoints if one.prefix == prefix}
         beyond = [
             one
             for one in inventory.checkpoints
-            if one.prefix == prefix and (at := progress.of(one)) is not None and at > place
+            if (at := places.get(one.name)) is not None and at >= place and one.name != inventory.tracked
         ]
         self._told = progress.told(place, prefix)
         self._when = {one.name: _when(one, inventory.tracked_ns) for one in beyond}
+        for name, when in self._when.items():
+            if places[name] == place and when is _When.UNKNOWN:  # of two that are as far the tracker names the last
+                self._when[name] = _When.BEFORE
         whole = [one for one in beyond if not _is_torn(one) and self._when[one.name] is not _When.AFTER]
         self._are_several = len(whole) > 1
 

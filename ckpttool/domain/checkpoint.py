@@ -103,13 +103,11 @@ class Checkpoint:
             return None
         return ByteCount(sum(stamp.size for stamp in stamps if stamp is not None))
 
-    def may_be_mixed_with(self, other: Checkpoint) -> bool:
-        """Tell whether names alone leave it open that a rank's file here is a later run's, which it lacks there."""
+    def is_named_as(self, other: Checkpoint) -> bool:
+        """Tell whether two runs gave their saves one label, at one step as far as both tell."""
         alike = (self.prefix, self.position, self.format) == (other.prefix, other.position, other.format)
-        if not alike or self.position is None or other.run <= self.run:
-            return False
-        here, there = set(self.ranks), set(other.ranks)
-        return self.step in {None, other.step} and not here <= there and bool(here & there)
+        same_step = self.step is None or other.step is None or self.step == other.step
+        return alike and self.position is not None and self.run != other.run and same_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

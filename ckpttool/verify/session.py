@@ -156,7 +156,7 @@ class Session:
         for other in self._neighbours.witnesses(checkpoint):
             if witnesses and not findings and are_all_heard(reports, witnesses):
                 break
-            older = _order(other) < _order(checkpoint)
+            older = self._neighbours.is_older(other, checkpoint)
             same_run = other.run == checkpoint.run
             witnesses.append(Witness(reports=self._headers_of(other), older=older, same_run=same_run))
             findings = compare_siblings(reports, witnesses)
@@ -221,7 +221,3 @@ def _of_rank(finding: Finding, whose: Mapping[str, Rank | None]) -> Finding:
 
 def _key(checkpoint: Checkpoint) -> _Key:
     return checkpoint.prefix, checkpoint.name, checkpoint.format
-
-
-def _order(checkpoint: Checkpoint) -> tuple[int, int]:
-    return checkpoint.run, -1 if checkpoint.step is None else checkpoint.step

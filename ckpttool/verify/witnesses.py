@@ -8,8 +8,8 @@ from itertools import islice
 
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.progress import Progress
 from ckpttool.domain.shard import FormatName
-from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import ShardReport
 
 MOST_WITNESSES = 2
@@ -31,10 +31,17 @@ class Neighbours:
     """The checkpoints of a tree by what they can say about each other: sorted once, however many ask."""
 
     def __init__(self, checkpoints: Sequence[Checkpoint]) -> None:
-        """Take all of the tree, in the order of the inventory: by run, then by step."""
+        """Take all of the tree, in the order of the inventory: by run, then by how far it came."""
+        self._progress = Progress(checkpoints)
         self._trainings: dict[_Kind, _Training] = {}
         for checkpoint in checkpoints:
-            self._trainings.setdefault(_kind(checkpoint), _Training()).add(checkpoint)
+            training = self._trainings.setdefault(_kind(checkpoint), _Training())
+            training.add(checkpoint, self._progress.of(checkpoint))
+
+    def is_older(self, one: Checkpoint, other: Checkpoint) -> bool:
+        """Tell whether one was saved before another: in an earlier run, or before the training came so far."""
+        first, second = (self._progress.of(each) if each.position is None else each.step for each in (one, other))
+        return (one.run, -1 if first is None else first) < (other.run, -1 if second is None else second)
 
     def witnesses(self, checkpoint: Checkpoint) -> tuple[Checkpoint, ...]:
         """Return the checkpoints to compare with: the nearest of the same run, else an earlier run's last."""
@@ -52,12 +59,13 @@ class Neighbours:
         A resumed run went on from an earlier run's checkpoint; what that run saved later is another branch.
         """
         training = self._trainings.get(_kind(checkpoint))
-        if checkpoint.step is None or training is None:
+        place = self._progress.of(checkpoint)
+        if place is None or training is None:
             return None
         for run in training.before(checkpoint.run + 1):
-            steps = run.steps()
-            if (at := bisect_left(steps, checkpoint.step)) > 0:
-                return run.by_step[steps[at - 1]]
+            places = run.ascending()
+            if (at := bisect_left(places, place)) > 0:
+                return run.by_place[places[at - 1]]
         return None
 
 
@@ -75,20 +83,21 @@ class _Run:
         self.saved: list[Checkpoint] = []
         self.places: dict[str, int] = {}
         """Where in `saved` a name stands, the first time."""
-        self.by_step: dict[Step, Checkpoint] = {}
-        self._steps: list[Step] | None = None
+        self.by_place: dict[int, Checkpoint] = {}
+        """By how far the training was."""
+        self._ascending: list[int] | None = None
 
-    def add(self, checkpoint: Checkpoint) -> None:
+    def add(self, checkpoint: Checkpoint, place: int | None) -> None:
         self.places.setdefault(checkpoint.name, len(self.saved))
         self.saved.append(checkpoint)
-        if checkpoint.step is not None:
-            self.by_step.setdefault(checkpoint.step, checkpoint)
+        if place is not None:
+            self.by_place.setdefault(place, checkpoint)
 
-    def steps(self) -> list[Step]:
-        """Return the known steps, ascending."""
-        if self._steps is None:
-            self._steps = sorted(self.by_step)
-        return self._steps
+    def ascending(self) -> list[int]:
+        """Return how far its saves were, as far as that is known."""
+        if self._ascending is None:
+            self._ascending = sorted(self.by_place)
+        return self._ascending
 
 
 class _Training:
@@ -98,8 +107,8 @@ class _Training:
         self.runs: dict[int, _Run] = {}
         self._numbers: list[int] | None = None
 
-    def add(self, checkpoint: Checkpoint) -> None:
-        self.runs.setdefault(checkpoint.run, _Run()).add(checkpoint)
+    def add(self, checkpoint: Checkpoint, place: int | None) -> None:
+        self.runs.setdefault(checkpoint.run, _Run()).add(checkpoint, place)
 
     def before(self, number: int) -> Iterator[_Run]:
         """Yield the runs below a number, the last first."""

@@ -332,6 +332,20 @@ class TestTwoRunsUnderOneName:
             (1,),
         )
 
+    def test_a_rank_that_counts_one_run_less_makes_a_doubt_of_each_of_its_names(self, tmp_path: Path) -> None:
+        """Rank 1's 10_2 is of run 1 and its `_1-10_2` of run 2; the others' `_2-10_2` has no file of it."""
+        tree = TreeBuilder(tmp_path).legacy().save(epoch=10, step=2, ranks=[0, 2, 3])
+        for run in (1, 2):
+            now = tree.now_ns
+            tree.save(epoch=10, step=2, run=run, ranks=[0, 2, 3])
+            tree.now_ns = now
+            tree.save(epoch=10, step=2, run=run - 1, ranks=[1])
+        assert why_not(refusal(tree.checkpoint)) == [
+            ("_2-10_2", {Code.SHARD_MISSING}),
+            ("_1-10_2", {Code.TIMES_DISAGREE}),
+            ("10_2", {Code.TIMES_DISAGREE}),
+        ]
+
     def test_an_older_one_without_a_doubt_is_taken_instead(self, tmp_path: Path) -> None:
         tree = TreeBuilder(tmp_path).legacy().save(epoch=5, step=2).save(epoch=10, step=2, ranks=[0, 2, 3])
         before = tree.now_ns
@@ -367,6 +381,33 @@ class TestTwoRunsUnderOneName:
         cli("prune", str(mixed.checkpoint), "--keep-last", "1", "--apply", "--grace", "0")
         assert "10_2" in names(scanned(mixed.checkpoint))
         assert "5_2" in names(scanned(mixed.checkpoint))
+
+    def test_names_of_two_runs_that_are_hours_apart_are_no_replaced_node(self, tmp_path: Path) -> None:
+        """Rank 0 lost run 1's 20_2 and alone wrote run 2's; a node that was replaced writes when the others do."""
+        tree = TreeBuilder(tmp_path).legacy().save(epoch=10, step=2).save(epoch=20, step=2, run=1, ranks=[1, 2, 3])
+        tree.now_ns += 120 * MINUTE_NS
+        tree.save(epoch=20, step=2, run=2, ranks=[0])
+        choice = api.ResumeQuestion(allow_renames=True)
+        answer = plan(tree.checkpoint, choice=choice)
+        assert (chosen(answer), why_not(answer)) == (("10_2", 20), [("_1-20_2", {Code.TIMES_DISAGREE})])
+        at_once(tree.checkpoint)
+        assert chosen(plan(tree.checkpoint, choice=choice)) == ("_1-20_2", 40)
+
+    @pytest.mark.parametrize(("hours", "is_said"), [(2, True), (0, False)])
+    def test_an_hour_alone_is_a_note(self, tmp_path: Path, hours: int, *, is_said: bool) -> None:
+        """Both runs' first save was cut off, each on the ranks that have the other's: no name tells."""
+        tree = TreeBuilder(tmp_path).legacy().save(epoch=10, step=2, ranks=[0, 1, 2])
+        tree.now_ns += hours * 60 * MINUTE_NS
+        tree.save(epoch=10, step=2, ranks=[3])
+        answer = plan(tree.checkpoint)
+        assert chosen(answer) == ("10_2", 20)
+        assert (Code.TIMES_DISAGREE in notes(answer)) is is_said
+        if is_said:
+            (note,) = coded(answer.point.findings, Code.TIMES_DISAGREE)
+            assert note.path == "rank_3/llama2_7b_rank_3-10_2.ckpt"
+            tree.save(epoch=10, step=2, ranks=[1, 2])
+            (note,) = coded(plan(tree.checkpoint).point.findings, Code.TIMES_DISAGREE)
+            assert (note.path, "before the other files" in note.message) == ("rank_0/llama2_7b_rank_0-10_2.ckpt", True)
 
     def test_rename_and_explanation_are_told(self, mixed: TreeBuilder) -> None:
         stdout = cli("resolve", str(mixed.checkpoint)).stdout

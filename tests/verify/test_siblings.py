@@ -355,6 +355,17 @@ class TestWitnesses:
         earlier = Neighbours(tree).earlier(tree[index])
         assert (earlier.name if earlier else None) == expected
 
+    def test_what_the_training_passed_goes_by_samples_where_the_batch_size_changed(self) -> None:
+        """100 steps of 8 samples went on as 50 of 16: the one before step 55 is step 100, not step 50."""
+        before = [checkpoint("50_1"), checkpoint("100_1")]
+        after = checkpoint("55_1", run=1, batch=16)
+        neighbours = Neighbours([*before, after])
+        assert neighbours.earlier(after) is before[1]
+        assert neighbours.is_older(before[1], after)
+        newer = [replace(checkpoint(f"{step}_1", batch=size), position=None) for step, size in ((27, 2), (22, 4))]
+        assert Neighbours(newer).is_older(newer[0], newer[1])
+        assert not Neighbours(newer).is_older(newer[1], newer[0])
+
     def test_a_checkpoint_of_unknown_step_has_none_before_it(self) -> None:
         unknown = checkpoint("20_2", step=None)
         assert Neighbours([checkpoint("10_2"), unknown]).earlier(unknown) is None

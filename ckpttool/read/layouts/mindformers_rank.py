@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, count, permutations
+from itertools import chain, count
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -157,18 +157,14 @@ def _rename(key: _Key, shard: Shard, run: int) -> Rename:
 
 
 def _with_times(storage: Storage, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
-    """Take the times of saves of which names leave open whether they are two runs' in one."""
-    saves: dict[tuple[str, EpochStep | None], list[Checkpoint]] = defaultdict(list)
+    """Take the times of saves of which names leave open whether they are two runs' in one, or say that they differ."""
+    saves: dict[tuple[str, EpochStep | None, FormatName], list[Checkpoint]] = defaultdict(list)
     for one in checkpoints:
-        saves[one.prefix, one.position].append(one)
+        saves[one.prefix, one.position, one.format].append(one)
     doubtful = {
-        id(each)
-        for alike in saves.values()
-        for one, twin in permutations(alike, 2)
-        if one.may_be_mixed_with(twin)
-        for each in (one, twin)
+        id(one) for alike in saves.values() if len(alike) > 1 and len({one.ranks for one in alike}) > 1 for one in alike
     }
-    return [stamped(storage, one) if id(one) in doubtful else one for one in checkpoints]
+    return [stamped(storage, one) if one.renames or id(one) in doubtful else one for one in checkpoints]
 
 
 def _order(checkpoint: Checkpoint) -> tuple[str, int, int, EpochStep, str]:

@@ -36,8 +36,15 @@ class Cohort(NamedTuple):
     """Index in the folders' `shapes`, the shape, and the shape parsed."""
 
 
-Positions = Mapping[EpochStep, Step | None]
-"""What one run saved: label to true step, None where no shard told."""
+class Place(NamedTuple):
+    """Where a run was at a save, as its shards tell; each None where none told."""
+
+    step: Step | None
+    global_batch_size: int | None = None
+
+
+Positions = Mapping[EpochStep, Place]
+"""What one run saved, by label."""
 
 RunsOf = Mapping[int, Positions]
 """By run number, as one cohort counts."""
@@ -64,14 +71,14 @@ def cohorts_of(folders: Sequence[RankFolder]) -> list[Cohort]:
 
 
 def reference_runs(
-    arranged: Sequence[Mapping[str, dict[int, dict[EpochStep, Step | None]]]],
-) -> dict[str, dict[int, dict[EpochStep, Step | None]]]:
+    arranged: Sequence[Mapping[str, dict[int, dict[EpochStep, Place]]]],
+) -> dict[str, dict[int, dict[EpochStep, Place]]]:
     """Choose for each prefix the runs that all cohorts are matched with: those of the cohort that saw most of them.
 
     A replaced node, or a rank that died before its first save, has seen fewer; no rank has seen a run that was not.
     Among equals the largest cohort counts, for it comes first.
     """
-    references: dict[str, dict[int, dict[EpochStep, Step | None]]] = {}
+    references: dict[str, dict[int, dict[EpochStep, Place]]] = {}
     for by_prefix in arranged:
         for prefix, runs in by_prefix.items():
             if len(runs) > len(references.get(prefix, ())):
@@ -123,17 +130,20 @@ def _align_by_saves(own: RunsOf, reference: RunsOf) -> dict[int, int]:
 
 
 def _shared(one: Positions, other: Positions) -> int:
-    """Count the saves that both runs have, at the same true step as far as the shards tell."""
+    """Count the saves that both runs have, at the same true step and batch size as far as the shards tell."""
     return sum(
         1
-        for position, step in one.items()
-        if position in other and (step is None or other[position] is None or step == other[position])
+        for position, place in one.items()
+        if position in other
+        and all(mine is None or its is None or mine == its for mine, its in zip(place, other[position], strict=True))
     )
 
 
-def runs_by_prefix(cohort: Cohort, samples: Mapping[str, Sample]) -> dict[str, dict[int, dict[EpochStep, Step | None]]]:
+def runs_by_prefix(cohort: Cohort, samples: Mapping[str, Sample]) -> dict[str, dict[int, dict[EpochStep, Place]]]:
     """Arrange what a cohort holds by prefix, own run number and label."""
-    arranged: dict[str, dict[int, dict[EpochStep, Step | None]]] = {}
+    arranged: dict[str, dict[int, dict[EpochStep, Place]]] = {}
     for _, shape, name in cohort.checkpoints:
-        arranged.setdefault(name.prefix, {}).setdefault(name.run, {})[name.position] = samples[shape].step
+        sample = samples[shape]
+        place = Place(sample.step, sample.scalars.global_batch_size)
+        arranged.setdefault(name.prefix, {}).setdefault(name.run, {})[name.position] = place
     return arranged

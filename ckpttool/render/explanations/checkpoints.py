@@ -240,11 +240,13 @@ CHECKPOINTS = (
     Explanation(
         code=Code.TIMES_DISAGREE,
         title="Two runs' files may have one name",
-        severities=SUSPECT,
+        severities=(Severity.NOTE, Severity.SUSPECT),
         meaning="Each rank counts its restarts by what lies in its own folder. One that lost its files, or was cut off "
         "in its first save, gives the files of a later run the names that the other ranks' earlier run had.",
         evidence="The other ranks have this save twice, of two runs. This rank has it once, and its file was written "
-        "when the others wrote the later one. A time can be changed by a copy, so this is a doubt, no proof.",
+        "when the others wrote the later one. Or ranks disagree about the run, and more than an hour lies between "
+        "their files. A time can be changed by a copy, so this is a doubt, no proof; and where nothing but an hour "
+        "speaks of two runs it is a note.",
         mindformers="Loads by the name, and trains on with weights of two runs.",
         remedy=(
             "Where the file was only copied later, name the checkpoint:",

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 from ckpttool.domain.units import EpochStep, Rank, Step
 from ckpttool.read.layouts.rank_folders import RankFolder
-from ckpttool.read.layouts.runs import align_runs, cohorts_of, reference_runs
+from ckpttool.read.layouts.runs import Place, align_runs, cohorts_of, reference_runs
 from tests.answers import named, names, scanned
 from tests.trees import TreeBuilder
 
-Runs = dict[int, dict[EpochStep, Step | None]]
+Runs = dict[int, dict[EpochStep, Place]]
 
 
 def runs(**saved: Mapping[str, int | None]) -> Runs:
     """`run0={"10_2": 20}`: what each run saved, by label."""
     return {
         int(name.removeprefix("run")): {
-            label_of(label): None if step is None else Step(step) for label, step in labels.items()
+            label_of(label): Place(None if step is None else Step(step)) for label, step in labels.items()
         }
         for name, labels in saved.items()
     }
@@ -56,6 +56,14 @@ class TestAlign:
     def test_a_run_goes_where_its_saves_are(self, own: Runs, aligned: dict[int, int]) -> None:
         assert align_runs(own, ALL) == aligned
 
+    def test_the_same_label_and_step_at_another_batch_size_is_another_save(self) -> None:
+        """4 steps of 8 samples, and again, and then 4 of 16: a rank that lost the first counts one run less."""
+        label = label_of("4_1")
+        small, large = Place(Step(4), 8), Place(Step(4), 16)
+        reference = {0: {label: small}, 1: {label: small}, 2: {label: large}}
+        assert align_runs({0: {label: small}, 1: {label: large}}, reference) == {0: 0, 1: 2}
+        assert align_runs({0: {label: Place(Step(4))}}, {0: {label: large}}) == {0: 0}
+
     def test_the_same_label_at_another_step_is_another_save(self) -> None:
         reference = runs(run0={"3_3": 8}, run1={"3_3": 11})
         assert align_runs(runs(run0={"3_3": 11}), reference) == {0: 1}
@@ -88,7 +96,7 @@ class TestAlign:
         st.integers(0, 4),
         st.dictionaries(
             st.builds(EpochStep, epoch=st.integers(1, 4), step=st.just(2)),
-            st.none() | st.integers(1, 6).map(Step),
+            st.builds(Place, st.none() | st.integers(1, 6).map(Step), st.sampled_from([None, 8, 16])),
             min_size=1,
         ),
         max_size=4,
