@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from ckpttool.read.logs.asd_events import read_asd_events, without_relayed
 from ckpttool.read.logs.base import LogSource
 from ckpttool.read.logs.fields import parse_columns
 from ckpttool.read.logs.find import RankLogs, find_logs, logs_in
+from ckpttool.read.logs.table import FIELDS
 from ckpttool.read.logs.together import Together, put_together
 
 if TYPE_CHECKING:
@@ -54,21 +55,23 @@ def columns_of(question: LogQuestion) -> Mapping[str, str] | None:
     return None if question.columns is None else parse_columns(question.columns)
 
 
-def together(question: LogQuestion, root: str | None = None) -> TrainingLog | None:
+def together(question: LogQuestion, root: str | None = None, *, keep: Collection[str] = FIELDS) -> TrainingLog | None:
     """Return one value a step from all logs that are meant; None where none is given and none found.
 
     Args:
         question: Which logs.
         root: The folder of the checkpoints, in whose neighbourhood to look where no log is given.
+        keep: Fields of `StepMetrics` that will be asked for.
 
     Raises:
         UsageError: There is no such log, or it needs an option or a package.
     """
     columns = columns_of(question)
     if question.patterns:
-        return put_together((name, read_log(name, columns=columns)) for name in expand(question.patterns))
+        names = expand(question.patterns)
+        return put_together(((name, read_log(name, columns=columns)) for name in names), keep=keep)
     found = () if root is None else find_logs(root)
-    return put_together(_first_stage(found, columns)) if found else None
+    return put_together(_first_stage(found, columns), keep=keep) if found else None
 
 
 def _first_stage(

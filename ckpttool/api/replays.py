@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from ckpttool.api.evidence import no_spike, saves_of
-from ckpttool.api.logs import LogPass, detector_events, reading_of, together
+from ckpttool.api.logs import LogPass, detector_events, expand, reading_of, together
 from ckpttool.api.policies import policy_of, settings_of
 from ckpttool.decide.calibrate import calibrate as recommend
 from ckpttool.decide.log_runs import course
@@ -43,6 +43,10 @@ _STAND_IN = (
     "the logs hold no line of a detector, so the square of the global norm is judged: a stand-in for the largest "
     "gradient of each parameter, which the detector sees"
 )
+
+
+_CALIBRATES = ("global_norm", "embedding_local_norm")
+"""What thresholds are taken from; of several logs the time also tells which one is the later."""
 
 
 def replay(question: ReplayQuestion, tree: Tree | None = None) -> ReplayAnswer:
@@ -235,7 +239,8 @@ def calibrate(question: LogQuestion, *, warm_up: int | None = None) -> Calibrati
     Raises:
         UsageError: A log is not there.
     """
-    log = together(question)
+    several = len(expand(question.patterns)) > 1
+    log = together(question, keep=(*_CALIBRATES, "time") if several else _CALIBRATES)
     if log is None:
         raise UsageError("give a training log")
     return CalibrationAnswer(calibration=recommend(log.metrics, warm_up=warm_up), reading=reading_of(log))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterator, Sequence
 
 from ckpttool.decide.policies.robust_z import robust
 from ckpttool.domain.advice import Bin, Calibration, Refusal, Threshold
@@ -28,7 +28,7 @@ _PER = 10_000
 _RULE_OF_THREE = 3.0  # no event in n trials: at most 3/n with 95 % confidence
 
 
-def calibrate(metrics: Iterable[StepMetrics], *, warm_up: int | None = None) -> Calibration:
+def calibrate(metrics: Sequence[StepMetrics], *, warm_up: int | None = None) -> Calibration:
     """Recommend thresholds for the data skip and the health monitor, or say why there are none.
 
     Norms are judged by their logarithm: they spread by factors, not by amounts.
@@ -37,12 +37,12 @@ def calibrate(metrics: Iterable[StepMetrics], *, warm_up: int | None = None) -> 
         metrics: One for each step, ascending.
         warm_up: Shown steps to leave out at the start, where norms are high by nature; a tenth where not given.
     """
-    rows = tuple(metrics)
-    left_out = int(len(rows) * _WARM_UP_SHARE) if warm_up is None else warm_up
-    rows = rows[left_out:]
-    norms = _points((row.step, row.global_norm) for row in rows)
-    # 0 is no norm: MindFormers prints it where no tensor matched the embedding.
-    embedding = _points((row.step, row.embedding_local_norm or None) for row in rows)
+    left_out = int(len(metrics) * _WARM_UP_SHARE) if warm_up is None else warm_up
+    norms, embedding = _Points(), _Points()
+    for row in metrics[left_out:]:
+        norms.add(row.step, row.global_norm)
+        # 0 is no norm: MindFormers prints it where no tensor matched the embedding.
+        embedding.add(row.step, row.embedding_local_norm or None)
     global_norm = _threshold("global_norm_spike_threshold", norms)
     longest = _longest_run(norms, global_norm.value) if isinstance(global_norm, Threshold) else 0
     return Calibration(
@@ -55,25 +55,34 @@ def calibrate(metrics: Iterable[StepMetrics], *, warm_up: int | None = None) -> 
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Point:
-    step: Step
-    value: float
+class _Points:
+    """Steps and values, in columns: a run may have millions."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] | array[int] = array("q")
+        self.values = array("d")
+
+    def add(self, step: Step, value: float | None) -> None:
+        if value is None:
+            return
+        try:
+            self.steps.append(step)
+        except OverflowError:  # nobody trains that long, but a log may say it
+            self.steps = [*map(Step, self.steps), step]
+        self.values.append(value)
 
 
-def _points(values: Iterable[tuple[Step, float | None]]) -> tuple[_Point, ...]:
-    return tuple(_Point(step=step, value=value) for step, value in values if value is not None)
-
-
-def _threshold(quantity: str, points: Sequence[_Point]) -> Threshold | Refusal:
-    finite = [point.value for point in points if 0 < point.value < math.inf]
+def _threshold(quantity: str, points: _Points) -> Threshold | Refusal:
+    finite = array("d", (value for value in points.values if 0 < value < math.inf))
     if len(finite) < NEEDED_POINTS:
         reason = f"{len(finite)} values after the warm-up are too few: {NEEDED_POINTS} are needed"
         return Refusal(quantity=quantity, points=len(finite), needed=NEEDED_POINTS, reason=reason)
-    median, spread = robust(math.log(value) for value in finite)
-    normal = [value for value in finite if math.log(value) <= median + _OUTLIER_Z * spread]
+    logs = array("d", map(math.log, finite))
+    median, spread = robust(logs)
+    normal = array("d", (value for value, log in zip(finite, logs, strict=True) if log <= median + _OUTLIER_Z * spread))
     value = _rounded_up(max(math.exp(median + _THRESHOLD_Z * spread), _HEADROOM * max(normal)))
-    alarms = sum(point.value >= value or math.isnan(point.value) for point in points)
+    count = len(points.values)
+    alarms = sum(point >= value or math.isnan(point) for point in points.values)
     single = sum(length == 1 for length in _runs(points, value))
     return Threshold(
         quantity=quantity,
@@ -82,10 +91,10 @@ def _threshold(quantity: str, points: Sequence[_Point]) -> Threshold | Refusal:
         median=math.exp(median),
         spread=spread,
         highest_normal=max(normal),
-        excluded=len(points) - len(normal),
-        false_alarms=_PER * single / len(points),
-        false_alarms_at_most=_PER * _upper_rate(single, len(points)),
-        alarm_share=alarms / len(points),
+        excluded=count - len(normal),
+        false_alarms=_PER * single / count,
+        false_alarms_at_most=_PER * _upper_rate(single, count),
+        alarm_share=alarms / count,
         bins=_histogram(finite),
     )
 
@@ -101,22 +110,22 @@ def _upper_rate(events: int, trials: int) -> float:
     return min(1.0, (events + _RULE_OF_THREE + 2 * math.sqrt(events)) / trials)
 
 
-def _runs(points: Sequence[_Point], threshold: float) -> Iterator[int]:
+def _runs(points: _Points, threshold: float) -> Iterator[int]:
     """Yield the lengths of rows at or above the threshold that ended by themselves, over neighbouring steps."""
     length = 0
-    last: Step | None = None
-    for point in points:
-        if last is not None and point.step != last + 1:
+    last: int | None = None
+    for step, value in zip(points.steps, points.values, strict=True):
+        if last is not None and step != last + 1:
             length = 0  # what lies between is not known, so neither is the length
-        last = point.step
-        if point.value >= threshold or math.isnan(point.value):
+        last = step
+        if value >= threshold or math.isnan(value):
             length += 1
         elif length:
             yield length
             length = 0
 
 
-def _longest_run(points: Sequence[_Point], threshold: float) -> int:
+def _longest_run(points: _Points, threshold: float) -> int:
     return max(_runs(points, threshold), default=0)
 
 

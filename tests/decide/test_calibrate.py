@@ -108,3 +108,8 @@ def test_a_threshold_is_always_above_what_counts_as_normal(norms: list[float]) -
     assert threshold.points + threshold.excluded == len(norms)
     assert math.isfinite(threshold.value)
     assert sum(bar.count for bar in threshold.bins) == len(norms)
+
+
+def test_steps_that_no_training_reaches_change_no_threshold() -> None:
+    near, far = rows(calm(400)), rows(calm(400), first=2**63 - 200)
+    assert calibrate(far, warm_up=0) == calibrate(near, warm_up=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ckpttool.domain.health_events import EventKind, HealthEvent
@@ -109,13 +109,12 @@ class _Window:
         self.stale = 0
 
 
-def robust(logs: Iterable[float]) -> tuple[float, float]:
+def robust(values: Collection[float]) -> tuple[float, float]:
     """Return median and robust standard deviation; the latter is never below `LEAST_SPREAD`.
 
     Raises:
         ValueError: There are no values.
     """
-    values = list(logs)
     if not values:
         raise ValueError("there is no median of nothing")
     median = statistics.median(values)

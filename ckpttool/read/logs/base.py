@@ -9,7 +9,7 @@ from typing import Protocol
 from ckpttool.domain.metrics import LogItem, LogNote, LogProblem, NoteKind
 from ckpttool.domain.units import Step
 
-BLOCK_BYTES = 1 << 16
+BLOCK_BYTES = 1 << 18
 """A block at a time: large enough that Python's share a byte is small, small enough to stay in the cache."""
 
 LONGEST_LINE = 1 << 20

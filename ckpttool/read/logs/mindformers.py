@@ -6,13 +6,14 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from operator import itemgetter
+from itertools import compress, repeat
+from operator import add, attrgetter, itemgetter, lt
 
 from ckpttool.domain.metrics import LogItem, LogNote, LogProblem, NoteKind, StepMetrics
 from ckpttool.domain.units import Step
 from ckpttool.read.logs.base import Block, LogSource, blocks, problem
 from ckpttool.read.logs.numbers import UnreadableError, number
-from ckpttool.read.logs.quick import fill_embedding_norm, fill_skip, step_metrics
+from ckpttool.read.logs.quick import fill_embedding_norm, fill_skip, many_steps
 
 _Match = re.Match[bytes]
 
@@ -20,8 +21,8 @@ _Match = re.Match[bytes]
 # differs is read field by field below. One search for both, from a literal on, is where the reader spends its time.
 _STEP = re.compile(
     rb"Epoch:\[(?: *(\d{1,18})/[ \d]+\], step:\[ *(\d{1,18})/ *(\d{1,18})\], loss: *(\d+\.\d+), "
-    rb"(?:\w+_loss: [^,\n]+, )*per_step_time: \d+ms, lr: (\d+\.?\d*(?:e[+-]\d+)?), overflow cond: (True|False), "
-    rb"loss_scale: [^,\n]+, global_norm: \[(\d+\.\d*)\])?"
+    rb"(?:(?!per_step_time: )\w+_loss: [^,\n]+, )*per_step_time: \d+ms, lr: (\d+\.?\d*(?:e[+-]\d+)?), "
+    rb"overflow cond: (True|False), loss_scale: [^,\n]+, global_norm: \[(\d+\.\d*)\])?"
 )
 _POSITION = re.compile(rb"Epoch:\[\s*(\d{1,18})/\s*\d+\],\s*step:\[\s*(\d{1,18})/\s*(\d{1,18})\]")
 _LOSS = re.compile(rb"(?<!_)loss:\s*(?:\[\s*)?([^,\]/\s]+)")
@@ -29,7 +30,10 @@ _RATE = re.compile(rb"\blr:\s*(\[[^\]\n]*\]|[^,\s]+)")
 _NORM = re.compile(rb"global_norm:?\s*(\[[^\]\n]*\]|[^,\s]+)")
 _OVERFLOW = re.compile(rb"overflow cond:\s*(?:\[\s*)?(True|False)")
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
-_SPACE, _COLON, _DASH = b" :-"
+_TIME_CHARS = len("2024-05-01 12:30:00")
+_LONGEST_PREFIX = 500
+"""Bytes from a time stamp to the step line's brace that are copied for each step; a longer prefix is an odd line's."""
+_STEP_OF = attrgetter("step")
 
 # These search whole blocks, so none may reach over the end of a line.
 _SKIP = re.compile(
@@ -69,7 +73,7 @@ class MindFormers:
 class _Reader:
     """Follows the log. The step that is `pending` may still be filled in; once handed out it is never touched."""
 
-    __slots__ = ("_last", "_odd", "_offsets", "_pending", "_prefix", "_skip", "_source")
+    __slots__ = ("_last", "_odd", "_pending", "_prefix", "_skip", "_source", "_stamped")
 
     def __init__(self, source: LogSource) -> None:
         self._source = source
@@ -78,7 +82,7 @@ class _Reader:
         self._last = Step(0)
         self._skip: tuple[int, bool] | None = None  # a line that does not tell its step; the next one may
         self._prefix = 0  # bytes from the time stamp to the step line's brace: the same in all lines of one logger
-        self._offsets: dict[tuple[bytes, bytes], tuple[int, int]] = {}
+        self._stamped = _TIME  # so many time stamps, each followed by the rest of such a prefix
 
     def read(self) -> Iterator[LogItem]:
         for block in blocks(self._source):
@@ -100,15 +104,19 @@ class _Reader:
 
     def _plain(self, block: Block, matches: list[_Match], steps: list[StepMetrics]) -> Iterator[LogItem]:
         """Hand out a block of usual step lines and noise, which most blocks are."""
-        for match, metrics in zip(matches, steps, strict=True):
-            if metrics.step <= self._last or self._skip:
-                yield from self._open(metrics, block, match.start())
-                continue
+        if not steps:
+            return
+        numbers = [self._last, *map(_STEP_OF, steps)]
+        if self._skip is None and all(map(lt, numbers, numbers[1:])):
             if self._pending is not None:
                 yield self._pending
-            self._pending = metrics
-            self._last = metrics.step
+            yield from steps[:-1]
+            self._pending = steps[-1]
+            self._last = steps[-1].step
             self._odd = False
+            return
+        for match, metrics in zip(matches, steps, strict=True):
+            yield from self._open(metrics, block, match.start())
 
     def _only_embeddings(self, marks: list[_Mark], matches: list[_Match], steps: list[StepMetrics]) -> bool:
         """Give embedding norms to the steps before them, where a block holds no other line of a monitor.
@@ -147,45 +155,63 @@ class _Reader:
             yield from call()
 
     def _decode(self, data: bytes, matches: list[_Match]) -> list[StepMetrics | None]:
-        """Read usual step lines in one go, for a call a line would be a third of the time; None for the others."""
-        offsets = self._offsets
-        steps: list[StepMetrics | None] = []
-        for match in matches:
-            epoch, step, epoch_steps, loss, rate, overflow, norm = match.groups()
-            if epoch is None:
-                steps.append(None)
-                continue
-            try:
-                number_of_epoch, offset = offsets[epoch, epoch_steps]
-            except KeyError:
-                if not int(epoch):  # a digit was lost: epochs count from 1, and steps are never negative
-                    steps.append(None)
-                    continue
-                number_of_epoch, offset = offsets[epoch, epoch_steps] = int(epoch), (int(epoch) - 1) * int(epoch_steps)
-            steps.append(
-                step_metrics(
-                    offset + int(step),
-                    number_of_epoch,
-                    float(loss) or None,  # a stage that has no loss prints 0
-                    float(rate),
-                    float(norm),
-                    overflow == b"True",
-                    self._time(data, match.start()),
-                )
+        """Read the usual step lines of a block column by column; None for the others.
+
+        A call for each line, or a line of Python for each value, would take longer than to find them.
+        """
+        if not matches:
+            return []
+        epochs, steps, sizes, losses, rates, overflows, norms = zip(*[match.groups() for match in matches], strict=True)
+        begins = {pair: self._begin(*pair) for pair in set(zip(epochs, sizes, strict=True))}
+        if None in begins.values():
+            known = [begins[epoch, size] is not None for epoch, size in zip(epochs, sizes, strict=True)]
+            usual = iter(self._decode(data, list(compress(matches, known))))
+            return [next(usual) if is_usual else None for is_usual in known]
+        number_of_epoch, begin = begins[epochs[0], sizes[0]] or (0, 0)
+        numbers_of_epochs: Iterable[int] = repeat(number_of_epoch)
+        offsets: Iterable[int] = repeat(begin)
+        if len(begins) > 1:
+            places = [begins[pair] or (0, 0) for pair in zip(epochs, sizes, strict=True)]
+            numbers_of_epochs, offsets = map(itemgetter(0), places), map(itemgetter(1), places)
+        return [
+            *many_steps(
+                list(map(add, map(int, steps), offsets)),
+                epochs=numbers_of_epochs,
+                losses=[loss or None for loss in map(float, losses)],  # a stage that has no loss prints 0
+                learning_rates=map(float, rates),
+                global_norms=map(float, norms),
+                overflows=map(b"True".__eq__, overflows),
+                times=self._times(data, [match.start() for match in matches]),
             )
-        return steps
+        ]
+
+    @staticmethod
+    def _begin(epoch: bytes | None, epoch_steps: bytes) -> tuple[int, int] | None:
+        """Return the number of the epoch and the steps before it; None where the line is unusual.
+
+        Epochs count from 1, and steps are never negative: in epoch 0 a digit was lost.
+        """
+        number_of_epoch = 0 if epoch is None else int(epoch)
+        return (number_of_epoch, (number_of_epoch - 1) * int(epoch_steps)) if number_of_epoch else None
+
+    def _times(self, data: bytes, ends: list[int]) -> list[str | None]:
+        """Return the time stamp of the line before each place: of all at once where they stand as far before it."""
+        width = self._prefix
+        if 0 < width <= min(_LONGEST_PREFIX, ends[0]):
+            heads = b"".join([data[end - width : end] for end in ends])
+            if b"\n" not in heads and self._stamped.fullmatch(heads):
+                text = str(heads, "latin-1")
+                return [text[begin : begin + _TIME_CHARS] for begin in range(0, len(text), width)]
+        return [self._time(data, end) for end in ends]
 
     def _time(self, data: bytes, end: int) -> str | None:
         """Return the time stamp of the line before `end`."""
-        begin = end - self._prefix
-        if data[begin + 10 : begin + 14 : 3] == b" :" and begin >= 0 and data.find(b"\n", begin, end) < 0:
-            match = _TIME.match(data, begin, end)
-            if match is not None:
-                return str(match[0], "latin-1")
         match = _TIME.search(data, data.rfind(b"\n", 0, end) + 1, end)
         if match is None:
             return None
-        self._prefix = end - match.start()
+        if self._prefix != end - match.start():
+            self._prefix = end - match.start()
+            self._stamped = re.compile(rb"(?s:%b.{%d})*" % (_TIME.pattern, self._prefix - _TIME_CHARS))
         return str(match[0], "latin-1")
 
     def _odd_step(self, block: Block, match: _Match) -> Iterator[LogItem]:
@@ -212,14 +238,14 @@ class _Reader:
         overflow = _OVERFLOW.search(line)
         if b"per_step_time:" not in line:
             yield self._problem(block, start, "the step line is cut short")
-        metrics = step_metrics(
-            (epoch - 1) * epoch_steps + step,
-            epoch,
-            loss or None,
-            rate,
-            norm,
-            overflow[1] == b"True" if overflow else None,
-            self._time(block.data, start),
+        metrics = StepMetrics(
+            step=Step((epoch - 1) * epoch_steps + step),
+            epoch=epoch,
+            loss=loss or None,
+            learning_rate=rate,
+            global_norm=norm,
+            overflow=overflow[1] == b"True" if overflow else None,
+            time=self._time(block.data, start),
         )
         yield from self._open(metrics, block, start, odd=True)
 
@@ -261,7 +287,7 @@ class _Reader:
         metrics = self._pending
         if metrics is None or metrics.step != step:  # a step that the trainer did not print
             time = self._time(block.data, match.start())
-            metrics = step_metrics(step, None, None, None, norm, None, time)
+            metrics = StepMetrics(step=step, global_norm=norm, time=time)
             items += self._open(metrics, block, match.start())
         fill_skip(metrics, skipped=True, optimizer_step=optimizer_step)
         if match[4]:

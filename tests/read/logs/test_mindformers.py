@@ -169,6 +169,34 @@ def test_times_are_found_where_prefixes_differ() -> None:
     assert [(row.time or "")[-2:] for row in steps(read(MindFormers(), data))] == ["01", "02", "", "04"]
 
 
+def test_each_step_has_the_time_of_its_own_line_whatever_stands_before_the_block_s_others() -> None:
+    """The first block sets how far a time stamp stands before its step; in the second one, one line differs."""
+    first = usual(1, prefix="2025-04-07 10:00:01,000 - ")
+    prefixes = ["2025-04-07 10:00:02,000 - ", "2025-04-07 10:00:03 - ", "", "\n2025 - ", "2025-04-07 10:00:04,00x - "]
+    for odd in prefixes:
+        second = b"".join(usual(step, prefix=f"2025-04-07 11:00:{step:02d},000 - ") for step in (2, 3))
+        block = second + usual(4, prefix=odd) + usual(5, prefix="2025-04-07 11:00:05,000 - ")
+        stream = io.BytesIO(first + b"x" * BLOCK_BYTES + b"\n" + block)
+        rows = steps(list(MindFormers().read(LogSource(name="log", stream=stream))))
+        found = [row.time for row in rows if row.step != 4]
+        assert found == ["2025-04-07 10:00:01", *(f"2025-04-07 11:00:0{step}" for step in (2, 3, 5))]
+        own = next(row.time for row in rows if row.step == 4)
+        assert own == (odd[:19] if odd.startswith("2025-04-07") else None)
+
+
+def test_epochs_that_change_within_a_block_are_each_their_own_and_epoch_0_is_told() -> None:
+    lines = [usual(99), usual(100), usual(1, epoch=2), usual(2, epoch=0), usual(3, epoch=2)]
+    items = read(MindFormers(), b"".join(lines))
+    assert [(row.epoch, row.step) for row in steps(items)] == [(1, 99), (1, 100), (2, 101), (2, 103)]
+    assert [(one.line, one.reason) for one in problems(items)] == [(4, "epoch 0, but epochs count from 1")]
+
+
+def test_a_prefix_of_thousands_of_characters_does_not_slow_the_steps_behind_it() -> None:
+    long = usual(1, prefix="2025-04-07 10:00:01" + "-" * 2000)
+    rows = steps(read(MindFormers(), long + b"".join(usual(step) for step in range(2, 90))))
+    assert {row.time for row in rows} == {"2025-04-07 10:00:01"}
+
+
 def test_the_fast_way_and_the_field_by_field_way_read_the_same() -> None:
     quick = steps(read(MindFormers(), usual(7, "1.25", epoch=3)))
     slow = steps(read(MindFormers(), usual(7, "1.25", epoch=3).replace(b"global_norm: ", b"global_norm:  ")))
