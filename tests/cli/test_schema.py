@@ -62,8 +62,14 @@ def test_a_document_goes_by_its_noun_or_by_its_whole_name(name: str) -> None:
     assert json.loads(ask("schema", name).stdout)["title"] == "ckpttool/plan/1"
 
 
-@pytest.mark.parametrize("name", ["plans", "finding", "../plan", ""])
-def test_a_document_that_is_not_there_is_a_usage_error(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        *((name, "`ckpttool schema` lists them") for name in ("plans", "finding", "../plan")),
+        ("", "is a shell variable not set?"),
+    ],
+)
+def test_a_document_that_is_not_there_is_a_usage_error(name: str, why: str) -> None:
     said = ask("schema", name)
     assert said.code == 2
-    assert "`ckpttool schema` lists them" in said.stderr
+    assert why in said.stderr

@@ -43,7 +43,7 @@ def config(data: bytes) -> None:
 _PLANS = (resume_plan(), resume_plan(load=NEWER_LOAD, batches=0))
 _OURS = frozenset({
     "load_checkpoint", "resume_training", "load_ckpt_format", "data_skip_steps", "ignore_data_skip",
-    "use_legacy_format", "checkpoint", "trainer",
+    "use_legacy_format", "ckpt_use_legacy_format", "checkpoint",
 })  # fmt: skip
 
 
