@@ -77,19 +77,19 @@ def too_large(site: Site) -> None:
     write_meta(site, META + " " * 70_000)
 
 
-@scene(16, where="ranks 0, 1, 2, 3")
+@scene(16, where="ranks 0-3")
 def meta_ahead(site: Site) -> None:
     for rank in range(4):
         site.shard(rank).unlink()
 
 
-@scene(16, where="ranks 0, 1, 2, 3")
+@scene(16, where="ranks 0-3")
 def meta_behind(site: Site) -> None:
     for rank in range(4):
         write_meta(site, META.replace("30", "25").replace("rank_1", f"rank_{rank}"), rank)
 
 
-@scene(16, where="ranks 0, 1, 2, 3")
+@scene(16, where="ranks 0-3")
 def meta_gone(site: Site) -> None:
     for rank in range(4):
         (site.checkpoint / f"rank_{rank}/meta.json").unlink()
@@ -256,7 +256,7 @@ def odd_stray(site: Site) -> None:
     (site.checkpoint / ODD).touch()
 
 
-@scene(29, where="ranks 0, 1, 2, 3", after=shown_safely)
+@scene(29, where="ranks 0-3", after=shown_safely)
 def odd_prefix(site: Site) -> None:
     for path in site.checkpoint.glob("rank_*/*.ckpt"):
         path.rename(path.with_name(path.name.replace("llama2_7b", ODD)))
