@@ -123,9 +123,11 @@ def test_a_file_that_vanishes_after_it_was_listed_leaves_the_check_incomplete(
 
     steps = Session.steps
 
-    def pruned(one: Session, checkpoint: Checkpoint) -> Iterator[ShardReport | Verdict]:
+    def pruned(
+        one: Session, checkpoint: Checkpoint, *, then: Checkpoint | None = None
+    ) -> Iterator[ShardReport | Verdict]:
         shard(tree).unlink(missing_ok=True)
-        return steps(one, checkpoint)
+        return steps(one, checkpoint, then=then)
 
     monkeypatch.setattr(Session, "steps", pruned)
     said = ask("verify", str(tree.output), "--format", "json")
