@@ -73,6 +73,9 @@ def test_a_start_imports_nothing_heavy(command: Sequence[str], tree: Path) -> No
 
 
 SELDOM_NEEDED = {
+    "ckpttool.read.formats.safetensors_quick",
+    "ckpttool.read.records.manifest",
+    "unicodedata",
     "ckpttool.decide.simulate.legacy",
     "ckpttool.decide.simulate.versions",
     "ckpttool.domain.mindformers_view",
@@ -82,7 +85,7 @@ SELDOM_NEEDED = {
     "ckpttool.verify.kernels",
     "ckpttool.verify.memory",
 }
-"""Modules of our own for questions that were not asked."""
+"""For trees and questions that this one is not."""
 
 
 def test_a_choice_imports_the_simulation_only_where_it_is_asked_for(tree: Path) -> None:
@@ -91,6 +94,14 @@ def test_a_choice_imports_the_simulation_only_where_it_is_asked_for(tree: Path) 
     assert "ckpttool.decide.simulate.names" in plain
     asked = imported("-m", "ckpttool", "resolve", "--format", "json", "--simulate-mindformers", "2.1", cwd=tree)
     assert "ckpttool.decide.simulate.legacy" in asked
+
+
+def test_a_choice_imports_what_reads_manifests_and_safetensors_only_where_there_are_some(tmp_path: Path) -> None:
+    TreeBuilder(tmp_path).legacy(ranks=2, fmt="safetensors").save(epoch=10, step=2)
+    command = ["-m", "ckpttool", "resolve", "--format", "json"]
+    assert imported(*command, cwd=tmp_path) & SELDOM_NEEDED == {"ckpttool.read.formats.safetensors_quick"}
+    imported("-m", "ckpttool", "seal", cwd=tmp_path)
+    assert "ckpttool.read.records.manifest" in imported(*command, cwd=tmp_path)
 
 
 def allowed(command: Sequence[str]) -> set[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
-
 _HIDDEN = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}
 """Unicode categories: controls, formats (bidirectional overrides among them), private, surrogates, line ends."""
 
@@ -19,6 +17,8 @@ def shown(text: str) -> str:
 
 
 def _shown(character: str) -> str:
+    import unicodedata  # a megabyte of tables, which names in ASCII do not need
+
     if unicodedata.category(character) not in _HIDDEN:
         return character
     point = ord(character)

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
 from ckpttool.domain.finding import Finding, Severity
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.remedies import helped
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
+from ckpttool.read.own_files import OWN_FOLDER
 from ckpttool.read.storage import Storage
 from ckpttool.verify.bench import are_all_heard
 from ckpttool.verify.checks.recorded import changed_headers, missing_files
@@ -107,6 +108,8 @@ class Session:
 
     def _seals(self, checkpoint: Checkpoint) -> tuple[dict[str, ShardSeal], tuple[Finding, ...]]:
         """Read the checkpoint's manifest; one that is torn or newer than we are counts as none, and is said."""
+        if not self._may_be_sealed():
+            return {}, ()
         from ckpttool.read.records.manifest import ManifestProblem, manifest_path, read_manifest
 
         found = read_manifest(self._storage, manifest_path(self._inventory.layout, checkpoint))
@@ -115,6 +118,16 @@ class Session:
             at_most = Severity.NOTE if self._scope.level is Level.STRUCTURE else Severity.UNKNOWN
             return {}, (replace(found.finding, severity=at_most),)
         return ({} if found is None else found.by_path), ()
+
+    def _may_be_sealed(self) -> bool:
+        """Tell whether there is a place for manifests at all; most trees have none, and pay for no more than this."""
+        if self._inventory.layout is not LayoutName.MINDFORMERS_RANK:
+            return True
+        try:
+            self._storage.stamp(OWN_FOLDER)
+        except OSError as error:  # a folder is no file, and that is one too
+            return not isinstance(error, FileNotFoundError)
+        return True
 
     def _in_scope(self, checkpoint: Checkpoint) -> tuple[Shard, ...]:
         return tuple(shard for shard in checkpoint.shards if in_bucket(shard.path, self._scope.bucket))

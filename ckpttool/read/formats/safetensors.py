@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import re
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.shard import FormatName, Scalars
 from ckpttool.read.formats.base import LAST_PAGE_BYTES, Checksum, Header, damage, failed_header, over_limit
 from ckpttool.read.formats.front import Front
-from ckpttool.read.formats.safetensors_header import HeaderText, parse_strictly
-from ckpttool.read.formats.safetensors_quick import parse_quickly
 from ckpttool.read.formats.scalars import ScalarPlan, ScalarReading, plan_scalars, read_scalars
+
+if TYPE_CHECKING:
+    from ckpttool.read.formats.safetensors_header import HeaderText
 
 _LENGTH_BYTES = 8
 _FORMAT_LIMIT = 100_000_000
@@ -221,6 +223,9 @@ def _parsed(block: bytearray, end: int) -> ParsedHeader:
     last = bytes(view[max(_LENGTH_BYTES, end - _ALIGNMENT) : end])
     padding = len(last) - len(last.rstrip(b" "))
     text = str(view[_LENGTH_BYTES : end - padding], "utf-8").rstrip(" ")
+    from ckpttool.read.formats.safetensors_header import parse_strictly  # a tree of `.ckpt` needs none of them
+    from ckpttool.read.formats.safetensors_quick import parse_quickly
+
     parsed = parse_quickly(text, data_begin=end) or parse_strictly(text, data_begin=end)
     page = None
     if parsed.entries and not parsed.findings:  # then they fill the file from here

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.manifest import ShardSeal
 from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import Level, ShardReport
+
+if TYPE_CHECKING:
+    from ckpttool.domain.manifest import ShardSeal
 
 
 def missing_files(
