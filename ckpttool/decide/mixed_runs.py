@@ -16,7 +16,7 @@ from ckpttool.decide.tracker import CLEARLY_NS
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import Shard
-from ckpttool.domain.units import Rank
+from ckpttool.domain.units import Rank, on_ranks
 from ckpttool.domain.verdict import Verdict
 
 HOUR_NS = 3600 * 10**9
@@ -117,12 +117,11 @@ def _hours_apart(checkpoint: Checkpoint, one: Shard, other: Shard) -> Finding:
 
 def _mixed(checkpoint: Checkpoint, twin: Checkpoint, late: list[Shard]) -> Finding:
     ranks = tuple(shard.rank for shard in late if shard.rank is not None)
-    shown = ", ".join(map(str, ranks[:4])) + (f" and {len(ranks) - 4} more" if len(ranks) > 4 else "")  # noqa: PLR2004
     return Finding(
         code=Code.TIMES_DISAGREE,
         severity=Severity.SUSPECT,
         message=(
-            f"{checkpoint.name} on rank{'s' if len(ranks) > 1 else ''} {shown} was written when the others wrote "
+            f"{checkpoint.name} on {on_ranks(ranks)} was written when the others wrote "
             f"{twin.name}, so it may be of that run: two runs under one name"
         ),
         path=late[0].path,

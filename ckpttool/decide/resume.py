@@ -114,7 +114,7 @@ def _with_true_remedies(
         promise = IGNORE_HEALTH
         reasons = [*reasons, *_not_said(_reasons_by_content(checkpoint, question, verdict_of(checkpoint)), reasons)]
     others = {reason.code for reason in reasons if reason.remedy != IGNORE_HEALTH}
-    if others and others <= {Code.ABANDONED_BRANCH, Code.TIMES_DISAGREE}:
+    if others == {Code.ABANDONED_BRANCH}:
         promise = f"--checkpoint {checkpoint.name} --ignore-health takes it all the same"
     elif others:
         promise = None
