@@ -8,7 +8,7 @@ from enum import Enum, IntEnum
 from typing import overload
 
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.units import Rank, on_ranks
+from ckpttool.domain.units import Rank, on_lines, on_ranks
 
 
 class Severity(IntEnum):
@@ -199,7 +199,7 @@ def _brief(text: str | None) -> str | None:
 
 
 def told(findings: Sequence[Finding], world: int | None = None) -> str:
-    """Say what the first finding says, how many there are beside it, and on which ranks all of them are.
+    """Say what the first finding says, how many there are beside it, and on which ranks or further lines they are.
 
     Args:
         findings: Of one kind; at least one.
@@ -211,7 +211,9 @@ def told(findings: Sequence[Finding], world: int | None = None) -> str:
     more = f"{message.rstrip('.')}, and {len(findings) - 1} more"
     ranks = sorted({rank for finding in findings for rank in finding.ranks})
     if not ranks:
-        return more
+        lines = sorted({finding.line for finding in findings[1:] if finding.line is not None})
+        is_one_file = len({finding.path for finding in findings}) == 1
+        return f"{more}: {on_lines(lines)}" if lines and is_one_file else more
     of = "" if world is None else f" ({len(ranks)} of {world})"
     return f"{more}: {on_ranks(ranks)}{of}"
 

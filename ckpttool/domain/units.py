@@ -48,17 +48,26 @@ _MOST_RANGES = 12
 
 def on_ranks(ranks: Sequence[int]) -> str:
     """Name ranks, ascending, in ranges: `ranks 0, 2-3`, as Slurm and MPI take them."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
+    return _in_ranges("rank", ranks)
+
+
+def on_lines(lines: Sequence[int]) -> str:
+    """Name lines of a text, ascending, in ranges."""
+    return _in_ranges("line", lines)
+
+
+def _in_ranges(noun: str, numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return f"{noun} {numbers[0]}"
     ranges: list[list[int]] = []
-    for rank in ranks:
-        if ranges and rank == ranges[-1][1] + 1:
-            ranges[-1][1] = rank
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
         else:
-            ranges.append([rank, rank])
+            ranges.append([number, number])
     shown = [str(first) if first == last else f"{first}-{last}" for first, last in ranges[:_MOST_RANGES]]
     more = ["…"] if len(ranges) > _MOST_RANGES else []
-    return f"ranks {', '.join([*shown, *more])}"
+    return f"{noun}s {', '.join([*shown, *more])}"
 
 
 MAX_RANKS = 1 << 20

@@ -48,6 +48,16 @@ def test_several_findings_are_the_first_one_and_all_their_ranks() -> None:
     assert told([gone(), gone()], 4) == "it is gone, and 1 more"
 
 
+def test_several_findings_in_one_text_name_the_lines_of_the_others() -> None:
+    def wrong(line: int | None, path: str = "a.yaml") -> Finding:
+        return replace(gone(), message="it is wrong", path=path, line=line)
+
+    assert told([wrong(3), wrong(9), wrong(4), wrong(5)]) == "it is wrong, and 3 more: lines 4-5, 9"
+    assert told([wrong(3), wrong(9), wrong(None)]) == "it is wrong, and 2 more: line 9"
+    assert told([wrong(3), wrong(None)]) == "it is wrong, and 1 more"
+    assert told([wrong(3), wrong(4, "b.yaml")]) == "it is wrong, and 1 more"
+
+
 def test_one_finding_says_what_it_says() -> None:
     assert told([gone(1)], 4) == "it is gone."
     assert told([replace(gone(0, 1), message="ranks 0-1: stray")], 4) == "ranks 0-1: stray"
