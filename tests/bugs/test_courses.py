@@ -290,6 +290,14 @@ class TestTrackerTimes:
         assert chosen(answer) == ("iteration_00000030", 30)
         assert "some of its files are older" in reasons(answer, "iteration_00000040")[0].message
 
+    def test_of_two_that_are_as_far_the_one_that_the_tracker_names_is_the_last(self, tmp_path: Path) -> None:
+        """8 steps of 8 samples and 4 of 16 are one place; in a copy that kept no times only the tracker tells."""
+        tree = TreeBuilder(tmp_path).iteration(step=8, global_batch_size=8).iteration(step=4, global_batch_size=16)
+        assert chosen(plan(tree.checkpoint)) == ("iteration_00000004", 4)
+        at_once(tree.checkpoint)
+        assert chosen(plan(tree.checkpoint)) == ("iteration_00000004", 4)
+        assert chosen(plan(tree.tracker("8").checkpoint)) == ("iteration_00000008", 8)
+
     def test_whoever_names_it_gets_it(self, tmp_path: Path) -> None:
         tree = TreeBuilder(tmp_path)
         for step in (10, 20, 30, 20):
