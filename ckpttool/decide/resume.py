@@ -145,12 +145,12 @@ def _resume_point(
 ) -> ResumePoint:
     passed = {id(checkpoint), *(id(rejection.checkpoint) for rejection in rejected)}
     newer = {id(one) for one in candidates[: next(at for at, one in enumerate(candidates) if one is checkpoint)]}
-    branches = [
-        Rejection(checkpoint=one, reasons=(branch,))
-        for one in candidates
-        if id(one) not in passed
-        and (branch := course.abandoned(one) or (course.done_again(one) if id(one) in newer else None)) is not None
-    ]
+    branches = []
+    for one in candidates:
+        branch = course.abandoned(one) or (course.done_again(one) if id(one) in newer else None)
+        if id(one) not in passed and branch is not None:
+            doubt = two_runs_in(one, course.inventory)
+            branches.append(Rejection(checkpoint=one, reasons=(branch,) if doubt is None else (branch, doubt)))
     steps, samples = _lost(checkpoint, course)
     return ResumePoint(
         checkpoint=checkpoint,

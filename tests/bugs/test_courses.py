@@ -361,6 +361,7 @@ class TestTwoRunsUnderOneName:
         tree.now_ns = before
         tree.save(epoch=10, step=2, ranks=[1])
         assert chosen(plan(tree.checkpoint)) == ("5_2", 10)
+        assert why_not(plan(tree.checkpoint))[1] == ("10_2", {Code.ABANDONED_BRANCH, Code.TIMES_DISAGREE})
 
     def test_it_is_the_choice_of_whoever_names_it(self, mixed: TreeBuilder) -> None:
         assert chosen(plan(mixed.checkpoint, choice=api.ResumeQuestion(name="10_2"))) == ("10_2", 20)
