@@ -124,6 +124,47 @@ def _beside_the_ranks(start: Start) -> Iterator[Finding]:
         )
 
 
+def _resliced(start: Start) -> Iterator[Finding]:
+    """Find other `.ckpt` files that re-slicing would take for the weights; step and data position come from the named.
+
+    Source:
+        TransformCkpt (1.3.2 to 2.1.0) is given the folder alone. mindspore.transform_checkpoints takes the last name of
+        each rank's folder; by rank, with `transform_process_num` or `transform_by_rank`, the newest time counts.
+        Safetensors are re-sliced by the label of the named file.
+    """
+    config, checkpoint = start.config, start.plan.point.checkpoint
+    is_rank_layout = start.inventory.layout is LayoutName.MINDFORMERS_RANK
+    if config is None or not config.auto_trans_ckpt or not is_rank_layout or start.plan.load.load_ckpt_format != "ckpt":
+        return
+    renamed = {rename.source: rename.target for rename in checkpoint.renames}
+    beside: dict[str, set[str]] = {}
+    for path in _ckpt_files(start.inventory):
+        folder, _, file = renamed.get(path, path).rpartition("/")
+        beside.setdefault(folder, set()).add(file)
+    for shard in checkpoint.shards:
+        folder, _, file = renamed.get(shard.path, shard.path).rpartition("/")
+        files = beside[folder]
+        if len(files) > 1 and (config.reslices_by_time or max(files) != file):
+            taken = f"the newest .ckpt, not {file} alone" if config.reslices_by_time else f"{max(files)}, not {file}"
+            yield _stops(
+                Code.RESLICING_PICKS,
+                f"with `auto_trans_ckpt: True` MindFormers takes what it re-slices by the folder alone: in {folder}/ "
+                f"{taken}",
+                "copy this checkpoint's files, each into its rank_N/, to a folder of their own, and give that as DIR",
+                shard.path,
+            )
+            return
+
+
+def _ckpt_files(inventory: Inventory) -> Iterator[str]:
+    """Yield everything in the ranks' folders that ends in `.ckpt`, whatever it is."""
+    paths = (shard.path for one in inventory.checkpoints for shard in one.shards)
+    breakpoints = (found.path for found in inventory.findings if found.code is Code.BREAKPOINT_FILE)
+    for path in (*paths, *inventory.strays, *breakpoints):
+        if path is not None and path.endswith(".ckpt"):
+            yield path
+
+
 def _rank_in_prefix(start: Start) -> Iterator[Finding]:
     """Find files that MindFormers does not find by the name of rank 0's: it replaces the first rank in that name.
 
@@ -227,6 +268,7 @@ def _length(start: Start) -> Iterator[Finding]:
 RULES: tuple[Rule, ...] = (
     _fault_tolerance,
     _beside_the_ranks,
+    _resliced,
     _rank_in_prefix,
     _pattern,
     _one_device,
@@ -238,7 +280,7 @@ RULES: tuple[Rule, ...] = (
 
 CODES = frozenset({
     Code.CKPT_BESIDE_RANKS, Code.PREFIX_HOLDS_RANK, Code.PATH_IS_PATTERN, Code.RANK_FOLDER_ON_ONE_DEVICE,
-    Code.OPTIMIZER_MISSING, Code.FAULT_TOLERANCE_PICKS, Code.REDUNDANCY_NOT_LOADABLE,
+    Code.RESLICING_PICKS, Code.OPTIMIZER_MISSING, Code.FAULT_TOLERANCE_PICKS, Code.REDUNDANCY_NOT_LOADABLE,
     Code.TRAINING_COMPLETE, Code.SKIP_BEYOND_DATA, Code.DATA_END_EARLY, Code.ENDS_ELSEWHERE,
 })  # fmt: skip
 """What the rules say: in `preflight` it belongs to the launch."""

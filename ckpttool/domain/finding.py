@@ -148,6 +148,7 @@ class Code(str, Enum):
     RANK_FOLDER_ON_ONE_DEVICE = "rank-folder-on-one-device"
     FAULT_TOLERANCE_PICKS = "fault-tolerance-picks"
     REDUNDANCY_NOT_LOADABLE = "redundancy-not-loadable"
+    RESLICING_PICKS = "reslicing-picks"
     TRAINING_COMPLETE = "training-complete"
     SKIP_BEYOND_DATA = "skip-beyond-data"
     DATA_END_EARLY = "data-end-early"

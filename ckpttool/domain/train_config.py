@@ -70,6 +70,8 @@ class TrainConfig:
     """Whether checkpoints of the newer layout are saved without optimizer state."""
     resume_training: str | bool | None = None
     """As the config has it before a launch rewrites it; None where it is not set."""
+    reslices_by_time: bool = False
+    """Whether re-slicing takes the newest `.ckpt` of a rank's folder, and not the last by name."""
     sinks_all: bool = False
     """Whether a data sink is the whole data set (`sink_size: -1`)."""
     dataset_samples: int | None = None

@@ -206,3 +206,18 @@ class TestATrainingThatIsOver:
         answer = api.resolve(question, api.ResumeQuestion(), api.DataQuestion(new_dataset=True))
         (finding,) = [each for each in answer.decision.findings if each.code is Code.ENDS_ELSEWHERE]
         assert "trains 21 more steps and ends at step 41, not at 42" in finding.message
+
+
+def test_resliced_ckpt_files_are_taken_by_their_folder_alone(tmp_path: Path, config: Path) -> None:
+    """The last name of all is taken: that is the newest save of the fixture, and no longer with `zz.ckpt` beside it."""
+    edited(config, ("load_checkpoint: ''", "auto_trans_ckpt: True\nload_checkpoint: ''"))
+    output = shutil.copytree(FIXTURES / "sink2_ckpt" / "output", tmp_path / "output")
+    assert preflighted(output, config) == (ExitCode.OK, [])
+    beside = output / "checkpoint" / "rank_2" / "zz.ckpt"
+    shutil.copy(output / "checkpoint" / "rank_2" / "llama2_7b_rank_2-10_2.ckpt", beside)
+    assert stopped_by(output, config) is Code.RESLICING_PICKS
+    edited(config, ("auto_trans_ckpt: True\n", ""))
+    assert preflighted(output, config) == (ExitCode.OK, [])
+    edited(config, ("load_checkpoint: ''", "auto_trans_ckpt: True\ntransform_process_num: 2\nload_checkpoint: ''"))
+    beside.unlink()
+    assert stopped_by(output, config) is Code.RESLICING_PICKS

@@ -14,6 +14,7 @@ from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.train_config import TrainConfig
 from tests.decide.test_launch_check import FITS, FITS_NEWER
 from tests.inventories import checkpoint, tree
+from tests.inventories import finding as finding_of
 from tests.plans import LEGACY_LOAD, NEWER_LOAD, resume_plan
 
 SAFETENSORS_LOAD = replace(
@@ -224,3 +225,43 @@ class TestRedundancy:
             assert loaded_instead(replace(whole, config=config)) == ()
         newer = replace(start(NEWER_LOAD, layout=LayoutName.MINDFORMERS_ITERATION), deduplicated=True)
         assert loaded_instead(replace(newer, config=self.REMOVES)) == ()
+
+
+class TestReslicing:
+    RESLICES = replace(FITS, auto_trans_ckpt=True)
+
+    def of(self, *labels: str, strays: tuple[str, ...] = (), by_time: bool = False) -> Start:
+        """A start from the first of these, re-sliced."""
+        saves = [checkpoint(label) for label in labels]
+        plan = replace(PLAN, point=replace(PLAN.point, checkpoint=saves[0]))
+        found = replace(tree(*saves), strays=strays)
+        return replace(START, plan=plan, inventory=found, config=replace(self.RESLICES, reslices_by_time=by_time))
+
+    def test_a_name_that_sorts_behind_the_chosen_one_would_be_taken(self) -> None:
+        finding = only(self.of("15_2", "5_2"))
+        assert (finding.code, finding.path) == (Code.RESLICING_PICKS, "rank_0/llama_rank_0-15_2.ckpt")
+        assert "in rank_0/ llama_rank_0-5_2.ckpt, not llama_rank_0-15_2.ckpt" in finding.message
+        assert only(self.of("15_2", strays=("rank_0/my.ckpt",))).code is Code.RESLICING_PICKS
+
+    def test_a_breakpoint_file_counts_like_any_other(self) -> None:
+        start = self.of("15_2")
+        path = "rank_3/llama_rank_3-20_2_breakpoint.ckpt"
+        beside = finding_of(Code.BREAKPOINT_FILE, Severity.NOTE, path)
+        assert only(replace(start, inventory=replace(start.inventory, findings=(beside,)))).path == (
+            "rank_3/llama_rank_3-15_2.ckpt"
+        )
+
+    def test_a_chosen_one_that_sorts_last_or_is_alone_is_left_alone(self) -> None:
+        assert loaded_instead(self.of("15_2", "10_2")) == ()
+        assert loaded_instead(self.of("15_2", by_time=True)) == ()
+        assert loaded_instead(self.of("15_2", strays=("rank_0/z.txt", "z.log"))) == ()
+
+    def test_by_time_any_other_may_be_taken(self) -> None:
+        assert "in rank_0/ the newest .ckpt" in only(self.of("15_2", "10_2", by_time=True)).message
+
+    def test_without_reslicing_and_for_safetensors_the_named_one_is_loaded(self) -> None:
+        start = self.of("15_2", "5_2")
+        assert loaded_instead(replace(start, config=FITS)) == ()
+        assert loaded_instead(replace(start, config=None)) == ()
+        plan = replace(start.plan, load=SAFETENSORS_LOAD)
+        assert loaded_instead(replace(start, plan=plan)) == ()

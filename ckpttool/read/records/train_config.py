@@ -67,6 +67,7 @@ def train_config_of(document: Document, *, path: str, devices: int | None = None
         load_ckpt_format=_text(data.get("load_ckpt_format")) or "ckpt",
         auto_trans_ckpt=data.get("auto_trans_ckpt", False) is True,
         use_legacy_format=not has_section and bool(data.get(switch, True)),
+        reslices_by_time=bool(data.get("transform_by_rank")) or (_count(data, "transform_process_num") or 1) > 1,
         sinks_all=sink_mode and runner.get("sink_size") == _WHOLE_DATA_SET,
         dataset_samples=_dataset_samples(data),
         legacy_switch=switch,

@@ -149,4 +149,19 @@ STARTS = (
             "callbacks: [..., {type: TrainCallBack, stop_step: N}]",
         ),
     ),
+    Explanation(
+        code=Code.RESLICING_PICKS,
+        title="Re-slicing .ckpt files takes another one than the named",
+        severities=SUSPECT,
+        meaning="With `auto_trans_ckpt: True` the weights would be those of another save, while step, epoch and data "
+        "position are those of the named one. Safetensors are re-sliced by the named file's label: not affected.",
+        evidence="The names in the ranks' folders, the config, and the code of MindFormers 1.3.2 to 2.1.0 and of "
+        "MindSpore 2.7.2 and 2.10.0. Names are compared as text: -5_2 comes after -15_2.",
+        mindformers="Hands the folder to mindspore.transform_checkpoints, which takes the last name of each rank's "
+        "folder; with transform_process_num or transform_by_rank the newest modification time.",
+        remedy=(
+            "Copy the checkpoint's files, each into its rank_N/, to a folder of their own, then:",
+            "ckpttool preflight FOLDER --config BASE.yaml",
+        ),
+    ),
 )
