@@ -87,8 +87,12 @@ else:
         init.__annotations__ = {**cls.__annotations__, "return": None}
         return init
 
+    # Reports of thousands of ranks are counted and compared by their fields.
+    _GETTERS: dict[type, Callable[[object], tuple[object, ...]]] = {}
+
     def _values(self: object) -> tuple[object, ...]:
-        return tuple([getattr(self, name) for name in self.__slots__])
+        getter = _GETTERS.get(self.__class__)
+        return getter(self) if getter is not None else tuple([getattr(self, name) for name in self.__slots__])
 
     def _less(self: object, other: object) -> bool:
         return _values(self) < _values(other) if other.__class__ is self.__class__ else NotImplemented

@@ -70,9 +70,10 @@ def read_blocks(
     """
     if not 0 <= begin <= end:
         raise ValueError(f"no range of bytes: {begin} to {end}")
-    view = memoryview(bytearray(BLOCK_BYTES)) if buffer is None else buffer
-    if len(view) < BLOCK_BYTES:
-        raise ValueError(f"a block has {BLOCK_BYTES} bytes, the buffer only {len(view)}")
+    most = min(BLOCK_BYTES, end - begin)  # of thousands of tiny files each would pay for memory that it never fills
+    view = memoryview(bytearray(most)) if buffer is None else buffer
+    if buffer is not None and len(buffer) < BLOCK_BYTES:
+        raise ValueError(f"a block has {BLOCK_BYTES} bytes, the buffer only {len(buffer)}")
     cache = _PageCache(source, begin, end)
     offset = begin
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from operator import attrgetter
 
 from ckpttool.domain.finding import Severity, worst
 from ckpttool.domain.frozen import dataclass
@@ -13,6 +14,8 @@ from ckpttool.domain.verdict import ShardReport
 from ckpttool.verify.witnesses import Witness
 
 _Place = tuple[int | None, ShardRole]
+
+_FIELDS = attrgetter(*(field.name for field in fields(Scalars)))
 
 JURY = 3
 """Shards of one role from which on a single odd one is outvoted."""
@@ -67,8 +70,8 @@ def are_all_heard(reports: Sequence[ShardReport], witnesses: Sequence[Witness]) 
 
 def lacks(scalars: Scalars, others: Scalars) -> bool:
     """Tell whether one file lacks a training scalar that the other has."""
-    names = (field.name for field in fields(Scalars))
-    return any(getattr(scalars, name) is None and getattr(others, name) is not None for name in names)
+    pairs = zip(_FIELDS(scalars), _FIELDS(others), strict=True)
+    return any(mine is None and its is not None for mine, its in pairs)
 
 
 def _place(report: ShardReport) -> _Place:

@@ -163,3 +163,18 @@ def test_every_noun_of_the_domain_is_made_so(noun: type) -> None:
     names = [field.name for field in dataclasses.fields(noun)]
     assert list(inspect.signature(noun).parameters) == names
     assert noun.__doc__
+
+
+def test_values_of_one_field_and_of_several_compare_and_hash_by_their_fields() -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class One:
+        a: int
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Two:
+        a: int
+        b: str = ""
+
+    assert One(a=1) == One(a=1) != One(a=2)
+    assert Two(a=1) == Two(a=1, b="") != Two(a=1, b="b")
+    assert (hash(One(a=1)), hash(Two(a=1))) == (hash((1,)), hash((1, "")))

@@ -127,6 +127,12 @@ def test_a_range_that_is_none_is_refused(begin: int, end: int) -> None:
         list(read_blocks(MemorySource(10), begin, end))
 
 
+@pytest.mark.parametrize(("size", "taken"), [(10, 10), (BLOCK_BYTES, BLOCK_BYTES), (3 * BLOCK_BYTES, BLOCK_BYTES)])
+def test_a_tiny_file_takes_no_more_memory_than_it_has_bytes_and_a_large_one_a_block(size: int, taken: int) -> None:
+    for _, block in read_blocks(MemorySource(size), 0, size):
+        assert len(memoryview(block.obj)) == taken
+
+
 def test_a_buffer_too_small_for_a_block_is_refused() -> None:
     with pytest.raises(ValueError, match="buffer"):
         list(read_blocks(MemorySource(10), 0, 10, buffer=memoryview(bytearray(9))))
