@@ -17,6 +17,7 @@ else:
     import dataclasses
     from collections.abc import Callable
     from functools import partial, total_ordering
+    from operator import attrgetter
 
     def dataclass(*, frozen: bool, slots: bool, kw_only: bool, order: bool = False) -> Callable[[type], type]:
         """Make a class of frozen values with slots and keyword arguments; it can be nothing else."""
@@ -71,6 +72,8 @@ else:
     def _init_of(cls: type) -> Callable[..., None]:
         """Compile `__init__`. It sets the slots through their descriptors, for the class's `__setattr__` refuses."""
         known, parameters, lines = {}, [], []
+        if len(cls.__slots__) > 1:  # of one name it makes no tuple
+            _GETTERS[cls] = attrgetter(*cls.__slots__)
         for field in dataclasses.fields(cls):
             name = field.name
             known[f"set_{name}"] = getattr(cls, name).__set__
@@ -87,8 +90,8 @@ else:
         init.__annotations__ = {**cls.__annotations__, "return": None}
         return init
 
-    # Reports of thousands of ranks are counted and compared by their fields.
     _GETTERS: dict[type, Callable[[object], tuple[object, ...]]] = {}
+    """Of classes of many values: reports of thousands of ranks are counted and compared by their fields."""
 
     def _values(self: object) -> tuple[object, ...]:
         getter = _GETTERS.get(self.__class__)
