@@ -74,7 +74,9 @@ def _around_shard(path: str, wanted: LayoutName | None) -> Located:
         raise UnknownLayoutError(
             f"{folder or '.'} holds no checkpoints that ckpttool knows{_looks_like(folder or '.')}"
         )
-    return found or _loose(folder or ".", name)
+    # Beside rank_N/ or iteration_*/ it is none of theirs: nobody who names it means the newest of them.
+    is_part = found is not None and (name == TRACKER or found.layout.name is LayoutName.MINDFORMERS_UNIFIED)
+    return found if found is not None and is_part else _loose(folder or ".", name)
 
 
 def _loose(folder: str, name: str) -> Located:

@@ -106,6 +106,20 @@ class TestPlaces:
         found = locate(str(newer.checkpoint / "latest_checkpointed_iteration.txt"))
         assert (found.storage.root, found.focus) == (str(newer.checkpoint), None)
 
+    @pytest.mark.parametrize("name", ["best.ckpt", "best.safetensors", "best.pt"])
+    def test_a_file_beside_the_ranks_is_itself_and_not_the_newest_of_them(self, tree: TreeBuilder, name: str) -> None:
+        tree.file(f"checkpoint/{name}", (tree.checkpoint / "rank_2" / SHARD).read_bytes())
+        found = locate(str(tree.checkpoint / name))
+        assert (found.layout.name, found.focus) == (LayoutName.LOOSE_FILE, name)
+        said = cli("resolve", str(tree.checkpoint / name))
+        assert said.exit_code == ExitCode.UNKNOWN_LAYOUT
+        assert "stands in no rank_N/ or iteration_*/ folder" in said.stderr
+
+    def test_a_file_beside_the_iterations_is_no_checkpoint_unless_it_is_the_tracker(self, newer: TreeBuilder) -> None:
+        newer.file("checkpoint/notes.txt", "best so far: 10")
+        with pytest.raises(UnknownLayoutError, match="is no shard"):
+            locate(str(newer.checkpoint / "notes.txt"))
+
     def test_a_part_of_unified_weights_is_all_of_them(self, tmp_path: Path) -> None:
         hyper = tmp_path / "hyper_param.safetensors"
         hyper.write_bytes(_scalars())
