@@ -39,7 +39,7 @@ def _states(plan: ResumePlan, config: TrainConfig, stream: StreamingData) -> Ite
     if not os.path.isabs(stream.state_dir) and not os.path.isdir(stream.state_dir):
         yield not_known(
             config,
-            f"there is no {stream.state_dir} here, and MindFormers takes it from where the training is started",
+            f"there is no folder {stream.state_dir!r} here, and MindFormers looks from where training is started",
             "run ckpttool in that folder, or write an absolute `dataset_state_dir`",
         )
         return

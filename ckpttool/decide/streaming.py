@@ -60,7 +60,7 @@ def not_movable(config: TrainConfig, plan: ResumePlan, data: DataQuestion) -> It
     was, now = plan.point.checkpoint.scalars.global_batch_size, plan.data.skip.global_batch_size
     step = plan.point.checkpoint.step
     if was is not None and now is not None and was != now:
-        yield _fixed(config, f"batches of {now} samples", f"keep batches of {was} samples: --gbs {was}")
+        yield _fixed(config, f"batches of {now} samples", f"keep batches of {was} samples, in the config and by --gbs")
     elif any(segment.global_batch_size != now for segment in data.segments):
         yield _fixed(config, "--segment", "leave it out: the state files know how much was consumed")
     if data.new_dataset and step:

@@ -26,6 +26,9 @@ SETTLED_AFTER = 10
 
 _MINUTE = 60.0
 
+_MOST_COURSES = 8
+"""Starts that may have saved one checkpoint and are all judged; of more nobody can tell which one it was."""
+
 
 def timeline(events: Iterable[HealthEvent], shown: Sequence[Step] = (), *, margin_minutes: float = 0) -> HealthTimeline:
     """Return the suspect stretches that the events make.
@@ -76,7 +79,7 @@ def _mark_by_start(
             return mark
     elif not home.attempts:
         return _mark(line, save)
-    else:
+    elif len(home.attempts) <= _MOST_COURSES:
         marks = [_mark(line_of(place), save) for place in home.attempts]
         if len({mark.state for mark in marks}) == 1:
             return marks[0]

@@ -96,6 +96,15 @@ def test_trainings_that_share_a_folder_are_laid_each_by_itself() -> None:
     assert norms([*run(0, 10, 40), *others], log) == [0, 0, 1, 1]
 
 
+def test_at_another_batch_size_each_run_is_laid_in_its_own_steps() -> None:
+    """Run 0 stopped at step 45; run 1 went on from its 30 with twice the batch as step 15, with half of it as 60."""
+    twice = in_one_log(range(1, 46), range(16, 41))
+    assert norms([*run(0, 10, 20, 30, 40), *run(1, 20, 30, 40)], twice) == [0, 0, 0, 0, 1, 1, 1]
+    assert norms(run(1, 20, 30, 40), twice) == ["?", "?", "?"]
+    half = [attempt([*range(1, 46), *range(61, 101)], 7.0)]
+    assert norms([*run(0, 10, 20, 30, 40), *run(1, 70, 80)], half) == [7, 7, 7, 7, 7, 7]
+
+
 def test_of_a_log_that_goes_back_without_end_nothing_is_said() -> None:
     saves = run(0, 10)
     (home,) = homes(saves, None)

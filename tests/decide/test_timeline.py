@@ -181,6 +181,7 @@ class TestByTheStartThatSavedIt:
     def test_where_several_may_have_saved_it_they_must_agree(self) -> None:
         assert self.state(Home(attempts=(1, 2), sure=True)) is MarkState.SUSPECT
         assert self.state(Home(attempts=(0, 1), sure=True)) is MarkState.UNKNOWN
+        assert self.state(Home(attempts=tuple(range(9)), sure=True)) is MarkState.UNKNOWN
 
     def test_where_no_log_shows_its_step_all_logs_together_tell(self) -> None:
         assert self.state(Home(attempts=(), sure=True)) is MarkState.SUSPECT

@@ -13,7 +13,7 @@ from ckpttool.domain.metrics import LogNote, NoteKind, StepMetrics
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
 from ckpttool.read.logs import LOG_FORMATS, expand_globs, open_log, read_log
-from ckpttool.read.logs.base import escaped
+from ckpttool.read.logs.base import Block, escaped
 from ckpttool.read.logs.columns import Csv
 from ckpttool.read.logs.numbers import UnreadableError, number
 from ckpttool.read.logs.together import put_together
@@ -210,3 +210,10 @@ def test_an_excerpt_is_short_and_safe_for_a_terminal() -> None:
     assert shown.isprintable()
     assert shown.startswith("\\x1b[31mred\\x07\\r\\xff")
     assert len(shown) < 250
+
+
+def test_the_number_of_a_line_is_the_same_in_whatever_order_it_is_asked_for() -> None:
+    block = Block(b"a\nbc\n\nd", 7)
+    expected = [7, 7, 8, 8, 8, 9, 10]
+    for places in (range(7), range(6, -1, -1), (6, 0, 3, 3, 5)):
+        assert [block.line_number(place) for place in places] == [expected[place] for place in places]
