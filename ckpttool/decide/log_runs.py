@@ -71,7 +71,12 @@ def homes(saves: Sequence[SavedCheckpoint], attempts: Sequence[LogAttempt] | Non
     for save in saves:
         if save.run is not None and save.step is not None:
             by_run.setdefault((save.prefix, save.run), []).append(save.step)
-    spans = [_Span.of(attempt) for attempt in attempts]
+    strides = [_stride(attempt) for attempt in attempts]
+    finest = min((stride for stride in strides if stride), default=1)
+    spans = [
+        _Span(attempt=attempt, stride=stride or finest, finest=finest)
+        for attempt, stride in zip(attempts, strides, strict=True)
+    ]
     found: dict[tuple[str, int], Home] = {}
     for prefix in {prefix for prefix, _ in by_run}:
         runs = sorted(run for each, run in by_run if each == prefix)
@@ -112,32 +117,47 @@ def _home(save: SavedCheckpoint, spans: Sequence[_Span], found: dict[tuple[str, 
     return home if home.attempts and home.sure else Home(attempts=home.attempts, sure=not showing)
 
 
+def _stride(attempt: LogAttempt) -> int | None:
+    """Return every how many steps an attempt prints one; None where it shows but one."""
+    head = [row.step for row in attempt.rows[:_STRIDE_ROWS]]
+    return min((later - step for step, later in pairwise(head)), default=None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Span:
     """The steps of an attempt."""
 
-    first: Step
-    last: Step
+    attempt: LogAttempt
     stride: int
     """Every how many steps the trainer prints one."""
-    begun: bool
-    ended: bool
+    finest: int
+    """The same, over all attempts: a longer gap may be one between two starts."""
 
-    @classmethod
-    def of(cls, attempt: LogAttempt) -> _Span:
-        head = [row.step for row in attempt.rows[:_STRIDE_ROWS]]
-        stride = min((later - step for step, later in pairwise(head)), default=1)
-        return cls(first=attempt.first, last=attempt.last, stride=stride, begun=attempt.begun, ended=attempt.ended)
+    @property
+    def first(self) -> Step:
+        return self.attempt.first
+
+    @property
+    def last(self) -> Step:
+        return self.attempt.last
 
     def holds(self, steps: Sequence[Step]) -> int:
         """Return how many saves of a run, ascending, find their step here; 0 where they cannot be this attempt's."""
-        if self.begun and steps[0] <= self.first - self.stride:
+        if self.attempt.begun and steps[0] <= self.first - self.stride:
             return 0  # saved before this start
-        if self.ended and steps[-1] >= self.last + self.stride:
+        if self.attempt.ended and steps[-1] >= self.last + self.stride:
             return 0  # saved after its end
-        if not self.begun and self._goes_on_from(steps):
+        if not self.attempt.begun and self._goes_on_from(steps):
             return 0
-        return sum(self.first <= step <= self.last for step in steps)
+        return sum(self._shows(step) for step in steps)
+
+    def _shows(self, step: Step) -> bool:
+        """Tell whether the attempt did a step: it is printed, or lies between two neighbouring ones that are."""
+        rows = self.attempt.rows
+        if not self.first <= step <= self.last:
+            return False
+        place = _place(rows, step)
+        return rows[place].step == step or rows[place].step - rows[place - 1].step <= self.finest
 
     def _goes_on_from(self, steps: Sequence[Step]) -> bool:
         """Tell whether the log begins right behind a save: that is where a resumed training begins its log.
@@ -158,9 +178,9 @@ def _laid(runs: Sequence[Sequence[Step]], spans: Sequence[_Span]) -> list[Home]:
         return [_ANYWHERE] * len(runs)
     held = [[span.holds(steps) for span in spans] for steps in runs]
     fits = [[number == len(steps) for number in row] for steps, row in zip(runs, held, strict=True)]
-    whole = _best(runs, fits, shared=1)
-    if len({run for run, _ in whole}) < len(runs):  # the log is missing some, and perhaps those that would fit, too
-        whole = sorted({*whole, *_best(runs, fits, shared=0)})
+    most, whole = _best(runs, fits, shared=1)
+    if most < len(runs):  # the log is missing some, and perhaps those that would fit, too
+        whole = sorted({*whole, *_best(runs, fits, shared=0)[1]})
     placed = {run for run, _ in whole}
     # Of the others, the log is missing something.
     parts = [
@@ -190,19 +210,20 @@ def _conflict(runs: Sequence[Sequence[Step]], one: _Option, other: _Option) -> b
     return before > after or (before == after and runs[earlier][-1] >= runs[later][0])
 
 
-def _best(runs: Sequence[Sequence[Step]], fits: Sequence[Sequence[bool]], *, shared: int) -> list[_Option]:
-    """Return what is part of any way to lay as many runs as possible; with `shared` 0, over as many attempts."""
+def _best(runs: Sequence[Sequence[Step]], fits: Sequence[Sequence[bool]], *, shared: int) -> tuple[int, list[_Option]]:
+    """Return how many runs can be laid at once, and what is part of any way to do so; with `shared` 0, attempts."""
     forward = _most(runs, fits, shared)
     # The same from behind: the order of all is turned round, that of steps by their sign.
     turned = [[Step(-step) for step in reversed(steps)] for steps in reversed(runs)]
     behind = [row[::-1] for row in _most(turned, [row[::-1] for row in fits[::-1]], shared)[::-1]]
     best = max((number for row in forward for number in row), default=0)
-    return [
+    options = [
         (run, place)
         for run, rows in enumerate(zip(forward, behind, strict=True))
         for place, (up_to, from_there) in enumerate(zip(*rows, strict=True))
         if up_to and up_to + from_there - 1 == best
     ]
+    return best, options
 
 
 def _most(runs: Sequence[Sequence[Step]], fits: Sequence[Sequence[bool]], shared: int) -> list[list[int]]:

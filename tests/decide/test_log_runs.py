@@ -75,6 +75,18 @@ def test_runs_that_went_on_where_the_log_ended_share_a_stretch() -> None:
     assert norms([*run(0, 10, 20, 30), *run(1, 30, 40)], log) == ["?"] * 5  # a log that goes back was expected
 
 
+def test_a_stretch_that_leaps_over_a_step_is_not_where_it_was_saved() -> None:
+    """The log lost its first start; one that saved nothing, and one from step 2 on, look like one stretch."""
+    assert norms([*run(0, 2), *run(1, 2)], in_one_log((1, 2), (1, 3))) == ["?", "?"]
+
+
+def test_runs_that_would_share_a_stretch_do_not_outvote_the_one_that_fills_it() -> None:
+    """The log lost the first two starts: the first stretch is run 2's, though runs 0 and 1 would fit as well."""
+    saves = [*run(0, 2), *run(1, 4), *run(2, 2, 4), *run(3, 2, 4)]
+    found = norms(saves, in_one_log(range(1, 5), range(1, 5)))
+    assert set(found) == {"?"}
+
+
 def test_a_start_that_saved_nothing_is_passed_over() -> None:
     log = in_one_log(range(1, 46), range(21, 28), range(21, 61))
     assert norms([*run(0, 10, 20, 30, 40), *run(1, 30, 40, 50)], log) == [0, 0, 0, 0, 2, 2, 2]
