@@ -140,7 +140,7 @@ def _asks_of(place: str, bomb: str) -> tuple[Ask, ...]:
             ask("scan output", ExitCode.INCOMPLETE),
             ask("health output --threshold 1", ExitCode.INCOMPLETE),
             ask("resolve output --simulate-mindformers 2.1", heard, "MindFormers 2.1"),
-            ask("launch output --config config.yaml --output new.yaml", heard),
+            ask("launch output --config config.yaml --output new.yaml", ExitCode.INCOMPLETE),
         ),
         "llama2_7b-15_2.ckpt.manifest.json": (
             NEWEST,
