@@ -127,4 +127,7 @@ def _ranks(ranks: Sequence[Rank]) -> str:
 
 
 def _if_all_here(seen: Sequence[Rank]) -> str:
-    return f"; if the training has no more ranks than these {len(seen)}, say --world-size {len(seen)}" if seen else ""
+    """Say what to declare where these can be all; ranks from 2 on never are."""
+    count = len(seen)
+    is_first = count > 0 and seen[-1] == count - 1
+    return f"; if the training has no more ranks than these {count}, say --world-size {count}" if is_first else ""

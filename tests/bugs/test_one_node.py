@@ -171,6 +171,11 @@ class TestRanksElsewhere:
         assert "of 4 ranks only ranks 2 to 3" in said(answer)[0].message
         assert code(answer) is ExitCode.INCOMPLETE
 
+    def test_that_these_are_all_is_offered_to_the_first_machine_alone(self, one: TreeBuilder, tmp_path: Path) -> None:
+        second = TreeBuilder(tmp_path / "second").legacy(ranks=4).save(epoch=10, step=2, ranks=[2, 3])
+        offers = ["--world-size 2" in (said(resolved(each, node(), world=4))[0].remedy or "") for each in (one, second)]
+        assert offers == [True, False]
+
     @pytest.mark.parametrize(
         ("ranks", "world"), [([0, 1, 2], 4), ([0, 2], 4), ([1, 2], 4), ([0, 1], 3), ([0, 1, 3], 4)]
     )
