@@ -11,6 +11,7 @@ from ckpttool.decide.data_skip import exact_batches_near
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.plan import DataSkip
 from ckpttool.domain.shard import Scalars
+from ckpttool.domain.units import counted
 
 _Scaling: TypeAlias = "Callable[[float], Callable[[int], int]]"
 """A ratio of batch sizes in, what MindFormers then makes of a count out."""
@@ -178,7 +179,7 @@ def _sinks(case: _Case) -> Iterator[Finding]:
     yield Finding(
         code=Code.EPOCH_COUNTER_SHIFTS,
         severity=Severity.NOTE,
-        message=f"MindFormers goes on from step {case.initial_step} but from {sinks} sinks of {size} batches, which is "
+        message=f"MindFormers goes on from step {case.initial_step} but from {_of_sinks(sinks, size)}, which is "
         f"step {sinks * size}: the two counters do not agree",
         expected=f"{case.initial_step} steps",
         actual=f"{sinks * size} steps",
@@ -194,14 +195,18 @@ def _implied_sink(case: _Case) -> int | None:
     return case.step // case.epoch
 
 
+def _of_sinks(number: int, size: int) -> str:
+    return f"{counted(number, 'sink')} of {counted(size, 'batch', 'batches')}"
+
+
 def _sink_changed(case: _Case, old: int, new: int) -> Finding:
     start = case.scaled(case.epoch or 0) * new
     short = start - case.initial_step
-    effect = f"{short} batches too few" if short > 0 else f"{-short} batches too many"
+    effect = f"{counted(abs(short), 'batch', 'batches')} too {'few' if short > 0 else 'many'}"
     return Finding(
         code=Code.SINK_SIZE_CHANGED,
         severity=Severity.SUSPECT,
-        message=f"the checkpoint counts {case.epoch} sinks of {old} batches, but sink_size is {new} now: MindFormers "
+        message=f"the checkpoint counts {_of_sinks(case.epoch or 0, old)}, but sink_size is {new} now: MindFormers "
         f"takes them for sinks of the new size, and trains {effect}",
         expected=f"sink_size {old}",
         actual=f"sink_size {new}",

@@ -12,6 +12,7 @@ from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import DiskNeed
 from ckpttool.domain.train_config import TrainConfig
+from ckpttool.domain.units import counted, on_all
 from ckpttool.errors import ExitCode
 
 _MOST_REJECTED = 8
@@ -157,10 +158,10 @@ def checkpoint_summary(decision: ResumePlan | NoResumePoint) -> str:
         return f"unknown from this machine alone: {root}" if in_part else f"nothing to resume from in {root}"
     point = decision.point
     ranks = point.checkpoint.topology.world_size or len(point.checkpoint.ranks)
-    on = f"whole on all {ranks} ranks" if ranks else "whole"
+    on = f"whole {on_all(ranks)}" if ranks else "whole"
     if seen_in_part(decision.findings):
-        on = f"whole on the {ranks} ranks seen here"
-    lost = f"; {_count(point.lost_steps, 'step')} to be done again" if point.lost_steps else ""
+        on = f"whole on the {counted(ranks, 'rank')} seen here"
+    lost = f"; {counted(point.lost_steps, 'step')} to be done again" if point.lost_steps else ""
     return (
         f"{point.checkpoint.name}, {_step(point.checkpoint)}, {on} ({point.evidence.word}: {point.verdict.value}){lost}"
     )
@@ -180,18 +181,18 @@ def config_summary(findings: Iterable[Finding]) -> str:
     notes = len(found) - problems
     if not found:
         return "nothing against it"
-    told = [_count(problems, "problem")] if problems else []
-    return " and ".join([*told, _count(notes, "note")] if notes else told)
+    told = [counted(problems, "problem")] if problems else []
+    return " and ".join([*told, counted(notes, "note")] if notes else told)
 
 
 def launch_summary(plan: ResumePlan, config: TrainConfig, changes: int) -> str:
     """Say what will be started, in the numbers that decide whether it fits."""
     skip = plan.data.skip
-    facts = [f"{_count(changes, 'setting')} to change"]
+    facts = [f"{counted(changes, 'setting')} to change"]
     if config.world_size is not None:
-        facts.append(_count(config.world_size, "rank"))
+        facts.append(counted(config.world_size, "rank"))
     if skip.global_batch_size is not None:
-        facts.append(f"batches of {_count(skip.global_batch_size, 'sample')}")
+        facts.append(f"batches of {counted(skip.global_batch_size, 'sample')}")
     data = "data from its beginning" if plan.data.ignore_data_skip else f"data_skip_steps {skip.batches}"
     if plan.data.left_to_trainer:
         data = "the data counted by MindFormers"
@@ -212,8 +213,8 @@ def _space(need: DiskNeed) -> Iterator[Finding]:
         yield Finding(
             code=Code.DISK_SPACE_LOW,
             severity=Severity.SUSPECT,
-            message=f"{_count(need.saves, 'save')} of {_size(need.save_bytes)} need {_size(wanted)}, but "
-            f"{_size(need.free_bytes)} are free: {_count(fits, 'more save')} would fit",
+            message=f"{counted(need.saves, 'save')} of {_size(need.save_bytes)} need {_size(wanted)}, but "
+            f"{_size(need.free_bytes)} are free: {counted(fits, 'more save')} would fit",
             path=need.folder,
             expected=str(wanted),
             actual=str(need.free_bytes),
@@ -227,7 +228,7 @@ def _inodes(need: DiskNeed) -> Iterator[Finding]:
         yield Finding(
             code=Code.DISK_INODES_LOW,
             severity=Severity.SUSPECT,
-            message=f"{_count(need.saves, 'save')} of {_count(need.save_files, 'file')} need {wanted:,} inodes, but "
+            message=f"{counted(need.saves, 'save')} of {counted(need.save_files, 'file')} need {wanted:,} inodes, but "
             f"{need.free_files:,} are free",
             path=need.folder,
             expected=str(wanted),
@@ -263,14 +264,10 @@ def disk_summary(need: DiskNeed) -> str:
     """Say what the next saves need of what there is."""
     files = "" if need.free_files is None else f" and {need.free_files:,} inodes"
     return (
-        f"{_count(need.saves, 'save')} of {_size(need.save_bytes)} in {_count(need.save_files, 'file')} each; "
+        f"{counted(need.saves, 'save')} of {_size(need.save_bytes)} in {counted(need.save_files, 'file')} each; "
         f"{_size(need.free_bytes)}{files} free"
     )
 
 
 def _size(nbytes: int) -> str:
     return f"{nbytes / (1 << 30):,.1f} GiB" if nbytes >= 1 << 30 else f"{nbytes:,} bytes"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun if number == 1 else noun + 's'}"

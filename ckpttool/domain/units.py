@@ -70,5 +70,15 @@ def _in_ranges(noun: str, numbers: Sequence[int]) -> str:
     return f"{noun}s {', '.join([*shown, *more])}"
 
 
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """Spell a number of things: `1 step`, `2 steps`."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def on_all(ranks: int) -> str:
+    """Spell that something is so on every rank that there is."""
+    return "on its one rank" if ranks == 1 else f"on all {ranks} ranks"
+
+
 MAX_RANKS = 1 << 20
 """More than any training has. A single name or option must not decide how many ranks we look for."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ckpttool.domain.finding import Code
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import Check, Lint, Preflight, Reason
+from ckpttool.domain.units import counted
 from ckpttool.errors import ExitCode
 from ckpttool.render.document import Document, finding_document, plan_document
 from ckpttool.render.escape import shown
@@ -15,11 +16,11 @@ from ckpttool.render.escape import shown
 def verdict(answer: Preflight | Lint, code: ExitCode) -> str:
     """Say it in one line."""
     if not answer.go:
-        return f"NO-GO: {count(len(kinds(blocking_reasons(answer.checks))), 'reason')} (exit {code.value})"
+        return f"NO-GO: {counted(len(kinds(blocking_reasons(answer.checks))), 'reason')} (exit {code.value})"
     if isinstance(answer, Preflight) and isinstance(answer.decision, ResumePlan):
         chosen = answer.decision.point.checkpoint
         return f"GO: a launch now resumes from {shown(chosen.name)}, step {chosen.step}"
-    return f"{count(len(answer.checks), 'config')}: nothing that stops a launch"
+    return f"{counted(len(answer.checks), 'config')}: nothing that stops a launch"
 
 
 def ranks_of(answer: Preflight | Lint) -> int | None:
@@ -95,8 +96,3 @@ def _check(check: Check) -> Document:
         "summary": check.summary,
         "findings": [{**finding_document(reason.finding), "file": reason.file} for reason in check.reasons],
     }
-
-
-def count(number: int, noun: str) -> str:
-    """Spell a number of things."""
-    return f"{number} {noun if number == 1 else noun + 's'}"

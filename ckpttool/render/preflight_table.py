@@ -9,10 +9,11 @@ from rich.text import Text
 
 from ckpttool.domain.finding import told
 from ckpttool.domain.preflight import Lint, Outcome, Preflight, Reason
+from ckpttool.domain.units import counted
 from ckpttool.errors import ExitCode
 from ckpttool.render.escape import shown
 from ckpttool.render.layout import Indented, Pairs, stack
-from ckpttool.render.preflight import blocking_reasons, count, kinds, ranks_of, verdict
+from ckpttool.render.preflight import blocking_reasons, kinds, ranks_of, verdict
 from ckpttool.render.table import pointer
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def report_table(answer: Preflight | Lint, code: ExitCode) -> RenderableType:
     if go:
         parts += _listed(notes, MOST_NOTES, "dim", world)
     elif notes:
-        parts.append(Text(f"\nand {count(len(notes), 'note')}: --format json", style="dim"))
+        parts.append(Text(f"\nand {counted(len(notes), 'note')}: --format json", style="dim"))
     return stack(*parts, *pointer([reason.finding for reason in against]))
 
 

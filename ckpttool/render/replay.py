@@ -19,6 +19,7 @@ from ckpttool.domain.health_events import (
 )
 from ckpttool.domain.log_answer import LogReading, ReplayAnswer
 from ckpttool.domain.metrics import NoteKind, show_local_time
+from ckpttool.domain.units import counted
 from ckpttool.render import advice as ways
 from ckpttool.render.escape import shown
 from ckpttool.render.layout import Indented, Pairs, stack
@@ -57,7 +58,7 @@ def _headline(result: ReplayResult) -> Text:
     if result.stopped_at is not None:
         return Text(f"Training would have stopped at step {result.stopped_at}", style="bold red")
     if result.updates_lost:
-        lost = _count(result.updates_lost, "update")
+        lost = counted(result.updates_lost, "update")
         return Text(f"{lost} would have been lost, and training would not have stopped", style="bold yellow")
     noticed = [event for event in result.events if event.kind not in _TOLD_AS_NOTES]
     if noticed:
@@ -89,7 +90,7 @@ def _numbers(result: ReplayResult) -> Iterator[ways.Row]:
 def _span(span: SkippedSpan) -> Text:
     steps = f"step {span.first}" if span.first == span.last else f"steps {span.first} to {span.last}"
     peak = "" if span.peak is None else f", up to norm {span.peak:g}"
-    return Text(f"{steps}: {_count(span.updates, 'update')}{peak}")
+    return Text(f"{steps}: {counted(span.updates, 'update')}{peak}")
 
 
 def _event(event: HealthEvent) -> Text:
@@ -137,7 +138,7 @@ def reading_parts(reading: LogReading) -> list[RenderableType]:
     for problem in reading.problems[:MOST_LINES]:
         line = f":{problem.line}" if problem.line else ""
         lines.append(Text(f"{shown(problem.source)}{line}: {problem.reason}"))
-    title = f"{_count(reading.problem_count, 'line')} could not be read, and nothing was guessed from them:"
+    title = f"{counted(reading.problem_count, 'line')} could not be read, and nothing was guessed from them:"
     more = reading.problem_count - len(lines)
     return parts + _listed(title, lines) + ([Text(f"  and {more} more", style="dim")] if more else [])
 
@@ -162,7 +163,3 @@ def _listed(title: str, lines: Sequence[Text]) -> list[RenderableType]:
     if len(lines) > MOST_LINES:
         parts.append(Text(f"  and {len(lines) - MOST_LINES} more: --format json", style="dim"))
     return parts
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

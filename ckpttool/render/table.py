@@ -12,6 +12,7 @@ from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, seen_in_part, told
 from ckpttool.domain.launch import Launch
 from ckpttool.domain.plan import DataPlan, NoResumePoint, Rejection, ResumePlan, Simulation, SkipAnswer
+from ckpttool.domain.units import counted, on_all
 from ckpttool.domain.verdict import Level, Word
 from ckpttool.errors import ExitCode
 from ckpttool.render.document import world_size
@@ -61,10 +62,11 @@ def _inventory_headline(inventory: Inventory) -> Text:
     if not inventory.checkpoints:
         return Text(f"No checkpoint in {shown(inventory.root)} ({inventory.layout.value})", style="bold red")
     whole = [one for one in inventory.checkpoints if not blocking(one.findings)]
-    ranks = "complete" if world_size(inventory) is None else f"on all {world_size(inventory)} ranks"
+    world = world_size(inventory)
+    ranks = "complete" if world in {None, 1} else f"on all {world} ranks"
     which = "newest" if whole and whole[-1] is inventory.checkpoints[-1] else "newest complete"
     newest = f", {which} {shown(whole[-1].name)}" if whole else ""
-    answer = f"{_count(len(inventory.checkpoints), 'checkpoint')}, {len(whole)} {ranks}{newest}"
+    answer = f"{counted(len(inventory.checkpoints), 'checkpoint')}, {len(whole)} {ranks}{newest}"
     headline = Text(answer, style="bold green" if len(whole) == len(inventory.checkpoints) else "bold yellow")
     return headline.append(f"\n{shown(inventory.root)} ({inventory.layout.value})", style="dim")
 
@@ -149,7 +151,8 @@ def _chosen(plan: ResumePlan, code: ExitCode) -> list[RenderableType]:
     checkpoint = plan.point.checkpoint
     ranks = checkpoint.topology.world_size
     in_part = seen_in_part(plan.findings)
-    on = "" if ranks is None else f" on the {ranks} ranks seen here" if in_part else f" on all {ranks} ranks"
+    here = None if ranks is None else f"on the {counted(ranks, 'rank')} seen here" if in_part else on_all(ranks)
+    on = "" if here is None else f" {here}"
     style = "bold yellow" if in_part or code is not ExitCode.OK else "bold green"
     end = "" if code is ExitCode.OK else f" (exit {code.value})"
     headline = Text(f"Resume from {shown(checkpoint.name)}: step {checkpoint.step}, whole{on}{end}", style=style)
@@ -193,7 +196,9 @@ def data_settings(data: DataPlan) -> list[tuple[str, str]]:
     if data.dataset_state is not None:
         detail = "from the state files of the streaming data, whatever the settings say"
         return [("data position", f"{shown(data.dataset_state)}  ({detail}; next step {data.next_step})")]
-    again = f"{_count(skip.repeated_samples, 'sample')} seen twice" if skip.repeated_samples else "no sample seen twice"
+    again = (
+        f"{counted(skip.repeated_samples, 'sample')} seen twice" if skip.repeated_samples else "no sample seen twice"
+    )
     if skip.repeated_samples is None:
         again = "less than a sink seen twice"
     if data.ignore_data_skip:
@@ -206,14 +211,14 @@ def data_settings(data: DataPlan) -> list[tuple[str, str]]:
 def _lost(plan: ResumePlan) -> str:
     lost, rejected = plan.point.lost_steps, plan.point.rejected
     if any(one.checkpoint.step is None for one in rejected):
-        return f"At least {_count(lost, 'step')} to be done again: something newer does not tell its step."
+        return f"At least {counted(lost, 'step')} to be done again: something newer does not tell its step."
     if not lost:  # what was trained since the newest save, no save can tell
         on_course = [one for one in rejected if all(why.code is not Code.ABANDONED_BRANCH for why in one.reasons)]
         course = " on this course" if rejected else ""
         return "What was passed over is no further." if on_course else f"Nothing newer{course} was passed over."
     sizes = {one.scalars.global_batch_size for one in (plan.point.checkpoint, *(one.checkpoint for one in rejected))}
-    samples = f" ({_count(plan.point.lost_samples or 0, 'sample')})" if len(sizes - {None}) > 1 else ""
-    return f"{_count(lost, 'step')} to be done again{samples}."
+    samples = f" ({counted(plan.point.lost_samples or 0, 'sample')})" if len(sizes - {None}) > 1 else ""
+    return f"{counted(lost, 'step')} to be done again{samples}."
 
 
 def _rejections(title: str, rejected: Sequence[Rejection]) -> list[RenderableType]:
@@ -305,10 +310,10 @@ def skip_table(answer: SkipAnswer) -> RenderableType:
         headline.append("  (data_skip_steps: 0 would mean 'unset' to MindFormers)", style="dim")
     old = f" of {answer.old_global_batch} samples" if answer.old_global_batch is not None else " of several sizes"
     new = f" of {skip.global_batch_size} samples" if skip.global_batch_size is not None else ""
-    before, after = (_count(number, "batch", "batches") for number in (answer.steps, skip.batches))
-    lines = [f"{before}{old} = {_count(skip.samples or 0, 'sample')} = {after}{new}"]
+    before, after = (counted(number, "batch", "batches") for number in (answer.steps, skip.batches))
+    lines = [f"{before}{old} = {counted(skip.samples or 0, 'sample')} = {after}{new}"]
     if skip.repeated_samples:
-        lines.append(f"{_count(skip.repeated_samples, 'sample')} left over: seen twice, none lost")
+        lines.append(f"{counted(skip.repeated_samples, 'sample')} left over: seen twice, none lost")
     if skip.sink_size is not None:
         lines.append(f"rounded down to whole sinks of {skip.sink_size} batches, as MindSpore does")
     if answer.exact_sizes:
@@ -336,7 +341,3 @@ def launch_table(launch: Launch) -> RenderableType:
         parts += [Text(""), *_renames(point)]
     parts += [Text(""), Text("Start it with:" if len(commands) == 1 else "Start it with, one node each:", style="bold")]
     return stack(*parts)
-
-
-def _count(number: int, noun: str, plural: str | None = None) -> str:
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"

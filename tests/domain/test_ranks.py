@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.domain.finding import Code, Finding, Severity, told
-from ckpttool.domain.units import Rank, on_ranks
+from ckpttool.domain.units import Rank, counted, on_all, on_ranks
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,12 @@ def test_no_rank_is_left_out_and_none_is_added(ranks: set[int]) -> None:
         first, _, last = part.partition("-")
         named |= set(range(int(first), int(last or first) + 1))
     assert named == ranks
+
+
+def test_one_is_no_number_of_many() -> None:
+    assert [on_all(1), on_all(4)] == ["on its one rank", "on all 4 ranks"]
+    assert [counted(number, "step") for number in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
+    assert [counted(number, "batch", "batches") for number in (1, 30)] == ["1 batch", "30 batches"]
 
 
 def gone(*ranks: int) -> Finding:
