@@ -134,7 +134,7 @@ def _stale_records(folder: Path) -> None:
 
 
 def _stale_tracker(folder: Path) -> None:
-    newer(folder).tracker("20")
+    newer(folder)
 
 
 def _launched_before(folder: Path) -> None:
@@ -151,7 +151,7 @@ def _prunable(folder: Path) -> None:
 
 def _prunable_iterations(folder: Path) -> None:
     tree = TreeBuilder(folder, world=2, sparse=True)
-    tree.iteration(step=10).iteration(step=30).tracker("10")
+    tree.iteration(step=10).iteration(step=30, tracker=False)
 
 
 def _verified_before(folder: Path) -> None:
