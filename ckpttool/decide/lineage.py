@@ -81,18 +81,22 @@ class Course:
         """Put what was done again behind all others: it is taken only where nothing on the last course is good."""
         return sorted(newest_first, key=lambda one: self._again(one) is not None)
 
-    def overlaps(self, checkpoint: Checkpoint) -> list[Finding]:
-        """Say of one that is taken all the same why it is of an earlier run's course: nothing else can be loaded."""
+    def overlaps(self, checkpoint: Checkpoint, *, is_named: bool = False) -> list[Finding]:
+        """Say of one that is taken all the same that it is of an earlier run's course.
+
+        Unless it was asked for by its name, that is because nothing else can be loaded.
+        """
         run = self._again(checkpoint)
         if run is None:
             return []
+        why = "" if is_named else ", but nothing of its course can be loaded"
         return [
             Finding(
                 code=Code.RUN_REWOUND,
                 severity=Severity.NOTE,
                 message=(
-                    f"run {run.run} did the steps from {run.first_step} on again, but nothing of its course can be "
-                    f"loaded: {checkpoint.name} is on run {checkpoint.run}'s own"
+                    f"run {run.run} did the steps from {run.first_step} on again{why}: {checkpoint.name} is on run "
+                    f"{checkpoint.run}'s own course"
                 ),
                 remedy="choose an older one with --checkpoint if that course was left for a reason",
             )

@@ -34,7 +34,8 @@ def choose(
     prefix, by_config = _prefix_meant(inventory, question)
     course = Course(inventory)
     tree_findings = [*course.rewinds(), *by_config]
-    if question.name not in {None, LATEST}:
+    is_named = question.name not in {None, LATEST}
+    if is_named:
         candidates = _named(inventory, question.name or "", prefix)
     else:
         candidates = newest_first(_of_prefix(inventory, prefix))
@@ -52,7 +53,8 @@ def choose(
             reasons = _reasons_by_content(checkpoint, question, verdict)
             if not reasons:
                 point = _resume_point(checkpoint, verdict, candidates, rejected, course)
-                return replace(point, findings=(*point.findings, *by_config))
+                overlaps = course.overlaps(checkpoint, is_named=is_named)
+                return replace(point, findings=(*overlaps, *point.findings, *by_config))
         elif any(reason.remedy == IGNORE_HEALTH for reason in reasons):
             reasons = _with_true_remedies(checkpoint, question, reasons, verdict_of)
         rejected.append(Rejection(checkpoint=checkpoint, reasons=tuple(reasons)))
@@ -162,7 +164,6 @@ def _resume_point(
         findings=(
             *course.rewinds(),
             *_passed_over(candidates),
-            *course.overlaps(checkpoint),
             *told_apart(verdict),
             *_perhaps_lost(rejected),
         ),

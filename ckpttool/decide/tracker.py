@@ -61,7 +61,7 @@ class TrackedCourse:
         if when is _When.BOTH:
             return f"some of its files are older than the tracker, at {self._told}, and some are newer"
         if when is _When.BEFORE or (when is _When.UNKNOWN and self._are_several):
-            return f"the tracker says that {self._told} was saved after it"
+            return f"the tracker says that the training came to {self._told} after it"
         return None
 
     def findings(self, inventory: Inventory) -> list[Finding]:
@@ -78,10 +78,9 @@ class TrackedCourse:
             )
             findings.append(Finding(code=Code.RUN_REWOUND, severity=Severity.NOTE, message=message, path=left[0]))
         if cut:
-            more = f" and {len(cut) - 1} more" if len(cut) > 1 else ""
-            message = (
-                f"the tracker is at {self._told}; {cut[0]}{more} was saved, but the tracker was not written after it"
-            )
+            many = f"{len(cut)} iterations beyond it were saved" if len(cut) > 1 else f"{cut[0]} was saved"
+            them = "them" if len(cut) > 1 else "it"
+            message = f"the tracker is at {self._told}; {many}, but the tracker was not written after {them}"
             findings.append(Finding(code=Code.TRACKER_DISAGREES, severity=Severity.NOTE, message=message, path=cut[0]))
         return findings
 

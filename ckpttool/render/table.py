@@ -130,6 +130,8 @@ def plan_table(
             headline = Text(f"Nobody knows from this machine what {shown(answer.root)} holds", style="bold yellow")
         way_out = [one for one in answer.findings if one.code is Code.RANKS_TO_RESTORE]
         sentences = [Text(shown(f"{one.message[:1].upper()}{one.message[1:]}: {one.remedy}")) for one in way_out]
+        if not answer.rejected and not answer.findings:
+            sentences = [Text("No checkpoint was saved here: name another folder, or start the training anew")]
         parts = [headline, *sentences, *_rejections("Rejected:", answer.rejected)]
         findings = [one for one in answer.findings if one not in way_out]
     if answer.advice is not None:

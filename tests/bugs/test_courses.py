@@ -217,6 +217,14 @@ class TestLostRuns:
     def test_it_is_the_choice_of_whoever_names_it(self, lost: TreeBuilder) -> None:
         assert chosen(plan(lost.checkpoint, choice=api.ResumeQuestion(name="20_2"))) == ("20_2", 40)
 
+    def test_of_one_that_was_named_it_is_not_said_that_nothing_else_can_be_loaded(self, lost: TreeBuilder) -> None:
+        """10_2 lies on the last course, and can."""
+        (note,) = coded(plan(lost.checkpoint, choice=api.ResumeQuestion(name="20_2")).point.findings, Code.RUN_REWOUND)
+        assert note.message == "run 1 did the steps from 30 on again: 20_2 is on run 0's own course"
+        lost.remove(lost.shard(0, 10, 2))
+        (note,) = coded(plan(lost.checkpoint).point.findings, Code.RUN_REWOUND)
+        assert "nothing of its course can be loaded: 20_2" in note.message
+
     def test_a_run_that_only_went_on_makes_no_fallback_worse(self, tmp_path: Path) -> None:
         tree = TreeBuilder(tmp_path).legacy()
         for epoch in (10, 15, 20):
@@ -255,6 +263,8 @@ class TestTrackerTimes:
         answer = plan(tree.checkpoint)
         assert chosen(answer) == ("iteration_00000020", 20)
         assert why_not(answer) == [("iteration_00000030", {Code.SHARD_MISSING})]
+        (note,) = coded(answer.point.findings, Code.TRACKER_DISAGREES)
+        assert note.message.endswith("2 iterations beyond it were saved, but the tracker was not written after them")
 
     def test_where_times_do_not_tell_a_torn_save_proves_no_rewind(self, tmp_path: Path) -> None:
         tree = TreeBuilder(tmp_path).iteration(step=10).iteration(step=20, tracker=False)

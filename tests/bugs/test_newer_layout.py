@@ -114,6 +114,19 @@ class TestN3HealthyButHollow:
         assert why_not(answer) == [("iteration_00000020", {Code.SHARD_MISSING})]
         assert answer.point.lost_steps == 10
 
+    def test_beside_each_of_its_reasons_stands_what_to_do(self, tmp_path: Path) -> None:
+        """As a save leaves it that was cut off at once, as one whose record is torn, and as one of two worlds."""
+        tree = TreeBuilder(tmp_path).iteration(step=10).folder("checkpoint/iteration_00000020")
+        tree.iteration(step=30).file("checkpoint/iteration_00000030/common.json", "{")
+        tree.iteration(step=40).file("checkpoint/iteration_00000040/llama2_7b-model-0000000-0000008.safetensors")
+        answer = plan(tree.checkpoint)
+        assert chosen(answer) == ("iteration_00000010", 10)
+        found = [reason for one in answer.point.rejected for reason in one.reasons]
+        assert {Code.METADATA_INCOMPLETE, Code.SHARD_MISSING, Code.META_UNREADABLE, Code.WORLD_SIZE_DIFFERS} <= {
+            one.code for one in found
+        }
+        assert [one for one in found if one.remedy is None] == []
+
     def test_a_backup_folder_is_a_stray_and_stops_nothing(self, real: Path) -> None:
         (real / "iteration_bak").mkdir()
         (real / "iteration_00000040.old").mkdir()

@@ -370,6 +370,15 @@ def test_where_one_rank_alone_keeps_everything_back_it_is_said_first(here: Path)
     assert " alone: " not in ask("resolve", str(here / "other/output")).stdout
 
 
+def test_where_nothing_was_saved_it_is_said_what_to_do(here: Path) -> None:
+    (here / "output/checkpoint/rank_0").mkdir(parents=True)
+    said = ask("resolve", "output")
+    assert said.code == 11
+    assert said.stdout.splitlines()[1].startswith("No checkpoint was saved here: ")
+    SITUATIONS["all-damaged"](here / "other")
+    assert "No checkpoint was saved here" not in ask("resolve", str(here / "other/output")).stdout
+
+
 def test_lost_shards_of_the_newer_layout_are_named_by_their_ranks_too(here: Path) -> None:
     checkpoint = real(here, "newfmt_4rank")
     assert "more" not in ask("scan", "output").stdout

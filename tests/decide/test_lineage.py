@@ -126,6 +126,9 @@ class TestRewinds:
     def test_a_tracker_behind_one_iteration_is_an_unfinished_save(self) -> None:
         (found,) = Course(iterations(10, 20, tracked=10)).rewinds()
         assert found.code is Code.TRACKER_DISAGREES
+        assert found.message == (
+            "the tracker is at step 10; iteration_00000020 was saved, but the tracker was not written after it"
+        )
 
     def test_a_tracker_at_the_newest_is_no_news(self) -> None:
         assert Course(iterations(10, 20, tracked=20)).rewinds() == []

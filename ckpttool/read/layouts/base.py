@@ -14,6 +14,8 @@ from ckpttool.domain.units import Rank
 from ckpttool.read.fan_out import map_waiting
 from ckpttool.read.storage import Entry, LostLinkError, Storage
 
+_FROM_A_COPY = "bring it back from a copy, or resume from another checkpoint"
+
 
 class Listing(NamedTuple):
     """The names directly in a folder, sorted; nothing has been opened."""
@@ -93,6 +95,6 @@ def unreadable(path: str, error: OSError, rank: Rank | None, *, remedy: str | No
     )
 
 
-def damage(code: Code, message: str, path: str) -> Finding:
+def damage(code: Code, message: str, path: str, *, remedy: str = _FROM_A_COPY) -> Finding:
     """Report what the listing alone shows to be damaged."""
-    return Finding(code=code, severity=Severity.DAMAGE, message=message, path=path)
+    return Finding(code=code, severity=Severity.DAMAGE, message=message, path=path, remedy=remedy)

@@ -198,7 +198,8 @@ def _parse_entries(storage: Storage, folder: str, entries: list[Entry], options:
             findings += lost_link(storage, path, Rank(int(match["rank"]))) if entry.kind is Kind.LOST else []
     if len(worlds) > 1:
         message = f"shards of several world sizes in one folder: {', '.join(map(str, sorted(worlds)))}"
-        findings.append(damage(Code.WORLD_SIZE_DIFFERS, message, folder))
+        remedy = "move away those that another number of ranks saved, or resume from another checkpoint"
+        findings.append(damage(Code.WORLD_SIZE_DIFFERS, message, folder, remedy=remedy))
     shards.sort(key=lambda shard: (shard.rank or 0, shard.path))
     names = sorted(entry.name for entry in entries)
     return _Parsed(

@@ -33,7 +33,8 @@ class MindFormersUnified:
         scalars = _scalars(storage)
         if scalars.global_batch_size is None:
             message = f"{SCALARS_FILE} has no global_batch_size: MindFormers 1.6 to 2.1 stop with a KeyError"
-            findings.append(damage(Code.SCALARS_MISSING, message, SCALARS_FILE))
+            remedy = "resume from the ranks' own checkpoints, from which these weights were put together"
+            findings.append(damage(Code.SCALARS_MISSING, message, SCALARS_FILE, remedy=remedy))
         present = {entry.name for entry in listing.entries if entry.kind in {Kind.FILE, Kind.LOST}}
         expected = _expected(storage, present, findings)
         parts = sorted(name for name in present if name.endswith(".safetensors") and name != SCALARS_FILE)
