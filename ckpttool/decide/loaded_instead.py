@@ -17,12 +17,16 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.train_config import TrainConfig
+from ckpttool.domain.units import Rank
 
 _PATTERN = frozenset("*?[")
 """What `glob` does not take for itself."""
 
 _FAULT_TOLERANCE = ("TTP:1", "UCE:1", "ARF:1", "HCCE:1")
 """What makes `MS_ENABLE_TFT` count, anywhere in it; TRE and TSP do not."""
+
+
+_OWN_FOLDER = "copy this checkpoint's files, each into its rank_N/, to a folder of their own, and give that as DIR"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +137,7 @@ def _resliced(start: Start) -> Iterator[Finding]:
         Safetensors are re-sliced by the label of the named file.
     """
     config, checkpoint = start.config, start.plan.point.checkpoint
-    is_rank_layout = start.inventory.layout is LayoutName.MINDFORMERS_RANK
-    if config is None or not config.auto_trans_ckpt or not is_rank_layout or start.plan.load.load_ckpt_format != "ckpt":
+    if config is None or not _reslices_ckpt(start):
         return
     renamed = {rename.source: rename.target for rename in checkpoint.renames}
     beside: dict[str, set[str]] = {}
@@ -150,10 +153,41 @@ def _resliced(start: Start) -> Iterator[Finding]:
                 Code.RESLICING_PICKS,
                 f"with `auto_trans_ckpt: True` MindFormers takes what it re-slices by the folder alone: in {folder}/ "
                 f"{taken}",
-                "copy this checkpoint's files, each into its rank_N/, to a folder of their own, and give that as DIR",
+                _OWN_FOLDER,
                 shard.path,
             )
             return
+
+
+def _uncountable(start: Start) -> Iterator[Finding]:
+    """Find names beside the ranks' folders, or gaps between them, on which re-slicing `.ckpt` files ends.
+
+    Source:
+        TransformCkpt.check_src_checkpoint_and_strategy (1.3.2 to 2.1.0): `int(name.split("_")[-1])` of whatever
+        `rank_*` finds, files too, must give 0, 1, 2 and so on.
+    """
+    if not _reslices_ckpt(start):
+        return
+    begins = "with `auto_trans_ckpt: True` MindFormers takes whatever begins with rank_ for a rank's folder"
+    ranks = list(start.inventory.folder_ranks)
+    for name in sorted(name for name in start.inventory.strays if name.startswith("rank_") and "/" not in name):
+        tail = name.rpartition("_")[2]
+        if not (tail.isascii() and tail.isdigit()):
+            words = f"{begins}, and ends in a ValueError on {name}"
+            yield _stops(Code.RESLICING_STOPS, words, f"move {name} out of {start.load_path}", name)
+            return
+        ranks.append(Rank(int(tail)))
+    gap = next((place for place, rank in enumerate(sorted(ranks)) if place != rank), None)
+    if gap is not None:
+        words = f"{begins}, counts {len(ranks)}, and ends in a FileNotFoundError for rank_{gap}"
+        yield _stops(Code.RESLICING_STOPS, words, _OWN_FOLDER)
+
+
+def _reslices_ckpt(start: Start) -> bool:
+    config, is_rank_layout = start.config, start.inventory.layout is LayoutName.MINDFORMERS_RANK
+    return (
+        config is not None and config.auto_trans_ckpt and is_rank_layout and start.plan.load.load_ckpt_format == "ckpt"
+    )
 
 
 def _ckpt_files(inventory: Inventory) -> Iterator[str]:
@@ -269,6 +303,7 @@ RULES: tuple[Rule, ...] = (
     _fault_tolerance,
     _beside_the_ranks,
     _resliced,
+    _uncountable,
     _rank_in_prefix,
     _pattern,
     _one_device,
@@ -280,7 +315,8 @@ RULES: tuple[Rule, ...] = (
 
 CODES = frozenset({
     Code.CKPT_BESIDE_RANKS, Code.PREFIX_HOLDS_RANK, Code.PATH_IS_PATTERN, Code.RANK_FOLDER_ON_ONE_DEVICE,
-    Code.RESLICING_PICKS, Code.OPTIMIZER_MISSING, Code.FAULT_TOLERANCE_PICKS, Code.REDUNDANCY_NOT_LOADABLE,
-    Code.TRAINING_COMPLETE, Code.SKIP_BEYOND_DATA, Code.DATA_END_EARLY, Code.ENDS_ELSEWHERE,
+    Code.RESLICING_PICKS, Code.RESLICING_STOPS, Code.OPTIMIZER_MISSING, Code.FAULT_TOLERANCE_PICKS,
+    Code.REDUNDANCY_NOT_LOADABLE, Code.TRAINING_COMPLETE, Code.SKIP_BEYOND_DATA, Code.DATA_END_EARLY,
+    Code.ENDS_ELSEWHERE,
 })  # fmt: skip
 """What the rules say: in `preflight` it belongs to the launch."""

@@ -149,6 +149,7 @@ class Code(str, Enum):
     FAULT_TOLERANCE_PICKS = "fault-tolerance-picks"
     REDUNDANCY_NOT_LOADABLE = "redundancy-not-loadable"
     RESLICING_PICKS = "reslicing-picks"
+    RESLICING_STOPS = "reslicing-stops"
     TRAINING_COMPLETE = "training-complete"
     SKIP_BEYOND_DATA = "skip-beyond-data"
     DATA_END_EARLY = "data-end-early"

@@ -221,3 +221,13 @@ def test_resliced_ckpt_files_are_taken_by_their_folder_alone(tmp_path: Path, con
     edited(config, ("load_checkpoint: ''", "auto_trans_ckpt: True\ntransform_process_num: 2\nload_checkpoint: ''"))
     beside.unlink()
     assert stopped_by(output, config) is Code.RESLICING_PICKS
+
+
+def test_a_kept_copy_of_a_ranks_folder_ends_the_reslicing_of_ckpt_files_alone(tmp_path: Path, config: Path) -> None:
+    output = shutil.copytree(FIXTURES / "sink2_ckpt" / "output", tmp_path / "output")
+    shutil.copytree(output / "checkpoint" / "rank_0", output / "checkpoint" / "rank_0_bak")
+    assert preflighted(output, config) == (ExitCode.OK, [])
+    edited(config, ("load_checkpoint: ''", "auto_trans_ckpt: True\nload_checkpoint: ''"))
+    assert stopped_by(output, config) is Code.RESLICING_STOPS
+    (output / "checkpoint" / "rank_0_bak").rename(output / "checkpoint" / "bak_rank_0")
+    assert preflighted(output, config) == (ExitCode.OK, [])

@@ -12,6 +12,7 @@ from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.plan import LoadInstruction
 from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.train_config import TrainConfig
+from ckpttool.domain.units import Rank
 from tests.decide.test_launch_check import FITS, FITS_NEWER
 from tests.inventories import checkpoint, tree
 from tests.inventories import finding as finding_of
@@ -258,6 +259,31 @@ class TestReslicing:
 
     def test_by_time_any_other_may_be_taken(self) -> None:
         assert "in rank_0/ the newest .ckpt" in only(self.of("15_2", "10_2", by_time=True)).message
+
+    @pytest.mark.parametrize("name", ["rank_0_bak", "rank_list.txt", "rank_", "rank_²"])
+    def test_what_begins_like_a_ranks_folder_and_ends_in_no_number_ends_it(self, name: str) -> None:
+        finding = only(self.of("15_2", strays=(name, "old")))
+        assert (finding.code, finding.path) == (Code.RESLICING_STOPS, name)
+        assert "ValueError" in finding.message
+
+    def test_so_does_a_number_that_is_not_the_next(self) -> None:
+        found = self.of("15_2")
+        gap = replace(found.inventory, folder_ranks=(*found.inventory.folder_ranks, Rank(7)))
+        for start in (self.of("15_2", strays=("rank_old_2",)), replace(found, inventory=gap)):
+            finding = only(start)
+            assert finding.code is Code.RESLICING_STOPS
+            assert "FileNotFoundError" in finding.message
+
+    def test_other_names_and_other_starts_are_left_alone(self) -> None:
+        found = self.of("15_2", strays=("rank_0_bak",))
+        safetensors = replace(found.plan, load=SAFETENSORS_LOAD)
+        for start in (
+            self.of("15_2", strays=("bak_rank_0", "rank_0/rank_x", f"rank_0{len(found.inventory.folder_ranks)}")),
+            replace(found, config=FITS),
+            replace(found, config=None),
+            replace(found, plan=safetensors),
+        ):
+            assert loaded_instead(start) == ()
 
     def test_without_reslicing_and_for_safetensors_the_named_one_is_loaded(self) -> None:
         start = self.of("15_2", "5_2")

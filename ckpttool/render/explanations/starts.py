@@ -164,4 +164,14 @@ STARTS = (
             "ckpttool preflight FOLDER --config BASE.yaml",
         ),
     ),
+    Explanation(
+        code=Code.RESLICING_STOPS,
+        title="Re-slicing .ckpt files ends on what lies beside the rank folders",
+        severities=SUSPECT,
+        meaning="With `auto_trans_ckpt: True` the start ends. Without it, and with safetensors, such names do no harm.",
+        evidence="The names beside the ranks' folders, the config, and the code of MindFormers 1.3.2 to 2.1.0.",
+        mindformers="Lists rank_*, makes a number of what follows the last _ of each name, which ends in a ValueError "
+        "for rank_0_bak, and wants these to be 0, 1, 2 and so on, else: The rank_4 folder was not found.",
+        remedy=("Move what is no rank's folder elsewhere:", "mv output/checkpoint/rank_0_bak output/"),
+    ),
 )
