@@ -17,6 +17,7 @@ from ckpttool.decide.log_evidence import (
     no_steps,
     only_up_to,
     saved,
+    trained_since,
     with_judgements,
     with_marks,
 )
@@ -92,7 +93,16 @@ class Evidence:
                 for one, judgement in judged
                 if chosen is not None and _same(one, chosen) and judgement.note is not None
             )
-        return tuple(found)
+        return (*found, *self._since(chosen))
+
+    def _since(self, chosen: Checkpoint | None) -> list[Finding]:
+        attempts = None if self.log is None else self.log.attempts
+        if chosen is None or not attempts:
+            return []
+        saves = [saved(one, self.inventory.layout) for one in self.inventory.checkpoints]
+        places = zip(self.inventory.checkpoints, saves, homes(saves, attempts), strict=True)
+        told = (trained_since(save, home, attempts) for one, save, home in places if _same(one, chosen))
+        return [one for one in told if one is not None]
 
 
 def _same(one: Checkpoint, other: Checkpoint) -> bool:

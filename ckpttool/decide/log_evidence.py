@@ -6,13 +6,14 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from ckpttool.decide.log_runs import Home
 from ckpttool.decide.policies.robust_z import RobustZPolicy
 from ckpttool.decide.recorded_health import IGNORE_HEALTH
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.health import Health
 from ckpttool.domain.health_events import CheckpointMark, HealthEvent, HealthJudgement, MarkState, SavedCheckpoint
-from ckpttool.domain.metrics import StepMetrics
+from ckpttool.domain.metrics import LogAttempt, StepMetrics
 from ckpttool.domain.units import Step
 
 LARGE_SPIKE = 2.0
@@ -152,6 +153,18 @@ def no_log() -> Finding:
         severity=Severity.UNKNOWN,
         message="there is no training log beside the checkpoints: the threshold could not be applied",
         remedy="give one with --log, or leave --health-threshold out",
+    )
+
+
+def trained_since(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttempt]) -> Finding | None:
+    """Say how far the training came after a save; None where it was not the last start that saved it, or no further."""
+    if save.step is None or home.known != len(attempts) - 1 or attempts[-1].last <= save.step:
+        return None
+    return Finding(
+        code=Code.LOG_GOES_ON,
+        severity=Severity.NOTE,
+        message=f"{save.name} is of step {save.step}, and the log goes on to step {attempts[-1].last}: what was "
+        "trained between is to be done again",
     )
 
 

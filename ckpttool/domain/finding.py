@@ -99,6 +99,7 @@ class Code(str, Enum):
     MANIFEST_UNREADABLE = "manifest-unreadable"
     MANIFEST_NEWER = "manifest-newer"
     LOG_UNREADABLE = "log-unreadable"
+    LOG_GOES_ON = "log-goes-on"
     NORM_ABOVE_THRESHOLD = "norm-above-threshold"
     SAVED_IN_SPIKE = "saved-in-spike"
     SAVED_AFTER_STRIKE = "saved-after-strike"

@@ -64,6 +64,26 @@ def test_it_is_the_judgement_of_health(here: Path) -> None:
         assert chosen(resolved("--health-threshold", threshold))[0] == judged
 
 
+def test_a_log_that_goes_on_behind_the_checkpoint_says_how_far_the_training_came(here: Path) -> None:
+    tree(here)
+    write_log(here / LOG, range(1, 314), embeddings={300: 1.0})
+    said = ask("resolve", "--health-threshold", "270")
+    assert said.code == 0
+    assert "150_2 is of step 300, and the log goes on to step 313: what was trained" in " ".join(said.stdout.split())
+    write_log(here / LOG, range(1, 301), embeddings={300: 1.0})
+    assert "the log goes on" not in ask("resolve", "--health-threshold", "270").stdout
+
+
+def test_a_log_that_went_back_says_nothing_of_what_an_earlier_start_saved(here: Path) -> None:
+    tree(here)
+    write_log(here / LOG, range(1, 314), embeddings={300: 1.0})
+    again = (here / LOG).read_text().splitlines()
+    (here / LOG).write_text("\n".join([*again, *again[200:]]))
+    said = resolved("--health-threshold", "270")
+    assert chosen(said)[0] == "150_2"
+    assert "log-goes-on" not in said.stdout
+
+
 def test_a_threshold_that_could_not_be_applied_is_said(here: Path) -> None:
     tree(here)
     said = ask("resolve", "--health-threshold", "270")

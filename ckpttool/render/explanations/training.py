@@ -73,4 +73,15 @@ TRAINING = (
             "ckpttool replay LOG --columns step=iter,global_norm=gnorm",
         ),
     ),
+    Explanation(
+        code=Code.LOG_GOES_ON,
+        title="The training came further than the checkpoint that is resumed from",
+        severities=(Severity.NOTE,),
+        meaning="What was trained between its save and the end of the training is in no checkpoint that is taken, and "
+        "is to be done again.",
+        evidence="The last step of the log, where the start of the training that saved the checkpoint is the last one "
+        "that the log shows. Where the training went back later, nothing is said.",
+        mindformers="Trains these steps again, with the same data.",
+        remedy=("Nothing to repair. Saving more often (`save_checkpoint_steps`) makes it less.",),
+    ),
 )
