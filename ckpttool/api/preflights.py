@@ -11,6 +11,7 @@ from ckpttool.api.resumes import Answer, resolve
 from ckpttool.decide import preflight as judge
 from ckpttool.decide.lint import lint
 from ckpttool.decide.next_saves import next_saves
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Finding, seen_in_part
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health import Health
@@ -144,6 +145,11 @@ class _Teller:
         return beside if not os.path.lexists(inside) and os.path.lexists(beside) else inside
 
 
+def _health(recorded: Inventory, chosen: Checkpoint) -> str:
+    same = next((one for one in recorded.checkpoints if one.shards == chosen.shards), chosen)
+    return judge.health_summary(chosen, same.health)
+
+
 def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk: Disk) -> Preflight:
     """Say what stands against a launch of what was decided: for `preflight`, and for `launch` before it writes."""
     decision, root = answer.decision, answer.tree.inventory.root
@@ -153,7 +159,7 @@ def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk
     found = judge.by_check(decision, config.train, strict=question.strict, devices=question.devices)
     plan = decision if isinstance(decision, ResumePlan) else None
     nothing = ExitCode.NOTHING_TO_RESUME if plan is None and not seen_in_part(decision.findings) else None
-    health = judge.health_summary(plan.point.checkpoint) if plan else "nothing was chosen"
+    health = _health(answer.tree.inventory, plan.point.checkpoint) if plan else "nothing was chosen"
     need = _disk_need(config, answer, plan, disk)
     return Preflight(
         config=question.config,

@@ -167,11 +167,18 @@ def checkpoint_summary(decision: ResumePlan | NoResumePoint) -> str:
     )
 
 
-def health_summary(checkpoint: Checkpoint) -> str:
-    """Say what is recorded of the chosen checkpoint's health."""
-    if checkpoint.health is Health.UNKNOWN:
-        return "unknown: nothing is recorded"
-    return f"{checkpoint.health.value}, as it was recorded"
+def health_summary(checkpoint: Checkpoint, recorded: Health) -> str:
+    """Say what is known of the chosen checkpoint's health, and from where.
+
+    Args:
+        checkpoint: As the logs judged it, where they had a say.
+        recorded: What the training recorded.
+    """
+    if checkpoint.health is recorded:
+        known = recorded is not Health.UNKNOWN
+        return f"{recorded.value}, as it was recorded" if known else "unknown: nothing is recorded"
+    written = "nothing" if recorded is Health.UNKNOWN else recorded.value
+    return f"{checkpoint.health.value}, by the log; {written} is recorded"
 
 
 def config_summary(findings: Iterable[Finding]) -> str:

@@ -84,6 +84,16 @@ def test_a_log_that_went_back_says_nothing_of_what_an_earlier_start_saved(here: 
     assert "log-goes-on" not in said.stdout
 
 
+def test_preflight_tells_health_by_the_log_from_health_by_the_record(here: Path) -> None:
+    builder = tree(here, ranks=4)
+    (here / "base.yaml").write_text((FIXTURES / "configs" / "pretrain_sink2.yaml").read_text())
+    write_log(here / LOG, range(1, 301), embeddings={300: 100.0})
+    asked = ("preflight", "output", "--config", "base.yaml")
+    assert "healthy, by the log; nothing is recorded" in ask(*asked, "--health-threshold", "270").stdout
+    builder.health([("llama2_7b_rank_0-150_2.ckpt", 0)])
+    assert "healthy, as it was recorded" in ask(*asked).stdout
+
+
 def test_a_threshold_that_could_not_be_applied_is_said(here: Path) -> None:
     tree(here)
     said = ask("resolve", "--health-threshold", "270")

@@ -187,8 +187,16 @@ class TestWords:
 
     def test_health_is_told_as_recorded_or_as_unknown(self) -> None:
         checkpoint = resume_plan().point.checkpoint
-        assert judge.health_summary(checkpoint) == "unknown: nothing is recorded"
-        assert judge.health_summary(replace(checkpoint, health=Health.HEALTHY)) == "healthy, as it was recorded"
+        assert judge.health_summary(checkpoint, Health.UNKNOWN) == "unknown: nothing is recorded"
+        healthy = replace(checkpoint, health=Health.HEALTHY)
+        assert judge.health_summary(healthy, Health.HEALTHY) == "healthy, as it was recorded"
+
+    def test_health_that_a_log_tells_is_not_called_recorded(self) -> None:
+        checkpoint = replace(resume_plan().point.checkpoint, health=Health.HEALTHY)
+        assert judge.health_summary(checkpoint, Health.UNKNOWN) == "healthy, by the log; nothing is recorded"
+        assert judge.health_summary(checkpoint, Health.UNHEALTHY) == "healthy, by the log; unhealthy is recorded"
+        unknown = replace(checkpoint, health=Health.UNKNOWN)
+        assert judge.health_summary(unknown, Health.HEALTHY) == "unknown, by the log; healthy is recorded"
 
     @pytest.mark.parametrize(
         ("findings", "words"),
