@@ -36,10 +36,6 @@ class Topology:
     """Parallel sizes in ranks; None where not recorded, never guessed."""
 
     world_size: int | None = None
-    tp: int | None = None
-    pp: int | None = None
-    dp: int | None = None
-    ep: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,6 +156,5 @@ class ResumePlan:
     data: DataPlan
     findings: tuple[Finding, ...] = ()
     """About the resume as a whole: counters that MindFormers will get wrong, settings that disagree."""
-    simulation: Simulation | None = None
     advice: SpikeAdvice | StopAdvice | None = None
     """The way around a spike or on after a stop, where that was asked for; `data` follows it."""

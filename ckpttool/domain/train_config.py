@@ -53,7 +53,6 @@ class TrainConfig:
     """False: the `iteration_*` layout. A top-level `checkpoint:` section forces it too."""
     has_checkpoint_section: bool
     use_checkpoint_health_monitor: bool
-    output_dir: str | None
     prefix: str | None
     """File name prefix of the CheckpointMonitor callback."""
     findings: tuple[Finding, ...]

@@ -216,15 +216,6 @@ def get_int(record: Mapping[str, Json], key: str, *, minimum: int | None = 0, wh
     return as_int(_member(record, key, where), minimum=minimum, where=where, key=key)
 
 
-def get_float(record: Mapping[str, Json], key: str, *, where: str = "") -> float:
-    """Return the number under `key`.
-
-    Raises:
-        ParseError: It is not there, or no number.
-    """
-    return as_float(_member(record, key, where), where=where, key=key)
-
-
 def get_str(record: Mapping[str, Json], key: str, *, where: str = "") -> str:
     """Return the text under `key`.
 

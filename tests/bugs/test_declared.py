@@ -17,7 +17,8 @@ from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.units import Step
 from ckpttool.errors import ExitCode, UsageError
-from ckpttool.read.records.train_config import parse_train_config
+from ckpttool.read.records.safe_yaml import parse_document
+from ckpttool.read.records.train_config import train_config_of
 from tests.answers import chosen, coded, decide, notes, why_not
 from tests.cli.running import Said, ask
 from tests.healthy import unified_tree
@@ -281,7 +282,8 @@ def test_no_sample_is_lost_and_less_than_a_batch_is_seen_twice_on_any_number_of_
     ranks: int, devices: int, batch: int, step: int
 ) -> None:
     text = f"use_parallel: True\nparallel: {{parallel_mode: 0}}\nrunner_config: {{batch_size: {batch}}}\n"
-    before, now = (parse_train_config(text.encode(), path="c", devices=each) for each in (ranks, devices))
+    document = parse_document(text.encode(), what="c")
+    before, now = (train_config_of(document, path="c", devices=each) for each in (ranks, devices))
     assert now.world_size == devices
     assert now == before.started_on(devices)
     plan = plan_data(Step(step), before.global_batch_size, api.DataQuestion(new_global_batch=now.global_batch_size))

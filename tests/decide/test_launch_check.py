@@ -23,7 +23,6 @@ FITS = TrainConfig(
     use_legacy_format=True,
     has_checkpoint_section=False,
     use_checkpoint_health_monitor=False,
-    output_dir=None,
     prefix=None,
     findings=(),
     lines=(("load_ckpt_format", 3), ("monitor_config.health_checkpoint.embedding_local_norm_threshold", 9)),

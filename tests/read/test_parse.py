@@ -91,14 +91,13 @@ RECORD: dict[str, Json] = {
 def test_values_of_the_right_type_come_back_as_they_are() -> None:
     assert parse.get_int(RECORD, "whole") == 3
     assert parse.get_int(RECORD, "minus", minimum=None) == -1
-    assert parse.get_float(RECORD, "half") == 1.5
-    assert parse.get_float(RECORD, "whole") == 3.0
     assert parse.get_str(RECORD, "text") == "x"
     assert parse.get_bool(RECORD, "yes") is True
     assert parse.get_list(RECORD, "list") == [1]
     assert parse.get_object(RECORD, "object") == {"a": 1}
     assert parse.get_optional_int(RECORD, "whole") == 3
     assert parse.get_optional_float(RECORD, "half") == 1.5
+    assert parse.get_optional_float(RECORD, "whole") == 3.0
     assert parse.get_optional_str(RECORD, "text") == "x"
     assert parse_object(b'{"a": 1}', what="f") == {"a": 1}
 
@@ -118,9 +117,9 @@ def test_no_other_type_passes_for_an_integer(key: str) -> None:
 
 def test_wrong_types_are_refused_by_every_getter() -> None:
     with pytest.raises(ParseError, match="expected a number, found true"):
-        parse.get_float(RECORD, "yes")
+        parse.get_optional_float(RECORD, "yes")
     with pytest.raises(ParseError, match="float can hold, found an integer of more digits"):
-        parse.get_float(RECORD, "huge")
+        parse.get_optional_float(RECORD, "huge")
     with pytest.raises(ParseError, match="expected text, found 3"):
         parse.get_str(RECORD, "whole")
     with pytest.raises(ParseError, match="expected true or false, found 3"):

@@ -21,7 +21,7 @@ _BASE = "base_config"
 """Names a file whose settings hold where this one has none."""
 
 
-def read_train_config(path: str, *, devices: int | None = None) -> TrainConfig:
+def read_train_config(path: str) -> TrainConfig:
     """Return what a YAML config says about resuming, parallelism and data, with everything in it that looks wrong.
 
     Defaults are those of MindFormers' own template (1.6 and later), so that a short config means here what it means
@@ -29,27 +29,22 @@ def read_train_config(path: str, *, devices: int | None = None) -> TrainConfig:
 
     Args:
         path: The config, as the user gave it.
-        devices: Ranks that will be started. Only data-parallel mode needs it: its world size stands in no config.
 
     Raises:
         UsageError: It cannot be read, or is no YAML with settings.
         UnsafeError: It is larger, or stands for more values, than a config can.
     """
-    return parse_train_config(read_bytes(path), path=path, devices=devices)
-
-
-def parse_train_config(content: bytes, *, path: str, devices: int | None = None) -> TrainConfig:
-    """Return what `read_train_config` does, for content that is at hand.
-
-    Raises:
-        UsageError: As there.
-        UnsafeError: As there.
-    """
-    return train_config_of(parse_document(content, what=path), path=path, devices=devices)
+    return train_config_of(parse_document(read_bytes(path), what=path), path=path)
 
 
 def train_config_of(document: Document, *, path: str, devices: int | None = None) -> TrainConfig:
-    """Return what `read_train_config` does, for a document that is parsed already."""
+    """Return what `read_train_config` does, for a document that is parsed already.
+
+    Args:
+        document: The config.
+        path: As the user gave it.
+        devices: Ranks that will be started. Only data-parallel mode needs it: its world size stands in no config.
+    """
     data = document.data
     sizes = _sizes(data)
     runner = _section(data, "runner_config")
@@ -77,7 +72,6 @@ def train_config_of(document: Document, *, path: str, devices: int | None = None
         health_check_picks=_health_check_picks(data),
         no_load_optim=bool(_section(data, "checkpoint").get("no_load_optim")),
         no_save_optim=_no_save_optim(data),
-        output_dir=_text(data.get("output_dir")),
         prefix=_prefix(data),
         resume_training=resume if isinstance(resume, str | bool) else None,
         use_parallel=_switch(data, "use_parallel"),

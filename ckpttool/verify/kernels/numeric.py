@@ -42,11 +42,6 @@ class TensorStats:
         return not (self.nans or self.infinities)
 
     @property
-    def all_zero(self) -> bool:
-        """True where every element is zero; a tensor without elements has none that are."""
-        return self.elements > 0 and self.finite and self.absmax == 0
-
-    @property
     def denormal_only(self) -> bool:
         """True where every element that is not zero is subnormal, and there is one."""
         return 0 < self.absmax < _SMALLEST_NORMAL[self.dtype] and self.finite

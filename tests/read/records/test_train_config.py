@@ -14,13 +14,13 @@ from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.train_config import TrainConfig
 from ckpttool.errors import CkptToolError, UnsafeError, UsageError
 from ckpttool.read.records.safe_yaml import MAX_BYTES, MAX_DEPTH, parse_document
-from ckpttool.read.records.train_config import parse_train_config, read_train_config
+from ckpttool.read.records.train_config import read_train_config, train_config_of
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def read(text: str, *, devices: int | None = None) -> TrainConfig:
-    return parse_train_config(text.encode(), path="base.yaml", devices=devices)
+    return train_config_of(parse_document(text.encode(), what="base.yaml"), path="base.yaml", devices=devices)
 
 
 def findings(text: str) -> list[Finding]:
@@ -48,13 +48,13 @@ class TestDefaults:
         assert (config.load_ckpt_format, config.auto_trans_ckpt) == ("ckpt", False)
         assert config.use_legacy_format
         assert not config.health_check_picks
-        assert (config.output_dir, config.prefix, config.resume_training) == (None, None, None)
+        assert (config.prefix, config.resume_training) == (None, None)
         assert config.findings == ()
 
     def test_the_real_shapes_are_read_without_a_false_alarm(self) -> None:
         legacy = read_train_config(str(CONFIGS / "llama2_legacy.yaml"))
         assert (legacy.world_size, legacy.global_batch_size, legacy.sink_size, legacy.epochs) == (16, 32, 2, 3)
-        assert (legacy.prefix, legacy.output_dir, legacy.resume_training) == ("llama2_7b", "./output", False)
+        assert (legacy.prefix, legacy.resume_training) == ("llama2_7b", False)
         assert legacy.findings == ()
         newer = read_train_config(str(CONFIGS / "newer_checkpoint_section.yaml"))
         assert (newer.world_size, newer.global_batch_size, newer.sink_mode, newer.sink_size) == (4, 4, False, None)
@@ -431,7 +431,7 @@ class TestHostileYaml:
         assert read(text).global_batch_size == 8
 
     def test_a_byte_order_mark_and_windows_line_ends_are_read(self) -> None:
-        config = parse_train_config(b"\xef\xbb\xbfseed: 0\r\nepochs: 2\r\n", path="base.yaml")
+        config = read("\ufeffseed: 0\r\nepochs: 2\r\n")
         assert config.findings[0].line == 2
 
     @given(st.text(alphabet="ab:-[]{}&*!|>'\"#%@,? \n\t019.e<", max_size=40))
@@ -467,7 +467,7 @@ class TestFiles:
 
 def test_a_value_as_long_as_a_file_is_not_repeated_in_full() -> None:
     text = f"parallel: {{full_batch: False, dataset_strategy: [[{'x' * 100_000}, 1]]}}\nlr: {'1' * 90_000}e5\n"
-    findings = parse_train_config(text.encode(), path="base.yaml").findings
+    findings = read(text).findings
     assert {Code.CONFIG_DISAGREES, Code.CONFIG_WRONG_TYPE} <= {finding.code for finding in findings}
     assert all(len(f"{one.message}{one.expected}{one.actual}{one.remedy}") < 4100 for one in findings)
     assert any(one.message.startswith("`dataset_strategy` slices the data xx") for one in findings)
