@@ -73,6 +73,10 @@ def test_a_start_imports_nothing_heavy(command: Sequence[str], tree: Path) -> No
 
 
 SELDOM_NEEDED = {
+    "ckpttool.decide.counters",
+    "ckpttool.domain.node",
+    "ckpttool.domain.train_config",
+    "ckpttool.read.records.iteration_json",
     "ckpttool.read.formats.safetensors_quick",
     "ckpttool.read.records.manifest",
     "unicodedata",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from ckpttool.decide.data_skip import exact_batches_near
 from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import DataSkip
 from ckpttool.domain.shard import Scalars
 from ckpttool.domain.units import counted

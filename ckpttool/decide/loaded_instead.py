@@ -7,7 +7,7 @@ what a file holds is `verify`'s business. Each was seen in a start of the real p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ckpttool.decide.run_length import length_findings
 from ckpttool.decide.simulate.names import with_rank
@@ -16,8 +16,10 @@ from ckpttool.domain.finding import Code, Finding, Severity, brief
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.shard import ShardRole
-from ckpttool.domain.train_config import TrainConfig
 from ckpttool.domain.units import Rank
+
+if TYPE_CHECKING:
+    from ckpttool.domain.train_config import TrainConfig
 
 _PATTERN = frozenset("*?[")
 """What `glob` does not take for itself."""

@@ -11,10 +11,10 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import MAX_RANKS, Rank
 
 # At most so many digits: larger numbers are no step of any training, and int() of a million digits takes seconds.
-_SHARD = re.compile(
-    r"rank_(?P<folder>[0-9]{1,9})/(?P<head>.+)_rank_(?P<rank>[0-9]{1,9})(?:_(?P<run>[0-9]{1,9}))?"
-    r"-(?P<epoch>[0-9]{1,18})_(?P<step>[0-9]{1,18})(?P<suffix>\.(?:ckpt|safetensors))",
-    re.DOTALL,
+# Compiled when the first stray is met: most trees have none.
+_SHARD = (
+    r"(?s)rank_(?P<folder>[0-9]{1,9})/(?P<head>.+)_rank_(?P<rank>[0-9]{1,9})(?:_(?P<run>[0-9]{1,9}))?"
+    r"-(?P<epoch>[0-9]{1,18})_(?P<step>[0-9]{1,18})(?P<suffix>\.(?:ckpt|safetensors))"
 )
 
 
@@ -103,7 +103,7 @@ def _by_rank(found: Iterable[Misplaced]) -> list[Misplaced]:
 
 
 def _misplaced(path: str) -> Misplaced | None:
-    match = _SHARD.fullmatch(path)
+    match = re.fullmatch(_SHARD, path)
     if match is None or int(match["rank"]) >= MAX_RANKS:
         return None
     rank = int(match["rank"])

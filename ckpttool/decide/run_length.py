@@ -7,13 +7,15 @@ with runs of the real program (2.1.0), with sinks and without.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from ckpttool.decide.counters import mindformers_counters
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import ResumePlan
-from ckpttool.domain.train_config import TrainConfig
+
+if TYPE_CHECKING:
+    from ckpttool.domain.train_config import TrainConfig
 
 _EPOCHS = "runner_config.epochs"
 
@@ -93,6 +95,8 @@ def run_length(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> R
 
 def _begun(config: TrainConfig, plan: ResumePlan, per_epoch: int) -> int:
     """Return the epochs (or sinks) that MindFormers takes for done."""
+    from ckpttool.decide.counters import mindformers_counters  # every `resolve` asks here, few with a config
+
     counters = mindformers_counters(
         scalars=plan.point.checkpoint.scalars,
         new_global_batch_size=plan.data.skip.global_batch_size,

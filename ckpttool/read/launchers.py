@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
-from ckpttool.domain.node import Job
+if TYPE_CHECKING:
+    from ckpttool.domain.node import Job
 
 VARIABLES = (
     "LOCAL_WORLD_SIZE",
@@ -30,10 +32,14 @@ def jobs_of(environment: Mapping[str, str]) -> tuple[Job, ...]:
     Source:
         sbatch(1), mpirun(1) and torchrun's documentation; mindspore/parallel/cluster of 2.10 for msrun.
     """
+    if not any(name in environment for name in VARIABLES):  # so it is on most machines, and that needs no import
+        return ()
     return tuple(_jobs(environment))
 
 
 def _jobs(environment: Mapping[str, str]) -> Iterator[Job]:
+    from ckpttool.domain.node import Job
+
     for name in ("SLURM_JOB_NUM_NODES", "SLURM_NNODES"):
         nodes = _count(environment, name)
         if nodes is not None and nodes > 1:

@@ -6,7 +6,8 @@ Source: the helpers for checkpoint names in its tools; the patterns are facts of
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from ckpttool.domain.frozen import dataclass
 
 _RANK = re.compile(r"_rank_(\d+)")
 _RUN_AT_END = re.compile(r"_rank_\d+_(\d+)\Z")

@@ -6,7 +6,7 @@ import re
 import threading
 from collections import Counter
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, LayoutName, RunSummary, Topology
 from ckpttool.domain.finding import Code, Finding, Severity, in_order
@@ -26,8 +26,10 @@ from ckpttool.read.layouts.base import (
 )
 from ckpttool.read.own_files import MANIFEST_NAME, OWN_FOLDER
 from ckpttool.read.parse import ParseError
-from ckpttool.read.records.iteration_json import CommonRecord, metadata_memory, parse_common, parse_metadata_files
 from ckpttool.read.storage import Entry, Kind, LostLinkError, OverLimitError, Storage
+
+if TYPE_CHECKING:
+    from ckpttool.read.records.iteration_json import CommonRecord
 
 TRACKER = "latest_checkpointed_iteration.txt"
 TRACKER_LIMIT = 64
@@ -246,6 +248,8 @@ def _shard(storage: Storage, path: str, match: re.Match[str], *, sizes: bool) ->
 
 
 def _common(storage: Storage, folder: str, findings: list[Finding]) -> CommonRecord | None:
+    from ckpttool.read.records.iteration_json import parse_common  # most trees have no iterations
+
     path = f"{folder}/common.json"
     try:
         return parse_common(storage.small_file(path, limit=COMMON_LIMIT), what=path)
@@ -283,6 +287,8 @@ def _common_findings(scalars: Scalars, number: int, path: str) -> list[Finding]:
 
 def _metadata_files(storage: Storage, path: str, *, files: int) -> frozenset[str]:
     """Read the names of the files; large ones one after the other, for many iterations are read at the same time."""
+    from ckpttool.read.records.iteration_json import metadata_memory, parse_metadata_files
+
     try:
         return parse_metadata_files(storage.small_file(path, limit=_SMALL_METADATA), what=path)
     except OverLimitError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain, count
 from operator import attrgetter
 from typing import NamedTuple
@@ -40,12 +39,14 @@ class _Key(NamedTuple):
     format: FormatName
 
 
-@dataclass(slots=True)
 class _Group:
     """A checkpoint while it is put together."""
 
-    sample: Sample
-    shards: list[Shard] = field(default_factory=list)
+    __slots__ = ("sample", "shards")
+
+    def __init__(self, sample: Sample) -> None:
+        self.sample = sample
+        self.shards: list[Shard] = []
 
 
 class MindFormersRank:
