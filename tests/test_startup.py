@@ -86,6 +86,7 @@ SELDOM_NEEDED = {
     "ckpttool.read.mindformers_view",
     "ckpttool.read.mounts",
     "ckpttool.read.records.safe_yaml",
+    "ckpttool.render.findings",
     "ckpttool.verify.kernels",
     "ckpttool.verify.memory",
 }

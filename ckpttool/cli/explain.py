@@ -11,7 +11,7 @@ from ckpttool.cli import show
 from ckpttool.cli.options import Format, FormatOpt
 from ckpttool.errors import UsageError
 from ckpttool.render import explain as texts
-from ckpttool.render.explanations import Explanation
+from ckpttool.render.findings import Explanation
 
 CodeArgument = Annotated[str | None, typer.Argument(metavar="[CODE]", help="A finding's code; all where left out.")]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.retention import Pruning, Repair
     from ckpttool.domain.verdict import Level, Verdict
     from ckpttool.errors import ExitCode
-    from ckpttool.render.explanations import Explanation
+    from ckpttool.render.findings import Explanation
 
 
 def took(place: str | None, *, quiet: bool) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ckpttool.domain.finding import Severity
 from ckpttool.render.document import Document
-from ckpttool.render.explanations import EXPLANATIONS, Explanation
+from ckpttool.render.findings import Explanation, explanations
 
 WIDTH = 80
 """Columns, where nobody knows better."""
@@ -27,12 +27,12 @@ _CONSEQUENCE = {
 
 def explained(code: str) -> Explanation | None:
     """Return what is known about a code; None where it is no code."""
-    return next((one for one in EXPLANATIONS if one.code.value == code), None)
+    return next((one for one in explanations() if one.code.value == code), None)
 
 
 def codes() -> tuple[str, ...]:
     """Return all codes, in the order in which they are explained."""
-    return tuple(one.code.value for one in EXPLANATIONS)
+    return tuple(one.code.value for one in explanations())
 
 
 def one_text(explanation: Explanation, *, width: int = WIDTH) -> str:
@@ -70,7 +70,7 @@ def _labelled(label: str, text: str, width: int) -> list[str]:
 def list_text(*, width: int = WIDTH) -> str:
     """List every code with its title."""
     longest = max(len(code) for code in codes())
-    return "\n".join(line for one in EXPLANATIONS for line in _entry(one, longest + 2, width))
+    return "\n".join(line for one in explanations() for line in _entry(one, longest + 2, width))
 
 
 def _entry(one: Explanation, indent: int, width: int) -> Iterator[str]:
@@ -90,7 +90,7 @@ def one_document(explanation: Explanation) -> Document:
 
 def list_document() -> Document:
     """`ckpttool/explanations/1`: every code."""
-    return {"schema": "ckpttool/explanations/1", "explanations": [_document(one) for one in EXPLANATIONS]}
+    return {"schema": "ckpttool/explanations/1", "explanations": [_document(one) for one in explanations()]}
 
 
 def _document(explanation: Explanation) -> dict[str, Document]:

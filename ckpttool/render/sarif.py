@@ -11,7 +11,7 @@ from ckpttool.domain.preflight import Check, Reason
 from ckpttool.errors import ExitCode
 from ckpttool.render.document import Document
 from ckpttool.render.escape import shown
-from ckpttool.render.explanations import EXPLANATIONS
+from ckpttool.render.findings import explanations
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 
@@ -46,7 +46,7 @@ def sarif(checks: Sequence[Check], *, place: str, version: str, code: ExitCode) 
 
 
 def _rule(code: Code) -> Document:
-    one = next(each for each in EXPLANATIONS if each.code is code)
+    one = next(each for each in explanations() if each.code is code)
     text = " ".join([one.meaning, *([f"MindFormers: {one.mindformers}"] if one.mindformers else [])])
     return {
         "id": code.value,

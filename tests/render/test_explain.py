@@ -17,7 +17,7 @@ from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.errors import ExitCode
 from ckpttool.render import explain
 from ckpttool.render.document import dumps
-from ckpttool.render.explanations import EXPLANATIONS, Explanation
+from ckpttool.render.findings import Explanation, explanations
 from tests.cli.running import ask
 
 PACKAGE = Path(ckpttool.__file__).parent
@@ -48,7 +48,7 @@ def test_an_unknown_code_has_no_explanation() -> None:
     assert explain.explained("brand-new") is None
 
 
-@pytest.mark.parametrize("one", EXPLANATIONS, ids=explain.codes())
+@pytest.mark.parametrize("one", explanations(), ids=explain.codes())
 def test_an_explanation_says_everything_in_a_screen(one: Explanation) -> None:
     assert 5 <= len(one.title.split()) <= 14
     assert not one.title.endswith(".")
@@ -61,7 +61,7 @@ def test_an_explanation_says_everything_in_a_screen(one: Explanation) -> None:
     assert max(len(line) for line in text.splitlines()) <= explain.WIDTH
 
 
-@pytest.mark.parametrize("one", EXPLANATIONS, ids=explain.codes())
+@pytest.mark.parametrize("one", explanations(), ids=explain.codes())
 def test_an_explanation_names_only_commands_and_options_that_exist(one: Explanation) -> None:
     for command, rest in re.findall(r"\bckpttool ([a-z-]+)((?: (?:DIR|--[a-z-]+|[A-Z][A-Za-z.]*))*)", texts(one)):
         if command not in COMMANDS:
@@ -72,7 +72,7 @@ def test_an_explanation_names_only_commands_and_options_that_exist(one: Explanat
 
 @pytest.mark.parametrize("severity", Severity)
 def test_the_exit_code_that_is_told_is_the_one_that_comes(severity: Severity) -> None:
-    one = next(each for each in EXPLANATIONS if severity in each.severities)
+    one = next(each for each in explanations() if severity in each.severities)
     text = explain.one_text(one._replace(severities=(severity,)), width=200)
     told = re.search(r"exit ([0-9]+)", text)
     code = exits.of_findings([Finding(code=one.code, severity=severity, message="")])
@@ -86,7 +86,7 @@ def test_what_no_module_reports_is_not_said_to_be_looked_for() -> None:
         if "render" not in path.parts and path != PACKAGE / "domain" / "finding.py"
     ]
     reported = {code for code in Code if any(re.search(rf"\bCode\.{code.name}\b", text) for text in sources)}
-    claimed = {one.code for one in EXPLANATIONS if not re.match("Not (looked for|used) yet", one.evidence)}
+    claimed = {one.code for one in explanations() if not re.match("Not (looked for|used) yet", one.evidence)}
     assert claimed == reported
 
 
@@ -110,7 +110,7 @@ def reported_weights() -> set[tuple[str, str]]:
 def test_every_weight_that_a_module_gives_is_explained() -> None:
     weights = reported_weights()
     assert len(weights) > 20
-    explained = {(one.code.name, severity.name) for one in EXPLANATIONS for severity in one.severities}
+    explained = {(one.code.name, severity.name) for one in explanations() for severity in one.severities}
     assert weights - explained == set()
 
 

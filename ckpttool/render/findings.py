@@ -1,0 +1,171 @@
+"""What each finding means: `guide/findings.md`, read where somebody asks and not before, and the same for all who do.
+
+The page is Markdown, so that it can be read where no ckpttool is. It is read strictly: an entry that lacks a part, has
+one that no other has, or explains no `Code` is an error at a line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from itertools import groupby
+from typing import NamedTuple, NoReturn
+
+from ckpttool.domain.finding import Code, Severity
+
+PAGE = "findings.md"
+
+_COMMAND = " " * 6
+"""An indented block inside a list item: there a step is a command, to be copied as it is."""
+
+_ESCAPED = re.compile(r"(`[^`]*`)|\\([!-/:-@\[-`{-~])")
+"""Code, in which a backslash is one; or what a backslash keeps from being a mark of Markdown."""
+
+
+class Explanation(NamedTuple):
+    """One code, explained. Every text is plain prose; a line of `remedy` that begins with `ckpttool` is a command."""
+
+    code: Code
+    title: str
+    """One line, no full stop."""
+    severities: tuple[Severity, ...]
+    """All weights that this finding can have, lightest first."""
+    meaning: str
+    evidence: str
+    """How ckpttool knows."""
+    mindformers: str | None
+    """What MindFormers does with it; None where that is not known or not its business."""
+    remedy: tuple[str, ...]
+    """What to do, one step a line."""
+
+
+class _Block(NamedTuple):
+    """Lines without an empty one between them."""
+
+    number: int
+    """Of the first line, from 1."""
+    lines: tuple[str, ...]
+
+
+@cache
+def explanations() -> tuple[Explanation, ...]:
+    """Return one for each `Code`, in the order of the page: what costs a checkpoint first."""
+    from importlib.resources import files
+
+    return parsed((files("ckpttool") / "guide" / PAGE).read_text(encoding="utf-8"))
+
+
+def parsed(page: str) -> tuple[Explanation, ...]:
+    """Read every entry of the page.
+
+    Raises:
+        ValueError: An entry is not like the others or explains no code, or a code has none.
+    """
+    found: dict[Code, Explanation] = {}
+    for heading, blocks in _entries(page):
+        one = _explanation(heading, blocks)
+        if one.code in found:
+            _fail(heading, f"{one.code.value} is explained twice")
+        found[one.code] = one
+    if missing := [code.value for code in Code if code not in found]:
+        _fail(_Block(page.count("\n"), ()), f"the page ends without a heading for {', '.join(missing)}")
+    return tuple(found.values())
+
+
+def _entries(page: str) -> Iterator[tuple[_Block, list[_Block]]]:
+    """Return the heading of each code with what stands under it; pass over what is said of the page and of a group."""
+    heading: _Block | None = None
+    body: list[_Block] = []
+    for block in _blocks(page):
+        if block.lines[0].startswith(("# ", "## ", "### ")):
+            if heading is not None:
+                yield heading, body
+            heading, body = (block if block.lines[0].startswith("### ") else None), []
+        else:
+            body.append(block)
+    if heading is not None:
+        yield heading, body
+
+
+def _blocks(page: str) -> Iterator[_Block]:
+    numbered = enumerate(page.split("\n"), 1)
+    # A heading needs no empty line around it, in Markdown as here.
+    for kind, lines in groupby(numbered, key=lambda each: -each[0] if each[1].startswith("#") else each[1] != ""):
+        if kind:
+            number, first = next(lines)
+            yield _Block(number, (first, *(line for _, line in lines)))
+
+
+def _explanation(heading: _Block, blocks: list[_Block]) -> Explanation:
+    word = heading.lines[0].removeprefix("### ")
+    try:
+        code = Code(word)
+    except ValueError:
+        _fail(heading, f"{word!r} is no code")
+    rest = [*blocks, _Block(heading.number, (f"the end of {word}",))]
+    title = re.fullmatch(r"\*\*(.+)\*\*", "\n".join(rest[0].lines))
+    if title is None:
+        _fail(rest[0], f"the title of {word} stands here in **, on one line")
+    del rest[0]
+    return Explanation(
+        code=code,
+        title=_plain(title[1]),
+        meaning=_part(rest, "What it is"),
+        evidence=_part(rest, "How we know"),
+        mindformers=_part(rest, "MindFormers") if rest[0].lines[0].startswith("**MindFormers:**") else None,
+        severities=_severities(rest),
+        remedy=_remedy(rest),
+    )
+
+
+def _part(rest: list[_Block], label: str) -> str:
+    """Take the next block, which has to be this part."""
+    block = rest[0]
+    mark = f"**{label}:** "
+    if not block.lines[0].startswith(mark):
+        _fail(block, f"expected {mark}and found {block.lines[0]!r}")
+    del rest[0]
+    return _prose(block, (block.lines[0].removeprefix(mark), *block.lines[1:]))
+
+
+def _severities(rest: list[_Block]) -> tuple[Severity, ...]:
+    block = rest[0]
+    words = _part(rest, "Weight").split(", ")
+    by_word = {severity.word: severity for severity in Severity}
+    if unknown := [word for word in words if word not in by_word]:
+        _fail(block, f"{', '.join(unknown)} is no weight; they are {', '.join(by_word)}")
+    return tuple(by_word[word] for word in words)
+
+
+def _remedy(rest: list[_Block]) -> tuple[str, ...]:
+    """Take what is left: a list, whose items hold prose and commands."""
+    heading, *blocks, end = rest
+    if heading.lines != ("**What to do:**",):
+        _fail(heading, f"expected **What to do:** alone and found {heading.lines[0]!r}")
+    if not blocks or not blocks[0].lines[0].startswith("- "):
+        _fail((blocks or [end])[0], "expected the first step as an item of a list")
+    return tuple(step for block in blocks for step in _steps(block))
+
+
+def _steps(block: _Block) -> Iterable[str]:
+    first, *others = block.lines
+    if all(line.startswith(_COMMAND) for line in block.lines):
+        return (line.removeprefix(_COMMAND) for line in block.lines)
+    if not first.startswith("- ") or not all(line.startswith("  ") for line in others):
+        _fail(block, f"neither an item of a list nor commands, indented by {len(_COMMAND)}: {first!r}")
+    return (_prose(block, tuple(line[2:] for line in block.lines)),)
+
+
+def _prose(block: _Block, lines: tuple[str, ...]) -> str:
+    if any(line != line.strip() or not line for line in lines):
+        _fail(block, f"a line is indented, ends in a blank or says nothing, from {lines[0]!r} on")
+    return _plain(" ".join(lines))
+
+
+def _plain(text: str) -> str:
+    return _ESCAPED.sub(lambda match: match[1] or match[2], text)
+
+
+def _fail(block: _Block, message: str) -> NoReturn:
+    raise ValueError(f"{PAGE}:{block.number}: {message}")
