@@ -341,6 +341,13 @@ class TestBranches:
         policy = RetentionPolicy(keep_last=1, drop_abandoned=True)
         # Nothing is newer than what the tracker left behind, as the folders are numbered.
         assert going(planned(inventory, policy)) == {"iteration_00000005"}
+        stays = {one.checkpoint.name: one.because for one in planned(inventory).fates}
+        assert stays["iteration_00000030"].endswith("lets it go once enough on the course are numbered higher")
+
+    def test_of_runs_that_names_tell_the_option_is_enough(self) -> None:
+        inventory = tree(checkpoint("10_2"), checkpoint("40_2"), checkpoint("12_2", run=1))
+        stays = {one.checkpoint.name: one.because for one in planned(inventory).fates}
+        assert stays["40_2"].endswith("--drop-abandoned lets it go")
 
 
 class TestEvidence:
