@@ -19,13 +19,10 @@ from ckpttool.read.logs.base import LogSource
 from ckpttool.read.logs.fields import parse_columns
 from ckpttool.read.logs.find import RankLogs, find_logs, logs_in
 from ckpttool.read.logs.table import FIELDS
-from ckpttool.read.logs.together import Together, put_together
+from ckpttool.read.logs.together import KEPT_PROBLEMS, Together, put_together
 
 if TYPE_CHECKING:
     from ckpttool.domain.asd import AsdEvent
-
-_KEPT_PROBLEMS = 50
-"""Enough to see what is wrong; the rest is counted."""
 
 
 def expand(patterns: Sequence[str]) -> tuple[str, ...]:
@@ -184,7 +181,7 @@ class LogPass:
         """Count what could not be read."""
         self._count += 1
         self._unreadable += problem.ends_the_log
-        if len(self._problems) < _KEPT_PROBLEMS:
+        if len(self._problems) < KEPT_PROBLEMS:
             self._problems.append(problem)
 
     def reading(self) -> LogReading:

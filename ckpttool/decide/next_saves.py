@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from ckpttool.decide.lint.base import View
+from ckpttool.decide.lint.base import KEPT_CHECKPOINTS, View
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.settings import Settings
-
-_KEPT = 5
-"""MindFormers' default of `keep_checkpoint_max` and of `save_max`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +29,7 @@ def next_saves(settings: Settings, root: str) -> NextSaves:
     """
     view = View(settings)
     callback = next(iter(view.callbacks("CheckpointMonitor")), "callbacks.0")
-    kept = view.count(f"{callback}.keep_checkpoint_max", _KEPT)
+    kept = view.count(f"{callback}.keep_checkpoint_max", KEPT_CHECKPOINTS)
     folder = _below(view.get(f"{callback}.directory")) or _below(view.get("output_dir"))
     if view.is_newer_layout:
         kept = view.count("checkpoint.save_max", kept)

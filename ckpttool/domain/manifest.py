@@ -14,7 +14,9 @@ VERSION = 1
 """Of the manifest's form. Another number means that the values may mean something else: not verified."""
 
 CHUNK_BYTES = ByteCount(64 << 20)
-"""The unit in which damage is located. Part of the form: hashes over other chunks cannot be compared."""
+"""The unit in which damage is located, and in which workers share one big file.
+
+Part of the form: hashes over other chunks cannot be compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ckpttool.domain.asd import AsdEvent
+from ckpttool.domain.log_question import STDIN
 from ckpttool.domain.metrics import LogItem, LogNote, LogProblem, StepMetrics
 from ckpttool.errors import UsageError
-from ckpttool.read.logs import STDIN, read_log
+from ckpttool.read.logs import read_log
 from ckpttool.read.logs.asd_events import read_asd_events, without_relayed
 from ckpttool.read.logs.base import EXCERPT_CHARS, LogFormat, LogSource
 from ckpttool.read.logs.columns import Csv, JsonLines

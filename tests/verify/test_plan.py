@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.manifest import CHUNK_BYTES
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level
-from ckpttool.verify.kernels.hashes import CHUNK_BYTES
 from ckpttool.verify.plan import HEADER_COST, PART_BYTES, in_bucket, plan_checks
 from tests.inventories import checkpoint
 from tests.manifests import seal

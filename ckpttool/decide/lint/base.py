@@ -10,6 +10,9 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.settings import KeyPath, Nested, Setting, Settings, Value
 from ckpttool.domain.train_config import AUTO_PARALLEL, LEGACY_SWITCHES
 
+KEPT_CHECKPOINTS = 5
+"""MindFormers' default of `keep_checkpoint_max` and of `save_max`."""
+
 
 class View:
     """A config to look things up in, by dotted keys: `runner_config.sink_size`, `callbacks.1.prefix`."""

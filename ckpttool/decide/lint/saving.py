@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpttool.decide.lint.base import Problem, Rule, View, note, suspect
+from ckpttool.decide.lint.base import KEPT_CHECKPOINTS, Problem, Rule, View, note, suspect
 from ckpttool.domain.finding import Code
 
 _MONITOR = "CheckpointMonitor"
@@ -21,7 +21,7 @@ def _keeps_one(view: View) -> Iterator[Problem]:
     if view.is_newer_layout:
         return  # there the oldest goes after the new one is written
     for callback in view.callbacks(_MONITOR):
-        if view.count(f"{callback}.keep_checkpoint_max", 5) == 1:
+        if view.count(f"{callback}.keep_checkpoint_max", KEPT_CHECKPOINTS) == 1:
             yield suspect(
                 f"{callback}.keep_checkpoint_max",
                 "`keep_checkpoint_max: 1` deletes the only checkpoint before the next one is written: a run that stops "

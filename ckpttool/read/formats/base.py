@@ -51,6 +51,10 @@ class Header:
     """First byte, and first byte after, of the last tensor data; None where there are none, or nobody can tell."""
 
 
+CRC_LIMIT = 2**32
+"""What no CRC-32 reaches."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checksum:
     """A checksum inside a file."""

@@ -6,12 +6,11 @@ Source: with `crc_check`, `_exec_save` in MindSpore's train/serialization.py wri
 from __future__ import annotations
 
 from ckpttool.domain.finding import Code
-from ckpttool.read.formats.base import Checksum, damage
+from ckpttool.read.formats.base import CRC_LIMIT, Checksum, damage
 from ckpttool.read.formats.mindspore_wire import RECORD, BadRecordError, RecordReader
 
 _MARK = b"crc_num"
 _TRAILER_BYTES = len(_MARK) + 10
-_CRC_LIMIT = 2**32
 
 
 def read_trailer(rest: bytes, *, offset: int, size: int) -> Checksum:
@@ -47,7 +46,7 @@ def read_trailer(rest: bytes, *, offset: int, size: int) -> Checksum:
             )
         )
     value = int.from_bytes(rest[len(_MARK) :], "big")
-    if value >= _CRC_LIMIT:
+    if value >= CRC_LIMIT:
         raise BadRecordError(
             damage(
                 Code.HEADER_INVALID,

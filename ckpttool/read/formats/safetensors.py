@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.shard import FormatName, Scalars
-from ckpttool.read.formats.base import LAST_PAGE_BYTES, Checksum, Header, damage, failed_header, over_limit
+from ckpttool.read.formats.base import CRC_LIMIT, LAST_PAGE_BYTES, Checksum, Header, damage, failed_header, over_limit
 from ckpttool.read.formats.front import Front
 from ckpttool.read.formats.scalars import ScalarPlan, ScalarReading, plan_scalars, read_scalars
 
@@ -148,7 +148,6 @@ def _truncated(expected: int, actual: int, what: str) -> Finding:
 # --- checksum --------------------------------------------------------------------------------------------------------
 
 _CRC_KEY = "crc_num"
-_CRC_LIMIT = 2**32
 
 
 def _checksum(metadata: tuple[tuple[str, str], ...], size: int) -> tuple[Checksum | None, list[Finding]]:
@@ -156,7 +155,7 @@ def _checksum(metadata: tuple[tuple[str, str], ...], size: int) -> tuple[Checksu
     text = dict(metadata).get(_CRC_KEY)
     if text is None:
         return None, []
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(_CRC_LIMIT)) and int(text) < _CRC_LIMIT):
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(CRC_LIMIT)) and int(text) < CRC_LIMIT):
         return None, [
             damage(
                 Code.HEADER_INVALID,

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import BinaryIO
 
+from ckpttool.domain.log_question import STDIN
 from ckpttool.domain.metrics import LogItem, LogProblem
 from ckpttool.errors import UsageError
 from ckpttool.read.logs.base import LogFormat, LogSource, Readable
@@ -28,8 +29,6 @@ LOG_FORMATS: tuple[LogFormat, ...] = (TensorBoard(), HfTrainer(), MindFormers(),
 
 NO_FORMAT = f"is no log that ckpttool knows ({', '.join(each.name for each in LOG_FORMATS)})"
 """Why a file that can be read shows no step."""
-
-STDIN = "-"
 
 _HEAD_BYTES = 1 << 20
 _HEAD_LIMIT = 16 << 20

@@ -11,7 +11,7 @@ from ckpttool.domain.metrics import LogAttempt, LogItem, LogNote, LogProblem, No
 from ckpttool.domain.units import Step
 from ckpttool.read.logs.table import FIELDS, Rows, StepTable
 
-_KEPT_PROBLEMS = 50
+KEPT_PROBLEMS = 50
 """Enough to see what is wrong; the rest is counted. That a whole log cannot be read is never among the rest alone."""
 
 _MOST_ATTEMPTS = 1000
@@ -65,7 +65,7 @@ class Together:
         else:
             self._count += 1
             first_whole = item.ends_the_log and not any(each.ends_the_log for each in self._problems)
-            if self._count <= _KEPT_PROBLEMS or first_whole:
+            if self._count <= KEPT_PROBLEMS or first_whole:
                 self._problems.append(item)
 
     def log(self) -> TrainingLog:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ckpttool.domain.finding import Code, Finding, Severity, brief
+from ckpttool.domain.settings import KeyPath
 from ckpttool.domain.train_config import LEGACY_SWITCHES
-from ckpttool.read.records.safe_yaml import Document, KeyPath, PlainText
+from ckpttool.read.records.safe_yaml import Document, PlainText
 
 _WHOLE_DATA_SET = -1  # as a sink size
 _SHOWN = 40  # characters of a wrong value that a message repeats

@@ -11,6 +11,8 @@ from ckpttool.errors import ConfigError, UnsafeError
 if TYPE_CHECKING:
     import yaml
 
+    from ckpttool.domain.settings import KeyPath
+
 MAX_BYTES = 1 << 20
 """A real config has 30 kB. PyYAML needs about two seconds for a megabyte."""
 MAX_DEPTH = 64
@@ -24,9 +26,6 @@ _TAG = "tag:yaml.org,2002:"
 _KNOWN_TAGS = frozenset(_TAG + name for name in ("str", "int", "float", "bool", "null", "map", "seq", "timestamp"))
 _MERGE = _TAG + "merge"
 _NUMBERS = frozenset({_TAG + "int", _TAG + "float"})
-
-KeyPath = tuple["str | int", ...]
-"""Keys, and indices of lists, from the top of the document down to a value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

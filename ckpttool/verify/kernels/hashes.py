@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ckpttool.domain.manifest import CHUNK_BYTES
 from ckpttool.verify.kernels.crc import crc32, join_crc32
 
 if TYPE_CHECKING:
     import xxhash
-
-CHUNK_BYTES = 64 << 20
-"""The unit in which damage is located, and in which workers share one big file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

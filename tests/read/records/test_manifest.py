@@ -22,7 +22,6 @@ from ckpttool.read.records import manifest as record
 from ckpttool.read.records.manifest import ManifestProblem, manifest_path, read_manifest
 from ckpttool.read.storage import LocalStorage
 from ckpttool.render.manifest import manifest_bytes
-from ckpttool.verify.kernels import hashes
 from tests.inventories import checkpoint
 from tests.manifests import NAMES, manifest, seal
 from tests.trees import TreeBuilder
@@ -244,10 +243,6 @@ def test_the_place_is_one_name_below_our_folder_that_any_disk_takes(prefix: str)
         assert "/" not in name
         assert name not in {".", ".."}
         assert len(f"{name}.softlock".encode("utf-8", "surrogateescape")) < 255
-
-
-def test_the_unit_of_the_manifest_is_the_unit_of_the_digests() -> None:
-    assert hashes.CHUNK_BYTES == CHUNK_BYTES
 
 
 def test_our_own_files_are_no_strays_in_any_layout(tmp_path: Path, copy_tree: Callable[[str], Path]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool.domain.finding import Code
+from ckpttool.domain.manifest import CHUNK_BYTES
 from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, Word
@@ -22,7 +23,6 @@ from ckpttool.verify.check import check
 from ckpttool.verify.engines import threads
 from ckpttool.verify.engines.threads import ThreadEngine
 from ckpttool.verify.judge import judge
-from ckpttool.verify.kernels.hashes import CHUNK_BYTES
 from ckpttool.verify.look import Look
 from ckpttool.verify.reports import reports_of
 from tests.detection import seal_of
