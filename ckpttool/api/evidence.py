@@ -32,7 +32,6 @@ from ckpttool.domain.asd import AsdConfig
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.health import HealthBook
 from ckpttool.domain.health_events import HealthReport, HealthTimeline, SavedCheckpoint, SuspectInterval, SuspectKind
 from ckpttool.domain.metrics import (
     LocalTime,
@@ -55,9 +54,6 @@ if TYPE_CHECKING:
 
 Pick = Callable[[Inventory], ResumePoint | NoResumePoint]
 """Chooses from a tree whose checkpoints carry the reasons against them."""
-
-NO_LOG = HealthBook(path=None, records=())
-"""Recorded health is attached to the checkpoints already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +164,7 @@ def judge(inventory: Inventory, log: TrainingLog | None, threshold: float | None
     """Judge every checkpoint of a tree by the log and by what is recorded."""
     saves = [saved(one, inventory.layout) for one in inventory.checkpoints]
     known = stages if stages is not None else _stages(inventory)
-    return judge_health(saves, () if log is None else log.attempts, NO_LOG, threshold=threshold, pipeline_stages=known)
+    return judge_health(saves, () if log is None else log.attempts, threshold=threshold, pipeline_stages=known)
 
 
 def _stages(inventory: Inventory) -> int | None:

@@ -235,7 +235,6 @@ def _consequences(plan: ResumePlan, data: DataQuestion, config: TrainConfig | No
         scalars=plan.point.checkpoint.scalars,
         new_global_batch_size=plan.data.skip.global_batch_size,
         new_sink_size=plan.data.skip.sink_size,
-        skip=plan.data.skip,
         legacy=plan.load.use_legacy_format,
     )
     return counters.findings

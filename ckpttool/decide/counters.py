@@ -9,7 +9,6 @@ from typing import TypeAlias
 from ckpttool.decide.data_skip import exact_batches_near
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.plan import DataSkip
 from ckpttool.domain.shard import Scalars
 from ckpttool.domain.units import counted
 
@@ -23,14 +22,8 @@ class MindFormersCounters:
 
     initial_step: int
     """Batches it believes to be done, at the new global batch size; what it prints and saves goes on from here."""
-    exact_step: int
-    """Whole batches of the new size that are done."""
     initial_epoch: int | None
     """Epochs (data-sink mode: sinks) it believes to be done; None where that takes the size of the data set."""
-    optimizer_step: int | None
-    """Updates that the optimizer begins with, which is where the learning rate stands; None where no shard tells."""
-    data_skip: int
-    """Batches that the data loader drops after MindSpore has rounded them down to whole sinks."""
     findings: tuple[Finding, ...]
 
 
@@ -40,7 +33,6 @@ class _Case:
     epoch: int | None
     old_batch: int
     new_batch: int
-    old_sink: int | None
     new_sink: int | None
     dataset: int | None
     scaling: _Scaling
@@ -57,14 +49,12 @@ class _Case:
         return self.step * self.old_batch // self.new_batch
 
 
-def mindformers_counters(  # noqa: PLR0913  # named, as the caller has them; none can be swapped for another
+def mindformers_counters(
     *,
     scalars: Scalars,
     new_global_batch_size: int | None,
     new_sink_size: int | None,
-    skip: DataSkip,
     legacy: bool,
-    old_sink_size: int | None = None,
     dataset_size: int | None = None,
 ) -> MindFormersCounters:
     """Compute as MindFormers 2.1.0 does, rounding errors included, and say what each deviation does to the run.
@@ -76,15 +66,13 @@ def mindformers_counters(  # noqa: PLR0913  # named, as the caller has them; non
         scalars: From inside the checkpoint; a missing `step_num` counts as 0, as it does there.
         new_global_batch_size: Samples a batch over all ranks in the resumed run; None: as it was.
         new_sink_size: Batches a data sink in the resumed run; None without data sinking.
-        skip: The plan's own, which the launch config writes.
         legacy: Whether the checkpoint is of the `rank_N` layout, whose counters are MindSpore parameters and thus
             scaled in float32; the newer layout scales in float64, and does not scale the optimizer's step.
-        old_sink_size: Batches a data sink in the run that wrote the checkpoint; None where not known.
         dataset_size: Batches in the data set at the new batch size; None where not known.
 
     Source:
         load_resume_context_from_checkpoint and BaseTrainer.training_process. That Parameter(Int64) * float gives
-        Float32 was checked against real parameters; `skip // sink_size * sink_size` is MindSpore's own rounding.
+        Float32 was checked against real parameters.
     """
     old = scalars.global_batch_size or new_global_batch_size or 1
     new = new_global_batch_size or old
@@ -93,19 +81,15 @@ def mindformers_counters(  # noqa: PLR0913  # named, as the caller has them; non
         epoch=scalars.epoch_num,
         old_batch=old,
         new_batch=new,
-        old_sink=old_sink_size,
         new_sink=new_sink_size,
         dataset=dataset_size,
         scaling=_float32_scaling if legacy else _float64_scaling,
     )
-    updates = scalars.global_step
+    unscaled = _unscaled_updates(case, scalars.global_step, legacy=legacy)
     return MindFormersCounters(
         initial_step=case.initial_step,
-        exact_step=case.exact_step,
         initial_epoch=_initial_epoch(case),
-        optimizer_step=case.scaled(updates) if legacy and updates is not None else updates,
-        data_skip=skip.batches if new_sink_size is None else skip.batches // new_sink_size * new_sink_size,
-        findings=(*_rounded(case), *_sinks(case), *_epochs(case), *_unscaled_updates(case, updates, legacy=legacy)),
+        findings=(*_rounded(case), *_sinks(case), *_epochs(case), *unscaled),
     )
 
 
@@ -167,7 +151,7 @@ def _sinks(case: _Case) -> Iterator[Finding]:
     """In data-sink mode two counters say where the run is: steps, and sinks of a size that nobody recorded."""
     if case.new_sink is None or case.epoch is None:
         return
-    old = case.old_sink or _implied_sink(case)
+    old = _implied_sink(case)
     if old is not None and old != case.new_sink:
         yield _sink_changed(case, old, case.new_sink)
         return

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from ckpttool.decide.log_runs import Shown, homes, shown
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.health import Health, HealthBook
+from ckpttool.domain.health import Health
 from ckpttool.domain.health_events import HealthJudgement, HealthReport, SavedCheckpoint
 from ckpttool.domain.metrics import LogAttempt
 
@@ -15,7 +15,6 @@ from ckpttool.domain.metrics import LogAttempt
 def judge_health(
     saves: Sequence[SavedCheckpoint],
     attempts: Sequence[LogAttempt] | None,
-    book: HealthBook,
     *,
     threshold: float | None,
     pipeline_stages: int | None = None,
@@ -25,7 +24,6 @@ def judge_health(
     Args:
         saves: The checkpoints, in the order in which they are to be shown.
         attempts: What the logs show, each start of the training by itself; empty where there is no log.
-        book: What the health file says.
         threshold: Sum of squares at or above which a checkpoint is unhealthy; None to go by the record alone.
         pipeline_stages: Of the run, where it is known. With one stage nothing was ever measured, whatever is recorded.
 
@@ -33,12 +31,10 @@ def judge_health(
         MindFormers calls a NaN healthy, because it is not at or above the threshold; and it records "healthy" where it
         measured nothing: with one pipeline stage, or where no tensor has the size of the embedding (norm 0).
     """
-    recorded = {record.name: record.health for record in book.records}
     judgements = []
     findings: list[Finding] = []
     for save, home in zip(saves, homes(saves, attempts), strict=True):
-        own = _recorded(save, recorded)
-        judgement = _judge(save, own, shown(save, home, attempts), threshold, pipeline_stages, logged=attempts != ())
+        judgement = _judge(save, shown(save, home, attempts), threshold, pipeline_stages, logged=attempts != ())
         judgements.append(judgement)
         findings += _disagreement(save, judgement, threshold)
     healthy = [judgement for judgement in judgements if judgement.health is Health.HEALTHY]
@@ -51,27 +47,15 @@ def judge_health(
     )
 
 
-def _recorded(save: SavedCheckpoint, recorded: Mapping[str, Health]) -> Health:
-    """Return the worst that any record says of the checkpoint; files of several ranks may be named."""
-    said = {recorded[name] for name in save.files if name in recorded}
-    if save.recorded is not None:
-        said.add(save.recorded)
-    for health in (Health.UNHEALTHY, Health.UNKNOWN, Health.HEALTHY):
-        if health in said:
-            return health
-    return Health.UNKNOWN
-
-
-def _judge(  # noqa: PLR0913 (the facts that a judgement rests on)
+def _judge(
     save: SavedCheckpoint,
-    recorded: Health,
     seen: Shown,
     threshold: float | None,
     pipeline_stages: int | None,
     *,
     logged: bool,
 ) -> HealthJudgement:
-    health, source, note = _by_record(recorded, pipeline_stages)
+    health, source, note = _by_record(save.recorded, pipeline_stages)
     norm = None if seen.row is None else seen.row.embedding_local_norm
     if norm == 0:
         note = "the log shows norm 0: no tensor matched the embedding, so nothing was measured"
@@ -88,7 +72,7 @@ def _judge(  # noqa: PLR0913 (the facts that a judgement rests on)
     return HealthJudgement(
         name=save.name,
         step=save.step,
-        recorded=recorded,
+        recorded=save.recorded,
         embedding_local_norm=norm,
         l2_norm=None if norm is None or norm < 0 else math.sqrt(norm),
         health=health,

@@ -247,6 +247,5 @@ def _counters(config: TrainConfig, plan: ResumePlan) -> tuple[Finding, ...]:
         scalars=checkpoint.scalars,
         new_global_batch_size=config.global_batch_size,
         new_sink_size=config.sink_size,
-        skip=plan.data.skip,
         legacy=plan.load.use_legacy_format,
     ).findings

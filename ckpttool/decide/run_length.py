@@ -101,7 +101,6 @@ def _begun(config: TrainConfig, plan: ResumePlan, per_epoch: int) -> int:
         scalars=plan.point.checkpoint.scalars,
         new_global_batch_size=plan.data.skip.global_batch_size,
         new_sink_size=(config.sink_size or per_epoch) if config.sink_mode else None,
-        skip=plan.data.skip,
         legacy=plan.load.use_legacy_format,
         dataset_size=per_epoch,
     )

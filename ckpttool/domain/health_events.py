@@ -150,10 +150,8 @@ class SavedCheckpoint:
     """True global step; None where nothing tells it."""
     time: LocalTime | None = None
     """When it was saved."""
-    files: tuple[str, ...] = ()
-    """Names of its files, without folders: a health file names one of them."""
-    recorded: Health | None = None
-    """What its own record says (`ckpt_status` of the newer layout); None where only the health file can tell."""
+    recorded: Health = Health.UNKNOWN
+    """What any record says of it: its own (`ckpt_status` of the newer layout) or the health file."""
     prefix: str = ""
     """Of its file names: trainings that share a folder are told apart by it."""
     run: int | None = None

@@ -54,9 +54,7 @@ def test_b16_the_skip_is_exact_where_mindformers_rounds_a_step_away(
     skip = skip_seen_data([BatchSegment(steps=step, global_batch_size=old)], new_global_batch=new)
     assert skip.batches == exact == Fraction(step * old, new).__floor__()
     scalars = Scalars(epoch_num=1, step_num=step, global_step=step, global_batch_size=old)
-    counters = mindformers_counters(
-        scalars=scalars, new_global_batch_size=new, new_sink_size=None, skip=skip, legacy=legacy
-    )
+    counters = mindformers_counters(scalars=scalars, new_global_batch_size=new, new_sink_size=None, legacy=legacy)
     assert counters.initial_step == theirs
     rounded = coded(counters.findings, Code.COUNTER_ROUNDED)
     assert [(one.expected, one.actual) for one in rounded if "optimizer" not in one.message] == [
@@ -73,7 +71,6 @@ def test_b16_where_it_rounds_rightly_it_is_not_blamed(*, legacy: bool, step: int
         scalars=Scalars(epoch_num=1, step_num=step, global_batch_size=old),
         new_global_batch_size=new,
         new_sink_size=None,
-        skip=skip,
         legacy=legacy,
     )
     assert counters.initial_step == skip.batches

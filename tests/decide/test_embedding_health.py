@@ -6,7 +6,7 @@ import pytest
 
 from ckpttool.decide.embedding_health import judge_health
 from ckpttool.domain.finding import Code, Severity
-from ckpttool.domain.health import Health, HealthBook, HealthRecord
+from ckpttool.domain.health import Health
 from ckpttool.domain.health_events import HealthReport, SavedCheckpoint
 from ckpttool.domain.metrics import LogAttempt, StepMetrics
 from ckpttool.domain.units import Step
@@ -15,14 +15,13 @@ from tests.decide.rows import INF, NAN
 HEALTHY, UNHEALTHY, UNKNOWN = Health.HEALTHY, Health.UNHEALTHY, Health.UNKNOWN
 
 
-def save(step: int | None, *, recorded: Health | None = None) -> SavedCheckpoint:
-    files = (f"m_rank_0-{step}.ckpt", f"m_rank_1-{step}.ckpt")
-    return SavedCheckpoint(name=f"{step}", step=None if step is None else Step(step), files=files, recorded=recorded)
+def save(step: int | None, *, recorded: Health = UNKNOWN) -> SavedCheckpoint:
+    return SavedCheckpoint(name=f"{step}", step=None if step is None else Step(step), recorded=recorded)
 
 
 def judged(
     norm: float | None,
-    recorded: Health | None = None,
+    recorded: Health = UNKNOWN,
     *,
     threshold: float | None = 270.0,
     stages: int | None = None,
@@ -30,9 +29,7 @@ def judged(
 ) -> HealthReport:
     row = StepMetrics(step=Step(10), embedding_local_norm=norm)
     attempts = [LogAttempt(rows=[row], begun=False, ended=False)] if logged else ()
-    records = () if recorded is None else (HealthRecord(name="m_rank_0-10.ckpt", health=recorded, entries=1),)
-    book = HealthBook(path="health_ckpts.json", records=records)
-    return judge_health([save(10)], attempts, book, threshold=threshold, pipeline_stages=stages)
+    return judge_health([save(10, recorded=recorded)], attempts, threshold=threshold, pipeline_stages=stages)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +80,7 @@ def test_without_a_norm_in_the_log_the_record_stands_and_it_is_said(recorded: He
 
 
 def test_without_record_and_log_nothing_is_known() -> None:
-    report = judged(None, None, logged=False)
+    report = judged(None, logged=False)
     assert (report.judgements[0].health, report.judgements[0].source) == (UNKNOWN, "none")
     assert report.newest_healthy is None
 
@@ -110,24 +107,9 @@ def test_a_norm_of_zero_means_that_no_embedding_was_found() -> None:
     assert judged(0.0, UNHEALTHY).judgements[0].health is UNHEALTHY
 
 
-@pytest.mark.parametrize(
-    ("own", "book", "worst"),
-    [
-        (HEALTHY, UNHEALTHY, UNHEALTHY),
-        (UNHEALTHY, HEALTHY, UNHEALTHY),
-        (UNKNOWN, HEALTHY, UNKNOWN),
-        (HEALTHY, None, HEALTHY),
-    ],
-)
-def test_of_several_records_the_worst_counts(own: Health, book: Health | None, worst: Health) -> None:
-    records = () if book is None else (HealthRecord(name="m_rank_1-10.ckpt", health=book, entries=1),)
-    report = judge_health([save(10, recorded=own)], (), HealthBook(path=None, records=records), threshold=None)
-    assert report.judgements[0].recorded is worst
-
-
 def test_the_newest_healthy_checkpoint_is_the_one_of_the_highest_step() -> None:
     saves = [save(None, recorded=HEALTHY), save(20, recorded=HEALTHY), save(10, recorded=HEALTHY), save(30)]
-    report = judge_health(saves, (), HealthBook(path=None, records=()), threshold=None)
+    report = judge_health(saves, (), threshold=None)
     assert report.newest_healthy == "20"
     assert [judgement.name for judgement in report.judgements] == ["None", "20", "10", "30"]
 
@@ -135,7 +117,6 @@ def test_the_newest_healthy_checkpoint_is_the_one_of_the_highest_step() -> None:
 def test_a_step_that_two_starts_did_leaves_the_threshold_unapplied_and_the_record_standing() -> None:
     rows = [StepMetrics(step=Step(10), embedding_local_norm=norm) for norm in (1.0, 500.0)]
     attempts = [LogAttempt(rows=[one], begun=False, ended=False) for one in rows]
-    book = HealthBook(path=None, records=())
-    (judgement,) = judge_health([save(10, recorded=HEALTHY)], attempts, book, threshold=270.0).judgements
+    (judgement,) = judge_health([save(10, recorded=HEALTHY)], attempts, threshold=270.0).judgements
     assert (judgement.health, judgement.source, judgement.embedding_local_norm) == (HEALTHY, "record", None)
     assert "perhaps of another start" in (judgement.note or "")

@@ -29,24 +29,11 @@ class LaunchJob:
     devices_per_node: int = 8
     master_addr: str | None = None
     """Host name or address of node 0; needed with several nodes."""
-    master_port: int = 8118
-    log_dir: str = "output/msrun_log"
-    join: bool = True
-    """Whether the command lasts as long as the training. The launcher's own default is to return at once, with 0: a
-    script or a CI job would then take a training that is just starting for one that has succeeded."""
-    cluster_timeout: int = 7200
-    """Seconds that ranks wait for one another at the start."""
     script: str = "run_mindformer.py"
-    launcher: str = "scripts/msrun_launcher.sh"
 
 
 class LaunchTarget(Protocol):
     """One framework. A new one is one module and one line in `TARGETS`."""
-
-    @property
-    def name(self) -> str:
-        """The word by which users choose it."""
-        ...
 
     def config(self, base_text: str, plan: ResumePlan) -> LaunchConfig:
         """Return the user's config with what the plan says, and nothing else, changed."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping as Dict
 from contextlib import suppress
-from dataclasses import dataclass
 
 from ckpttool.domain.plan import DataPlan, ResumePlan
 from ckpttool.domain.train_config import LEGACY_SWITCHES, ConfigChange
@@ -16,11 +15,18 @@ from ckpttool.render.launch.yaml_edit import Editor, Mapping, Scalar, Value, spe
 _TOP_ORDER = ("load_checkpoint", "resume_training", "load_ckpt_format", "data_skip_steps", "ignore_data_skip")
 
 
-@dataclass(frozen=True, slots=True)
+_LAUNCHER = "scripts/msrun_launcher.sh"
+_MASTER_PORT = "8118"
+_LOG_DIR = "output/msrun_log"
+_JOIN = "True"
+"""The command lasts as long as the training. The launcher's own default is to return at once, with 0: a script or a CI
+job would then take a training that is just starting for one that has succeeded."""
+_CLUSTER_TIMEOUT = "7200"
+"""Seconds that ranks wait for one another at the start."""
+
+
 class MindFormers:
     """The one target so far."""
-
-    name: str = "mindformers"
 
     def config(self, base_text: str, plan: ResumePlan) -> LaunchConfig:
         """Return `render_config` of the same."""
@@ -95,12 +101,12 @@ def launch_commands(job: LaunchJob) -> tuple[str, ...]:
     total = job.nodes * job.devices_per_node
     if total == 1:
         return (join(command),)
-    start = ["bash", job.launcher, join_for_eval(command), str(total)]
-    # The launcher puts these into the text that it evaluates, as it does the command.
-    tail = [quote_for_eval(job.log_dir), str(job.join), str(job.cluster_timeout)]
+    start = ["bash", _LAUNCHER, join_for_eval(command), str(total)]
+    tail = [_LOG_DIR, _JOIN, _CLUSTER_TIMEOUT]
     if job.nodes == 1:
-        return (join([*start, str(job.master_port), *tail]),)
-    where = [str(job.devices_per_node), quote_for_eval(job.master_addr or ""), str(job.master_port)]
+        return (join([*start, _MASTER_PORT, *tail]),)
+    # The launcher puts the address into the text that it evaluates, as it does the command.
+    where = [str(job.devices_per_node), quote_for_eval(job.master_addr or ""), _MASTER_PORT]
     return tuple(join([*start, *where, str(node), *tail]) for node in range(job.nodes))
 
 

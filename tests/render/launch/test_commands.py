@@ -85,32 +85,23 @@ def test_one_device_is_started_without_the_launcher_which_would_not_train(tmp_pa
     assert run(command, tmp_path) == ["python", "run_mindformer.py", "--config", config]
 
 
-def test_a_command_lasts_as_long_as_the_training_unless_told_otherwise(tmp_path: Path) -> None:
-    for join in (True, False):
-        (command,) = launch_commands(LaunchJob(config="/new.yaml", join=join))
-        assert f"--join={join}" in run(command, tmp_path)
+def test_a_command_lasts_as_long_as_the_training(tmp_path: Path) -> None:
+    (command,) = launch_commands(LaunchJob(config="/new.yaml"))
+    assert "--join=True" in run(command, tmp_path)
 
 
 def test_every_setting_reaches_msrun(tmp_path: Path) -> None:
-    job = LaunchJob(
-        config="/new.yaml",
-        nodes=2,
-        devices_per_node=4,
-        master_addr="host-0.example",
-        master_port=9000,
-        log_dir="logs of  today/*",
-        cluster_timeout=60,
-    )
+    job = LaunchJob(config="/new.yaml", nodes=2, devices_per_node=4, master_addr="host-0.example")
     assert run(launch_commands(job)[1], tmp_path) == [
         "msrun",
         "--worker_num=8",
         "--local_worker_num=4",
         "--master_addr=host-0.example",
-        "--master_port=9000",
+        "--master_port=8118",
         "--node_rank=1",
-        "--log_dir=logs of  today/*",
+        "--log_dir=output/msrun_log",
         "--join=True",
-        "--cluster_time_out=60",
+        "--cluster_time_out=7200",
         "python",
         "run_mindformer.py",
         "--config",
