@@ -310,6 +310,7 @@ class TestUnknownBatchSize:
         assert new["resume_training"] == "llama2_7b_rank_0-15_2.ckpt"
         assert {"data_skip_steps", "ignore_data_skip"}.isdisjoint(new)
         assert "30 steps if they stay at 8 samples" in " ".join(said.stdout.split())
+        assert "note batch-size-unknown" in said.stdout
 
     def test_settings_that_would_overrule_it_are_cleared(self, tree: TreeBuilder) -> None:
         _, new = self.launched(tree, "base_config: ./other.yaml\ndata_skip_steps: 7\nignore_data_skip: True\n")
