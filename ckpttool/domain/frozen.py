@@ -9,15 +9,22 @@ work as ever.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from operator import attrgetter
+from typing import TYPE_CHECKING, TypeVar
+
+_T = TypeVar("_T")
+
+_GETTERS: dict[type, Callable[[object], tuple[object, ...]]] = {}
+"""Of classes of many values: reports of thousands of ranks are counted and compared by their fields."""
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
 else:
     import dataclasses
-    from collections.abc import Callable
     from functools import partial, total_ordering
-    from operator import attrgetter
 
     def dataclass(*, frozen: bool, slots: bool, kw_only: bool, order: bool = False) -> Callable[[type], type]:
         """Make a class of frozen values with slots and keyword arguments; it can be nothing else."""
@@ -90,9 +97,6 @@ else:
         init.__annotations__ = {**cls.__annotations__, "return": None}
         return init
 
-    _GETTERS: dict[type, Callable[[object], tuple[object, ...]]] = {}
-    """Of classes of many values: reports of thousands of ranks are counted and compared by their fields."""
-
     def _values(self: object) -> tuple[object, ...]:
         getter = _GETTERS.get(self.__class__)
         return getter(self) if getter is not None else tuple([getattr(self, name) for name in self.__slots__])
@@ -129,4 +133,29 @@ else:
     _SHARED = {name: method for name, method in vars(_Frozen).items() if callable(method)}
 
 
-__all__ = ["dataclass"]
+def many(cls: type[_T], count: int, **columns: Sequence[object] | repeat[object]) -> list[_T]:
+    """Make many values of one class from a column for each field, in half the time: no call of Python's own a value.
+
+    Args:
+        cls: A class of frozen values.
+        count: How many.
+        **columns: As many values for each field, defaults included; an endless `repeat` for what all share.
+
+    Raises:
+        TypeError: Columns are missing, or are of no field.
+        ValueError: A column has more or fewer values.
+    """
+    names: tuple[str, ...] = cls.__slots__  # type: ignore[attr-defined]  # each frozen class has them
+    if columns.keys() != {*names}:
+        raise TypeError(f"{cls.__name__} has the fields {', '.join(names)}, not {', '.join(columns)}")
+    if any(not isinstance(column, repeat) and len(column) != count for column in columns.values()):
+        raise ValueError(f"{count} of {cls.__name__} take {count} values in each column")
+    if len(names) > 1:  # of one name it makes no tuple
+        _GETTERS[cls] = attrgetter(*names)
+    made = list(map(object.__new__, repeat(cls, count)))
+    for name, column in columns.items():
+        deque(map(getattr(cls, name).__set__, made, column), maxlen=0)
+    return made
+
+
+__all__ = ["dataclass", "many"]

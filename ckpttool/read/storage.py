@@ -11,7 +11,6 @@ from stat import S_ISREG
 from typing import NamedTuple, Protocol
 
 from ckpttool.domain.shard import FileStamp
-from ckpttool.domain.units import ByteCount
 
 
 class Kind(Enum):
@@ -198,12 +197,7 @@ class LocalStorage:
             odd = NotRegularError(errno.EINVAL, "not a regular file", path)
             odd.mtime_ns = status.st_mtime_ns
             raise odd
-        return FileStamp(
-            size=ByteCount(status.st_size),
-            mtime_ns=status.st_mtime_ns,
-            inode=status.st_ino,
-            ctime_ns=status.st_ctime_ns,
-        )
+        return _stamped(status)
 
     def small_file(self, path: str, *, limit: int) -> bytes:
         """Read a whole record file of at most `limit` bytes."""
@@ -290,9 +284,16 @@ def _stamp(status: os.stat_result, path: str) -> FileStamp:
 
 
 def _stamped(status: os.stat_result) -> FileStamp:
-    return FileStamp(
-        size=ByteCount(status.st_size),
-        mtime_ns=status.st_mtime_ns,
-        inode=status.st_ino,
-        ctime_ns=status.st_ctime_ns,
-    )
+    # As `FileStamp(...)`, at half its price: a tree has tens of thousands.
+    stamp = _new(FileStamp)
+    _set_size(stamp, status.st_size)
+    _set_mtime_ns(stamp, status.st_mtime_ns)
+    _set_inode(stamp, status.st_ino)
+    _set_ctime_ns(stamp, status.st_ctime_ns)
+    return stamp
+
+
+_new = object.__new__
+_set_size, _set_mtime_ns, _set_inode, _set_ctime_ns = (
+    getattr(FileStamp, name).__set__ for name in ("size", "mtime_ns", "inode", "ctime_ns")
+)

@@ -8,12 +8,13 @@ import importlib
 import inspect
 import pickle
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import repeat
 
 import pytest
 
 import ckpttool.domain
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,3 +180,32 @@ def test_values_of_one_field_and_of_several_compare_and_hash_by_their_fields() -
         assert One(a=1) == One(a=1) != One(a=2)
         assert Two(a=1) == Two(a=1, b="") != Two(a=1, b="b")
         assert (hash(One(a=1)), hash(Two(a=1))) == (hash((1,)), hash((1, "")))
+
+
+def test_many_values_made_at_once_are_those_made_one_by_one() -> None:
+    kind = make_class()
+    made = many(kind, 3, name=["a", "b", "c"], size=[1, 2, 3], parts=repeat(("x",)))
+    alone = [kind(name=name, size=size, parts=("x",)) for name, size in (("a", 1), ("b", 2), ("c", 3))]
+    assert made == alone
+    assert [repr(one) for one in made] == [repr(one) for one in alone]
+    assert [hash(one) for one in made] == [hash(one) for one in alone]
+    assert dataclasses.replace(made[0], size=2) == kind(name="a", size=2, parts=("x",))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made[0].size = 5  # type: ignore[misc]
+
+
+def test_no_value_is_none() -> None:
+    assert many(Ours, 0, name=[], size=[], parts=repeat(())) == []
+
+
+@pytest.mark.parametrize(
+    "columns", [{"name": ["a"], "size": [1]}, {"name": ["a"], "size": [1], "parts": [()], "x": [1]}]
+)
+def test_many_values_need_a_column_for_each_field_and_no_other(columns: dict[str, Sequence[object]]) -> None:
+    with pytest.raises(TypeError, match="Ours has the fields name, size, parts, not name, size"):
+        many(Ours, 1, **columns)
+
+
+def test_a_column_that_is_too_short_leaves_no_value_half_made() -> None:
+    with pytest.raises(ValueError, match="2 of Ours take 2 values in each column"):
+        many(Ours, 2, name=["a"], size=[1, 2], parts=repeat(()))

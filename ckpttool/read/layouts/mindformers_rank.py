@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, count
+from itertools import chain, count, repeat
 from operator import attrgetter
 from typing import NamedTuple
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, Rename, RunSummary, Topology
 from ckpttool.domain.finding import Finding, in_order
+from ckpttool.domain.frozen import many
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import EpochStep
 from ckpttool.read.layouts.base import Listing, ScanOptions, stamped
@@ -104,20 +105,18 @@ def _group(
 
 
 def _shards(folders: Iterable[RankFolder], index: int, shape: str, name: FileName) -> list[Shard]:
-    # Tens of thousands are made here, so whatever they share is looked up once.
     before, _, after = shape.partition(RANK_MARK)
-    fmt, run, full = name.format, name.run, ShardRole.FULL
-    return [
-        Shard(
-            path=f"rank_{rank}/{before}{rank}{after}",
-            rank=rank,
-            role=full,
-            format=fmt,
-            run=run,
-            stamp=stamps[index] if stamps else None,
-        )
-        for rank, _, _, stamps, _, _ in folders
-    ]
+    ranks = [folder.rank for folder in folders]
+    return many(  # of tens of thousands
+        Shard,
+        len(ranks),
+        path=[f"rank_{rank}/{before}{rank}{after}" for rank in ranks],
+        rank=ranks,
+        role=repeat(ShardRole.FULL),
+        format=repeat(name.format),
+        run=repeat(name.run),
+        stamp=[stamps[index] if stamps else None for _, _, _, stamps, _, _ in folders],
+    )
 
 
 def _checkpoint(key: _Key, groups: Mapping[_Key, _Group]) -> Checkpoint:

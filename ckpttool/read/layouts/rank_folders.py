@@ -47,6 +47,10 @@ class RankFolder(NamedTuple):
         return f"rank_{self.rank}/{self.name_of(shape)}"
 
 
+# Half the time of a named tuple is its own constructor in Python.
+_rank_folder = partial(tuple.__new__, RankFolder)
+
+
 def list_rank_folders(storage: Storage, listing: Listing, *, sizes: bool) -> tuple[list[RankFolder], list[str]]:
     """List every rank's folder, in rank order.
 
@@ -92,7 +96,7 @@ def _list_one(storage: Storage, known: dict[str, tuple[str, ...]], rank: int, *,
     stamps = _stamps(storage, rank, shapes) if sizes else ()
     if meta is not None:
         meta = meta.replace(token.encode(), _META_MARK)
-    return RankFolder(Rank(rank), shapes, meta, stamps, tuple(findings))
+    return _rank_folder((rank, shapes, meta, stamps, tuple(findings), True))
 
 
 def _unlisted(rank: int, error: OSError) -> RankFolder:
