@@ -13,7 +13,7 @@ from ckpttool.api.logs import reading_of, together
 from ckpttool.api.trees import HEALTH_FILE, Tree, health_file_beside
 from ckpttool.decide.lineage import Course, newest_first
 from ckpttool.decide.log_evidence import log_findings
-from ckpttool.decide.recorded_health import recorded_names
+from ckpttool.decide.recorded_health import recorded_name
 from ckpttool.decide.weight_trend import unread, weigh
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
 from ckpttool.domain.finding import Finding, Severity
@@ -155,8 +155,7 @@ def _write(place: str, inventory: Inventory, report: HealthReport) -> bool:
     judged = [
         (name, judgement.health)
         for one, judgement in zip(inventory.checkpoints, report.judgements, strict=True)
-        for name in recorded_names(one)
-        if judgement.source == "log"
+        if judgement.source == "log" and (name := recorded_name(one)) is not None
     ]
     with locked(place, timeout=LOCK_SECONDS):
         old = _content(place)

@@ -13,11 +13,9 @@ from ckpttool import api
 from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import BatchSegment
-from ckpttool.domain.units import Step
+from ckpttool.domain.units import STEP_DIGITS, Step
 from ckpttool.domain.verdict import Level
 from ckpttool.errors import UsageError
-
-_MOST_DIGITS = 18
 
 
 class Format(str, Enum):
@@ -234,4 +232,4 @@ def _segment(text: str) -> BatchSegment:
 
 def is_count(text: str) -> bool:
     """Tell whether a word is a whole number that any training can have reached; int() refuses thousands of digits."""
-    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+    return text.isascii() and text.isdigit() and len(text) <= STEP_DIGITS

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.units import STEP_DIGITS
 from ckpttool.errors import UsageError
 
 LATEST = "latest"
 """As a name: the same as to give none."""
 
 _ITERATION = "iteration_"
-
-_MOST_DIGITS = 18
-"""A step has fewer, and int() of a million digits takes seconds."""
 
 
 def named(checkpoints: Iterable[Checkpoint], name: str) -> list[Checkpoint]:
@@ -68,4 +66,4 @@ def _is_short(checkpoint: Checkpoint, name: str) -> bool:
 
 
 def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= STEP_DIGITS else None

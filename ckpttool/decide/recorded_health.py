@@ -21,35 +21,29 @@ def attach_health(inventory: Inventory, book: HealthBook) -> Inventory:
     findings = [*inventory.findings, *book.findings]
     if inventory.layout is LayoutName.MINDFORMERS_ITERATION:
         return replace(inventory, findings=in_order(findings))
-    recorded = {record.name: record.health for record in book.records}
+    recorded: dict[str | None, Health] = {record.name: record.health for record in book.records}
     checkpoints = tuple(
-        replace(checkpoint, health=_worst([recorded[name] for name in recorded_names(checkpoint) if name in recorded]))
+        replace(checkpoint, health=recorded.get(recorded_name(checkpoint), Health.UNKNOWN))
         for checkpoint in inventory.checkpoints
     )
-    known = {name for checkpoint in checkpoints for name in recorded_names(checkpoint)}
-    ghosts = sorted(name for name in recorded if name not in known)
+    known = {recorded_name(checkpoint) for checkpoint in checkpoints}
+    ghosts = sorted({record.name for record in book.records} - known)
     if ghosts:
         findings.append(_ghosts(ghosts, book.path))
     return replace(inventory, checkpoints=checkpoints, findings=in_order(findings))
 
 
-def recorded_names(checkpoint: Checkpoint) -> list[str]:
-    """Return the file names under which the checkpoint may be recorded: rank 0's, or what it would be."""
+def recorded_name(checkpoint: Checkpoint) -> str | None:
+    """Return the file name under which the checkpoint is recorded: rank 0's, or what it would be."""
     for shard in checkpoint.shards:
         if shard.rank == 0:
-            return [shard.path.rpartition("/")[2]]
+            return shard.path.rpartition("/")[2]
     if checkpoint.position is None or not checkpoint.shards:
-        return []
+        return None
     first = checkpoint.shards[0]
     folder, _, name = first.path.partition("/")
     head, _, tail = name.rpartition(f"_{folder}")
-    return [f"{head}_rank_0{tail}"]
-
-
-def _worst(recorded: list[Health]) -> Health:
-    if Health.UNHEALTHY in recorded:
-        return Health.UNHEALTHY
-    return Health.HEALTHY if recorded and Health.UNKNOWN not in recorded else Health.UNKNOWN
+    return f"{head}_rank_0{tail}"
 
 
 def _ghosts(names: list[str], path: str | None) -> Finding:

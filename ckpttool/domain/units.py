@@ -10,6 +10,9 @@ from ckpttool.domain.frozen import dataclass
 Step = NewType("Step", int)
 """Global step: data batches consumed since the training began, skipped ones included."""
 
+STEP_DIGITS = 18
+"""A step has fewer, and int() of a million digits takes seconds."""
+
 Rank = NewType("Rank", int)
 """Global rank of a process, from 0."""
 

@@ -22,13 +22,13 @@ from ckpttool.domain.mindformers_view import (
     SeenEntry,
     TrackerView,
 )
+from ckpttool.read.layouts.mindformers_iteration import TRACKER
 from ckpttool.read.parse import DEFAULT_LIMIT, MOST_MEMORY, Json, JsonObject, memory_of
 from ckpttool.read.records.iteration_json import metadata_memory
 from ckpttool.read.storage import Entry, Kind, LostLinkError, NotRegularError, Storage
 
 _RANK_FOLDER = re.compile(r"rank_(0|[1-9][0-9]*)")
 _ITERATION_START = "iteration_"
-_TRACKER = "latest_checkpointed_iteration.txt"
 _SHARD_SUFFIXES = (".ckpt", ".safetensors")
 _NOT_THERE = frozenset({Kind.OTHER, Kind.LOST})
 _MAX_TRACKER = 1 << 16  # a number of some digits
@@ -183,10 +183,10 @@ def _common(storage: Storage, path: str) -> CommonView:
 
 
 def _tracker(storage: Storage, listed: list[Entry] | None) -> TrackerView:
-    kinds = {entry.kind for entry in listed or () if entry.name == _TRACKER}
+    kinds = {entry.kind for entry in listed or () if entry.name == TRACKER}
     if kinds <= _NOT_THERE:
         return TrackerView(reading=Reading.MISSING)
-    reading, data = _bytes(storage, _TRACKER, limit=_MAX_TRACKER)
+    reading, data = _bytes(storage, TRACKER, limit=_MAX_TRACKER)
     if reading is not Reading.PRESENT:
         return TrackerView(reading=reading)
     try:

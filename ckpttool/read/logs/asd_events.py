@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ckpttool.domain.asd import AsdEvent, AsdKind
 from ckpttool.domain.metrics import LocalTime, LogProblem, parse_local_time
-from ckpttool.domain.units import Rank, Step
+from ckpttool.domain.units import STEP_DIGITS, Rank, Step
 from ckpttool.read.logs.base import LogSource, lines, problem
 
 _SPIKE = (
@@ -57,9 +57,6 @@ _PATTERNS: tuple[tuple[bytes, AsdKind, re.Pattern[str]], ...] = tuple(
 )
 _LONGEST_LINE = 16 * 1024
 """Bytes of a line that are searched: the patterns take the square of it where a hostile line repeats their words."""
-
-_MOST_DIGITS = 18
-"""Of a step; int() refuses thousands."""
 
 _MEMBER = re.compile(rf"Grad-norm spike: index (?P<index>\d+), time {_STAMP}, {_SPIKE}")
 
@@ -156,7 +153,7 @@ def _time(stamp: str | None, line: str) -> LocalTime | None:
 
 
 def _int(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() and len(text) <= _MOST_DIGITS else None
+    return int(text) if text and text.isdecimal() and len(text) <= STEP_DIGITS else None
 
 
 def _ints(text: str) -> Iterator[int]:

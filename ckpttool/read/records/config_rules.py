@@ -11,7 +11,7 @@ from ckpttool.domain.settings import KeyPath
 from ckpttool.domain.train_config import LEGACY_SWITCHES
 from ckpttool.read.records.safe_yaml import Document, PlainText
 
-_WHOLE_DATA_SET = -1  # as a sink size
+WHOLE_DATA_SET = -1  # as a sink size
 _SHOWN = 40  # characters of a wrong value that a message repeats
 
 # Settings that `ckpttool launch` writes itself: what is wrong with them in the base config has no effect afterwards.
@@ -168,9 +168,9 @@ def _types(config: _Config) -> Iterator[Finding]:
 def _sink_size(config: _Config) -> Iterator[Finding]:
     key = "runner_config.sink_size"
     size = _whole(config.get(key)) or 0
-    if config.line(key) is not None and size < 1 and size != _WHOLE_DATA_SET:
+    if config.line(key) is not None and size < 1 and size != WHOLE_DATA_SET:
         yield config.wrong(key, "a whole number of at least 1, or -1", "write how many batches a data sink has")
-    if size == _WHOLE_DATA_SET and config.get("runner_config.sink_mode") is not False:
+    if size == WHOLE_DATA_SET and config.get("runner_config.sink_mode") is not False:
         yield config.finding(
             Code.CONFIG_DISAGREES,
             Severity.NOTE,

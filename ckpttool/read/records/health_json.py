@@ -162,8 +162,8 @@ def _findings(path: str, problems: _Problems, contradictory: list[str]) -> tuple
     )
 
 
-def _unreadable_book(path: str, problem: str, line: int | None = None) -> HealthBook:
-    return HealthBook(path=path, records=(), findings=(_unreadable(path, problem, line),))
+def _unreadable_book(path: str, problem: str) -> HealthBook:
+    return HealthBook(path=path, records=(), findings=(_unreadable(path, problem),))
 
 
 def _unreadable(path: str, problem: str, line: int | None = None) -> Finding:

@@ -15,7 +15,6 @@ _STREAMING = ("HFDataLoader", "CommonDataLoader")  # no set: a config may hold a
 _PACKS = "PackingHandler"
 _BOTH = 3
 """`dataset_broadcast_opt_level` where none is set and data are broadcast."""
-_WHOLE_DATA_SET = -1  # as a sink size
 
 _BASE = "base_config"
 """Names a file whose settings hold where this one has none."""
@@ -63,7 +62,7 @@ def train_config_of(document: Document, *, path: str, devices: int | None = None
         auto_trans_ckpt=data.get("auto_trans_ckpt", False) is True,
         use_legacy_format=not has_section and bool(data.get(switch, True)),
         reslices_by_time=bool(data.get("transform_by_rank")) or (_count(data, "transform_process_num") or 1) > 1,
-        sinks_all=sink_mode and runner.get("sink_size") == _WHOLE_DATA_SET,
+        sinks_all=sink_mode and runner.get("sink_size") == config_rules.WHOLE_DATA_SET,
         dataset_samples=_dataset_samples(data),
         legacy_switch=switch,
         remove_redundancy=_switch(data, "remove_redundancy"),
