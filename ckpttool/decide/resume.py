@@ -92,13 +92,18 @@ def _reasons_by_name(checkpoint: Checkpoint, course: Course, question: ResumeQue
     """Collect what rules a checkpoint out before any of its shards is opened. Of a named one no doubt is asked."""
     reasons = list(blocking(checkpoint.findings))
     if question.name in {None, LATEST}:
-        reasons += [
-            doubt for doubt in (course.abandoned(checkpoint), two_runs_in(checkpoint, course.inventory)) if doubt
-        ]
+        reasons += _doubts(checkpoint, course, course.abandoned(checkpoint))
     health = health_reason(checkpoint, require=question.require_health, ignore=question.ignore_health)
     if health is not None:
         reasons.append(health)
     return reasons
+
+
+def _doubts(checkpoint: Checkpoint, course: Course, branch: Finding | None) -> list[Finding]:
+    """Say what speaks against a checkpoint by itself. To name it takes a doubtful one, but never a damaged one."""
+    doubts = [doubt for doubt in (branch, two_runs_in(checkpoint, course.inventory)) if doubt is not None]
+    is_damaged = bool(list(blocking(checkpoint.findings)))
+    return [replace(doubt, remedy=None) for doubt in doubts] if is_damaged else doubts
 
 
 def _with_true_remedies(
@@ -151,8 +156,7 @@ def _resume_point(
     for one in candidates:
         branch = course.abandoned(one) or (course.done_again(one) if id(one) in newer else None)
         if id(one) not in passed and branch is not None:
-            doubt = two_runs_in(one, course.inventory)
-            branches.append(Rejection(checkpoint=one, reasons=(branch,) if doubt is None else (branch, doubt)))
+            branches.append(Rejection(checkpoint=one, reasons=tuple(_doubts(one, course, branch))))
     steps, samples = _lost(checkpoint, course)
     return ResumePoint(
         checkpoint=checkpoint,

@@ -225,6 +225,17 @@ class TestLostRuns:
         (note,) = coded(plan(lost.checkpoint).point.findings, Code.RUN_REWOUND)
         assert "nothing of its course can be loaded: 20_2" in note.message
 
+    def test_of_one_that_is_damaged_too_it_is_not_said_that_it_can_be_named(self, tmp_path: Path) -> None:
+        """A left branch is 20_2 and 30_2; 30_2 has lost a shard."""
+        tree = TreeBuilder(tmp_path).legacy().save(epoch=10, step=2).save(epoch=20, step=2).save(epoch=30, step=2)
+        tree.save(epoch=15, step=2, run=1).remove(tree.shard(1, 30, 2))
+        answer = plan(tree.checkpoint)
+        assert chosen(answer) == ("_1-15_2", 30)
+        (branch,) = coded(reasons(answer, "30_2"), Code.ABANDONED_BRANCH)
+        assert branch.remedy is None
+        (whole,) = reasons(answer, "20_2")
+        assert whole.remedy == "choose it with --checkpoint 20_2 if that is what you mean"
+
     def test_a_run_that_only_went_on_makes_no_fallback_worse(self, tmp_path: Path) -> None:
         tree = TreeBuilder(tmp_path).legacy()
         for epoch in (10, 15, 20):
