@@ -10,6 +10,7 @@ import pickle
 import pkgutil
 from collections.abc import Callable, Sequence
 from itertools import repeat
+from typing import ClassVar
 
 import pytest
 
@@ -72,6 +73,23 @@ def test_it_holds_what_theirs_holds(arguments: dict[str, object]) -> None:
     assert dataclasses.asdict(ours) == dataclasses.asdict(theirs)
     assert repr(ours) == repr(theirs).replace("Theirs", "Ours")
     assert not hasattr(ours, "__dict__")
+
+
+def test_its_fields_are_of_the_types_that_theirs_are() -> None:
+    assert [(one.name, one.type) for one in dataclasses.fields(Ours)] == [
+        (one.name, one.type) for one in dataclasses.fields(Theirs)
+    ]
+    assert Ours.__annotations__ == Theirs.__annotations__ == {"name": "str", "size": "int", "parts": "tuple[str, ...]"}
+
+
+def test_what_belongs_to_the_class_is_no_field() -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Kind:
+        made: ClassVar[int] = 3
+        name: str
+
+    assert [one.name for one in dataclasses.fields(Kind)] == ["name"]
+    assert Kind(name="x").made == Kind.made == 3
 
 
 def test_it_is_equal_to_its_equal_and_to_nothing_else() -> None:
