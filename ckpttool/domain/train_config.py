@@ -14,6 +14,12 @@ AUTO_PARALLEL = (1, 2, "SEMI_AUTO_PARALLEL", "AUTO_PARALLEL")  # no set: a confi
 LEGACY_SWITCHES = ("use_legacy_format", "ckpt_use_legacy_format")
 """The one switch between the layouts, as all versions but one spell it, and as MindFormers 1.7 does."""
 
+TOP_ONLY = (
+    "load_checkpoint", "resume_training", "load_ckpt_format", "auto_trans_ckpt", "data_skip_steps", "ignore_data_skip",
+    "use_checkpoint_health_monitor", "resume_by_last_timestamp_ckpt", "use_parallel", *LEGACY_SWITCHES,
+)  # fmt: skip
+"""Settings that are read at the top level and nowhere else, whatever some pages of the documentation show."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamingData:

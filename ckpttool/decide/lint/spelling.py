@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from ckpttool.decide.lint.base import Problem, Rule, View, dotted, note, suspect
 from ckpttool.domain.finding import Code
-from ckpttool.domain.train_config import LEGACY_SWITCHES
+from ckpttool.domain.train_config import TOP_ONLY
 
 _OCTAL = re.compile(r"[-+]?0[0-7_]+")
 _BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
@@ -39,12 +39,6 @@ KNOWN_KEYS = {
     "step_interval target throughput_baseline weight_state_format",
 }
 """Keys that the templates of MindFormers 1.6.0 to 2.1.0 have, all versions together, by strict section."""
-
-# Keys of the top level: where they stand in a section, another rule says so, and where they belong.
-_OF_THE_TOP = frozenset({
-    "load_checkpoint", "resume_training", "load_ckpt_format", "auto_trans_ckpt", "data_skip_steps", "ignore_data_skip",
-    "use_checkpoint_health_monitor", "resume_by_last_timestamp_ckpt", "use_parallel", *LEGACY_SWITCHES,
-})  # fmt: skip
 
 
 def _odd_numbers(view: View) -> Iterator[Problem]:
@@ -80,7 +74,7 @@ def _unknown_keys(view: View) -> Iterator[Problem]:
         names = known.split()
         for entry in view.inside(section):
             name = str(entry.key[-1])
-            if name in names or name in _OF_THE_TOP:
+            if name in names or name in TOP_ONLY:  # where one of the top stands in a section, another rule says so
                 continue
             close = get_close_matches(name, names, n=1)
             yield suspect(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ckpttool.domain.finding import Code, Finding, Severity, brief
 from ckpttool.domain.settings import KeyPath
-from ckpttool.domain.train_config import LEGACY_SWITCHES
+from ckpttool.domain.train_config import LEGACY_SWITCHES, TOP_ONLY
 from ckpttool.read.records.safe_yaml import Document, PlainText
 
 WHOLE_DATA_SET = -1  # as a sink size
@@ -32,12 +32,6 @@ _POSITIVE = (
     "micro_batch_interleave_num", "runner_config.batch_size", "runner_config.epochs",
     "runner_config.gradient_accumulation_steps", "parallel_config.data_parallel", "parallel_config.model_parallel",
     "parallel_config.pipeline_stage", "parallel_config.context_parallel", "parallel_config.micro_batch_num",
-)  # fmt: skip
-
-# Read at the top level and nowhere else, whatever some pages of the documentation show.
-_TOP_ONLY = (
-    "load_checkpoint", "resume_training", "load_ckpt_format", "auto_trans_ckpt", "data_skip_steps", "ignore_data_skip",
-    "use_checkpoint_health_monitor", "resume_by_last_timestamp_ckpt", "use_parallel", *LEGACY_SWITCHES,
 )  # fmt: skip
 
 # All that a trainer class takes; `auto_register` names a class of the user's own, which may take anything.
@@ -218,7 +212,7 @@ def _places(config: _Config) -> Iterator[Finding]:
     passes_on = isinstance(trainer, dict) and _OWN_CLASS not in trainer
     for section, value in config.document.data.items():
         if isinstance(value, dict) and not (passes_on and section == "trainer"):
-            for key in _TOP_ONLY:
+            for key in TOP_ONLY:
                 if key in value:
                     yield _misplaced(config, section, key)
     for key, home in _HOMES.items():
@@ -273,7 +267,7 @@ def _trainer(config: _Config) -> Iterator[Finding]:
             ours = ", as an older `ckpttool launch` wrote it" if key in _WRITTEN_ONCE else ""
             remedy = f"delete it: the same stands at the top level{ours}"
         else:
-            remedy = f"move `{key}` to the top level" if key in _TOP_ONLY else "delete it"
+            remedy = f"move `{key}` to the top level" if key in TOP_ONLY else "delete it"
         yield Finding(
             code=Code.TRAINER_KEY_REFUSED,
             severity=Severity.SUSPECT,
