@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,10 +15,15 @@ from ckpttool.read.launchers import VARIABLES
 TESTS = Path(__file__).resolve().parent
 FIXTURES = TESTS.parent / "fixtures"
 
-# No deadline: a slow machine is no bug. In CI the examples are fixed, so that a red run can be repeated.
-hypothesis.settings.register_profile("local", deadline=None)
-hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, database=None)
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
+# No deadline: a slow machine is no bug.
+hypothesis.settings.register_profile("explore", deadline=None)
+hypothesis.settings.register_profile("fixed", deadline=None, derandomize=True, database=None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Fix the examples, so that a red run can be repeated and a stranger's is as ours; the night looks for new ones."""
+    explores = config.getoption("--nightly") or config.getoption("--hypothesis-seed", default=None) is not None
+    hypothesis.settings.load_profile("explore" if explores else "fixed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -130,14 +130,16 @@ def readings(
     rows: Sequence[Kept], misread: Mapping[Save, Sequence[int | None]], doubtful: Collection[Save] = ()
 ) -> list[list[Kept]] | None:
     """Return every way in which a tree may rightly be read, in the order of the rows; None where those are too many."""
-    ways = [
-        [
-            one if step == row.step else replace(one, told=False) if step is None else replace(one, step=step)
-            for step in misread.get((row.run, row.step), [row.step])
-            for one in ([row, replace(row, damaged=True)] if (row.run, row.step) in doubtful else [row])
-        ]
-        for row in rows
-    ]
+    ways = []
+    for row in rows:
+        save = (row.run, row.step)
+        read = [row]
+        if save in misread:  # a step that is read at all is told
+            read = [
+                replace(row, told=step is not None, step=row.step if step is None else step) for step in misread[save]
+            ]
+        damaged = [replace(one, damaged=True) for one in read] if save in doubtful else []
+        ways.append([*read, *damaged])
     found = list(islice(product(*ways), MOST_READINGS + 1))
     return [list(one) for one in found] if len(found) <= MOST_READINGS else None
 
