@@ -6,12 +6,12 @@ This is the same answer as `parse_strictly` gives, several times sooner; the tes
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import groupby, pairwise, repeat
+from itertools import groupby, pairwise
 from operator import sub
 from sys import intern
 
+from ckpttool.domain.frozen import many
 from ckpttool.domain.shard import TensorEntry
 from ckpttool.read.formats import json_scanner
 from ckpttool.read.formats.base import MAX_DIMS, schema_hash
@@ -187,21 +187,17 @@ def _are_plain_numbers(words: Sequence[str]) -> bool:
 def _entries(
     names: Sequence[str], dtypes: Sequence[str], shapes: Iterable[tuple[int, ...]], edges: Sequence[int]
 ) -> tuple[TensorEntry, ...]:
-    """Make the entries; `edges` has one more, the end of the last tensor.
-
-    The constructor of a frozen class looks every field up again for every object. That is a third of the time of a
-    whole header, so here the fields are set column by column, by their own slots.
-    """
-    entries = list(map(object.__new__, repeat(TensorEntry, len(names))))
-    columns: dict[str, Iterable[object]] = {
-        "name": names,
-        "dtype": map(DTYPES.__getitem__, dtypes),
-        "shape": shapes,
-        "spans": zip(pairwise(edges), strict=True),  # tuples of one tuple: one span each
-    }
-    for field, column in columns.items():
-        deque(map(vars(TensorEntry)[field].__set__, entries, column), maxlen=0)
-    return tuple(entries)
+    """Make the entries; `edges` has one more, the end of the last tensor."""
+    return tuple(
+        many(
+            TensorEntry,
+            len(names),
+            name=names,
+            dtype=list(map(DTYPES.__getitem__, dtypes)),
+            shape=list(shapes),
+            spans=list(zip(pairwise(edges), strict=True)),  # tuples of one tuple: one span each
+        )
+    )
 
 
 class _TensorSizes(dict[tuple[str, str], int]):
