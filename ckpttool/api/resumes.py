@@ -16,7 +16,7 @@ from ckpttool.decide.loaded_instead import Start, loaded_instead
 from ckpttool.decide.naming import focused
 from ckpttool.decide.recorded_health import unheard_record
 from ckpttool.decide.resume import choose
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
+from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory, LayoutName
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import DataPlan, NoResumePoint, PastSizes, ResumePlan, ResumePoint, Simulation, SkipAnswer
@@ -68,12 +68,12 @@ def resolve(question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion, 
         choice = replace(choice, saves_as=question.config.prefix)
     evidence = _evidence(tree, choice, question.config)
     session = session_for(tree, CheckQuestion(level=choice.evidence, jump=0))
-    verdicts: dict[tuple[str, str, FormatName], Verdict] = {}
+    verdicts: dict[CheckpointKey, Verdict] = {}
 
     def verdict_of(checkpoint: Checkpoint) -> Verdict:
-        if _key(checkpoint) not in verdicts:
-            verdicts[_key(checkpoint)] = session.verdict(checkpoint)
-        return verdicts[_key(checkpoint)]
+        if checkpoint.key not in verdicts:
+            verdicts[checkpoint.key] = session.verdict(checkpoint)
+        return verdicts[checkpoint.key]
 
     def pick(inventory: Inventory) -> ResumePoint | NoResumePoint:
         return choose(inventory, choice, verdict_of)
@@ -83,7 +83,7 @@ def resolve(question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion, 
     if isinstance(point, NoResumePoint):
         decision = replace(point, findings=(*point.findings, *_beyond(tree, point)), advice=advice)
     else:
-        _assert_unchanged(tree.storage, verdicts[_key(point.checkpoint)])
+        _assert_unchanged(tree.storage, verdicts[point.checkpoint.key])
         decision = _plan(tree, point, data, question, advice)
         if not choice.ignore_health:
             unheard = unheard_record(tree.book, named=question.health_file is not None)
@@ -114,10 +114,6 @@ def _from_here(
         jobs=jobs,
         mount=mount_of(os.path.join(inventory.root, *shards), mount_table() if node is None else node.mounts),
     )
-
-
-def _key(checkpoint: Checkpoint) -> tuple[str, str, FormatName]:
-    return checkpoint.prefix, checkpoint.name, checkpoint.format
 
 
 def _beyond(tree: Tree, point: ResumePoint | NoResumePoint) -> tuple[Finding, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import TypeAlias
 
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
@@ -29,6 +30,10 @@ class CommitState(str, Enum):
     """The trainer's own record (metadata, tracker) is not there or does not cover it."""
     UNRECORDED = "unrecorded"
     """The layout keeps no such record for each checkpoint."""
+
+
+CheckpointKey: TypeAlias = tuple[str, str, FormatName]
+"""Prefix, name and format: what names a checkpoint in its tree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +82,11 @@ class Checkpoint:
     """What must be renamed before MindFormers can load it by one name."""
     findings: tuple[Finding, ...] = ()
     """What the listing alone shows about this checkpoint: missing ranks, files that are no files."""
+
+    @property
+    def key(self) -> CheckpointKey:
+        """What tells it from the tree's others: two trainings, or two formats, may share a name."""
+        return self.prefix, self.name, self.format
 
     @property
     def ranks(self) -> tuple[Rank, ...]:

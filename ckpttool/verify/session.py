@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
+from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory, LayoutName
 from ckpttool.domain.finding import Finding, Severity
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.remedies import helped
-from ckpttool.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.domain.shard import Shard, ShardRole
 from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
 from ckpttool.read.own_files import OWN_FOLDER
@@ -48,9 +48,6 @@ class Scope:
     """Seconds after which the header of a sibling counts as hung."""
 
 
-_Key = tuple[str, str, FormatName]
-"""What names a checkpoint in its tree: several prefixes and formats may have one of the same name."""
-
 _HELD_HEADERS = 3
 """Checkpoints whose headers are kept: the one at hand and those on both sides. More would be memory for nothing."""
 
@@ -66,8 +63,8 @@ class Session:
         self._scope = scope
         self._engine = engine
         self._header_engine = engine if scope.level is Level.STRUCTURE else WaitingEngine(timeout=scope.timeout)
-        self._headers: dict[_Key, tuple[ShardReport, ...]] = {}
-        self._read_ahead: tuple[_Key, list[ShardReport]] | None = None
+        self._headers: dict[CheckpointKey, tuple[ShardReport, ...]] = {}
+        self._read_ahead: tuple[CheckpointKey, list[ShardReport]] | None = None
         """Of the checkpoint before the one at hand, whose numbers were needed: it need not be read again."""
 
     def verdict(self, checkpoint: Checkpoint) -> Verdict:
@@ -136,7 +133,7 @@ class Session:
         """Check what is in scope, unless it was looked at for a neighbour's sake already."""
         if self._scope.level is Level.STRUCTURE and self._scope.bucket is None:
             yield from self._headers_of(checkpoint)
-        elif self._read_ahead is not None and self._read_ahead[0] == _key(checkpoint):
+        elif self._read_ahead is not None and self._read_ahead[0] == checkpoint.key:
             known, self._read_ahead = self._read_ahead[1], None
             yield from known
         else:
@@ -176,7 +173,7 @@ class Session:
         return findings
 
     def _headers_of(self, checkpoint: Checkpoint) -> tuple[ShardReport, ...]:
-        key = _key(checkpoint)
+        key = checkpoint.key
         if key not in self._headers:
             while len(self._headers) >= _HELD_HEADERS:
                 self._headers.pop(next(iter(self._headers)))
@@ -208,14 +205,14 @@ class Session:
         changes: dict[int, Sequence[Finding]] = {}
         kept = []
         # Of a part of the shards another one is wanted in its own turn.
-        keeps = self._scope.bucket is None and then is not None and _key(then) == _key(before)
+        keeps = self._scope.bucket is None and then is not None and then.key == before.key
         for report in self._run(before, shards, self._seals(before)[0]):
             for index in now[report.rank, report.role]:
                 changes[index] = compare_numbers(reports[index].path, reports[index].stats, report.stats, jump=jump)
             if keeps:
                 kept.append(report)
             yield report
-        self._read_ahead = (_key(before), kept) if keeps else None
+        self._read_ahead = (before.key, kept) if keeps else None
         for index, findings in changes.items():
             if findings:
                 reports[index] = replace(reports[index], findings=(*reports[index].findings, *findings))
@@ -230,7 +227,3 @@ def _completed(findings: Iterable[Finding], checkpoint: Checkpoint) -> tuple[Fin
 def _of_rank(finding: Finding, whose: Mapping[str, Rank | None]) -> Finding:
     rank = None if finding.path is None or finding.ranks else whose.get(finding.path)
     return finding if rank is None else replace(finding, ranks=(rank,))
-
-
-def _key(checkpoint: Checkpoint) -> _Key:
-    return checkpoint.prefix, checkpoint.name, checkpoint.format
