@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Code, Finding, Severity
@@ -42,28 +42,25 @@ class Misplaced:
         Args:
             world: Which ranks are expected, and why, in words.
         """
-        folder = self.target.partition("/")[0]
+        folder, _, name = self.target.partition("/")
         if self.is_elsewhere:
-            return Finding(
-                code=Code.SHARD_ELSEWHERE,
-                severity=Severity.DAMAGE,
-                message=f"rank {self.rank}'s shard lies in another rank's folder: MindFormers looks for it in "
-                f"{folder}/ alone ({world})",
-                path=self.path,
-                expected=self.target,
-                actual=self.path,
-                remedy=f"make {folder}/ where it is not there, and move the file to {self.target}",
-                ranks=(Rank(self.rank),),
+            code, what, there = (
+                Code.SHARD_ELSEWHERE,
+                "lies in another rank's folder",
+                f"looks for it in {folder}/ alone",
             )
+            remedy = f"make {folder}/ where it is not there, and move the file to {self.target}"
+        else:
+            code, what, there = Code.SHARD_RESPELLED, "is called otherwise than the other ranks'", f"looks for {name}"
+            remedy = f"rename it to {self.target}"
         return Finding(
-            code=Code.SHARD_RESPELLED,
+            code=code,
             severity=Severity.DAMAGE,
-            message=f"rank {self.rank}'s shard is called otherwise than the other ranks': MindFormers looks for "
-            f"{self.target.partition('/')[2]} ({world})",
+            message=f"rank {self.rank}'s shard {what}: MindFormers {there} ({world})",
             path=self.path,
             expected=self.target,
             actual=self.path,
-            remedy=f"rename it to {self.target}",
+            remedy=remedy,
             ranks=(Rank(self.rank),),
         )
 
@@ -92,14 +89,10 @@ def ranks_found_elsewhere(inventory: Inventory, misplaced: Mapping[str, Misplace
         if shard.path in wanted
     }
     highest: dict[tuple[str, int], Misplaced] = {}
-    for one in _by_rank(misplaced.values()):
+    for one in sorted(misplaced.values(), key=lambda one: (one.rank, one.path)):
         if one.is_elsewhere and one.neighbour in runs:
             highest[runs[one.neighbour]] = one
     return highest
-
-
-def _by_rank(found: Iterable[Misplaced]) -> list[Misplaced]:
-    return sorted(found, key=lambda one: (one.rank, one.path))
 
 
 def _misplaced(path: str) -> Misplaced | None:
