@@ -9,11 +9,11 @@ from ckpttool.decide.lineage import Course, newest_first
 from ckpttool.decide.mixed_runs import told_apart, two_runs_in
 from ckpttool.decide.naming import LATEST, named
 from ckpttool.decide.recorded_health import IGNORE_HEALTH, health_reason
-from ckpttool.decide.restorable import ranks_to_restore
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, blocking
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePoint
 from ckpttool.domain.question import ResumeQuestion
+from ckpttool.domain.units import Rank, on_ranks
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import UsageError
 
@@ -312,3 +312,37 @@ def _needs_renames(checkpoint: Checkpoint) -> Finding:
         path=first.source,
         remedy="--allow-renames chooses it and lists every rename",
     )
+
+
+def ranks_to_restore(rejected: Sequence[Rejection], *, opened: bool) -> tuple[Finding, ...]:
+    """Say which ranks alone stand against the newest checkpoint, where some ranks do and others do not.
+
+    Args:
+        rejected: Every checkpoint, newest first, with all that is known against it.
+        opened: Whether the newest one's shards were looked into, on all ranks that have one.
+    """
+    ranks = _at_fault(rejected[0]) if rejected else frozenset()
+    if not ranks:
+        return ()
+    newest = rejected[0].checkpoint.name
+    who, everywhere = on_ranks(sorted(ranks)), len(rejected) > 1 and all(_at_fault(one) == ranks for one in rejected)
+    what = f"all {len(rejected)} checkpoints fail" if everywhere else f"{newest} fails"
+    doubt = "" if opened else "; the other ranks' shards were not opened"
+    return (
+        Finding(
+            code=Code.RANKS_TO_RESTORE,
+            severity=Severity.NOTE,
+            message=f"{what} on {who} alone",
+            remedy=f"bring back whole shards of {who}, and {newest} is {'whole' if opened else 'complete'}{doubt}",
+            ranks=tuple(sorted(ranks)),
+        ),
+    )
+
+
+def _at_fault(rejection: Rejection) -> frozenset[Rank]:
+    """Return the ranks whose shards are all that is wrong; none where something else is, or where all are at fault."""
+    reasons, world = blocking(rejection.reasons), rejection.checkpoint.topology.world_size
+    if world is None or any(reason.severity < Severity.UNKNOWN or not reason.ranks for reason in reasons):
+        return frozenset()
+    ranks = frozenset(rank for reason in reasons for rank in reason.ranks)
+    return ranks if len(ranks) < world else frozenset()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ckpttool.decide.restorable import ranks_to_restore
+from ckpttool.decide.resume import ranks_to_restore
 from ckpttool.domain.checkpoint import Topology
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.plan import Rejection
