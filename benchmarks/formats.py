@@ -34,8 +34,9 @@ from ckpttool.__main__ import COLLECTIONS
 from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.domain.verdict import CheckTask, Level
-from ckpttool.read.formats import read_header, safetensors
-from ckpttool.read.storage import ByteSource, LocalStorage
+from ckpttool.formats import read_header
+from ckpttool.formats.safetensors import shard as safetensors
+from ckpttool.storage.local import ByteSource, LocalStorage
 from ckpttool.verify.check import check
 from ckpttool.verify.checks.structure import look_at_header
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
-from ckpttool.read.logs import read_log
+from ckpttool.logs import read_log
 
 LAYERS = {"monitored": 12, "health": 0, "bare": 0}
 TARGETS = {"monitored": "  (target 1.5)", "bare": "  (target 2.0)"}

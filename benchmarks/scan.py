@@ -39,9 +39,9 @@ sys.path.insert(0, str(ROOT))
 from ckpttool import TreeQuestion, scan  # noqa: E402  found by the line above
 from ckpttool.__main__ import COLLECTIONS  # noqa: E402
 from ckpttool.domain.shard import FileStamp  # noqa: E402
-from ckpttool.read import fan_out  # noqa: E402
-from ckpttool.read.layouts import ScanOptions, list_root, recognise  # noqa: E402
-from ckpttool.read.storage import ByteSource, Entry, LocalStorage, Storage  # noqa: E402
+from ckpttool.storage import fan_out  # noqa: E402
+from ckpttool.storage.local import ByteSource, Entry, LocalStorage, Storage  # noqa: E402
+from ckpttool.trainers.registry import ScanOptions, list_root, recognise  # noqa: E402
 from tests.trees import TreeBuilder  # noqa: E402
 
 RANKS = (1024, 8192)

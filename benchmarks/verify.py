@@ -33,9 +33,9 @@ from isal import isal_zlib
 
 from ckpttool.domain.dtype import DType
 from ckpttool.domain.shard import TensorEntry
-from ckpttool.read.storage import LocalStorage
-from ckpttool.read.stream import BLOCK_BYTES, read_blocks
-from ckpttool.read.zip_directory import read_zip_directory
+from ckpttool.formats.torch.zip_directory import read_zip_directory
+from ckpttool.storage.local import LocalStorage
+from ckpttool.storage.stream import BLOCK_BYTES, read_blocks
 from ckpttool.verify.kernels.digest import digest_pass
 from ckpttool.verify.kernels.fold import NumericFold, Scratch
 from ckpttool.verify.kernels.passes import Wants

@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from ckpttool.domain.preflight import Lint, Preflight, PreflightQuestion
     from ckpttool.domain.question import CheckQuestion, DataQuestion, LaunchOrder, ResumeQuestion, TreeQuestion
     from ckpttool.domain.shard import FormatName, Scalars, Shard
-    from ckpttool.domain.train_config import ConfigChange, TrainConfig
     from ckpttool.domain.units import ByteCount, EpochStep, Rank, Step
     from ckpttool.domain.verdict import Level, ShardReport, Verdict
     from ckpttool.errors import CkptToolError, ExitCode
+    from ckpttool.trainers.mindformers.train_config import ConfigChange, TrainConfig
 
 __version__ = "0.1.0"
 
@@ -90,7 +90,7 @@ _NAMES = {
     "ckpttool.domain.preflight": ("Lint", "Preflight", "PreflightQuestion"),
     "ckpttool.domain.question": ("CheckQuestion", "DataQuestion", "LaunchOrder", "ResumeQuestion", "TreeQuestion"),
     "ckpttool.domain.shard": ("FormatName", "Scalars", "Shard"),
-    "ckpttool.domain.train_config": ("ConfigChange", "TrainConfig"),
+    "ckpttool.trainers.mindformers.train_config": ("ConfigChange", "TrainConfig"),
     "ckpttool.domain.units": ("ByteCount", "EpochStep", "Rank", "Step"),
     "ckpttool.domain.verdict": ("Level", "ShardReport", "Verdict"),
     "ckpttool.errors": ("CkptToolError", "ExitCode"),

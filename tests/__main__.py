@@ -17,7 +17,7 @@ CHECKS = (
     "coverage run -m pytest",
     "coverage report",
     # The rooms where a branch that no test takes would be a wrong answer to which checkpoint can be trusted.
-    "coverage report --include=ckpttool/decide/*,ckpttool/read/formats/* --fail-under=100",
+    "coverage report --include=ckpttool/decide/*,ckpttool/formats/* --fail-under=100",
 )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from ckpttool.read.launchers import VARIABLES
+from ckpttool.trainers.common.launchers import VARIABLES
 
 TESTS = Path(__file__).resolve().parent
 FIXTURES = TESTS.parent / "fixtures"

@@ -18,8 +18,8 @@ from ckpttool.domain.manifest import ShardSeal
 from ckpttool.domain.shard import FileStamp, FormatName, ShardRole, TensorEntry
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport
-from ckpttool.read.formats import read_header
-from ckpttool.read.storage import ByteSource, Entry
+from ckpttool.formats import read_header
+from ckpttool.storage.local import ByteSource, Entry
 from ckpttool.verify.check import check
 from ckpttool.verify.collect import collect
 from ckpttool.verify.judge import judge

@@ -9,8 +9,8 @@ from random import Random
 
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.shard import FileStamp
-from ckpttool.read.layouts import ScanOptions, list_root, recognise
-from ckpttool.read.storage import ByteSource, Entry, LocalStorage, Storage
+from ckpttool.storage.local import ByteSource, Entry, LocalStorage, Storage
+from ckpttool.trainers.registry import ScanOptions, list_root, recognise
 
 
 class FaultyStorage:

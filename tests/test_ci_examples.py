@@ -153,6 +153,6 @@ def test_the_hook_of_the_readme_is_the_one_that_there_is() -> None:
 
 
 def test_the_readme_names_every_rule() -> None:
-    from ckpttool.decide.lint import RULES
+    from ckpttool.trainers.mindformers.lint import RULES
 
     assert [rule.code.value for rule in RULES if f"`{rule.code.value}`" not in README] == []

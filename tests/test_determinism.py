@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from ckpttool.read.storage import Entry, LocalStorage
+from ckpttool.storage.local import Entry, LocalStorage
 from tests.answers import cli
 from tests.trees import TreeBuilder
 

@@ -73,19 +73,19 @@ def test_a_start_imports_nothing_heavy(command: Sequence[str], tree: Path) -> No
 
 
 SELDOM_NEEDED = {
-    "ckpttool.decide.counters",
+    "ckpttool.trainers.mindformers.counters",
     "ckpttool.domain.node",
-    "ckpttool.domain.train_config",
-    "ckpttool.read.records.iteration_json",
-    "ckpttool.read.formats.safetensors_quick",
-    "ckpttool.read.records.manifest",
+    "ckpttool.trainers.mindformers.train_config",
+    "ckpttool.trainers.mindformers.iteration_json",
+    "ckpttool.formats.safetensors.quick",
+    "ckpttool.records.manifest",
     "unicodedata",
-    "ckpttool.decide.simulate.legacy",
-    "ckpttool.decide.simulate.versions",
-    "ckpttool.domain.mindformers_view",
-    "ckpttool.read.mindformers_view",
-    "ckpttool.read.mounts",
-    "ckpttool.read.records.safe_yaml",
+    "ckpttool.trainers.mindformers.simulate.legacy",
+    "ckpttool.trainers.mindformers.simulate.versions",
+    "ckpttool.trainers.mindformers.simulate.seen",
+    "ckpttool.trainers.mindformers.simulate.view",
+    "ckpttool.storage.mounts",
+    "ckpttool.formats.safe_yaml",
     "ckpttool.render.findings",
     "ckpttool.verify.kernels",
     "ckpttool.verify.memory",
@@ -96,17 +96,17 @@ SELDOM_NEEDED = {
 def test_a_choice_imports_the_simulation_only_where_it_is_asked_for(tree: Path) -> None:
     plain = imported("-m", "ckpttool", "resolve", "--format", "json", cwd=tree)
     assert plain & SELDOM_NEEDED == set()
-    assert "ckpttool.decide.simulate.names" in plain
+    assert "ckpttool.trainers.mindformers.simulate.names" in plain
     asked = imported("-m", "ckpttool", "resolve", "--format", "json", "--simulate-mindformers", "2.1", cwd=tree)
-    assert "ckpttool.decide.simulate.legacy" in asked
+    assert "ckpttool.trainers.mindformers.simulate.legacy" in asked
 
 
 def test_a_choice_imports_what_reads_manifests_and_safetensors_only_where_there_are_some(tmp_path: Path) -> None:
     TreeBuilder(tmp_path).legacy(ranks=2, fmt="safetensors").save(epoch=10, step=2)
     command = ["-m", "ckpttool", "resolve", "--format", "json"]
-    assert imported(*command, cwd=tmp_path) & SELDOM_NEEDED == {"ckpttool.read.formats.safetensors_quick"}
+    assert imported(*command, cwd=tmp_path) & SELDOM_NEEDED == {"ckpttool.formats.safetensors.quick"}
     imported("-m", "ckpttool", "seal", cwd=tmp_path)
-    assert "ckpttool.read.records.manifest" in imported(*command, cwd=tmp_path)
+    assert "ckpttool.records.manifest" in imported(*command, cwd=tmp_path)
 
 
 def allowed(command: Sequence[str]) -> set[str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from ckpttool.api.sealing import LOCK_NAME, PATIENCE_SECONDS
 from ckpttool.api.trees import Tree, scan
 from ckpttool.decide.naming import named
 from ckpttool.domain.checkpoint import LayoutName
@@ -15,11 +16,10 @@ from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.domain.retention import RecordFix, SavedLast
 from ckpttool.errors import IncompleteError, NotDurableError, UnknownLayoutError, UsageError
-from ckpttool.read.activity import places, record_obstacles, signs_of_writing
-from ckpttool.read.own_files import OWN_FOLDER
-from ckpttool.read.records.journal import JOURNAL, read_journal
-from ckpttool.render.saved_last import record_bytes
-from ckpttool.verify.seal import LOCK_NAME, PATIENCE_SECONDS
+from ckpttool.records.journal import JOURNAL, read_journal
+from ckpttool.records.own_files import OWN_FOLDER
+from ckpttool.trainers.mindformers.spell_pointers import record_bytes
+from ckpttool.trainers.signs_of_writing import places, record_obstacles, signs_of_writing
 from ckpttool.write import ensure_folder, locked, remove, sweep
 from ckpttool.write import replace as write
 from ckpttool.write.moves import bring_back
@@ -71,7 +71,7 @@ def moving(root: str) -> Iterator[None]:
 
 
 def _undo_interrupted(root: str) -> None:
-    from ckpttool.read.storage import LocalStorage
+    from ckpttool.storage.local import LocalStorage
 
     batches = read_journal(LocalStorage(root))
     if not batches:

@@ -43,7 +43,7 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
 def _memory(tree: Tree, question: CheckQuestion) -> Memory | None:
     if question.level is not Level.CHECKSUM or question.max_age is None or question.hashes:
         return None
-    from ckpttool.read.mounts import boot_id, disk_identity, mount_table
+    from ckpttool.storage.mounts import boot_id, disk_identity, mount_table
     from ckpttool.verify.ledger import ledger_place
     from ckpttool.verify.memory import Memory
 
@@ -100,9 +100,9 @@ def seal(
         WriteFailedError: Nothing was changed.
         NotDurableError: A manifest is in place, but the disk did not confirm it.
     """
+    from ckpttool.api.sealing import SealOrder, seal_checkpoint
     from ckpttool.decide.sealing import merge
     from ckpttool.render.manifest import manifest_bytes
-    from ckpttool.verify.seal import SealOrder, seal_checkpoint
 
     session = session_for(tree, CheckQuestion(level=Level.CHECKSUM, jobs=jobs, hashes=True))
     order = SealOrder(merge=merge, spell=manifest_bytes, now=time.time(), by=__version__, reseal=reseal)

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ckpttool.api.logs import detector_events, expand, reading_of, together, without_detectors
-from ckpttool.decide.embedding_health import judge_health
+from ckpttool.decide.asd.features import FeaturePolicy
 from ckpttool.decide.log_evidence import (
     large_spikes,
     log_findings,
@@ -22,7 +22,6 @@ from ckpttool.decide.log_evidence import (
     with_marks,
 )
 from ckpttool.decide.log_runs import Home, course, homes, shown
-from ckpttool.decide.policies.features import FeaturePolicy
 from ckpttool.decide.policies.robust_z import RobustZPolicy
 from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.decide.rewind import advise_after_stop, advise_spike, find_spike, sample_clock
@@ -45,7 +44,8 @@ from ckpttool.domain.metrics import (
 from ckpttool.domain.plan import NoResumePoint, ResumePoint
 from ckpttool.domain.units import Step
 from ckpttool.errors import CkptToolError, IncompleteError, UsageError
-from ckpttool.read.records.timeline_json import read_timeline
+from ckpttool.records.timeline_json import read_timeline
+from ckpttool.trainers.mindformers.embedding_health import judge_health
 
 if TYPE_CHECKING:
     from ckpttool.domain.asd import AsdEvent

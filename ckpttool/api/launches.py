@@ -14,16 +14,16 @@ from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.preflight import Preflight, PreflightQuestion
 from ckpttool.domain.question import DataQuestion, LaunchOrder, ResumeQuestion, TreeQuestion
 from ckpttool.errors import UsageError
-from ckpttool.read.disk import Disk, LocalDisk
-from ckpttool.read.storage import LocalStorage
-from ckpttool.render.launch import TARGETS, LaunchJob
+from ckpttool.storage.disk import Disk, LocalDisk
+from ckpttool.storage.local import LocalStorage
+from ckpttool.trainers.launch_targets import TARGETS, LaunchJob
 from ckpttool.write import replace as write
 
 if TYPE_CHECKING:
     from ckpttool.domain.finding import Code, Finding
     from ckpttool.domain.node import Node
     from ckpttool.domain.plan import ResumePlan
-    from ckpttool.domain.train_config import TrainConfig
+    from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 
 def launch(  # noqa: PLR0913  # the last two are what the machine says, where it is not to be asked

@@ -13,13 +13,13 @@ from ckpttool.domain.log_answer import LogReading
 from ckpttool.domain.log_question import STDIN, LogQuestion
 from ckpttool.domain.metrics import LogAttempt, LogItem, LogNote, LogProblem, StepMetrics, TrainingLog
 from ckpttool.errors import UsageError
-from ckpttool.read.logs import NO_FORMAT, expand_globs, open_log, read_log
-from ckpttool.read.logs.asd_events import read_asd_events, without_relayed
-from ckpttool.read.logs.base import LogSource
-from ckpttool.read.logs.fields import parse_columns
-from ckpttool.read.logs.find import RankLogs, find_logs, logs_in
-from ckpttool.read.logs.table import FIELDS
-from ckpttool.read.logs.together import KEPT_PROBLEMS, Together, put_together
+from ckpttool.logs import NO_FORMAT, expand_globs, open_log, read_log
+from ckpttool.logs.asd_events import read_asd_events, without_relayed
+from ckpttool.logs.base import LogSource
+from ckpttool.logs.fields import parse_columns
+from ckpttool.logs.find import RankLogs, find_logs, logs_in
+from ckpttool.logs.merge import KEPT_PROBLEMS, Together, put_together
+from ckpttool.logs.table import FIELDS
 
 if TYPE_CHECKING:
     from ckpttool.domain.asd import AsdEvent

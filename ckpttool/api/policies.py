@@ -8,9 +8,9 @@ from dataclasses import fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ckpttool.decide.asd_config import check_asd_config, defaults
+from ckpttool.decide.asd.config import check_asd_config, defaults
+from ckpttool.decide.asd.features import FeaturePolicy
 from ckpttool.decide.policies import POLICIES
-from ckpttool.decide.policies.features import FeaturePolicy
 from ckpttool.decide.policies.olmo import OlmoPolicy
 from ckpttool.decide.policies.robust_z import RobustZPolicy
 from ckpttool.decide.policies.skip import NanRule, SkipPolicy

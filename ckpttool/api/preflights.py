@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 from ckpttool.api.resumes import Answer, resolve
 from ckpttool.decide import preflight as judge
-from ckpttool.decide.lint import lint
-from ckpttool.decide.next_saves import next_saves
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Finding, seen_in_part
 from ckpttool.domain.frozen import dataclass
@@ -18,16 +16,18 @@ from ckpttool.domain.health import Health
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.preflight import Check, DiskNeed, Lint, Preflight, PreflightQuestion, Reason
 from ckpttool.errors import CkptToolError, ConfigError, ExitCode
-from ckpttool.read.disk import Disk, LocalDisk
-from ckpttool.read.records.safe_yaml import parse_document, read_bytes
-from ckpttool.read.records.settings import settings_of
-from ckpttool.read.records.train_config import train_config_of
-from ckpttool.render.launch import TARGETS
+from ckpttool.formats.safe_yaml import parse_document, read_bytes
+from ckpttool.formats.settings import settings_of
+from ckpttool.storage.disk import Disk, LocalDisk
+from ckpttool.trainers.launch_targets import TARGETS
+from ckpttool.trainers.mindformers.config import train_config_of
+from ckpttool.trainers.mindformers.lint import lint
+from ckpttool.trainers.mindformers.next_saves import next_saves
 
 if TYPE_CHECKING:
     from ckpttool.domain.node import Node
     from ckpttool.domain.settings import Settings
-    from ckpttool.domain.train_config import TrainConfig
+    from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 _AFTER_CONFIG = ("checkpoint", "health", "launch", "disk")
 

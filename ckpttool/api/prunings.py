@@ -22,7 +22,6 @@ from ckpttool.api.changes import (
 from ckpttool.api.checks import session_for
 from ckpttool.api.trees import Tree, scans_without
 from ckpttool.decide.retention import retain
-from ckpttool.decide.saved_last import left_behind
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.manifest import Manifest
@@ -40,11 +39,12 @@ from ckpttool.domain.retention import (
 )
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import CkptToolError, IncompleteError, NotDurableError, WriteFailedError
-from ckpttool.read.activity import places
-from ckpttool.read.records.journal import JOURNAL, TIME_FORMAT, TRASH, trash_folders
-from ckpttool.read.records.manifest import manifest_path, read_manifest
-from ckpttool.read.records.saved_last import saved_last
+from ckpttool.records.journal import JOURNAL, TIME_FORMAT, TRASH, trash_folders
+from ckpttool.records.manifest import manifest_path, read_manifest
 from ckpttool.render.journal import journal_bytes
+from ckpttool.trainers.mindformers.pointers import left_behind
+from ckpttool.trainers.mindformers.read_pointers import saved_last
+from ckpttool.trainers.signs_of_writing import places
 from ckpttool.verify.session import Session
 from ckpttool.write import ensure_folder, remove
 from ckpttool.write import replace as write

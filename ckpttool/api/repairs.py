@@ -15,12 +15,12 @@ from ckpttool.api.checks import session_for
 from ckpttool.api.trees import Tree
 from ckpttool.decide.naming import LATEST
 from ckpttool.decide.resume import choose
-from ckpttool.decide.saved_last import repairs
 from ckpttool.domain.finding import Finding, Severity
 from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.domain.retention import RecordFix, Repair
-from ckpttool.read.records.saved_last import saved_last
+from ckpttool.trainers.mindformers.pointers import repairs
+from ckpttool.trainers.mindformers.read_pointers import saved_last
 from ckpttool.write import sweep
 
 

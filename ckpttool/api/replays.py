@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, cast
 from ckpttool.api.evidence import no_spike, saves_of
 from ckpttool.api.logs import LogPass, detector_events, expand, reading_of, together
 from ckpttool.api.policies import policy_of, settings_of
+from ckpttool.decide.asd.features import FeaturePolicy
 from ckpttool.decide.calibrate import calibrate as recommend
 from ckpttool.decide.log_runs import course
-from ckpttool.decide.policies.features import FeaturePolicy
 from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.decide.replay import replay as run
 from ckpttool.decide.rewind import advise_after_stop, advise_spike, find_spike, sample_clock

@@ -11,8 +11,6 @@ from ckpttool.api.checks import session_for
 from ckpttool.api.trees import Tree, scan
 from ckpttool.decide.data_skip import exact_batches_near, is_left_to_trainer, plan_data
 from ckpttool.decide.lineage import Course
-from ckpttool.decide.load import LOAD_FORMAT, load_instruction
-from ckpttool.decide.loaded_instead import Start, loaded_instead
 from ckpttool.decide.naming import focused
 from ckpttool.decide.recorded_health import unheard_record
 from ckpttool.decide.resume import choose
@@ -25,15 +23,17 @@ from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import IncompleteError, NothingToResumeError, UnknownLayoutError, UsageError
-from ckpttool.read.formats import read_header
-from ckpttool.read.launchers import jobs_of
-from ckpttool.read.storage import LocalStorage, Storage
+from ckpttool.formats import read_header
+from ckpttool.storage.local import LocalStorage, Storage
+from ckpttool.trainers.common.launchers import jobs_of
+from ckpttool.trainers.mindformers.load import LOAD_FORMAT, load_instruction
+from ckpttool.trainers.mindformers.loaded_instead import Start, loaded_instead
 
 if TYPE_CHECKING:
     from ckpttool.api.evidence import Evidence, Pick
     from ckpttool.domain.advice import SpikeAdvice, StopAdvice
     from ckpttool.domain.node import Node
-    from ckpttool.domain.train_config import TrainConfig
+    from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +101,8 @@ def _from_here(
     jobs = jobs_of(os.environ if node is None else node.environment)
     if not jobs and isinstance(decision, ResumePlan):
         return decision  # nobody speaks of other machines
-    from ckpttool.decide.one_node import judge_one_node
-    from ckpttool.read.mounts import mount_of, mount_table
+    from ckpttool.storage.mounts import mount_of, mount_table
+    from ckpttool.trainers.mindformers.one_node import judge_one_node
 
     inventory, config = tree.inventory, question.config
     shards = [shard.path for one in inventory.checkpoints[:1] for shard in one.shards[:1]]
@@ -220,12 +220,12 @@ def _data(
 def _consequences(plan: ResumePlan, data: DataQuestion, config: TrainConfig | None) -> tuple[Finding, ...]:
     """Say what MindFormers will make of this plan: counters that it rounds, settings that disagree."""
     if config is not None:
-        from ckpttool.decide import launch_check
+        from ckpttool.trainers.mindformers import launch_check
 
         return (*config.findings, *launch_check.check(config, plan))
     if data.new_global_batch is None and data.sink_size is None:
         return ()
-    from ckpttool.decide.counters import mindformers_counters
+    from ckpttool.trainers.mindformers.counters import mindformers_counters
 
     counters = mindformers_counters(
         scalars=plan.point.checkpoint.scalars,
@@ -312,9 +312,9 @@ def simulate(answer: Answer, version: str) -> Simulation:
     Raises:
         UsageError: The version is not known.
     """
-    from ckpttool.decide.simulate import simulate as pick
-    from ckpttool.domain.mindformers_view import MindFormersSettings
-    from ckpttool.read.mindformers_view import view_for_mindformers
+    from ckpttool.trainers.mindformers.simulate import simulate as pick
+    from ckpttool.trainers.mindformers.simulate.seen import MindFormersSettings
+    from ckpttool.trainers.mindformers.simulate.view import view_for_mindformers
 
     inventory, config = answer.tree.inventory, answer.question.config
     newest = inventory.checkpoints[-1] if inventory.checkpoints else None

@@ -6,12 +6,19 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ckpttool.decide.streaming import no_folder, not_known, not_movable, state_folder, unusable_states, writers
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.question import DataQuestion
-from ckpttool.domain.train_config import StreamingData, TrainConfig
-from ckpttool.read.records.dataset_state import read_states
+from ckpttool.trainers.mindformers.dataset_state import read_states
+from ckpttool.trainers.mindformers.streaming import (
+    no_folder,
+    not_known,
+    not_movable,
+    state_folder,
+    unusable_states,
+    writers,
+)
+from ckpttool.trainers.mindformers.train_config import StreamingData, TrainConfig
 
 
 def from_states(plan: ResumePlan, config: TrainConfig, stream: StreamingData, data: DataQuestion) -> ResumePlan:

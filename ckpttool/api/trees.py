@@ -15,16 +15,16 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health import HealthBook
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.errors import IncompleteError, UsageError
-from ckpttool.read.imagined import ImaginedStorage
-from ckpttool.read.layouts import LAYOUTS, Layout, ScanOptions, list_root
-from ckpttool.read.locate import Located, locate
-from ckpttool.read.own_files import OWN_FOLDER
-from ckpttool.read.records.health_json import read_health
-from ckpttool.read.records.strategy import strategy_world
-from ckpttool.read.storage import LocalStorage, Storage
+from ckpttool.records.own_files import OWN_FOLDER
+from ckpttool.storage.hidden import ImaginedStorage
+from ckpttool.storage.local import LocalStorage, Storage
+from ckpttool.trainers.locate import Located, locate
+from ckpttool.trainers.mindformers.health_file import read_health
+from ckpttool.trainers.mindformers.strategy import strategy_world
+from ckpttool.trainers.registry import LAYOUTS, Layout, ScanOptions, list_root
 
 if TYPE_CHECKING:
-    from ckpttool.domain.train_config import TrainConfig
+    from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 HEALTH_FILE = "health_ckpts.json"
 
@@ -106,7 +106,7 @@ def read_config(path: str) -> TrainConfig:
     Raises:
         UsageError: It cannot be read, or is no safe YAML.
     """
-    from ckpttool.read.records.train_config import read_train_config
+    from ckpttool.trainers.mindformers.config import read_train_config
 
     return read_train_config(path)
 
@@ -139,7 +139,7 @@ def _sealed_world(inventory: Inventory, storage: Storage) -> list[WorldEvidence]
         return []
     if not os.path.isdir(os.path.join(inventory.root, OWN_FOLDER)):
         return []
-    from ckpttool.read.records.manifest import ManifestProblem, manifest_path, read_manifest
+    from ckpttool.records.manifest import ManifestProblem, manifest_path, read_manifest
 
     newest = newest_first(inventory.checkpoints)[0]
     seal = read_manifest(storage, manifest_path(inventory.layout, newest))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ckpttool.errors import UsageError
-from ckpttool.read.storage import ByteSource, LocalStorage
+from ckpttool.storage.local import ByteSource, LocalStorage
 
 
 def assert_replaceable(path: str, *, option: str, is_ours: Callable[[ByteSource], bool], what: str) -> None:

@@ -13,8 +13,8 @@ from ckpttool.cli.reports import ReportFormat
 from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.errors import CkptToolError, UsageError
-from ckpttool.read.locate import locate
-from ckpttool.read.storage import ByteSource
+from ckpttool.storage.local import ByteSource
+from ckpttool.trainers.locate import locate
 
 _LIMIT = 64 << 20
 """Bytes. A report on 10,000 ranks that each lost a shard fits."""

@@ -7,7 +7,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import NamedTuple
 
-from ckpttool.decide.misplaced import Misplaced, misplaced_shards, ranks_found_elsewhere
 from ckpttool.decide.recorded_files import with_recorded
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, RunSummary, Topology
 from ckpttool.domain.finding import Code, Finding, Severity, in_order
@@ -16,6 +15,7 @@ from ckpttool.domain.remedies import helped
 from ckpttool.domain.shard import Shard, ShardRole
 from ckpttool.domain.units import MAX_RANKS, EpochStep, Rank
 from ckpttool.errors import UsageError
+from ckpttool.trainers.mindformers.layouts.misplaced import Misplaced, misplaced_shards, ranks_found_elsewhere
 
 MOST_NAMED = 4096
 """Missing files of a checkpoint that get a finding each; the rest is one number."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ckpttool.decide import launch_check, loaded_instead
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, seen_in_part, told
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import DiskNeed
-from ckpttool.domain.train_config import TrainConfig
 from ckpttool.domain.units import counted, on_all
 from ckpttool.errors import ExitCode
+from ckpttool.trainers.mindformers import launch_check, loaded_instead
+from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 _MOST_REJECTED = 8
 """Newer checkpoints that are told one by one; `resolve` tells them all."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import ResumePlan
-from ckpttool.domain.train_config import ConfigChange
+from ckpttool.trainers.mindformers.train_config import ConfigChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from ckpttool.domain.verdict import Level
 if TYPE_CHECKING:
     from ckpttool.domain.finding import Code
     from ckpttool.domain.log_question import EvidenceQuestion
-    from ckpttool.domain.train_config import TrainConfig
+    from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 
 DEFAULT_DIR = "./output/checkpoint"

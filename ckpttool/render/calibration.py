@@ -12,7 +12,7 @@ from ckpttool.domain.log_answer import CalibrationAnswer
 from ckpttool.render.chart import WIDTH, histogram
 from ckpttool.render.layout import stack
 from ckpttool.render.replay import reading_parts
-from ckpttool.render.yaml_settings import yaml_float, yaml_to_paste
+from ckpttool.trainers.mindformers.settings_to_paste import yaml_float, yaml_to_paste
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

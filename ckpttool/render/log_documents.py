@@ -25,7 +25,7 @@ from ckpttool.domain.log_answer import (
 from ckpttool.domain.metrics import LocalTime, show_local_time
 from ckpttool.render.advice import advice_document
 from ckpttool.render.document import Document, finding_document
-from ckpttool.render.yaml_settings import yaml_to_paste
+from ckpttool.trainers.mindformers.settings_to_paste import yaml_to_paste
 
 
 def number(value: float | None) -> Document:

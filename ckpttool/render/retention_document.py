@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ckpttool.domain.retention import Fate, Pruning, RecordFix, Repair
 from ckpttool.render.document import Document, finding_document
-from ckpttool.render.saved_last import record_bytes
+from ckpttool.trainers.mindformers.spell_pointers import record_bytes
 
 
 def pruning_document(pruning: Pruning) -> Document:

@@ -9,9 +9,9 @@ from ckpttool.domain.finding import Code, Finding, Severity, worst
 from ckpttool.domain.shard import FileStamp, Scalars
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport
-from ckpttool.read.layouts.base import LOST_LINK_REMEDY, unreadable
-from ckpttool.read.storage import ByteSource, LocalStorage, LostLinkError, NotRegularError, Storage
-from ckpttool.read.stream import ShrankError
+from ckpttool.storage.local import ByteSource, LocalStorage, LostLinkError, NotRegularError, Storage
+from ckpttool.storage.stream import ShrankError
+from ckpttool.trainers.base import LOST_LINK_REMEDY, unreadable
 from ckpttool.verify.checks.structure import look_at_header
 from ckpttool.verify.look import Look
 

@@ -20,7 +20,7 @@ from ckpttool.domain.shard import FileStamp, FormatName, Scalars
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport
 from ckpttool.errors import LockedError, NotDurableError, UnsafeError, WriteFailedError
-from ckpttool.read.parse import (
+from ckpttool.formats.strict_json import (
     OWN_MEMORY,
     JsonObject,
     ParseError,
@@ -34,8 +34,8 @@ from ckpttool.read.parse import (
     get_str,
     parse_object,
 )
-from ckpttool.read.records.scalars_json import scalars_of
-from ckpttool.read.storage import LocalStorage
+from ckpttool.records.scalars_json import scalars_of
+from ckpttool.storage.local import LocalStorage
 from ckpttool.write import ensure_folder, locked, replace
 
 SCHEMA = "ckpttool/ledger/1"

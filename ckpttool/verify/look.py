@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.verdict import CheckTask, ShardReport
-from ckpttool.read.formats.base import Header
+from ckpttool.formats.base import Header
 
 if TYPE_CHECKING:
-    from ckpttool.read.zip_directory import ZipDirectory
+    from ckpttool.formats.torch.zip_directory import ZipDirectory
     from ckpttool.verify.kernels.passes import PassResult
 
 

@@ -14,8 +14,8 @@ from ckpttool.domain.remedies import helped
 from ckpttool.domain.shard import Shard, ShardRole
 from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
-from ckpttool.read.own_files import OWN_FOLDER
-from ckpttool.read.storage import Storage
+from ckpttool.records.own_files import OWN_FOLDER
+from ckpttool.storage.local import Storage
 from ckpttool.verify.bench import are_all_heard
 from ckpttool.verify.checks.recorded import changed_headers, missing_files
 from ckpttool.verify.collect import collect
@@ -107,7 +107,7 @@ class Session:
         """Read the checkpoint's manifest; one that is torn or newer than we are counts as none, and is said."""
         if not self._may_be_sealed():
             return {}, ()
-        from ckpttool.read.records.manifest import ManifestProblem, manifest_path, read_manifest
+        from ckpttool.records.manifest import ManifestProblem, manifest_path, read_manifest
 
         found = read_manifest(self._storage, manifest_path(self._inventory.layout, checkpoint))
         if isinstance(found, ManifestProblem):

@@ -17,7 +17,7 @@ from ckpttool.domain.finding import Code, Severity, blocking
 from ckpttool.domain.launch import Launch
 from ckpttool.domain.preflight import Preflight
 from ckpttool.errors import CkptToolError, ExitCode, UnsafeError, UsageError
-from ckpttool.read.disk import LocalDisk, Room
+from ckpttool.storage.disk import LocalDisk, Room
 from tests.conftest import FIXTURES
 
 CONFIG = FIXTURES / "configs" / "pretrain_sink2.yaml"

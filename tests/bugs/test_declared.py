@@ -17,8 +17,8 @@ from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.units import Step
 from ckpttool.errors import ExitCode, UsageError
-from ckpttool.read.records.safe_yaml import parse_document
-from ckpttool.read.records.train_config import train_config_of
+from ckpttool.formats.safe_yaml import parse_document
+from ckpttool.trainers.mindformers.config import train_config_of
 from tests.answers import chosen, coded, decide, notes, why_not
 from tests.cli.running import Said, ask
 from tests.healthy import unified_tree

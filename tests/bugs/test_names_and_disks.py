@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from ckpttool import api
-from ckpttool.decide.launch_check import check
 from ckpttool.domain.finding import Code
 from ckpttool.errors import ExitCode, UnknownLayoutError
+from ckpttool.trainers.mindformers.launch_check import check
 from tests.answers import (
     FIXTURES,
     chosen,

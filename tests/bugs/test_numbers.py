@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from ckpttool import api
-from ckpttool.decide.counters import mindformers_counters
 from ckpttool.decide.data_skip import plan_data, skip_seen_data
-from ckpttool.decide.launch_check import check
 from ckpttool.domain.finding import Code
 from ckpttool.domain.plan import BatchSegment
 from ckpttool.domain.shard import Scalars
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
+from ckpttool.trainers.mindformers.counters import mindformers_counters
+from ckpttool.trainers.mindformers.launch_check import check
 from tests.answers import FIXTURES, cli, coded, document, notes, plan
 from tests.trees import TreeBuilder
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from ckpttool import api
 from ckpttool.cli import exits
 from ckpttool.decide.completeness import MOST_NAMED, WorldEvidence, expect_ranks
-from ckpttool.decide.one_node import judge_one_node
 from ckpttool.decide.resume import choose
 from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity
@@ -23,7 +22,8 @@ from ckpttool.domain.node import Job, Mount, Node, Reach
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import Outcome
 from ckpttool.errors import ExitCode
-from ckpttool.read.mounts import mount_of, mount_table
+from ckpttool.storage.mounts import mount_of, mount_table
+from ckpttool.trainers.mindformers.one_node import judge_one_node
 from tests.answers import coded, decide
 from tests.cli.running import ask, run
 from tests.conftest import FIXTURES

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ckpttool.domain.finding import Severity
-from ckpttool.read.disk import LocalDisk, Room
 from ckpttool.render import layout
 from ckpttool.render.explain import explained
+from ckpttool.storage.disk import LocalDisk, Room
 from tests.cli.running import Said, ask
 from tests.cli.situations import SITUATIONS, real
 from tests.conftest import FIXTURES, TESTS

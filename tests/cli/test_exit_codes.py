@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from ckpttool import api
 from ckpttool.cli.main import COMMANDS, app
 from ckpttool.errors import ExitCode, NotDurableError
-from ckpttool.read.records.health_json import HEALTH_FILE_LIMIT
+from ckpttool.trainers.mindformers.health_file import HEALTH_FILE_LIMIT
 from tests.cli.running import Said, ask, environment, run
 from tests.cli.situations import SITUATIONS, real, whole
 from tests.conftest import FIXTURES
@@ -207,7 +207,7 @@ SLOW_DISK = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests in the background ignores it
 from ckpttool.__main__ import main
-from ckpttool.read.storage import LocalStorage
+from ckpttool.storage.local import LocalStorage
 
 def stuck(self, folder):
     print("waiting", file=sys.stderr, flush=True)

@@ -14,8 +14,8 @@ import pytest
 
 from ckpttool import api
 from ckpttool.errors import ExitCode
-from ckpttool.read.disk import LocalDisk, Room
 from ckpttool.render.preflight_table import MOST_NOTES, MOST_REASONS
+from ckpttool.storage.disk import LocalDisk, Room
 from tests.cli.running import Said, ask, run
 from tests.cli.situations import SITUATIONS, real
 from tests.cli.test_answers import FORMATS, Golden, lines_too_long

@@ -9,7 +9,7 @@ import pytest
 from ckpttool.decide.naming import focused, named
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.errors import ExitCode, UsageError
-from ckpttool.read.storage import LocalStorage
+from ckpttool.storage.local import LocalStorage
 from tests.cli.running import ask
 from tests.storages import scan
 from tests.trees import TreeBuilder

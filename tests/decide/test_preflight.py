@@ -14,8 +14,8 @@ from ckpttool.domain.preflight import DiskNeed
 from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level
 from ckpttool.errors import ExitCode
-from tests.decide.test_launch_check import FITS
 from tests.plans import resume_plan
+from tests.trainers.mindformers.test_launch_check import FITS
 
 NEED = DiskNeed(
     folder="out", saves=4, save_bytes=100, save_files=2, free_bytes=400, free_files=8, unwritable=()

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ckpttool.decide.asd.features import FeaturePolicy
 from ckpttool.decide.log_runs import Home
-from ckpttool.decide.policies.features import FeaturePolicy
 from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.decide.timeline import mark_by_start, mark_checkpoints, timeline
 from ckpttool.domain.asd import AsdConfig, AsdEvent, AsdKind

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 
 from ckpttool.domain.shard import FormatName
-from ckpttool.read.formats import read_header
+from ckpttool.formats import read_header
 from tests.reliability.big_tree import EPOCHS, STAGES, BigTree, Planted, Spot, right_scalars
 from tests.writers import MemorySource
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import filelock
 
 from ckpttool.domain.verdict import CheckTask
-from ckpttool.read.storage import ByteSource, Entry, LocalStorage, Storage
+from ckpttool.storage.local import ByteSource, Entry, LocalStorage, Storage
 from ckpttool.verify import check
 from ckpttool.verify.look import Look
 from ckpttool.write import locked

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.finding import Severity
 from ckpttool.domain.shard import FormatName
-from ckpttool.read.formats import read_header
+from ckpttool.formats import read_header
 from tests.cli.running import Said, ask
 from tests.conftest import FIXTURES
 from tests.detection import megabyte, with_crc

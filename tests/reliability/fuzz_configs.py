@@ -6,13 +6,13 @@ from typing import Any
 
 import yaml
 
-from ckpttool.decide.lint import lint
 from ckpttool.errors import CkptToolError, UnsafeError, UsageError
-from ckpttool.read.records.safe_yaml import MAX_DEPTH, parse_document
-from ckpttool.read.records.settings import settings_of
-from ckpttool.read.records.train_config import train_config_of
-from ckpttool.render.launch.mindformers import render_config
-from ckpttool.render.launch.yaml_edit import spell
+from ckpttool.formats.safe_yaml import MAX_DEPTH, parse_document
+from ckpttool.formats.settings import settings_of
+from ckpttool.render.yaml_edit import spell
+from ckpttool.trainers.mindformers.config import train_config_of
+from ckpttool.trainers.mindformers.launch import render_config
+from ckpttool.trainers.mindformers.lint import lint
 from tests.plans import NEWER_LOAD, resume_plan
 from tests.reliability.fuzz_records import assert_short, depth, same
 

@@ -12,17 +12,17 @@ from ckpttool.domain.asd import AsdEvent
 from ckpttool.domain.log_question import STDIN
 from ckpttool.domain.metrics import LogItem, LogNote, LogProblem, StepMetrics
 from ckpttool.errors import UsageError
-from ckpttool.read.logs import read_log
-from ckpttool.read.logs.asd_events import read_asd_events, without_relayed
-from ckpttool.read.logs.base import EXCERPT_CHARS, LogFormat, LogSource
-from ckpttool.read.logs.columns import Csv, JsonLines
-from ckpttool.read.logs.fields import ALIASES, parse_columns
-from ckpttool.read.logs.hf_trainer import HfTrainer
-from ckpttool.read.logs.megatron import Megatron
-from ckpttool.read.logs.mindformers import MindFormers
-from ckpttool.read.logs.numbers import UnreadableError, number
-from ckpttool.read.logs.together import put_together
-from tests.read.logs.reading import Dribble
+from ckpttool.logs import read_log
+from ckpttool.logs.asd_events import read_asd_events, without_relayed
+from ckpttool.logs.base import EXCERPT_CHARS, LogFormat, LogSource
+from ckpttool.logs.columns import Csv, JsonLines
+from ckpttool.logs.fields import ALIASES, parse_columns
+from ckpttool.logs.merge import put_together
+from ckpttool.logs.numbers import UnreadableError, number
+from ckpttool.trainers.huggingface.log import HfTrainer
+from ckpttool.trainers.megatron.log import Megatron
+from ckpttool.trainers.mindformers.logs.text import MindFormers
+from tests.logs.reading import Dribble
 from tests.reliability.fuzz_records import assert_short
 
 LONGEST_REASON = 2000

@@ -6,9 +6,9 @@ import io
 import pickle
 from contextlib import suppress
 
-from ckpttool.read.formats.pickle_ahead import GETATTR, Name
-from ckpttool.read.formats.pickle_names import Trust, modern, trust
-from ckpttool.read.formats.pickle_scan import MOST_NAME_BYTES, PickleReader
+from ckpttool.formats.torch.pickle_ahead import GETATTR, Name
+from ckpttool.formats.torch.pickle_names import Trust, modern, trust
+from ckpttool.formats.torch.pickle_scan import MOST_NAME_BYTES, PickleReader
 from tests.writers import MemorySource
 
 _TUPLES = (b"t", b"\x85", b"\x86", b"\x87")

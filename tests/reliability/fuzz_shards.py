@@ -15,14 +15,14 @@ import safetensors
 from ckpttool.domain.dtype import DType
 from ckpttool.domain.finding import Finding, Severity
 from ckpttool.domain.shard import FormatName
-from ckpttool.read.formats import read_header
-from ckpttool.read.formats.base import MAX_FINDINGS, Header
-from ckpttool.read.formats.mindspore_trailer import read_trailer
-from ckpttool.read.formats.mindspore_wire import BadRecordError
-from ckpttool.read.formats.safetensors import forget_headers
-from ckpttool.read.formats.safetensors_header import parse_strictly
-from ckpttool.read.formats.safetensors_quick import parse_quickly
-from ckpttool.read.zip_directory import read_zip_directory
+from ckpttool.formats import read_header
+from ckpttool.formats.base import MAX_FINDINGS, Header
+from ckpttool.formats.mindspore.trailer import read_trailer
+from ckpttool.formats.mindspore.wire import BadRecordError
+from ckpttool.formats.safetensors.header import parse_strictly
+from ckpttool.formats.safetensors.quick import parse_quickly
+from ckpttool.formats.safetensors.shard import forget_headers
+from ckpttool.formats.torch.zip_directory import read_zip_directory
 from tests.writers import MemorySource
 
 # The package has no types for it. Returns pairs of a name and a dict of dtype, shape and data.

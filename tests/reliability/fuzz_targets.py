@@ -10,19 +10,26 @@ from itertools import islice
 from ckpttool.cli.log_options import spike
 from ckpttool.cli.options import segments
 from ckpttool.cli.verify import bucket
-from ckpttool.decide.asd_config import check_asd_config, emit_asd_config
+from ckpttool.decide.asd.config import check_asd_config, emit_asd_config
 from ckpttool.decide.naming import named
-from ckpttool.decide.simulate import simulate
-from ckpttool.decide.simulate.versions import KNOWN_VERSIONS
 from ckpttool.domain.asd import AsdDialect
 from ckpttool.domain.checkpoint import Inventory, LayoutName
-from ckpttool.domain.mindformers_view import MindFormersSettings
 from ckpttool.errors import UsageError
-from ckpttool.read.layouts import LAYOUTS, ScanOptions, list_root
-from ckpttool.read.layouts.names import RANK_MARK, FileKind, file_name, parse_shape, rank_of_folder, shape_of
-from ckpttool.read.mindformers_view import view_for_mindformers
-from ckpttool.read.records.saved_last import saved_last
 from ckpttool.render.escape import shown
+from ckpttool.trainers.mindformers.layouts.names import (
+    RANK_MARK,
+    FileKind,
+    file_name,
+    parse_shape,
+    rank_of_folder,
+    shape_of,
+)
+from ckpttool.trainers.mindformers.read_pointers import saved_last
+from ckpttool.trainers.mindformers.simulate import simulate
+from ckpttool.trainers.mindformers.simulate.seen import MindFormersSettings
+from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
+from ckpttool.trainers.mindformers.simulate.view import view_for_mindformers
+from ckpttool.trainers.registry import LAYOUTS, ScanOptions, list_root
 from tests.reliability import fuzz_configs, fuzz_logs, fuzz_pickles, fuzz_records, fuzz_shards
 from tests.reliability.fuzz_records import MemoryTree, assert_short
 

@@ -11,10 +11,10 @@ from random import Random
 
 from ckpttool.domain.own_hash import is_whole
 from ckpttool.errors import ExitCode
-from ckpttool.read.mounts import boot_id, disk_identity, mount_table
-from ckpttool.read.records.manifest import ManifestProblem, read_manifest
-from ckpttool.read.records.meta_json import parse_meta
-from ckpttool.read.storage import LocalStorage
+from ckpttool.records.manifest import ManifestProblem, read_manifest
+from ckpttool.storage.local import LocalStorage
+from ckpttool.storage.mounts import boot_id, disk_identity, mount_table
+from ckpttool.trainers.mindformers.meta_json import parse_meta
 from ckpttool.verify.ledger import ledger_place
 from tests.detection import with_crc
 from tests.reliability.beside import Beside

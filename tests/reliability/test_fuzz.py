@@ -14,9 +14,9 @@ from random import Random
 
 import pytest
 
-from ckpttool.read.formats.pickle_found import PickleNames
-from ckpttool.read.formats.pickle_scan import PickleReader
-from ckpttool.read.logs.numbers import UnreadableError, number
+from ckpttool.formats.torch.pickle_found import PickleNames
+from ckpttool.formats.torch.pickle_scan import PickleReader
+from ckpttool.logs.numbers import UnreadableError, number
 from tests.reliability import fuzzing
 from tests.reliability.figures import Figure, Programme
 from tests.reliability.fuzz_targets import TARGETS, TOKENS, planted

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from ckpttool.domain.manifest import Manifest
 from ckpttool.domain.shard import FormatName
-from ckpttool.read.records.manifest import manifest_path, read_manifest
-from ckpttool.read.storage import LocalStorage
+from ckpttool.records.manifest import manifest_path, read_manifest
 from ckpttool.render.manifest import manifest_bytes
+from ckpttool.storage.local import LocalStorage
 from tests.manifests import any_manifest, manifest, seal, sealed_checkpoint
 
 

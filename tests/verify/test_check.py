@@ -13,7 +13,7 @@ import pytest
 
 from ckpttool.domain.finding import Code, Severity, worst
 from ckpttool.domain.verdict import Level, Word
-from ckpttool.read.storage import LocalStorage
+from ckpttool.storage.local import LocalStorage
 from ckpttool.verify.check import check, guarded
 from ckpttool.verify.checks import content
 from ckpttool.verify.judge import judge

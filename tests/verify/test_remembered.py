@@ -15,7 +15,7 @@ from ckpttool.domain.manifest import ShardSeal
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
-from ckpttool.read.storage import LocalStorage
+from ckpttool.storage.local import LocalStorage
 from ckpttool.verify import ledger, memory
 from ckpttool.verify.memory import SAVE_SECONDS, Memory
 from tests.cli.running import ask

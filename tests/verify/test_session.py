@@ -17,8 +17,8 @@ from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.shard import FormatName
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict, Word
-from ckpttool.read.formats import read_header
-from ckpttool.read.storage import LocalStorage
+from ckpttool.formats import read_header
+from ckpttool.storage.local import LocalStorage
 from ckpttool.verify.check import check
 from ckpttool.verify.look import Look
 from ckpttool.verify.session import Scope, Session

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from ckpttool.decide.asd.features import FeaturePolicy
 from ckpttool.decide.policies.base import HealthPolicy
-from ckpttool.decide.policies.features import FeaturePolicy
 from ckpttool.decide.policies.olmo import OlmoPolicy
 from ckpttool.decide.policies.robust_z import RobustZPolicy
 from ckpttool.decide.policies.skip import SkipPolicy

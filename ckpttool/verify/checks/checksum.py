@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.manifest import CHUNK_BYTES, ShardSeal, differing_chunks, tensors_in
-from ckpttool.read.formats.base import Checksum, quoted
+from ckpttool.formats.base import Checksum, quoted
 from ckpttool.verify.checks.many import at_most
 from ckpttool.verify.kernels.passes import PassResult
 from ckpttool.verify.look import Look

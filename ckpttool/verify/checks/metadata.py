@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import chain
 
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.read.formats.base import Header, quoted
+from ckpttool.formats.base import Header, quoted
 
 CHECKSUM_KEY = "crc_num"
 """Where MindSpore puts a checksum. Not part of what siblings have in common."""

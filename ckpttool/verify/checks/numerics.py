@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.stat_columns import Kind, Oddity, StatColumns
 from ckpttool.domain.verdict import TensorStat
-from ckpttool.read.formats.base import quoted
+from ckpttool.formats.base import quoted
 from ckpttool.verify.checks.many import at_most
 from ckpttool.verify.kernels.passes import PassResult
 

@@ -9,16 +9,16 @@ from ckpttool.domain.finding import Code, Finding, Severity, worst
 from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, ShardReport
-from ckpttool.read.formats import read_header
-from ckpttool.read.formats.base import Header
-from ckpttool.read.formats.front import Front
-from ckpttool.read.formats.torch_zip import look_at_pickles
-from ckpttool.read.storage import ByteSource
+from ckpttool.formats import read_header
+from ckpttool.formats.base import Header
+from ckpttool.formats.front import Front
+from ckpttool.formats.torch.zip import look_at_pickles
+from ckpttool.storage.local import ByteSource
 from ckpttool.verify.checks.metadata import metadata_hash, misspelt
 from ckpttool.verify.look import Look
 
 if TYPE_CHECKING:
-    from ckpttool.read.zip_directory import ZipDirectory
+    from ckpttool.formats.torch.zip_directory import ZipDirectory
 
 _PICKLE = Finding(
     code=Code.UNSUPPORTED_FORMAT,
@@ -69,7 +69,7 @@ def _records(header: Header, source: ByteSource) -> ZipDirectory | None:
     """Read the directory of a file that torch wrote."""
     if header.format is not FormatName.TORCH_ZIP or worst(header.findings) >= Severity.DAMAGE:
         return None
-    from ckpttool.read.zip_directory import read_zip_directory
+    from ckpttool.formats.torch.zip_directory import read_zip_directory
 
     return read_zip_directory(source)
 
@@ -79,7 +79,7 @@ def _look_inside(records: ZipDirectory, source: ByteSource) -> tuple[tuple[Findi
     pickled, nbytes = look_at_pickles(source, records.entries)
     if not records.deflated:
         return pickled, nbytes
-    from ckpttool.read.torchscript_code import look_at_code
+    from ckpttool.formats.torch.torchscript import look_at_code
 
     code, more = look_at_code(source, records.deflated)
     return (*pickled, *code), nbytes + more

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.verdict import CheckTask
-from ckpttool.read.fan_out import PROBE_ITEMS, WORKERS, sleeps
+from ckpttool.storage.fan_out import PROBE_ITEMS, WORKERS, sleeps
 from ckpttool.verify.check import check, failed, guarded
 from ckpttool.verify.engines.crew import Crew
 from ckpttool.verify.look import Look

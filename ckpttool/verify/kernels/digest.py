@@ -9,8 +9,8 @@ from itertools import pairwise
 from ckpttool.domain.dtype import DType
 from ckpttool.domain.manifest import CHUNK_BYTES
 from ckpttool.domain.shard import TensorEntry
-from ckpttool.read.storage import ByteSource
-from ckpttool.read.stream import BLOCK_BYTES, read_blocks
+from ckpttool.storage.local import ByteSource
+from ckpttool.storage.stream import BLOCK_BYTES, read_blocks
 from ckpttool.verify.kernels.crc import crc32
 from ckpttool.verify.kernels.floats import FLOATS
 from ckpttool.verify.kernels.fold import NumericFold, Scratch

@@ -9,7 +9,7 @@ import pytest
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.verdict import Level, ShardReport, Word
-from ckpttool.read.formats import read_header
+from ckpttool.formats import read_header
 from ckpttool.verify.check import check
 from ckpttool.verify.checks.metadata import metadata_hash
 from tests.trees import floats, safetensors_bytes, shard_bytes, training_scalars, weights

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from ckpttool.domain.verdict import CheckTask, Word
-from ckpttool.read.fan_out import WORKERS
+from ckpttool.storage.fan_out import WORKERS
 from ckpttool.verify.engines import waiting
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.look import Look

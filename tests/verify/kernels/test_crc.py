@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ckpttool.domain.dtype import DType
 from ckpttool.domain.shard import TensorEntry
-from ckpttool.read.storage import LocalStorage
+from ckpttool.storage.local import LocalStorage
 from ckpttool.verify.kernels.crc import EntryBytes, crc32, crc32_of_zeros, entries_crc, join_crc32
 from ckpttool.verify.kernels.digest import digest_pass
 from ckpttool.verify.kernels.passes import PassResult, Wants

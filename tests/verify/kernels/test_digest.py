@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from ckpttool.domain.dtype import DType
 from ckpttool.domain.shard import TensorEntry
-from ckpttool.read.storage import LocalStorage
-from ckpttool.read.stream import ShrankError
+from ckpttool.storage.local import LocalStorage
+from ckpttool.storage.stream import ShrankError
 from ckpttool.verify.kernels import digest as digest_module
 from ckpttool.verify.kernels import hashes
 from ckpttool.verify.kernels.digest import PassSink, digest_pass

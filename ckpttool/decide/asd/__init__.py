@@ -1,0 +1,1 @@
+"""Ascend's on-line detection of silent errors."""

@@ -1,0 +1,85 @@
+"""When a strike starts a checksum of matrix products, and when it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ckpttool.decide.asd.strikes import MINDFORMERS_CHECKSUM_MINUTES
+from ckpttool.domain.asd import AsdConfig, AsdDialect
+from ckpttool.domain.health_events import EventKind, HealthEvent
+from ckpttool.domain.metrics import LocalTime
+
+_MINUTE = 60.0
+
+
+@dataclass(slots=True, kw_only=True)
+class ChecksumClock:
+    """The checksum runs of a whole training: a strike on any rank starts one on all.
+
+    Source:
+        torch_npu drops a strike within the cooldown, counted from the last start. MindSpore keeps it waiting until the
+        cooldown is over. MindFormers drops it too, but counts from the last stop, and lets the last moment in.
+    """
+
+    dialect: AsdDialect
+    config: AsdConfig
+    started: LocalTime | None = None
+    stops: LocalTime | None = None
+    """When the run that is on ends."""
+    waiting: LocalTime | None = None
+    """When a strike that came too early gets its run."""
+
+    def running(self, now: LocalTime) -> bool:
+        """Whether a run is on."""
+        return self.stops is not None and now < self.stops
+
+    def advance(self, now: LocalTime | None) -> Iterator[HealthEvent]:
+        """Yield what happens by itself up to `now`, or until nothing is left to happen."""
+        while True:
+            due = self.stops if self.stops is not None else self.waiting
+            if due is None or (now is not None and due > now):
+                return
+            if self.stops is not None:
+                self.stops = None
+                yield _event(EventKind.CHECKSUM_OFF, due, "the checksum of matrix products ends")
+            else:
+                yield from self._start(due)
+
+    def strike(self, now: LocalTime) -> Iterator[HealthEvent]:
+        """Yield what a strike sets off."""
+        if not self.config.with_checksum:
+            return
+        if self.running(now):
+            yield _event(EventKind.CHECKSUM_DROPPED, now, "a checksum is running already: this strike starts none")
+        elif self._allowed(now):
+            yield from self._start(now)
+        elif self.dialect is AsdDialect.MINDSPORE and self.started is not None:
+            self.waiting = LocalTime(self.started + self.config.checksum_cooldown * _MINUTE)
+        else:
+            minutes = self.config.checksum_cooldown
+            message = f"a checksum ran less than {minutes} minutes ago: this strike starts none"
+            yield _event(EventKind.CHECKSUM_DROPPED, now, message)
+
+    def _allowed(self, now: LocalTime) -> bool:
+        if self.started is None:
+            return True
+        cooldown = self.config.checksum_cooldown * _MINUTE
+        counted_from_stop = self.dialect is AsdDialect.MINDFORMERS
+        waited = now - self.started - (self._minutes * _MINUTE if counted_from_stop else 0)
+        return waited > cooldown if self.dialect is AsdDialect.TORCH_NPU else waited >= cooldown
+
+    @property
+    def _minutes(self) -> int:
+        return MINDFORMERS_CHECKSUM_MINUTES if self.dialect is AsdDialect.MINDFORMERS else self.config.cooldown
+
+    def _start(self, now: LocalTime) -> Iterator[HealthEvent]:
+        self.started = now
+        self.waiting = None
+        self.stops = LocalTime(now + self._minutes * _MINUTE)
+        message = f"the checksum of matrix products starts on all ranks, for {self._minutes} minutes"
+        yield _event(EventKind.CHECKSUM_ON, now, message)
+
+
+def _event(kind: EventKind, time: LocalTime, message: str) -> HealthEvent:
+    return HealthEvent(kind=kind, time=time, message=message)

@@ -1,0 +1,98 @@
+"""Shard file formats, told apart by content, never by suffix."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ckpttool.domain.finding import Code, Finding
+from ckpttool.domain.shard import FormatName
+from ckpttool.formats.base import HEAD_BYTES, Header, ShardFormat, damage, failed_header
+from ckpttool.formats.front import Front
+from ckpttool.formats.mindspore.shard import MindSporeCkpt
+from ckpttool.formats.safetensors.shard import Safetensors
+from ckpttool.formats.torch.bare_pickle import TorchPickle, unsafe_pickle
+from ckpttool.formats.torch.zip import TorchZip
+from ckpttool.storage.local import ByteSource
+
+FORMATS: tuple[ShardFormat, ...] = (TorchZip(), MindSporeCkpt(), Safetensors(), TorchPickle())
+"""Every format, the one with the surest mark first. Pickle comes last: its mark is two bytes, and a safetensors file
+whose header has 640 bytes begins with the same two."""
+
+_SMALLEST = 10
+"""Bytes of the smallest file of any format: a safetensors file with the header `{}`."""
+
+_MAY_CHANGE_PLACES = {FormatName.SAFETENSORS: ".safetensors", FormatName.MINDSPORE_CKPT: ".ckpt"}
+
+
+def read_header(source: ByteSource, *, named: FormatName) -> Header:
+    """Read a shard's header, whatever the shard is.
+
+    Args:
+        source: The open shard.
+        named: The format that its name claims. It decides nothing but the words where the content says otherwise.
+
+    Returns:
+        The header, with findings where the file is damaged, refused or unknown. Content never raises.
+
+    Raises:
+        OSError: The disk did not answer.
+    """
+    front = source if isinstance(source, Front) else Front(source)
+    size = source.stamp.size
+    head = front.head()
+    if not head:
+        return failed_header(named, damage(Code.SHARD_EMPTY, "The file has no bytes."), bytes_read=0)
+    if not head.strip(b"\0"):
+        return _zeroed(source, named, head)
+    for shard_format in FORMATS:
+        if shard_format.recognise(head):
+            return _under_its_name(shard_format.header(front, head), named)
+    # The oldest pickles begin with no mark at all.
+    return unsafe_pickle(source, head, hidden=False) or failed_header(
+        named, _unrecognised(head, size), bytes_read=len(head)
+    )
+
+
+def _zeroed(source: ByteSource, named: FormatName, head: bytes) -> Header:
+    """Report zeros where the header should be, and whether the end is zero too; the middle is not looked at."""
+    size = source.stamp.size
+    tail = source.read(max(len(head), size - HEAD_BYTES), HEAD_BYTES)
+    tail_is_zero = not tail.strip(b"\0")
+    where = f"and last {HEAD_BYTES} bytes are" if tail_is_zero and size > HEAD_BYTES else "bytes are"
+    finding = damage(
+        Code.SHARD_ZEROED,
+        f"The first {len(head)} {where} zero; the file has {size}.",
+        expected="a header",
+        actual="zeros",
+    )
+    return failed_header(named, finding, bytes_read=len(head) + len(tail))
+
+
+def _unrecognised(head: bytes, size: int) -> Finding:
+    first = head[:_SMALLEST].hex(" ")
+    if size < _SMALLEST:
+        return damage(
+            Code.SHARD_TRUNCATED,
+            f"The file has {size} bytes ({first}); no shard has fewer than {_SMALLEST}.",
+            expected=f">= {_SMALLEST}",
+            actual=str(size),
+        )
+    return damage(
+        Code.HEADER_INVALID,
+        f"The file is no shard of any known format: it begins with {first}.",
+        actual=first,
+    )
+
+
+def _under_its_name(header: Header, named: FormatName) -> Header:
+    """Add that a MindSpore file carries the suffix of MindSpore's other format."""
+    if header.format == named or header.format not in _MAY_CHANGE_PLACES or named not in _MAY_CHANGE_PLACES:
+        return header
+    is_a, called = _MAY_CHANGE_PLACES[header.format], _MAY_CHANGE_PLACES[named]
+    finding = damage(
+        Code.NAME_DISAGREES,
+        f"The file is named {called}, but its content is that of a {is_a} file, so MindSpore fails to load it.",
+        expected=named.value,
+        actual=header.format.value,
+    )
+    return replace(header, findings=(finding, *header.findings))

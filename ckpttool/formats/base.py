@@ -1,0 +1,161 @@
+"""The seam for shard file formats: header in, tensor entries out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+from typing import TYPE_CHECKING, Protocol
+
+from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.shard import FormatName, Scalars, TensorEntry
+
+if TYPE_CHECKING:
+    from ckpttool.formats.front import Front
+
+HEAD_BYTES = 4096
+"""Bytes that are read first: enough for every magic number, and for all of a small header in one call."""
+
+LAST_PAGE_BYTES = 4096
+"""A lost page at the end of a file is the commonest trace of a power cut: the size is there, the data is not."""
+
+MAX_DIMS = 64
+"""Dimensions of a tensor; numpy holds no more, MindSpore fewer."""
+
+MAX_NAME_CHARS = 65_536
+"""Length of a tensor's name; the longest that trainers write have some 200."""
+
+MAX_FINDINGS = 16
+"""After so many a shard is damaged beyond doubt, and a hostile file could go on for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What a shard's header declares, and every way in which it does not hold together."""
+
+    format: FormatName
+    """What the file is by its content; what its name says where the content is nothing that we know."""
+    entries: tuple[TensorEntry, ...]
+    """In file order. Those read before the damage, where there is damage."""
+    scalars: Scalars
+    metadata: tuple[tuple[str, str], ...]
+    """Free text pairs of the format (`__metadata__` of safetensors), sorted."""
+    checksum: Checksum | None
+    """The checksum that the file itself carries, not yet recomputed."""
+    findings: tuple[Finding, ...]
+    """Without a path: the caller knows it."""
+    bytes_read: int
+    schema_hash: str | None
+    """As `schema_hash` computes it; None where the header could not be parsed to its end."""
+    last_page: tuple[int, int] | None = None
+    """First byte, and first byte after, of the last tensor data; None where there are none, or nobody can tell."""
+
+
+CRC_LIMIT = 2**32
+"""What no CRC-32 reaches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checksum:
+    """A checksum inside a file."""
+
+    algorithm: str
+    """`crc32-file`: over all bytes before `end`. `crc32-entries`: over each tensor's name (UTF-8) and data, by name."""
+    value: int
+    end: int
+    """First byte that it does not cover."""
+
+
+class ShardFormat(Protocol):
+    """One file format."""
+
+    name: FormatName
+
+    def recognise(self, head: bytes) -> bool:
+        """Tell from the first bytes, never from the file's name."""
+        ...
+
+    def header(self, source: Front, head: bytes) -> Header:
+        """Read the header and nothing of the tensors' data but the training scalars.
+
+        A damaged header does not raise: it comes back with findings.
+
+        Raises:
+            OSError: The disk did not answer.
+        """
+        ...
+
+
+def schema_hash(rows: Iterable[tuple[str, str, str]]) -> str:
+    """Hash what a shard holds, so that shards with the same tensors have the same hash in whatever format.
+
+    Args:
+        rows: Name, dtype and shape (`8,4`; a scalar's is empty) of every tensor, in any order.
+
+    Returns:
+        32 hex digits of xxh3-128. It finds accidents; it does not withstand an attacker.
+    """
+    from xxhash import xxh3_128_hexdigest  # half a millisecond that `--help` need not pay
+
+    return xxh3_128_hexdigest("\0".join(chain.from_iterable(sorted(rows))).encode())
+
+
+def schema_rows(entries: Iterable[TensorEntry]) -> Iterable[tuple[str, str, str]]:
+    """Spell entries as `schema_hash` takes them."""
+    return ((entry.name, entry.dtype.value, ",".join(map(str, entry.shape))) for entry in entries)
+
+
+def last_page(entries: Iterable[TensorEntry]) -> tuple[int, int] | None:
+    """Return where the last tensor data of a file lie: a page, or all of it where there is less."""
+    spans = list(chain.from_iterable(entry.spans for entry in entries))
+    if not spans:
+        return None
+    end = max(stop for _, stop in spans)
+    return max(min(spans)[0], end - LAST_PAGE_BYTES), end
+
+
+def failed_header(name: FormatName, finding: Finding, *, bytes_read: int) -> Header:
+    """Make the header of a file whose own could not be read at all."""
+    return Header(
+        format=name,
+        entries=(),
+        scalars=Scalars(),
+        metadata=(),
+        checksum=None,
+        findings=(finding,),
+        bytes_read=bytes_read,
+        schema_hash=None,
+    )
+
+
+def damage(
+    code: Code, message: str, *, tensor: str | None = None, expected: str | None = None, actual: str | None = None
+) -> Finding:
+    """Say that the structure of a file does not hold."""
+    return Finding(
+        code=code, severity=Severity.DAMAGE, message=message, tensor=tensor, expected=expected, actual=actual
+    )
+
+
+def over_limit(message: str) -> Finding:
+    """Refuse to read on."""
+    return Finding(code=Code.OVER_LIMIT, severity=Severity.UNSAFE, message=message)
+
+
+def unsupported(what: str) -> Finding:
+    """Say that a torch file lies under a name that a MindSpore trainer writes."""
+    return Finding(
+        code=Code.UNSUPPORTED_FORMAT,
+        severity=Severity.UNKNOWN,
+        message=f"The file is {what}, under a name that MindSpore gives its own; ckpttool does not look into it.",
+        expected="a MindSpore shard",
+        actual=what,
+    )
+
+
+def quoted(name: str) -> str:
+    """Quote a name for a message, cut where it would drown the sentence."""
+    return f"'{name}'" if len(name) <= _SHOWN_CHARS else f"'{name[:_SHOWN_CHARS]}…'"
+
+
+_SHOWN_CHARS = 120

@@ -1,0 +1,1 @@
+"""MindSpore `.ckpt` files."""

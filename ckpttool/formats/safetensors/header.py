@@ -1,0 +1,230 @@
+"""What the JSON header of a safetensors file says, read strictly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from json import dumps
+
+from ckpttool.domain.dtype import DType
+from ckpttool.domain.finding import Code, Finding
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.shard import TensorEntry
+from ckpttool.formats.base import MAX_FINDINGS, damage, over_limit, quoted, schema_hash, schema_rows
+from ckpttool.formats.safetensors.json_scanner import MAX_SIZE, InvalidHeaderError, Scanner, TooManyKeysError
+
+# Source: the order of `Dtype` in safetensors' tensor.rs. The widest come first in a file, for alignment.
+DTYPES = {
+    name: DType(name)
+    for name in (
+        *("U64", "I64", "F64", "C64", "F32", "U32", "I32", "BF16", "F16", "U16", "I16"),
+        *("F8_E5M2FNUZ", "F8_E4M3FNUZ", "F8_E8M0", "F8_E4M3", "F8_E5M2", "I8", "U8"),
+        *("F6_E3M2", "F6_E2M3", "F4", "BOOL"),
+    )
+}
+"""The types of the format, in the order in which safetensors sorts tensors before it writes them."""
+
+PLACES = {name: place for place, name in enumerate(DTYPES)}
+"""Place of a type in that order; tensors of one type go by name."""
+
+METADATA_KEY = "__metadata__"
+
+_SHOWN_CHARS = 40  # of a type that does not exist
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeaderText:
+    """What the JSON says."""
+
+    entries: tuple[TensorEntry, ...]
+    """In data order; their spans count from the first byte of the file."""
+    metadata: tuple[tuple[str, str], ...]
+    """Sorted."""
+    data_bytes: int
+    """Bytes from the first byte of data to the end of the last tensor."""
+    canonical: bool
+    """Whether safetensors itself would have written the same text."""
+    schema_hash: str | None
+    """None where the text could not be read to its end."""
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """One entry as it is spelled, with offsets that count from the first byte of data."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offsets: tuple[int, int]
+
+
+def parse_strictly(text: str, *, data_begin: int) -> HeaderText:
+    """Parse any header, good or bad.
+
+    Args:
+        text: The JSON without its padding.
+        data_begin: File offset of the first byte of data.
+    """
+    rows: list[_Row] = []
+    findings: list[Finding] = []
+    metadata = None
+    complete = True
+    try:
+        metadata = _scan(text, rows)
+    except InvalidHeaderError as error:
+        complete = False
+        findings.append(_unreadable(error))
+    rows_in_data_order = sorted(rows, key=lambda row: row.offsets)
+    entries = []
+    for row in rows_in_data_order:
+        wrong = _wrong_entry(row)
+        if wrong is None:
+            begin, end = row.offsets
+            span = (data_begin + begin, data_begin + end)
+            entries.append(TensorEntry(name=row.name, dtype=DTYPES[row.dtype], shape=row.shape, spans=(span,)))
+        elif len(findings) < MAX_FINDINGS:
+            findings.append(wrong)
+    if complete and (gap := _first_gap(rows_in_data_order)):
+        findings.append(gap)
+    return HeaderText(
+        entries=tuple(entries),
+        metadata=tuple(sorted(metadata or ())),
+        data_bytes=max((row.offsets[1] for row in rows), default=0),
+        canonical=not findings and _as_written(metadata, rows) == text,
+        schema_hash=schema_hash(schema_rows(entries)) if complete else None,
+        findings=tuple(findings),
+    )
+
+
+def parse_metadata(text: str) -> Sequence[tuple[str, str]]:
+    """Parse a header that holds nothing but `__metadata__`.
+
+    Raises:
+        InvalidHeaderError: It holds anything else, or is spelled otherwise than safetensors spells it.
+    """
+    rows: list[_Row] = []
+    metadata = _scan(text, rows)
+    if rows or metadata is None or _as_written(metadata, rows) != text:
+        raise InvalidHeaderError("more than metadata")
+    return metadata
+
+
+def size_in_bytes(dtype: DType, shape: Sequence[int]) -> int | None:
+    """Multiply a shape out; None where no whole number of bytes comes out, or more than safetensors can count.
+
+    The running product counts, as in safetensors: `[2^63, 4, 0]` is refused although it has no elements.
+    """
+    bits = 1
+    for dim in (*shape, dtype.bits):
+        bits *= dim
+        if bits > MAX_SIZE:
+            return None
+    return None if bits % 8 else bits // 8
+
+
+def _scan(text: str, rows: list[_Row]) -> list[tuple[str, str]] | None:
+    """Fill `rows`, so that what was read before the damage stays, and return the metadata if there is any.
+
+    Raises:
+        InvalidHeaderError: The text leaves the grammar.
+    """
+    metadata = None
+    scanner = Scanner(text)
+    for key in scanner.members():
+        if key == METADATA_KEY:
+            metadata = [(name, scanner.string()) for name in scanner.members()]
+        else:
+            rows.append(_scan_entry(scanner, key))
+    if scanner.rest():
+        raise InvalidHeaderError(f"{scanner.rest()[:20]!r} follows its end, where only spaces may")
+    return metadata
+
+
+def _scan_entry(scanner: Scanner, name: str) -> _Row:
+    dtype = None
+    numbers: dict[str, tuple[int, ...]] = {}
+    for key in scanner.members():
+        if key == "dtype":
+            dtype = scanner.string()
+        elif key in {"shape", "data_offsets"}:
+            numbers[key] = scanner.numbers()
+        else:
+            raise InvalidHeaderError(f"tensor {quoted(name)} has an unknown field {quoted(key)}")
+    if dtype is None or len(numbers) != len(("shape", "data_offsets")):
+        raise InvalidHeaderError(f"tensor {quoted(name)} lacks one of dtype, shape, data_offsets")
+    if len(numbers["data_offsets"]) != len(("begin", "end")):
+        raise InvalidHeaderError(f"tensor {quoted(name)} has {len(numbers['data_offsets'])} data_offsets, not 2")
+    begin, end = numbers["data_offsets"]
+    return _Row(name=name, dtype=dtype, shape=numbers["shape"], offsets=(begin, end))
+
+
+def _unreadable(error: InvalidHeaderError) -> Finding:
+    if isinstance(error, TooManyKeysError):
+        return over_limit(f"The header is not read to its end: {error}.")
+    return damage(Code.HEADER_INVALID, f"The header is no safetensors JSON: {error}.")
+
+
+def _wrong_entry(row: _Row) -> Finding | None:
+    """Tell why an entry cannot be, if it cannot."""
+    dtype = DTYPES.get(row.dtype)
+    begin, end = row.offsets
+    if dtype is None:
+        return damage(
+            Code.HEADER_INVALID,
+            f"Tensor {quoted(row.name)} has the type {quoted(row.dtype)}, which safetensors does not know.",
+            tensor=row.name,
+            actual=row.dtype[:_SHOWN_CHARS],
+        )
+    if begin > end:
+        return damage(
+            Code.OFFSETS_NOT_CONTIGUOUS,
+            f"Tensor {quoted(row.name)} begins at byte {begin} of the data and ends before, at {end}.",
+            tensor=row.name,
+        )
+    size = size_in_bytes(dtype, row.shape)
+    if size == end - begin:
+        return None
+    needed = "no countable number of bytes" if size is None else f"{size} bytes"
+    return damage(
+        Code.HEADER_INVALID,
+        f"Tensor {quoted(row.name)} of {row.dtype} {list(row.shape)} takes {needed}, but has {end - begin}.",
+        tensor=row.name,
+        expected=needed,
+        actual=f"{end - begin} bytes",
+    )
+
+
+def _first_gap(rows: Sequence[_Row]) -> Finding | None:
+    """Find the first place where a tensor does not begin where the one before it ends."""
+    end = 0
+    for row in rows:
+        begin = row.offsets[0]
+        if begin != end:
+            what = "leaves a hole" if begin > end else "overlaps the one before"
+            return damage(
+                Code.OFFSETS_NOT_CONTIGUOUS,
+                f"Tensor {quoted(row.name)} {what}: it begins at byte {begin} of the data, not at {end}.",
+                tensor=row.name,
+                expected=str(end),
+                actual=str(begin),
+            )
+        end = max(end, row.offsets[1])
+    return None
+
+
+def _as_written(metadata: Sequence[tuple[str, str]] | None, rows: Sequence[_Row]) -> str:
+    """Spell a header as safetensors does; the order of the metadata is the only thing it leaves to chance."""
+    parts = []
+    if metadata is not None:
+        pairs = ",".join(f"{_json(name)}:{_json(value)}" for name, value in metadata)
+        parts.append(f'"{METADATA_KEY}":{{{pairs}}}')
+    parts += [
+        f'{_json(row.name)}:{{"dtype":"{row.dtype}","shape":[{",".join(map(str, row.shape))}],'
+        f'"data_offsets":[{row.offsets[0]},{row.offsets[1]}]}}'
+        for row in sorted(rows, key=lambda row: (PLACES[row.dtype], row.name))
+    ]
+    return "{" + ",".join(parts) + "}"
+
+
+def _json(text: str) -> str:
+    return dumps(text, ensure_ascii=False)

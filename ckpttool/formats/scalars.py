@@ -1,0 +1,155 @@
+"""The training state that MindFormers appends to a rank's file, read from among the tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from typing import Any
+
+from ckpttool.domain.dtype import DType
+from ckpttool.domain.finding import Code, Finding
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.shard import Scalars, TensorEntry
+from ckpttool.formats.base import damage, quoted
+from ckpttool.storage.local import ByteSource
+
+_PACKING = {
+    DType.I32: Struct("<i"),
+    DType.I64: Struct("<q"),
+    DType.F32: Struct("<f"),
+    DType.F64: Struct("<d"),
+}
+_WHOLE = frozenset({DType.I32, DType.I64})
+_ANY_NUMBER = frozenset(_PACKING)
+# MindFormers writes Int64 [] and, for the optimizer's own counter, Int32 [1]; it loads either with `int(...)`.
+_ONE_ELEMENT = frozenset({(), (1,)})
+
+_LEAST: dict[str, int] = {
+    "epoch_num": 0,
+    "step_num": 0,
+    "global_step": 0,
+    "loss_scale": 0,
+    "global_batch_size": 1,
+}
+"""Smallest legal value of each; a batch of no samples cannot have been trained on."""
+
+SCALAR_NAMES = frozenset(_LEAST)
+"""Names of the tensors that hold training state."""
+
+_Field = tuple[str, int, Struct]
+"""Name of a scalar, its place in what is read, and how it is packed."""
+
+_NEIGHBOURS = 4096
+"""Scalars closer than this are read in one call: a call costs more than the bytes between."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalarPlan:
+    """Where the scalars of a shard lie: the same in every file with the same header."""
+
+    reads: tuple[tuple[int, int, tuple[_Field, ...]], ...] = ()
+    """First byte of each read, its length, and what stands there."""
+    findings: tuple[Finding, ...] = ()
+    """Scalars of a wrong type."""
+
+    @property
+    def last_read(self) -> int:
+        """First byte of the last read; 0 where there is none."""
+        return self.reads[-1][0] if self.reads else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalarReading:
+    """The scalars of a shard and what is wrong with them."""
+
+    scalars: Scalars
+    findings: tuple[Finding, ...]
+    bytes_read: int
+
+
+def plan_scalars(entries: Iterable[TensorEntry]) -> ScalarPlan:
+    """Find the training scalars among a shard's tensors; neighbours are read in one call.
+
+    Args:
+        entries: In file order; each scalar's name at most once.
+    """
+    findings = []
+    fit = []
+    for entry in entries:
+        if entry.name in SCALAR_NAMES:
+            wrong = _wrong_type(entry)
+            if wrong is None:
+                fit.append(entry)
+            else:
+                findings.append(wrong)
+    reads = []
+    for group in _neighbours(fit):
+        begin, end = group[0].spans[0][0], group[-1].spans[0][1]
+        fields = tuple((entry.name, entry.spans[0][0] - begin, _PACKING[entry.dtype]) for entry in group)
+        reads.append((begin, end - begin, fields))
+    return ScalarPlan(reads=tuple(reads), findings=tuple(findings))
+
+
+def read_scalars(source: ByteSource, plan: ScalarPlan) -> ScalarReading:
+    """Read the training scalars' values.
+
+    Returns:
+        What could be read. A scalar of a wrong type, or one that no training can have reached, is a finding
+        and stays None; one beyond the end of a cut file is None without a finding, since the cut has its own.
+
+    Raises:
+        OSError: The disk did not answer.
+    """
+    findings: list[Finding] = []
+    values: dict[str, Any] = {}
+    total = 0
+    for begin, length, fields in plan.reads:
+        data = source.read(begin, length)
+        total += len(data)
+        for name, first, packing in fields:
+            if first + packing.size > len(data):
+                continue
+            (value,) = packing.unpack_from(data, first)
+            if math.isfinite(value) and value >= _LEAST[name]:
+                values[name] = float(value) if name == "loss_scale" else value
+            else:
+                findings.append(_wrong_value(name, value))
+    return ScalarReading(scalars=Scalars(**values), findings=(*plan.findings, *findings), bytes_read=total)
+
+
+def _neighbours(entries: Iterable[TensorEntry]) -> Iterator[list[TensorEntry]]:
+    group: list[TensorEntry] = []
+    for entry in entries:
+        if group and entry.spans[0][1] - group[0].spans[0][0] > _NEIGHBOURS:
+            yield group
+            group = []
+        group.append(entry)
+    if group:
+        yield group
+
+
+def _wrong_type(entry: TensorEntry) -> Finding | None:
+    allowed = _ANY_NUMBER if entry.name == "loss_scale" else _WHOLE
+    if entry.dtype in allowed and entry.shape in _ONE_ELEMENT and len(entry.spans) == 1:
+        return None
+    expected = "one element of " + " or ".join(sorted(dtype.value for dtype in allowed))
+    actual = f"{entry.dtype.value} {list(entry.shape)}"
+    return damage(
+        Code.HEADER_INVALID,
+        f"The training scalar {quoted(entry.name)} is {actual}, not {expected}.",
+        tensor=entry.name,
+        expected=expected,
+        actual=actual,
+    )
+
+
+def _wrong_value(name: str, value: float) -> Finding:
+    least = _LEAST[name]
+    return damage(
+        Code.HEADER_INVALID,
+        f"The training scalar {quoted(name)} is {value}, not a number of at least {least}.",
+        tensor=name,
+        expected=f">= {least}",
+        actual=str(value),
+    )

@@ -1,0 +1,136 @@
+"""Values under names into StepMetrics: what every log with named columns shares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from ckpttool.domain.metrics import LogItem, LogProblem, StepMetrics
+from ckpttool.domain.units import Step
+from ckpttool.errors import UsageError
+from ckpttool.formats.strict_json import Json
+from ckpttool.logs.base import LogSource, problem, rewind
+from ckpttool.logs.numbers import UnreadableError, number
+
+ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "step": ("step", "global_step", "iteration", "iter", "Step"),
+        "epoch": ("epoch",),
+        "loss": ("loss", "train_loss", "train/loss", "lm loss", "lm_loss", "lm-loss"),
+        "learning_rate": ("learning_rate", "lr", "train/learning_rate", "learning-rate"),
+        "global_norm": ("global_norm", "grad_norm", "gnorm", "grad norm", "train/grad_norm", "grad-norm"),
+        "embedding_local_norm": ("embedding_local_norm",),
+        "overflow": ("overflow",),
+        "skipped": ("skipped",),
+        "time": ("time",),
+        "optimizer_step": ("optimizer_step", "opt_global_step"),
+        "consumed_samples": ("consumed_samples", "consumed samples"),
+    }
+)
+"""Field of StepMetrics -> the names it goes by, the likeliest first."""
+
+Row = tuple[int, Mapping[str, str]]
+"""Line, and field of StepMetrics -> text; an empty text is no value."""
+
+_COUNTS = ("epoch", "optimizer_step", "consumed_samples")
+_NUMBERS = ("loss", "learning_rate", "global_norm", "embedding_local_norm")
+_TRUTHS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def parse_columns(text: str) -> dict[str, str]:
+    """Return field -> column for `step=iter,global_norm=gnorm`.
+
+    Raises:
+        UsageError: It is not of that form, or names a field that there is not.
+    """
+    columns: dict[str, str] = {}
+    for part in text.split(","):
+        field, equals, column = (piece.strip() for piece in part.partition("="))
+        if not equals or not column:
+            raise UsageError(f"--columns: {part.strip()!r} is not field=column, as in step=iter,global_norm=gnorm")
+        if field not in ALIASES:
+            raise UsageError(f"--columns: there is no field {field!r}; there are {', '.join(ALIASES)}")
+        columns[field] = column
+    return columns
+
+
+def resolve_columns(source: LogSource, names: frozenset[str]) -> dict[str, str]:
+    """Return field -> name for those that the log has, the user's choice before the usual names."""
+    chosen = dict(source.columns or {})
+    for field, aliases in ALIASES.items():
+        known = next((alias for alias in aliases if alias in names), None)
+        if known is not None:
+            chosen.setdefault(field, known)
+    return {field: name for field, name in chosen.items() if name in names}
+
+
+def json_row(source: LogSource, record: Mapping[str, Json]) -> dict[str, str]:
+    """Return field -> text for an object; a list of one number is that number, as callbacks often write it."""
+    row: dict[str, str] = {}
+    for field, name in resolve_columns(source, frozenset(record)).items():
+        value = record[name]
+        if isinstance(value, list) and len(value) == 1:
+            value = value[0]
+        row[field] = "" if value is None else str(value)
+    return row
+
+
+def steps_of(source: LogSource, rows: Iterable[Row | LogProblem]) -> Iterator[LogItem]:
+    """Yield a step for each row, one for neighbouring rows of the same step, and tell where the log goes back."""
+    pending: StepMetrics | None = None
+    for row in rows:
+        if isinstance(row, LogProblem):
+            yield row
+            continue
+        line, texts = row
+        metrics, problems = _metrics(source, line, texts)
+        yield from problems
+        if metrics is None:
+            continue
+        if pending is not None and metrics.step == pending.step:
+            pending = replace(pending, **{field: v for field in ALIASES if (v := getattr(metrics, field)) is not None})
+            continue
+        if pending is not None:
+            yield pending
+            if metrics.step < pending.step:
+                yield rewind(source, line, metrics.step, pending.step)
+        pending = metrics
+    if pending is not None:
+        yield pending
+
+
+def _metrics(source: LogSource, line: int, row: Mapping[str, str]) -> tuple[StepMetrics | None, list[LogProblem]]:
+    """Return one step from texts; what is no number is a problem, and None in the step."""
+    shown = ", ".join(f"{field}={text}" for field, text in row.items()).encode()
+    problems: list[LogProblem] = []
+    values: dict[str, float | None] = {}
+    for field in ("step", *_COUNTS, *_NUMBERS):
+        try:
+            values[field] = number(row.get(field, "").encode())
+        except UnreadableError as error:
+            values[field] = None
+            problems.append(problem(source, line, f"{field} {error}", shown))
+    step = values["step"]
+    if step is None or not math.isfinite(step) or step != int(step) or step < 0:
+        return None, [*problems, problem(source, line, "the row has no step", shown)]
+    metrics = StepMetrics(
+        step=Step(int(step)),
+        epoch=_whole(values["epoch"]),
+        loss=values["loss"],
+        learning_rate=values["learning_rate"],
+        global_norm=values["global_norm"],
+        embedding_local_norm=values["embedding_local_norm"],
+        overflow=_TRUTHS.get(row.get("overflow", "").strip().lower()),
+        skipped=_TRUTHS.get(row.get("skipped", "").strip().lower()),
+        time=row.get("time") or None,
+        optimizer_step=_whole(values["optimizer_step"]),
+        consumed_samples=_whole(values["consumed_samples"]),
+    )
+    return metrics, problems
+
+
+def _whole(value: float | None) -> int | None:
+    """Return the whole part: Hugging Face counts epochs in fractions."""
+    return int(value) if value is not None and math.isfinite(value) else None

@@ -1,1 +1,0 @@
-"""Bytes in, nouns out: the only room that opens files to read."""

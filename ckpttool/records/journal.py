@@ -1,0 +1,132 @@
+"""The journal of a prune that was interrupted, and what lies in the trash."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import NamedTuple
+
+from ckpttool.domain.own_hash import is_whole
+from ckpttool.domain.retention import Batch, Move
+from ckpttool.domain.shard import FileStamp
+from ckpttool.domain.units import ByteCount
+from ckpttool.errors import IncompleteError
+from ckpttool.formats.strict_json import (
+    OWN_MEMORY,
+    Json,
+    ParseError,
+    as_list,
+    as_object,
+    get_list,
+    get_str,
+    parse_object,
+)
+from ckpttool.records.own_files import OWN_FOLDER
+from ckpttool.storage.local import Kind, Storage
+
+JOURNAL = f"{OWN_FOLDER}/prune.json"
+TRASH = f"{OWN_FOLDER}/trash"
+TIME_FORMAT = "%Y%m%dT%H%M%SZ"
+"""UTC, how the name of a trash folder begins."""
+
+_LIMIT = ByteCount(128 << 20)
+"""10,000 ranks with 50 checkpoints to go need 60 MB."""
+
+_TRASHED = re.compile(r"(?P<time>[0-9]{8}T[0-9]{6}Z)-[^/]+")
+
+
+def read_journal(storage: Storage) -> tuple[Batch, ...]:
+    """Read what an interrupted prune was about to move; nothing where none was interrupted.
+
+    Raises:
+        IncompleteError: There is a journal, but it cannot be read or believed.
+    """
+    try:
+        data = storage.small_file(JOURNAL, limit=_LIMIT)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise _unbelieved(f"cannot be read ({error.strerror or error})") from None
+    try:
+        return _believed(data)
+    except ParseError as error:
+        raise _unbelieved(f"is not believed ({error})") from None
+
+
+def _believed(data: bytes) -> tuple[Batch, ...]:
+    if not is_whole(data):
+        raise ParseError("it does not match its own hash")
+    record = parse_object(data, what=JOURNAL, limit=_LIMIT, most_memory=OWN_MEMORY)
+    if get_str(record, "schema", where=JOURNAL) != "ckpttool/prune-journal/1":
+        raise ParseError("another ckpttool wrote it")
+    return tuple(_batch(value) for value in get_list(record, "batches", where=JOURNAL))
+
+
+def _unbelieved(problem: str) -> IncompleteError:
+    return IncompleteError(
+        f"a prune was interrupted, and its journal {JOURNAL} {problem}: "
+        f"move what is in {TRASH} back by hand, then remove the journal"
+    )
+
+
+def _batch(value: Json) -> Batch:
+    record = as_object(value, where=JOURNAL)
+    trash = _path(get_str(record, "trash", where=JOURNAL))
+    if not trash.startswith(f"{TRASH}/"):
+        raise ParseError("it names another trash folder than ours")
+    return Batch(trash=trash, moves=tuple(_move(move) for move in get_list(record, "moves", where=JOURNAL)))
+
+
+def _move(value: Json) -> Move:
+    match as_list(value, where=JOURNAL):
+        case [str() as path, int() as size, int() as mtime_ns, int() as inode]:
+            stamp = FileStamp(size=ByteCount(size), mtime_ns=mtime_ns, inode=inode)
+            return Move(path=_path(path), stamp=stamp)
+        case _:
+            raise ParseError("a move is not spelled as ckpttool spells it")
+
+
+def _path(text: str) -> str:
+    """Return a path that stays inside the tree; whoever can write the journal must not choose what is moved where."""
+    try:
+        path = text.encode("latin-1").decode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise ParseError("a path is not spelled as ckpttool spells it") from None
+    if "\0" in path or any(part in {"", ".", ".."} for part in path.split("/")):
+        raise ParseError(f"a path leads out of the tree: {path!a:.80}")
+    return path
+
+
+class TrashFolder(NamedTuple):
+    """One checkpoint in the trash."""
+
+    name: str
+    since: float
+    """Unix seconds."""
+
+
+def trash_folders(storage: Storage) -> Iterator[TrashFolder]:
+    """List what earlier prunes moved away, oldest first. What has another form of name is not ours.
+
+    Raises:
+        IncompleteError: The trash cannot be listed.
+    """
+    try:
+        entries = storage.entries(TRASH)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise IncompleteError(f"{TRASH} cannot be listed: {error.strerror or error}") from None
+    for name, kind in sorted((entry.name, entry.kind) for entry in entries if entry.kind is Kind.FOLDER):
+        match = _TRASHED.fullmatch(name)
+        since = _since(match["time"]) if match and kind is Kind.FOLDER else None
+        if since is not None:
+            yield TrashFolder(name, since)
+
+
+def _since(text: str) -> float | None:
+    try:
+        return datetime.strptime(text, TIME_FORMAT).replace(tzinfo=timezone.utc).timestamp()
+    except ValueError:
+        return None

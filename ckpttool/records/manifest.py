@@ -1,0 +1,245 @@
+"""The manifest that `ckpttool seal` wrote. Believed only where it is whole, of this version, and in its own place."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, TypeVar
+
+from ckpttool.domain.checkpoint import Checkpoint, LayoutName
+from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.manifest import CHUNK_BYTES, VERSION, Manifest, ShardSeal
+from ckpttool.domain.own_hash import is_whole
+from ckpttool.domain.shard import FormatName
+from ckpttool.domain.units import ByteCount
+from ckpttool.formats.strict_json import (
+    OWN_MEMORY,
+    JsonObject,
+    ParseError,
+    as_object,
+    get_int,
+    get_list,
+    get_object,
+    get_optional_int,
+    get_optional_str,
+    get_str,
+    parse_object,
+)
+from ckpttool.records.own_files import MANIFEST_NAME, OWN_FOLDER
+from ckpttool.records.scalars_json import scalars_of
+from ckpttool.storage.local import Storage
+
+MANIFEST_LIMIT = ByteCount(128 << 20)
+"""8,192 ranks with 10 GB each need 50 MB."""
+
+_LONGEST_NAME = 200
+"""Bytes. A file name may have 255, and what follows must fit as well."""
+
+_SUFFIXES = {FormatName.SAFETENSORS: "safetensors"}
+"""As the shards' names end; all others end in `ckpt`."""
+
+_RUN_AT_THE_END = re.compile(r"-_[0-9]+\Z")
+_HEAD = re.compile(rb'\{\s*"schema":\s*"ckpttool/manifest/([0-9]{1,9})"')
+_DIGEST = re.compile(r"[0-9a-f]{32}")
+_DIGESTS = re.compile(r"(?:[0-9a-f]{32}(?: [0-9a-f]{32})*)?")
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+_ESCAPE = re.compile("%(25|[89A-F][0-9A-F])?")
+
+_Word = TypeVar("_Word", LayoutName, FormatName)
+
+
+class ManifestProblem(NamedTuple):
+    """There is a manifest, but nothing in it may be believed: the checkpoint is not verified, and not damaged."""
+
+    finding: Finding
+
+    @property
+    def newer(self) -> bool:
+        """Whether a newer ckpttool wrote it: it may be whole, and is not ours to replace."""
+        return self.finding.code is Code.MANIFEST_NEWER
+
+
+def manifest_path(layout: LayoutName, checkpoint: Checkpoint) -> str:
+    """Return where the manifest of a checkpoint is kept, relative to the root.
+
+    Beside the shards where the checkpoint has a folder of its own, else in `.ckpttool/`: the saves of the legacy
+    layout share the ranks' folders, and a loose file lies where others lie.
+    """
+    suffix = _SUFFIXES.get(checkpoint.format, "ckpt")
+    return _place(layout, prefix=checkpoint.prefix, name=checkpoint.name, suffix=suffix)
+
+
+def _place(layout: LayoutName, *, prefix: str, name: str, suffix: str) -> str:
+    match layout:
+        case LayoutName.MINDFORMERS_RANK:
+            # `x-_1` and `25_2` would give the name of `x` and `_1-25_2`.
+            ambiguous = _RUN_AT_THE_END.search(prefix) is not None
+            return f"{OWN_FOLDER}/{_file_name(f'{prefix}-{name}.{suffix}', ambiguous=ambiguous)}.manifest.json"
+        case LayoutName.MINDFORMERS_ITERATION:
+            return f"{name}/{MANIFEST_NAME}"
+        case LayoutName.MINDFORMERS_UNIFIED:
+            return MANIFEST_NAME
+        case LayoutName.LOOSE_FILE:  # pragma: no branch  mypy proves that there is no other
+            return f"{OWN_FOLDER}/{_file_name(name, ambiguous=False)}.file.manifest.json"
+
+
+def _file_name(text: str, *, ambiguous: bool) -> str:
+    """Return untrusted text without a slash as a name short enough, and never one of two texts."""
+    raw = text.encode("utf-8", "surrogateescape")
+    if len(raw) <= _LONGEST_NAME and not ambiguous:
+        return text
+    from xxhash import xxh3_128_hexdigest
+
+    # A name as it is ends in a suffix of shards, so none ends like this.
+    return f"{raw[: _LONGEST_NAME - 33].decode('utf-8', 'ignore')}.{xxh3_128_hexdigest(raw)}"
+
+
+def read_manifest(storage: Storage, path: str) -> Manifest | ManifestProblem | None:
+    """Read a manifest.
+
+    Args:
+        storage: The tree.
+        path: As `manifest_path` gives it.
+
+    Returns:
+        The manifest; or why it cannot be believed (torn, edited, of another checkpoint, written by a newer ckpttool);
+        or None where there is none.
+    """
+    try:
+        data = storage.small_file(path, limit=MANIFEST_LIMIT)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return _unreadable(path, f"the manifest cannot be read ({error.strerror or error})")
+    head = _HEAD.match(data)
+    if head is not None and int(head[1]) > VERSION:
+        return _newer(path, int(head[1]))
+    try:
+        return _believed(data, path)
+    except ParseError as error:
+        return _unreadable(path, f"the manifest is not believed ({error})")
+
+
+def _believed(data: bytes, path: str) -> Manifest:
+    """Return the manifest where nothing speaks against it.
+
+    Raises:
+        ParseError: With all that is to be said, or with the key that is wrong.
+    """
+    # The hash first: what an accident made of the file need not be parsed.
+    if not is_whole(data):
+        raise ParseError("torn or edited: it does not match its own hash")
+    manifest = _manifest(parse_object(data, what=path, limit=MANIFEST_LIMIT, most_memory=OWN_MEMORY), path)
+    places = {
+        _place(manifest.layout, prefix=manifest.prefix, name=manifest.checkpoint, suffix=suffix)
+        for suffix in ("ckpt", "safetensors")
+    }
+    if path not in places:
+        raise ParseError(f"it is of {manifest.checkpoint!a}, copied or renamed to here")
+    return manifest
+
+
+def _newer(path: str, version: int) -> ManifestProblem:
+    finding = Finding(
+        code=Code.MANIFEST_NEWER,
+        severity=Severity.UNKNOWN,
+        message=f"the manifest was written by a newer ckpttool (version {version} of its form): not verified",
+        path=path,
+        expected=str(VERSION),
+        actual=str(version),
+        remedy="update ckpttool",
+    )
+    return ManifestProblem(finding)
+
+
+def _unreadable(path: str, problem: str) -> ManifestProblem:
+    finding = Finding(
+        code=Code.MANIFEST_UNREADABLE,
+        severity=Severity.UNKNOWN,
+        message=f"{problem}: not verified",
+        path=path,
+        remedy="put the manifest back from a copy; ckpttool seal --reseal records the files as they are now",
+    )
+    return ManifestProblem(finding)
+
+
+def _manifest(record: JsonObject, path: str) -> Manifest:
+    # What the head does not begin with is checked here once more: JSON allows the key in any place.
+    schema = get_str(record, "schema", where=path)
+    if schema != f"ckpttool/manifest/{VERSION}":
+        raise ParseError(f"expected ckpttool/manifest/{VERSION}, found {schema!a:.80}", where=path, key="schema")
+    chunk_bytes = get_int(record, "chunk_bytes", where=path)
+    if chunk_bytes != CHUNK_BYTES:
+        raise ParseError(f"expected {CHUNK_BYTES}, found {chunk_bytes}", where=path, key="chunk_bytes")
+    shards = tuple(
+        _shard(as_object(value, where=path, key=f"shards[{index}]"), f"{path}: shards[{index}]")
+        for index, value in enumerate(get_list(record, "shards", where=path))
+    )
+    paths = [seal.path for seal in shards]
+    if paths != sorted(set(paths)):
+        raise ParseError("expected every path once, in order", where=path, key="shards")
+    return Manifest(
+        layout=_one_of(LayoutName, record, "layout", path),
+        checkpoint=_name(record, "checkpoint", path),
+        prefix=_name(record, "prefix", path),
+        world_size=get_optional_int(record, "world_size", minimum=1, where=path),
+        sealed_at=_matching(_TIME, record, "sealed_at", path),
+        sealed_by=get_str(record, "sealed_by", where=path),
+        shards=shards,
+    )
+
+
+def _shard(record: JsonObject, where: str) -> ShardSeal:
+    size = get_int(record, "size", where=where)
+    chunks = tuple(_matching(_DIGESTS, record, "chunks", where).split())
+    needed = -(-size // CHUNK_BYTES)
+    if len(chunks) != needed:
+        raise ParseError(f"expected {needed} digests for {size} bytes, found {len(chunks)}", where=where, key="chunks")
+    schema_hash = get_optional_str(record, "schema_hash", where=where)
+    if schema_hash is not None:
+        _matching(_DIGEST, record, "schema_hash", where)
+    return ShardSeal(
+        path=_inside(_name(record, "path", where), where),
+        size=ByteCount(size),
+        xxh3_128=_matching(_DIGEST, record, "xxh3_128", where),
+        chunks=chunks,
+        format=_one_of(FormatName, record, "format", where),
+        schema_hash=schema_hash,
+        scalars=scalars_of(get_object(record, "scalars", where=where), where=f"{where}: scalars"),
+        first_seen=_matching(_TIME, record, "first_seen", where),
+    )
+
+
+def _one_of(kind: type[_Word], record: JsonObject, key: str, where: str) -> _Word:
+    text = get_str(record, key, where=where)
+    for word in kind:
+        if word.value == text:
+            return word
+    raise ParseError(
+        f"expected one of {', '.join(word.value for word in kind)}, found {text!a:.80}", where=where, key=key
+    )
+
+
+def _matching(pattern: re.Pattern[str], record: JsonObject, key: str, where: str) -> str:
+    text = get_str(record, key, where=where)
+    if pattern.fullmatch(text) is None:
+        raise ParseError(f"is not spelled as ckpttool spells it: {text!a:.80}", where=where, key=key)
+    return text
+
+
+def _name(record: JsonObject, key: str, where: str) -> str:
+    """Return a name whose bytes that are no UTF-8 were spelled as `%XX`."""
+    text = get_str(record, key, where=where)
+
+    def unescaped(match: re.Match[str]) -> str:
+        if match[1] is None:
+            raise ParseError("holds a % that stands for nothing", where=where, key=key)
+        return "%" if match[1] == "25" else chr(0xDC00 + int(match[1], 16))
+
+    return _ESCAPE.sub(unescaped, text)
+
+
+def _inside(path: str, where: str) -> str:
+    """Return a path that stays inside the root; it comes from a file, and anybody may have written that."""
+    if "\0" in path or any(part in {"", ".", ".."} for part in path.split("/")):
+        raise ParseError(f"leads out of the tree: {path!a:.80}", where=where, key="path")
+    return path

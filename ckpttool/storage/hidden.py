@@ -1,0 +1,48 @@
+"""A tree as it would be if something were gone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+from ckpttool.domain.shard import FileStamp
+from ckpttool.storage.local import ByteSource, Entry, Storage
+
+
+class ImaginedStorage:
+    """A storage that does not show some paths, and asks the disk for nothing twice."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Take the tree as it is; nothing is hidden yet."""
+        self.root = storage.root
+        self.hidden: Collection[str] = frozenset()
+        """Paths relative to the root, of files and of folders with all that is in them."""
+        self._storage = storage
+        self._entries: dict[str, list[Entry]] = {}
+        self._stamps: dict[str, FileStamp] = {}
+        self._files: dict[str, bytes] = {}
+
+    def entries(self, folder: str) -> list[Entry]:
+        """List what is not hidden in a folder."""
+        if folder not in self._entries:
+            self._entries[folder] = self._storage.entries(folder)
+        start = f"{folder}/" if folder else ""
+        return [entry for entry in self._entries[folder] if f"{start}{entry.name}" not in self.hidden]
+
+    def stamp(self, path: str) -> FileStamp:
+        """Size, mtime and inode, as they were when they were first asked for."""
+        if path not in self._stamps:
+            self._stamps[path] = self._storage.stamp(path)
+        return self._stamps[path]
+
+    def small_file(self, path: str, *, limit: int) -> bytes:
+        """Read a whole record file, once."""
+        if path not in self._files:
+            self._files[path] = self._storage.small_file(path, limit=limit)
+        return self._files[path]
+
+    @contextmanager
+    def open(self, path: str) -> Iterator[ByteSource]:
+        """Open a file for reading ranges."""
+        with self._storage.open(path) as source:
+            yield source

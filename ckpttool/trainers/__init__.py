@@ -1,0 +1,1 @@
+"""What each trainer does: where its files lie, what its records mean, how it is told to load."""

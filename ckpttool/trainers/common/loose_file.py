@@ -1,0 +1,63 @@
+"""One file that stands in no tree: `model.pt`, `model.safetensors`. It can be checked and sealed, not resumed from."""
+
+from __future__ import annotations
+
+from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, RunSummary, Topology
+from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
+from ckpttool.domain.units import Step
+from ckpttool.formats import FORMATS, read_header
+from ckpttool.formats.base import HEAD_BYTES
+from ckpttool.storage.local import Storage
+from ckpttool.trainers.base import Listing, ScanOptions
+from ckpttool.trainers.mindformers.layouts.names import FORMAT_OF_SUFFIX
+
+_BY_SUFFIX = {
+    **FORMAT_OF_SUFFIX,
+    **dict.fromkeys(("pt", "pth", "bin"), FormatName.TORCH_ZIP),
+    "metadata": FormatName.TORCH_PICKLE,  # of torch.distributed.checkpoint
+}
+
+_SUFFIXES = {(".", suffix) for suffix in _BY_SUFFIX}
+"""With the dot before them: a file that is called `ckpt` is none."""
+
+
+class LooseFile:
+    """Not among the layouts that a folder is recognised by: it is what is left when a path is a lone file."""
+
+    name = LayoutName.LOOSE_FILE
+
+    def recognise(self, listing: Listing) -> bool:
+        """Tell by a single name with a suffix that checkpoints have."""
+        return len(listing.entries) == 1 and listing.entries[0].name.rpartition(".")[1:] in _SUFFIXES
+
+    def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:  # noqa: ARG002  one file, one way
+        """Look at the file's header."""
+        name = listing.entries[0].name
+        stamp = storage.stamp(name)
+        fmt, scalars = _look(storage, name)
+        step = None if scalars.step_num is None else Step(scalars.step_num)
+        checkpoint = Checkpoint(
+            name=name,
+            prefix="",
+            run=0,
+            position=None,
+            scalars=scalars,
+            step=step,
+            step_source="unknown" if step is None else "content",
+            shards=(Shard(path=name, rank=None, role=ShardRole.UNIFIED, format=fmt, stamp=stamp),),
+            topology=Topology(),
+            format=fmt,
+        )
+        run = RunSummary(prefix="", run=0, first_step=step, last_step=step, world_size=1)
+        return Inventory(root=storage.root, layout=self.name, checkpoints=(checkpoint,), runs=(run,), findings=())
+
+
+def _look(storage: Storage, name: str) -> tuple[FormatName, Scalars]:
+    """Tell the format: by content, since a `.ckpt` outside MindFormers is as often torch's; by name where none fits."""
+    with storage.open(name) as source:
+        head = source.read(0, HEAD_BYTES)
+        found = next((one.name for one in FORMATS if head.strip(b"\0") and one.recognise(head)), None)
+        named = _BY_SUFFIX[name.rpartition(".")[2]]
+        if found is None or found in {FormatName.TORCH_ZIP, FormatName.TORCH_PICKLE}:
+            return found or named, Scalars()
+        return found, read_header(source, named=found).scalars

@@ -1,0 +1,1 @@
+"""MindFormers (MindSpore Transformers)."""

@@ -1,0 +1,237 @@
+"""A MindFormers training config, reduced to what a resume depends on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ckpttool.domain.finding import Finding
+from ckpttool.formats.safe_yaml import Document, parse_document, read_bytes
+from ckpttool.trainers.mindformers import config_rules
+from ckpttool.trainers.mindformers.train_config import AUTO_PARALLEL, LEGACY_SWITCHES, StreamingData, TrainConfig
+
+Section = dict[str, object]
+
+_STREAMING = ("HFDataLoader", "CommonDataLoader")  # no set: a config may hold a list in its place
+_PACKS = "PackingHandler"
+_BOTH = 3
+"""`dataset_broadcast_opt_level` where none is set and data are broadcast."""
+
+_BASE = "base_config"
+"""Names a file whose settings hold where this one has none."""
+
+
+def read_train_config(path: str) -> TrainConfig:
+    """Return what a YAML config says about resuming, parallelism and data, with everything in it that looks wrong.
+
+    Defaults are those of MindFormers' own template (1.6 and later), so that a short config means here what it means
+    there: `sink_mode: True` and `sink_size: 1`, parallel sizes of 1, semi-automatic parallelism where `use_parallel`.
+
+    Args:
+        path: The config, as the user gave it.
+
+    Raises:
+        UsageError: It cannot be read, or is no YAML with settings.
+        UnsafeError: It is larger, or stands for more values, than a config can.
+    """
+    return train_config_of(parse_document(read_bytes(path), what=path), path=path)
+
+
+def train_config_of(document: Document, *, path: str, devices: int | None = None) -> TrainConfig:
+    """Return what `read_train_config` does, for a document that is parsed already.
+
+    Args:
+        document: The config.
+        path: As the user gave it.
+        devices: Ranks that will be started. Only data-parallel mode needs it: its world size stands in no config.
+    """
+    data = document.data
+    sizes = _sizes(data)
+    runner = _section(data, "runner_config")
+    sink_mode = bool(runner.get("sink_mode", True))
+    has_section = bool(data.get("checkpoint"))
+    resume, switch = data.get("resume_training"), _legacy_switch(data)
+    config = TrainConfig(
+        path=path,
+        world_size=sizes.world,
+        global_batch_size=sizes.batch,
+        global_batch_size_1_3=sizes.batch_1_3,
+        sink_mode=sink_mode,
+        sink_size=_count(runner, "sink_size") if sink_mode and _is_said(data, runner, "sink_size") else None,
+        epochs=_count(runner, "epochs"),
+        load_ckpt_format=_text(data.get("load_ckpt_format")) or "ckpt",
+        auto_trans_ckpt=data.get("auto_trans_ckpt", False) is True,
+        use_legacy_format=not has_section and bool(data.get(switch, True)),
+        reslices_by_time=bool(data.get("transform_by_rank")) or (_count(data, "transform_process_num") or 1) > 1,
+        sinks_all=sink_mode and runner.get("sink_size") == config_rules.WHOLE_DATA_SET,
+        dataset_samples=_dataset_samples(data),
+        legacy_switch=switch,
+        remove_redundancy=_switch(data, "remove_redundancy"),
+        has_checkpoint_section=has_section,
+        use_checkpoint_health_monitor=bool(data.get("use_checkpoint_health_monitor", False)),
+        health_check_picks=_health_check_picks(data),
+        no_load_optim=bool(_section(data, "checkpoint").get("no_load_optim")),
+        no_save_optim=_no_save_optim(data),
+        prefix=_prefix(data),
+        resume_training=resume if isinstance(resume, str | bool) else None,
+        use_parallel=_switch(data, "use_parallel"),
+        pipeline_stages=sizes.stages,
+        data_parallel=sizes.by_devices,
+        device_batch_size=sizes.batch_of_device,
+        shards_optimizer=_section(data, "parallel").get("enable_parallel_optimizer") is True,
+        streaming=_streaming(data, sizes),
+        findings=_located(path, document),
+        lines=tuple((".".join(map(str, key)), line) for key, line in document.lines.items()),
+    )
+    return config.started_on(devices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    world: int | None = None
+    batch: int | None = None
+    batch_1_3: int | None = None
+    stages: int | None = None
+    by_devices: bool = False
+    batch_of_device: int | None = None
+
+
+def _sizes(data: Section) -> _Sizes:
+    """Compute world size and global batch size as MindFormers 1.6 and later do.
+
+    Source:
+        BaseTrainer._check_grad_accumulation_steps and _check_global_batch_size_for_auto_parallel: outside of
+        (semi-)automatic parallelism accumulation is reset to 1, so that only batch size and devices count.
+    """
+    runner = _section(data, "runner_config")
+    batch = _count(runner, "batch_size")
+    if _BASE in data:
+        return _Sizes()  # another file has settings that this one only adds to
+    if not _switch(data, "use_parallel"):
+        return _Sizes(world=1, batch=batch, stages=1)
+    if _section(data, "parallel").get("parallel_mode", 1) not in AUTO_PARALLEL:
+        return _Sizes(stages=1, by_devices=True, batch_of_device=batch)
+    parallel = _section(data, "parallel_config")
+    dp = _count(parallel, "data_parallel")
+    pp = _count(parallel, "pipeline_stage")
+    world = _product(dp, pp, _count(parallel, "model_parallel"), _count(parallel, "context_parallel"))
+    micro = _count(parallel, "micro_batch_num") if (pp or 1) > 1 else _count(runner, "gradient_accumulation_steps")
+    a_replica = _product(batch, _count(data, "micro_batch_interleave_num"), micro)
+    total, total_1_3 = _product(a_replica, dp), _product(a_replica, world)
+    sliced = _section(data, "parallel").get("full_batch", True) is False
+    of_1_3 = total_1_3 if sliced and total_1_3 != total else None
+    return _Sizes(world=world, batch=total, batch_1_3=of_1_3, stages=pp)
+
+
+def _streaming(data: Section, sizes: _Sizes) -> StreamingData | None:
+    """Return what the config says of streaming data.
+
+    Source:
+        BaseTrainer._train_dataset_preprocess, _get_columns_with_strategy and _set_dataset_broadcast_opt_level.
+    """
+    loader = _section(_section(data, "train_dataset"), "data_loader")
+    if loader.get("type") not in _STREAMING or not loader.get("streaming"):
+        return None
+    level = _section(data, "context").get("dataset_broadcast_opt_level", _BOTH)
+    return StreamingData(
+        state_dir=_text(loader.get("dataset_state_dir")),
+        broadcast=bool(loader.get("use_broadcast_data", True)),
+        level=level if isinstance(level, int) and not isinstance(level, bool) else _BOTH,
+        stages=sizes.stages,
+        slices=_slices(data, loader),
+    )
+
+
+def _slices(data: Section, loader: Section) -> int | None:
+    said = _section(data, "parallel").get("dataset_strategy")
+    if isinstance(said, list):
+        first = said[0][0] if said and isinstance(said[0], list) and said[0] else None
+        return _count({"first": first}, "first")
+    handlers = loader.get("handler")
+    packs = isinstance(handlers, list) and any(isinstance(one, dict) and one.get("type") == _PACKS for one in handlers)
+    if packs or loader.get("create_attention_mask") or loader.get("create_compressed_eod_mask"):
+        return _count(_section(data, "parallel_config"), "data_parallel")
+    return None
+
+
+def _switch(data: Section, key: str) -> bool | None:
+    """Return a switch of the top level whose default is off; None where another file may set it."""
+    return bool(data.get(key, False)) if _is_said(data, data, key) else None
+
+
+def _dataset_samples(data: Section) -> int | None:
+    """Return how many samples the training takes.
+
+    Source:
+        BaseTrainer._process_megatron_dataset: of this data loader's data `sizes[0]` // global batch size are taken.
+    """
+    loader = _section(_section(data, "train_dataset"), "data_loader")
+    sizes = loader.get("sizes")
+    if loader.get("type") != "BlendedMegatronDatasetDataLoader" or not isinstance(sizes, list) or not sizes:
+        return None
+    return sizes[0] if isinstance(sizes[0], int) and not isinstance(sizes[0], bool) and sizes[0] > 0 else None
+
+
+def _legacy_switch(data: Section) -> str:
+    return next((key for key in LEGACY_SWITCHES if key in data), LEGACY_SWITCHES[0])
+
+
+def _is_said(data: Section, section: Section, key: str) -> bool:
+    """Tell whether a setting is known: where it is not here, another file may have it."""
+    return key in section or _BASE not in data
+
+
+def _product(*factors: int | None) -> int | None:
+    result = 1
+    for factor in factors:
+        if factor is None:
+            return None
+        result *= factor
+    return result
+
+
+def _count(section: Section, key: str) -> int | None:
+    """Return a positive whole number, 1 where it is not set; None where what is set is none (a finding says so)."""
+    value = section.get(key, 1)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _section(data: Section, key: str) -> Section:
+    value = data.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _monitor(data: Section) -> Section:
+    callbacks = data.get("callbacks")
+    entries = callbacks if isinstance(callbacks, list) else []
+    found = (item for item in entries if isinstance(item, dict) and item.get("type") == "CheckpointMonitor")
+    return next(found, {})
+
+
+def _prefix(data: Section) -> str | None:
+    return _text(_section(data, "checkpoint").get("prefix")) or _text(_monitor(data).get("prefix"))
+
+
+def _no_save_optim(data: Section) -> bool:
+    """Tell whether saves are without optimizer state: by the section of 1.9, else by what the callback is told."""
+    said = _section(data, "checkpoint").get("no_save_optim")
+    return bool(said) if said is not None else not _monitor(data).get("save_optimizer", True)
+
+
+def _health_check_picks(data: Section) -> bool:
+    """Tell whether MindFormers sets a threshold, which is what its newer layout looks at.
+
+    Source:
+        Trainer._convert_health_checkpoint_config: `use_checkpoint_health_monitor` sets one where none is set.
+    """
+    threshold = _section(_section(data, "monitor_config"), "health_checkpoint").get("embedding_local_norm_threshold")
+    return bool(threshold) or bool(data.get("use_checkpoint_health_monitor"))
+
+
+def _located(path: str, document: Document) -> tuple[Finding, ...]:
+    """Return the findings in the order of the file, then of their words: never in the order of the rules."""
+    findings = config_rules.check(document, path=path)
+    return tuple(sorted(findings, key=lambda found: (found.line or 0, found.code.value, found.message)))

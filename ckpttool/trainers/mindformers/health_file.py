@@ -1,0 +1,177 @@
+"""`health_ckpts.json`: what MindFormers' health monitor recorded at each save."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.health import Health, HealthBook, HealthRecord
+from ckpttool.domain.units import ByteCount
+from ckpttool.formats.strict_json import (
+    MOST_MEMORY,
+    Json,
+    ParseError,
+    as_list,
+    as_object,
+    get_int,
+    get_str,
+    memory_of,
+    parse_json,
+)
+from ckpttool.storage.local import OverLimitError, Storage
+
+HEALTH_FILE_LIMIT = ByteCount(64 << 20)
+"""More than a hundred thousand saves fit; the file is never pruned, but no training saves that often."""
+
+_NEXT_OBJECT = re.compile(r"[\s,]*\{")
+_SALVAGED_BYTES = 256 << 10  # of a file that was refused because its values would fill the memory
+_SHOWN_ENTRIES = 20  # wrong entries that get a finding each; the rest is one number
+# The worst entry of a name wins; "cannot be told" is worse than "healthy".
+_BADNESS = {Health.HEALTHY: 0, Health.UNKNOWN: 1, Health.UNHEALTHY: 2}
+
+
+def read_health(storage: Storage, path: str) -> HealthBook:
+    """Read what was recorded about each checkpoint file; the worst where a name occurs several times.
+
+    Whatever is wrong with the file is a finding, and what it covers is unknown, never healthy. Names are only
+    ever compared with names, never opened: they are text from a file.
+
+    Args:
+        storage: Where the file lies.
+        path: The file, relative to the storage's root; shown as it is.
+
+    Returns:
+        The book; its `path` is None where there is no such file.
+
+    Source:
+        MindFormers appends one entry a save before the weights are written and never removes one, so names may
+        occur twice and files may be gone. `is_health` 0 means healthy, 1 unhealthy.
+    """
+    try:
+        data = storage.small_file(path, limit=HEALTH_FILE_LIMIT)
+    except FileNotFoundError:
+        return HealthBook(path=None, records=())
+    except OSError as error:
+        book = _unreadable_book(path, f"expected a readable health file, found: {error.strerror or error}")
+        return replace(book, over_limit=isinstance(error, OverLimitError))
+    try:
+        entries = as_list(parse_json(data, what=path, limit=HEALTH_FILE_LIMIT), where=path)
+    except ParseError as error:
+        return _salvaged(path, data, _unreadable(path, str(error), error.line))
+    return _book(path, entries)
+
+
+def _salvaged(path: str, data: bytes, why: Finding) -> HealthBook:
+    """Keep the bad news of the whole entries before the place where the file is torn.
+
+    A later entry may say worse of any checkpoint, so what was healthy is unknown; unhealthy stays unhealthy.
+    """
+    over_limit = memory_of(data) > MOST_MEMORY
+    readable = data[:_SALVAGED_BYTES] if over_limit else data
+    book = _book(path, _whole_entries(readable.decode("utf-8", "replace")))
+    records = tuple(
+        replace(record, health=Health.UNKNOWN if record.health is Health.HEALTHY else record.health)
+        for record in book.records
+    )
+    return replace(book, records=records, findings=(why, *book.findings), over_limit=over_limit)
+
+
+def _whole_entries(text: str) -> Iterator[Json]:
+    """Yield the objects of a list up to the first thing that is none."""
+    decoder = json.JSONDecoder()
+    place = text.find("[") + 1
+    if text[:place].strip() != "[":
+        return
+    while (found := _NEXT_OBJECT.match(text, place)) is not None:
+        try:
+            _, place = decoder.raw_decode(text, found.end() - 1)
+            yield parse_json(text[found.end() - 1 : place].encode(), what="entry")
+        except (ValueError, RecursionError):
+            return
+
+
+def _book(path: str, entries: Iterable[Json]) -> HealthBook:
+    marks: dict[str, list[Health]] = {}
+    problems = _Problems(path)
+    for index, entry in enumerate(entries):
+        where = f"{path}: entry {index}"
+        try:
+            record = as_object(entry, where=where)
+            name = get_str(record, "ckpt_name", where=where)
+        except ParseError as error:
+            problems.add(error)
+            continue
+        try:
+            marks.setdefault(name, []).append(_health(get_int(record, "is_health", where=where), where))
+        except ParseError as error:
+            problems.add(error)
+            marks.setdefault(name, []).append(Health.UNKNOWN)
+    records = tuple(
+        HealthRecord(name=name, health=max(marks[name], key=_BADNESS.__getitem__), entries=len(marks[name]))
+        for name in sorted(marks)
+    )
+    contradictory = [name for name, said in sorted(marks.items()) if {Health.HEALTHY, Health.UNHEALTHY} <= set(said)]
+    return HealthBook(path=path, records=records, findings=_findings(path, problems, contradictory))
+
+
+def _health(mark: int, where: str) -> Health:
+    if mark not in (0, 1):
+        raise ParseError(f"expected 0 (healthy) or 1 (unhealthy), found {mark}", where=where, key="is_health")
+    return Health.UNHEALTHY if mark else Health.HEALTHY
+
+
+class _Problems:
+    """The first wrong entries, and how many there are: each of a million can be wrong."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._shown: list[str] = []
+        self._more = 0
+
+    def add(self, error: ParseError) -> None:
+        if len(self._shown) < _SHOWN_ENTRIES:
+            self._shown.append(str(error))
+        else:
+            self._more += 1
+
+    def findings(self) -> Iterator[Finding]:
+        for problem in self._shown:
+            yield _unreadable(self._path, problem)
+        if self._more:
+            yield _unreadable(self._path, f"{self._path}: {self._more} more entries are wrong in the same ways")
+
+
+def _findings(path: str, problems: _Problems, contradictory: list[str]) -> tuple[Finding, ...]:
+    return (
+        *problems.findings(),
+        *(
+            Finding(
+                code=Code.HEALTH_CONTRADICTORY,
+                severity=Severity.SUSPECT,
+                message=f"{path}: {name!a} is recorded both healthy and unhealthy; the unhealthy entry is believed",
+                path=path,
+                expected="one state a checkpoint",
+                actual="healthy and unhealthy",
+                remedy="ckpttool health --threshold X --log LOG judges it again from the training log",
+            )
+            for name in contradictory
+        ),
+    )
+
+
+def _unreadable_book(path: str, problem: str) -> HealthBook:
+    return HealthBook(path=path, records=(), findings=(_unreadable(path, problem),))
+
+
+def _unreadable(path: str, problem: str, line: int | None = None) -> Finding:
+    return Finding(
+        code=Code.HEALTH_UNREADABLE,
+        severity=Severity.UNKNOWN,
+        message=f"{problem}; what it says about these checkpoints is unknown",
+        path=path,
+        line=line,
+        remedy="ckpttool health --threshold X --log LOG judges the checkpoints again from the training log",
+    )

@@ -1,0 +1,233 @@
+"""MindFormers: the YAML config for `run_mindformer.py` and the command for `msrun_launcher.sh`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as Dict
+from contextlib import suppress
+
+from ckpttool.domain.plan import DataPlan, ResumePlan
+from ckpttool.errors import CkptToolError, UsageError
+from ckpttool.render.shell import join, join_for_eval, quote_for_eval
+from ckpttool.render.yaml_edit import Editor, Mapping, Scalar, Value, spell
+from ckpttool.trainers.launch_target import LaunchConfig, LaunchJob
+from ckpttool.trainers.mindformers.train_config import LEGACY_SWITCHES, ConfigChange
+
+_TOP_ORDER = ("load_checkpoint", "resume_training", "load_ckpt_format", "data_skip_steps", "ignore_data_skip")
+
+
+_LAUNCHER = "scripts/msrun_launcher.sh"
+_MASTER_PORT = "8118"
+_LOG_DIR = "output/msrun_log"
+_JOIN = "True"
+"""The command lasts as long as the training. The launcher's own default is to return at once, with 0: a script or a CI
+job would then take a training that is just starting for one that has succeeded."""
+_CLUSTER_TIMEOUT = "7200"
+"""Seconds that ranks wait for one another at the start."""
+
+
+class MindFormers:
+    """The one target so far."""
+
+    def config(self, base_text: str, plan: ResumePlan) -> LaunchConfig:
+        """Return `render_config` of the same."""
+        return render_config(base_text, plan)
+
+    def commands(self, job: LaunchJob) -> tuple[str, ...]:
+        """Return `launch_commands` of the same."""
+        return launch_commands(job)
+
+
+def render_config(base_text: str, plan: ResumePlan) -> LaunchConfig:
+    """Return the user's config with the keys changed that make MindFormers obey the plan, and no other byte.
+
+    The text is edited where these keys stand, then read back: unless PyYAML finds the old document with exactly these
+    changes, nothing is returned. Read the base through `read_train_config` before: here nothing bounds its size.
+
+    Args:
+        base_text: The whole file as it is, line ends and byte order mark included.
+        plan: What to resume from.
+
+    Raises:
+        UsageError: The config contradicts the plan in a way that only its author can settle, or writes one of the
+            keys in a way that cannot be edited without changing others.
+        CkptToolError: The edit went wrong; the caller must not write anything.
+    """
+    before = _load(base_text)
+    editor = Editor(base_text)
+    wanted = _wanted(before, plan)
+    after = _unshared(before)
+    changes = []
+    for key, value in wanted.items():
+        section, _, name = key.rpartition(".")
+        old = _at(before, section)
+        if name in old and _same(old[name], value):
+            continue
+        editor.set(_editable(editor, section), name, value, after=_neighbours(name))
+        _at(after, section)[name] = value
+        changes.append(ConfigChange(key=key, before=_shown(old[name]) if name in old else None, after=spell(value)))
+    text = editor.apply()
+    _check_edit(text, after, changes)
+    return LaunchConfig(text=text, changes=tuple(changes))
+
+
+def _check_edit(text: str, after: dict[str, object], changes: list[ConfigChange]) -> None:
+    import yaml
+
+    try:
+        good = _same(yaml.safe_load(text), after)
+    except (yaml.YAMLError, ValueError, TypeError):
+        good = False
+    if not good:
+        raise CkptToolError(
+            "the edited config does not read back as the base config with these changes: nothing was written; "
+            "set them by hand: " + ", ".join(f"{change.key}: {change.after}" for change in changes)
+        )
+
+
+def launch_commands(job: LaunchJob) -> tuple[str, ...]:
+    """Return one shell command for each node, node 0 first.
+
+    The launcher takes 1, 2, 6 or 9 arguments. The short forms end before JOIN, so that the command would return at
+    once; they are not used. One device does not go through it at all: it would print a hint and exit 0, untrained.
+    `data_skip_steps` and `ignore_data_skip` stand in the config because `run_mindformer.py` has no option for them,
+    and its `--options` reads every True as False.
+
+    Raises:
+        UsageError: No job can be made of these: no device, several nodes without an address, a config of a name
+            that MindFormers would not read.
+    """
+    _check(job)
+    command = ["python", job.script, "--config", job.config]
+    total = job.nodes * job.devices_per_node
+    if total == 1:
+        return (join(command),)
+    start = ["bash", _LAUNCHER, join_for_eval(command), str(total)]
+    tail = [_LOG_DIR, _JOIN, _CLUSTER_TIMEOUT]
+    if job.nodes == 1:
+        return (join([*start, _MASTER_PORT, *tail]),)
+    # The launcher puts the address into the text that it evaluates, as it does the command.
+    where = [str(job.devices_per_node), quote_for_eval(job.master_addr or ""), _MASTER_PORT]
+    return tuple(join([*start, *where, str(node), *tail]) for node in range(job.nodes))
+
+
+def _check(job: LaunchJob) -> None:
+    if job.nodes < 1 or job.devices_per_node < 1:
+        raise UsageError(f"expected at least one node and one device, found {job.nodes} and {job.devices_per_node}")
+    if job.nodes > 1 and not job.master_addr:
+        raise UsageError(f"{job.nodes} nodes must be told where node 0 is: give --master-addr")
+    if not job.config.endswith((".yaml", ".yml")):
+        raise UsageError(f"{job.config!r} must end in .yaml or .yml: MindFormers reads no settings from another file")
+    if not job.config.startswith("/"):
+        raise UsageError(
+            f"{job.config!r} must be absolute: run_mindformer.py looks for a relative config beside itself"
+        )
+
+
+def _wanted(document: Dict[str, object], plan: ResumePlan) -> dict[str, Scalar]:
+    """Return what must stand under which key, the most important first."""
+    load = plan.load
+    section = document.get("checkpoint")
+    if load.use_legacy_format and section:
+        raise UsageError(
+            "the base config has a `checkpoint:` section, with which MindFormers loads no checkpoint of the `rank_N` "
+            "layout: remove the section"
+        )
+    wanted: dict[str, Scalar] = {
+        "load_checkpoint": load.load_checkpoint,
+        "resume_training": load.resume_training,
+        "load_ckpt_format": load.load_ckpt_format,
+    }
+    if not section:
+        # Only the spelling that the config has: a version knows one, and stops nowhere at the other.
+        switches = [switch for switch in LEGACY_SWITCHES if switch in document] or LEGACY_SWITCHES[:1]
+        wanted |= {
+            switch: load.use_legacy_format
+            for switch in switches
+            if bool(document.get(switch, True)) != load.use_legacy_format
+        }
+    if section:
+        if not isinstance(section, dict):
+            raise UsageError("`checkpoint:` in the base config must be a section with keys of its own")
+        wanted["checkpoint.load_path"] = load.load_checkpoint  # it wins over the top-level key
+        if section.get("no_load_optim") is not None:
+            wanted["checkpoint.no_load_optim"] = False  # it wins over resume_training
+    # Never under `trainer:`, where the documentation has them: there any key but two stops every start.
+    return wanted | _data_keys(document, plan.data)
+
+
+def _data_keys(section: Dict[str, object], data: DataPlan) -> dict[str, Scalar]:
+    """Return the two settings of the data position.
+
+    To skip nothing takes `ignore_data_skip`, for 0 means 'not set' to MindFormers, which then skips the steps of the
+    checkpoint. A `data_skip_steps` of the base config becomes null, which says 'not set' honestly and keeps its line
+    with its comment; where there is none, none is added.
+    """
+    if data.left_to_trainer:
+        settings: dict[str, Scalar] = {"ignore_data_skip": False, "data_skip_steps": None}
+        return {key: value for key, value in settings.items() if key in section}
+    if data.ignore_data_skip or data.skip.batches == 0:
+        return {"ignore_data_skip": True} | ({"data_skip_steps": None} if "data_skip_steps" in section else {})
+    return {"data_skip_steps": data.skip.batches, "ignore_data_skip": False}
+
+
+def _editable(editor: Editor, section: str) -> Mapping:
+    """Return where to write."""
+    if not section:
+        return editor.top
+    found = editor.top.entries.get(section)
+    value: Value | None = found[1] if found else None
+    if value is not None and value.mapping is not None and not editor.shared(value):
+        return value.mapping
+    raise UsageError(f"`{section}:` in the base config comes from an alias or a merge: write the section out first")
+
+
+def _neighbours(name: str) -> tuple[str, ...]:
+    """Return beside which keys a new one belongs, best first: its predecessors in order, then the others."""
+    if name not in _TOP_ORDER:
+        return _TOP_ORDER
+    place = _TOP_ORDER.index(name)
+    return (*reversed(_TOP_ORDER[:place]), *_TOP_ORDER[place + 1 :])
+
+
+def _load(text: str) -> dict[str, object]:
+    import yaml
+
+    try:
+        document = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        raise UsageError(f"the base config is no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(document, dict):
+        raise UsageError("the base config holds no settings; expected YAML with keys at the top level")
+    return document
+
+
+def _at(document: Dict[str, object], section: str) -> dict[str, object]:
+    value = document.get(section) if section else document
+    return value if isinstance(value, dict) else {}
+
+
+def _unshared(document: dict[str, object]) -> dict[str, object]:
+    """Copy two levels, so that a section which other keys share by an alias is not changed for them too."""
+    return {key: dict(value) if isinstance(value, dict) else value for key, value in document.items()}
+
+
+def _same(one: object, other: object) -> bool:
+    """Compare as YAML means it: True is not 1, and not-a-number is itself."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return one == other or (one != one and other != other)  # noqa: PLR0124  # only not-a-number differs from itself
+
+
+def _shown(value: object) -> str:
+    """Return what the base config has as YAML on one line."""
+    import yaml
+
+    if isinstance(value, str | bool | int | None):
+        with suppress(UsageError):  # half a surrogate pair, which only an escape can say
+            return spell(value)
+    dumped: str = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), allow_unicode=True)
+    return dumped.partition("\n")[0]

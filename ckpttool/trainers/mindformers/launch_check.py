@@ -1,0 +1,251 @@
+"""Does the training config fit the checkpoint that it is to resume from?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.plan import ResumePlan
+from ckpttool.trainers.mindformers.counters import mindformers_counters
+from ckpttool.trainers.mindformers.train_config import TrainConfig
+
+
+def check(config: TrainConfig, plan: ResumePlan) -> tuple[Finding, ...]:
+    """Return what in a base config disagrees with the plan, the config's own findings not included.
+
+    What a launch config puts right is a note, so that its reader knows what will change; what it must not change by
+    itself, because the user may mean it, is suspect.
+
+    Args:
+        config: The base config, before it is rewritten.
+        plan: What it is to resume from.
+
+    Returns:
+        Findings in the order in which MindFormers would meet them.
+    """
+    return (
+        *_layout(config, plan),
+        *_format(config, plan),
+        *_prefix(config, plan),
+        *_world(config, plan),
+        *_batch(config, plan),
+        *_recorded_by_1_3(config, plan.point.checkpoint),
+        *_sink(config, plan),
+        *_counters(config, plan),
+    )
+
+
+def other_devices(config: TrainConfig, devices: int) -> Iterator[Finding]:
+    """Find that the config is for another number of devices than will be started, whatever it resumes from."""
+    if config.world_size is not None and config.world_size != devices:
+        yield _finding(
+            config,
+            Severity.SUSPECT,
+            "parallel_config",
+            f"the config is for {config.world_size} ranks, but {devices} will be started",
+            "make nodes x devices a node equal to data_parallel x model_parallel x pipeline_stage x context_parallel",
+        )
+
+
+def _finding(config: TrainConfig, severity: Severity, key: str, message: str, remedy: str) -> Finding:
+    return Finding(
+        code=Code.CONFIG_DISAGREES,
+        severity=severity,
+        message=message,
+        path=config.path,
+        remedy=remedy,
+        line=config.line(key),
+    )
+
+
+def _layout(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
+    legacy = plan.load.use_legacy_format
+    if legacy and config.has_checkpoint_section:
+        yield _finding(
+            config,
+            Severity.SUSPECT,
+            "checkpoint",
+            "the `checkpoint:` section makes MindFormers load the newer layout only, but the checkpoint is of the "
+            "`rank_N` layout",
+            "remove the `checkpoint:` section, or resume with weights converted to the newer layout",
+        )
+    elif legacy != config.use_legacy_format:
+        now, then = ("newer", "`rank_N`") if legacy else ("`rank_N`", "newer")
+        yield _finding(
+            config,
+            Severity.NOTE,
+            config.legacy_switch,
+            f"the config is for the {now} layout, the checkpoint is of the {then} layout",
+            f"the launch config says `{config.legacy_switch}: {legacy}`; checkpoints will be saved in that layout too",
+        )
+    if not legacy:
+        yield from _newer_layout(config)
+
+
+def _newer_layout(config: TrainConfig) -> Iterator[Finding]:
+    if config.health_check_picks:
+        key = "use_checkpoint_health_monitor"
+        if config.line(key) is None:
+            key = "monitor_config.health_checkpoint.embedding_local_norm_threshold"
+        yield _finding(
+            config,
+            Severity.SUSPECT,
+            key,
+            "with the health monitor on, MindFormers ignores the iteration that the launch config names: it loads the "
+            "newest one of `<output_dir>/checkpoint` whose common.json says healthy, whole or not",
+            f"switch `{key}` off for this start",
+        )
+    if config.no_load_optim:
+        yield _finding(
+            config,
+            Severity.NOTE,
+            "checkpoint.no_load_optim",
+            "`no_load_optim: True` loads weights alone and starts at step 0",
+            "the launch config says `no_load_optim: False`",
+        )
+
+
+def _format(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
+    want = plan.load.load_ckpt_format
+    if config.load_ckpt_format != want:
+        yield _finding(
+            config,
+            Severity.NOTE,
+            "load_ckpt_format",
+            f"`load_ckpt_format` is {config.load_ckpt_format}, but the files are {want}: MindFormers would find none",
+            f"the launch config says `load_ckpt_format: {want}`",
+        )
+    for name, severity in ((config.resume_training, Severity.NOTE), (plan.load.resume_training, Severity.SUSPECT)):
+        fmt = config.load_ckpt_format if severity is Severity.NOTE else want
+        other = ".ckpt" if fmt == "safetensors" else ".safetensors"
+        if isinstance(name, str) and name.endswith(other):
+            yield _finding(
+                config,
+                severity,
+                "resume_training",
+                f"`resume_training: {name}` with `load_ckpt_format: {fmt}` makes MindFormers look for {name}.{fmt}",
+                "the launch config names the file and its format together"
+                if severity is Severity.NOTE
+                else f"rename the files of this checkpoint so that they end in .{fmt}",
+            )
+
+
+def _prefix(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
+    """The prefix of what is loaded does not matter to MindFormers; the next saves have that of the config."""
+    there = plan.point.checkpoint.prefix
+    if config.prefix is None or not there or config.prefix == there:
+        return
+    lines = dict(config.lines)
+    keys = ("checkpoint.prefix", *(key for key in lines if key.startswith("callbacks.") and key.endswith(".prefix")))
+    yield Finding(
+        code=Code.PREFIX_DIFFERS,
+        severity=Severity.SUSPECT,
+        message=f"the config saves as {config.prefix}, the checkpoint is of {there}: the next save begins a second "
+        "training beside it, by its names",
+        path=config.path,
+        expected=there,
+        actual=config.prefix,
+        remedy=f"write `prefix: {there}`; --allow {Code.PREFIX_DIFFERS.value} where the change is meant",
+        line=next((lines[key] for key in keys if key in lines), None),
+    )
+
+
+def _world(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
+    checkpoint, here = plan.point.checkpoint, config.world_size
+    # It was chosen, so it is whole: where no record tells, the ranks that it has are the ranks that wrote it.
+    there = checkpoint.topology.world_size or len(checkpoint.ranks)
+    one_file_a_rank = plan.load.use_legacy_format and isinstance(plan.load.resume_training, str)
+    reslices = config.auto_trans_ckpt or not one_file_a_rank
+    if there and here is not None and here < there and config.data_parallel and not reslices:
+        yield _fewer_devices(config, there, here)
+    elif there and here is not None and there != here:
+        yield _finding(
+            config,
+            Severity.NOTE if reslices else Severity.SUSPECT,
+            "auto_trans_ckpt",
+            f"the checkpoint was written by {there} ranks, the config starts {here}",
+            "MindFormers re-slices it while loading"
+            if reslices
+            else "set `auto_trans_ckpt: True` and `src_strategy_path_or_dir`, or start as many ranks as wrote it",
+        )
+
+
+def _fewer_devices(config: TrainConfig, there: int, here: int) -> Finding:
+    """In data-parallel mode every rank's file holds the whole model, and each rank loads its own."""
+    message = f"the checkpoint was written by {there} ranks, and {here} devices will be started in data-parallel mode: "
+    if config.shards_optimizer:
+        message += "with `enable_parallel_optimizer` their files lack the optimizer's state of the other ranks"
+        return _finding(
+            config, Severity.SUSPECT, "parallel.enable_parallel_optimizer", message, f"start {there} devices"
+        )
+    message += "each loads the file of its own rank, which holds the whole model"
+    remedy = "nothing to do: the steps are scaled to the smaller batches"
+    return _finding(config, Severity.NOTE, "parallel.parallel_mode", message, remedy)
+
+
+def _batch(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
+    planned = plan.data.skip.global_batch_size
+    if plan.data.left_to_trainer:
+        yield Finding(
+            code=Code.BATCH_SIZE_UNKNOWN,
+            severity=Severity.NOTE,
+            message=f"the config does not tell how large the coming batches are: MindFormers counts the data itself, "
+            f"{plan.data.skip.batches} steps if they stay at {planned} samples, and a number of ours would overrule it",
+            path=config.path,
+            remedy="give --gbs to have `data_skip_steps` written",
+        )
+    if planned is not None and config.global_batch_size is not None and planned != config.global_batch_size:
+        yield _finding(
+            config,
+            Severity.SUSPECT,
+            "runner_config.batch_size",
+            f"the data skip was computed for batches of {planned} samples, but this config makes batches of "
+            f"{config.global_batch_size}",
+            f"leave --gbs out, so that it is taken from the config, or set runner_config.batch_size so that it makes "
+            f"batches of {planned}",
+        )
+
+
+def _recorded_by_1_3(config: TrainConfig, checkpoint: Checkpoint) -> Iterator[Finding]:
+    recorded, old_way, real = (
+        checkpoint.scalars.global_batch_size,
+        config.global_batch_size_1_3,
+        config.global_batch_size,
+    )
+    if old_way is None or recorded != old_way or real is None:
+        return
+    yield _finding(
+        config,
+        Severity.SUSPECT,
+        "parallel.full_batch",
+        f"the checkpoint says {recorded} samples a batch, which is what MindFormers 1.3.2 and older make of these "
+        f"settings by counting every device; 1.6 and later make {real} of them and would multiply the steps by "
+        f"{recorded / real:g}",
+        f"if it was written by 1.3.2 or older, state the truth with --segment {checkpoint.scalars.step_num}:{real}, "
+        "and raise runner_config.epochs until the last step is where it should be",
+    )
+
+
+def _sink(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
+    planned = plan.data.skip.sink_size
+    if planned is not None and config.sink_size is not None and planned != config.sink_size:
+        yield _finding(
+            config,
+            Severity.SUSPECT,
+            "runner_config.sink_size",
+            f"the data skip was rounded to sinks of {planned} batches, but this config sinks {config.sink_size}",
+            f"say --sink-size {config.sink_size}, or leave it out so that it is taken from the config",
+        )
+
+
+def _counters(config: TrainConfig, plan: ResumePlan) -> tuple[Finding, ...]:
+    checkpoint = plan.point.checkpoint
+    if checkpoint.scalars.step_num is None or (config.sink_mode and config.sink_size is None):
+        return ()  # nothing to scale, or sinks of a size that nobody knows
+    return mindformers_counters(
+        scalars=checkpoint.scalars,
+        new_global_batch_size=config.global_batch_size,
+        new_sink_size=config.sink_size,
+        legacy=plan.load.use_legacy_format,
+    ).findings

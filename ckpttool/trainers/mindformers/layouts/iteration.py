@@ -1,0 +1,370 @@
+"""MindFormers' newer layout (1.7 and later): `iteration_00000030/{prefix}-model-0000000-0000004.safetensors`."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, LayoutName, RunSummary, Topology
+from ckpttool.domain.finding import Code, Finding, Severity, in_order
+from ckpttool.domain.health import Health
+from ckpttool.domain.progress import Progress
+from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
+from ckpttool.domain.units import MAX_RANKS, Rank, Step
+from ckpttool.formats.strict_json import ParseError
+from ckpttool.records.own_files import MANIFEST_NAME, OWN_FOLDER
+from ckpttool.storage.fan_out import map_waiting
+from ckpttool.storage.local import Entry, Kind, LostLinkError, OverLimitError, Storage
+from ckpttool.trainers.base import (
+    LOST_LINK_REMEDY,
+    Listing,
+    ScanOptions,
+    damage,
+    lost_link,
+    stamp_if_there,
+    stamped,
+)
+
+if TYPE_CHECKING:
+    from ckpttool.trainers.mindformers.iteration_json import CommonRecord
+
+TRACKER = "latest_checkpointed_iteration.txt"
+TRACKER_LIMIT = 64
+COMMON_LIMIT = 64 * 1024
+METADATA_LIMIT = 1 << 30
+"""Bytes. A real one has about 9 KB for 4 ranks and 12 tensors, so some hundred MB for the largest models."""
+_SMALL_METADATA = 256 << 10
+_LARGE_METADATA = threading.Lock()
+"""Held while one that is not small is in memory: many iterations are read at the same time."""
+
+_START = "iteration_"
+_ITERATION = rf"{_START}[0-9]{{8,18}}"
+_SHARD = r"(?s:(?P<prefix>.+)-)?(?P<role>model|opt)-(?P<rank>[0-9]{7})-(?P<world>[0-9]{7})\.safetensors"
+_ROLES = {"model": ShardRole.MODEL, "opt": ShardRole.OPTIMIZER}
+_RECORDS = {"common.json", "metadata.json", MANIFEST_NAME}
+_NEEDED = ("step_num", "epoch_num", "global_step", "global_batch_size")
+"""Scalars of common.json that MindFormers multiplies and divides at a resume."""
+
+
+class _Parsed(NamedTuple):
+    """The listing of one iteration's folder."""
+
+    shards: tuple[Shard, ...]
+    worlds: Counter[int]
+    prefixes: Counter[str]
+    findings: tuple[Finding, ...]
+    safetensors: tuple[str, ...] = ()
+    """Whatever is named `*.safetensors`, shard or not, sorted: what MindFormers reads where there is no metadata."""
+    has_metadata: bool = False
+
+
+class MindFormersIteration:
+    """One folder for each save, shared by all ranks, with a tracker file beside them."""
+
+    name = LayoutName.MINDFORMERS_ITERATION
+
+    def recognise(self, listing: Listing) -> bool:
+        """Tell by an `iteration_%08d` folder; a tracker of that name is written by other trainers, too."""
+        return any(_is_iteration(entry) for entry in listing.beginning(_START))
+
+    def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
+        """Read each iteration's names, common.json and metadata.json; no shard is opened."""
+        folders = [entry.name for entry in listing.beginning(_START) if _is_iteration(entry)]
+        checkpoints = _same_prefix(list(map_waiting(lambda name: _scan_iteration(storage, name, options), folders)))
+        strays = [
+            entry.name
+            for entry in listing.entries
+            if entry.name not in {TRACKER, OWN_FOLDER} and not _is_iteration(entry)
+        ]
+        findings = [_stray(name) for name in strays]
+        checkpoints = _in_order(checkpoints)
+        tracked, trouble = _tracker(storage, listing, {checkpoint.name for checkpoint in checkpoints})
+        time = None if tracked is None else stamp_if_there(storage, TRACKER)
+        checkpoints = _with_times(storage, checkpoints, tracked)
+        return Inventory(
+            root=storage.root,
+            layout=self.name,
+            checkpoints=tuple(checkpoints),
+            runs=_runs(checkpoints),
+            findings=in_order((*findings, *trouble)),
+            strays=tuple(sorted(strays)),
+            tracked=tracked,
+            tracked_ns=None if time is None else time.mtime_ns,
+        )
+
+
+def _in_order(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
+    """Sort by how far the training had come; where that is not known, which is never loaded, at the end."""
+    progress = Progress(checkpoints)
+
+    def age(one: Checkpoint) -> tuple[bool, int, str]:
+        place = progress.of(one)
+        return (place is None, one.step or 0 if place is None else place, one.name)
+
+    return sorted(checkpoints, key=age)
+
+
+def _with_times(storage: Storage, checkpoints: list[Checkpoint], tracked: str | None) -> list[Checkpoint]:
+    """Take the times of the iterations that the tracker may not cover: they tell whether it was written after them."""
+    if tracked is None:
+        return checkpoints
+    progress, number = Progress(checkpoints), int(tracked.removeprefix("iteration_"))
+    return [
+        stamped(storage, one) if (one.step or 0) > number or progress.counts_samples(one.prefix) else one
+        for one in checkpoints
+    ]
+
+
+def _same_prefix(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
+    """Give a folder without a shard, which cannot tell its prefix, the one that most others have."""
+    known = Counter(checkpoint.prefix for checkpoint in checkpoints if checkpoint.shards)
+    usual = known.most_common(1)[0][0] if known else ""
+    return [checkpoint if checkpoint.shards else replace(checkpoint, prefix=usual) for checkpoint in checkpoints]
+
+
+def is_iteration(name: str) -> bool:
+    """Tell whether a name, matched whole, is that of one save's folder."""
+    return name.startswith(_START) and re.fullmatch(_ITERATION, name) is not None
+
+
+def _is_iteration(entry: Entry) -> bool:
+    return entry.kind in {Kind.FOLDER, Kind.LOST} and is_iteration(entry.name)
+
+
+def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
+    findings: list[Finding] = []
+    is_lost = False
+    try:
+        parsed = _parse_entries(storage, name, storage.entries(name), options)
+    except OSError as error:
+        is_lost = isinstance(error, LostLinkError)
+        parsed = _Parsed(shards=(), worlds=Counter(), prefixes=Counter(), findings=())
+        findings.append(_unreadable(name, error))
+    findings += parsed.findings
+    world = parsed.worlds.most_common(1)[0][0] if parsed.worlds else None
+    common = None if is_lost else _common(storage, name, findings)
+    expected = None if is_lost else _metadata(storage, name, world, findings, files=len(parsed.shards))
+    if world == 1 and not parsed.has_metadata:
+        extra = _extra_safetensors(name, parsed)
+        strays = {_stray(one.path) for one in extra if one.path is not None}
+        findings = [*(one for one in findings if one not in strays), *extra]
+    number = int(name.removeprefix("iteration_"))
+    if common is not None:
+        findings += _common_findings(common.scalars, number, f"{name}/common.json")
+    if world is None and not any(finding.code is Code.UNREADABLE for finding in findings):
+        findings.append(damage(Code.SHARD_MISSING, "no shard at all in this folder", name))
+    return Checkpoint(
+        name=name,
+        prefix=parsed.prefixes.most_common(1)[0][0] if parsed.prefixes else "",
+        run=0,
+        position=None,
+        scalars=common.scalars if common else Scalars(),
+        step=Step(number),
+        step_source="content" if common and common.scalars.step_num is not None else "name",
+        shards=parsed.shards,
+        topology=Topology(world_size=world),
+        format=FormatName.SAFETENSORS,
+        expected=expected,
+        commit=_commit(expected, common, world),
+        health=common.health if common else Health.UNKNOWN,
+        findings=tuple(findings),
+    )
+
+
+def _commit(expected: tuple[str, ...] | None, common: CommonRecord | None, world: int | None) -> CommitState:
+    recorded = common is not None and (expected is not None or world == 1)
+    return CommitState.COMMITTED if recorded else CommitState.UNCOMMITTED
+
+
+def _parse_entries(storage: Storage, folder: str, entries: list[Entry], options: ScanOptions) -> _Parsed:
+    shards, findings = [], []
+    worlds: Counter[int] = Counter()
+    prefixes: Counter[str] = Counter()
+    for entry in sorted(entries, key=lambda entry: entry.name):
+        path = f"{folder}/{entry.name}"
+        match = re.fullmatch(_SHARD, entry.name)
+        if match is None or max(int(match["rank"]), int(match["world"])) > MAX_RANKS:
+            if entry.name not in _RECORDS:
+                findings.append(_stray(path))
+        elif entry.kind not in {Kind.FILE, Kind.LOST}:
+            severity = Severity.DAMAGE if entry.kind is Kind.FOLDER else Severity.UNSAFE
+            message = "expected a file, but this is a folder, FIFO or device"
+            findings.append(Finding(code=Code.NOT_A_REGULAR_FILE, severity=severity, message=message, path=path))
+        else:
+            worlds[int(match["world"])] += 1
+            prefixes[match["prefix"] or ""] += 1
+            shards.append(_shard(storage, path, match, sizes=options.sizes))
+            findings += lost_link(storage, path, Rank(int(match["rank"]))) if entry.kind is Kind.LOST else []
+    if len(worlds) > 1:
+        message = f"shards of several world sizes in one folder: {', '.join(map(str, sorted(worlds)))}"
+        remedy = "move away those that another number of ranks saved, or resume from another checkpoint"
+        findings.append(damage(Code.WORLD_SIZE_DIFFERS, message, folder, remedy=remedy))
+    shards.sort(key=lambda shard: (shard.rank or 0, shard.path))
+    names = sorted(entry.name for entry in entries)
+    return _Parsed(
+        shards=tuple(shards),
+        worlds=worlds,
+        prefixes=prefixes,
+        findings=tuple(findings),
+        safetensors=tuple(name for name in names if name.endswith(".safetensors") and not name.startswith(".")),
+        has_metadata="metadata.json" in names,
+    )
+
+
+def _extra_safetensors(folder: str, parsed: _Parsed) -> list[Finding]:
+    """Find what MindFormers would read beside the two files of a single card.
+
+    Source: generate_default_metadata_from_checkpoint (1.7.0 to 2.1.0) reads every file that `glob("*.safetensors")`
+    finds, and raises an error where two hold the same parameter.
+    """
+    prefix = parsed.prefixes.most_common(1)[0][0]
+    start = f"{prefix}-" if prefix else ""
+    own = {f"{start}{role}-{0:07d}-{1:07d}.safetensors" for role in _ROLES}
+    return [
+        Finding(
+            code=Code.EXTRA_SAFETENSORS,
+            severity=Severity.SUSPECT,
+            message="a single card's checkpoint has no metadata.json, so MindFormers reads every *.safetensors here as "
+            "a part of it, this one too, and stops where it finds a parameter twice",
+            path=f"{folder}/{name}",
+            remedy=f"move it out of {folder}/, if it is not a part of this checkpoint",
+        )
+        for name in parsed.safetensors
+        if name not in own
+    ]
+
+
+def _shard(storage: Storage, path: str, match: re.Match[str], *, sizes: bool) -> Shard:
+    return Shard(
+        path=path,
+        rank=Rank(int(match["rank"])),
+        role=_ROLES[match["role"]],
+        format=FormatName.SAFETENSORS,
+        stamp=stamp_if_there(storage, path) if sizes else None,
+    )
+
+
+def _common(storage: Storage, folder: str, findings: list[Finding]) -> CommonRecord | None:
+    from ckpttool.trainers.mindformers.iteration_json import parse_common  # most trees have no iterations
+
+    path = f"{folder}/common.json"
+    try:
+        return parse_common(storage.small_file(path, limit=COMMON_LIMIT), what=path)
+    except FileNotFoundError:
+        message = "no common.json: MindFormers cannot resume without its step and loss scale"
+        findings.append(damage(Code.METADATA_INCOMPLETE, message, path))
+    except OSError as error:
+        findings.append(_unreadable(path, error))
+    except ParseError as error:
+        findings.append(damage(Code.META_UNREADABLE, str(error), path))
+    return None
+
+
+def _common_findings(scalars: Scalars, number: int, path: str) -> list[Finding]:
+    """Compare with the folder's name, and find what MindFormers computes with but is null or not there."""
+    findings = []
+    if scalars.step_num not in {None, number}:
+        message = f"common.json says step {scalars.step_num}, the folder's name {number}"
+        findings.append(damage(Code.STEP_DISAGREES, message, path))
+    # Only the trainer that counts samples writes `consumed_samples`, and it resumes by them.
+    needed = _NEEDED if scalars.consumed_samples is None else ("step_num",)
+    lacking = [name for name in needed if getattr(scalars, name) is None]
+    if lacking:
+        findings.append(
+            Finding(
+                code=Code.SCALARS_MISSING,
+                severity=Severity.DAMAGE,
+                message=f"no {', '.join(lacking)}: MindFormers stops with a TypeError",
+                path=path,
+                remedy="write into it what the run had, or resume from another checkpoint",
+            )
+        )
+    return findings
+
+
+def _metadata_files(storage: Storage, path: str, *, files: int) -> frozenset[str]:
+    """Read the names of the files; large ones one after the other, for many iterations are read at the same time."""
+    from ckpttool.trainers.mindformers.iteration_json import metadata_memory, parse_metadata_files
+
+    try:
+        return parse_metadata_files(storage.small_file(path, limit=_SMALL_METADATA), what=path)
+    except OverLimitError:
+        pass
+    most = metadata_memory(files)
+    with _LARGE_METADATA:
+        return parse_metadata_files(
+            storage.small_file(path, limit=min(most // 2, METADATA_LIMIT)), what=path, most_memory=most
+        )
+
+
+def _metadata(
+    storage: Storage, folder: str, world: int | None, findings: list[Finding], *, files: int
+) -> tuple[str, ...] | None:
+    path = f"{folder}/metadata.json"
+    try:
+        names = _metadata_files(storage, path, files=files)
+    except FileNotFoundError:
+        if world is not None and world > 1:
+            message = f"no metadata.json beside the shards of {world} ranks: the save was not finished"
+            findings.append(damage(Code.METADATA_INCOMPLETE, message, path))
+        return None
+    except OSError as error:
+        findings.append(_unreadable(path, error))
+        return None
+    except ParseError as error:
+        findings.append(damage(Code.META_UNREADABLE, str(error), path))
+        return None
+    unsafe = sorted(name for name in names if re.fullmatch(_SHARD, name) is None or "/" in name)
+    if unsafe:
+        message = f"metadata.json names {unsafe[0]!r}, which is no shard of this folder; it is not followed"
+        findings.append(Finding(code=Code.UNSAFE_NAME, severity=Severity.UNSAFE, message=message, path=path))
+        return None
+    return tuple(f"{folder}/{name}" for name in sorted(names))
+
+
+def _tracker(storage: Storage, listing: Listing, names: set[str]) -> tuple[str | None, list[Finding]]:
+    """Read the tracker, which is written last and not atomically: empty or torn is no verdict on the shards."""
+    if not any(entry.name == TRACKER for entry in listing.entries):
+        message = "no tracker file; the iteration folders tell the step instead"
+        return None, [Finding(code=Code.TRACKER_DISAGREES, severity=Severity.NOTE, message=message, path=TRACKER)]
+    try:
+        text = storage.small_file(TRACKER, limit=TRACKER_LIMIT).decode("ascii", "replace").strip()
+    except OSError as error:
+        return None, [_unreadable(TRACKER, error)]
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        message = f"expected a step, found {text!r}; MindFormers stops here, the iteration folders still tell"
+        return None, [Finding(code=Code.TRACKER_DISAGREES, severity=Severity.NOTE, message=message, path=TRACKER)]
+    tracked = f"iteration_{int(text):08d}"
+    if tracked in names:
+        return tracked, []
+    message = f"the tracker names {tracked}, which is not there; MindFormers stops here and never falls back"
+    return tracked, [Finding(code=Code.TRACKER_DISAGREES, severity=Severity.NOTE, message=message, path=TRACKER)]
+
+
+def _runs(checkpoints: list[Checkpoint]) -> tuple[RunSummary, ...]:
+    if not checkpoints:
+        return ()
+    steps = [checkpoint.step for checkpoint in checkpoints if checkpoint.step is not None]
+    return (
+        RunSummary(
+            prefix=checkpoints[-1].prefix,
+            run=0,
+            first_step=min(steps, default=None),
+            last_step=max(steps, default=None),
+            world_size=checkpoints[-1].topology.world_size or 0,
+        ),
+    )
+
+
+def _stray(path: str) -> Finding:
+    message = "not a part of any checkpoint: listed, never counted"
+    return Finding(code=Code.STRAY_FILE, severity=Severity.NOTE, message=message, path=path)
+
+
+def _unreadable(path: str, error: OSError) -> Finding:
+    message = f"cannot be read ({error.strerror or error}): unknown, not missing"
+    remedy = LOST_LINK_REMEDY if isinstance(error, LostLinkError) else None
+    return Finding(code=Code.UNREADABLE, severity=Severity.UNKNOWN, message=message, path=path, remedy=remedy)

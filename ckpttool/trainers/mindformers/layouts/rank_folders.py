@@ -1,0 +1,186 @@
+"""List `rank_N/` folders: the names in them and their meta.json, and nothing opened besides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.shard import FileStamp
+from ckpttool.domain.units import Rank
+from ckpttool.storage.fan_out import map_waiting
+from ckpttool.storage.local import Entry, Kind, LostLinkError, Storage
+from ckpttool.trainers.base import LOST_LINK_REMEDY, Listing, lost_link
+from ckpttool.trainers.mindformers.layouts.names import RANK_MARK, FileKind, parse_shape, rank_of_folder, shape_of
+
+_RANK_TOKEN = f"_rank_{RANK_MARK}"
+
+_META_MARK = b"_rank_\\u0000"
+"""RANK_MARK as JSON text spells it, so that ranks with equal records have equal bytes."""
+
+_FILE, _LOST = Kind.FILE, Kind.LOST
+
+META_LIMIT = 64 * 1024
+"""Bytes. A real meta.json has about 90; whatever is larger was not written by MindFormers."""
+
+
+class RankFolder(NamedTuple):
+    """One rank's folder, listed."""
+
+    rank: Rank
+    shapes: tuple[str, ...]
+    """Shapes of the regular files, sorted."""
+    meta: bytes | None
+    """meta.json with this rank's number replaced by an escaped RANK_MARK; None where there is none."""
+    stamps: tuple[FileStamp | None, ...]
+    """Of the checkpoint shapes, in the order of `shapes`; empty where sizes were not asked for."""
+    findings: tuple[Finding, ...] = ()
+    readable: bool = True
+
+    def name_of(self, shape: str) -> str:
+        """Turn a shape back into this rank's file name."""
+        return shape.replace(RANK_MARK, str(self.rank))
+
+    def path_of(self, shape: str) -> str:
+        """Return the path of a file, relative to the root."""
+        return f"rank_{self.rank}/{self.name_of(shape)}"
+
+
+# Half the time of a named tuple is its own constructor in Python.
+_rank_folder = partial(tuple.__new__, RankFolder)
+
+
+def list_rank_folders(storage: Storage, listing: Listing, *, sizes: bool) -> tuple[list[RankFolder], list[str]]:
+    """List every rank's folder, in rank order.
+
+    A link under a rank's name that leads nowhere, or where nobody may look, is a rank that cannot be read: somebody
+    laid it out on another disk.
+
+    Returns:
+        The folders, and the names in the root that are no rank's folder: `rank_0_bak`, `rank_table.json`.
+    """
+    ranks, strays = [], []
+    for entry in listing.entries:
+        rank = rank_of_folder(entry.name)
+        if rank is None or entry.kind is Kind.FILE:
+            strays.append(entry.name)
+        else:
+            ranks.append(rank)
+    ranks.sort()
+    known: dict[str, tuple[str, ...]] = {}
+    return list(map_waiting(partial(_list_one, storage, known, sizes=sizes), ranks)), strays
+
+
+def _list_one(storage: Storage, known: dict[str, tuple[str, ...]], rank: int, *, sizes: bool) -> RankFolder:
+    """List one rank's folder. Ranks with the same shapes share one tuple of them, which `known` keeps."""
+    folder, token = f"rank_{rank}", f"_rank_{rank}"
+    try:
+        entries = storage.entries(folder)
+    except OSError as error:
+        return _unlisted(rank, error)
+    files = [name for name, kind in entries if kind is _FILE]
+    files.sort()
+    alike = "/".join(files).replace(token, _RANK_TOKEN)
+    shapes = known.get(alike) if len(files) == len(entries) else None
+    findings: list[Finding] = []
+    if shapes is None:
+        shapes, findings = _shapes_of(storage, folder, token, entries)
+        shapes = known.setdefault("/".join(shapes), shapes)
+        if len(files) == len(entries) and _is_cut_alike(alike):
+            known[alike] = shapes
+    meta = None
+    if "meta.json" in files or any(name == "meta.json" and kind is _LOST for name, kind in entries):
+        meta, trouble = _read_meta(storage, folder)
+        findings += trouble
+    stamps = _stamps(storage, rank, shapes) if sizes else ()
+    if meta is not None:
+        meta = meta.replace(token.encode(), _META_MARK)
+    return _rank_folder((rank, shapes, meta, stamps, tuple(findings), True))
+
+
+def _unlisted(rank: int, error: OSError) -> RankFolder:
+    folder = f"rank_{rank}"
+    finding = Finding(
+        code=Code.UNREADABLE,
+        severity=Severity.UNKNOWN,
+        message=f"{folder} cannot be listed ({error.strerror}): what is in it is unknown, not missing",
+        path=folder,
+        remedy=LOST_LINK_REMEDY
+        if isinstance(error, LostLinkError)
+        else "run ckpttool as the user that trained, or open the folder's mode",
+    )
+    return RankFolder(Rank(rank), (), None, (), (finding,), readable=False)
+
+
+def _shapes_of(
+    storage: Storage, folder: str, token: str, entries: Sequence[Entry]
+) -> tuple[tuple[str, ...], list[Finding]]:
+    """Cut the rank out of each name in a folder, sorted; also say what under a shard's name is none."""
+    shapes, findings = [], []
+    for entry in entries:
+        name, kind = entry
+        shape = shape_of(name, token)
+        if kind is _LOST and parse_shape(shape).kind is FileKind.CHECKPOINT:
+            shapes.append(shape)
+            findings += lost_link(storage, f"{folder}/{name}", Rank(int(token.removeprefix("_rank_"))))
+        elif kind is not _FILE and (kind is not _LOST or shape != "meta.json"):
+            findings += _not_a_file(folder, entry, shape)
+        elif shape != "meta.json":
+            shapes.append(shape)
+    return tuple(sorted(shapes)), findings
+
+
+def _is_cut_alike(alike: str) -> bool:
+    """Tell whether `shape_of` cuts these names as `replace` did, in the folder of any rank: once, before `_` or `-`."""
+    for name in alike.split("/"):
+        _, token, tail = name.partition(_RANK_TOKEN)
+        if token and (tail[:1] not in {"_", "-"} or RANK_MARK in tail):
+            return False
+    return True
+
+
+def _stamps(storage: Storage, rank: int, shapes: tuple[str, ...]) -> tuple[FileStamp | None, ...]:
+    stamps: list[FileStamp | None] = []
+    for parts in _around_the_rank(shapes):
+        try:  # as `stamp_if_there`, without a call a file
+            stamps.append(None if parts is None else storage.stamp(f"rank_{rank}/{parts[0]}{rank}{parts[1]}"))
+        except OSError:
+            stamps.append(None)
+    return tuple(stamps)
+
+
+@lru_cache(maxsize=1024)
+def _around_the_rank(shapes: tuple[str, ...]) -> tuple[tuple[str, str] | None, ...]:
+    """Cut each checkpoint's shape at the rank; None for what is no checkpoint. Thousands of ranks have the same."""
+    cut = [(shape.partition(RANK_MARK), parse_shape(shape).kind) for shape in shapes]
+    return tuple((before, after) if kind is FileKind.CHECKPOINT else None for (before, _, after), kind in cut)
+
+
+def _read_meta(storage: Storage, folder: str) -> tuple[bytes | None, list[Finding]]:
+    path = f"{folder}/meta.json"
+    try:
+        return storage.small_file(path, limit=META_LIMIT), []
+    except OSError as error:
+        finding = Finding(
+            code=Code.META_UNREADABLE,
+            severity=Severity.NOTE,
+            message=f"meta.json cannot be read ({error.strerror}); the shards tell the step instead",
+            path=path,
+        )
+        return None, [finding]
+
+
+def _not_a_file(folder: str, entry: Entry, shape: str) -> list[Finding]:
+    """Report a folder, FIFO or device where a file should be; those of other names are nobody's business."""
+    if parse_shape(shape).kind not in {FileKind.CHECKPOINT, FileKind.META}:
+        return []
+    kind = "a folder" if entry.kind is Kind.FOLDER else "a FIFO or a device"
+    return [
+        Finding(
+            code=Code.NOT_A_REGULAR_FILE,
+            severity=Severity.DAMAGE if entry.kind is Kind.FOLDER else Severity.UNSAFE,
+            message=f"expected a file, but this is {kind}; MindFormers looks at the name alone and would choose it",
+            path=f"{folder}/{entry.name}",
+        )
+    ]

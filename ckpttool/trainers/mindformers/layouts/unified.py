@@ -1,0 +1,90 @@
+"""Unified safetensors: one set of files for all ranks, as `ms.unified_safetensors` writes it."""
+
+from __future__ import annotations
+
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, LayoutName, RunSummary, Topology
+from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
+from ckpttool.domain.units import EpochStep, Step
+from ckpttool.formats import read_header
+from ckpttool.formats.strict_json import ParseError
+from ckpttool.storage.local import Kind, Storage
+from ckpttool.trainers.base import Listing, ScanOptions, damage, stamp_if_there
+from ckpttool.trainers.mindformers.name_map import parse_name_map
+
+SCALARS_FILE = "hyper_param.safetensors"
+MAP_FILE = "param_name_map.json"
+MAP_LIMIT = 64 << 20
+NAME = "unified"
+
+
+class MindFormersUnified:
+    """A folder with `hyper_param.safetensors`: MindFormers loads it as a whole and chooses nothing."""
+
+    name = LayoutName.MINDFORMERS_UNIFIED
+
+    def recognise(self, listing: Listing) -> bool:
+        """Tell by the file of training scalars."""
+        return any(entry.name == SCALARS_FILE for entry in listing.beginning(SCALARS_FILE))
+
+    def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
+        """Read the scalars and the map of parameters to files."""
+        findings: list[Finding] = []
+        scalars = _scalars(storage)
+        if scalars.global_batch_size is None:
+            message = f"{SCALARS_FILE} has no global_batch_size: MindFormers 1.6 to 2.1 stop with a KeyError"
+            remedy = "resume from the ranks' own checkpoints, from which these weights were put together"
+            findings.append(damage(Code.SCALARS_MISSING, message, SCALARS_FILE, remedy=remedy))
+        present = {entry.name for entry in listing.entries if entry.kind in {Kind.FILE, Kind.LOST}}
+        expected = _expected(storage, present, findings)
+        parts = sorted(name for name in present if name.endswith(".safetensors") and name != SCALARS_FILE)
+        step = None if scalars.step_num is None else Step(scalars.step_num)
+        checkpoint = Checkpoint(
+            name=NAME,
+            prefix="",
+            run=0,
+            position=None if step is None else EpochStep(epoch=scalars.epoch_num or 0, step=step),
+            scalars=scalars,
+            step=step,
+            step_source="unknown" if step is None else "content",
+            shards=tuple(_shard(storage, name, options) for name in [*parts, SCALARS_FILE]),
+            topology=Topology(),
+            format=FormatName.SAFETENSORS,
+            expected=expected,
+            commit=CommitState.UNRECORDED if expected is None else CommitState.COMMITTED,
+            findings=tuple(findings),
+        )
+        run = RunSummary(prefix="", run=0, first_step=step, last_step=step, world_size=1)
+        return Inventory(root=storage.root, layout=self.name, checkpoints=(checkpoint,), runs=(run,), findings=())
+
+
+def _scalars(storage: Storage) -> Scalars:
+    try:
+        with storage.open(SCALARS_FILE) as source:
+            return read_header(source, named=FormatName.SAFETENSORS).scalars
+    except OSError:  # the check of every file, later, says which and why
+        return Scalars()
+
+
+def _expected(storage: Storage, present: set[str], findings: list[Finding]) -> tuple[str, ...] | None:
+    if MAP_FILE not in present:
+        message = f"no {MAP_FILE}: nothing tells whether every part is here"
+        findings.append(damage(Code.METADATA_INCOMPLETE, message, MAP_FILE))
+        return None
+    try:
+        names = parse_name_map(storage.small_file(MAP_FILE, limit=MAP_LIMIT), what=MAP_FILE)
+    except (OSError, ParseError) as error:
+        findings.append(damage(Code.META_UNREADABLE, str(error), MAP_FILE))
+        return None
+    unsafe = sorted(name for name in names if "/" in name or not name.endswith(".safetensors"))
+    if unsafe:
+        message = f"{MAP_FILE} names {unsafe[0]!r}, which is no part of this folder; it is not followed"
+        findings.append(Finding(code=Code.UNSAFE_NAME, severity=Severity.UNSAFE, message=message, path=MAP_FILE))
+        return None
+    return tuple(sorted({*names, SCALARS_FILE}))
+
+
+def _shard(storage: Storage, name: str, options: ScanOptions) -> Shard:
+    stamp = stamp_if_there(storage, name) if options.sizes else None
+    role = ShardRole.SCALARS if name == SCALARS_FILE else ShardRole.UNIFIED
+    return Shard(path=name, rank=None, role=role, format=FormatName.SAFETENSORS, stamp=stamp)

@@ -1,0 +1,85 @@
+"""Rules about what the run will save, and whether the next resume will find it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpttool.decide.lint_engine import KEPT_CHECKPOINTS, Problem, Rule, View, note, suspect
+from ckpttool.domain.finding import Code
+
+_MONITOR = "CheckpointMonitor"
+
+
+def _saved_as(view: View, callback: str) -> str:
+    """Return the format of the files: models of the newer kind and the newer layout are never saved as ckpt."""
+    if view.get("use_legacy") is False or view.is_newer_layout:
+        return "safetensors"
+    return str(view.get(f"{callback}.checkpoint_format") or "ckpt")
+
+
+def _keeps_one(view: View) -> Iterator[Problem]:
+    if view.is_newer_layout:
+        return  # there the oldest goes after the new one is written
+    for callback in view.callbacks(_MONITOR):
+        if view.count(f"{callback}.keep_checkpoint_max", KEPT_CHECKPOINTS) == 1:
+            yield suspect(
+                f"{callback}.keep_checkpoint_max",
+                "`keep_checkpoint_max: 1` deletes the only checkpoint before the next one is written: a run that stops "
+                "in between leaves none",
+                "write `keep_checkpoint_max: 2` or more",
+            )
+
+
+def _format(view: View) -> Iterator[Problem]:
+    loads = view.get("load_ckpt_format") or "ckpt"
+    for callback in view.callbacks(_MONITOR):
+        saves = _saved_as(view, callback)
+        if saves != loads and not view.is_newer_layout:
+            yield note(
+                f"{callback}.checkpoint_format",
+                f"the run saves {saves} but loads {loads}: with this config MindFormers finds none of its own "
+                "checkpoints when it resumes",
+                f"write `load_ckpt_format: {saves}` for the resume after next; `ckpttool launch` does",
+            )
+
+
+def _redundancy(view: View) -> Iterator[Problem]:
+    for callback in view.callbacks(_MONITOR):
+        if view.is_on(f"{callback}.remove_redundancy") and _saved_as(view, callback) == "ckpt":
+            yield suspect(
+                f"{callback}.remove_redundancy",
+                "`remove_redundancy: True` with checkpoints in the format ckpt: MindFormers stops with a ValueError "
+                "after the model is built",
+                "write `checkpoint_format: safetensors` beside it",
+            )
+
+
+def _async_save(view: View) -> Iterator[Problem]:
+    for callback in view.callbacks(_MONITOR):
+        if view.is_on(f"{callback}.async_save") and not view.is_newer_layout:
+            yield note(
+                f"{callback}.async_save",
+                "with `async_save` the last save of a run never reaches meta.json: MindFormers by itself resumes from "
+                "the one before",
+                "start the next run with `ckpttool launch`, which goes by the shards",
+            )
+
+
+def _by_mtime(view: View) -> Iterator[Problem]:
+    key = "resume_by_last_timestamp_ckpt"
+    if view.is_on(key):
+        yield note(
+            key,
+            f"`{key}` makes MindFormers take each rank's newest file: one that was copied or touched wins, and ranks "
+            "may differ; a launch config that names its file is not affected",
+            f"write `{key}: False`",
+        )
+
+
+SAVING = (
+    Rule(code=Code.KEEPS_ONE_CHECKPOINT, check=_keeps_one, needs_all=False),
+    Rule(code=Code.SAVE_FORMAT_DIFFERS, check=_format),
+    Rule(code=Code.REDUNDANCY_NEEDS_SAFETENSORS, check=_redundancy),
+    Rule(code=Code.ASYNC_SAVE_LAGS, check=_async_save, needs_all=False),
+    Rule(code=Code.RESUME_BY_MTIME, check=_by_mtime, needs_all=False),
+)

@@ -1,0 +1,324 @@
+"""What MindFormers would load instead of what the plan names, or where its start would end: one rule for each way.
+
+A new one is a function, a line in `RULES`, a code in `CODES` and its explanation. Rules see names and settings alone:
+what a file holds is `verify`'s business. Each was seen in a start of the real program, or read in its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
+
+from ckpttool.domain.checkpoint import Inventory, LayoutName
+from ckpttool.domain.finding import Code, Finding, Severity, brief
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.plan import ResumePlan
+from ckpttool.domain.shard import ShardRole
+from ckpttool.domain.units import Rank
+from ckpttool.trainers.mindformers.run_length import length_findings
+from ckpttool.trainers.mindformers.simulate.names import with_rank
+
+if TYPE_CHECKING:
+    from ckpttool.trainers.mindformers.train_config import TrainConfig
+
+_PATTERN = frozenset("*?[")
+"""What `glob` does not take for itself."""
+
+_FAULT_TOLERANCE = ("TTP:1", "UCE:1", "ARF:1", "HCCE:1")
+"""What makes `MS_ENABLE_TFT` count, anywhere in it; TRE and TSP do not."""
+
+
+_OWN_FOLDER = "copy this checkpoint's files, each into its rank_N/, to a folder of their own, and give that as DIR"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What a start would find."""
+
+    plan: ResumePlan
+    inventory: Inventory
+    """The whole tree: what lies beside the chosen checkpoint may be loaded for it."""
+    load_path: str
+    """`load_checkpoint`, absolute, as a launch config has it."""
+    config: TrainConfig | None = None
+    """None where no config is known: a rule that goes by one then says nothing."""
+    fault_tolerance: str = ""
+    """`MS_ENABLE_TFT` as the start will see it."""
+    deduplicated: bool | None = None
+    """Whether the shards say that each tensor lies in one of them alone; None where they do not say."""
+
+
+Rule: TypeAlias = "Callable[[Start], Iterator[Finding]]"
+
+
+def loaded_instead(start: Start) -> tuple[Finding, ...]:
+    """Return every way in which the real start would load something else than the plan says, or nothing."""
+    return tuple(brief(finding) for rule in RULES for finding in rule(start))
+
+
+def _stops(code: Code, message: str, remedy: str, path: str | None = None) -> Finding:
+    return Finding(code=code, severity=Severity.SUSPECT, message=message, path=path, remedy=remedy)
+
+
+def _pattern(start: Start) -> Iterator[Finding]:
+    """Find paths that are more than themselves to `glob`.
+
+    Source:
+        load_checkpoint_with_safetensors (1.6.0 to 2.1.0) loads `glob(sf_file_name)`, and the newer layout and merged
+        files are found by `glob(folder + "/*.safetensors")`; `.ckpt` files are opened by their name.
+    """
+    load = start.plan.load
+    if load.load_ckpt_format != "safetensors":
+        return
+    name = load.resume_training if isinstance(load.resume_training, str) else ""
+    for what, text, remedy in (
+        ("path", start.load_path, "rename the folder, or give DIR as a link to it whose path has none of * ? ["),
+        ("file name", name, "rename the files of this checkpoint, on every rank, to a name without * ? ["),
+    ):
+        signs = " and ".join(f"`{sign}`" for sign in sorted(_PATTERN & {*text}))
+        if signs:
+            yield _stops(
+                Code.PATH_IS_PATTERN,
+                f"{signs} in the {what} {text} makes it a pattern: MindFormers loads the safetensors files that `glob` "
+                "finds for it, which are others or none, and then trains from random weights without a word",
+                remedy,
+            )
+
+
+def _one_device(start: Start) -> Iterator[Finding]:
+    """Find safetensors in rank folders for a training that does not say `use_parallel: True`.
+
+    Source:
+        validate_config_with_file_mode (1.6.0 to 2.1.0): "when input checkpoint file is rank dir, Please set
+        use_parallel: True". The file or its rank's folder as `load_checkpoint` fails, too.
+    """
+    config = start.config
+    if config is None or config.use_parallel is not False:
+        return
+    if start.inventory.layout is LayoutName.MINDFORMERS_RANK and start.plan.load.load_ckpt_format == "safetensors":
+        yield _stops(
+            Code.RANK_FOLDER_ON_ONE_DEVICE,
+            "without `use_parallel: True` MindFormers loads no safetensors from rank folders: every start ends in a "
+            "ValueError",
+            "convert the shards with mindspore.safetensors_to_ckpt (`ckpttool explain rank-folder-on-one-device` shows "
+            "how), and let the next run save `checkpoint_format: ckpt`, which one device can load",
+            config.path,
+        )
+
+
+def _beside_the_ranks(start: Start) -> Iterator[Finding]:
+    """Find names that end in `.ckpt` in the folder that holds the ranks' folders.
+
+    Source:
+        check_ckpt_file_exist, asked before anything else by check_path_include_total_ckpt and by the loading of `.ckpt`
+        files (1.3.2 to 2.1.0): one such name, and whatever ends so is loaded into every rank. Re-slicing alone
+        (`auto_trans_ckpt`) takes the ranks' folders. Safetensors are loaded by other code.
+    """
+    is_ckpt = start.plan.load.load_ckpt_format == "ckpt"
+    reslices = start.config is not None and start.config.auto_trans_ckpt
+    if start.inventory.layout is not LayoutName.MINDFORMERS_RANK or not is_ckpt or reslices:
+        return
+    beside = [name for name in start.inventory.strays if "/" not in name and name.endswith(".ckpt")]
+    if beside:
+        more = f" and {len(beside) - 1} more like it" if len(beside) > 1 else ""
+        yield _stops(
+            Code.CKPT_BESIDE_RANKS,
+            f"{beside[0]}{more} beside the rank_N/ folders: every rank would load its weights instead of the chosen "
+            "checkpoint's, and go on at the chosen one's step and data position without a word",
+            f"move what ends in .ckpt out of {start.load_path}",
+            beside[0],
+        )
+
+
+def _resliced(start: Start) -> Iterator[Finding]:
+    """Find other `.ckpt` files that re-slicing would take for the weights; step and data position come from the named.
+
+    Source:
+        TransformCkpt (1.3.2 to 2.1.0) is given the folder alone. mindspore.transform_checkpoints takes the last name of
+        each rank's folder; by rank, with `transform_process_num` or `transform_by_rank`, the newest time counts.
+        Safetensors are re-sliced by the label of the named file.
+    """
+    config, checkpoint = start.config, start.plan.point.checkpoint
+    if config is None or not _reslices_ckpt(start):
+        return
+    renamed = {rename.source: rename.target for rename in checkpoint.renames}
+    beside: dict[str, set[str]] = {}
+    for path in _ckpt_files(start.inventory):
+        folder, _, file = renamed.get(path, path).rpartition("/")
+        beside.setdefault(folder, set()).add(file)
+    for shard in checkpoint.shards:
+        folder, _, file = renamed.get(shard.path, shard.path).rpartition("/")
+        files = beside[folder]
+        if len(files) > 1 and (config.reslices_by_time or max(files) != file):
+            taken = f"the newest .ckpt, not {file} alone" if config.reslices_by_time else f"{max(files)}, not {file}"
+            yield _stops(
+                Code.RESLICING_PICKS,
+                f"with `auto_trans_ckpt: True` MindFormers takes what it re-slices by the folder alone: in {folder}/ "
+                f"{taken}",
+                _OWN_FOLDER,
+                shard.path,
+            )
+            return
+
+
+def _uncountable(start: Start) -> Iterator[Finding]:
+    """Find names beside the ranks' folders, or gaps between them, on which re-slicing `.ckpt` files ends.
+
+    Source:
+        TransformCkpt.check_src_checkpoint_and_strategy (1.3.2 to 2.1.0): `int(name.split("_")[-1])` of whatever
+        `rank_*` finds, files too, must give 0, 1, 2 and so on.
+    """
+    if not _reslices_ckpt(start):
+        return
+    begins = "with `auto_trans_ckpt: True` MindFormers takes whatever begins with rank_ for a rank's folder"
+    ranks = list(start.inventory.folder_ranks)
+    for name in sorted(name for name in start.inventory.strays if name.startswith("rank_") and "/" not in name):
+        tail = name.rpartition("_")[2]
+        if not (tail.isascii() and tail.isdigit()):
+            words = f"{begins}, and ends in a ValueError on {name}"
+            yield _stops(Code.RESLICING_STOPS, words, f"move {name} out of {start.load_path}", name)
+            return
+        ranks.append(Rank(int(tail)))
+    gap = next((place for place, rank in enumerate(sorted(ranks)) if place != rank), None)
+    if gap is not None:
+        words = f"{begins}, counts {len(ranks)}, and ends in a FileNotFoundError for rank_{gap}"
+        yield _stops(Code.RESLICING_STOPS, words, _OWN_FOLDER)
+
+
+def _reslices_ckpt(start: Start) -> bool:
+    config, is_rank_layout = start.config, start.inventory.layout is LayoutName.MINDFORMERS_RANK
+    return (
+        config is not None and config.auto_trans_ckpt and is_rank_layout and start.plan.load.load_ckpt_format == "ckpt"
+    )
+
+
+def _ckpt_files(inventory: Inventory) -> Iterator[str]:
+    """Yield everything in the ranks' folders that ends in `.ckpt`, whatever it is."""
+    paths = (shard.path for one in inventory.checkpoints for shard in one.shards)
+    breakpoints = (found.path for found in inventory.findings if found.code is Code.BREAKPOINT_FILE)
+    for path in (*paths, *inventory.strays, *breakpoints):
+        if path is not None and path.endswith(".ckpt"):
+            yield path
+
+
+def _rank_in_prefix(start: Start) -> Iterator[Finding]:
+    """Find files that MindFormers does not find by the name of rank 0's: it replaces the first rank in that name.
+
+    Source:
+        replace_rank_id_in_ckpt_name (1.3.2 to 2.1.0). From 1.7 on a config with such a prefix is refused.
+    """
+    if not isinstance(start.plan.load.resume_training, str):
+        return
+    checkpoint = start.plan.point.checkpoint
+    renamed = {rename.source: rename.target for rename in checkpoint.renames}
+    files = [(shard.rank or 0, renamed.get(shard.path, shard.path).rpartition("/")[2]) for shard in checkpoint.shards]
+    for rank, file in files:
+        wanted = with_rank(files[0][1], rank)
+        if wanted != file:
+            yield _stops(
+                Code.PREFIX_HOLDS_RANK,
+                f"the prefix {checkpoint.prefix} holds a rank, and MindFormers puts each rank's number there: on rank "
+                f"{rank} it looks for {wanted}, where there is {file}",
+                "rename this checkpoint's files, on every rank, to a prefix without _rank_N",
+                f"rank_{rank}/{file}",
+            )
+            return
+
+
+def _no_optimizer(start: Start) -> Iterator[Finding]:
+    """Find an iteration without optimizer shards; `no_save_optim` makes that legal.
+
+    Source:
+        load_checkpoint of the newer layout (1.7.0 to 2.1.0) leaves as they are parameters that no file holds.
+    """
+    checkpoint, config = start.plan.point.checkpoint, start.config
+    is_newer = start.inventory.layout is LayoutName.MINDFORMERS_ITERATION
+    if not is_newer or any(shard.role is not ShardRole.MODEL for shard in checkpoint.shards):
+        return
+    is_meant = config is not None and (config.no_save_optim or config.no_load_optim)
+    yield Finding(
+        code=Code.OPTIMIZER_MISSING,
+        severity=Severity.NOTE if is_meant else Severity.SUSPECT,
+        message=f"{checkpoint.name} holds no optimizer state: the training goes on at step {checkpoint.step} with an "
+        "optimizer that starts anew",
+        path=checkpoint.name,
+        remedy="restore its -opt- shards, or accept it with --allow optimizer-missing; where the training saves "
+        "weights alone, the config says so with `no_save_optim: True`",
+    )
+
+
+def _fault_tolerance(start: Start) -> Iterator[Finding]:
+    """Find an environment in which MindFormers chooses by itself.
+
+    Source:
+        check_tft_valid, training_process and resume_ckpt_path_with_strategy (1.6.0 to 2.1.0): the newest file of any
+        rank, by its modification time, whatever `resume_training` names. `MS_ENABLE_TFT` alone switches it on.
+    """
+    config, name = start.config, start.plan.load.resume_training
+    flags = [flag for flag in _FAULT_TOLERANCE if flag in start.fault_tolerance]
+    if not flags or config is None or config.remove_redundancy is not False or not start.plan.load.use_legacy_format:
+        return
+    named = f"`resume_training: {name}`" if isinstance(name, str) else "what is asked for"
+    yield _stops(
+        Code.FAULT_TOLERANCE_PICKS,
+        f"with {flags[0]} in MS_ENABLE_TFT and without `remove_redundancy: True` MindFormers ignores {named} and takes "
+        "the file with the newest modification time of any rank",
+        "start this once without it: `unset MS_ENABLE_TFT`",
+        config.path,
+    )
+
+
+def _redundancy(start: Start) -> Iterator[Finding]:
+    """Find shards of which each has its part of the tensors, where nothing puts the parts together.
+
+    Source:
+        load_param_into_net(remove_redundancy=True) wants a compiled network (MindSpore 2.7.2 and 2.10.0), and outside
+        of (semi-)automatic parallelism none is compiled. For safetensors the file's own word counts, for ckpt the
+        config's.
+    """
+    config, load = start.config, start.plan.load
+    if config is None or not config.data_parallel or not load.use_legacy_format or config.auto_trans_ckpt:
+        return
+    ends = "every start in data-parallel mode ends in 'the network should be compiled'"
+    said = start.deduplicated if load.load_ckpt_format == "safetensors" else None
+    if said:
+        yield _stops(
+            Code.REDUNDANCY_NOT_LOADABLE,
+            f"the shards were saved with `remove_redundancy`, each with a part of the tensors: {ends}",
+            "resume from one that was saved without (`--checkpoint NAME`), and save without in this mode",
+        )
+    elif said is None and config.remove_redundancy:
+        yield _stops(
+            Code.REDUNDANCY_NOT_LOADABLE,
+            f"`remove_redundancy: True` is about shards with a part of the tensors each: {ends}",
+            "write `remove_redundancy: False`",
+            config.path,
+        )
+
+
+def _length(start: Start) -> Iterator[Finding]:
+    """Find what ends at once, or elsewhere than at the end of its epochs."""
+    yield from length_findings(start.config, start.plan, start.inventory)
+
+
+RULES: tuple[Rule, ...] = (
+    _fault_tolerance,
+    _beside_the_ranks,
+    _resliced,
+    _uncountable,
+    _rank_in_prefix,
+    _pattern,
+    _one_device,
+    _redundancy,
+    _no_optimizer,
+    _length,
+)
+"""All of them, in the order in which a start would meet what they are about."""
+
+CODES = frozenset({
+    Code.CKPT_BESIDE_RANKS, Code.PREFIX_HOLDS_RANK, Code.PATH_IS_PATTERN, Code.RANK_FOLDER_ON_ONE_DEVICE,
+    Code.RESLICING_PICKS, Code.RESLICING_STOPS, Code.OPTIMIZER_MISSING, Code.FAULT_TOLERANCE_PICKS,
+    Code.REDUNDANCY_NOT_LOADABLE, Code.TRAINING_COMPLETE, Code.SKIP_BEYOND_DATA, Code.DATA_END_EARLY,
+    Code.ENDS_ELSEWHERE,
+})  # fmt: skip
+"""What the rules say: in `preflight` it belongs to the launch."""

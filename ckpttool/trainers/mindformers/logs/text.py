@@ -1,0 +1,376 @@
+"""MindFormers' training logs: one line a step, and the lines of its monitors after it."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import compress, repeat
+from operator import add, attrgetter, itemgetter, lt
+
+from ckpttool.domain.metrics import LogItem, LogNote, LogProblem, NoteKind, StepMetrics
+from ckpttool.domain.units import Step
+from ckpttool.logs.base import Block, LogSource, blocks, problem
+from ckpttool.logs.numbers import UnreadableError, number
+from ckpttool.trainers.mindformers.logs.fast_rows import fill_embedding_norm, fill_skip, many_steps
+
+_Match = re.Match[bytes]
+
+# Every step line, and of the usual one the fields: byte for byte as every version from 1.5 on writes them. What
+# differs is read field by field below. One search for both, from a literal on, is where the reader spends its time.
+_STEP = re.compile(
+    rb"Epoch:\[(?: *(\d{1,18})/[ \d]+\], step:\[ *(\d{1,18})/ *(\d{1,18})\], loss: *(\d+\.\d+), "
+    rb"(?:(?!per_step_time: )\w+_loss: [^,\n]+, )*per_step_time: \d+ms, lr: (\d+\.?\d*(?:e[+-]\d+)?), "
+    rb"overflow cond: (True|False), loss_scale: [^,\n]+, global_norm: \[(\d+\.\d*)\])?"
+)
+_POSITION = re.compile(rb"Epoch:\[\s*(\d{1,18})/\s*\d+\],\s*step:\[\s*(\d{1,18})/\s*(\d{1,18})\]")
+_LOSS = re.compile(rb"(?<!_)loss:\s*(?:\[\s*)?([^,\]/\s]+)")
+_RATE = re.compile(rb"\blr:\s*(\[[^\]\n]*\]|[^,\s]+)")
+_NORM = re.compile(rb"global_norm:?\s*(\[[^\]\n]*\]|[^,\s]+)")
+_OVERFLOW = re.compile(rb"overflow cond:\s*(?:\[\s*)?(True|False)")
+_TIME = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+_TIME_CHARS = len("2024-05-01 12:30:00")
+_LONGEST_PREFIX = 500
+"""Bytes from a time stamp to the step line's brace that are copied for each step; a longer prefix is an odd line's."""
+_STEP_OF = attrgetter("step")
+
+# These search whole blocks, so none may reach over the end of a line.
+_SKIP = re.compile(
+    rb"opt_global_step:[ \t]*(\d{1,18}),[ \t]*skip_data_grad_norm_threshold:[^,\n]+,[ \t]*"
+    rb"is_skip:[ \t]*(?:\[[ \t]*)?(\w+)"
+)
+_ROW = re.compile(
+    rb"Current global norm[ \t]+(\[[^\]\n]*\]|\S+) of step (\d{1,18}) has been (\d{1,18}) consecutive times "
+    rb"greater than threshold:?[ \t]*[\d.eE+-]+(, stop training)?"
+)
+_NORM_STOP = re.compile(
+    rb"Current global norm[ \t]+(\[[^\]\n]*\]|\S+) is greater equal than threshold [\d.eE+-]+, stop training"
+)
+_EMBEDDING = re.compile(rb"embedding_local_norm: (?:(\d+\.\d+)\s|[ \t]*(\[[^\]\n]*\]|\S+))")
+_NAN = re.compile(rb"There is nan in \w+ with value [^\n]*, terminate training")
+
+
+class MindFormers:
+    """MindFormers 1.0 and later: stdout, `info.log` or msrun's `worker_N.log`, of any pipeline stage.
+
+    Source:
+        MFLossMonitor writes the step line, TrainingStateMonitor the others after it, for the same step. `step:`
+        counts within the epoch, `of step` from the start of the training.
+    """
+
+    name = "mindformers"
+
+    def recognise(self, head: bytes) -> bool:
+        """Tell from the beginning of the content."""
+        return _POSITION.search(head) is not None or b"mindformers[" in head or b"[mindformers/" in head
+
+    def read(self, source: LogSource) -> Iterator[LogItem]:
+        """Yield each step with what the lines up to the next step add to it."""
+        return _Reader(source).read()
+
+
+class _Reader:
+    """Follows the log. The step that is `pending` may still be filled in; once handed out it is never touched."""
+
+    __slots__ = ("_last", "_odd", "_pending", "_prefix", "_skip", "_source", "_stamped")
+
+    def __init__(self, source: LogSource) -> None:
+        self._source = source
+        self._pending: StepMetrics | None = None
+        self._odd = False  # whether the open step's line was unusual, as it is with a NaN
+        self._last = Step(0)
+        self._skip: tuple[int, bool] | None = None  # a line that does not tell its step; the next one may
+        self._prefix = 0  # bytes from the time stamp to the step line's brace: the same in all lines of one logger
+        self._stamped = _TIME  # so many time stamps, each followed by the rest of such a prefix
+
+    def read(self) -> Iterator[LogItem]:
+        for block in blocks(self._source):
+            if isinstance(block, LogProblem):
+                yield block
+                continue
+            matches = list(_STEP.finditer(block.data))
+            steps = self._decode(block.data, matches)
+            usual = [metrics for metrics in steps if metrics is not None]
+            odd = len(usual) < len(steps)
+            marks = _monitor_marks(block.data, odd=odd or self._odd)
+            if odd or not self._only_embeddings(marks, matches, usual):
+                yield from self._mixed(block, matches, steps, marks)
+            else:
+                yield from self._plain(block, matches, usual)
+        self._settle_skip()
+        if self._pending is not None:
+            yield self._pending
+
+    def _plain(self, block: Block, matches: list[_Match], steps: list[StepMetrics]) -> Iterator[LogItem]:
+        """Hand out a block of usual step lines and noise, which most blocks are."""
+        if not steps:
+            return
+        numbers = [self._last, *map(_STEP_OF, steps)]
+        if self._skip is None and all(map(lt, numbers, numbers[1:])):
+            if self._pending is not None:
+                yield self._pending
+            yield from steps[:-1]
+            self._pending = steps[-1]
+            self._last = steps[-1].step
+            self._odd = False
+            return
+        for match, metrics in zip(matches, steps, strict=True):
+            yield from self._open(metrics, block, match.start())
+
+    def _only_embeddings(self, marks: list[_Mark], matches: list[_Match], steps: list[StepMetrics]) -> bool:
+        """Give embedding norms to the steps before them, where a block holds no other line of a monitor.
+
+        With the health monitor on, every step has such a line: they must not cost as much as the rare ones.
+        """
+        if any(handle is not _Reader.embedding_line or not match[1] for handle, match in marks):
+            return False
+        starts = [match.start() for match in matches]
+        owners = [self._pending, *steps]
+        owner = 0
+        for _, match in marks:
+            owner = bisect_right(starts, match.start(), owner)
+            metrics = owners[owner]
+            if metrics is not None and metrics.embedding_local_norm is None:
+                fill_embedding_norm(metrics, float(match[1]))
+        return True
+
+    def _mixed(
+        self, block: Block, matches: list[_Match], steps: list[StepMetrics | None], marks: list[_Mark]
+    ) -> Iterator[LogItem]:
+        """Take all lines in their order: what a monitor says belongs to the step before it."""
+        calls: list[tuple[int, Callable[[], Iterable[LogItem]]]] = [
+            (match.start(), partial(handle, self, block, match)) for handle, match in marks
+        ]
+        for match, metrics in zip(matches, steps, strict=True):
+            position = match.start()
+            known = (
+                partial(self._odd_step, block, match)
+                if metrics is None
+                else partial(self._open, metrics, block, position)
+            )
+            calls.append((position, known))
+        calls.sort(key=itemgetter(0))
+        for _, call in calls:
+            yield from call()
+
+    def _decode(self, data: bytes, matches: list[_Match]) -> list[StepMetrics | None]:
+        """Read the usual step lines of a block column by column; None for the others.
+
+        A call for each line, or a line of Python for each value, would take longer than to find them.
+        """
+        if not matches:
+            return []
+        epochs, steps, sizes, losses, rates, overflows, norms = zip(*[match.groups() for match in matches], strict=True)
+        begins = {pair: self._begin(*pair) for pair in set(zip(epochs, sizes, strict=True))}
+        if None in begins.values():
+            known = [begins[epoch, size] is not None for epoch, size in zip(epochs, sizes, strict=True)]
+            usual = iter(self._decode(data, list(compress(matches, known))))
+            return [next(usual) if is_usual else None for is_usual in known]
+        number_of_epoch, begin = begins[epochs[0], sizes[0]] or (0, 0)
+        numbers_of_epochs: Iterable[int] = repeat(number_of_epoch)
+        offsets: Iterable[int] = repeat(begin)
+        if len(begins) > 1:
+            places = [begins[pair] or (0, 0) for pair in zip(epochs, sizes, strict=True)]
+            numbers_of_epochs, offsets = map(itemgetter(0), places), map(itemgetter(1), places)
+        return [
+            *many_steps(
+                list(map(add, map(int, steps), offsets)),
+                epochs=numbers_of_epochs,
+                losses=[loss or None for loss in map(float, losses)],  # a stage that has no loss prints 0
+                learning_rates=map(float, rates),
+                global_norms=map(float, norms),
+                overflows=map(b"True".__eq__, overflows),
+                times=self._times(data, [match.start() for match in matches]),
+            )
+        ]
+
+    @staticmethod
+    def _begin(epoch: bytes | None, epoch_steps: bytes) -> tuple[int, int] | None:
+        """Return the number of the epoch and the steps before it; None where the line is unusual.
+
+        Epochs count from 1, and steps are never negative: in epoch 0 a digit was lost.
+        """
+        number_of_epoch = 0 if epoch is None else int(epoch)
+        return (number_of_epoch, (number_of_epoch - 1) * int(epoch_steps)) if number_of_epoch else None
+
+    def _times(self, data: bytes, ends: list[int]) -> list[str | None]:
+        """Return the time stamp of the line before each place: of all at once where they stand as far before it."""
+        width = self._prefix
+        if 0 < width <= min(_LONGEST_PREFIX, ends[0]):
+            heads = b"".join([data[end - width : end] for end in ends])
+            if b"\n" not in heads and self._stamped.fullmatch(heads):
+                text = str(heads, "latin-1")
+                return [text[begin : begin + _TIME_CHARS] for begin in range(0, len(text), width)]
+        return [self._time(data, end) for end in ends]
+
+    def _time(self, data: bytes, end: int) -> str | None:
+        """Return the time stamp of the line before `end`."""
+        match = _TIME.search(data, data.rfind(b"\n", 0, end) + 1, end)
+        if match is None:
+            return None
+        if self._prefix != end - match.start():
+            self._prefix = end - match.start()
+            self._stamped = re.compile(rb"(?s:%b.{%d})*" % (_TIME.pattern, self._prefix - _TIME_CHARS))
+        return str(match[0], "latin-1")
+
+    def _odd_step(self, block: Block, match: _Match) -> Iterator[LogItem]:
+        """Read a step line that differs from the usual one, field by field; what cannot be read is told."""
+        start = match.start()
+        line = block.data[start : block.line_end(start)]
+        position = _POSITION.match(line)
+        if position is None:
+            yield self._problem(block, start, "a step line without a step: cut short?")
+            return
+        epoch, step, epoch_steps = map(int, position.groups())
+        if not epoch:
+            yield self._problem(block, start, "epoch 0, but epochs count from 1")
+            return
+        values: list[float | None] = []
+        for field, pattern in (("loss", _LOSS), ("lr", _RATE), ("global_norm", _NORM)):
+            found = pattern.search(line)
+            try:
+                values.append(number(found[1]) if found else None)
+            except UnreadableError as error:
+                values.append(None)
+                yield self._problem(block, start, f"{field} {error}")
+        loss, rate, norm = values
+        overflow = _OVERFLOW.search(line)
+        if b"per_step_time:" not in line:
+            yield self._problem(block, start, "the step line is cut short")
+        metrics = StepMetrics(
+            step=Step((epoch - 1) * epoch_steps + step),
+            epoch=epoch,
+            loss=loss or None,
+            learning_rate=rate,
+            global_norm=norm,
+            overflow=overflow[1] == b"True" if overflow else None,
+            time=self._time(block.data, start),
+        )
+        yield from self._open(metrics, block, start, odd=True)
+
+    def _open(self, metrics: StepMetrics, block: Block, position: int, *, odd: bool = False) -> list[LogItem]:
+        """Hand out the step before and keep this one open; tell where the log goes back."""
+        self._settle_skip()
+        pending, self._pending = self._pending, metrics
+        if pending is not None and pending.step == metrics.step and pending.global_norm == metrics.global_norm:
+            self._pending = pending  # the same line once more: another rank writes into the same log
+            if pending.embedding_local_norm is None:
+                fill_embedding_norm(pending, metrics.embedding_local_norm)
+            return []
+        self._odd = odd
+        items: list[LogItem] = [] if pending is None else [pending]
+        if metrics.step <= self._last:
+            items.append(self._note(NoteKind.REWIND, block, position, metrics.step, previous=self._last))
+        self._last = metrics.step
+        return items
+
+    def _settle_skip(self) -> None:
+        """Give the open step what a line without a step said: no later line told another one."""
+        if self._skip is not None and self._pending is not None:
+            fill_skip(self._pending, skipped=self._skip[1], optimizer_step=self._skip[0])
+        self._skip = None
+
+    def skip_line(self, block: Block, match: _Match) -> list[LogItem]:
+        self._settle_skip()
+        if match[2] not in {b"True", b"False"}:
+            return [self._problem(block, match.start(), "is_skip is neither True nor False")]
+        self._skip = (int(match[1]), match[2] == b"True")
+        return []
+
+    def row_line(self, block: Block, match: _Match) -> list[LogItem]:
+        """Read `of step N has been K consecutive times`: the one line that tells its global step."""
+        step = Step(int(match[2]))
+        norm, items = self._norm(block, match)
+        optimizer_step = self._skip[0] if self._skip else None
+        self._skip = None
+        metrics = self._pending
+        if metrics is None or metrics.step != step:  # a step that the trainer did not print
+            time = self._time(block.data, match.start())
+            metrics = StepMetrics(step=step, global_norm=norm, time=time)
+            items += self._open(metrics, block, match.start())
+        fill_skip(metrics, skipped=True, optimizer_step=optimizer_step)
+        if match[4]:
+            items.append(self._note(NoteKind.COUNT_STOP, block, match.start(), step, value=norm, count=int(match[3])))
+        return items
+
+    def norm_stop_line(self, block: Block, match: _Match) -> list[LogItem]:
+        norm, items = self._norm(block, match)
+        return [*items, self._note(NoteKind.NORM_STOP, block, match.start(), self._open_step(), value=norm)]
+
+    def nan_line(self, block: Block, match: _Match) -> list[LogItem]:
+        # Only after an unusual step: elsewhere the line is not even looked for, so where blocks end must not decide.
+        return [self._note(NoteKind.NAN_STOP, block, match.start(), self._open_step())] if self._odd else []
+
+    def embedding_line(self, block: Block, match: _Match) -> Sequence[LogItem]:
+        """Give the norm to the open step. A second one belongs to a step that was not printed: nobody knows which."""
+        if self._pending is None or self._pending.embedding_local_norm is not None:
+            return ()
+        if match[1]:  # the usual form: every step has such a line
+            fill_embedding_norm(self._pending, float(match[1]))
+            return ()
+        norm, items = self._norm(block, match, 2)
+        fill_embedding_norm(self._pending, norm)
+        return items
+
+    def _norm(self, block: Block, match: _Match, group: int = 1) -> tuple[float | None, list[LogItem]]:
+        try:
+            return number(match[group]), []
+        except UnreadableError as error:
+            return None, [self._problem(block, match.start(), f"the norm {error}")]
+
+    def _open_step(self) -> Step | None:
+        return None if self._pending is None else self._pending.step
+
+    def _problem(self, block: Block, position: int, reason: str) -> LogProblem:
+        return problem(
+            self._source, block.line_number(position), reason, block.data[position : block.line_end(position)]
+        )
+
+    def _note(  # noqa: PLR0913 (what a note has)
+        self,
+        kind: NoteKind,
+        block: Block,
+        position: int,
+        step: Step | None,
+        *,
+        previous: Step | None = None,
+        value: float | None = None,
+        count: int | None = None,
+    ) -> LogNote:
+        return LogNote(
+            kind=kind,
+            source=self._source.name,
+            line=block.line_number(position),
+            step=step,
+            previous_step=previous,
+            value=value,
+            count=count,
+        )
+
+
+_Mark = tuple[Callable[[_Reader, Block, _Match], Iterable[LogItem]], _Match]
+
+_THRESHOLD_LINES = (
+    (_SKIP, _Reader.skip_line),
+    (_ROW, _Reader.row_line),
+    (_NORM_STOP, _Reader.norm_stop_line),
+)
+
+
+def _monitor_marks(data: bytes, *, odd: bool) -> list[_Mark]:
+    """Find the monitors' lines. A substring search costs a fraction of an expression that finds nothing.
+
+    Args:
+        data: A block.
+        odd: Whether a step before or in it is unusual. A NaN is, so only then training can have ended at one.
+    """
+    marks: list[_Mark] = []
+    if b"threshold" in data:
+        for pattern, handle in _THRESHOLD_LINES:
+            marks.extend((handle, match) for match in pattern.finditer(data))
+    if b"embedding_local_norm:" in data:
+        marks.extend((_Reader.embedding_line, match) for match in _EMBEDDING.finditer(data))
+    if odd:
+        marks.extend((_Reader.nan_line, match) for match in _NAN.finditer(data))
+    return marks

@@ -1,0 +1,267 @@
+"""How many steps MindFormers will train, how many batches the data will give, and where the two part.
+
+MindFormers counts what is left by the checkpoint's counters, whatever the data skip is. Every number here was compared
+with runs of the real program (2.1.0), with sinks and without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.plan import ResumePlan
+
+if TYPE_CHECKING:
+    from ckpttool.trainers.mindformers.train_config import TrainConfig
+
+_EPOCHS = "runner_config.epochs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLength:
+    """The resumed run, in batches of its own size."""
+
+    per_epoch: int
+    """Batches an epoch."""
+    source: str
+    """What tells them, for people."""
+    total: int
+    """Batches of all epochs."""
+    start: int
+    """Step from which MindFormers counts on."""
+    over: bool
+    """Whether MindFormers takes all epochs for done."""
+    planned: int
+    """Steps that it will train, if it is not over."""
+    left: int
+    """Batches that the data give behind what is skipped; 0 or less: more is skipped than there is."""
+
+    @property
+    def due(self) -> int:
+        """Steps from the checkpoint to the end of all epochs."""
+        return self.total - self.start
+
+
+def length_findings(config: TrainConfig | None, plan: ResumePlan, inventory: Inventory) -> Iterator[Finding]:
+    """Yield where the run would end elsewhere than at the end of its epochs, or not begin.
+
+    Args:
+        config: The base config; None: not known.
+        plan: What is to be resumed, and where its data start.
+        inventory: The whole tree: labels tell how long an epoch is.
+    """
+    if plan.data.left_to_trainer:
+        return
+    length = None if config is None else run_length(config, plan, inventory)
+    if config is not None and _is_complete(config, plan, length):
+        yield _complete(config, plan, length)
+    elif config is not None and length is not None and length.left <= 0:
+        yield _beyond(config, plan, length)
+    elif _is_moved(plan):
+        yield from _moved(config, plan, length)
+
+
+def run_length(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> RunLength | None:
+    """Return how long the resumed run is; None where nothing tells how many batches an epoch has.
+
+    Source:
+        load_resume_context_from_checkpoint, check_runner_config and Model.train: with sinks `epochs` becomes
+        data_size / sink_size * epochs, in floating point, and the counter counts sinks; without, the epoch that was
+        begun is trained again in whole, less what the data skip takes from its first.
+    """
+    found = _per_epoch(config, plan, inventory)
+    if found is None or config.epochs is None:
+        return None
+    per_epoch, source = found
+    begun = _begun(config, plan, per_epoch)
+    skipped, total = _skipped(plan), config.epochs * per_epoch
+    if config.sink_mode and config.sink_size is not None:
+        unit, ends = config.sink_size, int(per_epoch / config.sink_size * config.epochs)
+    else:
+        unit, ends = per_epoch, config.epochs
+    return RunLength(
+        per_epoch=per_epoch,
+        source=source,
+        total=total,
+        start=plan.data.next_step - 1,
+        over=begun >= ends,
+        planned=(ends - begun) * unit - (0 if config.sink_mode else skipped % per_epoch),
+        left=total - skipped,
+    )
+
+
+def _begun(config: TrainConfig, plan: ResumePlan, per_epoch: int) -> int:
+    """Return the epochs (or sinks) that MindFormers takes for done."""
+    from ckpttool.trainers.mindformers.counters import (
+        mindformers_counters,  # every `resolve` asks here, few with a config
+    )
+
+    counters = mindformers_counters(
+        scalars=plan.point.checkpoint.scalars,
+        new_global_batch_size=plan.data.skip.global_batch_size,
+        new_sink_size=(config.sink_size or per_epoch) if config.sink_mode else None,
+        legacy=plan.load.use_legacy_format,
+        dataset_size=per_epoch,
+    )
+    return counters.initial_epoch or 0
+
+
+def _skipped(plan: ResumePlan) -> int:
+    return 0 if plan.data.ignore_data_skip else plan.data.skip.batches
+
+
+def _is_moved(plan: ResumePlan) -> bool:
+    """Tell whether the data go on elsewhere than the steps; that a skip is rounded to whole sinks does not count."""
+    return abs(_skipped(plan) - (plan.data.next_step - 1)) >= (plan.data.skip.sink_size or 1)
+
+
+def _per_epoch(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> tuple[int, str] | None:
+    """Return the batches of an epoch at the new batch size, and what tells them."""
+    scalars, batch = plan.point.checkpoint.scalars, plan.data.skip.global_batch_size
+    if scalars.step_num is None or scalars.epoch_num is None or (config.sink_mode and not _sinks_are_known(config)):
+        return None
+    if config.dataset_samples is not None and batch is not None:
+        batches = config.dataset_samples // batch
+        return (batches, f"`sizes` has {config.dataset_samples} samples") if batches else None
+    if _is_moved(plan) and _skipped(plan) < plan.data.next_step - 1:
+        return None  # the names are of other data
+    own = (one for one in inventory.checkpoints if one.prefix == plan.point.checkpoint.prefix)
+    told = {_labelled(config, one, batch) for one in own} - {0}
+    batches = told.pop() if len(told) == 1 else -1
+    return (batches, "the file names tell") if batches > 0 else None
+
+
+def _sinks_are_known(config: TrainConfig) -> bool:
+    return config.sink_size is not None or config.sinks_all
+
+
+def _labelled(config: TrainConfig, checkpoint: Checkpoint, batch: int | None) -> int:
+    """Return the batches an epoch that a name implies; 0 where it implies none, -1 where nobody can convert them.
+
+    `4_20` at step 80 was saved 20 batches into the fourth epoch, so three have 60. Where labels count sinks, and after
+    a resume, they tell nothing.
+    """
+    label, step, old = checkpoint.position, checkpoint.step, checkpoint.scalars.global_batch_size
+    if label is None or step is None or checkpoint.run:
+        return 0
+    if config.sink_mode:
+        size = label.step if config.sinks_all and label.epoch * label.step == step else 0
+    else:
+        size, rest = divmod(step - label.step, label.epoch - 1) if label.epoch > 1 else (0, 0)
+        size = size if not rest and size >= label.step else 0
+    if not size or old is None or batch is None or old == batch:
+        return size
+    # A rest of the data set that fills no batch is not counted.
+    low, high = size * old // batch, ((size + 1) * old - 1) // batch
+    return low if low == high else -1
+
+
+def _is_complete(config: TrainConfig, plan: ResumePlan, length: RunLength | None) -> bool:
+    """Tell whether MindFormers takes all epochs for done; in some cases that needs no length of an epoch."""
+    if length is not None:
+        return length.over
+    begun, epochs = plan.point.checkpoint.scalars.epoch_num, config.epochs
+    return not config.sink_mode and begun is not None and epochs is not None and begun > epochs
+
+
+def _complete(config: TrainConfig, plan: ResumePlan, length: RunLength | None) -> Finding:
+    point = plan.point.checkpoint
+    size = "" if length is None else f" of {length.per_epoch} batches ({length.source})"
+    return Finding(
+        code=Code.TRAINING_COMPLETE,
+        severity=Severity.SUSPECT,
+        message=f"{point.name}, step {point.step}: all {config.epochs} epochs{size} are done, and MindFormers stops "
+        "with a ValueError, 'epoch' must bigger than 'initial_epoch'",
+        path=config.path,
+        remedy="nothing is left to train; to train on, raise runner_config.epochs",
+        line=config.line(_EPOCHS),
+    )
+
+
+def _beyond(config: TrainConfig, plan: ResumePlan, length: RunLength) -> Finding:
+    skipped = _skipped(plan)
+    return Finding(
+        code=Code.SKIP_BEYOND_DATA,
+        severity=Severity.SUSPECT,
+        message=f"{skipped} batches are skipped, but {config.epochs} epochs of {length.per_epoch} ({length.source}) "
+        f"have {length.total}: the start fails",
+        path=config.path,
+        remedy=f"skip less, or set runner_config.epochs to at least {skipped // length.per_epoch + 1}",
+        line=config.line(_EPOCHS),
+    )
+
+
+def _moved(config: TrainConfig | None, plan: ResumePlan, length: RunLength | None) -> Iterator[Finding]:
+    """Say where a run ends whose data go on elsewhere than its steps."""
+    ahead = _skipped(plan) - (plan.data.next_step - 1)
+    if length is None:
+        if ahead > 0:
+            yield _ends_early_somewhere(config, ahead)
+        elif config is not None and not config.sink_mode:
+            yield from _ends_elsewhere_somewhere(config, plan.point.checkpoint.scalars.epoch_num)
+    elif length.planned > length.left:
+        yield _ends_early(config, length)
+    elif length.planned != length.due:
+        yield _ends_elsewhere(config, length)
+
+
+def _ends_elsewhere(config: TrainConfig | None, length: RunLength) -> Finding:
+    epochs = -((length.planned - length.due) // length.per_epoch)
+    stop = f"a TrainCallBack with `stop_step: {length.due}` ends it there"
+    mends = f"raising runner_config.epochs by {epochs} and {stop}" if epochs > 0 else stop
+    return _note(
+        config,
+        Code.ENDS_ELSEWHERE,
+        f"MindFormers trains {length.planned} more steps and ends at step {length.start + length.planned}, not at "
+        f"{length.total}, for it counts whole epochs of {length.per_epoch} batches ({length.source}); {mends}",
+        (f"raise runner_config.epochs by {epochs}, and " if epochs > 0 else "") + _stop_at(length.due),
+    )
+
+
+def _ends_early(config: TrainConfig | None, length: RunLength) -> Finding:
+    more = -((length.left - length.due) // length.per_epoch)
+    longer = f"; with runner_config.epochs raised by {more} it can be {length.due}, which ends at step {length.total}"
+    return _note(
+        config,
+        Code.DATA_END_EARLY,
+        f"MindFormers plans {length.planned} more steps, but the data give {length.left}: at step "
+        f"{length.start + length.left} it ends in an exception, exit 1, without a last save, whatever epochs say, "
+        f"unless a TrainCallBack with `stop_step: {length.left}` ends it before",
+        _stop_at(length.left) + (longer if more > 0 else ""),
+    )
+
+
+def _ends_early_somewhere(config: TrainConfig | None, ahead: int) -> Finding:
+    return _note(
+        config,
+        Code.DATA_END_EARLY,
+        f"the data go on {ahead} batches ahead of the steps, by which MindFormers plans: where the data end it ends in "
+        "an exception, exit 1, without a last save, whatever epochs say, unless a TrainCallBack ends it before",
+        "give the callback `- {type: TrainCallBack, stop_step: N}`, N at most the batches that are left then",
+    )
+
+
+def _ends_elsewhere_somewhere(config: TrainConfig, begun: int | None) -> Iterator[Finding]:
+    if begun is None or config.epochs is None:
+        return
+    whole = config.epochs - begun
+    yield _note(
+        config,
+        Code.ENDS_ELSEWHERE,
+        f"without sinks MindFormers trains on to the end of epoch {config.epochs}: {whole} or {whole + 1} epochs of "
+        "these data, and not the steps that are left",
+        "give the callback `- {type: TrainCallBack, stop_step: N}`, N the steps that are left, or set "
+        "runner_config.epochs anew",
+    )
+
+
+def _stop_at(steps: int) -> str:
+    return f"give the callback `- {{type: TrainCallBack, stop_step: {steps}}}`, which ends it in good order"
+
+
+def _note(config: TrainConfig | None, code: Code, message: str, remedy: str) -> Finding:
+    path, line = (None, None) if config is None else (config.path, config.line(_EPOCHS))
+    return Finding(code=code, severity=Severity.NOTE, message=message, path=path, remedy=remedy, line=line)

@@ -1,0 +1,238 @@
+"""Collect what MindFormers' selection looks at. Odd trees are what it is for, so nothing here raises."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ckpttool.formats.strict_json import DEFAULT_LIMIT, MOST_MEMORY, Json, JsonObject, memory_of
+from ckpttool.storage.local import Entry, Kind, LostLinkError, NotRegularError, Storage
+from ckpttool.trainers.mindformers.iteration_json import metadata_memory
+from ckpttool.trainers.mindformers.layouts.iteration import TRACKER
+from ckpttool.trainers.mindformers.simulate.seen import (
+    CommonView,
+    HealthMark,
+    HealthView,
+    IterationView,
+    MetadataView,
+    MetaView,
+    MindFormersSettings,
+    MindFormersView,
+    RankView,
+    Reading,
+    SeenEntry,
+    TrackerView,
+)
+
+_RANK_FOLDER = re.compile(r"rank_(0|[1-9][0-9]*)")
+_ITERATION_START = "iteration_"
+_SHARD_SUFFIXES = (".ckpt", ".safetensors")
+_NOT_THERE = frozenset({Kind.OTHER, Kind.LOST})
+_MAX_TRACKER = 1 << 16  # a number of some digits
+
+
+def view_for_mindformers(
+    storage: Storage, settings: MindFormersSettings, *, output: Storage | None = None
+) -> MindFormersView:
+    """Return what MindFormers would see in this folder.
+
+    The order in which folders list their names is kept: where several files would do, MindFormers takes the first.
+
+    Args:
+        storage: The folder that `load_checkpoint` names.
+        settings: What the run is configured with.
+        output: The folder that `output_dir` names, for health_ckpts.json; None counts as a missing file.
+    """
+    listed = _listed(storage, "")
+    entries = listed or []
+    tracker = _tracker(storage, listed)
+    return MindFormersView(
+        path=os.path.realpath(storage.root),
+        entries=None if listed is None else tuple(_seen(entry, None) for entry in entries),
+        ranks=_ranks(storage, entries),
+        health=HealthView(reading=Reading.MISSING) if output is None else _health(output),
+        itself=_iteration(storage, "", listed, with_metadata=True),
+        iterations=tuple(
+            _iteration(storage, entry.name, _listed(storage, entry.name), with_metadata=entry.name == tracker.folder)
+            for entry in entries
+            if entry.name.startswith(_ITERATION_START)
+        ),
+        tracker=tracker,
+        settings=replace(
+            settings, shared_paths=tuple(os.path.realpath(path) for path in settings.shared_paths if path)
+        ),
+    )
+
+
+def _ranks(storage: Storage, entries: Iterable[Entry]) -> tuple[RankView, ...]:
+    numbers = sorted(int(match[1]) for entry in entries if (match := _RANK_FOLDER.fullmatch(entry.name)))
+    return tuple(_rank(storage, f"rank_{number}") for number in numbers)
+
+
+def _rank(storage: Storage, name: str) -> RankView:
+    listed = _listed(storage, name)
+    if listed is None:
+        return RankView(name=name, files=None, meta=MetaView(reading=Reading.MISSING))
+    files = tuple(_seen(entry, _mtime(storage, name, entry)) for entry in listed)
+    # A missing record is seen in the listing, which is cheaper than to fail at opening it.
+    has_meta = any(entry.name == "meta.json" for entry in listed)
+    meta = _meta(storage, f"{name}/meta.json") if has_meta else MetaView(reading=Reading.MISSING)
+    return RankView(name=name, files=files, meta=meta)
+
+
+def _mtime(storage: Storage, folder: str, entry: Entry) -> int | None:
+    if not entry.name.endswith(_SHARD_SUFFIXES):
+        return None
+    try:
+        return storage.stamp(f"{folder}/{entry.name}").mtime_ns
+    except NotRegularError as odd:  # a folder has a time as well, and MindFormers asks for no more
+        return odd.mtime_ns
+    except OSError:
+        return None
+
+
+def _seen(entry: Entry, mtime_ns: int | None) -> SeenEntry:
+    return SeenEntry(name=entry.name, is_folder=entry.kind is Kind.FOLDER, mtime_ns=mtime_ns)
+
+
+def _listed(storage: Storage, folder: str) -> list[Entry] | None:
+    try:
+        return storage.entries(folder)
+    except (OSError, ValueError):
+        return None
+
+
+def _meta(storage: Storage, path: str) -> MetaView:
+    reading, value = _json(storage, path)
+    if reading is not Reading.PRESENT:
+        return MetaView(reading=reading)
+    if not value:  # {} and null: MindFormers passes over them like over a torn file
+        return MetaView(reading=Reading.NOT_JSON)
+    if not isinstance(value, dict):
+        return MetaView(reading=Reading.WRONG_SHAPE)
+    file = value.get("last_ckpt_file")
+    return MetaView(
+        reading=reading,
+        epoch=_whole(value.get("last_epoch")),
+        step=_whole(value.get("last_step")),
+        file=file if isinstance(file, str) else None,
+    )
+
+
+def _health(output: Storage) -> HealthView:
+    reading, value = _json(output, "health_ckpts.json")
+    if reading is not Reading.PRESENT:
+        return HealthView(reading=reading)
+    if not value:
+        return HealthView(reading=reading)
+    if not isinstance(value, list):
+        return HealthView(reading=Reading.WRONG_SHAPE)
+    marks = [_mark(item) for item in value if isinstance(item, dict)]
+    if len(marks) < len(value):
+        return HealthView(reading=Reading.WRONG_SHAPE)
+    return HealthView(reading=reading, entries=tuple(marks))
+
+
+def _mark(item: JsonObject) -> HealthMark:
+    name = item.get("ckpt_name")
+    return HealthMark(name=name if isinstance(name, str) else None, is_health=_status(item.get("is_health")))
+
+
+def _iteration(storage: Storage, name: str, listed: list[Entry] | None, *, with_metadata: bool) -> IterationView:
+    there = None if listed is None else tuple(entry.name for entry in listed if entry.kind not in _NOT_THERE)
+    has = frozenset(there or ())
+    start = f"{name}/" if name else ""
+    missing = MetadataView(reading=Reading.MISSING)
+    return IterationView(
+        name=name,
+        names=there,
+        metadata=_metadata(storage, f"{start}metadata.json", len(has))
+        if with_metadata and "metadata.json" in has
+        else missing,
+        common=_common(storage, f"{start}common.json") if "common.json" in has else CommonView(reading=Reading.MISSING),
+    )
+
+
+def _metadata(storage: Storage, path: str, beside: int) -> MetadataView:
+    reading, value = _json(storage, path, most_memory=metadata_memory(beside))
+    if reading is not Reading.PRESENT:
+        return MetadataView(reading=reading)
+    files: dict[str, None] = {}
+    places = value.get("storage_data") if isinstance(value, dict) else None
+    if not isinstance(places, dict):
+        return MetadataView(reading=Reading.WRONG_SHAPE)
+    for owners in places.values():
+        for owner in owners if isinstance(owners, list) else [None]:
+            file = owner.get("file_name") if isinstance(owner, dict) else None
+            if not isinstance(file, str):
+                return MetadataView(reading=Reading.WRONG_SHAPE)
+            files[file] = None
+    return MetadataView(reading=reading, files=tuple(files))
+
+
+def _common(storage: Storage, path: str) -> CommonView:
+    reading, value = _json(storage, path)
+    if reading is not Reading.PRESENT:
+        return CommonView(reading=reading)
+    if not isinstance(value, dict):
+        return CommonView(reading=Reading.WRONG_SHAPE)
+    return CommonView(reading=reading, fields=tuple(value), ckpt_status=_status(value.get("ckpt_status")))
+
+
+def _tracker(storage: Storage, listed: list[Entry] | None) -> TrackerView:
+    kinds = {entry.kind for entry in listed or () if entry.name == TRACKER}
+    if kinds <= _NOT_THERE:
+        return TrackerView(reading=Reading.MISSING)
+    reading, data = _bytes(storage, TRACKER, limit=_MAX_TRACKER)
+    if reading is not Reading.PRESENT:
+        return TrackerView(reading=reading)
+    try:
+        text = data.decode().strip()
+    except UnicodeDecodeError:
+        return TrackerView(reading=Reading.NOT_TEXT)
+    try:
+        return TrackerView(reading=reading, text=text, folder=f"{_ITERATION_START}{int(text):08d}")
+    except ValueError:
+        return TrackerView(reading=reading, text=text)
+
+
+def _bytes(storage: Storage, path: str, *, limit: int) -> tuple[Reading, bytes]:
+    try:
+        return Reading.PRESENT, storage.small_file(path, limit=limit)
+    except (FileNotFoundError, LostLinkError):  # MindFormers asks os.path.exists, which says no to both
+        return Reading.MISSING, b""
+    except OSError:
+        return Reading.UNREADABLE, b""
+
+
+def _json(storage: Storage, path: str, *, most_memory: int = MOST_MEMORY) -> tuple[Reading, Json]:
+    """Parse as leniently as MindFormers does: keys given twice and NaN are fine here, unlike in our own readers.
+
+    What would fill the memory is not read. MindFormers does read it; what comes of that nobody can tell.
+    """
+    reading, data = _bytes(storage, path, limit=min(most_memory // 2, DEFAULT_LIMIT))
+    if reading is not Reading.PRESENT:
+        return reading, None
+    if memory_of(data) > most_memory:
+        return Reading.UNREADABLE, None
+    try:
+        value: Json = json.loads(data.decode("utf-8"))
+    except UnicodeDecodeError:
+        return Reading.NOT_TEXT, None
+    except (ValueError, RecursionError):
+        return Reading.NOT_JSON, None
+    return reading, value
+
+
+def _whole(value: Json) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _status(value: Json) -> int | None:
+    """Keep what Python finds equal to 0, which is all that MindFormers asks."""
+    if isinstance(value, float) and value == 0:
+        return 0
+    return int(value) if isinstance(value, int) else None

@@ -1,0 +1,134 @@
+"""Streaming data: the position stands in state files of the data loader, whatever the config says to skip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.plan import ResumePlan
+from ckpttool.domain.question import DataQuestion
+from ckpttool.domain.units import Rank
+from ckpttool.trainers.mindformers.train_config import StreamingData, TrainConfig
+
+_DIR = "train_dataset.data_loader.dataset_state_dir"
+_BUILT_BY_STAGE = (1, 3)
+_BUILT_BY_SLICE = (2, 3)
+_SHOWN = 8
+
+
+def writers(stream: StreamingData, world: int | None) -> tuple[Rank, ...] | None:
+    """Return the ranks whose data loader reads a state of its own; None where that is not known.
+
+    Source:
+        is_dataset_built_on_rank: with `use_broadcast_data` (which is the default) the pipeline stages between the first
+        and the last get no data, and of the ranks that share a slice of the data one alone, the others are sent it.
+    """
+    if world is None:
+        return None
+    if world == 1 or not stream.broadcast:
+        return tuple(Rank(rank) for rank in range(world))
+    stages, slices = stream.stages, stream.slices
+    if stages is None or slices is None or world % (stages * slices):
+        return None
+    a_stage = world // stages
+    a_slice = a_stage // slices
+    inner = [0 < rank // a_stage < stages - 1 and stream.level in _BUILT_BY_STAGE for rank in range(world)]
+    sent = [bool(rank % a_slice) and stream.level in _BUILT_BY_SLICE for rank in range(world)]
+    return tuple(Rank(rank) for rank in range(world) if not inner[rank] and not sent[rank])
+
+
+def state_folder(stream: StreamingData, plan: ResumePlan) -> str | None:
+    """Return the folder of the state files from which the data go on; None where they begin anew, or none is named.
+
+    Source:
+        BaseTrainer.training_process: `_resume_hf_iterable_dataset(dataset, initial_step)`, where step 0 reads no state;
+        `data_skip_steps` and `ignore_data_skip` are not asked.
+    """
+    step = plan.data.next_step - 1
+    return None if step == 0 or stream.state_dir is None else f"{stream.state_dir}/step_{step}"
+
+
+def not_movable(config: TrainConfig, plan: ResumePlan, data: DataQuestion) -> Iterator[Finding]:
+    """Say what of the question would move the data position, which nothing but the state files does.
+
+    Args:
+        config: Of streaming data.
+        plan: The resume.
+        data: What the user asks of the data.
+    """
+    was, now = plan.point.checkpoint.scalars.global_batch_size, plan.data.skip.global_batch_size
+    step = plan.point.checkpoint.step
+    if was is not None and now is not None and was != now:
+        yield _fixed(config, f"batches of {now} samples", f"keep batches of {was} samples, in the config and by --gbs")
+    elif any(segment.global_batch_size != now for segment in data.segments):
+        yield _fixed(config, "--segment", "leave it out: the state files know how much was consumed")
+    if data.new_dataset and step:
+        fix = "start a new training from the weights alone (`load_checkpoint`, no `resume_training`) with another "
+        yield _fixed(config, "--new-dataset", f"{fix}`dataset_state_dir`")
+    if data.dataset_changed_at:
+        fix = "leave it out: the state files were written for the data of today, or none fits"
+        yield _fixed(config, "--dataset-changed-at", fix)
+    if plan.advice is not None and plan.advice.detour is not None and plan.advice.followed:
+        yield _fixed(config, "--around-spike", "leave it out, or train from a data loader that does not stream")
+
+
+def _fixed(config: TrainConfig, what: str, fix: str) -> Finding:
+    return Finding(
+        code=Code.STREAM_POSITION_FIXED,
+        severity=Severity.SUSPECT,
+        message=f"{what} would move the data position, but a streaming data loader goes on where its state of the "
+        "checkpoint's step says, or stops",
+        path=config.path,
+        remedy=fix,
+        line=config.line("train_dataset.data_loader.streaming"),
+    )
+
+
+def no_folder(config: TrainConfig) -> Finding:
+    """Say that the config names no folder of state files, so that no training starts with it."""
+    return Finding(
+        code=Code.STREAM_STATE_MISSING,
+        severity=Severity.SUSPECT,
+        message="`streaming: True` needs a `dataset_state_dir`: without one MindFormers stops with a ValueError",
+        path=config.path,
+        remedy="write the `dataset_state_dir` of the training that is to go on",
+        line=config.line(_DIR) or config.line("train_dataset.data_loader.streaming"),
+    )
+
+
+def not_known(config: TrainConfig, why: str, fix: str) -> Finding:
+    """Say that the state files could not be looked for."""
+    return Finding(
+        code=Code.STREAM_STATE_MISSING,
+        severity=Severity.UNKNOWN,
+        message=f"{why}, so nobody knows whether the state files of the streaming data are there",
+        path=config.path,
+        remedy=fix,
+        line=config.line(_DIR),
+    )
+
+
+def unusable_states(folder: str, missing: Sequence[Rank], broken: Sequence[tuple[Rank, str]]) -> Iterator[Finding]:
+    """Say on which ranks there is no state of the step, or none that can be read.
+
+    Args:
+        folder: Where they should lie.
+        missing: Ranks without a file, ascending.
+        broken: Ranks whose file is none, with what is wrong.
+    """
+    remedy = "choose a checkpoint whose step has its states with --checkpoint; later states prove no step: the data "
+    finding = Finding(
+        code=Code.STREAM_STATE_MISSING,
+        severity=Severity.SUSPECT,
+        message="",
+        path=folder,
+        remedy=f"{remedy}are fetched ahead of the training",
+    )
+    if missing:
+        names = ", ".join(map(str, missing[:_SHOWN])) + (f" and {len(missing) - _SHOWN} more" * (len(missing) > _SHOWN))
+        message = f"expected the data loader's state of rank {names} as dataset_state_rank{missing[0]}.json, found none"
+        message += ": MindFormers stops with a FileNotFoundError"
+        yield replace(finding, message=message, ranks=tuple(missing))
+    for rank, why in broken[:_SHOWN]:
+        yield replace(finding, message=f"the data loader's state of rank {rank} cannot be loaded: {why}", ranks=(rank,))

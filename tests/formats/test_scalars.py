@@ -1,0 +1,107 @@
+"""Training scalars: their types, their values, and how few reads they take."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from ckpttool.domain.finding import Code, Severity
+from ckpttool.domain.shard import FormatName, Scalars
+from ckpttool.formats import read_header
+from ckpttool.formats.base import Header
+from tests.writers import MemorySource, entries_json, number, record, safetensors_file
+
+CKPT = FormatName.MINDSPORE_CKPT
+
+
+def _header(*records: bytes) -> Header:
+    return read_header(MemorySource(b"".join(records)), named=CKPT)
+
+
+def test_all_five_scalars_are_read_as_mindformers_writes_them() -> None:
+    header = _header(
+        record("weight", [2], "Float32", bytes(8)),
+        number("epoch_num", 15),
+        number("step_num", 30),
+        number("global_step", 29, type_="Int32", dims=[1]),
+        record("loss_scale", [], "Float32", struct.pack("<f", 65536.0)),
+        number("global_batch_size", 8),
+    )
+    assert header.findings == ()
+    assert header.scalars == Scalars(epoch_num=15, step_num=30, global_step=29, loss_scale=65536.0, global_batch_size=8)
+
+
+def test_a_loss_scale_may_be_a_whole_number_and_is_a_float() -> None:
+    header = _header(number("loss_scale", 1))
+    assert header.findings == ()
+    assert (header.scalars.loss_scale, type(header.scalars.loss_scale)) == (1.0, float)
+
+
+def test_a_shard_without_scalars_is_healthy() -> None:
+    header = _header(record("weight", [2], "Float32", bytes(8)))
+    assert header.findings == ()
+    assert header.scalars == Scalars()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        record("step_num", [2], "Int64", bytes(16)),
+        record("step_num", [], "Float32", bytes(4)),
+        record("step_num", [], "str", "12".encode("utf-32-le")),
+        record("step_num", [], "UInt64", bytes(8)),
+        record("global_batch_size", [], "Bool", b"\1"),
+        record("loss_scale", [], "BFloat16", bytes(2)),
+        record("step_num", [], "Int64", b"\1\0\0\0") + record("step_num", [], "Int64", bytes(4)),
+    ],
+)
+def test_a_scalar_of_another_type_or_shape_is_damage_and_not_read(wrong: bytes) -> None:
+    header = _header(wrong)
+    (finding,) = header.findings
+    assert (finding.code, finding.severity) == (Code.HEADER_INVALID, Severity.DAMAGE)
+    assert finding.tensor in {"step_num", "global_batch_size", "loss_scale"}
+    assert header.scalars == Scalars()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        number("epoch_num", -1),
+        number("step_num", -(2**63)),
+        number("global_step", -1, type_="Int32", dims=[1]),
+        number("global_batch_size", 0),
+        record("loss_scale", [], "Float32", struct.pack("<f", float("nan"))),
+        record("loss_scale", [], "Float32", struct.pack("<f", float("inf"))),
+        record("loss_scale", [], "Float64", struct.pack("<d", -1.0)),
+    ],
+)
+def test_a_value_that_no_training_reaches_is_damage_and_not_used(wrong: bytes) -> None:
+    header = _header(wrong, number("epoch_num" if b"epoch_num" not in wrong else "step_num", 7))
+    (finding,) = header.findings
+    assert (finding.code, finding.severity) == (Code.HEADER_INVALID, Severity.DAMAGE)
+    assert 7 in {header.scalars.epoch_num, header.scalars.step_num}
+
+
+def test_zero_is_a_legal_step() -> None:
+    header = _header(number("epoch_num", 0), number("step_num", 0), number("global_batch_size", 1))
+    assert header.findings == ()
+    assert (header.scalars.epoch_num, header.scalars.step_num) == (0, 0)
+
+
+def test_scalars_near_the_header_take_no_read_of_their_own_and_distant_ones_one_each() -> None:
+    tensors = [("epoch_num", "I64", [], 8), ("step_num", "I64", [], 8), ("w", "F32", [5000], 20000)]
+    far = [*tensors, ("loss_scale", "F32", [], 4)]
+    farther = [*far, ("x", "F32", [5000], 20000), ("global_step", "I32", [], 4)]
+    for layout, extra in [(tensors, 0), (far, 1), (farther, 2)]:
+        source = MemorySource(safetensors_file(entries_json(layout), bytes(sum(each[3] for each in layout))))
+        header = read_header(source, named=FormatName.SAFETENSORS)
+        assert len(source.reads) == 1 + extra
+        assert header.scalars.step_num == 0
+
+
+def test_scalars_behind_the_end_of_a_cut_file_are_unknown() -> None:
+    whole = safetensors_file(entries_json([("epoch_num", "I64", [], 8), ("step_num", "I64", [], 8)]), bytes(16))
+    header = read_header(MemorySource(whole[:-8]), named=FormatName.SAFETENSORS)
+    assert [finding.code for finding in header.findings] == [Code.SHARD_TRUNCATED]
+    assert (header.scalars.epoch_num, header.scalars.step_num) == (0, None)

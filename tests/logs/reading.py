@@ -1,0 +1,40 @@
+"""Logs made short, for the tests of the readers."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from ckpttool.domain.metrics import LogItem, LogNote, LogProblem, StepMetrics
+from ckpttool.logs.base import LogFormat, LogSource
+
+LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
+
+
+class Dribble:
+    """A stream that gives a few bytes at a time, as a pipe may."""
+
+    def __init__(self, data: bytes, size: int) -> None:
+        self._stream = io.BytesIO(data)
+        self._size = size
+
+    def read(self, size: int, /) -> bytes:
+        return self._stream.read(min(size, self._size))
+
+
+def read(format_: LogFormat, data: bytes, columns: Mapping[str, str] | None = None) -> list[LogItem]:
+    """Return all items of a log."""
+    return list(format_.read(LogSource(name="log", stream=io.BytesIO(data), columns=columns)))
+
+
+def steps(items: Iterable[LogItem]) -> list[StepMetrics]:
+    return [item for item in items if isinstance(item, StepMetrics)]
+
+
+def problems(items: Iterable[LogItem]) -> list[LogProblem]:
+    return [item for item in items if isinstance(item, LogProblem)]
+
+
+def notes(items: Iterable[LogItem]) -> list[LogNote]:
+    return [item for item in items if isinstance(item, LogNote)]

@@ -1,0 +1,217 @@
+"""Megatron, Hugging Face, CSV, JSON lines and TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from ckpttool.domain.metrics import LogItem, NoteKind
+from ckpttool.errors import UsageError
+from ckpttool.logs import read_log
+from ckpttool.logs.base import LogFormat
+from ckpttool.logs.columns import Csv, JsonLines
+from ckpttool.logs.fields import parse_columns
+from ckpttool.logs.tensorboard import TensorBoard
+from ckpttool.trainers.huggingface import log as hf_trainer
+from ckpttool.trainers.huggingface.log import HfTrainer
+from ckpttool.trainers.megatron.log import Megatron
+from tests.decide.rows import BLOOM
+from tests.logs.reading import LOGS, notes, problems, read, steps
+
+
+def log(format_: LogFormat, name: str, **columns: str) -> list[LogItem]:
+    return read(format_, (LOGS / name).read_bytes(), columns or None)
+
+
+def test_blooms_real_log_is_read_and_its_cut_lines_are_told() -> None:
+    items = log(Megatron(), "bloom176b_chronicles.log")
+    rows = steps(items)
+    assert tuple((row.step, row.global_norm) for row in rows if 31214 <= row.step <= 31251) == BLOOM
+    spike = next(row for row in rows if row.step == 31219)
+    assert (spike.loss, spike.learning_rate, spike.consumed_samples) == (5.098124, 5.279e-05, 47_778_736)
+    assert spike.skipped is False
+    assert [problem.line for problem in problems(items)] == [13, 14, 15, 16, 17]
+    cut = next(row for row in rows if row.step == 42780)
+    assert (cut.global_norm, cut.consumed_samples) == (None, 71_455_664)
+
+
+def test_a_real_megatron_benchmark_log_is_read_without_a_problem() -> None:
+    items = log(Megatron(), "megatron_gpt2_n16_ds_off.log")
+    assert len(steps(items)) == 62
+    assert len(items) == 62
+    assert steps(items)[-1].global_norm == 8.017
+
+
+def test_megatron_core_tells_times_skips_nan_and_a_rewind() -> None:
+    items = log(Megatron(), "megatron_core_made.log")
+    first, second, third = steps(items)
+    assert (first.time, first.skipped) == ("2025-04-07 10:00:02", False)
+    assert (second.skipped, second.loss) == (True, None)
+    assert math.isnan(second.global_norm or 0)
+    assert third.global_norm is None
+    (problem,) = problems(items)
+    assert (problem.line, problem.reason) == (3, "grad norm is no number")
+    (rewind,) = notes(items)
+    assert (rewind.kind, rewind.step, rewind.previous_step, rewind.line) == (NoteKind.REWIND, 150, 200, 3)
+
+
+def test_megatron_passes_over_a_line_that_is_too_long() -> None:
+    line = (LOGS / "megatron_core_made.log").read_bytes().splitlines(keepends=True)[0]
+    items = read(Megatron(), b"x" * (3 << 20) + b"\n" + line)
+    assert (len(problems(items)), len(steps(items))) == (1, 1)
+
+
+def test_a_trainer_state_gives_its_training_entries_and_no_evaluations() -> None:
+    items = log(HfTrainer(), "trainer_state_made.json")
+    rows = steps(items)
+    assert [row.step for row in rows] == [10, 20, 30]
+    assert (rows[0].global_norm, rows[0].loss, rows[0].learning_rate, rows[0].epoch) == (1.25, 2.5, 4e-05, 0)
+    assert math.isnan(rows[1].global_norm or 0)
+    assert rows[2].global_norm is None
+    assert problems(items) == []
+
+
+@pytest.mark.parametrize("data", [b'{"log_history": 3}', b'{"log_history": [', b"[]"])
+def test_a_broken_trainer_state_is_one_problem(data: bytes) -> None:
+    (problem,) = read(HfTrainer(), data)
+    assert problem in problems([problem])
+
+
+def test_a_trainer_state_over_its_limit_is_one_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hf_trainer, "STATE_LIMIT", 100)
+    assert len(problems(log(HfTrainer(), "trainer_state_made.json"))) == 1
+
+
+def test_csv_with_named_columns_is_read_and_bad_rows_are_told() -> None:
+    items = log(Csv(), "columns_made.csv", global_norm="gnorm")
+    assert [(row.step, row.global_norm, row.loss) for row in steps(items)] == [
+        (1, 1.5, 2.5),
+        (2, math.inf, 2.4),
+        (3, None, 2.3),
+        (2, 1.6, 2.1),
+    ]
+    assert [(problem.line, problem.reason) for problem in problems(items)] == [
+        (4, "global_norm is no number"),
+        (5, "expected 4 columns, found 2"),
+        (6, "the row has no step"),
+    ]
+    assert [note.step for note in notes(items)] == [2]
+
+
+def test_csv_without_a_step_column_asks_for_it() -> None:
+    with pytest.raises(UsageError, match="name it by --columns"):
+        read(Csv(), b"a,b\n1,2\n")
+    assert [row.step for row in steps(read(Csv(), b"a,b\n1,2\n", columns={"step": "a"}))] == [1]
+
+
+@pytest.mark.parametrize("step", [b"1.5", b"nan", b"-1", b"inf", b"1e400"])
+def test_a_step_that_is_no_count_is_none(step: bytes) -> None:
+    assert steps(read(Csv(), b"step,loss\n" + step + b",2\n")) == []
+
+
+def test_csv_passes_over_a_line_that_is_too_long() -> None:
+    items = read(Csv(), b"step,loss\n\n1,2\n" + b"x" * (3 << 20) + b"\n3,4\n")
+    assert ([row.step for row in steps(items)], len(problems(items))) == ([1, 3], 1)
+    assert len(problems(read(Csv(), b"step,loss\n1,2\n" + b"x" * (3 << 20)))) == 1
+
+
+def test_json_lines_of_one_step_are_one_step() -> None:
+    items = log(JsonLines(), "columns_made.jsonl")
+    rows = steps(items)
+    assert [(row.step, row.loss) for row in rows] == [(1, 2.5), (2, 2.4), (1, 2.3)]
+    assert rows[0].global_norm == 1.5
+    assert (math.isnan(rows[1].global_norm or 0), rows[1].skipped) == (True, True)
+    assert [problem.line for problem in problems(items)] == [5]
+    assert [note.previous_step for note in notes(items)] == [2]
+
+
+def test_json_lines_without_a_step_ask_for_it_and_take_any_name() -> None:
+    data = b'{"i": 4, "g": 2.5}\n'
+    with pytest.raises(UsageError, match="--columns step=iter"):
+        read(JsonLines(), data)
+    (row,) = steps(read(JsonLines(), data, columns={"step": "i", "global_norm": "g"}))
+    assert (row.step, row.global_norm) == (4, 2.5)
+    assert read(JsonLines(), b"\n") == []
+
+
+def test_json_lines_pass_over_a_line_that_is_too_long() -> None:
+    items = read(JsonLines(), b'{"step": 1}\n' + b"x" * (3 << 20) + b'\n{"step": 2}\n')
+    assert ([row.step for row in steps(items)], len(problems(items))) == ([1, 2], 1)
+
+
+def test_the_real_embedding_norms_of_a_mindformers_run_are_read() -> None:
+    path = LOGS.parent / "health_pp2" / "train_log_first_rank_0.jsonl"
+    rows = {row.step: row for row in steps(read_log(str(path)))}
+    truth = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    norms = {line["step"]: line["embedding_local_norm"][0] for line in truth if "embedding_local_norm" in line}
+    assert {step: row.embedding_local_norm for step, row in rows.items()} == norms
+
+
+def test_columns_are_named_as_field_equals_column() -> None:
+    assert parse_columns("step=iter, global_norm = gnorm") == {"step": "iter", "global_norm": "gnorm"}
+    for wrong, words in (
+        ("step", "field=column"),
+        ("step=", "field=column"),
+        ("gnorm=global_norm", "no field 'gnorm'"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            parse_columns(wrong)
+
+
+def install_tensorboard(monkeypatch: pytest.MonkeyPatch, scalars: dict[str, list[tuple[int, float]]]) -> None:
+    """Put in place what the real package offers, as far as it is used."""
+
+    class EventAccumulator:
+        def __init__(self, path: str, size_guidance: dict[str, int]) -> None:
+            assert size_guidance == {"scalars": 0}
+            self.path = path
+
+        def Reload(self) -> None:  # noqa: N802
+            pass
+
+        def Tags(self) -> dict[str, list[str]]:  # noqa: N802
+            return {"scalars": list(scalars)}
+
+        def Scalars(self, tag: str) -> list[SimpleNamespace]:  # noqa: N802
+            return [SimpleNamespace(step=step, value=value) for step, value in scalars[tag]]
+
+    names = ["tensorboard", "tensorboard.backend", "tensorboard.backend.event_processing"]
+    for name in names:
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    module = ModuleType("tensorboard.backend.event_processing.event_accumulator")
+    vars(module)["EventAccumulator"] = EventAccumulator
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+EVENTS_HEAD = b'\x18\0\0\0\0\0\0\0\xa3\x7fK"\t\0\0\0\0\0\0\0\0\x1a\rbrain.Event:2'
+
+
+def test_tensorboard_scalars_of_one_step_are_one_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("tb") / "events.out.tfevents.1"
+    path.write_bytes(EVENTS_HEAD)
+    install_tensorboard(monkeypatch, {"loss": [(2, 1.5), (1, 2.5)], "grad-norm": [(1, 0.5)], "other": [(9, 1.0)]})
+    rows = steps(read_log(str(path)))
+    assert [(row.step, row.loss, row.global_norm) for row in rows] == [(1, 2.5, 0.5), (2, 1.5, None)]
+
+
+def test_without_the_tensorboard_package_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("tb") / "events"
+    path.write_bytes(EVENTS_HEAD)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(UsageError, match="install the tensorboard package"):
+        list(read_log(str(path)))
+    with pytest.raises(UsageError, match="from an uncompressed file only"):
+        read(TensorBoard(), EVENTS_HEAD)
+
+
+def test_a_log_line_with_commas_in_it_is_no_header_of_columns() -> None:
+    assert not Csv().recognise(b"[Event][2025-03-01 09:10:00] [Rank 3]: a spike may happen, param name x, step y\n")
+    assert Csv().recognise(b"step,loss at 2025-03-01,norm\n")

@@ -1,0 +1,261 @@
+"""A manifest is believed to the last bit or not at all; and not believed is never fine, damaged or a crash."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckpttool.domain.checkpoint import Checkpoint, LayoutName
+from ckpttool.domain.finding import Code, Severity
+from ckpttool.domain.manifest import CHUNK_BYTES, Manifest
+from ckpttool.domain.own_hash import closed, is_whole
+from ckpttool.domain.shard import FormatName
+from ckpttool.records import manifest as record
+from ckpttool.records.manifest import ManifestProblem, manifest_path, read_manifest
+from ckpttool.render.manifest import manifest_bytes
+from ckpttool.storage.local import LocalStorage
+from ckpttool.trainers.locate import locate
+from ckpttool.trainers.registry import ScanOptions
+from tests.inventories import checkpoint
+from tests.manifests import NAMES, manifest, seal
+from tests.trees import TreeBuilder
+
+PATH = ".ckpttool/llama-10_2.ckpt.manifest.json"
+WHOLE = manifest(seal())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / ".ckpttool").mkdir()
+    return tmp_path
+
+
+class OneFile(LocalStorage):
+    """A tree whose only file is in memory, for thousands of versions of it."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__("/nowhere")
+        self._data = data
+
+    def small_file(self, path: str, *, limit: int) -> bytes:
+        assert path == PATH
+        assert len(self._data) <= limit
+        return self._data
+
+
+def read(folder: Path, data: bytes, path: str = PATH) -> Manifest | ManifestProblem | None:
+    (folder / path).write_bytes(data)
+    return read_manifest(LocalStorage(str(folder)), path)
+
+
+def assert_not_verified(found: Manifest | ManifestProblem | None, code: Code = Code.MANIFEST_UNREADABLE) -> None:
+    assert isinstance(found, ManifestProblem)
+    assert (found.finding.code, found.finding.severity) == (code, Severity.UNKNOWN)
+    assert "not verified" in found.finding.message
+    assert "\n" not in found.finding.message
+    assert found.newer is (code is Code.MANIFEST_NEWER)
+
+
+def edited(old: str, new: str) -> bytes:
+    """Change the manifest and hash it anew, as a hostile editor or a bug of ours would."""
+    text = manifest_bytes(WHOLE).decode()
+    assert old in text
+    return closed(text.replace(old, new, 1).rpartition(',\n  "hash"')[0])
+
+
+def test_a_whole_manifest_is_believed(folder: Path) -> None:
+    assert read(folder, manifest_bytes(WHOLE)) == WHOLE
+
+
+def test_no_manifest_is_none(tmp_path: Path) -> None:
+    assert read_manifest(LocalStorage(str(tmp_path)), PATH) is None
+
+
+def test_every_flipped_bit_is_not_verified() -> None:
+    whole = manifest_bytes(WHOLE)
+    for bit in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        found = read_manifest(OneFile(bytes(damaged)), PATH)
+        assert isinstance(found, ManifestProblem), bit
+        assert found.finding.severity is Severity.UNKNOWN
+
+
+def test_every_truncation_is_not_verified() -> None:
+    whole = manifest_bytes(WHOLE)
+    for length in range(len(whole)):
+        assert_not_verified(read_manifest(OneFile(whole[:length]), PATH))
+
+
+@given(st.binary(min_size=1, max_size=80), st.booleans())
+def test_whatever_is_put_before_or_behind_shows(more: bytes, before: bool) -> None:
+    whole = manifest_bytes(WHOLE)
+    assert is_whole(whole)
+    assert not is_whole(more + whole if before else whole + more)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\0" * 4096, b"{}", b"[]", b"null", b"\xff\xfe", b'{"hash": 1}\n', b"[" * 100_000]
+)
+def test_what_a_power_cut_or_a_stranger_leaves_is_not_verified(folder: Path, data: bytes) -> None:
+    assert_not_verified(read(folder, data))
+
+
+def test_a_newer_version_is_not_verified_even_where_nothing_of_it_is_known(folder: Path) -> None:
+    assert_not_verified(read(folder, edited("ckpttool/manifest/1", "ckpttool/manifest/2")), Code.MANIFEST_NEWER)
+    other = b'{"schema": "ckpttool/manifest/7", "what": "ever", "hash": "sha256:00"}'
+    assert_not_verified(read(folder, other), Code.MANIFEST_NEWER)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("ckpttool/manifest/1", "ckpttool/manifest/0"),
+        ("ckpttool/manifest/1", "ckpttool/ledger/1"),
+        ('"schema": "ckpttool/manifest/1"', '"schema": true'),
+        (str(CHUNK_BYTES), "1048576"),
+        ('"mindformers-rank"', '"of another trainer"'),
+        ('"world_size": 4', '"world_size": 0'),
+        ('"world_size": 4', '"world_size": true'),
+        ('"2025-01-31T23:59:59Z"', '"yesterday"'),
+        ('"sealed_by": "0.1.0"', '"sealed_by": null'),
+        ('"10_2"', '"15_2"'),
+        ('"prefix": "llama"', '"prefix": "qwen"'),
+        ('"prefix": "llama"', '"prefix": "ll%61ma"'),
+        ('"path": "rank_0/', '"path": "../rank_0/'),
+        ('"path": "rank_0/', '"path": "/rank_0/'),
+        ('"path": "rank_0/', '"path": "rank_0/./'),
+        ('"path": "rank_0/', '"path": "rank_0//'),
+        ('"path": "rank_0/', '"path": "rank_0/\\u0000'),
+        ('"path": "rank_0/', '"path": "%2e%2e/'),
+        ('"path": "rank_0/', '"path": "\\ud800/'),
+        ('"size": ', '"size": -'),
+        ('"size": ', '"size": 9'),
+        (f'"chunks": "{1:032x}"', '"chunks": ""'),
+        (f'"chunks": "{1:032x}"', f'"chunks": "{1:032X} "'),
+        (f'"xxh3_128": "{1000:032x}"', '"xxh3_128": "0"'),
+        (f'"schema_hash": "{77:032x}"', '"schema_hash": "77"'),
+        ('"mindspore-ckpt"', '"zip"'),
+        ('"step_num": 20', '"step_num": "20"'),
+        ('"step_num": 20', '"step_num": 20, "step_num": 20'),
+        ('"loss_scale": 65536.0', '"loss_scale": NaN'),
+        ('"shards": [', '"shards": [7, '),
+        ('"shards": [', '"shards": [[[['),
+    ],
+)
+def test_a_manifest_that_ckpttool_would_not_write_is_not_verified_whatever_its_hash(
+    folder: Path, old: str, new: str
+) -> None:
+    assert_not_verified(read(folder, edited(old, new)))
+
+
+def test_a_shard_twice_is_not_verified(folder: Path) -> None:
+    doubled = replace(WHOLE, shards=(*WHOLE.shards, *WHOLE.shards))
+    assert_not_verified(read(folder, manifest_bytes(doubled)))
+
+
+def test_more_than_the_limit_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "MANIFEST_LIMIT", 100)
+    assert_not_verified(read(folder, manifest_bytes(WHOLE)))
+
+
+def as_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def as_loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def as_link_to_a_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("make", [as_folder, as_loop, as_link_to_a_device, os.mkfifo])
+def test_what_is_no_file_is_not_verified_and_nothing_waits_for_it(folder: Path, make: Callable[[Path], None]) -> None:
+    make(folder / PATH)
+    assert_not_verified(read_manifest(LocalStorage(str(folder)), PATH))
+
+
+def test_a_file_in_the_place_of_the_folder_is_not_verified(tmp_path: Path) -> None:
+    (tmp_path / ".ckpttool").write_bytes(b"")
+    assert_not_verified(read_manifest(LocalStorage(str(tmp_path)), PATH))
+
+
+def test_a_link_to_a_manifest_is_followed_for_reading(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "m.json"
+    elsewhere.write_bytes(manifest_bytes(WHOLE))
+    (folder / PATH).symlink_to(elsewhere)
+    assert read_manifest(LocalStorage(str(folder)), PATH) == WHOLE
+
+
+def test_a_manifest_copied_to_another_checkpoint_is_not_verified(folder: Path) -> None:
+    assert_not_verified(read(folder, manifest_bytes(WHOLE), ".ckpttool/llama-15_2.ckpt.manifest.json"))
+
+
+@pytest.mark.parametrize(
+    ("layout", "name", "expected"),
+    [
+        (LayoutName.MINDFORMERS_RANK, "10_2", ".ckpttool/llama-10_2.ckpt.manifest.json"),
+        (LayoutName.MINDFORMERS_RANK, "_1-10_2", ".ckpttool/llama-_1-10_2.ckpt.manifest.json"),
+        (LayoutName.MINDFORMERS_ITERATION, "iteration_00000030", "iteration_00000030/ckpttool.manifest.json"),
+        (LayoutName.MINDFORMERS_UNIFIED, "unified", "ckpttool.manifest.json"),
+        (LayoutName.LOOSE_FILE, "model.pt", ".ckpttool/model.pt.file.manifest.json"),
+    ],
+)
+def test_every_layout_has_its_place(layout: LayoutName, name: str, expected: str) -> None:
+    assert manifest_path(layout, replace(checkpoint(), name=name)) == expected
+
+
+def places(*checkpoints: Checkpoint) -> set[str]:
+    return {manifest_path(LayoutName.MINDFORMERS_RANK, one) for one in checkpoints}
+
+
+def test_no_two_checkpoints_of_a_tree_share_a_manifest() -> None:
+    long = "p" * 300
+    assert (
+        len(
+            places(
+                checkpoint("25_2", prefix="x", run=1),
+                checkpoint("25_2", prefix="x-_1"),  # would have the same name, put together plainly
+                checkpoint("25_2", prefix="x", run=1, fmt=FormatName.SAFETENSORS),
+                checkpoint("25_2", prefix=long),
+                checkpoint("25_2", prefix=f"{long}p"),
+                checkpoint("26_2", prefix=long),
+            )
+        )
+        == 6
+    )
+
+
+@given(NAMES)
+def test_the_place_is_one_name_below_our_folder_that_any_disk_takes(prefix: str) -> None:
+    for long in (prefix, prefix * 60):
+        (place,) = places(checkpoint("25_2", prefix=long))
+        folder, _, name = place.partition("/")
+        assert folder == ".ckpttool"
+        assert "/" not in name
+        assert name not in {".", ".."}
+        assert len(f"{name}.softlock".encode("utf-8", "surrogateescape")) < 255
+
+
+def test_our_own_files_are_no_strays_in_any_layout(tmp_path: Path, copy_tree: Callable[[str], Path]) -> None:
+    legacy = TreeBuilder(tmp_path / "legacy").legacy(ranks=2).save(epoch=1, step=2)
+    legacy.file("checkpoint/.ckpttool/llama2_7b-1_2.ckpt.manifest.json").file("checkpoint/.ckpttool/seal.lock")
+    newer = TreeBuilder(tmp_path / "newer").iteration(step=2)
+    newer.file("checkpoint/.ckpttool/seal.lock").file("checkpoint/iteration_00000002/ckpttool.manifest.json")
+    unified = copy_tree("unified") / "merged"
+    (unified / ".ckpttool").mkdir()
+    (unified / "ckpttool.manifest.json").write_bytes(b"")
+    for root in (legacy.checkpoint, newer.checkpoint, unified):
+        located = locate(str(root))
+        found = located.layout.scan(located.storage, located.listing, ScanOptions())
+        findings = [*found.findings, *(finding for one in found.checkpoints for finding in one.findings)]
+        assert (found.strays, [one for one in findings if one.code is Code.STRAY_FILE]) == ((), [])
+        assert all(".ckpttool" not in shard.path for one in found.checkpoints for shard in one.shards)

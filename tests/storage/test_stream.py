@@ -1,0 +1,215 @@
+"""One pass over a file: every byte once, one buffer, and a page cache left as it was."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckpttool.domain.shard import FileStamp
+from ckpttool.domain.units import ByteCount
+from ckpttool.storage import stream
+from ckpttool.storage.local import LocalStorage
+from ckpttool.storage.stream import BLOCK_BYTES, ShrankError, read_blocks, was_cached
+
+
+class MemorySource:
+    """A file of `size` bytes, of which only `there` are left."""
+
+    def __init__(self, size: int, *, there: int | None = None) -> None:
+        self.there = size if there is None else there
+        self.stamp = FileStamp(size=ByteCount(size), mtime_ns=0, inode=1)
+        self.calls: list[tuple[int, int]] = []
+
+    def byte(self, offset: int) -> int:
+        return (offset * 7 + offset // 251) % 256
+
+    def read(self, offset: int, length: int) -> bytes:
+        return bytes(map(self.byte, range(offset, min(offset + length, self.there))))
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        self.calls.append((offset, len(buffer)))
+        data = bytes(max(0, min(len(buffer), self.there - offset)))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+class FileSource:
+    """An open file with its descriptor."""
+
+    def __init__(self, path: Path) -> None:
+        self.fd = os.open(path, os.O_RDONLY)
+        status = os.fstat(self.fd)
+        self.stamp = FileStamp(size=ByteCount(status.st_size), mtime_ns=status.st_mtime_ns, inode=status.st_ino)
+
+    def fileno(self) -> int:
+        return self.fd
+
+    def read(self, offset: int, length: int) -> bytes:
+        return os.pread(self.fd, length, offset)
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        return os.preadv(self.fd, [buffer], offset)
+
+
+def drop(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def cached(path: Path) -> bool | None:
+    with path.open("rb") as file:
+        return was_cached(file.fileno(), 0, path.stat().st_size)
+
+
+def test_the_blocks_of_a_real_file_are_its_bytes(tmp_path: Path) -> None:
+    data = os.urandom(2 * BLOCK_BYTES + 12_345)
+    (tmp_path / "shard").write_bytes(data)
+    with LocalStorage(str(tmp_path)).open("shard") as source:
+        blocks = [(offset, bytes(block)) for offset, block in read_blocks(source, 0, len(data))]
+    assert b"".join(block for _, block in blocks) == data
+    assert [offset for offset, _ in blocks] == [0, BLOCK_BYTES, 2 * BLOCK_BYTES]
+
+
+@given(begin=st.integers(0, 3 * BLOCK_BYTES), length=st.integers(0, 3 * BLOCK_BYTES))
+def test_blocks_cover_any_range_once_and_end_at_whole_mebibytes(begin: int, length: int) -> None:
+    source = MemorySource(6 * BLOCK_BYTES)
+    expected = begin
+    for offset, block in read_blocks(source, begin, begin + length):
+        assert offset == expected
+        assert 0 < len(block) <= BLOCK_BYTES
+        expected += len(block)
+        assert expected == begin + length or expected % BLOCK_BYTES == 0
+    assert expected == begin + length
+
+
+def test_all_blocks_share_one_buffer() -> None:
+    buffer = memoryview(bytearray(BLOCK_BYTES))
+    for _, block in read_blocks(MemorySource(4 * BLOCK_BYTES), 0, 4 * BLOCK_BYTES, buffer=buffer):
+        assert block.obj is buffer.obj
+
+
+def test_a_file_that_shrank_is_told_with_the_place_where_it_ends() -> None:
+    source = MemorySource(3 * BLOCK_BYTES, there=BLOCK_BYTES + 10)
+    blocks = read_blocks(source, 0, 3 * BLOCK_BYTES)
+    assert next(blocks)[0] == 0
+    with pytest.raises(ShrankError) as caught:
+        next(blocks)
+    assert (caught.value.offset, caught.value.expected_end) == (BLOCK_BYTES + 10, 3 * BLOCK_BYTES)
+    assert caught.value.errno == errno.ESTALE
+
+
+def test_a_file_that_is_cut_between_two_blocks_is_told_too(tmp_path: Path) -> None:
+    path = tmp_path / "shard"
+    path.write_bytes(bytes(3 * BLOCK_BYTES))
+    with LocalStorage(str(tmp_path)).open("shard") as source:
+        blocks = read_blocks(source, 0, 3 * BLOCK_BYTES)
+        next(blocks)
+        os.truncate(path, BLOCK_BYTES)
+        with pytest.raises(ShrankError):
+            next(blocks)
+
+
+def test_an_empty_range_reads_nothing() -> None:
+    source = MemorySource(10)
+    assert list(read_blocks(source, 4, 4)) == []
+    assert source.calls == []
+
+
+@pytest.mark.parametrize(("begin", "end"), [(5, 4), (-1, 3)])
+def test_a_range_that_is_none_is_refused(begin: int, end: int) -> None:
+    with pytest.raises(ValueError, match="no range"):
+        list(read_blocks(MemorySource(10), begin, end))
+
+
+@pytest.mark.parametrize(("size", "taken"), [(10, 10), (BLOCK_BYTES, BLOCK_BYTES), (3 * BLOCK_BYTES, BLOCK_BYTES)])
+def test_a_tiny_file_takes_no_more_memory_than_it_has_bytes_and_a_large_one_a_block(size: int, taken: int) -> None:
+    for _, block in read_blocks(MemorySource(size), 0, size):
+        assert len(memoryview(block.obj)) == taken
+
+
+def test_a_buffer_too_small_for_a_block_is_refused() -> None:
+    with pytest.raises(ValueError, match="buffer"):
+        list(read_blocks(MemorySource(10), 0, 10, buffer=memoryview(bytearray(9))))
+
+
+@pytest.fixture
+def big_file(tmp_path: Path) -> Path:
+    path = tmp_path / "shard"
+    path.write_bytes(os.urandom(8 * BLOCK_BYTES))
+    drop(path)
+    if cached(path) is not False:
+        pytest.skip("this file system does not tell what is cached, or keeps it")
+    return path
+
+
+@pytest.fixture
+def told_uncached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answer for the kernel: to ask it makes it read ahead, so that a loaded machine says "cached" the second time."""
+    monkeypatch.setattr(stream, "was_cached", lambda *_: False)
+
+
+@pytest.mark.usefixtures("told_uncached")
+def test_a_file_that_was_not_cached_is_not_cached_afterwards(big_file: Path) -> None:
+    source = FileSource(big_file)
+    for _ in read_blocks(source, 0, 8 * BLOCK_BYTES):
+        pass
+    os.close(source.fd)
+    assert cached(big_file) is False
+
+
+def test_a_file_that_was_cached_stays_cached(big_file: Path) -> None:
+    big_file.read_bytes()
+    source = FileSource(big_file)
+    for _ in read_blocks(source, 0, 8 * BLOCK_BYTES):
+        pass
+    os.close(source.fd)
+    assert cached(big_file) is True
+
+
+@pytest.mark.usefixtures("told_uncached")
+def test_what_was_read_is_dropped_long_before_the_end(big_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "DROP_BYTES", 2 * BLOCK_BYTES)
+    dropped: list[tuple[int, int]] = []
+
+    def advise(_fd: int, offset: int, length: int, advice: int) -> None:
+        if advice == os.POSIX_FADV_DONTNEED:
+            dropped.append((offset, length))
+
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    source = FileSource(big_file)
+    blocks = read_blocks(source, 0, 8 * BLOCK_BYTES)
+    for _ in range(4):
+        next(blocks)
+    assert dropped == [(0, 2 * BLOCK_BYTES)]
+    blocks.close()  # type: ignore[attr-defined]  # a generator: who stops early must not leave pages behind
+    os.close(source.fd)
+    assert sum(length for _, length in dropped) == 3 * BLOCK_BYTES
+
+
+def test_a_few_cached_pages_do_not_make_a_file_cached(big_file: Path) -> None:
+    with big_file.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        os.pread(file.fileno(), 4096, 0)
+        assert was_cached(file.fileno(), 0, 8 * BLOCK_BYTES) is False
+
+
+def test_a_file_system_that_does_not_tell_gives_neither_yes_nor_no(
+    big_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    assert cached(big_file) is None
+
+
+def test_where_the_system_has_no_such_read_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shard").write_bytes(b"x")
+    monkeypatch.delattr(os, "RWF_NOWAIT")
+    assert cached(tmp_path / "shard") is None

@@ -1,0 +1,401 @@
+"""The legacy layout: what a scan of rank folders finds, and what it says about everything else there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from ckpttool.decide.completeness import expect_ranks
+from ckpttool.domain.checkpoint import Inventory, RunSummary
+from ckpttool.domain.finding import Code, Severity
+from ckpttool.domain.shard import FormatName, Scalars
+from ckpttool.domain.units import Step
+from ckpttool.storage.local import Entry, Kind, LocalStorage
+from ckpttool.trainers.base import LOST_LINK_REMEDY
+from ckpttool.trainers.mindformers.layouts.rank import MindFormersRank
+from ckpttool.trainers.mindformers.layouts.rank_folders import META_LIMIT
+from ckpttool.trainers.registry import list_root
+from tests.answers import FIXTURES, coded, codes, named, names, scanned, writable_copy
+from tests.storages import BROKEN, DENIED, FaultyStorage, scan
+from tests.trees import TreeBuilder
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> TreeBuilder:
+    """Three saves of a first run on four ranks."""
+    builder = TreeBuilder(tmp_path).legacy()
+    for epoch in (5, 10, 15):
+        builder.save(epoch=epoch, step=2)
+    return builder
+
+
+def local(tree: TreeBuilder) -> Inventory:
+    return scan(LocalStorage(str(tree.checkpoint)))
+
+
+class TestCheckpoints:
+    def test_a_real_tree_is_listed_by_run_and_true_step_with_what_its_shards_hold(self) -> None:
+        inventory = scanned(FIXTURES / "sink2_ckpt" / "output")
+        assert names(inventory) == ["10_2", "15_2", "20_2", "_1-25_2", "_1-30_2"]
+        assert [one.step for one in inventory.checkpoints] == [20, 30, 40, 50, 60]
+        newest = inventory.checkpoints[-1]
+        assert newest.scalars == Scalars(
+            epoch_num=30, step_num=60, global_step=60, loss_scale=65536.0, global_batch_size=8
+        )
+        assert (newest.prefix, newest.run, newest.step_source) == ("llama2_7b", 1, "content")
+        assert (newest.format, newest.renames) == (FormatName.MINDSPORE_CKPT, ())
+        assert [shard.path for shard in newest.shards] == [
+            f"rank_{rank}/llama2_7b_rank_{rank}_1-30_2.ckpt" for rank in range(4)
+        ]
+
+    def test_runs_are_summed_up_by_their_steps_and_ranks(self) -> None:
+        assert scanned(FIXTURES / "sink2_ckpt" / "output").runs == (
+            RunSummary(prefix="llama2_7b", run=0, first_step=Step(20), last_step=Step(40), world_size=4),
+            RunSummary(prefix="llama2_7b", run=1, first_step=Step(50), last_step=Step(60), world_size=4),
+        )
+
+    def test_sizes_are_taken_only_where_they_are_asked_for(self, tree: TreeBuilder) -> None:
+        storage = LocalStorage(str(tree.checkpoint))
+        sized = named(scan(storage, sizes=True), "15_2")
+        assert sized.nbytes == sum((tree.output / tree.shard(rank, 15, 2)).stat().st_size for rank in range(4))
+        assert named(scan(storage), "15_2").nbytes is None
+
+    def test_one_save_in_two_formats_is_two_checkpoints(self, tree: TreeBuilder) -> None:
+        tree.save(epoch=15, step=2, fmt="safetensors", ranks=[0, 1])
+        both = [one for one in local(tree).checkpoints if one.name == "15_2"]
+        assert [(one.format, len(one.shards)) for one in both] == [
+            (FormatName.MINDSPORE_CKPT, 4),
+            (FormatName.SAFETENSORS, 2),
+        ]
+
+    def test_the_step_is_asked_of_another_rank_where_the_first_cannot_tell(self, tree: TreeBuilder) -> None:
+        for rank in (0, 1):
+            tree.truncate(tree.shard(rank, 15, 2), 0)
+        assert named(local(tree), "15_2").step == 30
+
+    def test_an_unreadable_shard_does_not_hide_the_step_either(self, tree: TreeBuilder) -> None:
+        path = tree.shard(0, 15, 2).removeprefix("checkpoint/")
+        found = named(scan(FaultyStorage(str(tree.checkpoint), {path: BROKEN})), "15_2")
+        assert (found.step, found.step_source) == (30, "content")
+
+    def test_where_no_shard_tells_the_label_does_only_with_a_sink_size(self, tree: TreeBuilder) -> None:
+        for rank in range(4):
+            tree.truncate(tree.shard(rank, 15, 2), 0)
+        storage = LocalStorage(str(tree.checkpoint))
+        assert (named(scan(storage), "15_2").step, named(scan(storage), "15_2").step_source) == (None, "unknown")
+        given = named(scan(storage, steps_per_epoch=2), "15_2")
+        assert (given.step, given.step_source) == (30, "name")
+        assert named(scan(storage, steps_per_epoch=7), "10_2").step == 20
+
+    def test_ranks_are_in_the_order_of_their_numbers_and_not_of_their_names(self, tmp_path: Path) -> None:
+        builder = TreeBuilder(tmp_path).legacy(ranks=12, sparse=True).save(epoch=1, step=2)
+        assert named(local(builder), "1_2").ranks == tuple(range(12))
+        assert [shard.rank for shard in named(local(builder), "1_2").shards] == list(range(12))
+
+
+class TestOtherFiles:
+    @pytest.mark.parametrize(
+        ("name", "code", "stray"),
+        [
+            ("llama2_7b_rank_2-20_2_breakpoint.ckpt", Code.BREAKPOINT_FILE, False),
+            ("llama2_7b_rank_2-20_2.tmp", Code.IN_PROGRESS, False),
+            ("tmpabcd1234", Code.IN_PROGRESS, False),
+            ("llama2_7b_rank_3-20_2.ckpt", Code.NAME_DISAGREES, True),
+            ("llama2_7b_rank_2-network-20_2.ckpt", Code.STRAY_FILE, False),
+            ("llama2_7b_rank_2-trainable_params.ckpt", Code.STRAY_FILE, False),
+            ("old-llama_rank_2-20_2.ckpt.bak", Code.STRAY_FILE, True),
+        ],
+    )
+    def test_each_is_noted_under_its_own_code_and_never_counted(
+        self, tree: TreeBuilder, name: str, code: Code, *, stray: bool
+    ) -> None:
+        before = local(tree)
+        tree.file(f"checkpoint/rank_2/{name}", b"x")
+        inventory = local(tree)
+        (note,) = inventory.findings
+        assert (note.code, note.severity, note.path) == (code, Severity.NOTE, f"rank_2/{name}")
+        assert note.message.startswith("rank 2: ")
+        assert inventory.strays == ((f"rank_2/{name}",) if stray else ())
+        assert inventory.checkpoints == before.checkpoints
+
+    def test_a_graph_file_is_ordinary(self, tree: TreeBuilder) -> None:
+        tree.file("checkpoint/rank_2/llama2_7b_rank_2-graph.meta", b"x")
+        assert local(tree).findings == ()
+
+    def test_one_kind_of_file_on_many_ranks_is_said_once(self, tree: TreeBuilder) -> None:
+        tree.legacy(ranks=6).save(epoch=20, step=2)
+        for rank in range(6):
+            tree.file(f"checkpoint/rank_{rank}/notes.txt", b"x")
+        (note,) = coded(local(tree).findings, Code.STRAY_FILE)
+        assert note.message.startswith("ranks 0-5: ")
+        assert len(local(tree).strays) == 6
+
+    def test_what_only_looks_like_a_rank_folder_is_listed_and_never_counted(self, tree: TreeBuilder) -> None:
+        tree.folder("checkpoint/rank_0_bak").file("checkpoint/rank_table.json").folder("checkpoint/rank_04")
+        tree.file("checkpoint/rank_4").folder("checkpoint/.ckpttool")
+        inventory = local(tree)
+        assert inventory.strays == ("rank_04", "rank_0_bak", "rank_4", "rank_table.json")
+        assert inventory.folder_ranks == (0, 1, 2, 3)
+        assert all("count it as a rank" in note.message for note in inventory.findings)
+
+    @pytest.mark.parametrize("what", ["folder", "fifo", "device"])
+    def test_what_is_no_file_under_a_shards_name_is_told_and_not_opened(self, tree: TreeBuilder, what: str) -> None:
+        shard = tree.output / tree.shard(2, 15, 2)
+        shard.unlink()
+        if what == "folder":
+            shard.mkdir()
+        elif what == "fifo":
+            os.mkfifo(shard)
+        else:
+            shard.symlink_to("/dev/null")
+        inventory = local(tree)
+        (found,) = coded(inventory.findings, Code.NOT_A_REGULAR_FILE)
+        assert found.path == "rank_2/llama2_7b_rank_2-15_2.ckpt"
+        assert found.severity is (Severity.DAMAGE if what == "folder" else Severity.UNSAFE)
+        assert named(inventory, "15_2").ranks == (0, 1, 3)
+
+    @pytest.mark.parametrize(
+        ("target", "why"),
+        [
+            ("nowhere", "a link that leads nowhere"),
+            ("llama2_7b_rank_2-15_2.ckpt", "a link that leads round in a loop"),
+            ("../rank_0/meta.json/x", "Not a directory"),
+        ],
+    )
+    def test_a_shard_that_is_a_link_to_nowhere_is_unreadable_and_still_counted(
+        self, tree: TreeBuilder, target: str, why: str
+    ) -> None:
+        shard = tree.output / tree.shard(2, 15, 2)
+        shard.unlink()
+        shard.symlink_to(target)
+        inventory = local(tree)
+        (found,) = coded(inventory.findings, Code.UNREADABLE)
+        assert (found.path, found.severity) == ("rank_2/llama2_7b_rank_2-15_2.ckpt", Severity.UNKNOWN)
+        assert why in found.message
+        assert named(inventory, "15_2").ranks == (0, 1, 2, 3)
+
+    def test_a_link_that_leads_somewhere_by_the_time_it_is_opened_is_a_shard(
+        self, tree: TreeBuilder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        shard = tree.output / tree.shard(2, 15, 2)
+        entries = LocalStorage.entries
+
+        def unmounted(storage: LocalStorage, folder: str) -> list[Entry]:
+            listed = entries(storage, folder)
+            return [Entry(one.name, Kind.LOST) if one.name == shard.name else one for one in listed]
+
+        before = local(tree)
+        monkeypatch.setattr(LocalStorage, "entries", unmounted)
+        assert local(tree) == before
+
+    def test_a_record_that_is_a_link_to_nowhere_is_unreadable_and_not_missing(self, tree: TreeBuilder) -> None:
+        tree.remove("checkpoint/rank_1/meta.json")
+        (tree.checkpoint / "rank_1/meta.json").symlink_to("nowhere")
+        assert codes(local(tree).findings) == {Code.META_UNREADABLE}
+
+    def test_other_links_to_nowhere_are_nobodys_business(self, tree: TreeBuilder) -> None:
+        (tree.checkpoint / "rank_1/latest").symlink_to("nowhere")
+        assert local(tree).findings == ()
+
+    def test_folders_of_other_names_are_nobodys_business(self, tree: TreeBuilder) -> None:
+        tree.folder("checkpoint/rank_2/backup")
+        os.mkfifo(tree.checkpoint / "rank_2/pipe")
+        assert local(tree).findings == ()
+
+    def test_a_link_to_a_rank_folder_elsewhere_is_followed(self, tree: TreeBuilder, tmp_path: Path) -> None:
+        before = local(tree)
+        (tree.checkpoint / "rank_2").rename(tmp_path / "other_disk")
+        (tree.checkpoint / "rank_2").symlink_to(tmp_path / "other_disk")
+        assert local(tree) == before
+
+
+class TestUnreadable:
+    def test_a_folder_that_cannot_be_listed_is_unknown_and_not_empty(self, tree: TreeBuilder) -> None:
+        inventory = scan(FaultyStorage(str(tree.checkpoint), {"rank_2": DENIED}))
+        assert (inventory.unreadable_ranks, inventory.folder_ranks) == ((2,), (0, 1, 2, 3))
+        (found,) = inventory.findings
+        assert (found.code, found.severity, found.path) == (Code.UNREADABLE, Severity.UNKNOWN, "rank_2")
+        assert "Permission denied" in found.message
+
+    @pytest.mark.parametrize("target", ["nowhere", "rank_2"])
+    def test_a_folder_that_is_a_link_to_nowhere_is_told_with_what_to_do(self, tree: TreeBuilder, target: str) -> None:
+        shutil.rmtree(tree.checkpoint / "rank_2")
+        (tree.checkpoint / "rank_2").symlink_to(target)
+        expected = expect_ranks(local(tree), [])
+        told = [one for one in (*expected.findings, *expected.checkpoints[-1].findings) if one.code is Code.UNREADABLE]
+        assert [one.path for one in told] == ["rank_2", tree.shard(2, 15, 2).removeprefix("checkpoint/")]
+        assert {one.remedy for one in told} == {LOST_LINK_REMEDY}
+
+    def test_a_size_that_cannot_be_taken_is_unknown_and_stops_nothing(self, tree: TreeBuilder) -> None:
+        path = tree.shard(2, 15, 2).removeprefix("checkpoint/")
+        inventory = scan(FaultyStorage(str(tree.checkpoint), {path: DENIED}), sizes=True)
+        assert named(inventory, "15_2").nbytes is None
+        assert named(inventory, "10_2").nbytes is not None
+
+    def test_a_root_that_cannot_be_listed_raises(self, tree: TreeBuilder) -> None:
+        with pytest.raises(PermissionError):
+            list_root(FaultyStorage(str(tree.checkpoint), {"": DENIED}))
+
+
+class TestMeta:
+    def test_records_that_agree_with_the_shards_are_not_mentioned(self, tree: TreeBuilder) -> None:
+        assert local(tree).findings == ()
+
+    @pytest.mark.parametrize(
+        ("content", "code"),
+        [
+            ("", Code.META_UNREADABLE),
+            ('{"last_epoch": 15, "last_step"', Code.META_UNREADABLE),
+            ('{"last_epoch": 15, "last_step": true, "last_ckpt_file": "x"}', Code.META_UNREADABLE),
+            ('{"last_epoch": 15, "last_epoch": 15, "last_step": 2, "last_ckpt_file": "x"}', Code.META_UNREADABLE),
+            ('{"last_epoch": NaN, "last_step": 2, "last_ckpt_file": "x"}', Code.META_UNREADABLE),
+            (" " * (META_LIMIT + 1), Code.META_UNREADABLE),
+            ('{"last_epoch": 15, "last_step": 2, "last_ckpt_file": "best.ckpt"}', Code.META_DISAGREES),
+            ('{"last_epoch": 9, "last_step": 2, "last_ckpt_file": "llama2_7b_rank_1-15_2.ckpt"}', Code.META_DISAGREES),
+        ],
+    )
+    def test_a_record_that_cannot_be_believed_is_a_note_beside_the_shards(
+        self, tree: TreeBuilder, content: str, code: Code
+    ) -> None:
+        before = local(tree).checkpoints
+        tree.file("checkpoint/rank_1/meta.json", content)
+        inventory = local(tree)
+        assert {finding.severity for finding in inventory.findings} == {Severity.NOTE}
+        assert code in codes(inventory.findings)
+        assert inventory.findings[0].path == "rank_1/meta.json"
+        assert inventory.checkpoints == before
+
+    @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "a\\\\b", "..", "", "a\\u0000b", "a\\u001bb"])
+    def test_a_name_that_leads_elsewhere_is_unsafe_and_never_followed(self, tree: TreeBuilder, name: str) -> None:
+        record = f'{{"last_epoch": 15, "last_step": 2, "last_ckpt_file": "{name}"}}'
+        tree.file("checkpoint/rank_1/meta.json", record)
+        (found,) = local(tree).findings
+        assert (found.code, found.severity) == (Code.UNSAFE_NAME, Severity.UNSAFE)
+        assert found.path == "rank_1/meta.json"
+
+    def test_a_record_ahead_of_the_files_says_that_its_file_is_gone(self, tree: TreeBuilder) -> None:
+        for rank in range(4):
+            tree.remove(tree.shard(rank, 15, 2))
+        (found,) = local(tree).findings
+        assert (found.code, found.severity) == (Code.META_AHEAD, Severity.NOTE)
+        assert "the newest here is 10_2" in found.message
+
+    def test_a_record_behind_the_files_says_what_came_after(self) -> None:
+        (found,) = scanned(FIXTURES / "async_ckpt" / "output").findings
+        assert found.code is Code.META_BEHIND
+        assert found.message == "ranks 0-3: meta.json is at 10_2, but 15_2 was saved after it"
+
+    def test_a_record_of_a_save_whose_shards_tell_no_step_is_not_called_behind(self, tree: TreeBuilder) -> None:
+        for rank in range(4):
+            tree.truncate(tree.shard(rank, 15, 2), 0)
+        assert local(tree).findings == ()
+
+    def test_ranks_that_record_different_saves_disagree(self, tree: TreeBuilder) -> None:
+        tree.meta(1, 10, 2, "llama2_7b_rank_1-10_2.ckpt")
+        found = local(tree).findings
+        assert codes(found) == {Code.META_BEHIND, Code.META_DISAGREES}
+        assert all(one.path == "rank_1/meta.json" and one.severity is Severity.NOTE for one in found)
+
+    def test_a_record_of_the_first_run_is_not_taken_for_one_of_the_second(self, tree: TreeBuilder) -> None:
+        """Both have a 15_2, and the names differ in the suffix alone."""
+        tree.save(epoch=15, step=2, run=1)
+        assert local(tree).findings == ()
+        for rank in range(4):
+            tree.meta(rank, 15, 2, f"llama2_7b_rank_{rank}-15_2.ckpt")
+        assert codes(local(tree).findings) == {Code.META_BEHIND}
+
+    def test_a_record_is_told_by_the_checkpoints_names_with_their_runs(self, tree: TreeBuilder) -> None:
+        tree.save(epoch=15, step=2, run=1)
+        for rank in range(4):
+            tree.meta(rank, 15, 2, f"llama2_7b_rank_{rank}-15_2.ckpt")
+        (found,) = local(tree).findings
+        assert found.message.endswith("meta.json is at 15_2, but _1-15_2 was saved after it")
+        for rank in range(4):
+            tree.meta(rank, 20, 2, f"llama2_7b_rank_{rank}_1-20_2.ckpt")
+        (found,) = local(tree).findings
+        assert "meta.json is at _1-20_2, but its file is not there; the newest here is _1-15_2" in found.message
+
+    def test_a_record_of_a_replaced_node_is_told_by_the_name_that_all_ranks_files_have(self, tmp_path: Path) -> None:
+        tree = TreeBuilder(tmp_path).legacy().save(epoch=5, step=2, ranks=[0, 1, 2])
+        for epoch in (10, 15):
+            tree.save(epoch=epoch, step=2, run=1, ranks=[0, 1, 2]).save(epoch=epoch, step=2, ranks=[3])
+        tree.meta(3, 10, 2, "llama2_7b_rank_3-10_2.ckpt")
+        messages = {found.code: found.message for found in local(tree).findings}
+        assert messages == {
+            Code.META_BEHIND: "rank 3: meta.json is at _1-10_2, but _1-15_2 was saved after it",
+            Code.META_DISAGREES: "rank 3: these ranks' meta.json is not at _1-15_2, where others' is",
+        }
+
+    @pytest.mark.parametrize("file", ["old_rank_{}-15_2.ckpt", "llama2_7b_rank_{}-15_2.safetensors"])
+    def test_where_only_prefix_or_format_changed_the_files_are_named_and_not_one_label_twice(
+        self, tree: TreeBuilder, file: str
+    ) -> None:
+        for rank in range(4):
+            tree.meta(rank, 15, 2, file.format(rank))
+        (found,) = local(tree).findings
+        assert f"is at {file.format('N')}, but its file is not there" in found.message
+        assert found.message.endswith("the newest here is llama2_7b_rank_N-15_2.ckpt")
+
+    def test_a_record_that_the_disk_withholds_is_unreadable_and_not_missing(self, tree: TreeBuilder) -> None:
+        found = scan(FaultyStorage(str(tree.checkpoint), {"rank_1/meta.json": BROKEN})).findings
+        assert [(one.code, one.path) for one in found] == [(Code.META_UNREADABLE, "rank_1/meta.json")]
+
+    def test_a_folder_of_that_name_is_no_record(self, tree: TreeBuilder) -> None:
+        tree.remove("checkpoint/rank_1/meta.json").folder("checkpoint/rank_1/meta.json")
+        assert codes(local(tree).findings) == {Code.NOT_A_REGULAR_FILE, Code.META_MISSING}
+
+    def test_ranks_without_any_checkpoint_need_no_record(self, tmp_path: Path) -> None:
+        assert local(TreeBuilder(tmp_path).legacy().folder("checkpoint/rank_0")).findings == ()
+
+    @pytest.mark.parametrize("prefix", ["my_rank_1_model", "rank_1"])
+    def test_a_prefix_that_holds_a_rank_does_not_confuse_the_records(self, tmp_path: Path, prefix: str) -> None:
+        builder = TreeBuilder(tmp_path).legacy(prefix=prefix, ranks=12, sparse=True).save(epoch=15, step=2)
+        assert local(builder).findings == ()
+
+
+class TestOrder:
+    def test_the_names_in_the_root_come_sorted(self, tree: TreeBuilder) -> None:
+        for seed in range(5):
+            storage = FaultyStorage(str(tree.checkpoint), chance=Random(seed))  # noqa: S311  no secret
+            assert [entry.name for entry in list_root(storage).entries] == ["rank_0", "rank_1", "rank_2", "rank_3"]
+
+    def test_one_shard_of_each_save_is_opened_in_whatever_order_the_ranks_list_theirs(self, tree: TreeBuilder) -> None:
+        """Ranks that hold the same saves are one cohort, and a scan of 8,192 of them must not open every file."""
+        storage = FaultyStorage(str(tree.checkpoint), chance=Random(1))  # noqa: S311  no secret
+        scan(storage)
+        assert sorted(storage.opened) == sorted(f"rank_0/llama2_7b_rank_0-{epoch}_2.ckpt" for epoch in (5, 10, 15))
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_a_shuffled_listing_gives_the_same_inventory(self, tmp_path: Path, seed: int) -> None:
+        root = writable_copy("nosink_ckpt", tmp_path / "tree") / "checkpoint"
+        (root / "rank_1/llama2_7b_rank_1-2_3.ckpt").unlink()
+        (root / "rank_2/llama2_7b_rank_2_1-3_3.ckpt").rename(root / "rank_2/llama2_7b_rank_2_4-3_3.ckpt")
+        for name in ("a", "b", "rank_0_bak", "rank_1/x", "rank_1/y", "rank_2/x", "rank_3/llama2_7b_rank_0-1_3.ckpt"):
+            (root / name).write_bytes(b"")
+        for rank in (0, 2):
+            (root / f"rank_{rank}/meta.json").unlink()
+        expected = scan(LocalStorage(str(root)), sizes=True)
+        assert len(expected.findings) > 6
+        assert scan(FaultyStorage(str(root), chance=Random(seed)), sizes=True) == expected  # noqa: S311  no secret
+
+
+@pytest.mark.parametrize(
+    ("entries", "known"),
+    [
+        (["rank_0/"], True),
+        (["rank_0"], False),
+        (["rank_0_bak/", "rank_x/"], False),
+        (["x/", "rank_12/"], True),
+        ([], False),
+    ],
+)
+def test_the_layout_is_known_by_one_folder_named_like_a_rank(
+    tmp_path: Path, entries: list[str], *, known: bool
+) -> None:
+    for entry in entries:
+        (tmp_path / entry).mkdir() if entry.endswith("/") else (tmp_path / entry).touch()
+    assert MindFormersRank().recognise(list_root(LocalStorage(str(tmp_path)))) is known

@@ -1,0 +1,192 @@
+"""Runs are matched by the true steps they saved, because every rank counts its runs by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckpttool.domain.units import EpochStep, Rank, Step
+from ckpttool.trainers.mindformers.layouts.rank_folders import RankFolder
+from ckpttool.trainers.mindformers.layouts.runs import Place, align_runs, cohorts_of, reference_runs
+from tests.answers import named, names, scanned
+from tests.trees import TreeBuilder
+
+Runs = dict[int, dict[EpochStep, Place]]
+
+
+def runs(**saved: Mapping[str, int | None]) -> Runs:
+    """`run0={"10_2": 20}`: what each run saved, by label."""
+    return {
+        int(name.removeprefix("run")): {
+            label_of(label): Place(None if step is None else Step(step)) for label, step in labels.items()
+        }
+        for name, labels in saved.items()
+    }
+
+
+def label_of(text: str) -> EpochStep:
+    epoch, step = map(int, text.split("_"))
+    return EpochStep(epoch=epoch, step=step)
+
+
+OLD = {"10_2": 20, "15_2": 30}
+NEW = {"20_2": 40, "25_2": 50}
+NEWEST = {"30_2": 60}
+ALL: Runs = runs(run0=OLD, run1=NEW, run2=NEWEST)
+
+
+class TestAlign:
+    @pytest.mark.parametrize(
+        ("own", "aligned"),
+        [
+            (ALL, {0: 0, 1: 1, 2: 2}),
+            (runs(run0=NEW, run1=NEWEST), {0: 1, 1: 2}),  # a node replaced before the second run
+            (runs(run0=NEWEST), {0: 2}),  # before the third
+            (runs(run0=OLD, run1=NEWEST), {0: 0, 1: 2}),  # died before its first save of the second
+            (runs(run0={"5_2": 10}), {0: 0}),  # shares nothing: keeps its own number
+            (runs(run0=OLD, run1={"40_2": 80}), {0: 0, 1: 1}),
+            (runs(run1=NEWEST, run2={"35_2": 70}), {1: 2, 2: 3}),  # later runs stay later
+            ({}, {}),
+        ],
+    )
+    def test_a_run_goes_where_its_saves_are(self, own: Runs, aligned: dict[int, int]) -> None:
+        assert align_runs(own, ALL) == aligned
+
+    def test_the_same_label_and_step_at_another_batch_size_is_another_save(self) -> None:
+        """4 steps of 8 samples, and again, and then 4 of 16: a rank that lost the first counts one run less."""
+        label = label_of("4_1")
+        small, large = Place(Step(4), 8), Place(Step(4), 16)
+        reference = {0: {label: small}, 1: {label: small}, 2: {label: large}}
+        assert align_runs({0: {label: small}, 1: {label: large}}, reference) == {0: 0, 1: 2}
+        assert align_runs({0: {label: Place(Step(4))}}, {0: {label: large}}) == {0: 0}
+
+    def test_the_same_label_at_another_step_is_another_save(self) -> None:
+        reference = runs(run0={"3_3": 8}, run1={"3_3": 11})
+        assert align_runs(runs(run0={"3_3": 11}), reference) == {0: 1}
+
+    def test_a_label_whose_step_nobody_told_may_be_the_same(self) -> None:
+        reference = runs(run0={"10_2": 20}, run1={"25_2": None})
+        assert align_runs(runs(run0={"25_2": 50}), reference) == {0: 1}
+        assert align_runs(runs(run0={"25_2": None}), runs(run0={"10_2": 20}, run1={"25_2": 50})) == {0: 1}
+
+    def test_among_equal_matches_its_own_number_wins(self) -> None:
+        twice = runs(run0={"10_2": 20}, run1={"10_2": 20})
+        assert align_runs(runs(run1={"10_2": 20}), twice) == {1: 1}
+        assert align_runs(runs(run0={"10_2": 20}), twice) == {0: 0}
+        assert align_runs(runs(run5={"10_2": 20}), twice) == {5: 0}
+
+    def test_more_shared_saves_win_over_its_own_number(self) -> None:
+        reference = runs(run0={"10_2": 20}, run1={"10_2": 20, "15_2": 30})
+        assert align_runs(runs(run0={"10_2": 20, "15_2": 30}), reference) == {0: 1}
+
+    def test_a_run_of_which_some_files_were_renamed_is_one_run_again(self) -> None:
+        half_renamed = runs(run0={"20_2": 40}, run1={"25_2": 50})
+        assert align_runs(half_renamed, runs(run0=OLD, run1=NEW)) == {0: 1, 1: 1}
+
+    def test_two_saves_of_one_label_never_become_one(self) -> None:
+        twice = runs(run0=NEW, run1=NEW)
+        aligned = align_runs(twice, runs(run0=OLD, run1=NEW))
+        assert aligned[0] != aligned[1]
+
+    SAVES = st.dictionaries(
+        st.integers(0, 4),
+        st.dictionaries(
+            st.builds(EpochStep, epoch=st.integers(1, 4), step=st.just(2)),
+            st.builds(Place, st.none() | st.integers(1, 6).map(Step), st.sampled_from([None, 8, 16])),
+            min_size=1,
+        ),
+        max_size=4,
+    )
+
+    @given(SAVES, SAVES)
+    def test_later_runs_never_come_before_earlier_ones_and_no_file_is_taken_for_another(
+        self, own: Runs, reference: Runs
+    ) -> None:
+        aligned = align_runs(own, reference)
+        numbers = [aligned[run] for run in sorted(own)]
+        assert numbers == sorted(numbers)
+        saves = [(aligned[run], label) for run, labels in own.items() for label in labels]
+        assert len(saves) == len(set(saves))
+
+    @given(SAVES)
+    def test_a_cohort_matched_with_itself_keeps_its_numbers(self, own: Runs) -> None:
+        assert align_runs(own, own) == {run: run for run in own}
+
+
+def folder(rank: int, *shapes: str) -> RankFolder:
+    return RankFolder(Rank(rank), tuple(sorted(shapes)), None, ())
+
+
+class TestCohorts:
+    def test_ranks_with_the_same_names_are_one_and_the_largest_comes_first(self) -> None:
+        one, other = "x_rank_\0-1_2.ckpt", "x_rank_\0-2_2.ckpt"
+        found = cohorts_of([folder(0, other), folder(1, one), folder(2, one, "stray"), folder(3, one)])
+        assert [[member.rank for member in cohort.folders] for cohort in found] == [[1, 3], [0], [2]]
+        assert [[shape for _, shape, _ in cohort.checkpoints] for cohort in found] == [[one], [other], [one]]
+
+    def test_the_reference_is_the_cohort_that_saw_most_runs_and_among_equals_the_first(self) -> None:
+        large, small = runs(run0=NEW), runs(run0=OLD, run1=NEW)
+        assert reference_runs([{"x": large}, {"x": small}]) == {"x": small}
+        assert reference_runs([{"x": large}, {"x": runs(run3=OLD)}]) == {"x": large}
+        assert reference_runs([{"x": large}, {"y": small}]) == {"x": large, "y": small}
+        assert reference_runs([{}, {}]) == {}
+
+
+class TestTrees:
+    def test_half_of_the_nodes_may_be_replaced(self, tmp_path: Path) -> None:
+        """Both halves are as large; only the one that kept its disks knows that there was a first run."""
+        tree = TreeBuilder(tmp_path).legacy().save(epoch=10, step=2, ranks=[2, 3])
+        tree.save(epoch=20, step=2, run=1, ranks=[2, 3]).save(epoch=20, step=2, ranks=[0, 1])
+        found = named(scanned(tree.checkpoint), "_1-20_2")
+        assert found.ranks == (0, 1, 2, 3)
+        assert [rename.source for rename in found.renames] == [
+            "rank_2/llama2_7b_rank_2_1-20_2.ckpt",
+            "rank_3/llama2_7b_rank_3_1-20_2.ckpt",
+        ]
+
+    def test_a_rename_never_lands_on_another_file(self, tmp_path: Path) -> None:
+        """Rank 0 counts one run more, so its `_1` is a dead run's; to rename its `_2` to that would destroy it."""
+        tree = TreeBuilder(tmp_path).legacy().save(epoch=10, step=2)
+        tree.save(epoch=25, step=2, run=1, ranks=[0])
+        tree.save(epoch=25, step=2, run=2, ranks=[0]).save(epoch=30, step=2, run=2, ranks=[0])
+        tree.save(epoch=25, step=2, run=1, ranks=[1, 2, 3]).save(epoch=30, step=2, run=1, ranks=[1, 2, 3])
+        inventory = scanned(tree.checkpoint)
+        found = named(inventory, "_2-25_2")
+        assert found.ranks == (0, 1, 2, 3)
+        assert [rename.target for rename in found.renames] == [
+            f"rank_{rank}/llama2_7b_rank_{rank}_2-25_2.ckpt" for rank in (1, 2, 3)
+        ]
+        assert [rename.target for rename in named(inventory, "_2-30_2").renames] == [
+            "rank_0/llama2_7b_rank_0_1-30_2.ckpt"
+        ]
+
+    def test_where_every_suffix_is_taken_a_fresh_one_is_found(self, tmp_path: Path) -> None:
+        tree = TreeBuilder(tmp_path).legacy(ranks=2)
+        tree.save(epoch=5, step=2, true_step=10, ranks=[0]).save(epoch=9, step=2, true_step=19, ranks=[0])
+        tree.save(epoch=9, step=2, true_step=20, run=1, ranks=[0])
+        tree.save(epoch=9, step=2, true_step=20, ranks=[1]).save(epoch=9, step=2, true_step=99, run=1, ranks=[1])
+        found = named(scanned(tree.checkpoint), "_1-9_2")
+        assert found.ranks == (0, 1)
+        assert {rename.target for rename in found.renames} == {
+            f"rank_{rank}/llama2_7b_rank_{rank}_2-9_2.ckpt" for rank in (0, 1)
+        }
+
+    def test_a_rank_that_died_before_its_first_save_of_a_run_joins_the_next(self, tmp_path: Path) -> None:
+        tree = TreeBuilder(tmp_path).legacy().save(epoch=10, step=2)
+        tree.save(epoch=15, step=2, run=1, ranks=[0, 1, 2])
+        tree.save(epoch=20, step=2, run=2, ranks=[0, 1, 2]).save(epoch=20, step=2, run=1, ranks=[3])
+        inventory = scanned(tree.checkpoint)
+        assert names(inventory) == ["10_2", "_1-15_2", "_2-20_2"]
+        assert named(inventory, "_2-20_2").ranks == (0, 1, 2, 3)
+        assert named(inventory, "_1-15_2").ranks == (0, 1, 2)
+
+
+def test_a_rank_that_alone_kept_a_step_of_before_a_rewind_does_not_part_the_run_after_it(tmp_path: Path) -> None:
+    tree = TreeBuilder(tmp_path).legacy(ranks=3).save(epoch=5, step=1).save(epoch=6, step=1, ranks=[2])
+    tree.save(epoch=5, step=1, run=1).save(epoch=6, step=1, run=1)
+    newest = named(scanned(tree.checkpoint), "_1-6_1")
+    assert (newest.ranks, newest.renames) == ((0, 1, 2), ())

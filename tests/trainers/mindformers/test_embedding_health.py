@@ -1,0 +1,122 @@
+"""Health by the embedding norm: the threshold decides, NaN is unhealthy, and what was not measured is unknown."""
+
+from __future__ import annotations
+
+import pytest
+
+from ckpttool.domain.finding import Code, Severity
+from ckpttool.domain.health import Health
+from ckpttool.domain.health_events import HealthReport, SavedCheckpoint
+from ckpttool.domain.metrics import LogAttempt, StepMetrics
+from ckpttool.domain.units import Step
+from ckpttool.trainers.mindformers.embedding_health import judge_health
+from tests.decide.rows import INF, NAN
+
+HEALTHY, UNHEALTHY, UNKNOWN = Health.HEALTHY, Health.UNHEALTHY, Health.UNKNOWN
+
+
+def save(step: int | None, *, recorded: Health = UNKNOWN) -> SavedCheckpoint:
+    return SavedCheckpoint(name=f"{step}", step=None if step is None else Step(step), recorded=recorded)
+
+
+def judged(
+    norm: float | None,
+    recorded: Health = UNKNOWN,
+    *,
+    threshold: float | None = 270.0,
+    stages: int | None = None,
+    logged: bool = True,
+) -> HealthReport:
+    row = StepMetrics(step=Step(10), embedding_local_norm=norm)
+    attempts = [LogAttempt(rows=[row], begun=False, ended=False)] if logged else ()
+    return judge_health([save(10, recorded=recorded)], attempts, threshold=threshold, pipeline_stages=stages)
+
+
+@pytest.mark.parametrize(
+    ("norm", "health"),
+    [
+        (251.79, HEALTHY),
+        (269.999, HEALTHY),
+        (270.0, UNHEALTHY),
+        (291.36, UNHEALTHY),
+        (NAN, UNHEALTHY),
+        (INF, UNHEALTHY),
+    ],
+)
+def test_the_log_decides_against_the_threshold(norm: float, health: Health) -> None:
+    (judgement,) = judged(norm).judgements
+    assert (judgement.health, judgement.source, judgement.note) == (health, "log", None)
+
+
+def test_the_l2_norm_is_the_root_of_what_the_log_shows() -> None:
+    (judgement,) = judged(251.79).judgements
+    assert judgement.l2_norm == pytest.approx(15.87, abs=0.005)
+    (judgement,) = judged(-1.0).judgements
+    assert judgement.l2_norm is None
+
+
+@pytest.mark.parametrize(
+    ("norm", "recorded", "severity"),
+    [(300.0, HEALTHY, Severity.SUSPECT), (NAN, HEALTHY, Severity.SUSPECT), (100.0, UNHEALTHY, Severity.NOTE)],
+)
+def test_where_log_and_record_disagree_it_is_told(norm: float, recorded: Health, severity: Severity) -> None:
+    (finding,) = judged(norm, recorded).findings
+    assert (finding.code, finding.severity) == (Code.HEALTH_CONTRADICTORY, severity)
+
+
+@pytest.mark.parametrize(
+    ("norm", "recorded"), [(300.0, UNHEALTHY), (100.0, HEALTHY), (300.0, UNKNOWN), (None, HEALTHY)]
+)
+def test_where_they_agree_or_one_is_silent_there_is_no_finding(norm: float | None, recorded: Health) -> None:
+    assert judged(norm, recorded).findings == ()
+
+
+@pytest.mark.parametrize("recorded", [HEALTHY, UNHEALTHY, UNKNOWN])
+def test_without_a_norm_in_the_log_the_record_stands_and_it_is_said(recorded: Health) -> None:
+    for logged in (True, False):
+        (judgement,) = judged(None, recorded, logged=logged).judgements
+        assert judgement.health is recorded
+        assert "could not be applied" in (judgement.note or "")
+
+
+def test_without_record_and_log_nothing_is_known() -> None:
+    report = judged(None, logged=False)
+    assert (report.judgements[0].health, report.judgements[0].source) == (UNKNOWN, "none")
+    assert report.newest_healthy is None
+
+
+def test_without_a_threshold_the_record_stands_without_a_word() -> None:
+    (judgement,) = judged(300.0, HEALTHY, threshold=None).judgements
+    assert (judgement.health, judgement.note) == (HEALTHY, None)
+    assert judgement.l2_norm == pytest.approx(17.32, abs=0.01)
+
+
+def test_with_one_pipeline_stage_recorded_healthy_means_never_measured() -> None:
+    (judgement,) = judged(None, HEALTHY, stages=1).judgements
+    assert judgement.health is UNKNOWN
+    assert "one pipeline stage" in (judgement.note or "")
+    assert judged(None, HEALTHY, stages=2).judgements[0].health is HEALTHY
+    assert judged(None, UNHEALTHY, stages=1).judgements[0].health is UNHEALTHY
+    assert judged(100.0, HEALTHY, stages=1).judgements[0].health is HEALTHY
+
+
+def test_a_norm_of_zero_means_that_no_embedding_was_found() -> None:
+    (judgement,) = judged(0.0, HEALTHY).judgements
+    assert judgement.health is UNKNOWN
+    assert "nothing was measured" in (judgement.note or "")
+    assert judged(0.0, UNHEALTHY).judgements[0].health is UNHEALTHY
+
+
+def test_the_newest_healthy_checkpoint_is_the_one_of_the_highest_step() -> None:
+    saves = [save(None, recorded=HEALTHY), save(20, recorded=HEALTHY), save(10, recorded=HEALTHY), save(30)]
+    report = judge_health(saves, (), threshold=None)
+    assert report.newest_healthy == "20"
+    assert [judgement.name for judgement in report.judgements] == ["None", "20", "10", "30"]
+
+
+def test_a_step_that_two_starts_did_leaves_the_threshold_unapplied_and_the_record_standing() -> None:
+    rows = [StepMetrics(step=Step(10), embedding_local_norm=norm) for norm in (1.0, 500.0)]
+    attempts = [LogAttempt(rows=[one], begun=False, ended=False) for one in rows]
+    (judgement,) = judge_health([save(10, recorded=HEALTHY)], attempts, threshold=270.0).judgements
+    assert (judgement.health, judgement.source, judgement.embedding_local_norm) == (HEALTHY, "record", None)
+    assert "perhaps of another start" in (judgement.note or "")

@@ -1,0 +1,142 @@
+"""`health_ckpts.json` is believed only where it is whole; what it leaves open is unknown, never healthy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckpttool.domain.finding import Code, Severity
+from ckpttool.domain.health import Health, HealthBook
+from ckpttool.storage.local import LocalStorage
+from ckpttool.trainers.mindformers import health_file as health_json
+from ckpttool.trainers.mindformers.health_file import read_health
+
+FIXTURES = Path(__file__).parents[3] / "fixtures"
+
+
+def book_of(folder: Path, data: bytes | str) -> HealthBook:
+    (folder / "h.json").write_bytes(data.encode() if isinstance(data, str) else data)
+    return read_health(LocalStorage(str(folder)), "h.json")
+
+
+def states(book: HealthBook) -> dict[str, Health]:
+    return {record.name: record.health for record in book.records}
+
+
+def test_the_real_file_tells_two_healthy_checkpoints_and_one_unhealthy() -> None:
+    book = read_health(LocalStorage(str(FIXTURES / "health_pp2" / "output")), "health_ckpts.json")
+    assert states(book) == {
+        "llama2_7b_rank_0-5_2.ckpt": Health.HEALTHY,
+        "llama2_7b_rank_0-10_2.ckpt": Health.HEALTHY,
+        "llama2_7b_rank_0-15_2.ckpt": Health.UNHEALTHY,
+    }
+    assert book.path == "health_ckpts.json"
+    assert book.findings == ()
+
+
+def test_no_file_is_no_book_and_no_finding(tmp_path: Path) -> None:
+    assert read_health(LocalStorage(str(tmp_path)), "h.json") == HealthBook(path=None, records=())
+
+
+def test_a_name_that_occurs_twice_in_agreement_is_no_contradiction(tmp_path: Path) -> None:
+    book = book_of(tmp_path, json.dumps([{"is_health": 0, "ckpt_name": "a"}] * 2))
+    assert states(book) == {"a": Health.HEALTHY}
+    assert book.records[0].entries == 2
+    assert book.findings == ()
+
+
+@pytest.mark.parametrize("marks", [(0, 1), (1, 0), (1, 0, 0)])
+def test_the_unhealthy_entry_wins_whatever_the_order(tmp_path: Path, marks: tuple[int, ...]) -> None:
+    book = book_of(tmp_path, json.dumps([{"is_health": mark, "ckpt_name": "a\n"} for mark in marks]))
+    assert states(book) == {"a\n": Health.UNHEALTHY}
+    (finding,) = book.findings
+    assert finding.code is Code.HEALTH_CONTRADICTORY
+    assert "\n" not in finding.message
+
+
+@pytest.mark.parametrize(
+    "torn",
+    ["", "[", '[{"is_health": 0, "ckpt_na', '{"is_health": 0, "ckpt_name": "a"}', "[NaN]", b"\xff\xfe[]", "\0" * 64],
+)
+def test_a_torn_or_foreign_file_leaves_everything_unknown(tmp_path: Path, torn: bytes | str) -> None:
+    book = book_of(tmp_path, torn)
+    assert book.records == ()
+    (finding,) = book.findings
+    assert (finding.code, finding.severity) == (Code.HEALTH_UNREADABLE, Severity.UNKNOWN)
+    assert finding.message.startswith("h.json: ") or "h.json" in finding.message
+
+
+def test_a_key_twice_in_one_entry_leaves_everything_unknown(tmp_path: Path) -> None:
+    book = book_of(tmp_path, '[{"is_health": 1, "is_health": 0, "ckpt_name": "a"}]')
+    assert book.records == ()
+    assert [finding.code for finding in book.findings] == [Code.HEALTH_UNREADABLE]
+
+
+@pytest.mark.parametrize("mark", [True, False, "0", 0.0, 2, -1, None, [0]])
+def test_a_mark_that_is_neither_zero_nor_one_is_unknown_and_the_other_entries_stand(
+    tmp_path: Path, mark: object
+) -> None:
+    entries = [{"is_health": mark, "ckpt_name": "odd"}, {"is_health": 0, "ckpt_name": "even", "later_field": {}}]
+    book = book_of(tmp_path, json.dumps(entries))
+    assert states(book) == {"odd": Health.UNKNOWN, "even": Health.HEALTHY}
+    assert [finding.code for finding in book.findings] == [Code.HEALTH_UNREADABLE]
+
+
+def test_an_entry_without_a_mark_is_worse_than_a_healthy_one_of_the_same_name(tmp_path: Path) -> None:
+    book = book_of(tmp_path, '[{"is_health": 0, "ckpt_name": "a"}, {"ckpt_name": "a"}]')
+    assert states(book) == {"a": Health.UNKNOWN}
+
+
+@pytest.mark.parametrize("entry", [{"is_health": 0}, {"is_health": 0, "ckpt_name": 7}, 7, None, []])
+def test_an_entry_without_a_name_is_reported_and_not_guessed(tmp_path: Path, entry: object) -> None:
+    book = book_of(tmp_path, json.dumps([{"is_health": 0, "ckpt_name": "a"}, entry]))
+    assert states(book) == {"a": Health.HEALTHY}
+    (finding,) = book.findings
+    assert "entry 1" in finding.message
+
+
+def test_many_wrong_entries_do_not_flood_the_report(tmp_path: Path) -> None:
+    book = book_of(tmp_path, json.dumps([7] * 1000))
+    assert len(book.findings) == 21
+    assert "980 more" in book.findings[-1].message
+
+
+def test_a_folder_of_that_name_and_a_file_over_the_limit_are_findings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder").mkdir()
+    book = read_health(LocalStorage(str(tmp_path)), "folder")
+    assert [finding.code for finding in book.findings] == [Code.HEALTH_UNREADABLE]
+    assert not book.over_limit
+    monkeypatch.setattr(health_json, "HEALTH_FILE_LIMIT", 10)
+    book = book_of(tmp_path, "[" + " " * 20 + "]")
+    assert [finding.code for finding in book.findings] == [Code.HEALTH_UNREADABLE]
+    assert book.over_limit
+
+
+def test_a_file_of_more_values_than_memory_may_hold_is_over_the_limit_and_a_torn_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torn = '[{"is_health": 1, "ckpt_name": "a"}, '
+    assert not book_of(tmp_path, torn).over_limit
+    monkeypatch.setattr(health_json, "MOST_MEMORY", 100)
+    book = book_of(tmp_path, torn)
+    assert book.over_limit
+    assert states(book) == {"a": Health.UNHEALTHY}
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([0, 1])), max_size=12))
+def test_a_name_is_unhealthy_exactly_where_any_entry_says_so(
+    tmp_path_factory: pytest.TempPathFactory, entries: list[tuple[str, int]]
+) -> None:
+    folder = tmp_path_factory.mktemp("book")
+    book = book_of(folder, json.dumps([{"is_health": mark, "ckpt_name": name} for name, mark in entries]))
+    expected = {
+        name: Health.UNHEALTHY if (name, 1) in entries else Health.HEALTHY for name in {name for name, _ in entries}
+    }
+    assert states(book) == expected
+    assert [record.name for record in book.records] == sorted(expected)

@@ -1,0 +1,58 @@
+"""Strategy files tell how many ranks a training had, even where the last rank's folder is gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ckpttool import api
+from ckpttool.domain.finding import Code
+from ckpttool.trainers.mindformers.strategy import strategy_world
+from tests.answers import chosen, plan, refusal, why_not
+from tests.trees import TreeBuilder
+
+
+@pytest.mark.parametrize(
+    ("names", "world"),
+    [
+        (["ckpt_strategy_rank_0.ckpt", "ckpt_strategy_rank_3.ckpt"], 4),
+        (["ckpt_strategy_rank_11.json", "ckpt_strategy_rank_2.json"], 12),
+        (["ckpt_strategy_rank_3.ckpt.bak", "old-ckpt_strategy_rank_9.ckpt", "ckpt_strategy_rank_x.ckpt"], None),
+        ([], None),
+    ],
+)
+def test_the_highest_rank_counts_and_whole_names_only(tmp_path: Path, names: list[str], world: int | None) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    assert strategy_world(str(tmp_path)) == world
+
+
+def test_no_folder_or_one_that_is_none_is_no_evidence(tmp_path: Path) -> None:
+    (tmp_path / "strategy").touch()
+    assert strategy_world(str(tmp_path / "missing")) is None
+    assert strategy_world(str(tmp_path / "strategy")) is None
+
+
+class TestTrees:
+    @pytest.fixture
+    def tree(self, tmp_path: Path) -> TreeBuilder:
+        """Three rank folders where four ranks trained."""
+        tree = TreeBuilder(tmp_path).legacy(ranks=3).save(epoch=10, step=2)
+        for rank in range(4):
+            tree.file(f"strategy/ckpt_strategy_rank_{rank}.ckpt")
+        return tree
+
+    def test_they_betray_a_last_rank_whose_folder_is_gone(self, tree: TreeBuilder) -> None:
+        answer = refusal(tree.output)
+        assert why_not(answer) == [("10_2", {Code.RANK_MISSING})]
+        (reason,) = answer.rejected[0].reasons
+        assert "strategy files of 4 ranks" in reason.message
+        assert reason.path == "rank_3/llama2_7b_rank_3-10_2.ckpt"
+
+    def test_the_user_knows_better(self, tree: TreeBuilder) -> None:
+        question = api.TreeQuestion(path=str(tree.output), world_size=3)
+        assert chosen(plan(tree.output, tree=question)) == ("10_2", 20)
+
+    def test_without_them_three_ranks_are_three(self, tree: TreeBuilder) -> None:
+        assert chosen(plan(tree.remove("strategy").output)) == ("10_2", 20)

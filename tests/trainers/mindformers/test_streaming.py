@@ -1,0 +1,89 @@
+"""Streaming data go on from state files alone: on which ranks, and what cannot be asked of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ckpttool.decide.rewind import advise_spike
+from ckpttool.domain.advice import Spike
+from ckpttool.domain.plan import BatchSegment, ResumePlan
+from ckpttool.domain.question import DataQuestion
+from ckpttool.domain.units import Rank, Step
+from ckpttool.trainers.mindformers.streaming import not_movable, state_folder, unusable_states, writers
+from ckpttool.trainers.mindformers.train_config import StreamingData
+from tests.plans import SCALARS, resume_plan
+from tests.trainers.mindformers.test_launch_check import FITS
+
+EACH = StreamingData(state_dir="states", broadcast=False, level=3, stages=2, slices=2)
+SENT = replace(EACH, broadcast=True)
+
+
+@pytest.mark.parametrize(
+    ("stream", "world", "expected"),
+    [
+        (EACH, 8, range(8)),
+        (EACH, None, None),
+        (SENT, None, None),
+        (SENT, 1, [0]),
+        (SENT, 8, [0, 2, 4, 6]),
+        (replace(SENT, stages=1, slices=4), 4, [0, 1, 2, 3]),
+        (replace(SENT, stages=4), 16, [0, 2, 12, 14]),
+        (replace(SENT, stages=4, level=1), 16, [0, 1, 2, 3, 12, 13, 14, 15]),
+        (replace(SENT, stages=4, level=2), 16, range(0, 16, 2)),
+        (replace(SENT, stages=4, level=0), 16, range(16)),
+        (replace(SENT, slices=None), 8, None),
+        (replace(SENT, stages=None), 8, None),
+        (replace(SENT, slices=3), 8, None),
+    ],
+)
+def test_the_ranks_that_read_data_keep_a_state(
+    stream: StreamingData, world: int | None, expected: list[int] | range | None
+) -> None:
+    found = writers(stream, world)
+    assert (None if found is None else list(found)) == (None if expected is None else list(expected))
+
+
+def refused(plan: ResumePlan, **asked: object) -> list[str]:
+    found = not_movable(FITS, plan, DataQuestion(**asked))  # type: ignore[arg-type]  # fields differ in type
+    return [finding.message.partition(" would move")[0] for finding in found]
+
+
+def test_what_moves_the_position_is_refused_and_what_leaves_it_is_not() -> None:
+    plan = resume_plan()
+    assert refused(plan) == []
+    assert refused(plan, new_dataset=True) == ["--new-dataset"]
+    assert refused(plan, dataset_changed_at=Step(10)) == ["--dataset-changed-at"]
+    assert refused(plan, dataset_changed_at=Step(0)) == []
+    assert refused(plan, segments=(BatchSegment(steps=10, global_batch_size=4),)) == ["--segment"]
+    assert refused(plan, segments=(BatchSegment(steps=10, global_batch_size=8),)) == []
+    assert refused(resume_plan(global_batch_size=16)) == ["batches of 16 samples"]
+    unknown = replace(SCALARS, global_batch_size=None)
+    assert refused(resume_plan(global_batch_size=16, scalars=unknown)) == []
+    assert refused(resume_plan(global_batch_size=None)) == []
+
+
+def test_a_way_around_a_spike_is_refused_and_waiting_is_not() -> None:
+    good = [Step(30)]
+    for end, expected in ((None, ["--around-spike"]), (Step(205), [])):
+        advice = advise_spike(Spike(onset=Step(200), end=end), good, newest=Step(400))
+        assert refused(replace(resume_plan(), advice=advice)) == expected
+    nowhere = advise_spike(Spike(onset=Step(200), end=None), [], newest=Step(400))
+    assert refused(replace(resume_plan(), advice=nowhere)) == []
+
+
+def test_a_training_that_begins_reads_no_state() -> None:
+    plan = resume_plan()
+    assert state_folder(EACH, plan) == "states/step_30"
+    assert state_folder(EACH, replace(plan, data=replace(plan.data, next_step=Step(1)))) is None
+    assert state_folder(replace(EACH, state_dir=None), plan) is None
+
+
+def test_many_ranks_are_counted_and_each_kind_of_trouble_is_said() -> None:
+    ranks = [Rank(rank) for rank in range(10)]
+    missing, broken = unusable_states("states/step_3", ranks, [(Rank(11), "torn")])
+    assert "of rank 0, 1, 2, 3, 4, 5, 6, 7 and 2 more as dataset_state_rank0.json" in missing.message
+    assert missing.ranks == tuple(ranks)
+    assert (broken.message, broken.ranks) == ("the data loader's state of rank 11 cannot be loaded: torn", (11,))
+    assert list(unusable_states("states/step_3", [], [])) == []

@@ -1,0 +1,520 @@
+"""Proves what a training config is read as, and that what would spoil a resume in it is found and nothing else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.errors import CkptToolError, UnsafeError, UsageError
+from ckpttool.formats.safe_yaml import MAX_BYTES, MAX_DEPTH, parse_document
+from ckpttool.trainers.mindformers.config import read_train_config, train_config_of
+from ckpttool.trainers.mindformers.train_config import TrainConfig
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+def read(text: str, *, devices: int | None = None) -> TrainConfig:
+    return train_config_of(parse_document(text.encode(), what="base.yaml"), path="base.yaml", devices=devices)
+
+
+def findings(text: str) -> list[Finding]:
+    return list(read(text).findings)
+
+
+def only(text: str) -> Finding:
+    found = findings(text)
+    assert len(found) == 1, found
+    return found[0]
+
+
+PARALLEL = """\
+use_parallel: True
+runner_config: {batch_size: 2, gradient_accumulation_steps: 3}
+parallel_config: {data_parallel: 4, model_parallel: 2, context_parallel: 2, expert_parallel: 4}
+"""
+
+
+class TestDefaults:
+    def test_an_almost_empty_config_means_what_it_means_to_mindformers(self) -> None:
+        config = read("seed: 0")
+        assert (config.world_size, config.global_batch_size, config.epochs) == (1, 1, 1)
+        assert (config.sink_mode, config.sink_size) == (True, 1)
+        assert (config.load_ckpt_format, config.auto_trans_ckpt) == ("ckpt", False)
+        assert config.use_legacy_format
+        assert not config.health_check_picks
+        assert (config.prefix, config.resume_training) == (None, None)
+        assert config.findings == ()
+
+    def test_the_real_shapes_are_read_without_a_false_alarm(self) -> None:
+        legacy = read_train_config(str(CONFIGS / "llama2_legacy.yaml"))
+        assert (legacy.world_size, legacy.global_batch_size, legacy.sink_size, legacy.epochs) == (16, 32, 2, 3)
+        assert (legacy.prefix, legacy.resume_training) == ("llama2_7b", False)
+        assert legacy.findings == ()
+        newer = read_train_config(str(CONFIGS / "newer_checkpoint_section.yaml"))
+        assert (newer.world_size, newer.global_batch_size, newer.sink_mode, newer.sink_size) == (4, 4, False, None)
+        assert not newer.use_legacy_format
+        assert newer.has_checkpoint_section
+        assert newer.no_load_optim
+        assert newer.health_check_picks
+        assert newer.prefix == "llama2_7b"
+        assert newer.findings == ()
+
+    def test_in_a_documented_place_that_stops_every_start_a_setting_is_found_in_a_real_shape(self) -> None:
+        config = read_train_config(str(CONFIGS / "qwen3_safetensors.yaml"))
+        assert (config.world_size, config.global_batch_size, config.global_batch_size_1_3) == (16, 64, 128)
+        assert [(finding.code, finding.line) for finding in config.findings] == [(Code.TRAINER_KEY_REFUSED, 17)]
+
+    def test_lines_are_those_of_the_keys(self) -> None:
+        config = read_train_config(str(CONFIGS / "llama2_legacy.yaml"))
+        text = (CONFIGS / "llama2_legacy.yaml").read_text().splitlines()
+        assert text[(config.line("runner_config.sink_size") or 0) - 1].strip() == "sink_size: 2"
+        assert text[(config.line("load_checkpoint") or 0) - 1].startswith("load_checkpoint:")
+        assert config.line("no_such_key") is None
+
+
+class TestSizes:
+    def test_without_pipeline_stages_accumulation_counts(self) -> None:
+        config = read(PARALLEL)
+        assert (config.world_size, config.global_batch_size) == (16, 2 * 4 * 3)
+
+    def test_with_pipeline_stages_micro_batches_count_instead(self) -> None:
+        config = read(PARALLEL.replace("expert_parallel: 4", "pipeline_stage: 2, micro_batch_num: 8"))
+        assert (config.world_size, config.global_batch_size) == (32, 2 * 4 * 8)
+
+    def test_interleaving_multiplies_the_batch(self) -> None:
+        assert read(PARALLEL + "micro_batch_interleave_num: 2\n").global_batch_size == 2 * 4 * 3 * 2
+
+    def test_without_use_parallel_there_is_one_rank_and_no_accumulation(self) -> None:
+        config = read(PARALLEL.replace("True", "False"))
+        assert (config.world_size, config.global_batch_size) == (1, 2)
+
+    def test_in_data_parallel_mode_only_the_devices_tell(self) -> None:
+        text = PARALLEL + "parallel: {parallel_mode: 0}\n"
+        assert (read(text).world_size, read(text).global_batch_size) == (None, None)
+        assert (read(text, devices=8).world_size, read(text, devices=8).global_batch_size) == (8, 16)
+
+    def test_old_versions_count_every_device_where_the_batch_is_sliced(self) -> None:
+        sliced = "parallel: {full_batch: False, dataset_strategy: [[4, 1]]}\n"
+        assert read(PARALLEL + sliced).global_batch_size_1_3 == 2 * 3 * 16
+        assert read(PARALLEL).global_batch_size_1_3 is None
+        alone = PARALLEL.replace("model_parallel: 2, context_parallel: 2, ", "")
+        assert read(alone + sliced).global_batch_size_1_3 is None
+
+    @pytest.mark.parametrize("bad", ["'4'", "0", "-1", "4.0", "True", "null", "[4]"])
+    def test_a_size_that_is_none_makes_the_product_unknown_and_is_found(self, bad: str) -> None:
+        config = read(PARALLEL.replace("data_parallel: 4", f"data_parallel: {bad}"))
+        assert (config.world_size, config.global_batch_size) == (None, None)
+        assert [finding.code for finding in config.findings] == [Code.CONFIG_WRONG_TYPE]
+        assert config.findings[0].line == 3
+        assert config.findings[0].severity is Severity.SUSPECT
+
+    def test_settings_in_another_file_are_not_guessed(self) -> None:
+        config = read(PARALLEL + "base_config: ./other.yaml\n")
+        assert (config.world_size, config.global_batch_size) == (None, None)
+        assert only(PARALLEL + "base_config: ./other.yaml\n").code is Code.CONFIG_KEY_IGNORED
+        assert (config.sink_size, config.use_parallel) == (None, True)
+        assert read("base_config: ./other.yaml\n").use_parallel is None
+        assert read("base_config: ./other.yaml\nrunner_config: {sink_size: 4}\n").sink_size == 4
+        assert (read("seed: 1\n").sink_size, read("seed: 1\n").use_parallel) == (1, False)
+
+    @pytest.mark.parametrize(
+        ("loader", "samples"),
+        [
+            ("{type: BlendedMegatronDatasetDataLoader, sizes: [1000, 0, 0]}", 1000),
+            ("{type: BlendedMegatronDatasetDataLoader, sizes: [-1, 0, 0]}", None),
+            ("{type: BlendedMegatronDatasetDataLoader, sizes: [True]}", None),
+            ("{type: BlendedMegatronDatasetDataLoader, sizes: [1.5]}", None),
+            ("{type: BlendedMegatronDatasetDataLoader, sizes: []}", None),
+            ("{type: BlendedMegatronDatasetDataLoader, sizes: 1000}", None),
+            ("{type: MindDataset, sizes: [1000, 0, 0]}", None),
+            ("text", None),
+        ],
+    )
+    def test_the_samples_of_a_data_set_are_taken_where_the_config_counts_them(
+        self, loader: str, samples: int | None
+    ) -> None:
+        assert read(f"train_dataset: {{data_loader: {loader}}}").dataset_samples == samples
+
+    def test_a_sink_of_the_whole_data_set_is_known_for_one(self) -> None:
+        assert read("runner_config: {sink_size: -1}").sinks_all
+        assert not read("runner_config: {sink_size: -1, sink_mode: False}").sinks_all
+        assert not read("runner_config: {sink_size: 1}").sinks_all
+
+    def test_sinking_the_whole_data_set_has_no_size_and_says_so(self) -> None:
+        text = "runner_config: {sink_size: -1}"
+        assert (read(text).sink_mode, read(text).sink_size) == (True, None)
+        assert "--sink-size" in str(only(text).remedy)
+        assert findings("runner_config: {sink_size: -1, sink_mode: False}") == []
+
+    @pytest.mark.parametrize("bad", ["0", "-2", "'2'", "2.5", "null"])
+    def test_a_sink_size_that_is_none_is_found(self, bad: str) -> None:
+        assert only(f"runner_config: {{sink_size: {bad}}}").code is Code.CONFIG_WRONG_TYPE
+
+
+class TestLayout:
+    def test_an_empty_checkpoint_section_switches_nothing(self) -> None:
+        assert read("checkpoint:\n").use_legacy_format
+        assert not read("checkpoint: {load_path: ''}\n").use_legacy_format
+
+    @pytest.mark.parametrize(("value", "legacy"), [("False", False), ("True", True), ("", False), ("'False'", True)])
+    def test_use_legacy_format_is_taken_as_mindformers_takes_it(self, value: str, *, legacy: bool) -> None:
+        assert read(f"use_legacy_format: {value}").use_legacy_format is legacy
+
+    def test_a_section_and_the_switch_against_each_other_are_noted(self) -> None:
+        assert only("checkpoint: {save_max: 3}\nuse_legacy_format: True").code is Code.CONFIG_DISAGREES
+        assert findings("checkpoint: {save_max: 3}\nuse_legacy_format: False") == []
+
+    @pytest.mark.parametrize(
+        ("text", "picks"),
+        [
+            ("use_checkpoint_health_monitor: True", True),
+            ("monitor_config: {health_checkpoint: {embedding_local_norm_threshold: 270.0}}", True),
+            ("monitor_config: {health_checkpoint: {global_norm_spike_threshold: 3.0}}", False),
+            ("use_checkpoint_health_monitor: False", False),
+        ],
+    )
+    def test_the_health_check_is_on_where_a_threshold_is_or_will_be_set(self, text: str, *, picks: bool) -> None:
+        assert read(text).health_check_picks is picks
+
+
+class TestNumbersReadAsText:
+    @pytest.mark.parametrize(
+        ("text", "right"), [("1e-5", "1.0e-5"), ("3E8", "3.0e+8"), ("1.5e3", "1.5e+3"), (".5e3", ".5e+3")]
+    )
+    def test_an_exponent_without_point_or_sign_is_found_with_its_cure(self, text: str, right: str) -> None:
+        finding = only(f"optimizer:\n  learning_rate: {text}\n")
+        assert (finding.code, finding.severity, finding.line) == (Code.CONFIG_WRONG_TYPE, Severity.SUSPECT, 2)
+        assert f"write {right}," in str(finding.remedy)
+        assert isinstance(yaml.safe_load(right), float)
+
+    @pytest.mark.parametrize("text", ["1.0e-5", "1.0e+5", "0.1", "'1e-5'", "1", "3e", "e5", "1e5b", "v1e5", ".inf"])
+    def test_a_number_or_a_text_that_is_meant_is_left_alone(self, text: str) -> None:
+        assert findings(f"optimizer:\n  learning_rate: {text}\n") == []
+
+    def test_in_a_list_and_under_an_unknown_key_it_is_found_too(self) -> None:
+        assert only("optimizer: {betas: [0.9, 95e-2]}").message.startswith("`optimizer.betas[1]` is 95e-2")
+        assert only("commit: 1234e5").severity is Severity.NOTE
+        assert only("model: {rms_norm_eps: 1e-6}").severity is Severity.SUSPECT
+
+    @given(
+        st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(["{:e}", "{:g}", "{:.0e}", "{:.3e}", "{}"])
+    )
+    def test_every_spelling_of_a_float_is_a_number_to_yaml_or_is_found(self, number: float, spelling: str) -> None:
+        text = spelling.format(number)
+        is_number = isinstance(yaml.safe_load(text), int | float)
+        assert bool(findings(f"lr: {text}")) is not is_number
+
+
+class TestWrongTypes:
+    @pytest.mark.parametrize(
+        ("text", "severity"),
+        [
+            ("auto_trans_ckpt: 'False'", Severity.SUSPECT),
+            ("use_parallel: 1", Severity.SUSPECT),
+            ("runner_config: {sink_mode: 'no'}", Severity.SUSPECT),
+            ("ignore_data_skip: 1", Severity.NOTE),
+            ("load_ckpt_format: .ckpt", Severity.NOTE),
+            ("load_ckpt_format: [ckpt]", Severity.NOTE),
+            ("resume_training: 'True'", Severity.NOTE),
+            ("resume_training: 1", Severity.NOTE),
+            ("data_skip_steps: '5'", Severity.NOTE),
+            ("data_skip_steps: -5", Severity.NOTE),
+            ("data_skip_steps: True", Severity.NOTE),
+        ],
+    )
+    def test_a_wrong_type_is_a_note_where_a_launch_writes_the_key_itself(self, text: str, severity: Severity) -> None:
+        finding = only(text)
+        assert (finding.code, finding.severity, finding.line) == (Code.CONFIG_WRONG_TYPE, severity, 1)
+        assert finding.path == "base.yaml"
+        assert finding.remedy
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "auto_trans_ckpt: True",
+            "auto_trans_ckpt:",
+            "load_ckpt_format: safetensors",
+            "resume_training: llama_rank_0-1_2.ckpt",
+            "data_skip_steps:",
+            "data_skip_steps: 5",
+        ],
+    )
+    def test_a_right_type_is_left_alone(self, text: str) -> None:
+        assert findings(text) == []
+
+    def test_a_long_value_is_shown_in_part(self) -> None:
+        assert "…" in str(only("load_ckpt_format: " + "x" * 200).actual)
+
+    def test_zero_steps_to_skip_are_noted_because_they_mean_unset(self) -> None:
+        finding = only("data_skip_steps: 0")
+        assert (finding.code, finding.severity) == (Code.CONFIG_KEY_IGNORED, Severity.NOTE)
+        assert "ignore_data_skip" in str(finding.remedy)
+
+
+class TestPlaces:
+    @pytest.mark.parametrize("section", ["runner_config", "parallel_config", "checkpoint", "model"])
+    def test_resume_training_in_a_section_is_suspect(self, section: str) -> None:
+        finding = only(f"{section}:\n  resume_training: True\n")
+        assert (finding.code, finding.severity, finding.line) == (Code.CONFIG_KEY_IGNORED, Severity.SUSPECT, 2)
+        assert ("KeyError" in finding.message) is section.endswith("_config")
+
+    def test_both_places_saying_the_same_is_a_note(self) -> None:
+        assert only("data_skip_steps: 5\nmodel: {data_skip_steps: 5}").severity is Severity.NOTE
+        assert only("data_skip_steps: 6\nmodel: {data_skip_steps: 5}").severity is Severity.SUSPECT
+
+    @pytest.mark.parametrize(
+        ("text", "remedy"),
+        [
+            ("trainer:\n  data_skip_steps: 5", "move `data_skip_steps` to the top level"),
+            ("trainer:\n  data_skip_steps: 5\ndata_skip_steps: 6", "move `data_skip_steps` to the top level"),
+            ("trainer:\n  resume_training: 1\nresume_training: True\n", "move `resume_training` to the top level"),
+            (
+                "trainer:\n  data_skip_steps: 5\ndata_skip_steps: 5",
+                "delete it: the same stands at the top level, as an older `ckpttool launch` wrote it",
+            ),
+            ("trainer:\n  seed: 5\nseed: 5", "delete it: the same stands at the top level"),
+            ("trainer:\n  epochs: 5\n", "delete it"),
+            ("trainer:\n  5: 5\n", "delete it"),
+            ("trainer:\n  a.b: 5\n", "delete it"),
+        ],
+    )
+    def test_any_key_of_the_trainer_but_two_stops_every_start(self, text: str, remedy: str) -> None:
+        (finding,) = [each for each in findings(text) if each.code is Code.TRAINER_KEY_REFUSED]
+        assert (finding.severity, finding.line, finding.remedy) == (Severity.SUSPECT, 2, remedy)
+        assert "every start ends in a TypeError" in finding.message
+        assert not [each for each in findings(text) if each.code is Code.CONFIG_KEY_IGNORED]
+
+    @pytest.mark.parametrize(
+        "trainer",
+        [
+            "{type: T, model_name: n}",
+            "{type: T}",
+            "",
+            "text",
+            "[data_skip_steps]",
+            "{}",
+            "{type: x, auto_register: m.T, own: 1}",
+        ],
+    )
+    def test_what_a_trainer_takes_is_left_alone_and_so_is_a_class_of_the_users_own(self, trainer: str) -> None:
+        assert findings(f"trainer: {trainer}\ndata_skip_steps: 5\n") == []
+
+    def test_a_class_of_the_users_own_does_not_make_a_key_of_the_top_level_count(self) -> None:
+        finding = only("trainer: {type: x, auto_register: m.T, data_skip_steps: 5}")
+        assert (finding.code, finding.severity) == (Code.CONFIG_KEY_IGNORED, Severity.SUSPECT)
+
+    @pytest.mark.parametrize("key", ["sink_size: 2", "batch_size: 4", "data_parallel: 2", "epochs: 2"])
+    def test_a_size_at_the_top_level_is_suspect(self, key: str) -> None:
+        finding = only(key)
+        assert (finding.code, finding.severity) == (Code.CONFIG_KEY_IGNORED, Severity.SUSPECT)
+        assert "_config:" in str(finding.remedy)
+
+    def test_batch_sizes_of_data_sets_are_theirs(self) -> None:
+        assert findings("train_dataset: {batch_size: 4}\neval_dataset: {batch_size: 1}") == []
+
+
+class TestDisagreements:
+    def test_micro_batches_without_stages_are_noted(self) -> None:
+        assert only("parallel_config: {micro_batch_num: 4}").severity is Severity.NOTE
+        assert findings("parallel_config: {micro_batch_num: 4, pipeline_stage: 2}") == []
+
+    def test_accumulation_that_is_reset_is_noted(self) -> None:
+        steps = "runner_config: {gradient_accumulation_steps: 4}\n"
+        assert "without use_parallel" in only(steps).message
+        stages = "use_parallel: True\nparallel_config: {pipeline_stage: 2}\n"
+        assert "with pipeline stages" in only(steps + stages).message
+        assert findings(steps + "use_parallel: True\n") == []
+
+    @pytest.mark.parametrize("strategy", ["[[2, 1]]", "[2]", "[[]]", "['full']"])
+    def test_a_data_strategy_that_does_not_slice_by_data_parallel_is_suspect(self, strategy: str) -> None:
+        text = f"parallel_config: {{data_parallel: 4}}\nparallel: {{full_batch: False, dataset_strategy: {strategy}}}"
+        assert only(text).code is Code.CONFIG_DISAGREES
+
+    @pytest.mark.parametrize(
+        "parallel",
+        [
+            "{full_batch: False, dataset_strategy: [[4, 1], [4, 1]]}",
+            "{full_batch: True, dataset_strategy: [[2, 1]]}",
+            "{full_batch: False, dataset_strategy: full_batch}",
+            "{full_batch: False, dataset_strategy: []}",
+        ],
+    )
+    def test_other_data_strategies_are_left_alone(self, parallel: str) -> None:
+        assert findings(f"parallel_config: {{data_parallel: 4}}\nparallel: {parallel}") == []
+
+    @pytest.mark.parametrize(
+        ("prefix", "more", "found"),
+        [
+            ("my_rank_7_model", "", True),
+            ("llama3.1", "auto_trans_ckpt: True", True),
+            ("llama3.1", "", False),
+            ("llama-7b", "", False),
+            ("llama_7b", "auto_trans_ckpt: True", False),
+        ],
+    )
+    def test_a_prefix_that_breaks_a_resume_is_suspect(self, prefix: str, more: str, *, found: bool) -> None:
+        text = f"callbacks:\n  - type: MFLossMonitor\n  - type: CheckpointMonitor\n    prefix: {prefix}\n{more}\n"
+        assert [finding.line for finding in findings(text)] == ([4] if found else [])
+
+    @pytest.mark.parametrize("callbacks", ["null", "[a, 1]", "{a: 1}", "[{type: Other, prefix: rank_1}]"])
+    def test_callbacks_of_another_shape_are_left_alone(self, callbacks: str) -> None:
+        assert findings(f"callbacks: {callbacks}") == []
+
+    def test_findings_come_in_the_order_of_the_file(self) -> None:
+        text = "sink_size: 1\nlr: 1e-5\ntrainer: {resume_training: True}\nauto_trans_ckpt: 1\n"
+        assert [finding.line for finding in findings(text)] == [1, 2, 3, 4]
+
+
+class TestHostileYaml:
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("a: 1\nb: 2\na: 3\n", "line 3: 'a' was set before, on line 1"),
+            ("{a: 1, a: 2}", "line 1: 'a' was set before, on line 1"),
+            ("a:\n  b: 1\n  b: 1\n", "line 3: 'b' was set before"),
+            ("a: !!python/object/apply:os.system [true]\n", "has no place in a config"),
+            ("a: !mine 1\n", "the tag '!mine'"),
+            ("!mine a: 1\n", "the tag '!mine'"),
+            ("a: !!binary aGk=\n", "has no place in a config"),
+            ("? [1]\n: 2\n", "cannot be a key"),
+            ("a: &x [*x]\n", "holds itself"),
+            ("a: [1\n", "line 2"),
+            ("a: \x07\n", "cannot be read"),
+            ("a: 2024-13-45\n", "cannot be read"),
+            ("a: *nowhere\n", "line 1"),
+            ("", "holds no settings"),
+            ("# only a comment\n", "holds no settings"),
+            ("- a\n", "holds no settings"),
+            ("a: 1\n---\nb: 2\n", "expected a single document"),
+        ],
+    )
+    def test_what_cannot_be_a_config_is_one_clear_line(self, text: str, message: str) -> None:
+        with pytest.raises(UsageError, match=r".") as error:
+            parse_document(text.encode(), what="base.yaml")
+        assert message in str(error.value)
+        assert "base.yaml" in str(error.value)
+        assert "\n" not in str(error.value)
+
+    def test_bytes_that_are_no_text_are_refused(self) -> None:
+        with pytest.raises(UsageError, match="not UTF-8"):
+            parse_document(b"a: \xff\n", what="base.yaml")
+
+    @pytest.mark.parametrize("text", ["a: " + "[" * 10_000, "".join(f"{' ' * n}a:\n" for n in range(MAX_DEPTH + 1))])
+    def test_deep_nesting_is_refused_at_once(self, text: str) -> None:
+        with pytest.raises(UnsafeError, match="deep"):
+            parse_document(text.encode(), what="base.yaml")
+
+    def test_as_deep_as_allowed_is_read(self) -> None:
+        depth = MAX_DEPTH - 1
+        document = parse_document(f"a: {'[' * (depth - 1)}{']' * (depth - 1)}".encode(), what="base.yaml")
+        assert document.lines["a",] == 1
+
+    def test_aliases_that_multiply_are_refused(self) -> None:
+        lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+        lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
+        with pytest.raises(UnsafeError, match="aliases"):
+            parse_document("\n".join(lines).encode(), what="base.yaml")
+
+    def test_too_many_bytes_are_refused_unread(self) -> None:
+        with pytest.raises(UnsafeError, match="more than 1048576 bytes"):
+            parse_document(b"#" * (MAX_BYTES + 1), what="base.yaml")
+
+    def test_aliases_anchors_and_merges_of_a_real_config_are_followed(self) -> None:
+        text = "base: &b {epochs: 2, batch_size: 4}\nrunner_config:\n  <<: *b\n  batch_size: 8\nother: *b\n"
+        assert parse_document(text.encode(), what="base.yaml").data == yaml.safe_load(text)
+        assert read(text).global_batch_size == 8
+
+    def test_a_byte_order_mark_and_windows_line_ends_are_read(self) -> None:
+        config = read("\ufeffseed: 0\r\nepochs: 2\r\n")
+        assert config.findings[0].line == 2
+
+    @given(st.text(alphabet="ab:-[]{}&*!|>'\"#%@,? \n\t019.e<", max_size=40))
+    def test_whatever_the_text_it_is_read_as_pyyaml_reads_it_or_refused(self, text: str) -> None:
+        try:
+            document = parse_document(text.encode(), what="base.yaml")
+        except CkptToolError as error:
+            assert "\n" not in str(error)  # noqa: PT017  # most such texts are no YAML; the few that are must agree
+        else:
+            assert document.data == yaml.safe_load(text)
+
+
+class TestFiles:
+    def test_a_file_that_is_not_there_is_one_clear_line(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match="No such file"):
+            read_train_config(str(tmp_path / "none.yaml"))
+
+    def test_a_folder_is_no_config(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match="cannot read the config"):
+            read_train_config(str(tmp_path))
+
+    def test_a_fifo_does_not_keep_us_waiting(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "fifo.yaml")
+        with pytest.raises(UsageError, match="not a regular file"):
+            read_train_config(str(tmp_path / "fifo.yaml"))
+
+    def test_a_huge_file_is_not_read_whole(self, tmp_path: Path) -> None:
+        with (tmp_path / "huge.yaml").open("wb") as file:
+            file.truncate(1 << 40)
+        with pytest.raises(UnsafeError):
+            read_train_config(str(tmp_path / "huge.yaml"))
+
+
+def test_a_value_as_long_as_a_file_is_not_repeated_in_full() -> None:
+    text = f"parallel: {{full_batch: False, dataset_strategy: [[{'x' * 100_000}, 1]]}}\nlr: {'1' * 90_000}e5\n"
+    findings = read(text).findings
+    assert {Code.CONFIG_DISAGREES, Code.CONFIG_WRONG_TYPE} <= {finding.code for finding in findings}
+    assert all(len(f"{one.message}{one.expected}{one.actual}{one.remedy}") < 4100 for one in findings)
+    assert any(one.message.startswith("`dataset_strategy` slices the data xx") for one in findings)
+    assert any(one.message.endswith("stop unless they are equal") for one in findings)
+
+
+class TestStreaming:
+    LOADER = "train_dataset:\n  data_loader:\n    type: {}\n    streaming: {}\n    dataset_state_dir: states\n"
+    STREAMS = LOADER.format("HFDataLoader", "True")
+
+    @pytest.mark.parametrize(
+        ("kind", "streaming", "expected"),
+        [("HFDataLoader", True, True), ("CommonDataLoader", True, True), ("HFDataLoader", False, False),
+         ("MindDataset", True, False), ("[HFDataLoader]", True, False)],
+    )  # fmt: skip
+    def test_is_what_the_loader_says(self, kind: str, streaming: bool, expected: bool) -> None:
+        assert (read(self.LOADER.format(kind, streaming)).streaming is not None) is expected
+
+    @pytest.mark.parametrize(
+        ("more", "slices"),
+        [
+            ("", None),
+            ("parallel: {dataset_strategy: [[4, 1], [4, 1]]}", 4),
+            ("parallel: {dataset_strategy: full_batch}", None),
+            ("parallel: {dataset_strategy: []}", None),
+            ("parallel: {dataset_strategy: [[x]]}", None),
+            ("parallel: {dataset_strategy: [[0, 1]]}", None),
+            ("parallel: {dataset_strategy: [[True, 1]]}", None),
+            ("parallel_config: {data_parallel: 2}", None),
+        ],
+    )
+    def test_slices_are_told_by_the_strategy(self, more: str, slices: int | None) -> None:
+        stream = read(f"use_parallel: True\n{self.STREAMS}{more}\n").streaming
+        assert stream is not None
+        assert stream.slices == slices
+        assert (stream.state_dir, stream.broadcast, stream.level) == ("states", True, 3)
+
+    @pytest.mark.parametrize(
+        "more", ["handler: [{type: PackingHandler}]", "create_attention_mask: True", "create_compressed_eod_mask: True"]
+    )
+    def test_packed_data_are_sliced_for_each_data_parallel_rank(self, more: str) -> None:
+        stream = read(f"{self.STREAMS}    {more}\nparallel_config: {{data_parallel: 2}}\n").streaming
+        assert stream is not None
+        assert stream.slices == 2
+
+    def test_a_level_that_is_no_number_is_the_usual_one(self) -> None:
+        for text, level in (("1", 1), ("all", 3), ("True", 3)):
+            stream = read(f"{self.STREAMS}context: {{dataset_broadcast_opt_level: {text}}}\n").streaming
+            assert stream is not None
+            assert stream.level == level

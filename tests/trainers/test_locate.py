@@ -1,0 +1,253 @@
+"""One tree, many ways to point at it; and a plain word where there is none."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from ckpttool.domain.checkpoint import LayoutName
+from ckpttool.errors import ExitCode, IncompleteError, UnknownLayoutError
+from ckpttool.trainers.locate import locate
+from tests.answers import cli, document
+from tests.trees import TreeBuilder, safetensors_bytes, training_scalars
+
+SHARD = "llama2_7b_rank_2_1-10_2.ckpt"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> TreeBuilder:
+    """A second run's save on four ranks."""
+    return TreeBuilder(tmp_path).legacy().save(epoch=10, step=2, run=1)
+
+
+@pytest.fixture
+def newer(tmp_path: Path) -> TreeBuilder:
+    """Two iterations."""
+    return TreeBuilder(tmp_path / "newer").iteration(step=10).iteration(step=20)
+
+
+def _scalars() -> bytes:
+    return safetensors_bytes(training_scalars(epoch=1, true_step=2), {"format": "ms"})
+
+
+class TestPlaces:
+    @pytest.mark.parametrize(
+        ("path", "root", "focus"),
+        [
+            ("output/checkpoint", "output/checkpoint", None),
+            ("output/checkpoint/", "output/checkpoint", None),
+            ("output//checkpoint/.", "output/checkpoint", None),
+            ("./output/checkpoint/rank_0/..", "output/checkpoint", None),
+            ("output", "output/checkpoint", None),
+            (".", "output/checkpoint", None),
+            ("output/checkpoint/rank_2", "output/checkpoint", None),
+            ("output/checkpoint/rank_2/", "output/checkpoint", None),
+            (f"output/checkpoint/rank_2/{SHARD}", "output/checkpoint", SHARD),
+        ],
+    )
+    def test_the_tree_is_found_from_any_of_its_parts(
+        self, tree: TreeBuilder, monkeypatch: pytest.MonkeyPatch, path: str, root: str, focus: str | None
+    ) -> None:
+        monkeypatch.chdir(tree.base)
+        found = locate(path)
+        assert (found.storage.root, found.focus) == (root, focus)
+        assert found.layout.name is LayoutName.MINDFORMERS_RANK
+        assert (found.took is None) == (os.path.normpath(path) == root)
+        absolute = locate(str(tree.base / path))
+        assert (absolute.storage.root, absolute.focus) == (str(tree.base / root), focus)
+
+    @pytest.mark.parametrize(
+        ("inside", "path", "meant"),
+        [
+            ("output/checkpoint", ".", (".", None)),
+            ("output/checkpoint", "rank_2", (".", None)),
+            ("output/checkpoint", f"rank_2/{SHARD}", (".", SHARD)),
+            ("output/checkpoint/rank_2", "..", ("..", None)),
+            ("output/checkpoint/rank_2", "../rank_1", ("..", None)),
+        ],
+    )
+    def test_from_inside_the_tree_too(
+        self, tree: TreeBuilder, monkeypatch: pytest.MonkeyPatch, inside: str, path: str, meant: tuple[str, str | None]
+    ) -> None:
+        monkeypatch.chdir(tree.base / inside)
+        found = locate(path)
+        assert (found.storage.root, found.focus) == meant
+
+    @pytest.mark.parametrize(
+        ("inside", "path", "focus"),
+        [
+            ("rank_2", ".", None),
+            ("rank_2", SHARD, SHARD),
+            ("rank_2", f"./{SHARD}", SHARD),
+            ("rank_2/deep", "..", None),
+            ("rank_2/deep", f"../{SHARD}", SHARD),
+            ("rank_2/deep/er", "../..", None),
+        ],
+    )
+    def test_where_the_path_does_not_say_the_ranks_folder_the_disk_does(
+        self, tree: TreeBuilder, monkeypatch: pytest.MonkeyPatch, inside: str, path: str, focus: str | None
+    ) -> None:
+        tree.folder("checkpoint/rank_2/deep/er")
+        monkeypatch.chdir(tree.checkpoint / inside)
+        found = locate(path)
+        assert (Path(found.storage.root), found.focus) == (tree.checkpoint, focus)
+
+    def test_an_iteration_or_one_of_its_shards_is_that_checkpoint_on_all_ranks(self, newer: TreeBuilder) -> None:
+        folder = newer.checkpoint / "iteration_00000010"
+        for path in (folder, *folder.glob("*.safetensors"), folder / "common.json"):
+            found = locate(str(path))
+            assert (found.storage.root, found.focus) == (str(newer.checkpoint), "iteration_00000010")
+        assert locate(str(newer.output)).focus is None
+
+    def test_the_tracker_is_the_tree_and_not_one_checkpoint(self, newer: TreeBuilder) -> None:
+        found = locate(str(newer.checkpoint / "latest_checkpointed_iteration.txt"))
+        assert (found.storage.root, found.focus) == (str(newer.checkpoint), None)
+
+    @pytest.mark.parametrize("name", ["best.ckpt", "best.safetensors", "best.pt"])
+    def test_a_file_beside_the_ranks_is_itself_and_not_the_newest_of_them(self, tree: TreeBuilder, name: str) -> None:
+        tree.file(f"checkpoint/{name}", (tree.checkpoint / "rank_2" / SHARD).read_bytes())
+        found = locate(str(tree.checkpoint / name))
+        assert (found.layout.name, found.focus) == (LayoutName.LOOSE_FILE, name)
+        said = cli("resolve", str(tree.checkpoint / name))
+        assert said.exit_code == ExitCode.UNKNOWN_LAYOUT
+        assert "stands in no rank_N/ or iteration_*/ folder" in said.stderr
+
+    def test_a_file_beside_the_iterations_is_no_checkpoint_unless_it_is_the_tracker(self, newer: TreeBuilder) -> None:
+        newer.file("checkpoint/notes.txt", "best so far: 10")
+        with pytest.raises(UnknownLayoutError, match="is no shard"):
+            locate(str(newer.checkpoint / "notes.txt"))
+
+    def test_a_part_of_unified_weights_is_all_of_them(self, tmp_path: Path) -> None:
+        hyper = tmp_path / "hyper_param.safetensors"
+        hyper.write_bytes(_scalars())
+        assert locate(str(hyper)).layout.name is LayoutName.MINDFORMERS_UNIFIED
+        assert locate(str(tmp_path)).focus is None
+
+    @pytest.mark.parametrize("path", ["output", "output/unified_checkpoint", "."])
+    def test_unified_weights_are_found_from_their_output_folder(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+    ) -> None:
+        tree = TreeBuilder(tmp_path).file("unified_checkpoint/hyper_param.safetensors", _scalars())
+        monkeypatch.chdir(tmp_path)
+        found = locate(path)
+        assert (found.storage.root, found.layout.name) == ("output/unified_checkpoint", LayoutName.MINDFORMERS_UNIFIED)
+        tree.legacy().save(epoch=10, step=2)  # a training's own saves go first
+        assert locate("output").storage.root == "output/checkpoint"
+
+    def test_the_layout_that_is_asked_for_is_taken_where_a_folder_holds_two(self, tree: TreeBuilder) -> None:
+        tree.iteration(step=10)
+        assert locate(str(tree.output)).layout.name is LayoutName.MINDFORMERS_ITERATION
+        wanted = locate(str(tree.output), layout=LayoutName.MINDFORMERS_RANK)
+        assert wanted.layout.name is LayoutName.MINDFORMERS_RANK
+        shard = tree.checkpoint / "rank_2" / SHARD
+        assert locate(str(shard), layout=LayoutName.MINDFORMERS_RANK).focus == SHARD
+
+
+class TestTrackerOfWhom:
+    """MindFormers, Megatron-LM and verl all write `latest_checkpointed_iteration.txt`."""
+
+    @pytest.mark.parametrize(
+        ("beside", "whose"),
+        [
+            ("iter_0000006", "iter_0000006 beside .* looks like a tree of Megatron-LM"),
+            ("global_step_6", "global_step_6 beside .* looks like a tree of verl"),
+            ("iter_6_bak", "alone is no checkpoint .MindFormers, Megatron-LM and verl"),
+            ("iteration_bak", "alone is no checkpoint"),
+        ],
+    )
+    def test_a_tracker_without_an_iteration_is_no_tree_of_mindformers(
+        self, tmp_path: Path, beside: str, whose: str
+    ) -> None:
+        (tmp_path / "latest_checkpointed_iteration.txt").write_text("6")
+        (tmp_path / beside).mkdir()
+        for path in (tmp_path, tmp_path / "latest_checkpointed_iteration.txt"):
+            with pytest.raises(UnknownLayoutError, match=whose):
+                locate(str(path))
+        answer = cli("resolve", str(tmp_path))
+        assert answer.exit_code == ExitCode.UNKNOWN_LAYOUT
+
+    def test_a_folder_of_megatron_without_its_tracker_is_not_guessed_at(self, tmp_path: Path) -> None:
+        (tmp_path / "iter_0000006").mkdir()
+        with pytest.raises(UnknownLayoutError, match=r"hyper_param\.safetensors$"):
+            locate(str(tmp_path))
+
+    def test_an_iteration_beside_another_trainers_folder_is_still_mindformers(self, newer: TreeBuilder) -> None:
+        newer.folder("checkpoint/iter_0000006").remove("checkpoint/latest_checkpointed_iteration.txt")
+        assert locate(str(newer.output)).layout.name is LayoutName.MINDFORMERS_ITERATION
+
+
+class TestNoTree:
+    @pytest.mark.parametrize("path", ["missing", "missing/rank_0", "file/rank_0", "file", "empty"])
+    def test_where_there_is_none_it_is_said_and_the_path_named(self, tmp_path: Path, path: str) -> None:
+        (tmp_path / "file").write_text("x")
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(UnknownLayoutError, match=path):
+            locate(str(tmp_path / path))
+        assert cli("scan", str(tmp_path / path)).exit_code == ExitCode.UNKNOWN_LAYOUT
+
+    def test_a_layout_that_is_asked_for_and_not_there_is_not_replaced(self, tree: TreeBuilder) -> None:
+        for path in (tree.checkpoint, tree.checkpoint / "rank_2", tree.checkpoint / "rank_2" / SHARD):
+            with pytest.raises(UnknownLayoutError):
+                locate(str(path), layout=LayoutName.MINDFORMERS_ITERATION)
+
+    @pytest.mark.parametrize("name", ["meta.json", "llama2_7b_rank_2-network-1_2.ckpt", "llama2_7b_rank_1-10_2.ckpt"])
+    def test_a_file_in_a_ranks_folder_that_is_no_shard_of_it_is_not_guessed_at(
+        self, tree: TreeBuilder, name: str
+    ) -> None:
+        tree.file(f"checkpoint/rank_2/{name}", b"x")
+        with pytest.raises(UnknownLayoutError, match="expected NAME_rank_2-EPOCH_STEP"):
+            locate(str(tree.checkpoint / "rank_2" / name))
+
+    @pytest.mark.parametrize("folder", ["rank_0_bak", "rank_02", "iteration_bak"])
+    def test_a_folder_that_only_looks_like_a_part_is_none(self, tree: TreeBuilder, folder: str) -> None:
+        tree.folder(f"checkpoint/{folder}")
+        with pytest.raises(UnknownLayoutError):
+            locate(str(tree.checkpoint / folder))
+
+    def test_a_fifo_is_neither_opened_nor_waited_for(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(UnknownLayoutError, match="neither a folder nor a shard"):
+            locate(str(tmp_path / "pipe"))
+
+    def test_a_link_to_itself_is_not_followed_for_ever(self, tmp_path: Path) -> None:
+        (tmp_path / "loop").symlink_to("loop")
+        with pytest.raises(IncompleteError, match="cannot be read"):
+            locate(str(tmp_path / "loop"))
+
+
+class TestUnreadable:
+    @pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ESTALE])
+    def test_a_folder_that_cannot_be_listed_is_an_incomplete_answer_and_not_an_empty_tree(
+        self, tree: TreeBuilder, monkeypatch: pytest.MonkeyPatch, code: int
+    ) -> None:
+        deny(monkeypatch, str(tree.checkpoint), code)
+        with pytest.raises(IncompleteError, match=os.strerror(code)):
+            locate(str(tree.checkpoint))
+        result = cli("resolve", str(tree.output))
+        assert (result.exit_code, result.stdout) == (ExitCode.INCOMPLETE, "")
+
+    def test_one_ranks_folder_that_cannot_be_listed_rules_its_checkpoints_out_as_unknown(
+        self, tree: TreeBuilder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        deny(monkeypatch, str(tree.checkpoint / "rank_3"), errno.EACCES)
+        found = document("resolve", str(tree.checkpoint))
+        assert found["resume"] is None
+        assert [(reason["code"], reason["severity"]) for reason in found["rejected"][0]["reasons"]] == [
+            ("unreadable", "unknown")
+        ]
+        assert cli("scan", str(tree.checkpoint)).exit_code == ExitCode.INCOMPLETE
+
+
+def deny(monkeypatch: pytest.MonkeyPatch, folder: str, code: int) -> None:
+    """Let one folder answer with an error: tests may run as root, whom no mode keeps out."""
+    real = os.scandir
+
+    def scandir(path: str) -> object:
+        if os.path.normpath(path) == folder:
+            raise OSError(code, os.strerror(code), path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)

@@ -1,0 +1,76 @@
+"""A file that stands in no tree is looked at alone, and never resumed from."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ckpttool.domain.checkpoint import LayoutName
+from ckpttool.domain.shard import FormatName
+from ckpttool.errors import CkptToolError, UnknownLayoutError
+from ckpttool.storage.local import LocalStorage
+from ckpttool.trainers.common.loose_file import LooseFile
+from ckpttool.trainers.registry import list_root
+from tests.answers import FIXTURES, plan, scanned
+
+REAL = FIXTURES / "sink2_ckpt/output/checkpoint/rank_0/llama2_7b_rank_0-20_2.ckpt"
+REAL_SAFETENSORS = FIXTURES / "sink2_safetensors/output/checkpoint/rank_0/llama2_7b_rank_0-20_2.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "fmt"),
+    [
+        (REAL, "model.ckpt", FormatName.MINDSPORE_CKPT),
+        (REAL_SAFETENSORS, "model.safetensors", FormatName.SAFETENSORS),
+        (REAL_SAFETENSORS, "model.ckpt", FormatName.SAFETENSORS),
+        (REAL, "model.pt", FormatName.MINDSPORE_CKPT),
+    ],
+)
+def test_its_content_tells_the_format_and_the_step(tmp_path: Path, source: Path, name: str, fmt: FormatName) -> None:
+    shutil.copy(source, tmp_path / name)
+    inventory = scanned(tmp_path / name)
+    (found,) = inventory.checkpoints
+    assert (inventory.layout, found.name, found.step, found.format) == (LayoutName.LOOSE_FILE, name, 40, fmt)
+    assert found.nbytes == source.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fmt"),
+    [
+        ("a.pt", b"PK\x03\x04" + bytes(60), FormatName.TORCH_ZIP),
+        ("a.ckpt", b"PK\x03\x04" + bytes(60), FormatName.TORCH_ZIP),
+        (".metadata", b"\x80\x04}.", FormatName.TORCH_PICKLE),
+        (".metadata", b"", FormatName.TORCH_PICKLE),
+        ("a.ckpt", b"", FormatName.MINDSPORE_CKPT),
+        ("a.safetensors", bytes(100), FormatName.SAFETENSORS),
+    ],
+)
+def test_where_the_content_tells_no_step_none_is_made_up(
+    tmp_path: Path, name: str, content: bytes, fmt: FormatName
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    (found,) = scanned(tmp_path / name).checkpoints
+    assert (found.step, found.step_source, found.format) == (None, "unknown", fmt)
+
+
+def test_it_is_not_resumed_from_because_its_other_ranks_are_unknown(tmp_path: Path) -> None:
+    shutil.copy(REAL, tmp_path / "model.ckpt")
+    with pytest.raises(CkptToolError, match=r"model\.ckpt"):
+        plan(tmp_path / "model.ckpt")
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "ckpt", "model.ckpt.bak"])
+def test_a_file_of_another_kind_is_none(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("x")
+    with pytest.raises(UnknownLayoutError, match=name):
+        scanned(tmp_path / name)
+
+
+def test_a_folder_is_never_taken_for_one(tmp_path: Path) -> None:
+    (tmp_path / "model.pt").write_bytes(b"x")
+    (tmp_path / "other.pt").write_bytes(b"x")
+    assert not LooseFile().recognise(list_root(LocalStorage(str(tmp_path))))
+    with pytest.raises(UnknownLayoutError):
+        scanned(tmp_path)
