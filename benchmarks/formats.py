@@ -36,7 +36,8 @@ from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.domain.verdict import CheckTask, Level
 from ckpttool.formats import read_header
 from ckpttool.formats.safetensors import shard as safetensors
-from ckpttool.storage.local import ByteSource, LocalStorage
+from ckpttool.storage.base import ByteSource
+from ckpttool.storage.local import LocalStorage
 from ckpttool.verify.check import check
 from ckpttool.verify.checks.structure import look_at_header
 

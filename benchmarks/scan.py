@@ -40,7 +40,8 @@ from ckpttool import TreeQuestion, scan  # noqa: E402  found by the line above
 from ckpttool.__main__ import COLLECTIONS  # noqa: E402
 from ckpttool.domain.shard import FileStamp  # noqa: E402
 from ckpttool.storage import fan_out  # noqa: E402
-from ckpttool.storage.local import ByteSource, Entry, LocalStorage, Storage  # noqa: E402
+from ckpttool.storage.base import ByteSource, Entry, Storage  # noqa: E402
+from ckpttool.storage.local import LocalStorage  # noqa: E402
 from ckpttool.trainers.registry import ScanOptions, list_root, recognise  # noqa: E402
 from tests.trees import TreeBuilder  # noqa: E402
 

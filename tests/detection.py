@@ -19,7 +19,7 @@ from ckpttool.domain.shard import FileStamp, FormatName, ShardRole, TensorEntry
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport
 from ckpttool.formats import read_header
-from ckpttool.storage.local import ByteSource, Entry
+from ckpttool.storage.base import ByteSource, Entry
 from ckpttool.verify.check import check
 from ckpttool.verify.collect import collect
 from ckpttool.verify.judge import judge

@@ -6,7 +6,7 @@ from ckpttool.domain.checkpoint import Checkpoint, Topology
 from ckpttool.domain.plan import DataPlan, DataSkip, LoadInstruction, ResumePlan, ResumePoint
 from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
 from ckpttool.domain.units import EpochStep, Rank, Step
-from ckpttool.domain.verdict import Level, Word
+from ckpttool.domain.verdict import Level, VerdictWord
 
 LEGACY_LOAD = LoadInstruction(
     load_checkpoint="output/checkpoint",
@@ -63,7 +63,7 @@ def resume_plan(
         point=ResumePoint(
             checkpoint=checkpoint,
             evidence=Level.STRUCTURE,
-            verdict=Word.STRUCT_OK,
+            verdict=VerdictWord.STRUCT_OK,
             lost_steps=0,
             rejected=(),
             findings=(),

@@ -9,7 +9,8 @@ from random import Random
 
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.shard import FileStamp
-from ckpttool.storage.local import ByteSource, Entry, LocalStorage, Storage
+from ckpttool.storage.base import ByteSource, Entry, Storage
+from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.registry import ScanOptions, list_root, recognise
 
 

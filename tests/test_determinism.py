@@ -11,7 +11,8 @@ from random import Random
 
 import pytest
 
-from ckpttool.storage.local import Entry, LocalStorage
+from ckpttool.storage.base import Entry
+from ckpttool.storage.local import LocalStorage
 from tests.answers import cli
 from tests.trees import TreeBuilder
 

@@ -24,7 +24,8 @@ from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import IncompleteError, NothingToResumeError, UnknownLayoutError, UsageError
 from ckpttool.formats import read_header
-from ckpttool.storage.local import LocalStorage, Storage
+from ckpttool.storage.base import Storage
+from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.common.launchers import jobs_of
 from ckpttool.trainers.mindformers.load import LOAD_FORMAT, load_instruction
 from ckpttool.trainers.mindformers.loaded_instead import Start, loaded_instead

@@ -13,7 +13,7 @@ from ckpttool.domain.verdict import ShardReport, Verdict
 from ckpttool.errors import UnsafeError
 from ckpttool.records.manifest import ManifestProblem, manifest_path, read_manifest
 from ckpttool.records.own_files import OWN_FOLDER
-from ckpttool.storage.local import Storage
+from ckpttool.storage.base import Storage
 from ckpttool.write import ensure_folder, locked, replace
 
 LOCK_NAME = "seal"

@@ -16,8 +16,9 @@ from ckpttool.domain.health import HealthBook
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.errors import IncompleteError, UsageError
 from ckpttool.records.own_files import OWN_FOLDER
-from ckpttool.storage.hidden import ImaginedStorage
-from ckpttool.storage.local import LocalStorage, Storage
+from ckpttool.storage.base import Storage
+from ckpttool.storage.hidden import HiddenStorage
+from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.locate import Located, locate
 from ckpttool.trainers.mindformers.health_file import read_health
 from ckpttool.trainers.mindformers.strategy import strategy_world
@@ -61,7 +62,7 @@ def scans_without(question: TreeQuestion) -> Callable[[Collection[str]], Invento
         IncompleteError: The tree's folder cannot be read.
     """
     located = locate(question.path, layout=question.layout)
-    storage = ImaginedStorage(located.storage)
+    storage = HiddenStorage(located.storage)
 
     def scan_without(hidden: Collection[str]) -> Inventory:
         storage.hidden = frozenset(hidden)

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ckpttool.errors import UsageError
-from ckpttool.storage.local import ByteSource, LocalStorage
+from ckpttool.storage.base import ByteSource
+from ckpttool.storage.local import LocalStorage
 
 
 def assert_replaceable(path: str, *, option: str, is_ours: Callable[[ByteSource], bool], what: str) -> None:

@@ -13,7 +13,7 @@ from ckpttool.cli.reports import ReportFormat
 from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.errors import CkptToolError, UsageError
-from ckpttool.storage.local import ByteSource
+from ckpttool.storage.base import ByteSource
 from ckpttool.trainers.locate import locate
 
 _LIMIT = 64 << 20

@@ -8,7 +8,7 @@ from ckpttool.cli import own_output
 from ckpttool.domain.checkpoint import Inventory, LayoutName
 from ckpttool.domain.units import ByteCount
 from ckpttool.errors import UsageError
-from ckpttool.storage.local import ByteSource
+from ckpttool.storage.base import ByteSource
 
 _FIRST_LINE = ByteCount(1 << 20)
 """Bytes. A line takes 300 and the name of a tensor."""

@@ -23,7 +23,7 @@ from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
 from ckpttool.domain.finding import Code, blocking
 from ckpttool.domain.health import Health
 from ckpttool.domain.retention import Fate, RetentionPlan, RetentionPolicy, Why
-from ckpttool.domain.verdict import Verdict, Word
+from ckpttool.domain.verdict import Verdict, VerdictWord
 from ckpttool.errors import UsageError
 
 
@@ -53,7 +53,7 @@ class _Candidate:
     """One checkpoint while its fate is found."""
 
     checkpoint: Checkpoint
-    word: Word | None = None
+    word: VerdictWord | None = None
     stays: Why | None = None
     """Why no count may let it go."""
     because: str = ""
@@ -182,7 +182,7 @@ def _prove(one: _Candidate, looks: Looks) -> bool:
     verdict = looks.content(one.checkpoint)
     if verdict is not None:
         one.word = verdict.word
-        one.strong = verdict.word is Word.VERIFIED
+        one.strong = verdict.word is VerdictWord.VERIFIED
         if against := blocking(verdict.findings):
             one.good = False
             one.stays, one.because = Why.NOT_WHOLE, f"not whole ({against[0].code.value}): never goes by itself"

@@ -8,7 +8,7 @@ from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import Step
-from ckpttool.domain.verdict import Level, Word
+from ckpttool.domain.verdict import Level, VerdictWord
 
 if TYPE_CHECKING:
     from ckpttool.domain.advice import SpikeAdvice, StopAdvice
@@ -29,7 +29,7 @@ class ResumePoint:
     checkpoint: Checkpoint
     evidence: Level
     """How hard all of its shards were looked at."""
-    verdict: Word
+    verdict: VerdictWord
     """What that showed: `verified` where checksums agreed, `struct-ok` where there was none to compare with."""
     lost_steps: int
     """Batches between this checkpoint and the furthest one on its course, whole or not: work to be done again.

@@ -9,7 +9,7 @@ from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount, EpochStep, Rank
-from ckpttool.domain.verdict import Level, Word
+from ckpttool.domain.verdict import Level, VerdictWord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class Fate:
     """Every rule that keeps it; `REPLACED` alone where it goes."""
     because: str
     """One sentence."""
-    word: Word | None
+    word: VerdictWord | None
     """The verdict on it; None where it was not looked at."""
 
     @property

@@ -28,7 +28,7 @@ class Level(IntEnum):
         return self.name.lower()
 
 
-class Word(str, Enum):
+class VerdictWord(str, Enum):
     """A verdict in one word, best first."""
 
     VERIFIED = "verified"
@@ -129,9 +129,9 @@ class ShardReport:
     """True where a ledger says that this very file was checked before, so it was not read again."""
 
     @property
-    def word(self) -> Word:
+    def word(self) -> VerdictWord:
         """The verdict on this shard alone, in one word."""
-        best = Word.VERIFIED if self.checksum_matched else Word.STRUCT_OK
+        best = VerdictWord.VERIFIED if self.checksum_matched else VerdictWord.STRUCT_OK
         return _worst_word(best, self.findings)
 
 
@@ -150,10 +150,10 @@ class Verdict:
     """Shards that were left out because only a part was asked for."""
 
     @property
-    def word(self) -> Word:
+    def word(self) -> VerdictWord:
         """The verdict in one word: a checkpoint is as good as its worst shard."""
         proven = bool(self.reports) and not self.unseen and all(report.checksum_matched for report in self.reports)
-        return _worst_word(Word.VERIFIED if proven else Word.STRUCT_OK, self.findings)
+        return _worst_word(VerdictWord.VERIFIED if proven else VerdictWord.STRUCT_OK, self.findings)
 
     @property
     def looked_at(self) -> bool:
@@ -166,31 +166,31 @@ class Verdict:
         return ByteCount(sum(report.bytes_read for report in self.reports))
 
 
-_BADNESS = tuple(Word)
+_BADNESS = tuple(VerdictWord)
 """Best first, as the words are listed."""
 
 _WORD_OF_CODE = {
-    Code.RANK_MISSING: Word.MISSING,
-    Code.SHARD_MISSING: Word.MISSING,
-    Code.SHARD_ELSEWHERE: Word.MISSING,
-    Code.SHARD_RESPELLED: Word.MISSING,
-    Code.CHANGED_WHILE_READING: Word.UNSTABLE,
-    Code.UNSUPPORTED_FORMAT: Word.UNSUPPORTED,
+    Code.RANK_MISSING: VerdictWord.MISSING,
+    Code.SHARD_MISSING: VerdictWord.MISSING,
+    Code.SHARD_ELSEWHERE: VerdictWord.MISSING,
+    Code.SHARD_RESPELLED: VerdictWord.MISSING,
+    Code.CHANGED_WHILE_READING: VerdictWord.UNSTABLE,
+    Code.UNSUPPORTED_FORMAT: VerdictWord.UNSUPPORTED,
 }
 _WORD_OF_SEVERITY = {
-    Severity.NOTE: Word.VERIFIED,
-    Severity.SUSPECT: Word.SUSPECT,
-    Severity.UNKNOWN: Word.UNREADABLE,
-    Severity.DAMAGE: Word.DAMAGED,
-    Severity.UNSAFE: Word.UNSAFE,
+    Severity.NOTE: VerdictWord.VERIFIED,
+    Severity.SUSPECT: VerdictWord.SUSPECT,
+    Severity.UNKNOWN: VerdictWord.UNREADABLE,
+    Severity.DAMAGE: VerdictWord.DAMAGED,
+    Severity.UNSAFE: VerdictWord.UNSAFE,
 }
 
 
-def _worst_word(best: Word, findings: Iterable[Finding]) -> Word:
+def _worst_word(best: VerdictWord, findings: Iterable[Finding]) -> VerdictWord:
     return max((best, *(_word_of(finding) for finding in findings)), key=_BADNESS.index)
 
 
-def _word_of(finding: Finding) -> Word:
+def _word_of(finding: Finding) -> VerdictWord:
     if finding.severity in {Severity.NOTE, Severity.UNSAFE}:
         return _WORD_OF_SEVERITY[finding.severity]
     return _WORD_OF_CODE.get(finding.code, _WORD_OF_SEVERITY[finding.severity])

@@ -12,7 +12,7 @@ from ckpttool.formats.mindspore.shard import MindSporeCkpt
 from ckpttool.formats.safetensors.shard import Safetensors
 from ckpttool.formats.torch.bare_pickle import TorchPickle, unsafe_pickle
 from ckpttool.formats.torch.zip import TorchZip
-from ckpttool.storage.local import ByteSource
+from ckpttool.storage.base import ByteSource
 
 FORMATS: tuple[ShardFormat, ...] = (TorchZip(), MindSporeCkpt(), Safetensors(), TorchPickle())
 """Every format, the one with the surest mark first. Pickle comes last: its mark is two bytes, and a safetensors file

@@ -6,7 +6,7 @@ from threading import local
 
 from ckpttool.domain.shard import FileStamp
 from ckpttool.formats.base import HEAD_BYTES
-from ckpttool.storage.local import ByteSource
+from ckpttool.storage.base import ByteSource
 
 _BEHIND_BYTES = 4096
 """What is read behind a header with it: MindFormers' counters are the first tensors of a file."""

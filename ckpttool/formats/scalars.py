@@ -12,7 +12,7 @@ from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.shard import Scalars, TensorEntry
 from ckpttool.formats.base import damage, quoted
-from ckpttool.storage.local import ByteSource
+from ckpttool.storage.base import ByteSource
 
 _PACKING = {
     DType.I32: Struct("<i"),

@@ -23,7 +23,7 @@ from ckpttool.formats.strict_json import (
     parse_object,
 )
 from ckpttool.records.own_files import OWN_FOLDER
-from ckpttool.storage.local import Kind, Storage
+from ckpttool.storage.base import Kind, Storage
 
 JOURNAL = f"{OWN_FOLDER}/prune.json"
 TRASH = f"{OWN_FOLDER}/trash"

@@ -26,7 +26,7 @@ from ckpttool.formats.strict_json import (
 )
 from ckpttool.records.own_files import MANIFEST_NAME, OWN_FOLDER
 from ckpttool.records.scalars_json import scalars_of
-from ckpttool.storage.local import Storage
+from ckpttool.storage.base import Storage
 
 MANIFEST_LIMIT = ByteCount(128 << 20)
 """8,192 ranks with 10 GB each need 50 MB."""

@@ -13,7 +13,7 @@ from ckpttool.domain.finding import Code, Finding, Severity, blocking, seen_in_p
 from ckpttool.domain.launch import Launch
 from ckpttool.domain.plan import DataPlan, NoResumePoint, Rejection, ResumePlan, Simulation, SkipAnswer
 from ckpttool.domain.units import counted, on_all
-from ckpttool.domain.verdict import Level, Word
+from ckpttool.domain.verdict import Level, VerdictWord
 from ckpttool.errors import ExitCode
 from ckpttool.render.document import world_size
 from ckpttool.render.escape import shown, size
@@ -174,7 +174,11 @@ def _renames(checkpoint: Checkpoint) -> list[RenderableType]:
 def _evidence(plan: ResumePlan) -> str:
     if plan.point.evidence is Level.STRUCTURE:
         return "headers and sizes; no tensor data"
-    return "every byte read" if plan.point.verdict is Word.VERIFIED else "every byte read, no checksum to compare with"
+    return (
+        "every byte read"
+        if plan.point.verdict is VerdictWord.VERIFIED
+        else "every byte read, no checksum to compare with"
+    )
 
 
 def _settings(plan: ResumePlan) -> list[tuple[str, str]]:

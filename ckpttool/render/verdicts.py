@@ -11,7 +11,7 @@ from rich.text import Text
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, worst
 from ckpttool.domain.manifest import Sealing
-from ckpttool.domain.verdict import Level, Verdict, Word
+from ckpttool.domain.verdict import Level, Verdict, VerdictWord
 from ckpttool.render.document import world_size
 from ckpttool.render.escape import shown, size
 from ckpttool.render.layout import stack, whole_words
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _STYLE = {
-    Word.VERIFIED: "bold green",
-    Word.STRUCT_OK: "green",
-    Word.UNSUPPORTED: "yellow",
-    Word.SUSPECT: "yellow",
-    Word.UNREADABLE: "yellow",
-    Word.UNSTABLE: "yellow",
-    Word.MISSING: "red",
-    Word.DAMAGED: "red",
-    Word.UNSAFE: "bold red",
+    VerdictWord.VERIFIED: "bold green",
+    VerdictWord.STRUCT_OK: "green",
+    VerdictWord.UNSUPPORTED: "yellow",
+    VerdictWord.SUSPECT: "yellow",
+    VerdictWord.UNREADABLE: "yellow",
+    VerdictWord.UNSTABLE: "yellow",
+    VerdictWord.MISSING: "red",
+    VerdictWord.DAMAGED: "red",
+    VerdictWord.UNSAFE: "bold red",
 }
 
 _LOOKED = {
@@ -38,7 +38,7 @@ _LOOKED = {
     Level.NUMERICS: "every byte and every floating-point element was read",
 }
 
-_GOOD = frozenset({Word.VERIFIED, Word.STRUCT_OK})
+_GOOD = frozenset({VerdictWord.VERIFIED, VerdictWord.STRUCT_OK})
 
 _MOST_NAMES = 8
 """Checkpoints that a headline names; the table has all."""
@@ -65,7 +65,7 @@ def verdicts_table(inventory: Inventory, verdicts: Sequence[Verdict], level: Lev
             "?" if verdict.step is None else str(verdict.step),
             _word(verdict),
             f"{len(verdict.reports)}/{len(verdict.reports) + verdict.unseen}" if partial else str(len(verdict.reports)),
-            str(sum(report.word is Word.VERIFIED for report in verdict.reports)),
+            str(sum(report.word is VerdictWord.VERIFIED for report in verdict.reports)),
             size(verdict.bytes_read),
         )
     parts: list[RenderableType] = [headline, Text(""), whole_words(table)]
@@ -95,7 +95,7 @@ def _headline(verdicts: Sequence[Verdict]) -> Text:
     what = shown(verdicts[0].name) if len(verdicts) == 1 else f"{len(verdicts)} checkpoints"
     if not looked_at:
         return Text(f"{what}: no shard in this part", style="yellow")
-    worst = max((verdict.word for verdict in looked_at), key=tuple(Word).index)
+    worst = max((verdict.word for verdict in looked_at), key=tuple(VerdictWord).index)
     bad = [verdict for verdict in looked_at if verdict.word not in _GOOD]
     several = bool(bad) and len(verdicts) > 1
     headline = Text(_bad_ones(bad, len(verdicts)) if several else f"{what}: {worst.value}", style=_STYLE[worst])

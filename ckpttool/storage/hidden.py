@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from ckpttool.domain.shard import FileStamp
-from ckpttool.storage.local import ByteSource, Entry, Storage
+from ckpttool.storage.base import ByteSource, Entry, Storage
 
 
-class ImaginedStorage:
+class HiddenStorage:
     """A storage that does not show some paths, and asks the disk for nothing twice."""
 
     def __init__(self, storage: Storage) -> None:

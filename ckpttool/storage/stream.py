@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
-from ckpttool.storage.local import ByteSource
+from ckpttool.storage.base import ByteSource
 
 BLOCK_BYTES = 512 << 10
 """One read. Smaller ones cost calls, larger ones leave the core's own cache (often 1 MiB) before all have had them."""

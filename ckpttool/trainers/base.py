@@ -11,8 +11,8 @@ from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import Rank
+from ckpttool.storage.base import Entry, LostLinkError, Storage
 from ckpttool.storage.fan_out import map_waiting
-from ckpttool.storage.local import Entry, LostLinkError, Storage
 
 _FROM_A_COPY = "bring it back from a copy, or resume from another checkpoint"
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.errors import IncompleteError, UnknownLayoutError
-from ckpttool.storage.local import Entry, Kind, LocalStorage, Storage
+from ckpttool.storage.base import Entry, Kind, Storage
+from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.layouts.iteration import TRACKER, is_iteration
 from ckpttool.trainers.mindformers.layouts.names import FileKind, checkpoint_name, parse_shape, rank_of_folder, shape_of
 from ckpttool.trainers.registry import Layout, Listing, list_root, recognise

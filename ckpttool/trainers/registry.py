@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import itemgetter
 
 from ckpttool.domain.checkpoint import LayoutName
-from ckpttool.storage.local import Storage
+from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import Layout, Listing, ScanOptions
 from ckpttool.trainers.mindformers.layouts.iteration import MindFormersIteration
 from ckpttool.trainers.mindformers.layouts.rank import MindFormersRank

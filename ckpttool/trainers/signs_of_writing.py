@@ -12,7 +12,7 @@ from ckpttool.domain.checkpoint import Inventory, LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount
-from ckpttool.storage.local import Storage
+from ckpttool.storage.base import Storage
 from ckpttool.trainers.mindformers.layouts.names import FileKind, parse_shape
 
 _OWN_TEMPORARY = re.compile(r"\.ckpttool-[0-9a-f]{16}\.tmp")

@@ -9,7 +9,8 @@ from ckpttool.domain.finding import Code, Finding, Severity, worst
 from ckpttool.domain.shard import FileStamp, Scalars
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport
-from ckpttool.storage.local import ByteSource, LocalStorage, LostLinkError, NotRegularError, Storage
+from ckpttool.storage.base import ByteSource, LostLinkError, NotRegularError, Storage
+from ckpttool.storage.local import LocalStorage
 from ckpttool.storage.stream import ShrankError
 from ckpttool.trainers.base import LOST_LINK_REMEDY, unreadable
 from ckpttool.verify.checks.structure import look_at_header

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.verdict import CheckTask, ShardReport
-from ckpttool.storage.local import Storage
+from ckpttool.storage.base import Storage
 from ckpttool.verify.ledger import load, lookup, save
 
 if TYPE_CHECKING:

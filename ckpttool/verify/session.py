@@ -15,7 +15,7 @@ from ckpttool.domain.shard import Shard, ShardRole
 from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
 from ckpttool.records.own_files import OWN_FOLDER
-from ckpttool.storage.local import Storage
+from ckpttool.storage.base import Storage
 from ckpttool.verify.bench import are_all_heard
 from ckpttool.verify.checks.recorded import changed_headers, missing_files
 from ckpttool.verify.collect import collect

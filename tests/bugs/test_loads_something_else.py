@@ -13,7 +13,7 @@ import pytest
 from ckpttool import api
 from ckpttool.cli import exits
 from ckpttool.domain.finding import Code, Severity
-from ckpttool.domain.verdict import Word
+from ckpttool.domain.verdict import VerdictWord
 from ckpttool.errors import ExitCode
 from tests.answers import (
     FIXTURES,
@@ -111,7 +111,7 @@ class TestFilesOfOtherRanks:
         assert "because rank_0 holds a file of rank 3" in found[0].message
         assert cli("resolve", str(tree.output)).exit_code == ExitCode.NOTHING_TO_RESUME
         (verdict,) = document("verify", str(tree.output))["checkpoints"]
-        assert verdict["verdict"] == Word.MISSING.value
+        assert verdict["verdict"] == VerdictWord.MISSING.value
 
     def test_whoever_declares_one_rank_is_believed(self, tree: TreeBuilder) -> None:
         declared = api.TreeQuestion(path=str(self.gathered(tree).output), world_size=1)

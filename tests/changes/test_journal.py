@@ -16,7 +16,8 @@ from ckpttool.domain.units import ByteCount
 from ckpttool.errors import IncompleteError
 from ckpttool.records.journal import JOURNAL, read_journal, trash_folders
 from ckpttool.render.journal import journal_bytes
-from ckpttool.storage.local import Entry, Kind, LocalStorage, Storage
+from ckpttool.storage.base import Entry, Kind, Storage
+from ckpttool.storage.local import LocalStorage
 
 NAMES = st.binary(min_size=1, max_size=20).filter(lambda name: not {0, 47} & set(name) and name not in {b".", b".."})
 PATHS = st.lists(NAMES, min_size=1, max_size=3).map(lambda parts: os.fsdecode(b"/".join(parts)))

@@ -11,7 +11,7 @@ import torch
 
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import ShardRole
-from ckpttool.domain.verdict import Level, Word
+from ckpttool.domain.verdict import Level, VerdictWord
 from ckpttool.formats.torch import torchscript as torchscript_code
 from ckpttool.formats.torch.torchscript import look_at_code
 from ckpttool.formats.torch.zip_directory import Deflated, ZipDirectory, ZipEntry, read_zip_directory
@@ -55,7 +55,7 @@ class TestHealthy:
         path = tmp_path / "model.pt"
         path.write_bytes(script())
         report = judge([check(task_for(path, level, role=ShardRole.UNIFIED))])
-        assert report.word is (Word.VERIFIED if level is Level.CHECKSUM else Word.STRUCT_OK)
+        assert report.word is (VerdictWord.VERIFIED if level is Level.CHECKSUM else VerdictWord.STRUCT_OK)
         assert [one for one in report.findings if one.severity > Severity.NOTE] == []
 
     def test_its_deflated_records_are_those_that_zipfile_finds(self) -> None:

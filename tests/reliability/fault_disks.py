@@ -12,7 +12,8 @@ from contextlib import contextmanager
 import filelock
 
 from ckpttool.domain.verdict import CheckTask
-from ckpttool.storage.local import ByteSource, Entry, LocalStorage, Storage
+from ckpttool.storage.base import ByteSource, Entry, Storage
+from ckpttool.storage.local import LocalStorage
 from ckpttool.verify import check
 from ckpttool.verify.look import Look
 from ckpttool.write import locked

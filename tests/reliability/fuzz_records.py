@@ -23,7 +23,7 @@ from ckpttool.records.manifest import ManifestProblem, manifest_path, read_manif
 from ckpttool.records.timeline_json import read_timeline
 from ckpttool.render.journal import journal_bytes
 from ckpttool.render.manifest import manifest_bytes
-from ckpttool.storage.local import Entry, Kind, OverLimitError
+from ckpttool.storage.base import Entry, Kind, OverLimitError
 from ckpttool.trainers.mindformers.health_file import read_health
 from ckpttool.trainers.mindformers.iteration_json import parse_common, parse_metadata_files
 from ckpttool.trainers.mindformers.meta_json import parse_meta

@@ -14,7 +14,8 @@ from ckpttool.domain.manifest import ShardSeal
 from ckpttool.domain.shard import FileStamp, FormatName, Scalars, ShardRole
 from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
-from ckpttool.storage.local import ByteSource, Entry, LocalStorage
+from ckpttool.storage.base import ByteSource, Entry
+from ckpttool.storage.local import LocalStorage
 from tests.conftest import FIXTURES
 from tests.writers import entries_json, safetensors_file
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool.domain.finding import Code, Severity, worst
-from ckpttool.domain.verdict import Level, Word
+from ckpttool.domain.verdict import Level, VerdictWord
 from ckpttool.storage.local import LocalStorage
 from ckpttool.verify.check import check, guarded
 from ckpttool.verify.checks import content
@@ -34,7 +34,7 @@ def shard(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("path", [CKPT, SAFETENSORS])
 def test_a_whole_file_has_nothing_above_a_note(path: Path, level: Level) -> None:
     report = judge([check(task_for(path, level))])
-    assert report.word is Word.STRUCT_OK
+    assert report.word is VerdictWord.STRUCT_OK
     assert codes(report.findings) == []
     assert report.stamp == LocalStorage(str(path.parent)).stamp(path.name)
     assert report.tensors == 20
@@ -60,7 +60,7 @@ class TestAFileThatChanges:
         storage = Interrupted(str(shard.parent), grow)
         report = check(task_for(shard), storage=storage).report
         assert storage.openings == 2
-        assert report.word is Word.STRUCT_OK
+        assert report.word is VerdictWord.STRUCT_OK
 
     def test_one_that_never_stands_still_is_unstable_and_what_was_seen_is_dropped(self, shard: Path) -> None:
         def grow(opening: int) -> None:
@@ -68,7 +68,7 @@ class TestAFileThatChanges:
                 file.write(b"x" * opening)
 
         report = check(task_for(shard, Level.CHECKSUM), storage=Interrupted(str(shard.parent), grow)).report
-        assert report.word is Word.UNSTABLE
+        assert report.word is VerdictWord.UNSTABLE
         assert codes(report.findings) == [Code.CHANGED_WHILE_READING]
         assert (report.stamp, report.schema_hash, report.checksum_matched) == (None, None, False)
         assert "bytes before" in report.findings[0].message
@@ -77,8 +77,8 @@ class TestAFileThatChanges:
         path = two_megabytes(tmp_path / "model.safetensors")
         half = (1 << 20, (1 << 20) + 1)
         storage = FailingStorage(str(tmp_path), half, lambda: os.truncate(path, 1 << 20))
-        assert check(task_for(path, Level.CHECKSUM), storage=storage).report.word is Word.UNSTABLE
-        assert check(task_for(path, Level.CHECKSUM)).report.word is Word.DAMAGED  # nobody cuts it any more
+        assert check(task_for(path, Level.CHECKSUM), storage=storage).report.word is VerdictWord.UNSTABLE
+        assert check(task_for(path, Level.CHECKSUM)).report.word is VerdictWord.DAMAGED  # nobody cuts it any more
 
     def test_a_writer_beside_us_never_makes_a_whole_file_damaged(self, tmp_path: Path) -> None:
         """A real thread writes the file record by record, while it is looked at over and over."""
@@ -103,26 +103,26 @@ class TestAFileThatChanges:
             if seen != listed:
                 words.add(check(replace(task, listed=listed)).report.word)
         writer.join()
-        assert words <= {Word.UNSTABLE, Word.STRUCT_OK}
-        assert check(task_for(path)).report.word is Word.STRUCT_OK
+        assert words <= {VerdictWord.UNSTABLE, VerdictWord.STRUCT_OK}
+        assert check(task_for(path)).report.word is VerdictWord.STRUCT_OK
 
     def test_damage_in_a_file_that_changed_since_it_was_listed_proves_nothing(self, shard: Path) -> None:
         listed = LocalStorage(str(shard.parent)).stamp(shard.name)
         os.truncate(shard, 1000)
-        assert check(replace(task_for(shard), listed=listed)).report.word is Word.UNSTABLE
+        assert check(replace(task_for(shard), listed=listed)).report.word is VerdictWord.UNSTABLE
         now = LocalStorage(str(shard.parent)).stamp(shard.name)
-        assert check(replace(task_for(shard), listed=now)).report.word is Word.DAMAGED
+        assert check(replace(task_for(shard), listed=now)).report.word is VerdictWord.DAMAGED
 
     def test_a_whole_file_that_was_replaced_since_it_was_listed_is_whole(self, shard: Path) -> None:
         listed = LocalStorage(str(shard.parent)).stamp(shard.name)
         copy = shard.with_name("copy")
         copy.write_bytes(shard.read_bytes())
         copy.rename(shard)
-        assert check(replace(task_for(shard), listed=listed)).report.word is Word.STRUCT_OK
+        assert check(replace(task_for(shard), listed=listed)).report.word is VerdictWord.STRUCT_OK
 
     def test_one_that_is_gone_is_unstable_and_not_called_damage(self, tmp_path: Path) -> None:
         report = check(task_for(tmp_path / "gone.ckpt")).report
-        assert report.word is Word.UNSTABLE
+        assert report.word is VerdictWord.UNSTABLE
         assert worst(report.findings) is Severity.UNKNOWN
         assert "gone now" in report.findings[0].message
 
@@ -132,19 +132,19 @@ class TestWhatIsNoFile:
         path = tmp_path / "fifo.ckpt"
         os.mkfifo(path)
         report = check(task_for(path, Level.NUMERICS)).report
-        assert report.word is Word.UNSAFE
+        assert report.word is VerdictWord.UNSAFE
         assert codes(report.findings) == [Code.NOT_A_REGULAR_FILE]
 
     @pytest.mark.parametrize("target", ["/dev/zero", "/dev/null", "."])
     def test_a_device_or_a_folder_is_refused(self, tmp_path: Path, target: str) -> None:
         path = tmp_path / "link.ckpt"
         path.symlink_to(target)
-        assert check(task_for(path, Level.CHECKSUM)).report.word is Word.UNSAFE
+        assert check(task_for(path, Level.CHECKSUM)).report.word is VerdictWord.UNSAFE
 
     def test_a_link_to_a_whole_file_is_read_as_that_file(self, tmp_path: Path) -> None:
         path = tmp_path / "link.ckpt"
         path.symlink_to(CKPT)
-        assert check(task_for(path)).report.word is Word.STRUCT_OK
+        assert check(task_for(path)).report.word is VerdictWord.STRUCT_OK
 
     @pytest.mark.parametrize(
         ("target", "why"),
@@ -156,7 +156,7 @@ class TestWhatIsNoFile:
         path = tmp_path / "lost.ckpt"
         path.symlink_to(tmp_path / target)
         report = check(task_for(path)).report
-        assert report.word is Word.UNREADABLE
+        assert report.word is VerdictWord.UNREADABLE
         (found,) = report.findings
         assert (found.code, found.severity) == (Code.UNREADABLE, Severity.UNKNOWN)
         assert why in found.message
@@ -168,7 +168,7 @@ class TestADiskThatFails:
     def test_what_cannot_be_opened_is_unreadable_never_damaged_and_never_good(self, shard: Path, error: int) -> None:
         storage = FaultyStorage(str(shard.parent), {shard.name: error})
         report = check(task_for(shard), storage=storage).report
-        assert report.word is Word.UNREADABLE
+        assert report.word is VerdictWord.UNREADABLE
         assert worst(report.findings) is Severity.UNKNOWN
         assert os.strerror(error) in report.findings[0].message
 
@@ -178,16 +178,16 @@ class TestADiskThatFails:
     ) -> None:
         path = two_megabytes(tmp_path / "model.safetensors")
         storage = FailingStorage(str(tmp_path), (1 << 20, (1 << 20) + 512), raises(errno.EIO))
-        assert check(task_for(path), storage=storage).report.word is Word.STRUCT_OK
+        assert check(task_for(path), storage=storage).report.word is VerdictWord.STRUCT_OK
         report = check(task_for(path, level), storage=storage).report
-        assert report.word is Word.UNREADABLE
+        assert report.word is VerdictWord.UNREADABLE
         assert "Input/output error" in report.findings[0].message
 
     def test_a_real_file_without_permission_is_unreadable(self, shard: Path) -> None:
         if os.geteuid() == 0:
             pytest.skip("root may read everything")
         shard.chmod(0)
-        assert check(task_for(shard)).report.word is Word.UNREADABLE
+        assert check(task_for(shard)).report.word is VerdictWord.UNREADABLE
 
 
 class TestTooMuchToCount:
@@ -196,16 +196,16 @@ class TestTooMuchToCount:
     ) -> None:
         monkeypatch.setattr(content, "MOST_ENTRIES", 19)
         report = judge([check(task_for(CKPT, Level.NUMERICS))])
-        assert report.word is Word.UNSAFE
+        assert report.word is VerdictWord.UNSAFE
         assert codes(report.findings) == [Code.OVER_LIMIT]
         monkeypatch.setattr(content, "MOST_ENTRIES", 20)
-        assert judge([check(task_for(CKPT, Level.NUMERICS))]).word is Word.STRUCT_OK
+        assert judge([check(task_for(CKPT, Level.NUMERICS))]).word is VerdictWord.STRUCT_OK
 
     def test_where_only_bytes_are_summed_the_number_of_tensors_does_not_matter(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(content, "MOST_ENTRIES", 1)
-        assert judge([check(task_for(CKPT, Level.CHECKSUM))]).word is Word.STRUCT_OK
+        assert judge([check(task_for(CKPT, Level.CHECKSUM))]).word is VerdictWord.STRUCT_OK
 
 
 class TestOurOwnMistakes:
@@ -214,7 +214,7 @@ class TestOurOwnMistakes:
             raise RecursionError("too deep")
 
         report = guarded(task_for(CKPT), mistake).report
-        assert report.word is Word.UNREADABLE
+        assert report.word is VerdictWord.UNREADABLE
         assert "RecursionError: too deep" in report.findings[0].message
 
     def test_a_ctrl_c_is_no_mistake_and_goes_through(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.shard import FormatName, Scalars, ShardRole
-from ckpttool.domain.verdict import Level, ShardReport, Verdict, Word
+from ckpttool.domain.verdict import Level, ShardReport, Verdict, VerdictWord
 from ckpttool.verify.collect import collect
 from tests.inventories import checkpoint, finding
 from tests.verify.looking import report
@@ -67,7 +67,7 @@ def test_one_rank_of_another_state_than_the_others_is_named(field: str, code: Co
 
 
 def test_two_ranks_that_contradict_each_other_make_the_checkpoint_damaged() -> None:
-    assert judged(STATE, replace(STATE, step_num=40)).word is Word.DAMAGED
+    assert judged(STATE, replace(STATE, step_num=40)).word is VerdictWord.DAMAGED
 
 
 @pytest.mark.parametrize("field", ["epoch_num", "step_num", "global_step", "loss_scale"])
@@ -109,7 +109,7 @@ def test_an_encrypted_file_is_unsupported_not_damaged() -> None:
     one = checkpoint("10_2", ranks=[0])
     (closed,) = reports(Scalars())
     closed = replace(closed, schema_hash=None, findings=(finding(Code.UNSUPPORTED_FORMAT, Severity.UNKNOWN),))
-    assert collect(one, [closed], Level.STRUCTURE).word is Word.UNSUPPORTED
+    assert collect(one, [closed], Level.STRUCTURE).word is VerdictWord.UNSUPPORTED
 
 
 @pytest.mark.parametrize("role", [ShardRole.MODEL, ShardRole.OPTIMIZER, ShardRole.UNIFIED])
@@ -127,7 +127,7 @@ def test_an_optimizer_of_an_older_save_in_the_newer_layout_is_found_by_its_own_c
 def test_a_name_of_another_epoch_than_the_content_is_suspect() -> None:
     verdict = judged(STATE, STATE, label="15_2")
     assert [one.code for one in verdict.findings] == [Code.NAME_DISAGREES] * 2
-    assert verdict.word is Word.SUSPECT
+    assert verdict.word is VerdictWord.SUSPECT
 
 
 def test_a_name_with_more_steps_than_were_done_is_suspect() -> None:
@@ -144,14 +144,17 @@ class TestTheVerdict:
     def test_it_is_verified_only_where_every_shard_is(self) -> None:
         one = checkpoint("10_2", ranks=range(2))
         good = [replace(each, checksum_matched=True) for each in reports(STATE, STATE)]
-        assert collect(one, good, Level.CHECKSUM).word is Word.VERIFIED
-        assert collect(one, [good[0], replace(good[1], checksum_matched=False)], Level.CHECKSUM).word is Word.STRUCT_OK
+        assert collect(one, good, Level.CHECKSUM).word is VerdictWord.VERIFIED
+        assert (
+            collect(one, [good[0], replace(good[1], checksum_matched=False)], Level.CHECKSUM).word
+            is VerdictWord.STRUCT_OK
+        )
 
     def test_a_part_of_the_shards_never_verifies_the_whole(self) -> None:
         one = checkpoint("10_2", ranks=range(2))
         half = [replace(each, checksum_matched=True) for each in reports(STATE, STATE)][:1]
         verdict = collect(one, half, Level.CHECKSUM)
-        assert (verdict.word, verdict.unseen, verdict.looked_at) == (Word.STRUCT_OK, 1, True)
+        assert (verdict.word, verdict.unseen, verdict.looked_at) == (VerdictWord.STRUCT_OK, 1, True)
 
     def test_nothing_that_was_looked_at_has_no_word(self) -> None:
         assert not collect(checkpoint("10_2", ranks=range(2)), [], Level.CHECKSUM).looked_at
@@ -160,15 +163,15 @@ class TestTheVerdict:
         one = checkpoint("10_2", ranks=range(2))
         some = reports(STATE, STATE)
         for severity, word in (
-            (Severity.NOTE, Word.STRUCT_OK),
-            (Severity.SUSPECT, Word.SUSPECT),
-            (Severity.UNKNOWN, Word.UNREADABLE),
-            (Severity.DAMAGE, Word.DAMAGED),
-            (Severity.UNSAFE, Word.UNSAFE),
+            (Severity.NOTE, VerdictWord.STRUCT_OK),
+            (Severity.SUSPECT, VerdictWord.SUSPECT),
+            (Severity.UNKNOWN, VerdictWord.UNREADABLE),
+            (Severity.DAMAGE, VerdictWord.DAMAGED),
+            (Severity.UNSAFE, VerdictWord.UNSAFE),
         ):
             bad = [replace(some[0], findings=(finding(Code.OVER_LIMIT, severity),)), some[1]]
             assert collect(one, bad, Level.STRUCTURE).word is word
 
     def test_what_the_listing_showed_counts_too(self) -> None:
         one = checkpoint("10_2", ranks=range(2), findings=[finding(Code.RANK_MISSING)])
-        assert collect(one, reports(STATE, STATE), Level.STRUCTURE).word is Word.MISSING
+        assert collect(one, reports(STATE, STATE), Level.STRUCTURE).word is VerdictWord.MISSING

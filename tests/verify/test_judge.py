@@ -8,7 +8,7 @@ import pytest
 
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.units import ByteCount
-from ckpttool.domain.verdict import Level, Word
+from ckpttool.domain.verdict import Level, VerdictWord
 from ckpttool.verify.check import check, failed
 from ckpttool.verify.judge import judge
 from ckpttool.verify.look import Look
@@ -25,7 +25,7 @@ def looks() -> list[Look]:
 
 def test_parts_of_one_file_make_one_report(looks: list[Look]) -> None:
     report = judge(looks)
-    assert report.word is Word.STRUCT_OK
+    assert report.word is VerdictWord.STRUCT_OK
     assert report.bytes_read == sum(look.report.bytes_read for look in looks)
 
 
@@ -33,24 +33,24 @@ def test_parts_of_a_file_that_changed_between_them_are_not_joined(looks: list[Lo
     stamp = looks[1].report.stamp
     assert stamp is not None
     looks[1] = replace(looks[1], report=replace(looks[1].report, stamp=replace(stamp, mtime_ns=stamp.mtime_ns + 1)))
-    assert judge(looks).word is Word.UNSTABLE
+    assert judge(looks).word is VerdictWord.UNSTABLE
 
 
 def test_a_file_that_grew_after_its_parts_were_planned_is_not_called_read(looks: list[Look]) -> None:
     """Nobody looked at what was added, though every part is sound and the file stood still meanwhile."""
-    assert judge(looks[:2]).word is Word.UNSTABLE
+    assert judge(looks[:2]).word is VerdictWord.UNSTABLE
 
 
 def test_parts_with_a_gap_are_unknown_and_do_not_raise(looks: list[Look]) -> None:
     report = judge([looks[0], looks[2]])
-    assert report.word is Word.UNREADABLE
+    assert report.word is VerdictWord.UNREADABLE
     assert "do not fit together" in report.findings[0].message
 
 
 def test_one_part_that_could_not_be_read_makes_the_file_unreadable_whatever_the_others_say(looks: list[Look]) -> None:
     looks[2] = failed(looks[2].task, Code.UNREADABLE, Severity.UNKNOWN, "no answer")
     report = judge(looks)
-    assert report.word is Word.UNREADABLE
+    assert report.word is VerdictWord.UNREADABLE
     assert not report.checksum_matched
 
 

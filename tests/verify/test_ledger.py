@@ -12,7 +12,7 @@ import pytest
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.shard import FileStamp, FormatName, Scalars, ShardRole
 from ckpttool.domain.units import ByteCount, Rank
-from ckpttool.domain.verdict import CheckTask, Level, ShardDigest, ShardReport, Word
+from ckpttool.domain.verdict import CheckTask, Level, ShardDigest, ShardReport, VerdictWord
 from ckpttool.verify import ledger as ledger_module
 from ckpttool.verify.ledger import Ledger, ledger_place, load, lookup, save
 from ckpttool.write import locked
@@ -72,7 +72,7 @@ def test_a_good_report_comes_back_without_a_byte_read(place: str) -> None:
     assert recalled(place) == report(bytes_read=ByteCount(0), remembered=True)
     found = recalled(place)
     assert found is not None
-    assert found.word is Word.VERIFIED
+    assert found.word is VerdictWord.VERIFIED
 
 
 def test_rank_and_role_are_those_of_the_task(place: str) -> None:

@@ -16,7 +16,7 @@ from ckpttool import api
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.shard import FormatName
-from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict, Word
+from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict, VerdictWord
 from ckpttool.formats import read_header
 from ckpttool.storage.local import LocalStorage
 from ckpttool.verify.check import check
@@ -33,7 +33,7 @@ def real(copy_tree: Callable[[str], Path]) -> Path:
     return copy_tree("sink2_ckpt") / "output" / "checkpoint"
 
 
-def words(folder: Path, level: Level = Level.STRUCTURE) -> dict[str, Word]:
+def words(folder: Path, level: Level = Level.STRUCTURE) -> dict[str, VerdictWord]:
     return {verdict.name: verdict.word for verdict in verdicts(folder, level)}
 
 
@@ -143,7 +143,7 @@ class TestLostPagesAndTrailers:
             for rank in range(ranks):
                 path = tree.output / tree.shard(rank, epoch, 2)
                 path.write_bytes(with_crc("", path.read_bytes()))
-        assert set(words(tree.checkpoint, Level.CHECKSUM).values()) == {Word.VERIFIED}
+        assert set(words(tree.checkpoint, Level.CHECKSUM).values()) == {VerdictWord.VERIFIED}
         path = tree.output / tree.shard(0, 10, 2)
         os.truncate(path, path.stat().st_size - 17)
         for level in Level:
@@ -316,9 +316,9 @@ class TestManifests:
         return tree
 
     def test_what_was_sealed_is_verified(self, sealed: TreeBuilder) -> None:
-        assert set(words(sealed.checkpoint, Level.CHECKSUM).values()) == {Word.VERIFIED}
-        assert set(words(sealed.checkpoint, Level.NUMERICS).values()) == {Word.VERIFIED}
-        assert set(words(sealed.checkpoint).values()) == {Word.STRUCT_OK}
+        assert set(words(sealed.checkpoint, Level.CHECKSUM).values()) == {VerdictWord.VERIFIED}
+        assert set(words(sealed.checkpoint, Level.NUMERICS).values()) == {VerdictWord.VERIFIED}
+        assert set(words(sealed.checkpoint).values()) == {VerdictWord.STRUCT_OK}
 
     def test_what_it_proves_its_siblings_do_not_doubt(self, sealed: TreeBuilder) -> None:
         """The save before it holds a tensor more on one rank, as if this one had lost it."""
@@ -373,7 +373,7 @@ class TestManifests:
         for path in sealed.checkpoint.rglob("*.json"):
             if ".ckpttool" in path.parts:
                 path.write_bytes(torn)
-        assert Word.VERIFIED not in words(sealed.checkpoint, Level.CHECKSUM).values()
+        assert VerdictWord.VERIFIED not in words(sealed.checkpoint, Level.CHECKSUM).values()
         codes = {code for verdict in verdicts(sealed.checkpoint, Level.CHECKSUM) for code in _all_codes(verdict)}
         assert codes & {Code.MANIFEST_UNREADABLE, Code.MANIFEST_NEWER}
 
@@ -400,7 +400,7 @@ class TestManifests:
         tree = TreeBuilder(tmp_path, world=2).iteration(step=10).iteration(step=20)
         scanned = api.scan(api.TreeQuestion(path=str(tree.checkpoint), sizes=True))
         assert all(one.written for one in api.seal(scanned, "all"))
-        assert set(words(tree.checkpoint, Level.CHECKSUM).values()) == {Word.VERIFIED}
+        assert set(words(tree.checkpoint, Level.CHECKSUM).values()) == {VerdictWord.VERIFIED}
         (manifest,) = [path for path in tree.checkpoint.rglob("ckpttool.manifest.json") if "20" in str(path)]
         assert json.loads(manifest.read_bytes())["checkpoint"] == "iteration_00000020"
 
@@ -423,7 +423,7 @@ class TestMemory:
 
     def test_an_unchanged_checkpoint_is_verified_without_reading_it(self, tree: TreeBuilder) -> None:
         first, second = self.judged(tree), self.judged(tree)
-        assert (first.word, second.word) == (Word.VERIFIED, Word.VERIFIED)
+        assert (first.word, second.word) == (VerdictWord.VERIFIED, VerdictWord.VERIFIED)
         assert first.bytes_read > 0 == second.bytes_read
         assert [report.remembered for report in second.reports] == [True] * 3
         assert self.judged(tree, max_age=None).bytes_read == first.bytes_read

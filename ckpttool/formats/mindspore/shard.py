@@ -27,7 +27,7 @@ from ckpttool.formats.mindspore.tensors import Tensors
 from ckpttool.formats.mindspore.trailer import read_trailer
 from ckpttool.formats.mindspore.wire import MAX_RECORD_HEAD, RECORD, BadRecordError, Record, RecordReader
 from ckpttool.formats.scalars import plan_scalars, read_scalars
-from ckpttool.storage.local import ByteSource
+from ckpttool.storage.base import ByteSource
 
 # Source: crypto.h in MindSpore: AES-GCM, AES-CBC and SM4-CBC, as little-endian numbers.
 _ENCRYPTED = (b"\xd8\x5e\x3a\x7f", b"\xd9\x5e\x3a\x7f", b"\xda\x5e\x3a\x7f")

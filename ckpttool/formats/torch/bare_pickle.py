@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats.base import Header, damage, failed_header, over_limit, quoted, unsupported
-from ckpttool.storage.local import ByteSource
+from ckpttool.storage.base import ByteSource
 
 if TYPE_CHECKING:
     from ckpttool.formats.torch.pickle_found import PickleNames

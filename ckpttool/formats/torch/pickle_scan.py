@@ -38,7 +38,7 @@ from ckpttool.formats.torch.pickle_opcodes import (
     STACK_GLOBAL,
     STOP,
 )
-from ckpttool.storage.local import ByteSource
+from ckpttool.storage.base import ByteSource
 
 MOST_BYTES = 64 << 20
 """Read at most. The pickle of 100,000 tensors has 15 MB; long strings and arrays are passed over, and not counted."""

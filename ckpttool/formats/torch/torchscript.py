@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.formats.torch.zip_directory import Deflated
-from ckpttool.storage.local import ByteSource
+from ckpttool.storage.base import ByteSource
 
 MOST_BYTES = 64 << 20
 """Inflated of one archive; the source of the largest models has some megabytes."""

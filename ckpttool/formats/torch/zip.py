@@ -10,7 +10,7 @@ from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats.base import MAX_FINDINGS, Header, damage, failed_header, quoted, unsupported
 from ckpttool.formats.torch.bare_pickle import pickle_findings
-from ckpttool.storage.local import ByteSource
+from ckpttool.storage.base import ByteSource
 
 if TYPE_CHECKING:
     from ckpttool.formats.torch.pickle_ahead import StorageId

@@ -24,7 +24,7 @@ from ckpttool.domain.dtype import DType
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import TensorEntry
 from ckpttool.formats.torch.zip_end import DirectoryPlace, find_directory
-from ckpttool.storage.local import ByteSource
+from ckpttool.storage.base import ByteSource
 
 MAX_DIRECTORY_BYTES = 16 << 20
 """Refused above: some 200,000 records, a hundred times what large models have, and it is held in memory."""

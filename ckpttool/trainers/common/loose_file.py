@@ -7,7 +7,7 @@ from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
 from ckpttool.domain.units import Step
 from ckpttool.formats import FORMATS, read_header
 from ckpttool.formats.base import HEAD_BYTES
-from ckpttool.storage.local import Storage
+from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import Listing, ScanOptions
 from ckpttool.trainers.mindformers.layouts.names import FORMAT_OF_SUFFIX
 

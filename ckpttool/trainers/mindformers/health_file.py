@@ -21,7 +21,7 @@ from ckpttool.formats.strict_json import (
     memory_of,
     parse_json,
 )
-from ckpttool.storage.local import OverLimitError, Storage
+from ckpttool.storage.base import OverLimitError, Storage
 
 HEALTH_FILE_LIMIT = ByteCount(64 << 20)
 """More than a hundred thousand saves fit; the file is never pruned, but no training saves that often."""

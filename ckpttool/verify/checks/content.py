@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import TensorEntry
 from ckpttool.domain.verdict import Level
-from ckpttool.storage.local import ByteSource
+from ckpttool.storage.base import ByteSource
 from ckpttool.verify.kernels.digest import digest_pass
 from ckpttool.verify.kernels.passes import PassResult, Wants
 from ckpttool.verify.look import Look

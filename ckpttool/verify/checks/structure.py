@@ -13,7 +13,7 @@ from ckpttool.formats import read_header
 from ckpttool.formats.base import Header
 from ckpttool.formats.front import Front
 from ckpttool.formats.torch.zip import look_at_pickles
-from ckpttool.storage.local import ByteSource
+from ckpttool.storage.base import ByteSource
 from ckpttool.verify.checks.metadata import metadata_hash, misspelt
 from ckpttool.verify.look import Look
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from ckpttool.domain.dtype import DType
 from ckpttool.domain.manifest import CHUNK_BYTES
 from ckpttool.domain.shard import TensorEntry
-from ckpttool.storage.local import ByteSource
+from ckpttool.storage.base import ByteSource
 from ckpttool.storage.stream import BLOCK_BYTES, read_blocks
 from ckpttool.verify.kernels.crc import crc32
 from ckpttool.verify.kernels.floats import FLOATS

@@ -16,7 +16,7 @@ from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.manifest import CHUNK_BYTES, ShardSeal
 from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.units import ByteCount
-from ckpttool.domain.verdict import Level, ShardReport, Word
+from ckpttool.domain.verdict import Level, ShardReport, VerdictWord
 from ckpttool.verify.check import check
 from ckpttool.verify.checks.many import MOST
 from ckpttool.verify.judge import judge
@@ -44,7 +44,7 @@ class TestTheFilesOwn:
     @pytest.mark.parametrize("path", WITH_CRC, ids=lambda path: path.name)
     def test_what_mindspore_wrote_with_a_checksum_is_verified(self, path: Path) -> None:
         report = looked(path)
-        assert report.word is Word.VERIFIED
+        assert report.word is VerdictWord.VERIFIED
         assert report.findings == ()
 
     @pytest.mark.parametrize("path", WITH_CRC, ids=lambda path: path.name)
@@ -52,7 +52,7 @@ class TestTheFilesOwn:
         data = path.read_bytes()
         last_data = len(data) - (18 if path.suffix == ".ckpt" else 1)
         report = looked(tmp_path / path.name, flipped(data, last_data))
-        assert report.word is Word.DAMAGED
+        assert report.word is VerdictWord.DAMAGED
         assert codes(report.findings) == [Code.CHECKSUM_MISMATCH]
         assert not report.checksum_matched
 
@@ -68,11 +68,11 @@ class TestTheFilesOwn:
     def test_a_bit_of_the_trailer_itself_that_flipped_is_damage(self, tmp_path: Path, byte: int) -> None:
         data = CKPT.read_bytes()
         data += crc_trailer(data)
-        assert looked(tmp_path / "a.ckpt", flipped(data, len(data) - byte)).word is Word.DAMAGED
+        assert looked(tmp_path / "a.ckpt", flipped(data, len(data) - byte)).word is VerdictWord.DAMAGED
 
     def test_a_stripped_trailer_leaves_a_file_that_was_not_verified(self, tmp_path: Path) -> None:
         report = looked(tmp_path / "a.ckpt", CKPT.read_bytes())
-        assert report.word is Word.STRUCT_OK
+        assert report.word is VerdictWord.STRUCT_OK
         assert [(one.code, one.severity) for one in report.findings] == [(Code.CHECKSUM_MISSING, Severity.NOTE)]
         assert "would not be seen" in report.findings[0].message
 
@@ -86,7 +86,7 @@ class TestTorch:
 
     def test_a_model_that_torch_saved_is_verified_and_never_unpickled(self, model: Path) -> None:
         report = looked(model)
-        assert report.word is Word.VERIFIED
+        assert report.word is VerdictWord.VERIFIED
         assert (report.format, report.tensors) == (FormatName.TORCH_ZIP, 3)
         assert report.findings == ()
 
@@ -100,7 +100,7 @@ class TestTorch:
         data, begin = model.read_bytes(), self.place_of(model, "data.pkl")
         for byte in range(begin, begin + 60):
             report = looked(model, flipped(data, byte, byte % 8))
-            assert report.word in {Word.DAMAGED, Word.UNSAFE}
+            assert report.word in {VerdictWord.DAMAGED, VerdictWord.UNSAFE}
             assert any("'model/data.pkl'" in finding.message for finding in report.findings)
 
     @staticmethod
@@ -116,21 +116,21 @@ class TestTorch:
         finally:
             torch.serialization.set_crc32_options(compute_crc32=True)
         report = looked(model)
-        assert report.word is Word.STRUCT_OK
+        assert report.word is VerdictWord.STRUCT_OK
         assert [one.code for one in report.findings] == [Code.CHECKSUM_MISSING]
         assert "all 0: not computed" in report.findings[0].message
         assert not report.embedded_checksum
 
     @pytest.mark.parametrize("cut", [1, 22, 100, 5000])
     def test_a_cut_archive_is_damaged(self, model: Path, cut: int) -> None:
-        assert looked(model, model.read_bytes()[:-cut]).word is Word.DAMAGED
+        assert looked(model, model.read_bytes()[:-cut]).word is VerdictWord.DAMAGED
 
     def test_a_squeezed_archive_is_refused_and_not_inflated(self, tmp_path: Path) -> None:
         path = tmp_path / "bomb.pt"
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("bomb/data/0", bytes(50 << 20))
         report = looked(path)
-        assert report.word is Word.UNSAFE
+        assert report.word is VerdictWord.UNSAFE
         assert report.bytes_read < 1 << 20
 
     @pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CHECKSUM])
@@ -141,7 +141,7 @@ class TestTorch:
         path = tmp_path / name
         CORPUS["pickle.pt"](path)
         report = judge([check(task_for(path, level, role=ShardRole.UNIFIED))])
-        assert report.word is Word.UNSAFE
+        assert report.word is VerdictWord.UNSAFE
         assert codes(report.findings) == [Code.UNSAFE_PICKLE]
         assert "'posix.system'" in report.findings[0].message
         assert sorted(tmp_path.iterdir()) == [path]
@@ -149,7 +149,7 @@ class TestTorch:
     def test_a_pickle_that_runs_nothing_is_unsupported(self, tmp_path: Path) -> None:
         path = tmp_path / "old.pth"
         torch.save({"a": torch.zeros(3)}, path, _use_new_zipfile_serialization=False)
-        assert looked(path).word is Word.UNSUPPORTED
+        assert looked(path).word is VerdictWord.UNSUPPORTED
 
     @pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CHECKSUM])
     def test_a_pickle_in_a_zip_that_would_run_a_program_is_unsafe_and_is_not_run(
@@ -158,7 +158,7 @@ class TestTorch:
         path = tmp_path / "evil.pt"
         CORPUS["pickle-in-a-zip.pt"](path)
         report = judge([check(task_for(path, level, role=ShardRole.UNIFIED))])
-        assert report.word is Word.UNSAFE
+        assert report.word is VerdictWord.UNSAFE
         assert codes(report.findings) == [Code.UNSAFE_PICKLE]
         assert "'posix.system'" in report.findings[0].message
         assert sorted(tmp_path.iterdir()) == [path]
@@ -167,7 +167,7 @@ class TestTorch:
         path = tmp_path / "args.pt"
         torch.save({"args": Namespace(lr=1.0), "own": ShardRole.FULL, "w": torch.zeros(3)}, path)
         report = looked(path)
-        assert report.word is Word.VERIFIED
+        assert report.word is VerdictWord.VERIFIED
         assert [(one.code, one.severity) for one in report.findings] == [(Code.UNSAFE_PICKLE, Severity.NOTE)]
         assert "'ckpttool.domain.shard.ShardRole'" in report.findings[0].message
 
@@ -176,7 +176,7 @@ class TestTorch:
         model.rename(path)
         report = judge([check(task_for(path, Level.CHECKSUM))])
         assert codes(report.findings) == [Code.UNSUPPORTED_FORMAT]
-        assert report.word is Word.UNSUPPORTED
+        assert report.word is VerdictWord.UNSUPPORTED
 
     def test_more_wrong_records_than_anybody_reads_are_counted(self, tmp_path: Path) -> None:
         path = tmp_path / "many.pt"
@@ -218,7 +218,7 @@ class TestTheManifest:
     def test_a_file_that_is_what_was_sealed_is_verified(self, big: tuple[Path, ShardSeal]) -> None:
         path, seal = big
         assert len(seal.chunks) == 3
-        assert looked(path, seal=seal).word is Word.VERIFIED
+        assert looked(path, seal=seal).word is VerdictWord.VERIFIED
 
     @pytest.mark.parametrize(
         ("chunk", "tensors"), [(0, "'a first', 'b across'"), (1, "'b across', 'c last'"), (2, "'c last'")]
@@ -228,7 +228,7 @@ class TestTheManifest:
     ) -> None:
         report = self.broken(big, chunk * CHUNK_BYTES + 1000, lambda path: looked(path, seal=big[1]))
         (finding,) = report.findings
-        assert (finding.code, report.word) == (Code.CHECKSUM_MISMATCH, Word.DAMAGED)
+        assert (finding.code, report.word) == (Code.CHECKSUM_MISMATCH, VerdictWord.DAMAGED)
         assert f"chunk {chunk}, with {tensors})" in finding.message
         assert big[1].first_seen in finding.message
 
@@ -236,7 +236,7 @@ class TestTheManifest:
         path, seal = big
         report = looked(path, seal=replace(seal, size=ByteCount(seal.size + 1)))
         assert [one.expected for one in report.findings] == [str(seal.size + 1)]
-        assert report.word is Word.DAMAGED
+        assert report.word is VerdictWord.DAMAGED
 
     def test_many_tensors_in_a_chunk_are_counted(self, tmp_path: Path) -> None:
         data = SAFETENSORS.read_bytes()
@@ -248,13 +248,13 @@ class TestTheManifest:
         path = next(one for one in WITH_CRC if one.name == "tensors.safetensors")
         data = path.read_bytes()
         other = data.replace(b'"format":"ms"', b'"format":"pt"')
-        assert looked(tmp_path / "a.safetensors", other).word is Word.VERIFIED
-        assert looked(tmp_path / "a.safetensors", other, seal=seal_of("a", data)).word is Word.DAMAGED
+        assert looked(tmp_path / "a.safetensors", other).word is VerdictWord.VERIFIED
+        assert looked(tmp_path / "a.safetensors", other, seal=seal_of("a", data)).word is VerdictWord.DAMAGED
 
     def test_an_encrypted_file_is_as_it_was_and_still_nobody_knows_what_is_in_it(self, tmp_path: Path) -> None:
         data = b"\xd8\x5e\x3a\x7f" + bytes(range(256)) * 20
         report = looked(tmp_path / "a.ckpt", data, seal=seal_of("a", data))
         assert report.checksum_matched
-        assert report.word is Word.UNSUPPORTED
+        assert report.word is VerdictWord.UNSUPPORTED
         changed = looked(tmp_path / "a.ckpt", flipped(data, 500), seal=seal_of("a", data))
-        assert changed.word is Word.DAMAGED
+        assert changed.word is VerdictWord.DAMAGED

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool.domain.finding import Code, Severity
-from ckpttool.domain.verdict import Level, ShardReport, TensorStat, Word
+from ckpttool.domain.verdict import Level, ShardReport, TensorStat, VerdictWord
 from ckpttool.verify.check import check
 from ckpttool.verify.checks.many import MOST
 from ckpttool.verify.checks.numerics import JUMP, compare_numbers, judge_numbers
@@ -42,7 +42,7 @@ class TestOneFile:
     def test_a_healthy_model_is_left_alone(self, tmp_path: Path) -> None:
         report = looked(tmp_path / "a.safetensors", weights())
         assert codes(report.findings) == []
-        assert report.word is Word.STRUCT_OK
+        assert report.word is VerdictWord.STRUCT_OK
 
     @pytest.mark.parametrize(
         ("values", "told"),
@@ -55,7 +55,7 @@ class TestOneFile:
     def test_nan_and_infinity_are_suspect_and_counted(self, tmp_path: Path, values: list[float], told: str) -> None:
         report = looked(tmp_path / "a.safetensors", [*weights(), floats("sick", [3], values=values)])
         (finding,) = [one for one in report.findings if one.severity > Severity.NOTE]
-        assert (finding.code, finding.tensor, report.word) == (Code.NONFINITE_VALUES, "sick", Word.SUSPECT)
+        assert (finding.code, finding.tensor, report.word) == (Code.NONFINITE_VALUES, "sick", VerdictWord.SUSPECT)
         assert told in finding.message
 
     def test_values_that_a_number_can_have_are_left_alone(self, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.shard import FormatName, ShardRole
-from ckpttool.domain.verdict import Level, ShardReport, Word
+from ckpttool.domain.verdict import Level, ShardReport, VerdictWord
 from ckpttool.formats import read_header
 from ckpttool.verify.check import check
 from ckpttool.verify.checks.metadata import metadata_hash
@@ -30,8 +30,8 @@ class TestSizes:
     def test_a_file_that_is_written_twice_is_damaged(self, tmp_path: Path, source: Path) -> None:
         data = source.read_bytes()
         path = tmp_path / source.name
-        assert looked(path, data * 2).word is Word.DAMAGED
-        assert looked(path, data).word is Word.STRUCT_OK
+        assert looked(path, data * 2).word is VerdictWord.DAMAGED
+        assert looked(path, data).word is VerdictWord.STRUCT_OK
 
     def test_an_empty_file_is_damaged(self, tmp_path: Path) -> None:
         assert codes(looked(tmp_path / "a.ckpt", b"").findings) == [Code.SHARD_EMPTY]
@@ -111,7 +111,7 @@ class TestMetadata:
     def test_words_one_bit_away_from_what_mindspore_writes_are_damage(
         self, tmp_path: Path, metadata: dict[str, str]
     ) -> None:
-        assert self.report(tmp_path / "a.safetensors", metadata).word is Word.DAMAGED
+        assert self.report(tmp_path / "a.safetensors", metadata).word is VerdictWord.DAMAGED
 
     @pytest.mark.parametrize(
         "metadata",
@@ -146,7 +146,7 @@ def test_a_header_spelled_by_another_tool_is_noted_and_changes_no_verdict(tmp_pa
     header = str(entries_json([("a", "U8", [8], 8)])).replace("'", '"').encode()
     report = looked(tmp_path / "a.safetensors", safetensors_file(header, b"12345678"), role=ShardRole.MODEL)
     assert codes(report.findings, above=None) == [Code.HEADER_NOT_CANONICAL]
-    assert report.word is Word.STRUCT_OK
+    assert report.word is VerdictWord.STRUCT_OK
     assert [one.severity for one in report.findings] == [Severity.NOTE]
 
 
@@ -157,4 +157,4 @@ def test_a_damaged_header_keeps_its_content_from_being_read(tmp_path: Path, leve
     look = check(task_for(path, level))
     assert look.content is None
     assert (look.report.schema_hash, look.report.tensors) == (None, None)
-    assert look.report.word is Word.DAMAGED
+    assert look.report.word is VerdictWord.DAMAGED

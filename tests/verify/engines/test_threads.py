@@ -17,7 +17,7 @@ from ckpttool.domain.finding import Code
 from ckpttool.domain.manifest import CHUNK_BYTES
 from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.units import ByteCount
-from ckpttool.domain.verdict import CheckTask, Level, Word
+from ckpttool.domain.verdict import CheckTask, Level, VerdictWord
 from ckpttool.verify import plan
 from ckpttool.verify.check import check
 from ckpttool.verify.engines import threads
@@ -134,7 +134,7 @@ class TestADeadDisk:
             release.set()
         words = {look.task.path: look.report.word for look in looks}
         assert len(looks) == 10
-        assert {path for path, word in words.items() if word is Word.UNREADABLE} == {"3", "7"}
+        assert {path for path, word in words.items() if word is VerdictWord.UNREADABLE} == {"3", "7"}
 
     def test_all_disks_dead_still_ends(self) -> None:
         release = threading.Event()
@@ -143,7 +143,7 @@ class TestADeadDisk:
             looks = list(self.hanging([str(number) for number in range(4)], release).run(tasks(4)))
         finally:
             release.set()
-        assert {look.report.word for look in looks} == {Word.UNREADABLE}
+        assert {look.report.word for look in looks} == {VerdictWord.UNREADABLE}
         assert time.monotonic() - started < 10
 
     def test_what_comes_after_all_from_a_thread_that_was_given_up_is_dropped(self) -> None:
@@ -152,7 +152,7 @@ class TestADeadDisk:
         looks = []
         for look in engine.run(tasks(5)):
             looks.append(look)
-            if look.report.word is Word.UNREADABLE:
+            if look.report.word is VerdictWord.UNREADABLE:
                 release.set()
                 time.sleep(0.05)
         assert len(looks) == 5
@@ -168,7 +168,7 @@ class TestADeadDisk:
             release.set()
         assert len(looks) == 50
         assert time.monotonic() - started < 2  # 50 parts at 0.1 s would take more on two threads
-        assert judge(looks).word is Word.UNREADABLE
+        assert judge(looks).word is VerdictWord.UNREADABLE
 
     def test_a_file_that_is_hashed_as_a_whole_may_take_longer_the_larger_it_is(self) -> None:
         task = tasks(1)[0]
@@ -197,7 +197,7 @@ def test_an_exception_inside_a_check_is_a_report_and_the_others_go_on() -> None:
 
     looks = {look.task.path: look for look in ThreadEngine(jobs=2, timeout=60, work=work).run(tasks(4))}
     assert len(looks) == 4
-    assert looks["2"].report.word is Word.UNREADABLE
+    assert looks["2"].report.word is VerdictWord.UNREADABLE
     assert "ZeroDivisionError" in looks["2"].report.findings[0].message
 
 
@@ -237,7 +237,7 @@ class TestPartsOfOneFile:
         parts = self.cut(task, ckpt.stat().st_size)
         assert len(parts) == 3
         (joined,) = reports_of(parts, ThreadEngine(jobs=jobs, timeout=60))
-        assert joined.word is whole.word is Word.VERIFIED
+        assert joined.word is whole.word is VerdictWord.VERIFIED
         assert joined.stats == whole.stats
         assert replace(joined, bytes_read=whole.bytes_read, digest=whole.digest) == whole
 

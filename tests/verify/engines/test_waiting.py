@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from ckpttool.domain.verdict import CheckTask, Word
+from ckpttool.domain.verdict import CheckTask, VerdictWord
 from ckpttool.storage.fan_out import WORKERS
 from ckpttool.verify.engines import waiting
 from ckpttool.verify.engines.waiting import WaitingEngine
@@ -74,7 +74,7 @@ def test_a_header_that_never_comes_is_unreadable_and_the_rest_goes_on(count: int
         release.set()
     assert len(looks) == count
     for look in looks:
-        expected = Word.UNREADABLE if int(look.task.path) % 20 == 0 else Word.STRUCT_OK
+        expected = VerdictWord.UNREADABLE if int(look.task.path) % 20 == 0 else VerdictWord.STRUCT_OK
         assert look.report.word is expected
     assert time.monotonic() - started < 10
 
@@ -86,9 +86,9 @@ def test_an_exception_inside_a_check_is_a_report() -> None:
         return seen(task)
 
     words = [look.report.word for look in WaitingEngine(work=work).run(tasks(4))]
-    assert words == [Word.STRUCT_OK, Word.STRUCT_OK, Word.UNREADABLE, Word.STRUCT_OK]
+    assert words == [VerdictWord.STRUCT_OK, VerdictWord.STRUCT_OK, VerdictWord.UNREADABLE, VerdictWord.STRUCT_OK]
 
 
 def test_what_is_looked_at_is_what_the_task_says() -> None:
     (look,) = WaitingEngine().run([replace(task_for(CKPT), path="gone.ckpt")])
-    assert look.report.word is Word.UNSTABLE
+    assert look.report.word is VerdictWord.UNSTABLE

@@ -13,7 +13,7 @@ from ckpttool.domain.finding import Finding, in_order
 from ckpttool.domain.frozen import many
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import EpochStep
-from ckpttool.storage.local import Kind, Storage
+from ckpttool.storage.base import Kind, Storage
 from ckpttool.trainers.base import Listing, ScanOptions, stamped
 from ckpttool.trainers.mindformers.layouts.names import (
     RANK_MARK,

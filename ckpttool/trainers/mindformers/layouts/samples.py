@@ -13,7 +13,7 @@ from itertools import pairwise
 from ckpttool.domain.shard import Scalars
 from ckpttool.domain.units import EpochStep, Step
 from ckpttool.formats import read_header
-from ckpttool.storage.local import Storage
+from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.mindformers.layouts.names import FileName
 from ckpttool.trainers.mindformers.layouts.rank_folders import RankFolder

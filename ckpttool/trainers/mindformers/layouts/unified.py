@@ -8,7 +8,7 @@ from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
 from ckpttool.domain.units import EpochStep, Step
 from ckpttool.formats import read_header
 from ckpttool.formats.strict_json import ParseError
-from ckpttool.storage.local import Kind, Storage
+from ckpttool.storage.base import Kind, Storage
 from ckpttool.trainers.base import Listing, ScanOptions, damage, stamp_if_there
 from ckpttool.trainers.mindformers.name_map import parse_name_map
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount
-from ckpttool.storage.local import ByteSource, Entry, Kind
+from ckpttool.storage.base import ByteSource, Entry, Kind
 from ckpttool.trainers.mindformers.layouts import rank_folders
 from ckpttool.trainers.mindformers.layouts.names import shape_of
 from ckpttool.trainers.mindformers.layouts.rank_folders import RankFolder, list_rank_folders

@@ -1,0 +1,111 @@
+"""The one seam to where bytes lie: list, stat, read a range. Each kind of place is a class beside this module."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from ckpttool.domain.shard import FileStamp
+
+
+class Kind(Enum):
+    """What a directory entry is, links followed."""
+
+    FILE = "file"
+    FOLDER = "folder"
+    OTHER = "other"
+    """A FIFO, device or socket."""
+    LOST = "lost"
+    """A link that leads nowhere, round in a loop, or where nobody may look: a disk is not mounted, say."""
+
+
+class NotRegularError(OSError):
+    """The path is no regular file: a FIFO or a device could block or feed us for ever."""
+
+    mtime_ns: int | None = None
+    """When it changed last, where that was asked for with the rest of its stamp."""
+
+
+class LostLinkError(OSError):
+    """The path is a link that leads nowhere, or round in a loop."""
+
+
+class OverLimitError(OSError):
+    """The file is larger than anything a trainer writes there."""
+
+
+class Entry(NamedTuple):
+    """One name in a folder."""
+
+    name: str
+    kind: Kind
+
+
+class ByteSource(Protocol):
+    """An open file."""
+
+    @property
+    def stamp(self) -> FileStamp:
+        """Size, mtime and inode when it was opened."""
+        ...
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return the bytes from `offset`; fewer than `length` only where the file ends.
+
+        Raises:
+            OSError: The disk did not answer.
+        """
+        ...
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """Fill `buffer` from `offset` and return how many bytes there were."""
+        ...
+
+
+class Storage(Protocol):
+    """Where checkpoints lie. Paths are POSIX and relative to `root`; '' is the root itself."""
+
+    @property
+    def root(self) -> str:
+        """The folder all paths start from."""
+        ...
+
+    def entries(self, folder: str) -> list[Entry]:
+        """List a folder, in no particular order.
+
+        Raises:
+            LostLinkError: It is a link, and what it should lead to is not there.
+            OSError: It cannot be listed.
+        """
+        ...
+
+    def stamp(self, path: str) -> FileStamp:
+        """Size, mtime and inode of a regular file, links followed.
+
+        Raises:
+            NotRegularError: It is no regular file.
+            OSError: It cannot be looked at.
+        """
+        ...
+
+    def small_file(self, path: str, *, limit: int) -> bytes:
+        """Read a whole record file.
+
+        Raises:
+            OverLimitError: It has more than `limit` bytes.
+            LostLinkError: It is a link, and what it should lead to is not there.
+            NotRegularError: It is no regular file.
+            OSError: It cannot be read.
+        """
+        ...
+
+    def open(self, path: str) -> AbstractContextManager[ByteSource]:
+        """Open a file for reading ranges; use it in a `with` statement.
+
+        Raises:
+            LostLinkError: It is a link, and what it should lead to is not there.
+            NotRegularError: It is no regular file.
+            OSError: It cannot be read.
+        """
+        ...
