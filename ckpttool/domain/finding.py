@@ -5,10 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import Enum, IntEnum
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import Rank, on_lines, on_ranks
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    from typing_extensions import Unpack
+
+    class _Beside(TypedDict, total=False):
+        """What a finding may say beside its sentence; the fields of `Finding` of the same names."""
+
+        path: str | None
+        tensor: str | None
+        expected: str | None
+        actual: str | None
+        remedy: str | None
+        line: int | None
+        ranks: tuple[Rank, ...]
 
 
 class Severity(IntEnum):
@@ -176,6 +192,31 @@ class Finding:
     """Line in a text file, from 1."""
     ranks: tuple[Rank, ...] = ()
     """Whose files it is about, ascending: `path` is the first one's. Empty where no rank's, or nobody knows whose."""
+
+
+def note(code: Code, message: str, **beside: Unpack[_Beside]) -> Finding:
+    """Return what is worth knowing and changes no verdict."""
+    return Finding(code=code, severity=Severity.NOTE, message=message, **beside)
+
+
+def suspect(code: Code, message: str, **beside: Unpack[_Beside]) -> Finding:
+    """Return what may be legal or may be damage, so that it is not counted as good."""
+    return Finding(code=code, severity=Severity.SUSPECT, message=message, **beside)
+
+
+def unknown(code: Code, message: str, **beside: Unpack[_Beside]) -> Finding:
+    """Return what could not be looked at or changed meanwhile, so that nobody knows."""
+    return Finding(code=code, severity=Severity.UNKNOWN, message=message, **beside)
+
+
+def damage(code: Code, message: str, **beside: Unpack[_Beside]) -> Finding:
+    """Return what is wrong for certain."""
+    return Finding(code=code, severity=Severity.DAMAGE, message=message, **beside)
+
+
+def unsafe(code: Code, message: str, **beside: Unpack[_Beside]) -> Finding:
+    """Return what is refused, because to read on would be dangerous."""
+    return Finding(code=code, severity=Severity.UNSAFE, message=message, **beside)
 
 
 _MOST_CHARS = 1000

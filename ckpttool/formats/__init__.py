@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ckpttool.domain.finding import Code, Finding
+from ckpttool.domain.finding import Code, Finding, damage
 from ckpttool.domain.shard import FormatName
-from ckpttool.formats.base import HEAD_BYTES, Header, ShardFormat, damage, failed_header
+from ckpttool.formats.base import HEAD_BYTES, Header, ShardFormat, failed_header
 from ckpttool.formats.front import Front
 from ckpttool.formats.mindspore.shard import MindSporeCkpt
 from ckpttool.formats.safetensors.shard import Safetensors

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, unknown, unsafe
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.shard import FormatName, Scalars, TensorEntry
 
@@ -128,26 +128,16 @@ def failed_header(name: FormatName, finding: Finding, *, bytes_read: int) -> Hea
     )
 
 
-def damage(
-    code: Code, message: str, *, tensor: str | None = None, expected: str | None = None, actual: str | None = None
-) -> Finding:
-    """Say that the structure of a file does not hold."""
-    return Finding(
-        code=code, severity=Severity.DAMAGE, message=message, tensor=tensor, expected=expected, actual=actual
-    )
-
-
 def over_limit(message: str) -> Finding:
     """Refuse to read on."""
-    return Finding(code=Code.OVER_LIMIT, severity=Severity.UNSAFE, message=message)
+    return unsafe(Code.OVER_LIMIT, message)
 
 
 def unsupported(what: str) -> Finding:
     """Say that a torch file lies under a name that a MindSpore trainer writes."""
-    return Finding(
-        code=Code.UNSUPPORTED_FORMAT,
-        severity=Severity.UNKNOWN,
-        message=f"The file is {what}, under a name that MindSpore gives its own; ckpttool does not look into it.",
+    return unknown(
+        Code.UNSUPPORTED_FORMAT,
+        f"The file is {what}, under a name that MindSpore gives its own; ckpttool does not look into it.",
         expected="a MindSpore shard",
         actual=what,
     )

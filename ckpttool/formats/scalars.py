@@ -8,10 +8,10 @@ from struct import Struct
 from typing import Any
 
 from ckpttool.domain.dtype import DType
-from ckpttool.domain.finding import Code, Finding
+from ckpttool.domain.finding import Code, Finding, damage
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.shard import Scalars, TensorEntry
-from ckpttool.formats.base import damage, quoted
+from ckpttool.formats.base import quoted
 from ckpttool.storage.base import ByteSource
 
 _PACKING = {

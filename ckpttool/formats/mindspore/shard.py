@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, Severity, damage
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats.base import (
     MAX_FINDINGS,
     Checksum,
     Header,
-    damage,
     failed_header,
     last_page,
     over_limit,

@@ -10,9 +10,9 @@ train/serialization.py; the names are `str()` of MindSpore's types, tried out wi
 from __future__ import annotations
 
 from ckpttool.domain.dtype import DType
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, Severity, damage
 from ckpttool.domain.shard import TensorEntry
-from ckpttool.formats.base import damage, quoted
+from ckpttool.formats.base import quoted
 from ckpttool.formats.mindspore.wire import Record
 
 _DTYPES = {

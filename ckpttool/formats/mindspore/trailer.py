@@ -5,8 +5,8 @@ Source: with `crc_check`, `_exec_save` in MindSpore's train/serialization.py wri
 
 from __future__ import annotations
 
-from ckpttool.domain.finding import Code
-from ckpttool.formats.base import CRC_LIMIT, Checksum, damage
+from ckpttool.domain.finding import Code, damage
+from ckpttool.formats.base import CRC_LIMIT, Checksum
 from ckpttool.formats.mindspore.wire import RECORD, BadRecordError, RecordReader
 
 _MARK = b"crc_num"

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ckpttool.domain.finding import Code, Finding
-from ckpttool.formats.base import MAX_DIMS, MAX_NAME_CHARS, damage, over_limit
+from ckpttool.domain.finding import Code, Finding, damage
+from ckpttool.formats.base import MAX_DIMS, MAX_NAME_CHARS, over_limit
 
 RECORD = 0x0A
 """First byte of every record: field 1, length-delimited."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from json import dumps
 
 from ckpttool.domain.dtype import DType
-from ckpttool.domain.finding import Code, Finding
+from ckpttool.domain.finding import Code, Finding, damage
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.shard import TensorEntry
-from ckpttool.formats.base import MAX_FINDINGS, damage, over_limit, quoted, schema_hash, schema_rows
+from ckpttool.formats.base import MAX_FINDINGS, over_limit, quoted, schema_hash, schema_rows
 from ckpttool.formats.safetensors.json_scanner import MAX_SIZE, InvalidHeaderError, Scanner, TooManyKeysError
 
 # Source: the order of `Dtype` in safetensors' tensor.rs. The widest come first in a file, for alignment.

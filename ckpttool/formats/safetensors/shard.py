@@ -9,10 +9,10 @@ import re
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, Severity, damage
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.shard import FormatName, Scalars
-from ckpttool.formats.base import CRC_LIMIT, LAST_PAGE_BYTES, Checksum, Header, damage, failed_header, over_limit
+from ckpttool.formats.base import CRC_LIMIT, LAST_PAGE_BYTES, Checksum, Header, failed_header, over_limit
 from ckpttool.formats.front import Front
 from ckpttool.formats.scalars import ScalarPlan, ScalarReading, plan_scalars, read_scalars
 

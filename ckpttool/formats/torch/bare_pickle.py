@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, Severity, damage
 from ckpttool.domain.shard import FormatName
-from ckpttool.formats.base import Header, damage, failed_header, over_limit, quoted, unsupported
+from ckpttool.formats.base import Header, failed_header, over_limit, quoted, unsupported
 from ckpttool.storage.base import ByteSource
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.finding import Code, Finding
+from ckpttool.domain.finding import Code, Finding, damage
 from ckpttool.domain.shard import FormatName
-from ckpttool.formats.base import MAX_FINDINGS, Header, damage, failed_header, quoted, unsupported
+from ckpttool.formats.base import MAX_FINDINGS, Header, failed_header, quoted, unsupported
 from ckpttool.formats.torch.bare_pickle import pickle_findings
 from ckpttool.storage.base import ByteSource
 
