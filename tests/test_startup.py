@@ -88,7 +88,7 @@ SELDOM_NEEDED = {
     "ckpttool.formats.safe_yaml",
     "ckpttool.render.findings",
     "ckpttool.verify.kernels",
-    "ckpttool.verify.memory",
+    "ckpttool.records.ledger",
 }
 """For trees and questions that this one is not."""
 

@@ -16,8 +16,8 @@ from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.domain.retention import RecordFix, SavedLast
 from ckpttool.errors import IncompleteError, NotDurableError, UnknownLayoutError, UsageError
+from ckpttool.records import OWN_FOLDER
 from ckpttool.records.journal import JOURNAL, read_journal
-from ckpttool.records.own_files import OWN_FOLDER
 from ckpttool.trainers.mindformers.spell_pointers import record_bytes
 from ckpttool.trainers.signs_of_writing import places, record_obstacles, signs_of_writing
 from ckpttool.write import ensure_folder, locked, remove, sweep

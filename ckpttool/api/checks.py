@@ -23,8 +23,8 @@ from ckpttool.verify.witnesses import Neighbours
 
 if TYPE_CHECKING:
     from ckpttool.domain.manifest import Sealing
+    from ckpttool.records.ledger import Memory
     from ckpttool.verify.engines.base import Engine
-    from ckpttool.verify.memory import Memory
 
 
 def session_for(tree: Tree, question: CheckQuestion) -> Session:
@@ -43,9 +43,8 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
 def _memory(tree: Tree, question: CheckQuestion) -> Memory | None:
     if question.level is not Level.CHECKSUM or question.max_age is None or question.hashes:
         return None
+    from ckpttool.records.ledger import Memory, ledger_place
     from ckpttool.storage.mounts import boot_id, disk_identity, mount_table
-    from ckpttool.verify.ledger import ledger_place
-    from ckpttool.verify.memory import Memory
 
     root = tree.inventory.root
     place = ledger_place(root, os.environ, disk=disk_identity(root, table=mount_table(), boot=boot_id()))
@@ -102,7 +101,7 @@ def seal(
     """
     from ckpttool.api.sealing import SealOrder, seal_checkpoint
     from ckpttool.decide.sealing import merge
-    from ckpttool.render.manifest import manifest_bytes
+    from ckpttool.records.manifest import manifest_bytes
 
     session = session_for(tree, CheckQuestion(level=Level.CHECKSUM, jobs=jobs, hashes=True))
     order = SealOrder(merge=merge, spell=manifest_bytes, now=time.time(), by=__version__, reseal=reseal)

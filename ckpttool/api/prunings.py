@@ -39,9 +39,8 @@ from ckpttool.domain.retention import (
 )
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import CkptToolError, IncompleteError, NotDurableError, WriteFailedError
-from ckpttool.records.journal import JOURNAL, TIME_FORMAT, TRASH, trash_folders
+from ckpttool.records.journal import JOURNAL, TIME_FORMAT, TRASH, journal_bytes, trash_folders
 from ckpttool.records.manifest import manifest_path, read_manifest
-from ckpttool.render.journal import journal_bytes
 from ckpttool.trainers.mindformers.pointers import left_behind
 from ckpttool.trainers.mindformers.read_pointers import saved_last
 from ckpttool.trainers.signs_of_writing import places

@@ -11,8 +11,8 @@ from ckpttool.domain.finding import Code, Finding, Severity, blocking
 from ckpttool.domain.manifest import Manifest, Sealing, ShardSeal
 from ckpttool.domain.verdict import ShardReport, Verdict
 from ckpttool.errors import UnsafeError
+from ckpttool.records import OWN_FOLDER
 from ckpttool.records.manifest import ManifestProblem, manifest_path, read_manifest
-from ckpttool.records.own_files import OWN_FOLDER
 from ckpttool.storage.base import Storage
 from ckpttool.write import ensure_folder, locked, replace
 

@@ -15,7 +15,7 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health import HealthBook
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.errors import IncompleteError, UsageError
-from ckpttool.records.own_files import OWN_FOLDER
+from ckpttool.records import OWN_FOLDER
 from ckpttool.storage.base import Storage
 from ckpttool.storage.hidden import HiddenStorage
 from ckpttool.storage.local import LocalStorage

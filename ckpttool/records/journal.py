@@ -1,13 +1,13 @@
-"""The journal of a prune that was interrupted, and what lies in the trash."""
+"""The journal of a prune, written before anything is moved and gone when everything is; and what lies in the trash."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from typing import NamedTuple
 
-from ckpttool.domain.own_hash import is_whole
 from ckpttool.domain.retention import Batch, Move
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount
@@ -22,7 +22,8 @@ from ckpttool.formats.strict_json import (
     get_str,
     parse_object,
 )
-from ckpttool.records.own_files import OWN_FOLDER
+from ckpttool.records import OWN_FOLDER
+from ckpttool.records.hashed_json import closed, is_whole
 from ckpttool.storage.base import Kind, Storage
 
 JOURNAL = f"{OWN_FOLDER}/prune.json"
@@ -30,10 +31,30 @@ TRASH = f"{OWN_FOLDER}/trash"
 TIME_FORMAT = "%Y%m%dT%H%M%SZ"
 """UTC, how the name of a trash folder begins."""
 
+_SCHEMA = "ckpttool/prune-journal/1"
+
 _LIMIT = ByteCount(128 << 20)
 """10,000 ranks with 50 checkpoints to go need 60 MB."""
 
 _TRASHED = re.compile(r"(?P<time>[0-9]{8}T[0-9]{6}Z)-[^/]+")
+
+
+def journal_bytes(batches: Iterable[Batch]) -> bytes:
+    """Spell a journal; `read_journal` reads the same value back.
+
+    Paths are other people's bytes, so each stands as one character a byte: JSON cannot hold what is no UTF-8.
+    """
+    lines = ",\n".join(f"    {json.dumps(_batch_line(batch), ensure_ascii=True)}" for batch in batches)
+    return closed(f'{{\n  "schema": "{_SCHEMA}",\n  "batches": [\n{lines}\n  ]')
+
+
+def _batch_line(batch: Batch) -> dict[str, object]:
+    moves = [[_escaped(move.path), move.stamp.size, move.stamp.mtime_ns, move.stamp.inode] for move in batch.moves]
+    return {"trash": _escaped(batch.trash), "moves": moves}
+
+
+def _escaped(path: str) -> str:
+    return path.encode("utf-8", "surrogateescape").decode("latin-1")
 
 
 def read_journal(storage: Storage) -> tuple[Batch, ...]:
@@ -58,7 +79,7 @@ def _believed(data: bytes) -> tuple[Batch, ...]:
     if not is_whole(data):
         raise ParseError("it does not match its own hash")
     record = parse_object(data, what=JOURNAL, limit=_LIMIT, most_memory=OWN_MEMORY)
-    if get_str(record, "schema", where=JOURNAL) != "ckpttool/prune-journal/1":
+    if get_str(record, "schema", where=JOURNAL) != _SCHEMA:
         raise ParseError("another ckpttool wrote it")
     return tuple(_batch(value) for value in get_list(record, "batches", where=JOURNAL))
 

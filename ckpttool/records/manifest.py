@@ -1,14 +1,18 @@
-"""The manifest that `ckpttool seal` wrote. Believed only where it is whole, of this version, and in its own place."""
+"""The manifest that `ckpttool seal` writes: JSON, one shard a line, the same bytes for the same seal.
+
+Believed only where it is whole, of this version, and in its own place.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import asdict
 from typing import NamedTuple, TypeVar
 
 from ckpttool.domain.checkpoint import Checkpoint, LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.manifest import CHUNK_BYTES, VERSION, Manifest, ShardSeal
-from ckpttool.domain.own_hash import is_whole
 from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import ByteCount
 from ckpttool.formats.strict_json import (
@@ -24,7 +28,8 @@ from ckpttool.formats.strict_json import (
     get_str,
     parse_object,
 )
-from ckpttool.records.own_files import MANIFEST_NAME, OWN_FOLDER
+from ckpttool.records import MANIFEST_NAME, OWN_FOLDER
+from ckpttool.records.hashed_json import closed, is_whole
 from ckpttool.records.scalars_json import scalars_of
 from ckpttool.storage.base import Storage
 
@@ -43,6 +48,7 @@ _DIGEST = re.compile(r"[0-9a-f]{32}")
 _DIGESTS = re.compile(r"(?:[0-9a-f]{32}(?: [0-9a-f]{32})*)?")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 _ESCAPE = re.compile("%(25|[89A-F][0-9A-F])?")
+_TO_ESCAPE = re.compile("[%\udc80-\udcff]")
 
 _Word = TypeVar("_Word", LayoutName, FormatName)
 
@@ -91,6 +97,46 @@ def _file_name(text: str, *, ambiguous: bool) -> str:
 
     # A name as it is ends in a suffix of shards, so none ends like this.
     return f"{raw[: _LONGEST_NAME - 33].decode('utf-8', 'ignore')}.{xxh3_128_hexdigest(raw)}"
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """Spell a manifest; `read_manifest` reads the same value back.
+
+    One line a shard, so that `grep` and `diff` work on it, and all digests of a shard's chunks in one text: as a list
+    they would make the manifest of the largest trainings five times as heavy to read.
+    """
+    head = {
+        "schema": f"ckpttool/manifest/{manifest.version}",
+        "layout": manifest.layout.value,
+        "checkpoint": _escaped(manifest.checkpoint),
+        "prefix": _escaped(manifest.prefix),
+        "world_size": manifest.world_size,
+        "chunk_bytes": manifest.chunk_bytes,
+        "sealed_at": manifest.sealed_at,
+        "sealed_by": manifest.sealed_by,
+    }
+    members = json.dumps(head, indent=2, ensure_ascii=True).removesuffix("\n}")
+    shards = ",\n".join(f"    {_shard_line(seal)}" for seal in sorted(manifest.shards, key=lambda seal: seal.path))
+    return closed(f'{members},\n  "shards": [\n{shards}\n  ]')
+
+
+def _shard_line(seal: ShardSeal) -> str:
+    line = {
+        "path": _escaped(seal.path),
+        "size": seal.size,
+        "xxh3_128": seal.xxh3_128,
+        "chunks": " ".join(seal.chunks),
+        "format": seal.format.value,
+        "schema_hash": seal.schema_hash,
+        "scalars": asdict(seal.scalars),
+        "first_seen": seal.first_seen,
+    }
+    return json.dumps(line, ensure_ascii=True, allow_nan=False)
+
+
+def _escaped(text: str) -> str:
+    """Spell a name of a file so that JSON can hold it: bytes that are no UTF-8 as `%XX`, and so the `%` itself."""
+    return _TO_ESCAPE.sub(lambda match: f"%{ord(match[0]) & 0xFF:02X}", text)
 
 
 def read_manifest(storage: Storage, path: str) -> Manifest | ManifestProblem | None:

@@ -14,7 +14,7 @@ from ckpttool.domain.remedies import helped
 from ckpttool.domain.shard import Shard, ShardRole
 from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
-from ckpttool.records.own_files import OWN_FOLDER
+from ckpttool.records import OWN_FOLDER
 from ckpttool.storage.base import Storage
 from ckpttool.verify.bench import are_all_heard
 from ckpttool.verify.checks.recorded import changed_headers, missing_files
@@ -28,7 +28,7 @@ from ckpttool.verify.witnesses import Neighbours, Witness
 
 if TYPE_CHECKING:
     from ckpttool.domain.manifest import ShardSeal
-    from ckpttool.verify.memory import Memory
+    from ckpttool.records.ledger import Memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,7 @@ from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.manifest import Manifest, Sealing
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import LockedError, NotDurableError, UnsafeError, WriteFailedError
-from ckpttool.records.manifest import ManifestProblem, manifest_path, read_manifest
-from ckpttool.render.manifest import manifest_bytes
+from ckpttool.records.manifest import ManifestProblem, manifest_bytes, manifest_path, read_manifest
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.locate import locate
 from ckpttool.trainers.registry import ScanOptions

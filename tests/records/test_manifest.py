@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
@@ -14,16 +16,15 @@ from hypothesis import strategies as st
 from ckpttool.domain.checkpoint import Checkpoint, LayoutName
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.manifest import CHUNK_BYTES, Manifest
-from ckpttool.domain.own_hash import closed, is_whole
 from ckpttool.domain.shard import FormatName
 from ckpttool.records import manifest as record
-from ckpttool.records.manifest import ManifestProblem, manifest_path, read_manifest
-from ckpttool.render.manifest import manifest_bytes
+from ckpttool.records.hashed_json import closed, is_whole
+from ckpttool.records.manifest import ManifestProblem, manifest_bytes, manifest_path, read_manifest
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.locate import locate
 from ckpttool.trainers.registry import ScanOptions
 from tests.inventories import checkpoint
-from tests.manifests import NAMES, manifest, seal
+from tests.manifests import NAMES, any_manifest, manifest, seal, sealed_checkpoint
 from tests.trees import TreeBuilder
 
 PATH = ".ckpttool/llama-10_2.ckpt.manifest.json"
@@ -259,3 +260,35 @@ def test_our_own_files_are_no_strays_in_any_layout(tmp_path: Path, copy_tree: Ca
         findings = [*found.findings, *(finding for one in found.checkpoints for finding in one.findings)]
         assert (found.strays, [one for one in findings if one.code is Code.STRAY_FILE]) == ((), [])
         assert all(".ckpttool" not in shard.path for one in found.checkpoints for shard in one.shards)
+
+
+def place_of(one: Manifest) -> str:
+    return manifest_path(one.layout, sealed_checkpoint(one.checkpoint, one.prefix, FormatName.SAFETENSORS))
+
+
+@given(any_manifest())
+def test_reading_what_was_written_gives_the_same_value(one: Manifest) -> None:
+    with TemporaryDirectory() as folder:
+        # The place may be a name of any bytes; what counts is that it is the one that is asked for.
+        path = Path(folder, place_of(one))
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(manifest_bytes(one))
+        assert read_manifest(LocalStorage(folder), place_of(one)) == one
+
+
+@given(any_manifest(), st.randoms())
+def test_the_order_of_the_shards_does_not_matter(one: Manifest, chance: st.DataObject) -> None:
+    shuffled = list(one.shards)
+    chance.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert manifest_bytes(replace(one, shards=tuple(shuffled))) == manifest_bytes(one)
+
+
+def test_a_manifest_is_json_with_one_shard_a_line_and_its_own_hash_last() -> None:
+    data = manifest_bytes(manifest(seal("rank_0/a", chunks=(1, 2)), seal("rank_1/b")))
+    document = json.loads(data)
+    assert document["schema"] == "ckpttool/manifest/1"
+    assert list(document)[-1] == "hash"
+    assert document["shards"][0]["chunks"].split() == [f"{1:032x}", f"{2:032x}"]
+    assert [line.count(b'"path"') for line in data.splitlines() if b"rank_" in line] == [1, 1]
+    assert data.isascii()
+    assert data.endswith(b"\n}\n")

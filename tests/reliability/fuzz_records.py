@@ -14,22 +14,20 @@ from typing import Any, NoReturn
 from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.domain.finding import Severity
 from ckpttool.domain.health import Health
-from ckpttool.domain.own_hash import closed, is_whole
 from ckpttool.domain.shard import FileStamp, FormatName
 from ckpttool.errors import IncompleteError, UsageError
 from ckpttool.formats.strict_json import MAX_DEPTH, ParseError, parse_json
-from ckpttool.records.journal import JOURNAL, TRASH, read_journal
-from ckpttool.records.manifest import ManifestProblem, manifest_path, read_manifest
+from ckpttool.records import ledger
+from ckpttool.records.hashed_json import closed, is_whole
+from ckpttool.records.journal import JOURNAL, TRASH, journal_bytes, read_journal
+from ckpttool.records.manifest import ManifestProblem, manifest_bytes, manifest_path, read_manifest
 from ckpttool.records.timeline_json import read_timeline
-from ckpttool.render.journal import journal_bytes
-from ckpttool.render.manifest import manifest_bytes
 from ckpttool.storage.base import Entry, Kind, OverLimitError
 from ckpttool.trainers.mindformers.health_file import read_health
 from ckpttool.trainers.mindformers.iteration_json import parse_common, parse_metadata_files
 from ckpttool.trainers.mindformers.meta_json import parse_meta
 from ckpttool.trainers.mindformers.name_map import parse_name_map
 from ckpttool.trainers.mindformers.spell_health_file import updated_health_json
-from ckpttool.verify import ledger
 from tests.manifests import sealed_checkpoint
 from tests.writers import MemorySource
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from ckpttool.domain.own_hash import is_whole
 from ckpttool.errors import ExitCode
+from ckpttool.records.hashed_json import is_whole
+from ckpttool.records.ledger import ledger_place
 from ckpttool.records.manifest import ManifestProblem, read_manifest
 from ckpttool.storage.local import LocalStorage
 from ckpttool.storage.mounts import boot_id, disk_identity, mount_table
 from ckpttool.trainers.mindformers.meta_json import parse_meta
-from ckpttool.verify.ledger import ledger_place
 from tests.detection import with_crc
 from tests.reliability.beside import Beside
 from tests.reliability.crowd import HUNG, End

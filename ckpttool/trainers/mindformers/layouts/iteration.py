@@ -15,7 +15,7 @@ from ckpttool.domain.progress import Progress
 from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
 from ckpttool.domain.units import MAX_RANKS, Rank, Step
 from ckpttool.formats.strict_json import ParseError
-from ckpttool.records.own_files import MANIFEST_NAME, OWN_FOLDER
+from ckpttool.records import MANIFEST_NAME, OWN_FOLDER
 from ckpttool.storage.base import Entry, Kind, LostLinkError, OverLimitError, Storage
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import (

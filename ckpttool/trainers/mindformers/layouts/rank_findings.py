@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.units import MAX_RANKS, EpochStep, Rank, on_ranks
 from ckpttool.formats.strict_json import ParseError
-from ckpttool.records.own_files import OWN_FOLDER
+from ckpttool.records import OWN_FOLDER
 from ckpttool.trainers.mindformers.layouts.names import (
     RANK_MARK,
     FileKind,

@@ -13,8 +13,8 @@ from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.shard import FileStamp, FormatName, Scalars, ShardRole
 from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.domain.verdict import CheckTask, Level, ShardDigest, ShardReport, VerdictWord
-from ckpttool.verify import ledger as ledger_module
-from ckpttool.verify.ledger import Ledger, ledger_place, load, lookup, save
+from ckpttool.records import ledger as ledger_module
+from ckpttool.records.ledger import Ledger, ledger_place, load, lookup, save
 from ckpttool.write import locked
 from tests.inventories import finding
 from tests.manifests import seal
@@ -207,7 +207,7 @@ def test_a_flipped_bit_or_a_truncation_makes_a_ledger_that_knows_nothing(place: 
     ],
 )
 def test_a_ledger_of_another_version_knows_nothing_whatever_its_hash(place: str, old: str, new: str) -> None:
-    from ckpttool.domain.own_hash import closed
+    from ckpttool.records.hashed_json import closed
 
     save(place, [report()], seals={}, began=NOW)
     text = Path(place).read_text()

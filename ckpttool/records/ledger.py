@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from ckpttool.domain.manifest import ShardSeal
-from ckpttool.domain.own_hash import closed, is_whole
-from ckpttool.domain.shard import FileStamp, FormatName, Scalars
+from ckpttool.domain.shard import FileStamp, FormatName, ShardRole
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport
 from ckpttool.errors import LockedError, NotDurableError, UnsafeError, WriteFailedError
@@ -34,9 +34,12 @@ from ckpttool.formats.strict_json import (
     get_str,
     parse_object,
 )
+from ckpttool.records.hashed_json import closed, is_whole
 from ckpttool.records.scalars_json import scalars_of
+from ckpttool.storage.base import Storage
 from ckpttool.storage.local import LocalStorage
-from ckpttool.write import ensure_folder, locked, replace
+from ckpttool.write import ensure_folder, locked
+from ckpttool.write import replace as write
 
 SCHEMA = "ckpttool/ledger/1"
 
@@ -52,22 +55,22 @@ RACY_SECONDS = 2
 PATIENCE_SECONDS = 5.0
 """To wait for another writer. To go without costs another read next time, no more."""
 
+SAVE_SECONDS = 30.0
+"""The whole ledger is written each time: for each checkpoint of hundreds it would cost more than the reading."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
     """A shard of which every byte was read, with a checksum that matched and nothing to say against it."""
 
     stamp: FileStamp
+    """The file that was read."""
     verified_at: int
     """Unix seconds."""
     seal: str | None
     """xxh3-128 that a manifest recorded and it was compared with; None where only its own checksum was."""
-    format: FormatName
-    scalars: Scalars
-    schema_hash: str | None
-    tensors: int
-    embedded_checksum: bool
-    zero_tail: bool
+    report: ShardReport
+    """What was found; its rank, role and level are those of whoever asks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +104,21 @@ def ledger_place(root: str, environment: Mapping[str, str], *, disk: str) -> str
 
 def load(place: str | None) -> Ledger:
     """Read a ledger; an empty one where there is none, or none that can be believed to the last bit."""
-    if place is None:
-        return Ledger()
+    return Ledger() if place is None else _believed(_content(place))
+
+
+def _content(place: str) -> bytes:
     path = Path(place)
     try:
-        data = LocalStorage(str(path.parent)).small_file(path.name, limit=LEDGER_LIMIT)
+        return LocalStorage(str(path.parent)).small_file(path.name, limit=LEDGER_LIMIT)
+    except OSError:
+        return b""
+
+
+def _believed(data: bytes) -> Ledger:
+    try:
         return _ledger(data) if is_whole(data) else Ledger()
-    except (OSError, ValueError):  # a ParseError is a ValueError
+    except ValueError:  # a ParseError is one
         return Ledger()
 
 
@@ -129,23 +140,7 @@ def lookup(ledger: Ledger, task: CheckTask, stamp: FileStamp, *, now: float, max
         return None
     if known.seal != _seal_of(task.seal) or not 0 <= now - known.verified_at <= max_age:
         return None
-    return ShardReport(
-        path=task.path,
-        rank=task.rank,
-        role=task.role,
-        level=task.level,
-        format=known.format,
-        stamp=known.stamp,
-        scalars=known.scalars,
-        schema_hash=known.schema_hash,
-        tensors=known.tensors,
-        checksum_matched=True,
-        bytes_read=ByteCount(0),
-        findings=(),
-        embedded_checksum=known.embedded_checksum,
-        zero_tail=known.zero_tail,
-        remembered=True,
-    )
+    return replace(known.report, rank=task.rank, role=task.role, level=task.level)
 
 
 def save(place: str | None, reports: Iterable[ShardReport], *, seals: Mapping[str, ShardSeal], began: float) -> None:
@@ -170,10 +165,11 @@ def save(place: str | None, reports: Iterable[ShardReport], *, seals: Mapping[st
     with suppress(LockedError, UnsafeError, WriteFailedError, NotDurableError):
         ensure_folder(str(Path(place).parent), mode=0o700)
         with locked(place, timeout=PATIENCE_SECONDS):
-            before = load(place).shards
+            data = _content(place)
+            before = _believed(data).shards
             after = {path: known for path, known in {**before, **news}.items() if known is not None}
-            if after != before:
-                replace(place, _spelled(after), overwrite=True, backup=False)
+            if (before or after) and (spelled := _spelled(after)) != data:
+                write(place, spelled, overwrite=True, backup=False)
 
 
 def _is_same(known: FileStamp, now: FileStamp) -> bool:
@@ -193,17 +189,7 @@ def _remembered(report: ShardReport, seal: ShardSeal | None, began: float) -> Re
         return None
     if report.stamp.mtime_ns > (began - RACY_SECONDS) * 1e9:
         return None
-    return Remembered(
-        stamp=report.stamp,
-        verified_at=int(began),
-        seal=_seal_of(seal),
-        format=report.format,
-        scalars=report.scalars,
-        schema_hash=report.schema_hash,
-        tensors=report.tensors,
-        embedded_checksum=report.embedded_checksum,
-        zero_tail=report.zero_tail,
-    )
+    return Remembered(stamp=report.stamp, verified_at=int(began), seal=_seal_of(seal), report=report)
 
 
 def _is_utf8(path: str) -> bool:
@@ -217,8 +203,24 @@ def _is_utf8(path: str) -> bool:
 
 def _spelled(shards: Mapping[str, Remembered]) -> bytes:
     newest = sorted(shards.items(), key=lambda item: (-item[1].verified_at, item[0]))[:MOST_SHARDS]
-    lines = ",\n".join(f"    {json.dumps({'path': path, **asdict(known)})}" for path, known in sorted(newest))
+    lines = ",\n".join(f"    {json.dumps(_line(path, known))}" for path, known in sorted(newest))
     return closed(f'{{\n  "schema": "{SCHEMA}",\n  "shards": [\n{lines}\n  ]')
+
+
+def _line(path: str, known: Remembered) -> dict[str, object]:
+    report = known.report
+    return {
+        "path": path,
+        "stamp": asdict(known.stamp),
+        "verified_at": known.verified_at,
+        "seal": known.seal,
+        "format": report.format,
+        "scalars": asdict(report.scalars),
+        "schema_hash": report.schema_hash,
+        "tensors": report.tensors,
+        "embedded_checksum": report.embedded_checksum,
+        "zero_tail": report.zero_tail,
+    }
 
 
 def _ledger(data: bytes) -> Ledger:
@@ -231,19 +233,72 @@ def _ledger(data: bytes) -> Ledger:
 
 def _known(line: JsonObject) -> Remembered:
     stamp = get_object(line, "stamp")
-    return Remembered(
-        stamp=FileStamp(
-            size=ByteCount(get_int(stamp, "size")),
-            mtime_ns=get_int(stamp, "mtime_ns", minimum=None),
-            inode=get_int(stamp, "inode"),
-            ctime_ns=get_optional_int(stamp, "ctime_ns", minimum=None),
-        ),
-        verified_at=get_int(line, "verified_at"),
-        seal=get_optional_str(line, "seal"),
+    file = FileStamp(
+        size=ByteCount(get_int(stamp, "size")),
+        mtime_ns=get_int(stamp, "mtime_ns", minimum=None),
+        inode=get_int(stamp, "inode"),
+        ctime_ns=get_optional_int(stamp, "ctime_ns", minimum=None),
+    )
+    report = ShardReport(
+        path=get_str(line, "path"),
+        rank=None,
+        role=ShardRole.FULL,
+        level=Level.CHECKSUM,
         format=FormatName(get_str(line, "format")),
+        stamp=file,
         scalars=scalars_of(get_object(line, "scalars"), where="scalars"),
         schema_hash=get_optional_str(line, "schema_hash"),
         tensors=get_int(line, "tensors"),
+        checksum_matched=True,
+        bytes_read=ByteCount(0),
+        findings=(),
         embedded_checksum=get_bool(line, "embedded_checksum"),
         zero_tail=get_bool(line, "zero_tail"),
+        remembered=True,
     )
+    return Remembered(
+        stamp=file, verified_at=get_int(line, "verified_at"), seal=get_optional_str(line, "seal"), report=report
+    )
+
+
+class Memory:
+    """One tree's ledger, read once; what is new goes back to the disk now and then, and at the end."""
+
+    def __init__(
+        self, storage: Storage, place: str | None, *, max_age: float, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Take the tree, its ledger, and the seconds that an earlier verification counts."""
+        self._storage = storage
+        self._place = place
+        self._max_age = max_age
+        self._clock = clock
+        self._ledger = load(place)
+        self._began = clock()
+        self._reports: list[ShardReport] = []
+        self._seals: dict[str, ShardSeal] = {}
+        self._saved_at = clock()
+
+    def recall(self, task: CheckTask) -> ShardReport | None:
+        """Return the report on a file that was verified before and has not changed since; None to read it."""
+        if task.path not in self._ledger.shards:
+            return None
+        try:
+            stamp = self._storage.stamp(task.path)
+        except OSError:  # the check itself will say what is wrong with it
+            return None
+        return lookup(self._ledger, task, stamp, now=self._clock(), max_age=self._max_age)
+
+    def remember(self, reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> None:
+        """Keep what was verified; what turned out bad is forgotten. `save` brings the last of it to the disk."""
+        for report in reports:
+            self._reports.append(report)
+            if report.path in seals:
+                self._seals[report.path] = seals[report.path]
+        if self._clock() - self._saved_at > SAVE_SECONDS:
+            self.save()
+
+    def save(self) -> None:
+        """Write what is new."""
+        save(self._place, self._reports, seals=self._seals, began=self._began)
+        self._reports, self._seals = [], {}
+        self._saved_at = self._clock()

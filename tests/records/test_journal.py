@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.domain.own_hash import closed
 from ckpttool.domain.retention import Batch, Move
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount
 from ckpttool.errors import IncompleteError
-from ckpttool.records.journal import JOURNAL, read_journal, trash_folders
-from ckpttool.render.journal import journal_bytes
+from ckpttool.records.hashed_json import closed
+from ckpttool.records.journal import JOURNAL, journal_bytes, read_journal, trash_folders
 from ckpttool.storage.base import Entry, Kind, Storage
 from ckpttool.storage.local import LocalStorage
 

@@ -15,14 +15,14 @@ from ckpttool.domain.manifest import ShardSeal
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
+from ckpttool.records import ledger
+from ckpttool.records.ledger import SAVE_SECONDS, Memory
 from ckpttool.storage.local import LocalStorage
-from ckpttool.verify import ledger, memory
-from ckpttool.verify.memory import SAVE_SECONDS, Memory
 from tests.cli.running import ask
 from tests.detection import with_crc
+from tests.records.test_ledger import report
 from tests.trees import TreeBuilder
 from tests.verify.looking import found
-from tests.verify.test_ledger import report
 
 
 @pytest.fixture
@@ -40,15 +40,16 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TreeBuilder:
 def saves(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many reports each write of the ledger was handed."""
     written: list[int] = []
+    really = ledger.save
 
     def save(
         place: str | None, reports: Iterable[ShardReport], *, seals: Mapping[str, ShardSeal], began: float
     ) -> None:
         several = list(reports)
         written.append(len(several))
-        ledger.save(place, several, seals=seals, began=began)
+        really(place, several, seals=seals, began=began)
 
-    monkeypatch.setattr(memory, "save", save)
+    monkeypatch.setattr(ledger, "save", save)
     return written
 
 
