@@ -60,6 +60,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["--version"],
         ["scan", "--help"],
         ["explain", "shard-missing"],
+        ["guide"],
+        ["guide", "concepts"],
         ["scan", "--format", "json"],
         ["resolve", "--format", "json"],
         ["scale-skip", "--old-gbs", "512", "--new-gbs", "768", "--steps", "10", "--format", "json"],

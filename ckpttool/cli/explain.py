@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from ckpttool.cli import show
+from ckpttool.cli.helped import unknown_word
 from ckpttool.cli.options import Format, FormatOpt
-from ckpttool.errors import UsageError
 from ckpttool.render import explain as texts
 from ckpttool.render.findings import Explanation
 
@@ -30,9 +30,5 @@ def explain(code: CodeArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
 def _find(code: str) -> Explanation:
     found = texts.explained(code.strip().lower().replace("_", "-"))
     if found is None:
-        from difflib import get_close_matches
-
-        close = get_close_matches(code.lower(), texts.codes(), cutoff=0.5)
-        advice = f"did you mean {' or '.join(close)}?" if close else "`ckpttool explain` lists all codes"
-        raise UsageError(f"there is no finding {code!r}: {advice}")
+        raise unknown_word("finding", code, texts.codes(), "`ckpttool explain` lists all codes")
     return found

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ckpttool.cli import output
+from ckpttool.errors import UsageError
 
 _MAY_BE_EMPTY = frozenset({"prefix", "string", "asd_config"})
 """Values that mean something where they are empty. Whatever else is empty is a shell variable that was not set."""
@@ -74,6 +76,15 @@ def in_plain_words(error: typer.BadParameter) -> str:
     elif high is not None:
         noun += f" of at most {high}"
     return text.replace(error.message, f"{found['value']} is not a {noun}")
+
+
+def unknown_word(noun: str, word: str, known: Sequence[str], where: str) -> UsageError:
+    """Say that there is nothing of this name, and what was meant, else where all of them are listed."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(word.lower(), known, cutoff=0.5)
+    advice = f"did you mean {' or '.join(close)}?" if close else where
+    return UsageError(f"there is no {noun} {word!r}: {advice}")
 
 
 def _show_help(ctx: Any, _option: Any, wanted: bool) -> None:  # noqa: ANN401  as typer calls it

@@ -30,6 +30,7 @@ COMMANDS = {
     "prune": "Let checkpoints go that newer good ones replace, all ranks or none; a dry run unless --apply.",
     "repair-meta": "Let every meta.json (or the tracker) name the newest whole checkpoint; a dry run unless --apply.",
     "explain": "Say what a finding means, how ckpttool knows it, and what to do.",
+    "guide": "Show a page of the manual, which needs no network: laid out on a terminal, as Markdown elsewhere.",
     "schema": "Print the JSON Schema of what a command prints with --format json.",
 }
 """Every command and the first line of its help. The module of a command is imported when it is called, not before."""

@@ -44,6 +44,16 @@ def table(renderable: RenderableType) -> None:
     result("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")))
 
 
+def page(markdown: str) -> None:
+    """Write a page of the manual: laid out for people on a terminal, elsewhere as it was written."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        result(markdown.rstrip("\n"))
+        return
+    from rich.markdown import Markdown
+
+    table(Markdown(markdown, hyperlinks=False, code_theme="ansi_dark"))
+
+
 def _width() -> int | None:
     """Return how wide a result may be; None where rich can tell it: on a terminal, or where somebody said so.
 

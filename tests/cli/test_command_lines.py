@@ -132,5 +132,5 @@ def test_a_bug_says_what_whoever_mends_it_needs(here: Path, monkeypatch: pytest.
 
 def test_no_command_was_forgotten_here() -> None:
     told = {line.split()[0] for line in WITH_A_TREE} | {"preflight", "launch"}
-    without_a_tree = {"scale-skip", "lint-config", "replay", "calibrate", "asd", "explain", "schema"}
+    without_a_tree = {"scale-skip", "lint-config", "replay", "calibrate", "asd", "explain", "guide", "schema"}
     assert told | without_a_tree == set(COMMANDS)

@@ -1,0 +1,79 @@
+"""`ckpttool guide` shows the manual's pages, wherever it runs."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import ckpttool
+from ckpttool.render import guide
+from tests.cli.running import MODULE, ask, environment
+
+FOLDER = Path(ckpttool.__file__).parent / "guide"
+
+
+def on_a_terminal(*arguments: str) -> str:
+    """Return what a terminal of 80 columns would get."""
+    ours, theirs = pty.openpty()
+    environ = environment({"TERM": "xterm-256color", "COLUMNS": "80"})
+    environ.pop("NO_COLOR", None)
+    process = subprocess.Popen([*MODULE, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environ)
+    os.close(theirs)
+    said = b""
+    with os.fdopen(ours, "rb", buffering=0) as terminal, suppress(OSError):  # how Linux says that the other side left
+        while chunk := terminal.read(1 << 16):
+            said += chunk
+    assert process.wait(timeout=60) == 0
+    return said.decode()
+
+
+@pytest.mark.parametrize("name", guide.PAGES)
+def test_in_a_pipe_a_page_comes_out_as_it_was_written(name: str) -> None:
+    said = ask("guide", name)
+    assert (said.code, said.stdout, said.stderr) == (0, (FOLDER / f"{name}.md").read_text(encoding="utf-8"), "")
+
+
+def test_on_a_terminal_a_page_is_laid_out() -> None:
+    said = on_a_terminal("guide", "concepts")
+    assert "\x1b[" in said
+    assert "## Health" not in said
+    assert "**" not in said
+    assert "findings.md" in said  # where a link leads can be read, and typed
+
+
+def test_every_page_of_the_folder_can_be_asked_for() -> None:
+    assert set(guide.PAGES) == {path.stem for path in FOLDER.glob("*.md")}
+
+
+def test_the_list_names_every_page_with_one_sentence_of_it() -> None:
+    said = ask("guide")
+    assert said.code == 0
+    lines = said.stdout.splitlines()
+    assert tuple(line.split()[0] for line in lines) == guide.PAGES
+    assert all(line.endswith(".") and len(line) <= 80 for line in lines)
+
+
+@pytest.mark.parametrize("topic", ["Concepts", "concepts.md", "concepts.md#health-whole-and-useless"])
+def test_a_page_goes_by_its_name_in_any_spelling_that_a_link_has(topic: str) -> None:
+    assert ask("guide", topic).stdout.startswith("# Concepts\n")
+
+
+@pytest.mark.parametrize(
+    ("topic", "why"),
+    [
+        ("concept", "there is no page 'concept': did you mean concepts?"),
+        ("../concepts", "there is no page '../concepts': did you mean concepts?"),
+        ("zzz", "there is no page 'zzz': `ckpttool guide` lists all pages"),
+        ("", "is a shell variable not set?"),
+    ],
+)
+def test_a_page_that_is_not_there_is_a_usage_error_in_one_line(topic: str, why: str) -> None:
+    said = ask("guide", topic)
+    assert (said.code, said.stdout) == (2, "")
+    assert why in said.stderr
+    assert said.stderr.count("\n") == 1
