@@ -87,7 +87,7 @@ def read_base(path: str, allowed: tuple[Code, ...], *, devices: int | None = Non
     content = read_bytes(path)
     document = parse_document(content, what=path)
     settings, train = settings_of(document, path=path), train_config_of(document, path=path, devices=devices)
-    findings = sorted((*train.findings, *lint(settings)), key=lambda found: (found.line or 0, found.code.value))
+    findings = lint(settings)
     return BaseConfig(
         text=content.decode("utf-8"), settings=settings, train=train, findings=judge.allow(findings, allowed)
     )

@@ -34,6 +34,15 @@ class View:
         """Return a setting with its line and spelling; None where the config has no such key."""
         return self._by_key.get(key)
 
+    def raw(self, key: str) -> object:
+        """Return a value with all that is in it: mappings and lists as such; None where it is not set."""
+        value = self.get(key)
+        if value is Nested.MAPPING:
+            return {str(entry.key[-1]): self.raw(dotted(entry.key)) for entry in self.inside(key)}
+        if value is Nested.LIST:
+            return [self.raw(dotted(entry.key)) for entry in self.inside(key)]
+        return value
+
     def is_on(self, key: str) -> bool:
         """Tell whether a switch is True; text that looks like it is another rule's business."""
         return self.get(key) is True
@@ -102,6 +111,10 @@ class Problem:
     message: str
     remedy: str
     """The change that mends it."""
+    expected: str | None = None
+    """What belongs there, where one thing does."""
+    actual: str | None = None
+    """What is there instead."""
 
 
 Check: TypeAlias = "Callable[[View], Iterator[Problem]]"
@@ -117,11 +130,11 @@ class Rule:
     """Whether a setting that is missing may be held against the config, so that all of it must be known."""
 
 
-def suspect(key: str, message: str, remedy: str) -> Problem:
+def suspect(key: str, message: str, remedy: str, *, expected: str | None = None, actual: str | None = None) -> Problem:
     """Make a problem that stops a launch."""
-    return Problem(severity=Severity.SUSPECT, key=key, message=message, remedy=remedy)
+    return Problem(severity=Severity.SUSPECT, key=key, message=message, remedy=remedy, expected=expected, actual=actual)
 
 
-def note(key: str, message: str, remedy: str) -> Problem:
+def note(key: str, message: str, remedy: str, *, expected: str | None = None, actual: str | None = None) -> Problem:
     """Make a problem that is only worth knowing."""
-    return Problem(severity=Severity.NOTE, key=key, message=message, remedy=remedy)
+    return Problem(severity=Severity.NOTE, key=key, message=message, remedy=remedy, expected=expected, actual=actual)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ckpttool.domain.finding import Finding
 from ckpttool.formats.safe_yaml import Document, parse_document, read_bytes
-from ckpttool.trainers.mindformers import config_rules
+from ckpttool.formats.settings import settings_of
+from ckpttool.trainers.mindformers.lint import WHEN_READ, lint
+from ckpttool.trainers.mindformers.lint.types import WHOLE_DATA_SET
 from ckpttool.trainers.mindformers.train_config import AUTO_PARALLEL, LEGACY_SWITCHES, StreamingData, TrainConfig
 
 Section = dict[str, object]
@@ -62,7 +63,7 @@ def train_config_of(document: Document, *, path: str, devices: int | None = None
         auto_trans_ckpt=data.get("auto_trans_ckpt", False) is True,
         use_legacy_format=not has_section and bool(data.get(switch, True)),
         reslices_by_time=bool(data.get("transform_by_rank")) or (_count(data, "transform_process_num") or 1) > 1,
-        sinks_all=sink_mode and runner.get("sink_size") == config_rules.WHOLE_DATA_SET,
+        sinks_all=sink_mode and runner.get("sink_size") == WHOLE_DATA_SET,
         dataset_samples=_dataset_samples(data),
         legacy_switch=switch,
         remove_redundancy=_switch(data, "remove_redundancy"),
@@ -79,7 +80,7 @@ def train_config_of(document: Document, *, path: str, devices: int | None = None
         device_batch_size=sizes.batch_of_device,
         shards_optimizer=_section(data, "parallel").get("enable_parallel_optimizer") is True,
         streaming=_streaming(data, sizes),
-        findings=_located(path, document),
+        findings=lint(settings_of(document, path=path), WHEN_READ),
         lines=tuple((".".join(map(str, key)), line) for key, line in document.lines.items()),
     )
     return config.started_on(devices)
@@ -229,9 +230,3 @@ def _health_check_picks(data: Section) -> bool:
     """
     threshold = _section(_section(data, "monitor_config"), "health_checkpoint").get("embedding_local_norm_threshold")
     return bool(threshold) or bool(data.get("use_checkpoint_health_monitor"))
-
-
-def _located(path: str, document: Document) -> tuple[Finding, ...]:
-    """Return the findings in the order of the file, then of their words: never in the order of the rules."""
-    findings = config_rules.check(document, path=path)
-    return tuple(sorted(findings, key=lambda found: (found.line or 0, found.code.value, found.message)))

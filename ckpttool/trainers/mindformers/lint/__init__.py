@@ -1,26 +1,32 @@
 """What in a training config MindFormers finds wrong late or never.
 
-One table of rules; a new one is a function, a line in its module's table, a code and its explanation. What is wrong
-with single values and places is found where a config is read, for every command that takes one.
+One table of rules; a new one is a function, a line in its module's table, a code and its explanation.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from ckpttool.decide.lint_engine import Rule, View
 from ckpttool.domain.finding import Finding, brief
 from ckpttool.domain.settings import Settings
 from ckpttool.trainers.mindformers.lint.health import HEALTH_RULES
+from ckpttool.trainers.mindformers.lint.places import PLACES
 from ckpttool.trainers.mindformers.lint.saving import SAVING
 from ckpttool.trainers.mindformers.lint.skipping import SKIPPING
 from ckpttool.trainers.mindformers.lint.spelling import SPELLING
 from ckpttool.trainers.mindformers.lint.starting import STARTING
+from ckpttool.trainers.mindformers.lint.types import TYPES
 
-RULES: tuple[Rule, ...] = (*STARTING, *SKIPPING, *HEALTH_RULES, *SAVING, *SPELLING)
+WHEN_READ: tuple[Rule, ...] = (*TYPES, *PLACES)
+"""What changes what a resume makes of the config: told by every command that takes one."""
+
+RULES: tuple[Rule, ...] = (*WHEN_READ, *STARTING, *SKIPPING, *HEALTH_RULES, *SAVING, *SPELLING)
 """All of them, in the order in which a start would meet what they are about."""
 
 
-def lint(settings: Settings) -> tuple[Finding, ...]:
-    """Return what the rules find, in the order of the file."""
+def lint(settings: Settings, rules: Iterable[Rule] = RULES) -> tuple[Finding, ...]:
+    """Return what the rules find, in the order of the file and then of the words, never of the rules."""
     view = View(settings)
     is_part = view.get("base_config") is not None  # the rest stands in another file, which nobody has read
     found = [
@@ -30,11 +36,13 @@ def lint(settings: Settings) -> tuple[Finding, ...]:
                 severity=problem.severity,
                 message=problem.message,
                 path=settings.path,
+                expected=problem.expected,
+                actual=problem.actual,
                 remedy=problem.remedy,
                 line=view.line(problem.key),
             )
         )
-        for rule in RULES
+        for rule in rules
         if not (is_part and rule.needs_all)
         for problem in rule.check(view)
     ]

@@ -1,0 +1,123 @@
+"""Rules about what a setting may hold, and what YAML makes of it; every command that takes a config asks them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ckpttool.decide.lint_engine import Problem, Rule, View, dotted, note, suspect
+from ckpttool.domain.finding import Code
+from ckpttool.domain.settings import KeyPath, Setting
+from ckpttool.trainers.mindformers.train_config import LEGACY_SWITCHES
+
+WHOLE_DATA_SET = -1  # as a sink size
+_SHOWN = 40  # characters of a wrong value that a message repeats
+
+# Settings that `ckpttool launch` writes itself: what is wrong with them in the base config has no effect afterwards.
+_REWRITTEN = frozenset({
+    "load_checkpoint", "resume_training", "load_ckpt_format", "data_skip_steps", "ignore_data_skip",
+    "checkpoint.no_load_optim", *LEGACY_SWITCHES,
+})  # fmt: skip
+
+_BOOLS = (
+    "use_parallel", "auto_trans_ckpt", "ignore_data_skip", "use_checkpoint_health_monitor", *LEGACY_SWITCHES,
+    "remove_redundancy", "resume_by_last_timestamp_ckpt", "only_save_strategy", "use_skip_data_by_global_norm",
+    "runner_config.sink_mode", "parallel.full_batch", "checkpoint.no_load_optim", "checkpoint.no_save_optim",
+    "monitor_config.monitor_on", "monitor_config.check_for_global_norm", "check_for_nan_in_loss_and_grad",
+    "runner_wrapper.use_clip_grad", "runner_wrapper.local_norm",
+)  # fmt: skip
+
+_POSITIVE = (
+    "micro_batch_interleave_num", "runner_config.batch_size", "runner_config.epochs",
+    "runner_config.gradient_accumulation_steps", "parallel_config.data_parallel", "parallel_config.model_parallel",
+    "parallel_config.pipeline_stage", "parallel_config.context_parallel", "parallel_config.micro_batch_num",
+)  # fmt: skip
+
+_FLOATS = frozenset({
+    "learning_rate", "lr_end", "lr", "min_lr", "max_lr", "weight_decay", "eps", "epsilon", "betas", "beta1", "beta2",
+    "momentum", "threshold", "loss_scale_value", "initializer_range", "theta", "routed_scaling_factor", "mem_coeff",
+})  # fmt: skip
+_FLOAT_ENDINGS = (
+    "_eps", "_epsilon", "_threshold", "_ratio", "_factor", "_rate", "_decay", "_prob", "_dropout", "_coeff", "_lr",
+    "_theta", "_scale",
+)  # fmt: skip
+
+# What float() takes and YAML 1.1 does not: an exponent without a point before it or a sign in it.
+_NUMBER_AS_TEXT = re.compile(r"[-+]?(\d[\d_]*(?:\.\d*)?|\.\d+)[eE][-+]?\d+")
+
+
+def _number_as_text(view: View) -> Iterator[Problem]:
+    for entry in view.entries:
+        if entry.spelt is not None and isinstance(entry.value, str) and _NUMBER_AS_TEXT.fullmatch(entry.spelt):
+            yield _as_text(entry, entry.spelt)
+
+
+def _as_text(entry: Setting, text: str) -> Problem:
+    key = next((part for part in reversed(entry.key) if isinstance(part, str)), "")
+    # Under another key it may be meant as text: the hash of a commit can look like this.
+    say = suspect if key in _FLOATS or key.endswith(_FLOAT_ENDINGS) else note
+    mantissa, _, exponent = text.lower().partition("e")
+    signed = exponent if exponent[0] in "+-" else f"+{exponent}"
+    right = f"{mantissa}{'' if '.' in mantissa else '.0'}e{signed}"
+    return say(
+        dotted(entry.key),
+        f"`{_indexed(entry.key)}` is {text}, which YAML reads as text, not as a number: "
+        "a number with an exponent needs a point and a sign",
+        f"write {right}, or put it in quotes where text is meant",
+        expected="a number",
+        actual=f"the text {text!r}",
+    )
+
+
+def _indexed(path: KeyPath) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+
+
+def _wrong(view: View, key: str, expected: str, remedy: str = "") -> Problem:
+    actual = _shown(view.raw(key))
+    say = note if key in _REWRITTEN else suspect
+    return say(
+        key,
+        f"`{key}` must be {expected}, but the config has {actual}",
+        "`ckpttool launch` writes this key itself" if key in _REWRITTEN else remedy,
+        expected=expected,
+        actual=actual,
+    )
+
+
+def _shown(value: object) -> str:
+    kind = "the text " if isinstance(value, str) else "the mapping " if isinstance(value, dict) else ""
+    text = "nothing" if value is None else repr(value)
+    return kind + (text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
+
+
+def _bools(view: View) -> Iterator[Problem]:
+    for key in _BOOLS:
+        if not isinstance(view.get(key), bool | None):
+            yield _wrong(view, key, "True or False", "write True or False, without quotes; any text counts as True")
+
+
+def _counts(view: View) -> Iterator[Problem]:
+    for key in _POSITIVE:
+        if view.setting(key) is not None and view.count(key, 0) < 1:
+            yield _wrong(view, key, "a whole number of at least 1", "write the number without quotes, point or sign")
+    key = "runner_config.sink_size"
+    if view.setting(key) is not None and view.count(key, 0) < 1 and view.count(key, 0) != WHOLE_DATA_SET:
+        yield _wrong(view, key, "a whole number of at least 1, or -1", "write how many batches a data sink has")
+
+
+def _words(view: View) -> Iterator[Problem]:
+    if view.get("load_ckpt_format") not in {None, "ckpt", "safetensors"}:
+        yield _wrong(view, "load_ckpt_format", "ckpt or safetensors")
+    resume = view.get("resume_training")
+    quoted = isinstance(resume, str) and resume.strip().lower() in {"true", "false"}
+    if quoted or not isinstance(resume, str | bool | None):
+        yield _wrong(view, "resume_training", "True, False or the name of a checkpoint file")
+    if view.get("data_skip_steps") is not None and view.count("data_skip_steps", -1) < 0:
+        yield _wrong(view, "data_skip_steps", "a whole number of at least 0")
+
+
+TYPES = tuple(
+    Rule(code=Code.CONFIG_WRONG_TYPE, check=check, needs_all=False)
+    for check in (_number_as_text, _bools, _counts, _words)
+)
