@@ -46,7 +46,17 @@ def functions_of(module: Path) -> Iterator[Function]:
 
 
 def imports_of(module: Path) -> Iterator[str]:
-    for node in ast.walk(tree_of(module)):
+    """Yield what a module imports when it runs: what only a type checker reads need not be installed."""
+    tree = tree_of(module)
+    unread = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if node in unread:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
