@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, Rename, Topology
     from ckpttool.domain.finding import Code, Finding, Severity
     from ckpttool.domain.health import Health
-    from ckpttool.domain.launch import Launch
+    from ckpttool.domain.launch import ConfigChange, Launch
     from ckpttool.domain.log_answer import CalibrationAnswer, HealthAnswer, ReplayAnswer
     from ckpttool.domain.log_question import (
         EvidenceQuestion,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.units import ByteCount, EpochStep, Rank, Step
     from ckpttool.domain.verdict import Level, ShardReport, Verdict
     from ckpttool.errors import CkptToolError, ExitCode
-    from ckpttool.trainers.mindformers.train_config import ConfigChange, TrainConfig
+    from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 __version__ = "0.1.0"
 
@@ -65,7 +65,7 @@ _NAMES = {
     "ckpttool.domain.checkpoint": ("Checkpoint", "Inventory", "LayoutName", "Rename", "Topology"),
     "ckpttool.domain.finding": ("Code", "Finding", "Severity"),
     "ckpttool.domain.health": ("Health",),
-    "ckpttool.domain.launch": ("Launch",),
+    "ckpttool.domain.launch": ("ConfigChange", "Launch"),
     "ckpttool.domain.log_answer": ("CalibrationAnswer", "HealthAnswer", "ReplayAnswer"),
     "ckpttool.domain.log_question": (
         "EvidenceQuestion",
@@ -90,7 +90,7 @@ _NAMES = {
     "ckpttool.domain.preflight": ("Lint", "Preflight", "PreflightQuestion"),
     "ckpttool.domain.question": ("CheckQuestion", "DataQuestion", "LaunchOrder", "ResumeQuestion", "TreeQuestion"),
     "ckpttool.domain.shard": ("FormatName", "Scalars", "Shard"),
-    "ckpttool.trainers.mindformers.train_config": ("ConfigChange", "TrainConfig"),
+    "ckpttool.trainers.mindformers.train_config": ("TrainConfig",),
     "ckpttool.domain.units": ("ByteCount", "EpochStep", "Rank", "Step"),
     "ckpttool.domain.verdict": ("Level", "ShardReport", "Verdict"),
     "ckpttool.errors": ("CkptToolError", "ExitCode"),

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from ckpttool.api.preflights import judged, read_base
 from ckpttool.api.resumes import resolve
 from ckpttool.decide.preflight import allow
-from ckpttool.domain.launch import Launch
+from ckpttool.domain.launch import Launch, LaunchJob
 from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.preflight import Preflight, PreflightQuestion
 from ckpttool.domain.question import DataQuestion, LaunchOrder, ResumeQuestion, TreeQuestion
 from ckpttool.errors import UsageError
 from ckpttool.storage.disk import Disk, LocalDisk
 from ckpttool.storage.local import LocalStorage
-from ckpttool.trainers.launch_targets import TARGETS, LaunchJob
+from ckpttool.trainers.launch_targets import TARGETS
 from ckpttool.write import replace as write
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckpttool.api.checks import session_for
-from ckpttool.api.trees import Tree, scan
+from ckpttool.api.trees import Tree, own_config, scan
 from ckpttool.decide.data_skip import exact_batches_near, is_left_to_trainer, plan_data
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.naming import focused
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ckpttool.api.evidence import Evidence, Pick
     from ckpttool.domain.advice import SpikeAdvice, StopAdvice
     from ckpttool.domain.node import Node
+    from ckpttool.domain.settings import RunConfig
     from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 
@@ -123,7 +124,7 @@ def _beyond(tree: Tree, point: ResumePoint | NoResumePoint) -> tuple[Finding, ..
     return tuple(finding for finding in tree.inventory.findings if finding not in said)
 
 
-def _evidence(tree: Tree, choice: ResumeQuestion, config: TrainConfig | None) -> Evidence | None:
+def _evidence(tree: Tree, choice: ResumeQuestion, config: RunConfig | None) -> Evidence | None:
     """Read the logs that shall have a say."""
     if choice.logs is None:
         return None
@@ -161,7 +162,7 @@ def _plan(
     question: TreeQuestion,
     advice: SpikeAdvice | StopAdvice | None,
 ) -> ResumePlan:
-    checkpoint, config = point.checkpoint, question.config
+    checkpoint, config = point.checkpoint, own_config(question.config)
     if checkpoint.step is None:
         raise AssertionError(f"choose() took {checkpoint.name}, whose step is unknown")
     if config is not None and config.world_size is None:  # as many as wrote it, unless somebody says otherwise
@@ -205,7 +206,7 @@ def _data(
     checkpoint: Checkpoint,
     past: PastSizes,
     wanted: DataQuestion,
-    config: TrainConfig | None,
+    config: RunConfig | None,
     advice: SpikeAdvice | StopAdvice | None,
 ) -> DataPlan:
     """Say where the data starts: behind the checkpoint, or behind what has to be gone around."""
@@ -237,7 +238,7 @@ def _consequences(plan: ResumePlan, data: DataQuestion, config: TrainConfig | No
     return counters.findings
 
 
-def _with_config(data: DataQuestion, config: TrainConfig | None) -> DataQuestion:
+def _with_config(data: DataQuestion, config: RunConfig | None) -> DataQuestion:
     if config is None:
         return data
     return replace(
@@ -317,7 +318,7 @@ def simulate(answer: Answer, version: str) -> Simulation:
     from ckpttool.trainers.mindformers.simulate.seen import MindFormersSettings
     from ckpttool.trainers.mindformers.simulate.view import view_for_mindformers
 
-    inventory, config = answer.tree.inventory, answer.question.config
+    inventory, config = answer.tree.inventory, own_config(answer.question.config)
     newest = inventory.checkpoints[-1] if inventory.checkpoints else None
     fmt = config.load_ckpt_format if config else LOAD_FORMAT[newest.format if newest else FormatName.MINDSPORE_CKPT]
     settings = MindFormersSettings(

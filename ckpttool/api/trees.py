@@ -25,6 +25,7 @@ from ckpttool.trainers.mindformers.strategy import strategy_world
 from ckpttool.trainers.registry import LAYOUTS, Layout, ScanOptions, list_root
 
 if TYPE_CHECKING:
+    from ckpttool.domain.settings import RunConfig
     from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 HEALTH_FILE = "health_ckpts.json"
@@ -72,7 +73,7 @@ def scans_without(question: TreeQuestion) -> Callable[[Collection[str]], Invento
 
 
 def _scanned(located: Located, question: TreeQuestion) -> Tree:
-    config = question.config
+    config = own_config(question.config)
     per_epoch = question.steps_per_epoch or (config.sink_size if config else None)
     options = ScanOptions(sizes=question.sizes, steps_per_epoch=per_epoch)
     inventory = _layout(located, question).scan(located.storage, located.listing, options)
@@ -96,12 +97,13 @@ def _layout(located: Located, question: TreeQuestion) -> Layout:
     if question.config is None:
         names = " and ".join(name.value for name in found)
         raise UsageError(f"{located.storage.root} holds {names} side by side: say which is meant with --layout")
-    legacy = question.config.use_legacy_format
+    config = own_config(question.config)
+    legacy = config is not None and config.use_legacy_format
     wanted = LayoutName.MINDFORMERS_RANK if legacy else LayoutName.MINDFORMERS_ITERATION
     return next((layout for layout in LAYOUTS if layout.name is wanted and wanted in found), located.layout)
 
 
-def read_config(path: str) -> TrainConfig:
+def read_config(path: str) -> RunConfig:
     """Read what a training YAML says about resuming, parallelism and data.
 
     Raises:
@@ -112,11 +114,20 @@ def read_config(path: str) -> TrainConfig:
     return read_train_config(path)
 
 
+def own_config(config: RunConfig | None) -> TrainConfig | None:
+    """Return a config with what its trainer alone knows of it."""
+    if config is None:
+        return None
+    from ckpttool.trainers.mindformers.train_config import own
+
+    return own(config)
+
+
 def _world_evidence(question: TreeQuestion, inventory: Inventory, storage: Storage) -> list[WorldEvidence]:
     evidence = []
     if question.world_size is not None:
         evidence.append(WorldEvidence(world_size=question.world_size, source="--world-size says so", declared=True))
-    config = question.config
+    config = own_config(question.config)
     if config is not None and config.world_size is not None:
         evidence.append(_config_evidence(config, config.world_size))
     strategies = strategy_world(os.path.join(inventory.root, os.pardir, "strategy"))

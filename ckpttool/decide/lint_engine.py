@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+from typing import Generic, TypeVar
 
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.settings import KeyPath, Nested, Setting, Settings, Value
-from ckpttool.trainers.mindformers.train_config import AUTO_PARALLEL, LEGACY_SWITCHES
 
-KEPT_CHECKPOINTS = 5
-"""MindFormers' default of `keep_checkpoint_max` and of `save_max`."""
+_V = TypeVar("_V", bound="View")
 
 
 class View:
-    """A config to look things up in, by dotted keys: `runner_config.sink_size`, `callbacks.1.prefix`."""
+    """A config to look things up in, by dotted keys: `section.key`, `list.1.key`."""
 
     def __init__(self, settings: Settings) -> None:
         """Index a config once for all rules."""
@@ -26,7 +24,7 @@ class View:
             self._inside.setdefault(dotted(entry.key[:-1]), []).append(entry)
 
     def get(self, key: str) -> Value:
-        """Return a value; None where it is not set, which to MindFormers is the same as an empty one."""
+        """Return a value; None where it is not set, and where nothing stands after the colon."""
         entry = self._by_key.get(key)
         return None if entry is None else entry.value
 
@@ -56,15 +54,9 @@ class View:
         return self._inside.get(key, ())
 
     def count(self, key: str, default: int = 1) -> int:
-        """Return a whole number; MindFormers' default where it is not set or is none."""
+        """Return a whole number; the trainer's default where it is not set or is none."""
         value = self.get(key)
         return value if isinstance(value, int) and not isinstance(value, bool) else default
-
-    def callbacks(self, kind: str) -> list[str]:
-        """Return the keys of the callbacks of a type, in order: `callbacks.1`."""
-        return [
-            dotted(entry.key) for entry in self.inside("callbacks") if self.get(f"{dotted(entry.key)}.type") == kind
-        ]
 
     def at(self, key: str, otherwise: str) -> str:
         """Return where to look for a setting that may be missing: itself, its section, or what demands it."""
@@ -78,22 +70,6 @@ class View:
                 return entry.line
             key = key.rpartition(".")[0]
         return None
-
-    @property
-    def stages(self) -> int:
-        """Pipeline stages: 1 without automatic parallelism, whatever is set."""
-        return max(self.count("parallel_config.pipeline_stage"), 1) if self.is_auto_parallel else 1
-
-    @property
-    def is_auto_parallel(self) -> bool:
-        """Whether the sizes of `parallel_config` count."""
-        mode = self.get("parallel.parallel_mode")
-        return self.is_on("use_parallel") and (1 if mode is None else mode) in AUTO_PARALLEL
-
-    @property
-    def is_newer_layout(self) -> bool:
-        """Whether checkpoints are saved as `iteration_*`."""
-        return self.is_section("checkpoint") or any(self.get(switch) is False for switch in LEGACY_SWITCHES)
 
 
 def dotted(key: KeyPath) -> str:
@@ -117,15 +93,12 @@ class Problem:
     """What is there instead."""
 
 
-Check: TypeAlias = "Callable[[View], Iterator[Problem]]"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(Generic[_V]):
     """One thing that a config can get wrong."""
 
     code: Code
-    check: Check
+    check: Callable[[_V], Iterator[Problem]]
     needs_all: bool = True
     """Whether a setting that is missing may be held against the config, so that all of it must be known."""
 

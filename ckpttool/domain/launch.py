@@ -1,10 +1,45 @@
-"""A launch: what was written, and how to start it."""
+"""A launch: the config that obeys a plan, the commands that start it, and what was written of them."""
 
 from __future__ import annotations
 
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import ResumePlan
-from ckpttool.trainers.mindformers.train_config import ConfigChange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChange:
+    """One key that the launch config changes."""
+
+    key: str
+    """Dotted, as `section.key`."""
+    before: str | None
+    """As the config spells it; None where the key was not there."""
+    after: str | None
+    """As the config spells it; None where the key is removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchConfig:
+    """A config that makes the trainer do what a plan says."""
+
+    text: str
+    """The whole file; write it as UTF-8 without changing line ends."""
+    changes: tuple[ConfigChange, ...]
+    """What differs from the base config, in the order of a reader's interest; empty where it obeyed already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchJob:
+    """What a launch command needs to know besides the plan."""
+
+    config: str
+    """Path of the launch config, absolute: the trainer may look for a relative one elsewhere."""
+    nodes: int = 1
+    devices_per_node: int = 8
+    master_addr: str | None = None
+    """Host name or address of node 0; needed with several nodes."""
+    script: str | None = None
+    """What the trainer is started by; None: its own entry script."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,11 @@ from ckpttool.domain.verdict import Level
 if TYPE_CHECKING:
     from ckpttool.domain.finding import Code
     from ckpttool.domain.log_question import EvidenceQuestion
-    from ckpttool.trainers.mindformers.train_config import TrainConfig
+    from ckpttool.domain.settings import RunConfig
 
 
 DEFAULT_DIR = "./output/checkpoint"
-"""Where MindFormers saves if nobody says otherwise."""
+"""Where to look if nobody says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class TreeQuestion:
     health_file: str | None = None
     sizes: bool = False
     """Take every shard's size: one more call a file."""
-    config: TrainConfig | None = None
+    config: RunConfig | None = None
     fault_tolerance: str = ""
     """`MS_ENABLE_TFT` as the start will see it: with it MindFormers may choose by itself."""
 
@@ -96,7 +96,8 @@ class LaunchOrder:
     devices_per_node: int | None = None
     """None: the ranks of the config (else of the checkpoint), spread evenly."""
     master_addr: str | None = None
-    script: str = "run_mindformer.py"
+    script: str | None = None
+    """What the trainer is started by; None: its own entry script."""
     allowed: tuple[Code, ...] = ()
     """Findings that the user has seen and accepts; any other that weighs more than a note stops the launch."""
 

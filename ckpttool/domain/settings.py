@@ -1,10 +1,11 @@
-"""Every setting of a config, each with its line: what rules about configs look at."""
+"""A training config: what each trainer's says alike, and every setting with its line, which is what rules look at."""
 
 from __future__ import annotations
 
 from enum import Enum
 from typing import TypeAlias
 
+from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 
 KeyPath: TypeAlias = "tuple[str | int, ...]"
@@ -42,3 +43,41 @@ class Settings:
     """As the user gave it."""
     entries: tuple[Setting, ...]
     """A section before what stands in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """What a training config says, as far as every trainer's does; a trainer's own class says more.
+
+    None: not set and without a known default.
+    """
+
+    trainer: str
+    """Whose config it is, as people call that trainer."""
+    path: str
+    """As the user gave it."""
+    world_size: int | None
+    """Ranks that it starts."""
+    global_batch_size: int | None
+    """Samples a batch over all ranks."""
+    sink_size: int | None
+    """Batches a data sink; None without data sinking, and where another file, which was not read, may say it."""
+    prefix: str | None
+    """How the file names of the next saves begin."""
+    findings: tuple[Finding, ...]
+    """Wrong types and unknown places that change a resume, with lines."""
+    pipeline_stages: int | None = None
+    lines: tuple[tuple[str, int], ...] = ()
+    """Where a setting stands: dotted key and line from 1, in the order of the file."""
+
+    def started_on(self, devices: int | None) -> RunConfig:
+        """Return what the config means where so many devices are started; None where that is not known.
+
+        The same, unless a trainer's config says nothing of its own about them.
+        """
+        del devices
+        return self
+
+    def line(self, key: str) -> int | None:
+        """Return the line on which a setting stands; None where the config has no such key."""
+        return next((line for name, line in self.lines if name == key), None)

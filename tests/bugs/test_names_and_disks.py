@@ -17,6 +17,7 @@ import pytest
 from ckpttool import api
 from ckpttool.domain.finding import Code
 from ckpttool.errors import ExitCode, UnknownLayoutError
+from ckpttool.trainers.mindformers.config import read_train_config
 from ckpttool.trainers.mindformers.launch_check import check
 from tests.answers import (
     FIXTURES,
@@ -128,10 +129,10 @@ class TestB24To28Names:
         assert answer.load.load_ckpt_format == "safetensors"
         config = tmp_path / "base.yaml"
         config.write_text("resume_training: x.safetensors\nload_ckpt_format: ckpt\n")
-        said = " ".join(finding.message for finding in check(api.read_config(str(config)), answer))
+        said = " ".join(finding.message for finding in check(read_train_config(str(config)), answer))
         assert "x.safetensors.ckpt" in said
         config.write_text("resume_training: x.safetensors\nload_ckpt_format: safetensors\n")
-        said = " ".join(finding.message for finding in check(api.read_config(str(config)), answer))
+        said = " ".join(finding.message for finding in check(read_train_config(str(config)), answer))
         assert ".safetensors." not in said
 
     @pytest.mark.parametrize("name", ["20_2", "llama2_7b_rank_0-20_2.ckpt", "llama2_7b_rank_1-20_2.ckpt"])

@@ -10,6 +10,7 @@ from ckpttool import api
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import Health
 from ckpttool.errors import ExitCode
+from ckpttool.trainers.mindformers.config import read_train_config
 from tests.answers import (
     FIXTURES,
     chosen,
@@ -227,7 +228,7 @@ class TestN6UsefulKeysCalledUseless:
             "use_checkpoint_health_monitor: True\nresume_by_last_timestamp_ckpt: False\n"
             "checkpoint: {load_path: ./output/checkpoint, save_path: ./output/checkpoint}\n"
         )
-        read = api.read_config(str(config))
+        read = read_train_config(str(config))
         assert coded(read.findings, Code.CONFIG_KEY_IGNORED) == []
         assert read.use_checkpoint_health_monitor
         assert read.has_checkpoint_section

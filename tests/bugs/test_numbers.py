@@ -18,6 +18,7 @@ from ckpttool.domain.plan import BatchSegment
 from ckpttool.domain.shard import Scalars
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
+from ckpttool.trainers.mindformers.config import read_train_config
 from ckpttool.trainers.mindformers.counters import mindformers_counters
 from ckpttool.trainers.mindformers.launch_check import check
 from tests.answers import FIXTURES, cli, coded, document, notes, plan
@@ -146,7 +147,7 @@ class TestB34BatchSizesOfOldVersions:
     ) -> None:
         config = tmp_path / "base.yaml"
         config.write_text(WRITTEN_BY_1_3_2)
-        read = api.read_config(str(config))
+        read = read_train_config(str(config))
         assert (read.global_batch_size, read.global_batch_size_1_3) == (2, 8)
         answer = plan(tree.checkpoint, tree=api.TreeQuestion(path=str(tree.checkpoint), config=read))
         said = [one for one in check(read, answer) if "1.3.2" in one.message]
@@ -156,7 +157,7 @@ class TestB34BatchSizesOfOldVersions:
     def test_a_size_that_both_compute_is_not_suspected(self, tree: TreeBuilder, tmp_path: Path) -> None:
         config = tmp_path / "base.yaml"
         config.write_text(WRITTEN_BY_1_3_2.replace("full_batch: False", "full_batch: True"))
-        read = api.read_config(str(config))
+        read = read_train_config(str(config))
         assert read.global_batch_size_1_3 is None
         assert [one for one in check(read, plan(tree.checkpoint)) if "1.3.2" in one.message] == []
 

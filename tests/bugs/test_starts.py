@@ -15,6 +15,7 @@ from ckpttool.cli import exits
 from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.launch import Launch
 from ckpttool.errors import ExitCode
+from ckpttool.trainers.mindformers.config import read_train_config
 from tests.cli.running import ask
 from tests.conftest import FIXTURES
 
@@ -152,7 +153,7 @@ class TestThe17SpellingOfTheSwitch:
         base, new = tmp_path / "base.yaml", tmp_path / "new.yaml"
         tree = FIXTURES / "newfmt_1rank" / "output"
         base.write_text("ckpt_use_legacy_format: False\nload_ckpt_format: safetensors\nrunner_config: {batch_size: 2}")
-        read = api.read_config(str(base))
+        read = read_train_config(str(base))
         assert (read.use_legacy_format, read.legacy_switch) == (False, "ckpt_use_legacy_format")
         order = api.LaunchOrder(base=str(base), output=str(new), allowed=tuple(Code))
         launch = api.launch(api.TreeQuestion(path=str(tree)), api.ResumeQuestion(), api.DataQuestion(), order)

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping as Dict
 from contextlib import suppress
 
+from ckpttool.domain.launch import ConfigChange, LaunchConfig, LaunchJob
 from ckpttool.domain.plan import DataPlan, ResumePlan
 from ckpttool.errors import CkptToolError, UsageError
 from ckpttool.render.shell import join, join_for_eval, quote_for_eval
 from ckpttool.render.yaml_edit import Editor, Mapping, Scalar, Value, spell
-from ckpttool.trainers.launch_target import LaunchConfig, LaunchJob
-from ckpttool.trainers.mindformers.train_config import LEGACY_SWITCHES, ConfigChange
+from ckpttool.trainers.mindformers.train_config import LEGACY_SWITCHES
 
 _TOP_ORDER = ("load_checkpoint", "resume_training", "load_ckpt_format", "data_skip_steps", "ignore_data_skip")
 
 
+_SCRIPT = "run_mindformer.py"
 _LAUNCHER = "scripts/msrun_launcher.sh"
 _MASTER_PORT = "8118"
 _LOG_DIR = "output/msrun_log"
@@ -97,7 +98,7 @@ def launch_commands(job: LaunchJob) -> tuple[str, ...]:
             that MindFormers would not read.
     """
     _check(job)
-    command = ["python", job.script, "--config", job.config]
+    command = ["python", job.script or _SCRIPT, "--config", job.config]
     total = job.nodes * job.devices_per_node
     if total == 1:
         return (join(command),)

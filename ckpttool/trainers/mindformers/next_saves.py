@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ckpttool.decide.lint_engine import KEPT_CHECKPOINTS, View
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.settings import Settings
+from ckpttool.trainers.mindformers.lint.view import KEPT_CHECKPOINTS, ConfigView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ def next_saves(settings: Settings, root: str) -> NextSaves:
         root: The checkpoint folder that is resumed from; a relative path in a config means a folder of wherever the
             training is started, which is taken to be where it was started before.
     """
-    view = View(settings)
+    view = ConfigView(settings)
     callback = next(iter(view.callbacks("CheckpointMonitor")), "callbacks.0")
     kept = view.count(f"{callback}.keep_checkpoint_max", KEPT_CHECKPOINTS)
     folder = _below(view.get(f"{callback}.directory")) or _below(view.get("output_dir"))

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.settings import RunConfig
+from ckpttool.errors import UsageError
+
+TRAINER = "MindFormers"
+"""As its people call it."""
 
 AUTO_PARALLEL = (1, 2, "SEMI_AUTO_PARALLEL", "AUTO_PARALLEL")  # no set: a config may hold a list in its place
 """The modes in which the sizes of `parallel_config` count; in every other one MindFormers resets them to 1."""
@@ -38,18 +42,16 @@ class StreamingData:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainConfig:
-    """The settings of a YAML config that a resume depends on. None: not set and without a known default."""
+class TrainConfig(RunConfig):
+    """The settings of a YAML config that a resume depends on. None: not set and without a known default.
 
-    path: str
-    """As the user gave it."""
-    world_size: int | None
-    """data_parallel * model_parallel * pipeline_stage * context_parallel."""
-    global_batch_size: int | None
-    """Samples a batch over all ranks, computed as MindFormers 1.6 and later do."""
+    The world size is data_parallel * model_parallel * pipeline_stage * context_parallel; the global batch size is
+    computed as MindFormers 1.6 and later do; the prefix is that of the CheckpointMonitor callback; with one pipeline
+    stage MindFormers' health monitor measures nothing, and records "healthy".
+    """
+
+    trainer: str = TRAINER
     sink_mode: bool
-    sink_size: int | None
-    """Batches a data sink; None without data sinking, and where another file, which was not read, may say it."""
     epochs: int | None
     load_ckpt_format: str
     """`ckpt` or `safetensors`; MindFormers' default is `ckpt`."""
@@ -59,10 +61,6 @@ class TrainConfig:
     """False: the `iteration_*` layout. A top-level `checkpoint:` section forces it too."""
     has_checkpoint_section: bool
     use_checkpoint_health_monitor: bool
-    prefix: str | None
-    """File name prefix of the CheckpointMonitor callback."""
-    findings: tuple[Finding, ...]
-    """Wrong types and unknown places that change a resume, with lines."""
     global_batch_size_1_3: int | None = None
     """What MindFormers 1.3.2 and older compute from the same settings: with `full_batch: False` they count every
     device as a data-parallel one. None where they compute the same, or where it is not known."""
@@ -87,8 +85,6 @@ class TrainConfig:
     """Whether shards are loaded as if each tensor lay in one of them; None where another file may say it."""
     use_parallel: bool | None = None
     """None where another file, which was not read, may say it."""
-    pipeline_stages: int | None = None
-    """With one MindFormers' health monitor measures nothing, and records "healthy"."""
     data_parallel: bool = False
     """Outside of (semi-)automatic parallelism: each device reads data of its own, and loads the file of its own rank.
     World size and batch size then follow from the devices that are started, and stand in no config."""
@@ -98,28 +94,21 @@ class TrainConfig:
     """Whether devices that hold the same weights share out the optimizer's state."""
     streaming: StreamingData | None = None
     """None where the training data are not streamed."""
-    lines: tuple[tuple[str, int], ...] = ()
-    """Where a setting stands: dotted key and line from 1, in the order of the file."""
 
     def started_on(self, devices: int | None) -> TrainConfig:
-        """Return what the config means where so many devices are started; None where that is not known."""
+        """Return what the config means where so many devices are started: in data-parallel mode they tell its sizes."""
         if not self.data_parallel or devices is None:
             return self
         batch = None if self.device_batch_size is None else self.device_batch_size * devices
         return replace(self, world_size=devices, global_batch_size=batch)
 
-    def line(self, key: str) -> int | None:
-        """Return the line on which a setting stands; None where the config has no such key."""
-        return next((line for name, line in self.lines if name == key), None)
 
+def own(config: RunConfig | None) -> TrainConfig | None:
+    """Return a config as MindFormers' own, with all that it says.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigChange:
-    """One key that the launch config changes."""
-
-    key: str
-    """Dotted, `checkpoint.load_path`."""
-    before: str | None
-    """As YAML; None where the key was not there."""
-    after: str | None
-    """As YAML; None where the key is removed."""
+    Raises:
+        UsageError: It is of another trainer.
+    """
+    if config is None or isinstance(config, TrainConfig):
+        return config
+    raise UsageError(f"{config.path} is a config for {config.trainer}, but the checkpoints are MindFormers'")

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from ckpttool.domain.launch import LaunchJob
 from ckpttool.errors import UsageError
-from ckpttool.trainers.launch_targets import TARGETS, LaunchJob
+from ckpttool.trainers.launch_targets import TARGETS
 from ckpttool.trainers.mindformers.launch import launch_commands
 
 # The launcher's way with its arguments: how many it takes, and the unquoted eval at the end.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ckpttool.decide.lint_engine import Rule, View
+from ckpttool.decide.lint_engine import Rule
 from ckpttool.domain.finding import Finding, brief
 from ckpttool.domain.settings import Settings
 from ckpttool.trainers.mindformers.lint.health import HEALTH_RULES
@@ -17,17 +17,18 @@ from ckpttool.trainers.mindformers.lint.skipping import SKIPPING
 from ckpttool.trainers.mindformers.lint.spelling import SPELLING
 from ckpttool.trainers.mindformers.lint.starting import STARTING
 from ckpttool.trainers.mindformers.lint.types import TYPES
+from ckpttool.trainers.mindformers.lint.view import ConfigView
 
-WHEN_READ: tuple[Rule, ...] = (*TYPES, *PLACES)
+WHEN_READ: tuple[Rule[ConfigView], ...] = (*TYPES, *PLACES)
 """What changes what a resume makes of the config: told by every command that takes one."""
 
-RULES: tuple[Rule, ...] = (*WHEN_READ, *STARTING, *SKIPPING, *HEALTH_RULES, *SAVING, *SPELLING)
+RULES: tuple[Rule[ConfigView], ...] = (*WHEN_READ, *STARTING, *SKIPPING, *HEALTH_RULES, *SAVING, *SPELLING)
 """All of them, in the order in which a start would meet what they are about."""
 
 
-def lint(settings: Settings, rules: Iterable[Rule] = RULES) -> tuple[Finding, ...]:
+def lint(settings: Settings, rules: Iterable[Rule[ConfigView]] = RULES) -> tuple[Finding, ...]:
     """Return what the rules find, in the order of the file and then of the words, never of the rules."""
-    view = View(settings)
+    view = ConfigView(settings)
     is_part = view.get("base_config") is not None  # the rest stands in another file, which nobody has read
     found = [
         brief(

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpttool.decide.lint_engine import Problem, Rule, View, suspect
+from ckpttool.decide.lint_engine import Problem, Rule, suspect
 from ckpttool.domain.finding import Code
 from ckpttool.trainers.mindformers.lint.skipping import HEALTH, NEWER_EMBEDDING
+from ckpttool.trainers.mindformers.lint.view import ConfigView
 
 _MODEL = "model.model_config"
 
 
-def _switch(view: View) -> str | None:
+def _switch(view: ConfigView) -> str | None:
     """Return the setting that switches the monitor on; None where it is off."""
     if view.is_on(HEALTH):
         return HEALTH
     return NEWER_EMBEDDING if view.is_newer_layout and view.get(NEWER_EMBEDDING) else None
 
 
-def _stages(view: View) -> Iterator[Problem]:
+def _stages(view: ConfigView) -> Iterator[Problem]:
     switch = _switch(view)
     if switch is not None and view.stages == 1:
         yield suspect(
@@ -28,7 +29,7 @@ def _stages(view: View) -> Iterator[Problem]:
         )
 
 
-def _slices(view: View) -> Iterator[Problem]:
+def _slices(view: ConfigView) -> Iterator[Problem]:
     switch = _switch(view)
     if switch is not None and view.get("parallel.full_batch") is not False:
         yield suspect(
@@ -38,7 +39,7 @@ def _slices(view: View) -> Iterator[Problem]:
         )
 
 
-def _model_size(view: View) -> Iterator[Problem]:
+def _model_size(view: ConfigView) -> Iterator[Problem]:
     """The embedding is found by its number of elements, so both sizes must be known before the model is built."""
     if not view.is_on(HEALTH) or not view.is_section(_MODEL) or view.get("pretrained_model_dir"):
         return

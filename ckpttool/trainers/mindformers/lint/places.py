@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpttool.decide.lint_engine import Problem, Rule, View, note, suspect
+from ckpttool.decide.lint_engine import Problem, Rule, note, suspect
 from ckpttool.domain.finding import Code
 from ckpttool.domain.settings import Nested
 from ckpttool.trainers.mindformers.lint.spelling import KNOWN_KEYS
 from ckpttool.trainers.mindformers.lint.types import WHOLE_DATA_SET
+from ckpttool.trainers.mindformers.lint.view import ConfigView
 from ckpttool.trainers.mindformers.train_config import TOP_ONLY
 
 # All that a trainer class takes; `auto_register` names a class of the user's own, which may take anything.
@@ -25,7 +26,7 @@ _HOMES = {
 }  # fmt: skip
 
 
-def _no_effect(view: View) -> Iterator[Problem]:
+def _no_effect(view: ConfigView) -> Iterator[Problem]:
     if view.count("data_skip_steps") == 0:
         yield note(
             "data_skip_steps",
@@ -42,7 +43,7 @@ def _no_effect(view: View) -> Iterator[Problem]:
     yield from _batch_sizes(view)
 
 
-def _batch_sizes(view: View) -> Iterator[Problem]:
+def _batch_sizes(view: ConfigView) -> Iterator[Problem]:
     stages, micro, steps = (
         max(view.count(key), 1)
         for key in (
@@ -66,7 +67,7 @@ def _batch_sizes(view: View) -> Iterator[Problem]:
         )
 
 
-def _misplaced(view: View) -> Iterator[Problem]:
+def _misplaced(view: ConfigView) -> Iterator[Problem]:
     passes_on = view.is_section("trainer") and view.setting(f"trainer.{_OWN_CLASS}") is None
     for section in view.inside(""):
         name = str(section.key[0])
@@ -81,7 +82,7 @@ def _misplaced(view: View) -> Iterator[Problem]:
             )
 
 
-def _of_the_top(view: View, section: str, key: str) -> Problem:
+def _of_the_top(view: ConfigView, section: str, key: str) -> Problem:
     inner = f"{section}.{key}"
     if section in KNOWN_KEYS:
         return suspect(
@@ -99,7 +100,7 @@ def _of_the_top(view: View, section: str, key: str) -> Problem:
     )
 
 
-def _refused(view: View) -> Iterator[Problem]:
+def _refused(view: ConfigView) -> Iterator[Problem]:
     """Find what stops every start, while the trainer is built.
 
     Source:
@@ -129,7 +130,7 @@ def _is_same(value: object, other: object) -> bool:
     return type(value) is type(other) and value == other
 
 
-def _sinks_all(view: View) -> Iterator[Problem]:
+def _sinks_all(view: ConfigView) -> Iterator[Problem]:
     key = "runner_config.sink_size"
     if view.count(key) == WHOLE_DATA_SET and view.get("runner_config.sink_mode") is not False:
         yield note(
@@ -139,7 +140,7 @@ def _sinks_all(view: View) -> Iterator[Problem]:
         )
 
 
-def _data_slices(view: View) -> Iterator[Problem]:
+def _data_slices(view: ConfigView) -> Iterator[Problem]:
     strategy = view.raw("parallel.dataset_strategy")
     if view.get("parallel.full_batch") is not False or not isinstance(strategy, list) or not strategy:
         return
@@ -154,7 +155,7 @@ def _data_slices(view: View) -> Iterator[Problem]:
         )
 
 
-def _two_layouts(view: View) -> Iterator[Problem]:
+def _two_layouts(view: ConfigView) -> Iterator[Problem]:
     if view.raw("checkpoint") and view.raw("use_legacy_format"):
         yield note(
             "use_legacy_format",
@@ -163,7 +164,7 @@ def _two_layouts(view: View) -> Iterator[Problem]:
         )
 
 
-def _prefix(view: View) -> Iterator[Problem]:
+def _prefix(view: ConfigView) -> Iterator[Problem]:
     for callback in view.callbacks("CheckpointMonitor"):
         key = f"{callback}.prefix"
         prefix = view.get(key)

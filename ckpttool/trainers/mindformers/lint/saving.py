@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpttool.decide.lint_engine import KEPT_CHECKPOINTS, Problem, Rule, View, note, suspect
+from ckpttool.decide.lint_engine import Problem, Rule, note, suspect
 from ckpttool.domain.finding import Code
+from ckpttool.trainers.mindformers.lint.view import KEPT_CHECKPOINTS, ConfigView
 
 _MONITOR = "CheckpointMonitor"
 
 
-def _saved_as(view: View, callback: str) -> str:
+def _saved_as(view: ConfigView, callback: str) -> str:
     """Return the format of the files: models of the newer kind and the newer layout are never saved as ckpt."""
     if view.get("use_legacy") is False or view.is_newer_layout:
         return "safetensors"
     return str(view.get(f"{callback}.checkpoint_format") or "ckpt")
 
 
-def _keeps_one(view: View) -> Iterator[Problem]:
+def _keeps_one(view: ConfigView) -> Iterator[Problem]:
     if view.is_newer_layout:
         return  # there the oldest goes after the new one is written
     for callback in view.callbacks(_MONITOR):
@@ -30,7 +31,7 @@ def _keeps_one(view: View) -> Iterator[Problem]:
             )
 
 
-def _format(view: View) -> Iterator[Problem]:
+def _format(view: ConfigView) -> Iterator[Problem]:
     loads = view.get("load_ckpt_format") or "ckpt"
     for callback in view.callbacks(_MONITOR):
         saves = _saved_as(view, callback)
@@ -43,7 +44,7 @@ def _format(view: View) -> Iterator[Problem]:
             )
 
 
-def _redundancy(view: View) -> Iterator[Problem]:
+def _redundancy(view: ConfigView) -> Iterator[Problem]:
     for callback in view.callbacks(_MONITOR):
         if view.is_on(f"{callback}.remove_redundancy") and _saved_as(view, callback) == "ckpt":
             yield suspect(
@@ -54,7 +55,7 @@ def _redundancy(view: View) -> Iterator[Problem]:
             )
 
 
-def _async_save(view: View) -> Iterator[Problem]:
+def _async_save(view: ConfigView) -> Iterator[Problem]:
     for callback in view.callbacks(_MONITOR):
         if view.is_on(f"{callback}.async_save") and not view.is_newer_layout:
             yield note(
@@ -65,7 +66,7 @@ def _async_save(view: View) -> Iterator[Problem]:
             )
 
 
-def _by_mtime(view: View) -> Iterator[Problem]:
+def _by_mtime(view: ConfigView) -> Iterator[Problem]:
     key = "resume_by_last_timestamp_ckpt"
     if view.is_on(key):
         yield note(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpttool.decide.lint_engine import Problem, Rule, View, note, suspect
+from ckpttool.decide.lint_engine import Problem, Rule, note, suspect
 from ckpttool.domain.finding import Code
 from ckpttool.domain.settings import Value
+from ckpttool.trainers.mindformers.lint.view import ConfigView
 
 SKIP = "use_skip_data_by_global_norm"
 HEALTH = "use_checkpoint_health_monitor"
@@ -16,12 +17,12 @@ NEWER_THRESHOLD = "monitor_config.health_checkpoint.global_norm_spike_threshold"
 NEWER_EMBEDDING = "monitor_config.health_checkpoint.embedding_local_norm_threshold"
 
 
-def _is_watched(view: View) -> bool:
+def _is_watched(view: ConfigView) -> bool:
     """Tell whether somebody counts, logs and stops: MindFormers adds the callback only with `monitor_on: True`."""
     return view.is_on(MONITOR) or bool(view.callbacks("TrainingStateMonitor"))
 
 
-def _exclusive(view: View) -> Iterator[Problem]:
+def _exclusive(view: ConfigView) -> Iterator[Problem]:
     if not view.is_on(SKIP):
         return
     if view.is_on(CHECK):
@@ -48,7 +49,7 @@ def _exclusive(view: View) -> Iterator[Problem]:
         )
 
 
-def _clip(view: View) -> Iterator[Problem]:
+def _clip(view: ConfigView) -> Iterator[Problem]:
     # A missing section gets MindFormers' defaults, and there clipping is on; a section of one's own gets none of them.
     if view.is_on(SKIP) and view.is_section("runner_wrapper") and not view.is_on("runner_wrapper.use_clip_grad"):
         yield suspect(
@@ -59,7 +60,7 @@ def _clip(view: View) -> Iterator[Problem]:
         )
 
 
-def _local_norm(view: View) -> Iterator[Problem]:
+def _local_norm(view: ConfigView) -> Iterator[Problem]:
     if view.is_on("runner_wrapper.local_norm"):
         return
     if view.is_on(HEALTH):
@@ -77,7 +78,7 @@ def _local_norm(view: View) -> Iterator[Problem]:
         )
 
 
-def _unwatched(view: View) -> Iterator[Problem]:
+def _unwatched(view: ConfigView) -> Iterator[Problem]:
     if not view.is_on(SKIP) or _is_watched(view):
         return
     if view.is_on("check_for_nan_in_loss_and_grad"):
@@ -96,7 +97,7 @@ def _unwatched(view: View) -> Iterator[Problem]:
         )
 
 
-def _unchecked(view: View) -> Iterator[Problem]:
+def _unchecked(view: ConfigView) -> Iterator[Problem]:
     key = CHECK if view.is_on(CHECK) else NEWER_THRESHOLD
     if (view.is_on(CHECK) or view.get(NEWER_THRESHOLD)) and not _is_watched(view):
         yield suspect(
@@ -106,7 +107,7 @@ def _unchecked(view: View) -> Iterator[Problem]:
         )
 
 
-def _floats(view: View) -> Iterator[Problem]:
+def _floats(view: ConfigView) -> Iterator[Problem]:
     keys = ["monitor_config.global_norm_spike_threshold", NEWER_THRESHOLD, NEWER_EMBEDDING]
     keys += [f"{key}.embedding_local_norm_threshold" for key in view.callbacks("CheckpointMonitor")]
     for key in keys:
@@ -131,7 +132,7 @@ def _as_float(value: Value) -> str:
     return f"{value}.0" if isinstance(value, int) and not isinstance(value, bool) else "a number with a point, as 3.0"
 
 
-def _spike_count(view: View) -> Iterator[Problem]:
+def _spike_count(view: ConfigView) -> Iterator[Problem]:
     key = "monitor_config.global_norm_spike_count_threshold"
     value = view.get(key)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
@@ -143,7 +144,7 @@ def _spike_count(view: View) -> Iterator[Problem]:
         )
 
 
-def _nan_hole(view: View) -> Iterator[Problem]:
+def _nan_hole(view: ConfigView) -> Iterator[Problem]:
     if view.is_on(SKIP) and not view.is_on("check_for_nan_in_loss_and_grad"):
         yield note(
             SKIP,
@@ -153,7 +154,7 @@ def _nan_hole(view: View) -> Iterator[Problem]:
         )
 
 
-def _some_steps(view: View) -> Iterator[Problem]:
+def _some_steps(view: ConfigView) -> Iterator[Problem]:
     size = view.count("runner_config.sink_size")
     if view.is_on(SKIP) and view.get("runner_config.sink_mode") is not False and size > 1:
         yield note(

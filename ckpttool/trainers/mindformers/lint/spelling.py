@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from ckpttool.decide.lint_engine import Problem, Rule, View, dotted, note, suspect
+from ckpttool.decide.lint_engine import Problem, Rule, dotted, note, suspect
 from ckpttool.domain.finding import Code
+from ckpttool.trainers.mindformers.lint.view import ConfigView
 from ckpttool.trainers.mindformers.train_config import TOP_ONLY
 
 _OCTAL = re.compile(r"[-+]?0[0-7_]+")
@@ -41,7 +42,7 @@ KNOWN_KEYS = {
 """Keys that the templates of MindFormers 1.6.0 to 2.1.0 have, all versions together, by strict section."""
 
 
-def _odd_numbers(view: View) -> Iterator[Problem]:
+def _odd_numbers(view: ConfigView) -> Iterator[Problem]:
     for entry in view.entries:
         if entry.spelt is None or isinstance(entry.value, str):
             continue
@@ -57,7 +58,7 @@ def _odd_numbers(view: View) -> Iterator[Problem]:
             )
 
 
-def _none_as_text(view: View) -> Iterator[Problem]:
+def _none_as_text(view: ConfigView) -> Iterator[Problem]:
     for entry in view.entries:
         if entry.spelt == "None" and entry.value == "None":
             yield note(
@@ -67,7 +68,7 @@ def _none_as_text(view: View) -> Iterator[Problem]:
             )
 
 
-def _unknown_keys(view: View) -> Iterator[Problem]:
+def _unknown_keys(view: ConfigView) -> Iterator[Problem]:
     for section, known in KNOWN_KEYS.items():
         if section == "moe_config" and view.get("use_legacy") is False:
             continue  # not looked at then

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpttool.decide.lint_engine import Problem, Rule, View, suspect
+from ckpttool.decide.lint_engine import Problem, Rule, suspect
 from ckpttool.domain.finding import Code
 from ckpttool.domain.settings import Nested
+from ckpttool.trainers.mindformers.lint.view import ConfigView
 
 _TRAINS = frozenset({"train", "finetune"})
 
@@ -14,7 +15,7 @@ _SLICES_ITSELF = "BlendedMegatronDatasetDataLoader"
 """The data loader for which MindFormers 2.0 and later write the strategy themselves."""
 
 
-def _only_strategy(view: View) -> Iterator[Problem]:
+def _only_strategy(view: ConfigView) -> Iterator[Problem]:
     if view.is_on("only_save_strategy"):
         yield suspect(
             "only_save_strategy",
@@ -23,7 +24,7 @@ def _only_strategy(view: View) -> Iterator[Problem]:
         )
 
 
-def _run_mode(view: View) -> Iterator[Problem]:
+def _run_mode(view: ConfigView) -> Iterator[Problem]:
     mode = view.get("run_mode")
     if mode is not None and mode not in _TRAINS:
         spelled = f"`run_mode: {mode}`" if isinstance(mode, str) else "a `run_mode` that is no word"
@@ -34,7 +35,7 @@ def _run_mode(view: View) -> Iterator[Problem]:
         )
 
 
-def _micro_batches(view: View) -> Iterator[Problem]:
+def _micro_batches(view: ConfigView) -> Iterator[Problem]:
     micro = view.count("parallel_config.micro_batch_num")
     if 0 < micro < view.stages:
         yield suspect(
@@ -45,7 +46,7 @@ def _micro_batches(view: View) -> Iterator[Problem]:
         )
 
 
-def _data_strategy(view: View) -> Iterator[Problem]:
+def _data_strategy(view: ConfigView) -> Iterator[Problem]:
     is_sliced = view.is_auto_parallel and view.get("parallel.full_batch") is False
     if not is_sliced or view.get("parallel.dataset_strategy") is Nested.LIST:
         return

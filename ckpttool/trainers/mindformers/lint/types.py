@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpttool.decide.lint_engine import Problem, Rule, View, dotted, note, suspect
+from ckpttool.decide.lint_engine import Problem, Rule, dotted, note, suspect
 from ckpttool.domain.finding import Code
 from ckpttool.domain.settings import KeyPath, Setting
+from ckpttool.trainers.mindformers.lint.view import ConfigView
 from ckpttool.trainers.mindformers.train_config import LEGACY_SWITCHES
 
 WHOLE_DATA_SET = -1  # as a sink size
@@ -46,7 +47,7 @@ _FLOAT_ENDINGS = (
 _NUMBER_AS_TEXT = re.compile(r"[-+]?(\d[\d_]*(?:\.\d*)?|\.\d+)[eE][-+]?\d+")
 
 
-def _number_as_text(view: View) -> Iterator[Problem]:
+def _number_as_text(view: ConfigView) -> Iterator[Problem]:
     for entry in view.entries:
         if entry.spelt is not None and isinstance(entry.value, str) and _NUMBER_AS_TEXT.fullmatch(entry.spelt):
             yield _as_text(entry, entry.spelt)
@@ -73,7 +74,7 @@ def _indexed(path: KeyPath) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
-def _wrong(view: View, key: str, expected: str, remedy: str = "") -> Problem:
+def _wrong(view: ConfigView, key: str, expected: str, remedy: str = "") -> Problem:
     actual = _shown(view.raw(key))
     say = note if key in _REWRITTEN else suspect
     return say(
@@ -91,13 +92,13 @@ def _shown(value: object) -> str:
     return kind + (text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
 
 
-def _bools(view: View) -> Iterator[Problem]:
+def _bools(view: ConfigView) -> Iterator[Problem]:
     for key in _BOOLS:
         if not isinstance(view.get(key), bool | None):
             yield _wrong(view, key, "True or False", "write True or False, without quotes; any text counts as True")
 
 
-def _counts(view: View) -> Iterator[Problem]:
+def _counts(view: ConfigView) -> Iterator[Problem]:
     for key in _POSITIVE:
         if view.setting(key) is not None and view.count(key, 0) < 1:
             yield _wrong(view, key, "a whole number of at least 1", "write the number without quotes, point or sign")
@@ -106,7 +107,7 @@ def _counts(view: View) -> Iterator[Problem]:
         yield _wrong(view, key, "a whole number of at least 1, or -1", "write how many batches a data sink has")
 
 
-def _words(view: View) -> Iterator[Problem]:
+def _words(view: ConfigView) -> Iterator[Problem]:
     if view.get("load_ckpt_format") not in {None, "ckpt", "safetensors"}:
         yield _wrong(view, "load_ckpt_format", "ckpt or safetensors")
     resume = view.get("resume_training")
