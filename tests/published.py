@@ -13,7 +13,7 @@ import jsonschema
 import xmlschema
 
 from ckpttool.render import schemas
-from ckpttool.render.document import Document
+from ckpttool.render.json import Document
 from tests.conftest import TESTS
 
 SCHEMAS = TESTS / "schemas"

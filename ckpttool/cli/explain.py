@@ -10,7 +10,7 @@ import typer
 from ckpttool.cli import show
 from ckpttool.cli.helped import unknown_word
 from ckpttool.cli.options import Format, FormatOpt
-from ckpttool.render import explain as texts
+from ckpttool.render.answers import explanation as texts
 from ckpttool.render.findings import Explanation
 
 CodeArgument = Annotated[str | None, typer.Argument(metavar="[CODE]", help="A finding's code; all where left out.")]

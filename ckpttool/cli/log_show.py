@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ckpttool.cli import output
 from ckpttool.cli.options import Format
-from ckpttool.render import log_documents as documents
-from ckpttool.render.document import dumps
+from ckpttool.render.answers import log_documents as documents
+from ckpttool.render.json import dumps
 
 if TYPE_CHECKING:
     from ckpttool.domain.log_answer import AsdAnswer, CalibrationAnswer, HealthAnswer, ReplayAnswer
@@ -33,7 +33,7 @@ def health(answer: HealthAnswer, fmt: Format) -> None:
         case Format.JSON:
             output.result(dumps(documents.health_document(answer)))
         case Format.TABLE:
-            from ckpttool.render.health import health_table
+            from ckpttool.render.answers.health import health_table
 
             output.table(health_table(answer, unicode=_unicode(), width=_width()))
 
@@ -44,7 +44,7 @@ def replay(answer: ReplayAnswer, fmt: Format) -> None:
         case Format.JSON:
             output.result(dumps(documents.replay_document(answer)))
         case Format.TABLE:
-            from ckpttool.render.replay import replay_table
+            from ckpttool.render.answers.replay import replay_table
 
             output.table(replay_table(answer))
 
@@ -55,7 +55,7 @@ def calibration(answer: CalibrationAnswer, fmt: Format) -> None:
         case Format.JSON:
             output.result(dumps(documents.calibration_document(answer)))
         case Format.TABLE:
-            from ckpttool.render.calibration import calibration_table
+            from ckpttool.render.answers.calibration import calibration_table
 
             output.table(calibration_table(answer, unicode=_unicode(), width=_width()))
 
@@ -66,7 +66,7 @@ def asd_check(answer: AsdAnswer, fmt: Format) -> None:
         case Format.JSON:
             output.result(dumps(documents.asd_document(answer)))
         case Format.TABLE:
-            from ckpttool.render.asd import asd_table
+            from ckpttool.render.answers.asd import asd_table
 
             output.table(asd_table(answer))
 

@@ -104,7 +104,7 @@ def show(answer: Preflight | Lint, options: ReportOptions, code: ExitCode) -> No
         except CkptToolError as error:
             failed = failed or error
     if options.fmt is ReportFormat.TABLE:
-        from ckpttool.render.preflight_table import report_table
+        from ckpttool.render.answers.preflight import report_table
 
         output.table(report_table(answer, code))
     else:
@@ -118,23 +118,23 @@ def _text(answer: Preflight | Lint, fmt: ReportFormat, code: ExitCode) -> str:
     if fmt is ReportFormat.JSON:
         return _json(answer, code)
     if fmt is ReportFormat.GITHUB:
+        from ckpttool.render.answers.preflight_document import ranks_of, verdict
         from ckpttool.render.github import annotate
-        from ckpttool.render.preflight import ranks_of, verdict
 
         return annotate(answer.checks, verdict(answer, code), world=ranks_of(answer))
     if fmt is ReportFormat.JUNIT:
         from ckpttool.render.junit import junit
 
         return junit(answer.checks, "ckpttool preflight" if isinstance(answer, Preflight) else "ckpttool lint-config")
-    from ckpttool.render.document import dumps
+    from ckpttool.render.json import dumps
     from ckpttool.render.sarif import sarif
 
     return dumps(sarif(answer.checks, place=_place(answer), version=__version__, code=code))
 
 
 def _json(answer: Preflight | Lint, code: ExitCode) -> str:
-    from ckpttool.render import preflight as render
-    from ckpttool.render.document import dumps
+    from ckpttool.render.answers import preflight_document as render
+    from ckpttool.render.json import dumps
 
     if isinstance(answer, Preflight):
         return dumps(render.preflight_document(answer, code))

@@ -9,7 +9,7 @@ import typer
 from ckpttool.cli import output
 from ckpttool.errors import UsageError
 from ckpttool.render import schemas
-from ckpttool.render.document import dumps
+from ckpttool.render.json import dumps
 
 NameArgument = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="The noun in a document's `schema`; all where left out.")

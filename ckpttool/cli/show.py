@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.cli import output
 from ckpttool.cli.options import Format
-from ckpttool.render import document
+from ckpttool.render import json as document
 
 # Only named here: a command must not wait for the nouns and texts of the others.
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def inventory(found: Inventory, fmt: Format) -> None:
         case Format.JSON:
             output.result(*document.pieces(document.inventory_document(found)))
         case Format.TABLE:
-            from ckpttool.render import table
+            from ckpttool.render.answers import plan as table
 
             output.table(table.inventory_table(found))
 
@@ -46,7 +46,7 @@ def plan(answer: ResumePlan | NoResumePoint, fmt: Format, code: ExitCode, simula
         case Format.JSON:
             output.result(document.dumps(document.plan_document(answer, simulation)))
         case Format.TABLE:
-            from ckpttool.render import table
+            from ckpttool.render.answers import plan as table
 
             output.table(table.plan_table(answer, simulation, code=code))
 
@@ -57,14 +57,14 @@ def skip(answer: SkipAnswer, fmt: Format) -> None:
         case Format.JSON:
             output.result(document.dumps(document.skip_document(answer)))
         case Format.TABLE:
-            from ckpttool.render import table
+            from ckpttool.render.answers import plan as table
 
             output.table(table.skip_table(answer))
 
 
 def explanation(one: Explanation | None, fmt: Format, *, width: int) -> None:
     """Show what a finding means; None: every one in a line."""
-    from ckpttool.render import explain
+    from ckpttool.render.answers import explanation as explain
 
     match fmt:
         case Format.JSON:
@@ -78,13 +78,13 @@ def refusal(answer: Preflight, fmt: Format, code: ExitCode, path: str) -> None:
     from ckpttool.domain.plan import NoResumePoint
 
     if fmt is Format.JSON:
-        from ckpttool.render.preflight import refusal_document
+        from ckpttool.render.answers.preflight_document import refusal_document
 
         output.result(document.dumps(refusal_document(answer, code)))
     elif isinstance(answer.decision, NoResumePoint):
         plan(answer.decision, fmt, code)
     else:
-        from ckpttool.render.preflight_table import report_table
+        from ckpttool.render.answers.preflight import report_table
 
         output.table(report_table(answer, code))
     output.error(f"{path} was not written: what stands against it is in the result")
@@ -96,7 +96,7 @@ def launch(answer: Launch, fmt: Format) -> None:
         case Format.JSON:
             output.result(document.dumps(document.launch_document(answer)))
         case Format.TABLE:
-            from ckpttool.render import table
+            from ckpttool.render.answers import plan as table
 
             output.table(table.launch_table(answer))
             output.result("\n".join(answer.commands))
@@ -108,7 +108,7 @@ def verdicts(found: Inventory, judged: Sequence[Verdict], level: Level, fmt: For
         case Format.JSON:
             output.result(*document.pieces(document.verdicts_document(found, judged, level, seconds=seconds)))
         case Format.TABLE:
-            from ckpttool.render import verdicts as tables
+            from ckpttool.render.answers import verdicts as tables
 
             output.table(tables.verdicts_table(found, judged, level))
 
@@ -119,7 +119,7 @@ def seals(found: Inventory, sealings: Sequence[Sealing], fmt: Format) -> None:
         case Format.JSON:
             output.result(document.dumps(document.seals_document(sealings)))
         case Format.TABLE:
-            from ckpttool.render import verdicts as tables
+            from ckpttool.render.answers import verdicts as tables
 
             output.table(tables.seals_table(found, sealings))
 
@@ -128,11 +128,11 @@ def pruning(answer: Pruning, fmt: Format) -> None:
     """Show a pruning, planned or done."""
     match fmt:
         case Format.JSON:
-            from ckpttool.render.retention_document import pruning_document
+            from ckpttool.render.answers.prune_document import pruning_document
 
             output.result(document.dumps(pruning_document(answer)))
         case Format.TABLE:
-            from ckpttool.render.retention import pruning_table
+            from ckpttool.render.answers.prune import pruning_table
 
             output.table(pruning_table(answer))
 
@@ -141,11 +141,11 @@ def repair(answer: Repair, fmt: Format) -> None:
     """Show a repair of the trainer's records, planned or done."""
     match fmt:
         case Format.JSON:
-            from ckpttool.render.retention_document import repair_document
+            from ckpttool.render.answers.prune_document import repair_document
 
             output.result(document.dumps(repair_document(answer)))
         case Format.TABLE:
-            from ckpttool.render.retention import repair_table
+            from ckpttool.render.answers.prune import repair_table
 
             output.table(repair_table(answer))
 

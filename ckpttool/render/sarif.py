@@ -9,9 +9,9 @@ from urllib.parse import quote
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.preflight import Check, Reason
 from ckpttool.errors import ExitCode
-from ckpttool.render.document import Document
 from ckpttool.render.escape import shown
 from ckpttool.render.findings import explanations
+from ckpttool.render.json import Document
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 

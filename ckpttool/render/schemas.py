@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from importlib.resources import files
 
-from ckpttool.render.document import Document
+from ckpttool.render.json import Document
 
 _FOLDER = files("ckpttool") / "schemas"
 _SUFFIX = ".json"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ckpttool.domain.finding import Severity
-from ckpttool.render import layout
-from ckpttool.render.explain import explained
+from ckpttool.render import text as layout
+from ckpttool.render.answers.explanation import explained
 from ckpttool.storage.disk import LocalDisk, Room
 from tests.cli.running import Said, ask
 from tests.cli.situations import SITUATIONS, real

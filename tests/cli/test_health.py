@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool.domain.finding import Severity
-from ckpttool.render.explain import explained
+from ckpttool.render.answers.explanation import explained
 from tests.cli.running import Said, ask, run
 from tests.cli.situations import real
 from tests.cli.test_answers import findings_in

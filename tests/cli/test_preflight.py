@@ -14,7 +14,7 @@ import pytest
 
 from ckpttool import api
 from ckpttool.errors import ExitCode
-from ckpttool.render.preflight_table import MOST_NOTES, MOST_REASONS
+from ckpttool.render.answers.preflight import MOST_NOTES, MOST_REASONS
 from ckpttool.storage.disk import LocalDisk, Room
 from tests.cli.running import Said, ask, run
 from tests.cli.situations import SITUATIONS, real

@@ -11,8 +11,8 @@ import pytest
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.preflight import Check, Reason
 from ckpttool.errors import ExitCode
-from ckpttool.render.document import dumps
 from ckpttool.render.github import annotate
+from ckpttool.render.json import dumps
 from ckpttool.render.junit import junit
 from ckpttool.render.sarif import sarif
 from tests.published import junit_suite, sarif_run

@@ -16,7 +16,7 @@ from ckpttool.domain.plan import DataPlan, DataSkip, NoResumePoint, Rejection, S
 from ckpttool.domain.shard import FileStamp, FormatName, Shard, ShardRole
 from ckpttool.domain.units import ByteCount, Rank, Step
 from ckpttool.domain.verdict import Level
-from ckpttool.render import document
+from ckpttool.render import json as document
 from tests.inventories import tree
 from tests.plans import NEWER_LOAD, resume_plan
 

@@ -15,9 +15,9 @@ from ckpttool.cli import exits
 from ckpttool.cli.main import COMMANDS
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.errors import ExitCode
-from ckpttool.render import explain
-from ckpttool.render.document import dumps
+from ckpttool.render.answers import explanation as explain
 from ckpttool.render.findings import Explanation, explanations
+from ckpttool.render.json import dumps
 from tests.cli.running import ask
 
 PACKAGE = Path(ckpttool.__file__).parent

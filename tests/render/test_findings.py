@@ -12,7 +12,8 @@ from markdown_it import MarkdownIt
 
 import ckpttool
 from ckpttool.domain.finding import Code, Severity
-from ckpttool.render import explain, findings
+from ckpttool.render import findings
+from ckpttool.render.answers import explanation as explain
 from ckpttool.render.findings import Explanation, explanations
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ckpttool.render import layout
-from ckpttool.render.layout import Indented, Pairs, stack, whole_words
+from ckpttool.render import text as layout
+from ckpttool.render.text import Indented, Pairs, stack, whole_words
 
 WORDS = st.lists(st.text("ab/模", min_size=1, max_size=30), min_size=1, max_size=12)
 

@@ -15,7 +15,7 @@ from ckpttool.domain.plan import NoResumePoint, Rejection, Simulation
 from ckpttool.domain.units import EpochStep, Rank, Step
 from ckpttool.domain.verdict import Level
 from ckpttool.errors import ExitCode
-from ckpttool.render import table
+from ckpttool.render.answers import plan as table
 from tests.plans import NEWER_LOAD, resume_plan
 
 

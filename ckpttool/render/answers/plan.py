@@ -15,9 +15,9 @@ from ckpttool.domain.plan import DataPlan, NoResumePoint, Rejection, ResumePlan,
 from ckpttool.domain.units import counted, on_all
 from ckpttool.domain.verdict import Level, VerdictWord
 from ckpttool.errors import ExitCode
-from ckpttool.render.document import world_size
 from ckpttool.render.escape import shown, size
-from ckpttool.render.layout import Indented, Pairs, stack, whole_words
+from ckpttool.render.json import world_size
+from ckpttool.render.text import Indented, Pairs, stack, whole_words
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -135,7 +135,7 @@ def plan_table(
         parts = [headline, *sentences, *_rejections("Rejected:", answer.rejected)]
         findings = [one for one in answer.findings if one not in way_out]
     if answer.advice is not None:
-        from ckpttool.render.replay import advice_parts
+        from ckpttool.render.answers.replay import advice_parts
 
         parts += [Text(""), *advice_parts(answer.advice)]
     if simulation is not None:

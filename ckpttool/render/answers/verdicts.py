@@ -12,10 +12,10 @@ from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, worst
 from ckpttool.domain.manifest import Sealing
 from ckpttool.domain.verdict import Level, Verdict, VerdictWord
-from ckpttool.render.document import world_size
+from ckpttool.render.answers.plan import grouped_findings, pointer
 from ckpttool.render.escape import shown, size
-from ckpttool.render.layout import stack, whole_words
-from ckpttool.render.table import grouped_findings, pointer
+from ckpttool.render.json import world_size
+from ckpttool.render.text import stack, whole_words
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ckpttool.domain.retention import Fate, Pruning, RecordFix, Repair
-from ckpttool.render.document import Document, finding_document
+from ckpttool.render.json import Document, finding_document
 from ckpttool.trainers.mindformers.spell_pointers import record_bytes
 
 

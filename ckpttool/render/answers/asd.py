@@ -10,7 +10,7 @@ from rich.text import Text
 from ckpttool.domain.finding import blocking
 from ckpttool.domain.log_answer import AsdAnswer
 from ckpttool.render.escape import shown
-from ckpttool.render.layout import Pairs, stack
+from ckpttool.render.text import Pairs, stack
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

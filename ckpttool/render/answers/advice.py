@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpttool.domain.advice import Choice, DataDetour, SpikeAdvice, StopAdvice
-from ckpttool.render.document import Document
+from ckpttool.render.json import Document
 
 Row = tuple[str, str]
 

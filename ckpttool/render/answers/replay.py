@@ -20,9 +20,9 @@ from ckpttool.domain.health_events import (
 from ckpttool.domain.log_answer import LogReading, ReplayAnswer
 from ckpttool.domain.metrics import NoteKind, show_local_time
 from ckpttool.domain.units import counted
-from ckpttool.render import advice as ways
+from ckpttool.render.answers import advice as ways
 from ckpttool.render.escape import shown
-from ckpttool.render.layout import Indented, Pairs, stack
+from ckpttool.render.text import Indented, Pairs, stack
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -11,10 +11,10 @@ from ckpttool.domain.finding import told
 from ckpttool.domain.preflight import Lint, Outcome, Preflight, Reason
 from ckpttool.domain.units import counted
 from ckpttool.errors import ExitCode
+from ckpttool.render.answers.plan import pointer
+from ckpttool.render.answers.preflight_document import blocking_reasons, kinds, ranks_of, verdict
 from ckpttool.render.escape import shown
-from ckpttool.render.layout import Indented, Pairs, stack
-from ckpttool.render.preflight import blocking_reasons, kinds, ranks_of, verdict
-from ckpttool.render.table import pointer
+from ckpttool.render.text import Indented, Pairs, stack
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -12,10 +12,10 @@ from rich.text import Text
 from ckpttool.domain.health import Health
 from ckpttool.domain.health_events import HealthJudgement
 from ckpttool.domain.log_answer import HealthAnswer, WeightNumbers
+from ckpttool.render.answers.plan import NARROW, grouped_findings
 from ckpttool.render.chart import WIDTH, Mark, norm_chart
 from ckpttool.render.escape import shown
-from ckpttool.render.layout import stack, whole_words
-from ckpttool.render.table import NARROW, grouped_findings
+from ckpttool.render.text import stack, whole_words
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult

@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterator
 
 from ckpttool.domain.finding import Severity
-from ckpttool.render.document import Document
 from ckpttool.render.findings import Explanation, explanations
+from ckpttool.render.json import Document
 
 WIDTH = 80
 """Columns, where nobody knows better."""

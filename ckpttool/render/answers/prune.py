@@ -10,9 +10,9 @@ from rich.text import Text
 
 from ckpttool.domain.retention import Fate, Pruning, RecordFix, Repair
 from ckpttool.domain.verdict import Level
+from ckpttool.render.answers.plan import NARROW, grouped_findings, pointer
 from ckpttool.render.escape import shown, size
-from ckpttool.render.layout import stack, whole_words
-from ckpttool.render.table import NARROW, grouped_findings, pointer
+from ckpttool.render.text import stack, whole_words
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult

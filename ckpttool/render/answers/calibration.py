@@ -9,9 +9,9 @@ from rich.text import Text
 
 from ckpttool.domain.advice import Calibration, Refusal, Threshold
 from ckpttool.domain.log_answer import CalibrationAnswer
+from ckpttool.render.answers.replay import reading_parts
 from ckpttool.render.chart import WIDTH, histogram
-from ckpttool.render.layout import stack
-from ckpttool.render.replay import reading_parts
+from ckpttool.render.text import stack
 from ckpttool.trainers.mindformers.settings_to_paste import yaml_float, yaml_to_paste
 
 if TYPE_CHECKING:

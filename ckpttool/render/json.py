@@ -199,7 +199,7 @@ def plan_document(answer: ResumePlan | NoResumePoint, simulation: Simulation | N
     document["rejected"] = [_rejection(one) for one in point.rejected]
     document["findings"] = [finding_document(finding) for finding in findings]
     if answer.advice is not None:
-        from ckpttool.render.advice import advice_document
+        from ckpttool.render.answers.advice import advice_document
 
         document["advice"] = advice_document(answer.advice)
     if simulation is not None:

@@ -23,8 +23,8 @@ from ckpttool.domain.log_answer import (
     WeightNumbers,
 )
 from ckpttool.domain.metrics import LocalTime, show_local_time
-from ckpttool.render.advice import advice_document
-from ckpttool.render.document import Document, finding_document
+from ckpttool.render.answers.advice import advice_document
+from ckpttool.render.json import Document, finding_document
 from ckpttool.trainers.mindformers.settings_to_paste import yaml_to_paste
 
 

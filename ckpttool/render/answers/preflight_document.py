@@ -9,8 +9,8 @@ from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import Check, Lint, Preflight, Reason
 from ckpttool.domain.units import counted
 from ckpttool.errors import ExitCode
-from ckpttool.render.document import Document, finding_document, plan_document
 from ckpttool.render.escape import shown
+from ckpttool.render.json import Document, finding_document, plan_document
 
 
 def verdict(answer: Preflight | Lint, code: ExitCode) -> str:
