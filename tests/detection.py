@@ -41,7 +41,7 @@ class MemorySource:
 
     @property
     def stamp(self) -> FileStamp:
-        return FileStamp(size=ByteCount(len(self.data)), mtime_ns=0, inode=0)
+        return FileStamp.on_disk(size=len(self.data), mtime_ns=0, inode=0)
 
     def read(self, offset: int, length: int) -> bytes:
         return bytes(self.data[offset : offset + length])

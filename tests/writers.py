@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ckpttool.domain.shard import FileStamp
-from ckpttool.domain.units import ByteCount
 
 
 @dataclass(slots=True)
@@ -24,7 +23,7 @@ class MemorySource:
 
     @property
     def stamp(self) -> FileStamp:
-        return FileStamp(size=ByteCount(len(self.data) if self.size is None else self.size), mtime_ns=0, inode=0)
+        return FileStamp.on_disk(size=len(self.data) if self.size is None else self.size, mtime_ns=0, inode=0)
 
     def read(self, offset: int, length: int) -> bytes:
         self.reads.append((offset, length))

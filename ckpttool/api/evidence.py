@@ -250,10 +250,10 @@ def _time(checkpoint: Checkpoint, told: str | None) -> LocalTime | None:
             return parse_local_time(told)
         except ValueError:  # a column of times may hold anything
             pass
-    stamps = [shard.stamp for shard in checkpoint.shards if shard.stamp is not None]
-    if not stamps:
+    times = [shard.modified_ns for shard in checkpoint.shards if shard.modified_ns is not None]
+    if not times:
         return None
-    latest = max(stamp.mtime_ns for stamp in stamps) / 1e9
+    latest = max(times) / 1e9
     return LocalTime(datetime.fromtimestamp(latest).astimezone().replace(tzinfo=timezone.utc).timestamp())
 
 

@@ -48,7 +48,8 @@ def told_apart(verdict: Verdict) -> list[Finding]:
 
     A rank's folder that was copied from another disk looks the same, so it is no reason to pass the save over.
     """
-    files = sorted((one.stamp.mtime_ns, one.path) for one in verdict.reports if one.stamp is not None)
+    stamps = [(report.stamp, report.path) for report in verdict.reports if report.stamp is not None]
+    files = sorted((stamp.modified_ns, path) for stamp, path in stamps if stamp.modified_ns is not None)
     gaps = [after - before for (before, _), (after, _) in pairwise(files)]
     widest = max(gaps, default=0)
     if widest < HOUR_NS:
@@ -74,8 +75,8 @@ def _apart(checkpoint: Checkpoint) -> tuple[Shard, Shard] | None:
     """Find two files of other runs by their names which no one save wrote: an hour and more lies between the runs'."""
     by_run: dict[int, list[tuple[int, Shard]]] = {}
     for shard in checkpoint.shards:
-        if shard.stamp is not None:
-            by_run.setdefault(shard.run, []).append((shard.stamp.mtime_ns, shard))
+        if shard.modified_ns is not None:
+            by_run.setdefault(shard.run, []).append((shard.modified_ns, shard))
     first, last = ([each(files, key=itemgetter(0)) for _, files in sorted(by_run.items())] for each in (min, max))
     spans = sorted(zip(first, last, strict=True), key=lambda span: span[0][0])
     for (_, (before, one)), ((after, other), _) in pairwise(spans):
@@ -94,12 +95,12 @@ def _as_old_as(twin: Checkpoint, checkpoint: Checkpoint, sure: AbstractSet[Rank]
         return
     middle = (max(own) + min(later)) // 2
     for shard in checkpoint.shards:
-        if shard.rank not in sure and shard.stamp is not None and shard.stamp.mtime_ns > middle:
+        if shard.rank not in sure and shard.modified_ns is not None and shard.modified_ns > middle:
             yield shard
 
 
 def _times(checkpoint: Checkpoint, ranks: AbstractSet[Rank]) -> list[int]:
-    return [shard.stamp.mtime_ns for shard in checkpoint.shards if shard.stamp is not None and shard.rank in ranks]
+    return [shard.modified_ns for shard in checkpoint.shards if shard.modified_ns is not None and shard.rank in ranks]
 
 
 def _hours_apart(checkpoint: Checkpoint, one: Shard, other: Shard) -> Finding:

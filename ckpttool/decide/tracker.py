@@ -105,7 +105,7 @@ def _is_torn(checkpoint: Checkpoint) -> bool:
 
 
 def _when(checkpoint: Checkpoint, tracked_ns: int | None) -> _When:
-    times = [shard.stamp.mtime_ns for shard in checkpoint.shards if shard.stamp is not None]
+    times = [shard.modified_ns for shard in checkpoint.shards if shard.modified_ns is not None]
     if tracked_ns is None or not times:
         return _When.UNKNOWN
     is_older, is_newer = min(times) <= tracked_ns - CLEARLY_NS, max(times) >= tracked_ns + CLEARLY_NS

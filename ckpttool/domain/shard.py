@@ -36,20 +36,27 @@ class FileStamp:
     """What tells that a file is still the one that was looked at."""
 
     size: ByteCount
-    mtime_ns: int
-    inode: int
-    ctime_ns: int | None = None
-    """When content, name or rights changed last, which nobody can set back as he can the mtime; None: not known."""
+    token: tuple[int | str, ...]
+    """What its storage calls this state of the file: compared for equality, and read by nobody else."""
+    modified_ns: int | None = None
+    """When its content changed last, in nanoseconds since 1970; None where a storage keeps no such time."""
+    changed_ns: int | None = None
+    """When content, name or rights changed last, which nobody can set back as he can the other; None: not known."""
+
+    @classmethod
+    def on_disk(cls, *, size: int, mtime_ns: int, inode: int, ctime_ns: int | None = None) -> FileStamp:
+        """Return the stamp of a file of a local file system."""
+        return cls(size=ByteCount(size), token=(mtime_ns, inode), modified_ns=mtime_ns, changed_ns=ctime_ns)
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether the file stayed the same; rights and links may change, so the ctime has no say."""
+        """Tell whether the file stayed the same; rights and links may change, so `changed_ns` has no say."""
         if not isinstance(other, FileStamp):
             return NotImplemented
-        return (self.size, self.mtime_ns, self.inode) == (other.size, other.mtime_ns, other.inode)
+        return (self.size, self.token) == (other.size, other.token)
 
     def __hash__(self) -> int:
         """Hash what is compared."""
-        return hash((self.size, self.mtime_ns, self.inode))
+        return hash((self.size, self.token))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +74,11 @@ class Shard:
     """The `_k` in this file's own name, 0 for none. Counted per rank folder, so ranks may disagree."""
     stamp: FileStamp | None = None
     """None where the listing did not need it."""
+
+    @property
+    def modified_ns(self) -> int | None:
+        """When it was written last, in nanoseconds since 1970; None where nobody asked or nobody knows."""
+        return None if self.stamp is None else self.stamp.modified_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

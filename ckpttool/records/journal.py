@@ -49,7 +49,7 @@ def journal_bytes(batches: Iterable[Batch]) -> bytes:
 
 
 def _batch_line(batch: Batch) -> dict[str, object]:
-    moves = [[_escaped(move.path), move.stamp.size, move.stamp.mtime_ns, move.stamp.inode] for move in batch.moves]
+    moves = [[_escaped(move.path), move.stamp.size, *move.stamp.token] for move in batch.moves]
     return {"trash": _escaped(batch.trash), "moves": moves}
 
 
@@ -102,7 +102,7 @@ def _batch(value: Json) -> Batch:
 def _move(value: Json) -> Move:
     match as_list(value, where=JOURNAL):
         case [str() as path, int() as size, int() as mtime_ns, int() as inode]:
-            stamp = FileStamp(size=ByteCount(size), mtime_ns=mtime_ns, inode=inode)
+            stamp = FileStamp.on_disk(size=size, mtime_ns=mtime_ns, inode=inode)
             return Move(path=_path(path), stamp=stamp)
         case _:
             raise ParseError("a move is not spelled as ckpttool spells it")

@@ -52,6 +52,9 @@ MOST_SHARDS = 1 << 16
 RACY_SECONDS = 2
 """As git has it: FAT counts mtimes in steps of 2 s, so a file may change again without another mtime."""
 
+_ON_DISK = ("mtime_ns", "inode")
+"""How the token of a file's stamp on a disk is spelled; what another storage holds is not remembered."""
+
 PATIENCE_SECONDS = 5.0
 """To wait for another writer. To go without costs another read next time, no more."""
 
@@ -174,7 +177,7 @@ def save(place: str | None, reports: Iterable[ShardReport], *, seals: Mapping[st
 
 def _is_same(known: FileStamp, now: FileStamp) -> bool:
     """Tell whether nothing changed, where a copy in place may have set the mtime back (rsync --inplace -t)."""
-    return (known, known.ctime_ns) == (now, now.ctime_ns)
+    return (known, known.changed_ns) == (now, now.changed_ns)
 
 
 def _seal_of(seal: ShardSeal | None) -> str | None:
@@ -187,7 +190,9 @@ def _remembered(report: ShardReport, seal: ShardSeal | None, began: float) -> Re
         return None
     if report.stamp is None or report.format is None or report.tensors is None:
         return None
-    if report.stamp.mtime_ns > (began - RACY_SECONDS) * 1e9:
+    if report.stamp.modified_ns is None or report.stamp.modified_ns > (began - RACY_SECONDS) * 1e9:
+        return None
+    if len(report.stamp.token) != len(_ON_DISK):
         return None
     return Remembered(stamp=report.stamp, verified_at=int(began), seal=_seal_of(seal), report=report)
 
@@ -208,10 +213,10 @@ def _spelled(shards: Mapping[str, Remembered]) -> bytes:
 
 
 def _line(path: str, known: Remembered) -> dict[str, object]:
-    report = known.report
+    report, stamp = known.report, known.stamp
     return {
         "path": path,
-        "stamp": asdict(known.stamp),
+        "stamp": {"size": stamp.size, **dict(zip(_ON_DISK, stamp.token, strict=True)), "ctime_ns": stamp.changed_ns},
         "verified_at": known.verified_at,
         "seal": known.seal,
         "format": report.format,
@@ -233,8 +238,8 @@ def _ledger(data: bytes) -> Ledger:
 
 def _known(line: JsonObject) -> Remembered:
     stamp = get_object(line, "stamp")
-    file = FileStamp(
-        size=ByteCount(get_int(stamp, "size")),
+    file = FileStamp.on_disk(
+        size=get_int(stamp, "size"),
         mtime_ns=get_int(stamp, "mtime_ns", minimum=None),
         inode=get_int(stamp, "inode"),
         ctime_ns=get_optional_int(stamp, "ctime_ns", minimum=None),

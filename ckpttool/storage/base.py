@@ -23,7 +23,7 @@ class Kind(Enum):
 class NotRegularError(OSError):
     """The path is no regular file: a FIFO or a device could block or feed us for ever."""
 
-    mtime_ns: int | None = None
+    modified_ns: int | None = None
     """When it changed last, where that was asked for with the rest of its stamp."""
 
 
@@ -47,7 +47,7 @@ class ByteSource(Protocol):
 
     @property
     def stamp(self) -> FileStamp:
-        """Size, mtime and inode when it was opened."""
+        """The file's stamp when it was opened."""
         ...
 
     def read(self, offset: int, length: int) -> bytes:
@@ -81,7 +81,7 @@ class Storage(Protocol):
         ...
 
     def stamp(self, path: str) -> FileStamp:
-        """Size, mtime and inode of a regular file, links followed.
+        """What tells whether a regular file stays the same, links followed.
 
         Raises:
             NotRegularError: It is no regular file.

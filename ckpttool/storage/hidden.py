@@ -30,7 +30,7 @@ class HiddenStorage:
         return [entry for entry in self._entries[folder] if f"{start}{entry.name}" not in self.hidden]
 
     def stamp(self, path: str) -> FileStamp:
-        """Size, mtime and inode, as they were when they were first asked for."""
+        """Return a file's stamp as it was when it was first asked for."""
         if path not in self._stamps:
             self._stamps[path] = self._storage.stamp(path)
         return self._stamps[path]

@@ -33,7 +33,7 @@ class ScanOptions(NamedTuple):
     """What a scan is asked for beyond the names."""
 
     sizes: bool = False
-    """Also take every shard's size, mtime and inode: one more call a file."""
+    """Also take every shard's stamp: one more call a file."""
     steps_per_epoch: int | None = None
     """Sink size, or batches in the data set: turns names into steps where no shard tells."""
 
@@ -53,7 +53,7 @@ class Layout(Protocol):
 
 
 def stamp_if_there(storage: Storage, path: str) -> FileStamp | None:
-    """Return a listed file's size, mtime and inode; None where it is gone or unreadable since the listing."""
+    """Return a listed file's stamp; None where it is gone or unreadable since the listing."""
     try:
         return storage.stamp(path)
     except OSError:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 from ckpttool.domain.checkpoint import Inventory, LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import FileStamp
-from ckpttool.domain.units import ByteCount
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.mindformers.layouts.names import FileKind, parse_shape
 
@@ -65,14 +64,16 @@ def _written(storage: Storage, inventory: Inventory) -> Iterator[tuple[str, floa
     """Yield what a save writes, with its mtime in Unix seconds."""
     for checkpoint in inventory.checkpoints:
         for shard in checkpoint.shards:
-            if shard.stamp is not None:
-                yield shard.path, shard.stamp.mtime_ns / 1e9
+            if shard.modified_ns is not None:
+                yield shard.path, shard.modified_ns / 1e9
         if inventory.layout is LayoutName.MINDFORMERS_ITERATION:
             for path in (f"{checkpoint.name}/{record}" for record in _RECORDS):
                 try:
-                    yield path, storage.stamp(path).mtime_ns / 1e9
+                    written = storage.stamp(path).modified_ns
                 except OSError:  # not there, which is for the check of the checkpoint to say
                     continue
+                if written is not None:
+                    yield path, written / 1e9
 
 
 class Place(NamedTuple):
@@ -103,7 +104,7 @@ def places(storage: Storage, paths: Iterable[str]) -> Iterator[Place]:
             folders[folder] = _obstacle(os.lstat(f"{storage.root}/{folder}"), disk, folder) if folder else None
         status = os.lstat(f"{storage.root}/{path}")
         obstacle = folders[folder] or _obstacle(status, disk, path)
-        stamp = FileStamp(size=ByteCount(status.st_size), mtime_ns=status.st_mtime_ns, inode=status.st_ino)
+        stamp = FileStamp.on_disk(size=status.st_size, mtime_ns=status.st_mtime_ns, inode=status.st_ino)
         yield Place(path, None if obstacle else stamp, obstacle)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from ckpttool.domain.retention import Batch, Move
+from ckpttool.domain.shard import FileStamp
 from ckpttool.errors import IncompleteError, UnsafeError, WriteFailedError
 from ckpttool.write.files import let_go
 
@@ -109,7 +110,7 @@ def _assert_same(folder_fd: int, name: str, move: Move) -> None:
         raise _changed(move) from None
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         raise UnsafeError(f"{move.path!r} is a link or no regular file, and nothing is moved through a link")
-    if (status.st_size, status.st_mtime_ns, status.st_ino) != (move.stamp.size, move.stamp.mtime_ns, move.stamp.inode):
+    if move.stamp != FileStamp.on_disk(size=status.st_size, mtime_ns=status.st_mtime_ns, inode=status.st_ino):
         raise _changed(move)
 
 

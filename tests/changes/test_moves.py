@@ -10,7 +10,6 @@ import pytest
 
 from ckpttool.domain.retention import Batch, Move
 from ckpttool.domain.shard import FileStamp
-from ckpttool.domain.units import ByteCount
 from ckpttool.errors import CkptToolError, IncompleteError, UnsafeError, WriteFailedError
 from ckpttool.write.moves import bring_back, carry, discard
 
@@ -30,7 +29,7 @@ def root(tmp_path: Path) -> Path:
 
 def move(root: Path, path: str) -> Move:
     status = os.lstat(root / path)
-    stamp = FileStamp(size=ByteCount(status.st_size), mtime_ns=status.st_mtime_ns, inode=status.st_ino)
+    stamp = FileStamp.on_disk(size=status.st_size, mtime_ns=status.st_mtime_ns, inode=status.st_ino)
     return Move(path=path, stamp=stamp)
 
 

@@ -11,7 +11,7 @@ from ckpttool.decide.completeness import MOST_NAMED, WorldEvidence, expect_ranks
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, Topology
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.shard import FileStamp, FormatName, Shard, ShardRole
-from ckpttool.domain.units import ByteCount, Rank
+from ckpttool.domain.units import Rank
 from ckpttool.errors import UsageError
 from tests.inventories import checkpoint, finding, tree
 
@@ -284,13 +284,13 @@ class TestMarkEmpty:
     def test_a_shard_without_bytes_is_damage_where_the_listing_took_sizes(self) -> None:
         whole = checkpoint("20_2")
         first, *rest = whole.shards
-        empty = replace(first, stamp=FileStamp(size=ByteCount(0), mtime_ns=1, inode=1))
+        empty = replace(first, stamp=FileStamp.on_disk(size=0, mtime_ns=1, inode=1))
         marked = mark_empty(tree(replace(whole, shards=(empty, *rest)))).checkpoints[0]
         assert [(one.code, one.path) for one in marked.findings] == [(Code.SHARD_EMPTY, first.path)]
 
     def test_a_shard_with_bytes_or_of_unknown_size_is_left_alone(self) -> None:
         whole = checkpoint("20_2")
         first, *rest = whole.shards
-        full = replace(first, stamp=FileStamp(size=ByteCount(1), mtime_ns=1, inode=1))
+        full = replace(first, stamp=FileStamp.on_disk(size=1, mtime_ns=1, inode=1))
         found = tree(replace(whole, shards=(full, *rest)))
         assert mark_empty(found) == found

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from ckpttool.domain.dtype import DType
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.shard import FileStamp
-from ckpttool.domain.units import ByteCount
 from ckpttool.formats.torch import zip_directory
 from ckpttool.formats.torch.zip_directory import ZipDirectory, read_zip_directory
 
@@ -26,7 +25,7 @@ class Bytes:
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self.stamp = FileStamp(size=ByteCount(len(data)), mtime_ns=0, inode=1)
+        self.stamp = FileStamp.on_disk(size=len(data), mtime_ns=0, inode=1)
 
     def read(self, offset: int, length: int) -> bytes:
         return self.data[offset : offset + length]
@@ -330,7 +329,7 @@ class Far(Bytes):
     def __init__(self, data: bytes, hole: int) -> None:
         super().__init__(data)
         self.hole = hole
-        self.stamp = FileStamp(size=ByteCount(hole + len(data)), mtime_ns=0, inode=1)
+        self.stamp = FileStamp.on_disk(size=hole + len(data), mtime_ns=0, inode=1)
 
     def read(self, offset: int, length: int) -> bytes:
         if offset < self.hole:
@@ -373,7 +372,7 @@ class Hollow(Bytes):
     def __init__(self, data: bytes, offset: int) -> None:
         super().__init__(data)
         self.offset, self.tail_at = offset, offset + self.HEAD + (5 << 30)
-        self.stamp = FileStamp(size=ByteCount(self.tail_at + len(data) - self.HEAD), mtime_ns=0, inode=1)
+        self.stamp = FileStamp.on_disk(size=self.tail_at + len(data) - self.HEAD, mtime_ns=0, inode=1)
 
     def read(self, offset: int, length: int) -> bytes:
         if offset >= self.tail_at:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from ckpttool.domain.retention import Batch, Move
 from ckpttool.domain.shard import FileStamp
-from ckpttool.domain.units import ByteCount
 from ckpttool.errors import IncompleteError
 from ckpttool.records.hashed_json import closed
 from ckpttool.records.journal import JOURNAL, journal_bytes, read_journal, trash_folders
@@ -20,9 +19,7 @@ from ckpttool.storage.local import LocalStorage
 
 NAMES = st.binary(min_size=1, max_size=20).filter(lambda name: not {0, 47} & set(name) and name not in {b".", b".."})
 PATHS = st.lists(NAMES, min_size=1, max_size=3).map(lambda parts: os.fsdecode(b"/".join(parts)))
-STAMPS = st.builds(
-    FileStamp, size=st.integers(0, 2**63).map(ByteCount), mtime_ns=st.integers(), inode=st.integers(0, 2**64)
-)
+STAMPS = st.builds(FileStamp.on_disk, size=st.integers(0, 2**63), mtime_ns=st.integers(), inode=st.integers(0, 2**64))
 BATCHES = st.lists(
     st.builds(
         Batch,

@@ -21,7 +21,8 @@ from tests.manifests import seal
 
 NOW = 1_700_000_000.5
 HOUR = 3600.0
-STAMP = FileStamp(size=ByteCount(100), mtime_ns=int((NOW - 10) * 1e9), inode=7)
+WRITTEN = int((NOW - 10) * 1e9)
+STAMP = FileStamp.on_disk(size=100, mtime_ns=WRITTEN, inode=7)
 
 
 def task(path: str = "rank_0/a", **changes: object) -> CheckTask:
@@ -86,8 +87,8 @@ def test_rank_and_role_are_those_of_the_task(place: str) -> None:
     "stamp",
     [
         replace(STAMP, size=ByteCount(101)),
-        replace(STAMP, mtime_ns=STAMP.mtime_ns + 1),
-        replace(STAMP, inode=8),
+        FileStamp.on_disk(size=100, mtime_ns=WRITTEN + 1, inode=7),
+        FileStamp.on_disk(size=100, mtime_ns=WRITTEN, inode=8),
     ],
 )
 def test_a_file_that_changed_is_not_recalled(place: str, stamp: FileStamp) -> None:
@@ -154,9 +155,17 @@ def test_a_look_at_the_header_says_nothing_about_what_was_verified(place: str) -
 
 @pytest.mark.parametrize(("before", "kept"), [(-1.0, False), (0.0, False), (1.9, False), (2.1, True)])
 def test_a_file_written_just_before_it_was_read_is_not_remembered(place: str, before: float, kept: bool) -> None:
-    stamp = replace(STAMP, mtime_ns=int((NOW - before) * 1e9))
+    stamp = FileStamp.on_disk(size=100, mtime_ns=int((NOW - before) * 1e9), inode=7)
     save(place, [report(stamp=stamp)], seals={}, began=NOW)
     assert (recalled(place, stamp=stamp) is not None) is kept
+
+
+@pytest.mark.parametrize("modified_ns", [None, WRITTEN])
+def test_a_file_that_lies_on_no_disk_is_read_each_time(place: str, modified_ns: int | None) -> None:
+    stamp = FileStamp(size=ByteCount(100), token=("etag",), modified_ns=modified_ns)
+    save(place, [report(stamp=stamp), report("rank_0/b")], seals={}, began=NOW)
+    assert recalled(place, stamp=stamp) is None
+    assert recalled(place, task("rank_0/b")) is not None
 
 
 def test_what_was_recalled_does_not_become_younger(place: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,6 @@ from xxhash import xxh3_128_hexdigest
 from ckpttool import api
 from ckpttool.domain.finding import Code
 from ckpttool.domain.manifest import ShardSeal
-from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.records import ledger
@@ -110,13 +110,13 @@ def test_a_stamp_is_the_same_where_only_rights_changed(tmp_path: Path) -> None:
     path = tmp_path / "shard"
     path.write_bytes(b"x")
     before = LocalStorage(str(tmp_path)).stamp("shard")
-    os.utime(path, ns=(0, before.mtime_ns))
+    os.utime(path, ns=(0, before.modified_ns or 0))
     path.chmod(0o600)
     after = LocalStorage(str(tmp_path)).stamp("shard")
     assert before == after
     assert hash(before) == hash(after)
-    assert before.ctime_ns != after.ctime_ns
-    assert before != FileStamp(size=ByteCount(2), mtime_ns=before.mtime_ns, inode=before.inode)
+    assert before.changed_ns != after.changed_ns
+    assert before != replace(before, size=ByteCount(2))
     assert before != "shard"
 
 

@@ -14,7 +14,7 @@ from ckpttool.domain.checkpoint import Inventory, LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.plan import DataPlan, DataSkip, NoResumePoint, Rejection, Simulation, SkipAnswer
 from ckpttool.domain.shard import FileStamp, FormatName, Shard, ShardRole
-from ckpttool.domain.units import ByteCount, Rank, Step
+from ckpttool.domain.units import Rank, Step
 from ckpttool.domain.verdict import Level
 from ckpttool.render import json as document
 from tests.inventories import tree
@@ -192,7 +192,7 @@ def test_ten_thousand_shards_are_spelled_as_documents_of_each_would_be(
             rank=None if rank is None else Rank(rank),
             role=ShardRole.FULL,
             format=FormatName.SAFETENSORS,
-            stamp=None if nbytes is None else FileStamp(size=ByteCount(nbytes), mtime_ns=0, inode=0),
+            stamp=None if nbytes is None else FileStamp.on_disk(size=nbytes, mtime_ns=0, inode=0),
         )
         for path, rank, nbytes in told_of
     ]

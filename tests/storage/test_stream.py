@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.domain.shard import FileStamp
-from ckpttool.domain.units import ByteCount
 from ckpttool.storage import stream
 from ckpttool.storage.local import LocalStorage
 from ckpttool.storage.stream import BLOCK_BYTES, ShrankError, read_blocks, was_cached
@@ -22,7 +21,7 @@ class MemorySource:
 
     def __init__(self, size: int, *, there: int | None = None) -> None:
         self.there = size if there is None else there
-        self.stamp = FileStamp(size=ByteCount(size), mtime_ns=0, inode=1)
+        self.stamp = FileStamp.on_disk(size=size, mtime_ns=0, inode=1)
         self.calls: list[tuple[int, int]] = []
 
     def byte(self, offset: int) -> int:
@@ -44,7 +43,7 @@ class FileSource:
     def __init__(self, path: Path) -> None:
         self.fd = os.open(path, os.O_RDONLY)
         status = os.fstat(self.fd)
-        self.stamp = FileStamp(size=ByteCount(status.st_size), mtime_ns=status.st_mtime_ns, inode=status.st_ino)
+        self.stamp = FileStamp.on_disk(size=status.st_size, mtime_ns=status.st_mtime_ns, inode=status.st_ino)
 
     def fileno(self) -> int:
         return self.fd

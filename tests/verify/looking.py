@@ -72,7 +72,7 @@ def report(
         role=role,
         level=Level.STRUCTURE,
         format=fmt,
-        stamp=FileStamp(size=ByteCount(100), mtime_ns=1, inode=1),
+        stamp=FileStamp.on_disk(size=100, mtime_ns=1, inode=1),
         scalars=scalars or Scalars(epoch_num=10, step_num=20, global_step=20, loss_scale=1.0, global_batch_size=8),
         schema_hash=schema,
         tensors=tensors,

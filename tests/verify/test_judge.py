@@ -32,7 +32,7 @@ def test_parts_of_one_file_make_one_report(looks: list[Look]) -> None:
 def test_parts_of_a_file_that_changed_between_them_are_not_joined(looks: list[Look]) -> None:
     stamp = looks[1].report.stamp
     assert stamp is not None
-    looks[1] = replace(looks[1], report=replace(looks[1].report, stamp=replace(stamp, mtime_ns=stamp.mtime_ns + 1)))
+    looks[1] = replace(looks[1], report=replace(looks[1].report, stamp=replace(stamp, token=(*stamp.token, 1))))
     assert judge(looks).word is VerdictWord.UNSTABLE
 
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.manifest import CHUNK_BYTES
 from ckpttool.domain.shard import FileStamp
-from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level
 from ckpttool.verify.plan import HEADER_COST, PART_BYTES, in_bucket, plan_checks
 from tests.inventories import checkpoint
@@ -23,7 +22,7 @@ from tests.manifests import seal
 def sized(*sizes: int) -> Checkpoint:
     """A checkpoint with as many ranks; their files have these sizes."""
     one = checkpoint(ranks=range(len(sizes)))
-    stamps = [FileStamp(size=ByteCount(size), mtime_ns=1, inode=rank) for rank, size in enumerate(sizes)]
+    stamps = [FileStamp.on_disk(size=size, mtime_ns=1, inode=rank) for rank, size in enumerate(sizes)]
     return replace(
         one, shards=tuple(replace(shard, stamp=stamp) for shard, stamp in zip(one.shards, stamps, strict=True))
     )

@@ -92,7 +92,7 @@ class MindFormersIteration:
             findings=in_order((*findings, *trouble)),
             strays=tuple(sorted(strays)),
             tracked=tracked,
-            tracked_ns=None if time is None else time.mtime_ns,
+            tracked_ns=None if time is None else time.modified_ns,
         )
 
 

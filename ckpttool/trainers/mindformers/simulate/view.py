@@ -87,9 +87,9 @@ def _mtime(storage: Storage, folder: str, entry: Entry) -> int | None:
     if not entry.name.endswith(_SHARD_SUFFIXES):
         return None
     try:
-        return storage.stamp(f"{folder}/{entry.name}").mtime_ns
+        return storage.stamp(f"{folder}/{entry.name}").modified_ns
     except NotRegularError as odd:  # a folder has a time as well, and MindFormers asks for no more
-        return odd.mtime_ns
+        return odd.modified_ns
     except OSError:
         return None
 

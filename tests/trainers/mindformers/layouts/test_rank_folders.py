@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.domain.shard import FileStamp
-from ckpttool.domain.units import ByteCount
 from ckpttool.storage.base import ByteSource, Entry, Kind
 from ckpttool.trainers.mindformers.layouts import rank_folders
 from ckpttool.trainers.mindformers.layouts.names import shape_of
@@ -41,7 +40,7 @@ class Folders:
         return [Entry(name, Kind.FILE) for name in self._held[int(folder.removeprefix("rank_"))][::-1]]
 
     def stamp(self, path: str) -> FileStamp:
-        return FileStamp(size=ByteCount(len(path)), mtime_ns=0, inode=0)
+        return FileStamp.on_disk(size=len(path), mtime_ns=0, inode=0)
 
     def small_file(self, path: str, *, limit: int) -> bytes:
         return META[:limit] % int(path.split("/", maxsplit=1)[0].removeprefix("rank_"))
