@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.finding import Code, Finding, Severity
     from ckpttool.domain.health import Health
     from ckpttool.domain.launch import ConfigChange, Launch
+    from ckpttool.domain.load_settings import LoadSettings
     from ckpttool.domain.log_answer import CalibrationAnswer, HealthAnswer, ReplayAnswer
     from ckpttool.domain.log_question import (
         EvidenceQuestion,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
         BatchSegment,
         DataPlan,
         DataSkip,
-        LoadInstruction,
         NoResumePoint,
         Rejection,
         ResumePlan,
@@ -75,11 +75,11 @@ _NAMES = {
         "SpikeQuestion",
     ),
     "ckpttool.domain.metrics": ("StepMetrics",),
+    "ckpttool.domain.load_settings": ("LoadSettings",),
     "ckpttool.domain.plan": (
         "BatchSegment",
         "DataPlan",
         "DataSkip",
-        "LoadInstruction",
         "NoResumePoint",
         "Rejection",
         "ResumePlan",
@@ -124,7 +124,7 @@ __all__ = [
     "LayoutName",
     "Level",
     "Lint",
-    "LoadInstruction",
+    "LoadSettings",
     "LogQuestion",
     "NoResumePoint",
     "Preflight",

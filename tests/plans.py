@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from ckpttool.domain.checkpoint import Checkpoint, Topology
-from ckpttool.domain.plan import DataPlan, DataSkip, LoadInstruction, ResumePlan, ResumePoint
+from ckpttool.domain.plan import DataPlan, DataSkip, ResumePlan, ResumePoint
 from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
 from ckpttool.domain.units import EpochStep, Rank, Step
 from ckpttool.domain.verdict import Level, VerdictWord
+from ckpttool.trainers.mindformers.load import LoadKeys
 
-LEGACY_LOAD = LoadInstruction(
+LEGACY_LOAD = LoadKeys(
     load_checkpoint="output/checkpoint",
     resume_training="llama2_7b_rank_0-15_2.ckpt",
     load_ckpt_format="ckpt",
     use_legacy_format=True,
 )
-NEWER_LOAD = LoadInstruction(
+NEWER_LOAD = LoadKeys(
     load_checkpoint="output/checkpoint/iteration_00000030",
     resume_training=True,
     load_ckpt_format="safetensors",
@@ -25,7 +26,7 @@ SCALARS = Scalars(epoch_num=15, step_num=30, global_step=30, global_batch_size=8
 
 def resume_plan(
     *,
-    load: LoadInstruction = LEGACY_LOAD,
+    load: LoadKeys = LEGACY_LOAD,
     batches: int = 30,
     ignore_data_skip: bool = False,
     scalars: Scalars = SCALARS,
@@ -68,6 +69,6 @@ def resume_plan(
             rejected=(),
             findings=(),
         ),
-        load=load,
+        load=load.settings(),
         data=DataPlan(skip=skip, ignore_data_skip=ignore_data_skip, next_step=Step(31)),
     )

@@ -11,6 +11,7 @@ import pytest
 
 from ckpttool.domain.finding import Severity, worst
 from ckpttool.errors import ExitCode
+from ckpttool.trainers.mindformers.load import load_keys
 from tests.answers import FIXTURES, chosen, cli, document, names, plan, scanned, without_runs, writable_copy
 
 RUNS = ("first", "resume", "resume2")
@@ -151,7 +152,7 @@ def test_a_tree_taken_back_to_before_a_resume_is_resumed_from_what_the_trainer_t
     log = logs(tree)[run]
     assert log.resume is not None
     answer = plan(output)
-    assert answer.load.resume_training == log.resume["resume"]
+    assert load_keys(answer.load).resume_training == log.resume["resume"]
     assert chosen(answer)[1] == log.resume["initial_step"]
     first = log.callbacks[0]
     assert answer.data.next_step == first.step - first.steps + 1

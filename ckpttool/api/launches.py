@@ -86,7 +86,7 @@ def _told(plan: ResumePlan, ready: Preflight, allowed: tuple[Code, ...]) -> tupl
 
 def _absolute(plan: ResumePlan) -> ResumePlan:
     """Name the tree by its whole path: the trainer need not start in the folder that we were started in."""
-    return replace(plan, load=replace(plan.load, load_checkpoint=os.path.abspath(plan.load.load_checkpoint)))
+    return replace(plan, load=plan.load.at(os.path.abspath(plan.load.path)))
 
 
 def _is_already(path: str, content: bytes) -> bool:

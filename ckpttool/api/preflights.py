@@ -189,7 +189,7 @@ def _launch(teller: _Teller, config: BaseConfig, plan: ResumePlan | None, findin
     """Make the launch config as `launch` would, and throw it away."""
     if plan is None:
         return teller.check("launch", "nothing was chosen", findings)
-    there = replace(plan.load, load_checkpoint=os.path.abspath(plan.load.load_checkpoint))
+    there = plan.load.at(os.path.abspath(plan.load.path))
     try:
         edited = TARGETS[0].config(config.text, replace(plan, load=there))
     except CkptToolError as error:

@@ -27,7 +27,7 @@ from ckpttool.formats import read_header
 from ckpttool.storage.base import Storage
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.common.launchers import jobs_of
-from ckpttool.trainers.mindformers.load import LOAD_FORMAT, load_instruction
+from ckpttool.trainers.mindformers.load import LOAD_FORMAT, load_keys, load_settings
 from ckpttool.trainers.mindformers.loaded_instead import Start, loaded_instead
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _plan(
     plan = ResumePlan(
         root=tree.inventory.root,
         point=point,
-        load=load_instruction(tree.inventory, checkpoint),
+        load=load_settings(tree.inventory, checkpoint),
         data=_data(checkpoint, Course(tree.inventory).past(checkpoint), _with_config(data, config), config, advice),
         findings=_beyond(tree, point),
         advice=advice,
@@ -178,7 +178,7 @@ def _plan(
     start = Start(
         plan=plan,
         inventory=tree.inventory,
-        load_path=os.path.abspath(plan.load.load_checkpoint),
+        load_path=os.path.abspath(plan.load.path),
         config=config,
         fault_tolerance=question.fault_tolerance,
         deduplicated=_deduplicated(tree.storage, checkpoint) if config is not None and config.data_parallel else None,
@@ -233,7 +233,7 @@ def _consequences(plan: ResumePlan, data: DataQuestion, config: TrainConfig | No
         scalars=plan.point.checkpoint.scalars,
         new_global_batch_size=plan.data.skip.global_batch_size,
         new_sink_size=plan.data.skip.sink_size,
-        legacy=plan.load.use_legacy_format,
+        legacy=load_keys(plan.load).use_legacy_format,
     )
     return counters.findings
 

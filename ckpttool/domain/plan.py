@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.load_settings import LoadSettings
 from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level, VerdictWord
 
@@ -123,19 +124,6 @@ class SkipAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadInstruction:
-    """The settings that make MindFormers load exactly this checkpoint."""
-
-    load_checkpoint: str
-    resume_training: str | bool
-    """An explicit file name in the legacy layout, never True: MindFormers' own choice is not to be trusted.
-    True in the newer layout, where `load_checkpoint` already names the iteration's folder."""
-    load_ckpt_format: str
-    """`ckpt` or `safetensors`."""
-    use_legacy_format: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
     """What MindFormers would pick by itself with `resume_training: True`."""
 
@@ -152,7 +140,7 @@ class ResumePlan:
 
     root: str
     point: ResumePoint
-    load: LoadInstruction
+    load: LoadSettings
     data: DataPlan
     findings: tuple[Finding, ...] = ()
     """About the resume as a whole: counters that MindFormers will get wrong, settings that disagree."""

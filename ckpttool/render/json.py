@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, Rename
 from ckpttool.domain.finding import Finding
+from ckpttool.domain.load_settings import LoadSettings
 from ckpttool.domain.plan import DataPlan, NoResumePoint, Rejection, ResumePlan, Simulation, SkipAnswer
 from ckpttool.domain.shard import Shard
 
@@ -157,7 +158,7 @@ def _epoch(checkpoint: Checkpoint) -> int | None:
     return checkpoint.position.epoch if checkpoint.position else checkpoint.scalars.epoch_num
 
 
-def _rename(rename: Rename) -> Document:
+def _rename(rename: Rename) -> dict[str, Document]:
     return {"from": rename.source, "to": rename.target}
 
 
@@ -186,6 +187,7 @@ def plan_document(answer: ResumePlan | NoResumePoint, simulation: Simulation | N
         "evidence": point.evidence.word,
         "resume": None,
         "data": None,
+        "load": None,
         "lost_steps": None,
         "lost_samples": None,
     }
@@ -193,6 +195,7 @@ def plan_document(answer: ResumePlan | NoResumePoint, simulation: Simulation | N
     if isinstance(answer, ResumePlan):
         document["resume"] = _resume(answer)
         document["data"] = data_document(answer.data)
+        document["load"] = _load(answer.load)
         document["lost_steps"] = answer.point.lost_steps
         document["lost_samples"] = answer.point.lost_samples
         findings = (*answer.point.findings, *answer.findings)
@@ -224,10 +227,17 @@ def _resume(plan: ResumePlan) -> Document:
         "world_size": checkpoint.topology.world_size,
         "health": checkpoint.health.value,
         "verdict": plan.point.verdict.value,
-        "load_checkpoint": plan.load.load_checkpoint,
-        "resume_training": plan.load.resume_training,
-        "load_ckpt_format": plan.load.load_ckpt_format,
+        **{name: plan.load.value(place) for name, place in plan.load.older},
         "renames": [_rename(rename) for rename in checkpoint.renames],
+    }
+
+
+def _load(load: LoadSettings) -> Document:
+    return {
+        "trainer": load.trainer,
+        "path": load.path,
+        "settings": [{"place": str(setting.place), "value": setting.value} for setting in load.settings],
+        "first": [{"do": "rename", **_rename(rename)} for rename in load.first],
     }
 
 

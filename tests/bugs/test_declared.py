@@ -19,6 +19,7 @@ from ckpttool.domain.units import Step
 from ckpttool.errors import ExitCode, UsageError
 from ckpttool.formats.safe_yaml import parse_document
 from ckpttool.trainers.mindformers.config import train_config_of
+from ckpttool.trainers.mindformers.load import load_keys
 from tests.answers import chosen, coded, decide, notes, why_not
 from tests.cli.running import Said, ask
 from tests.healthy import unified_tree
@@ -102,7 +103,7 @@ class TestPrefix:
         self, two: TreeBuilder, tmp_path: Path, prefix: str, name: str
     ) -> None:
         answer = planned(two, config(tmp_path, prefix=prefix))
-        assert answer.load.resume_training == f"{prefix}_rank_0-{name}.ckpt"
+        assert load_keys(answer.load).resume_training == f"{prefix}_rank_0-{name}.ckpt"
         (note,) = coded(answer.point.findings, Code.RUN_MIXED)
         assert note.severity is Severity.NOTE
         assert f"saves as {prefix}" in note.message
@@ -111,14 +112,17 @@ class TestPrefix:
     def test_it_says_so_of_a_name_that_both_have_too(self, two: TreeBuilder, tmp_path: Path) -> None:
         TreeBuilder(tmp_path).legacy(ranks=4, prefix="alpha").save(epoch=20, step=2)
         named = api.ResumeQuestion(name="20_2")
-        assert planned(two, config(tmp_path, prefix="beta"), named).load.resume_training == "beta_rank_0-20_2.ckpt"
+        assert (
+            load_keys(planned(two, config(tmp_path, prefix="beta"), named).load).resume_training
+            == "beta_rank_0-20_2.ckpt"
+        )
         with pytest.raises(UsageError, match="several trainings"):
             resolved(two, None, named)
 
     def test_an_option_outranks_it_and_the_next_save_is_told_of(self, two: TreeBuilder, tmp_path: Path) -> None:
         path = config(tmp_path, prefix="beta")
         answer = planned(two, path, api.ResumeQuestion(prefix="alpha"))
-        assert answer.load.resume_training == "alpha_rank_0-10_2.ckpt"
+        assert load_keys(answer.load).resume_training == "alpha_rank_0-10_2.ckpt"
         assert [one.line for one in coded(answer.findings, Code.PREFIX_DIFFERS)] == [10]
 
     def test_one_that_neither_has_says_nothing_about_which_is_meant(self, two: TreeBuilder, tmp_path: Path) -> None:
@@ -133,7 +137,9 @@ class TestPrefix:
     def test_of_a_few_stray_files_alone_it_is_not_believed(self, tmp_path: Path) -> None:
         TreeBuilder(tmp_path).legacy(ranks=4, prefix="alpha").save(epoch=10, step=2)
         tree = TreeBuilder(tmp_path).legacy(ranks=4, prefix="beta").save(epoch=20, step=2, ranks=[0])
-        assert planned(tree, config(tmp_path, prefix="beta")).load.resume_training == "alpha_rank_0-10_2.ckpt"
+        assert (
+            load_keys(planned(tree, config(tmp_path, prefix="beta")).load).resume_training == "alpha_rank_0-10_2.ckpt"
+        )
 
     def test_where_nothing_of_the_right_training_is_whole_the_other_one_is_not_taken(
         self, two: TreeBuilder, tmp_path: Path

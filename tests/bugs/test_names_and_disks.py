@@ -19,6 +19,7 @@ from ckpttool.domain.finding import Code
 from ckpttool.errors import ExitCode, UnknownLayoutError
 from ckpttool.trainers.mindformers.config import read_train_config
 from ckpttool.trainers.mindformers.launch_check import check
+from ckpttool.trainers.mindformers.load import load_keys
 from tests.answers import (
     FIXTURES,
     chosen,
@@ -75,7 +76,7 @@ class TestB21To23DisksAndTimes:
             (first_run / f"checkpoint/rank_1/llama2_7b_rank_1-{name}.ckpt").unlink()
         answer = plan(first_run)
         assert chosen(answer) == ("10_2", 20)
-        assert answer.load.resume_training == "llama2_7b_rank_0-10_2.ckpt"
+        assert load_keys(answer.load).resume_training == "llama2_7b_rank_0-10_2.ckpt"
         assert answer.point.lost_steps == 20
 
     def test_b22_touching_or_copying_an_old_file_does_not_make_it_new(self, first_run: Path) -> None:
@@ -109,7 +110,7 @@ class TestB24To28Names:
         tree.save(epoch=10, step=2).save(epoch=15, step=2).save(epoch=20, step=2, run=1)
         answer = plan(tree.checkpoint)
         assert chosen(answer) == ("_1-20_2", 40)
-        assert answer.load.resume_training == f"{prefix}_rank_0_1-20_2.ckpt"
+        assert load_keys(answer.load).resume_training == f"{prefix}_rank_0_1-20_2.ckpt"
         assert answer.point.checkpoint.prefix == prefix
         assert answer.point.checkpoint.ranks == tuple(range(8))
         assert codes(answer.findings) == told
@@ -125,8 +126,8 @@ class TestB24To28Names:
     def test_b26_name_and_format_are_given_together_so_that_no_suffix_is_appended(self, tmp_path: Path) -> None:
         """`x.safetensors` with `load_ckpt_format: ckpt` makes MindFormers look for `x.safetensors.ckpt`."""
         answer = plan(FIXTURES / "sink2_safetensors" / "output")
-        assert answer.load.resume_training == "llama2_7b_rank_0_1-30_2.safetensors"
-        assert answer.load.load_ckpt_format == "safetensors"
+        assert load_keys(answer.load).resume_training == "llama2_7b_rank_0_1-30_2.safetensors"
+        assert load_keys(answer.load).load_ckpt_format == "safetensors"
         config = tmp_path / "base.yaml"
         config.write_text("resume_training: x.safetensors\nload_ckpt_format: ckpt\n")
         said = " ".join(finding.message for finding in check(read_train_config(str(config)), answer))
@@ -157,7 +158,7 @@ class TestB29And30OtherWeights:
                 shutil.copy(source, output / f"checkpoint/rank_{rank}")
         answer = plan(output)
         assert chosen(answer) == ("_1-30_2", 60)
-        assert answer.load.resume_training == "llama2_7b_rank_0_1-30_2.safetensors"
+        assert load_keys(answer.load).resume_training == "llama2_7b_rank_0_1-30_2.safetensors"
         assert Code.STRAY_FILE in notes(answer)
 
     def test_b29_a_folder_of_network_weights_alone_holds_nothing_to_resume_from(self, tmp_path: Path) -> None:
@@ -186,7 +187,7 @@ class TestB29And30OtherWeights:
     def test_b30_with_one_they_are_resumed_from(self, tmp_path: Path) -> None:
         answer = plan(self.unified(tmp_path / "unified_checkpoint", global_batch_size=8))
         assert chosen(answer) == ("unified", 30)
-        assert (answer.load.resume_training, answer.data.skip.batches) == (True, 30)
+        assert (load_keys(answer.load).resume_training, answer.data.skip.batches) == (True, 30)
 
 
 class TestB31Rewinds:

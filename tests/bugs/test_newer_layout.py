@@ -11,6 +11,7 @@ from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import Health
 from ckpttool.errors import ExitCode
 from ckpttool.trainers.mindformers.config import read_train_config
+from ckpttool.trainers.mindformers.load import load_keys
 from tests.answers import (
     FIXTURES,
     chosen,
@@ -64,7 +65,7 @@ class TestN1NeverAnOlderIteration:
         missing.unlink()
         answer = plan(real)
         assert chosen(answer) == ("iteration_00000020", 20)
-        assert answer.load.load_checkpoint.endswith("/iteration_00000020")
+        assert load_keys(answer.load).load_checkpoint.endswith("/iteration_00000020")
         assert [one.path for one in reasons(answer, "iteration_00000030")] == [str(missing.relative_to(real))]
         assert answer.point.lost_steps == 10
 

@@ -15,6 +15,7 @@ from ckpttool import api
 from ckpttool.domain.finding import Code
 from ckpttool.domain.health import Health
 from ckpttool.errors import ExitCode, UsageError
+from ckpttool.trainers.mindformers.load import load_keys
 from tests.answers import (
     FIXTURES,
     chosen,
@@ -130,8 +131,8 @@ class TestB3And4MissingMeta:
             meta.unlink()
         answer = plan(output)
         assert chosen(answer) == ("_1-30_2", 60)
-        assert answer.load.resume_training == "llama2_7b_rank_0_1-30_2.safetensors"
-        assert answer.load.load_ckpt_format == "safetensors"
+        assert load_keys(answer.load).resume_training == "llama2_7b_rank_0_1-30_2.safetensors"
+        assert load_keys(answer.load).load_ckpt_format == "safetensors"
         assert len(coded(answer.findings, Code.META_MISSING)) == 1
 
 
@@ -215,7 +216,7 @@ class TestB10To12Runs:
         rank_file(sink2, 3, "25_2", run=1).unlink()
         answer = plan(sink2)
         assert chosen(answer) == ("20_2", 40)
-        assert answer.load.resume_training == "llama2_7b_rank_0-20_2.ckpt"
+        assert load_keys(answer.load).resume_training == "llama2_7b_rank_0-20_2.ckpt"
         assert why_not(answer) == [("_1-30_2", {Code.SHARD_MISSING}), ("_1-25_2", {Code.SHARD_MISSING})]
         assert answer.point.lost_steps == 20
 
@@ -254,7 +255,7 @@ class TestB10To12Runs:
             (sink2 / "checkpoint" / rename.source).rename(sink2 / "checkpoint" / rename.target)
         answer = plan(sink2)
         assert chosen(answer) == ("_1-30_2", 60)
-        assert answer.load == allowed.load
+        assert answer.load.settings == allowed.load.settings
         assert answer.point.checkpoint.renames == ()
 
     def test_b12_a_rank_that_died_before_its_first_save_leaves_the_run_before(self, tmp_path: Path) -> None:

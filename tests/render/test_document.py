@@ -35,7 +35,18 @@ def test_a_plan_begins_with_its_schema() -> None:
 
 def test_a_plan_has_every_field_of_the_contract() -> None:
     plan = told(document.plan_document(resume_plan()))
-    fields = {"schema", "root", "evidence", "resume", "data", "lost_steps", "lost_samples", "rejected", "findings"}
+    fields = {
+        "schema",
+        "root",
+        "evidence",
+        "resume",
+        "data",
+        "load",
+        "lost_steps",
+        "lost_samples",
+        "rejected",
+        "findings",
+    }
     assert fields == plan.keys()
     resume, data = plan["resume"], plan["data"]
     assert isinstance(resume, dict)

@@ -41,7 +41,6 @@ _STYLE = {
     Severity.DAMAGE: "red",
     Severity.UNSAFE: "bold red",
 }
-_NAMES = frozenset({"load_checkpoint", "resume_training"})
 """Settings that are names of files: one word to whoever copies them, blanks and all."""
 
 _HEALTH_STYLE = {"healthy": "green", "unhealthy": "red", "unknown": "dim"}
@@ -158,7 +157,8 @@ def _chosen(plan: ResumePlan, code: ExitCode) -> list[RenderableType]:
     style = "bold yellow" if in_part or code is not ExitCode.OK else "bold green"
     end = "" if code is ExitCode.OK else f" (exit {code.value})"
     headline = Text(f"Resume from {shown(checkpoint.name)}: step {checkpoint.step}, whole{on}{end}", style=style)
-    rows = [(key, Text(value, no_wrap=key in _NAMES)) for key, value in _settings(plan)]
+    names = {setting.place.name for setting in plan.load.settings if isinstance(setting.value, str)}
+    rows = [(key, Text(value, no_wrap=key in names)) for key, value in _settings(plan)]
     parts: list[RenderableType] = [headline, Text(""), Pairs(rows)]
     if checkpoint.renames:
         parts += [Text(""), *_renames(checkpoint)]
@@ -182,16 +182,10 @@ def _evidence(plan: ResumePlan) -> str:
 
 
 def _settings(plan: ResumePlan) -> list[tuple[str, str]]:
-    load, checkpoint = plan.load, plan.point.checkpoint
-    settings = [
-        ("load_checkpoint", shown(load.load_checkpoint)),
-        ("resume_training", shown(str(load.resume_training))),
-        ("load_ckpt_format", load.load_ckpt_format),
-    ]
-    if not load.use_legacy_format:
-        settings.append(("use_legacy_format", "False"))
+    wanted = (setting for setting in plan.load.settings if not setting.is_default)
+    settings = [(setting.place.name, shown(str(setting.value))) for setting in wanted]
     settings += data_settings(plan.data)
-    settings.append(("health", checkpoint.health.value))
+    settings.append(("health", plan.point.checkpoint.health.value))
     settings.append(("evidence", f"{plan.point.evidence.word}: {plan.point.verdict.value}  ({_evidence(plan)})"))
     return settings
 

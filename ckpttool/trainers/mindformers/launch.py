@@ -10,6 +10,7 @@ from ckpttool.domain.plan import DataPlan, ResumePlan
 from ckpttool.errors import CkptToolError, UsageError
 from ckpttool.render.shell import join, join_for_eval, quote_for_eval
 from ckpttool.render.yaml_edit import Editor, Mapping, Scalar, Value, spell
+from ckpttool.trainers.mindformers.load import load_keys
 from ckpttool.trainers.mindformers.train_config import LEGACY_SWITCHES
 
 _TOP_ORDER = ("load_checkpoint", "resume_training", "load_ckpt_format", "data_skip_steps", "ignore_data_skip")
@@ -126,7 +127,7 @@ def _check(job: LaunchJob) -> None:
 
 def _wanted(document: Dict[str, object], plan: ResumePlan) -> dict[str, Scalar]:
     """Return what must stand under which key, the most important first."""
-    load = plan.load
+    load = load_keys(plan.load)
     section = document.get("checkpoint")
     if load.use_legacy_format and section:
         raise UsageError(

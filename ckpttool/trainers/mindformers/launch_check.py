@@ -8,6 +8,7 @@ from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.trainers.mindformers.counters import mindformers_counters
+from ckpttool.trainers.mindformers.load import load_keys
 from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 
@@ -60,7 +61,7 @@ def _finding(config: TrainConfig, severity: Severity, key: str, message: str, re
 
 
 def _layout(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
-    legacy = plan.load.use_legacy_format
+    legacy = load_keys(plan.load).use_legacy_format
     if legacy and config.has_checkpoint_section:
         yield _finding(
             config,
@@ -107,7 +108,7 @@ def _newer_layout(config: TrainConfig) -> Iterator[Finding]:
 
 
 def _format(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
-    want = plan.load.load_ckpt_format
+    want = load_keys(plan.load).load_ckpt_format
     if config.load_ckpt_format != want:
         yield _finding(
             config,
@@ -116,7 +117,10 @@ def _format(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
             f"`load_ckpt_format` is {config.load_ckpt_format}, but the files are {want}: MindFormers would find none",
             f"the launch config says `load_ckpt_format: {want}`",
         )
-    for name, severity in ((config.resume_training, Severity.NOTE), (plan.load.resume_training, Severity.SUSPECT)):
+    for name, severity in (
+        (config.resume_training, Severity.NOTE),
+        (load_keys(plan.load).resume_training, Severity.SUSPECT),
+    ):
         fmt = config.load_ckpt_format if severity is Severity.NOTE else want
         other = ".ckpt" if fmt == "safetensors" else ".safetensors"
         if isinstance(name, str) and name.endswith(other):
@@ -155,7 +159,7 @@ def _world(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
     checkpoint, here = plan.point.checkpoint, config.world_size
     # It was chosen, so it is whole: where no record tells, the ranks that it has are the ranks that wrote it.
     there = checkpoint.topology.world_size or len(checkpoint.ranks)
-    one_file_a_rank = plan.load.use_legacy_format and isinstance(plan.load.resume_training, str)
+    one_file_a_rank = load_keys(plan.load).use_legacy_format and isinstance(load_keys(plan.load).resume_training, str)
     reslices = config.auto_trans_ckpt or not one_file_a_rank
     if there and here is not None and here < there and config.data_parallel and not reslices:
         yield _fewer_devices(config, there, here)
@@ -247,5 +251,5 @@ def _counters(config: TrainConfig, plan: ResumePlan) -> tuple[Finding, ...]:
         scalars=checkpoint.scalars,
         new_global_batch_size=config.global_batch_size,
         new_sink_size=config.sink_size,
-        legacy=plan.load.use_legacy_format,
+        legacy=load_keys(plan.load).use_legacy_format,
     ).findings

@@ -15,6 +15,7 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.units import Rank
+from ckpttool.trainers.mindformers.load import LoadKeys, load_keys
 from ckpttool.trainers.mindformers.run_length import length_findings
 from ckpttool.trainers.mindformers.simulate.names import with_rank
 
@@ -47,6 +48,11 @@ class Start:
     deduplicated: bool | None = None
     """Whether the shards say that each tensor lies in one of them alone; None where they do not say."""
 
+    @property
+    def keys(self) -> LoadKeys:
+        """What the plan says to load."""
+        return load_keys(self.plan.load)
+
 
 Rule: TypeAlias = "Callable[[Start], Iterator[Finding]]"
 
@@ -67,7 +73,7 @@ def _pattern(start: Start) -> Iterator[Finding]:
         load_checkpoint_with_safetensors (1.6.0 to 2.1.0) loads `glob(sf_file_name)`, and the newer layout and merged
         files are found by `glob(folder + "/*.safetensors")`; `.ckpt` files are opened by their name.
     """
-    load = start.plan.load
+    load = start.keys
     if load.load_ckpt_format != "safetensors":
         return
     name = load.resume_training if isinstance(load.resume_training, str) else ""
@@ -95,7 +101,7 @@ def _one_device(start: Start) -> Iterator[Finding]:
     config = start.config
     if config is None or config.use_parallel is not False:
         return
-    if start.inventory.layout is LayoutName.MINDFORMERS_RANK and start.plan.load.load_ckpt_format == "safetensors":
+    if start.inventory.layout is LayoutName.MINDFORMERS_RANK and start.keys.load_ckpt_format == "safetensors":
         yield _stops(
             Code.RANK_FOLDER_ON_ONE_DEVICE,
             "without `use_parallel: True` MindFormers loads no safetensors from rank folders: every start ends in a "
@@ -114,7 +120,7 @@ def _beside_the_ranks(start: Start) -> Iterator[Finding]:
         files (1.3.2 to 2.1.0): one such name, and whatever ends so is loaded into every rank. Re-slicing alone
         (`auto_trans_ckpt`) takes the ranks' folders. Safetensors are loaded by other code.
     """
-    is_ckpt = start.plan.load.load_ckpt_format == "ckpt"
+    is_ckpt = start.keys.load_ckpt_format == "ckpt"
     reslices = start.config is not None and start.config.auto_trans_ckpt
     if start.inventory.layout is not LayoutName.MINDFORMERS_RANK or not is_ckpt or reslices:
         return
@@ -187,9 +193,7 @@ def _uncountable(start: Start) -> Iterator[Finding]:
 
 def _reslices_ckpt(start: Start) -> bool:
     config, is_rank_layout = start.config, start.inventory.layout is LayoutName.MINDFORMERS_RANK
-    return (
-        config is not None and config.auto_trans_ckpt and is_rank_layout and start.plan.load.load_ckpt_format == "ckpt"
-    )
+    return config is not None and config.auto_trans_ckpt and is_rank_layout and start.keys.load_ckpt_format == "ckpt"
 
 
 def _ckpt_files(inventory: Inventory) -> Iterator[str]:
@@ -207,7 +211,7 @@ def _rank_in_prefix(start: Start) -> Iterator[Finding]:
     Source:
         replace_rank_id_in_ckpt_name (1.3.2 to 2.1.0). From 1.7 on a config with such a prefix is refused.
     """
-    if not isinstance(start.plan.load.resume_training, str):
+    if not isinstance(start.keys.resume_training, str):
         return
     checkpoint = start.plan.point.checkpoint
     renamed = {rename.source: rename.target for rename in checkpoint.renames}
@@ -254,9 +258,9 @@ def _fault_tolerance(start: Start) -> Iterator[Finding]:
         check_tft_valid, training_process and resume_ckpt_path_with_strategy (1.6.0 to 2.1.0): the newest file of any
         rank, by its modification time, whatever `resume_training` names. `MS_ENABLE_TFT` alone switches it on.
     """
-    config, name = start.config, start.plan.load.resume_training
+    config, name = start.config, start.keys.resume_training
     flags = [flag for flag in _FAULT_TOLERANCE if flag in start.fault_tolerance]
-    if not flags or config is None or config.remove_redundancy is not False or not start.plan.load.use_legacy_format:
+    if not flags or config is None or config.remove_redundancy is not False or not start.keys.use_legacy_format:
         return
     named = f"`resume_training: {name}`" if isinstance(name, str) else "what is asked for"
     yield _stops(
@@ -276,7 +280,7 @@ def _redundancy(start: Start) -> Iterator[Finding]:
         of (semi-)automatic parallelism none is compiled. For safetensors the file's own word counts, for ckpt the
         config's.
     """
-    config, load = start.config, start.plan.load
+    config, load = start.config, start.keys
     if config is None or not config.data_parallel or not load.use_legacy_format or config.auto_trans_ckpt:
         return
     ends = "every start in data-parallel mode ends in 'the network should be compiled'"

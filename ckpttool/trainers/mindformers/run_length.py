@@ -95,15 +95,15 @@ def run_length(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> R
 
 def _begun(config: TrainConfig, plan: ResumePlan, per_epoch: int) -> int:
     """Return the epochs (or sinks) that MindFormers takes for done."""
-    from ckpttool.trainers.mindformers.counters import (
-        mindformers_counters,  # every `resolve` asks here, few with a config
-    )
+    # Every `resolve` asks here, few with a config.
+    from ckpttool.trainers.mindformers.counters import mindformers_counters
+    from ckpttool.trainers.mindformers.load import load_keys
 
     counters = mindformers_counters(
         scalars=plan.point.checkpoint.scalars,
         new_global_batch_size=plan.data.skip.global_batch_size,
         new_sink_size=(config.sink_size or per_epoch) if config.sink_mode else None,
-        legacy=plan.load.use_legacy_format,
+        legacy=load_keys(plan.load).use_legacy_format,
         dataset_size=per_epoch,
     )
     return counters.initial_epoch or 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.plan import LoadInstruction
 from ckpttool.domain.shard import Scalars
 from ckpttool.trainers.mindformers.launch_check import check, other_devices
+from ckpttool.trainers.mindformers.load import LoadKeys
 from ckpttool.trainers.mindformers.train_config import TrainConfig
 from tests.plans import LEGACY_LOAD, NEWER_LOAD, SCALARS, resume_plan
 
@@ -79,7 +79,7 @@ class TestWorldSize:
 
     def test_layouts_that_any_number_of_ranks_can_load_get_a_note(self) -> None:
         assert only(check(replace(FITS_NEWER, world_size=8), NEWER)).severity is Severity.NOTE
-        unified = LoadInstruction(
+        unified = LoadKeys(
             load_checkpoint="unified", resume_training=True, load_ckpt_format="safetensors", use_legacy_format=True
         )
         config = replace(FITS, world_size=8, load_ckpt_format="safetensors")

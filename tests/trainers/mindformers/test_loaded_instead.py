@@ -8,9 +8,9 @@ import pytest
 
 from ckpttool.domain.checkpoint import LayoutName, Rename
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.plan import LoadInstruction
 from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.units import Rank
+from ckpttool.trainers.mindformers.load import LoadKeys
 from ckpttool.trainers.mindformers.loaded_instead import CODES, Start, loaded_instead
 from ckpttool.trainers.mindformers.train_config import TrainConfig
 from tests.inventories import checkpoint, tree
@@ -27,7 +27,7 @@ PLAN = resume_plan()
 START = Start(plan=PLAN, inventory=tree(PLAN.point.checkpoint), load_path=HERE, config=FITS)
 
 
-def start(load: LoadInstruction = LEGACY_LOAD, *, layout: LayoutName = LayoutName.MINDFORMERS_RANK) -> Start:
+def start(load: LoadKeys = LEGACY_LOAD, *, layout: LayoutName = LayoutName.MINDFORMERS_RANK) -> Start:
     """The start of a plan that loads so."""
     return replace(START, plan=resume_plan(load=load), inventory=tree(PLAN.point.checkpoint, layout=layout))
 
@@ -42,9 +42,7 @@ def only(found: Start) -> Finding:
 
 @pytest.mark.parametrize("config", [FITS, FITS_NEWER, replace(FITS, use_parallel=True), None])
 @pytest.mark.parametrize("load", [LEGACY_LOAD, SAFETENSORS_LOAD, NEWER_LOAD, UNIFIED_LOAD])
-def test_a_start_that_loads_what_the_plan_names_is_left_alone(
-    load: LoadInstruction, config: TrainConfig | None
-) -> None:
+def test_a_start_that_loads_what_the_plan_names_is_left_alone(load: LoadKeys, config: TrainConfig | None) -> None:
     assert loaded_instead(replace(start(load), config=config)) == ()
 
 
@@ -144,7 +142,7 @@ class TestPatterns:
         [("/data/run[1]/checkpoint", "`[`"), ("/data/run?/checkpoint", "`?`"), ("/[a*/checkpoint", "`*` and `[`")],
     )
     def test_a_sign_of_a_pattern_in_the_path_of_safetensors_is_found(
-        self, load: LoadInstruction, path: str, signs: str
+        self, load: LoadKeys, path: str, signs: str
     ) -> None:
         finding = only(replace(start(load), load_path=path))
         assert finding.code is Code.PATH_IS_PATTERN
@@ -186,7 +184,7 @@ class TestFaultTolerance:
 
     @pytest.mark.parametrize("flags", ["{TTP:1}", "TTP:0,UCE:1", "{ARF:1,TRE:1}", "{HCCE:1}"])
     @pytest.mark.parametrize("load", [LEGACY_LOAD, SAFETENSORS_LOAD, UNIFIED_LOAD])
-    def test_a_switch_that_makes_mindformers_choose_by_time_is_found(self, load: LoadInstruction, flags: str) -> None:
+    def test_a_switch_that_makes_mindformers_choose_by_time_is_found(self, load: LoadKeys, flags: str) -> None:
         finding = only(replace(start(load), config=self.LISTED, fault_tolerance=flags))
         assert (finding.code, finding.path) == (Code.FAULT_TOLERANCE_PICKS, "base.yaml")
         assert (f"resume_training: {load.resume_training}" in finding.message) is (load is not UNIFIED_LOAD)
@@ -213,7 +211,7 @@ class TestRedundancy:
         assert (finding.code, finding.path) == (Code.REDUNDANCY_NOT_LOADABLE, None)
 
     @pytest.mark.parametrize(("load", "said"), [(SAFETENSORS_LOAD, None), (LEGACY_LOAD, None), (LEGACY_LOAD, False)])
-    def test_else_by_the_configs(self, load: LoadInstruction, said: bool | None) -> None:
+    def test_else_by_the_configs(self, load: LoadKeys, said: bool | None) -> None:
         finding = only(replace(start(load), config=self.REMOVES, deduplicated=said))
         assert (finding.code, finding.path) == (Code.REDUNDANCY_NOT_LOADABLE, "base.yaml")
 
@@ -276,7 +274,7 @@ class TestReslicing:
 
     def test_other_names_and_other_starts_are_left_alone(self) -> None:
         found = self.of("15_2", strays=("rank_0_bak",))
-        safetensors = replace(found.plan, load=SAFETENSORS_LOAD)
+        safetensors = replace(found.plan, load=SAFETENSORS_LOAD.settings())
         for start in (
             self.of("15_2", strays=("bak_rank_0", "rank_0/rank_x", f"rank_0{len(found.inventory.folder_ranks)}")),
             replace(found, config=FITS),
@@ -289,5 +287,5 @@ class TestReslicing:
         start = self.of("15_2", "5_2")
         assert loaded_instead(replace(start, config=FITS)) == ()
         assert loaded_instead(replace(start, config=None)) == ()
-        plan = replace(start.plan, load=SAFETENSORS_LOAD)
+        plan = replace(start.plan, load=SAFETENSORS_LOAD.settings())
         assert loaded_instead(replace(start, plan=plan)) == ()

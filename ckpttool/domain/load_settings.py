@@ -1,0 +1,84 @@
+"""How a trainer is told to load exactly one checkpoint: settings, each with its place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias
+
+from ckpttool.domain.frozen import dataclass
+
+if TYPE_CHECKING:
+    from ckpttool.domain.checkpoint import Rename
+
+SettingValue: TypeAlias = "str | bool | int | None"
+"""None: not set, which a config may say in so many words."""
+
+
+class PlaceKind(str, Enum):
+    """What a trainer reads a setting from."""
+
+    CONFIG = "config"
+    ARGUMENT = "argument"
+    ENVIRONMENT = "environment"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a setting is said: `config:checkpoint.load_path`, `argument:--load`, `environment:RANK_ID`."""
+
+    kind: PlaceKind
+    name: str
+    """Keys of a config joined by dots, an argument with its dashes, or the name of a variable."""
+
+    def __str__(self) -> str:
+        """Return it as JSON and tables spell it."""
+        return f"{self.kind.value}:{self.name}"
+
+    @classmethod
+    def parsed(cls, text: str) -> Place:
+        """Return what a spelling means.
+
+        Raises:
+            ValueError: It names no place.
+        """
+        kind, colon, name = text.partition(":")
+        if not colon or not name:
+            raise ValueError(f"expected a place like config:a.b, argument:--x or environment:X, found {text!r}")
+        return cls(kind=PlaceKind(kind), name=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerSetting:
+    """One thing to tell a trainer."""
+
+    place: Place
+    value: SettingValue
+    is_path: bool = False
+    """Whether the value is the path of what is loaded, which a launch spells in full."""
+    is_default: bool = False
+    """Whether to say nothing means the same to the trainer: then it is said only where something else stands."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSettings:
+    """How one trainer is made to load exactly this checkpoint, and to go on where its data stand."""
+
+    trainer: str
+    path: str
+    """What is loaded; relative to where we were started, unless the user gave it in full."""
+    settings: tuple[TrainerSetting, ...]
+    """The most important first."""
+    first: tuple[Rename, ...] = ()
+    """What must be done before, in this order; paths are relative to the checkpoint folder."""
+    older: tuple[tuple[str, str], ...] = ()
+    """Fields under `resume` in `ckpttool/plan/1`, each with the place of the setting that it repeats."""
+
+    def value(self, place: str) -> SettingValue:
+        """Return what is said at a place; None: nothing."""
+        return next((setting.value for setting in self.settings if str(setting.place) == place), None)
+
+    def at(self, path: str) -> LoadSettings:
+        """Return the same with another spelling of the path."""
+        settings = tuple(replace(setting, value=path) if setting.is_path else setting for setting in self.settings)
+        return replace(self, path=path, settings=settings)
