@@ -22,6 +22,7 @@ from ckpttool.decide.log_evidence import (
     with_marks,
 )
 from ckpttool.decide.log_runs import Home, course, homes, shown
+from ckpttool.decide.policies.base import judge as judged_by
 from ckpttool.decide.policies.robust_z import RobustZPolicy
 from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.decide.rewind import advise_after_stop, advise_spike, find_spike, sample_clock
@@ -211,7 +212,7 @@ class _Timelines:
             if self._limit is None:
                 events = large_spikes(applied)
             else:
-                events = SkipPolicy(threshold=self._limit, count_threshold=sys.maxsize).judge(applied)
+                events = judged_by(SkipPolicy(threshold=self._limit, count_threshold=sys.maxsize), applied)
             spikes = timeline(events, [row.step for row in rows]).intervals
         return HealthTimeline(intervals=(*self._known, *spikes, *self._strikes))
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from ckpttool.decide.asd.config import check_asd_config, defaults
 from ckpttool.decide.asd.features import FeaturePolicy
-from ckpttool.decide.policies import POLICIES
 from ckpttool.decide.policies.olmo import OlmoPolicy
+from ckpttool.decide.policies.registry import POLICIES
 from ckpttool.decide.policies.robust_z import RobustZPolicy
 from ckpttool.decide.policies.skip import NanRule, SkipPolicy
 from ckpttool.decide.policies.zclip import ZClipPolicy
@@ -20,10 +20,10 @@ from ckpttool.domain.log_question import ReplayQuestion
 from ckpttool.errors import UsageError
 
 if TYPE_CHECKING:
-    from ckpttool.decide.policies.base import HealthPolicy
+    from ckpttool.decide.policies.base import Policy
 
 
-def policy_of(question: ReplayQuestion) -> HealthPolicy:
+def policy_of(question: ReplayQuestion) -> Policy:
     """Return the policy that the user means.
 
     Raises:
@@ -67,7 +67,7 @@ def dialect_of(word: str | None) -> AsdDialect:
         raise UsageError(f"--dialect: there is no {word!r}; there are {known}") from None
 
 
-def _skip(question: ReplayQuestion) -> HealthPolicy:
+def _skip(question: ReplayQuestion) -> Policy:
     base = SkipPolicy()
     return SkipPolicy(
         threshold=question.threshold or base.threshold,
@@ -76,19 +76,19 @@ def _skip(question: ReplayQuestion) -> HealthPolicy:
     )
 
 
-def _zscore(question: ReplayQuestion) -> HealthPolicy:
+def _zscore(question: ReplayQuestion) -> Policy:
     return RobustZPolicy(z_limit=question.threshold or RobustZPolicy().z_limit)
 
 
-def _zclip(question: ReplayQuestion) -> HealthPolicy:
+def _zclip(question: ReplayQuestion) -> Policy:
     return ZClipPolicy(z_limit=question.threshold or ZClipPolicy().z_limit)
 
 
-def _olmo(question: ReplayQuestion) -> HealthPolicy:
+def _olmo(question: ReplayQuestion) -> Policy:
     return OlmoPolicy(sigmas=question.threshold or OlmoPolicy().sigmas)
 
 
-def _features(question: ReplayQuestion) -> HealthPolicy:
+def _features(question: ReplayQuestion) -> Policy:
     dialect = dialect_of(question.dialect)
     return FeaturePolicy(config=asd_config(question.asd_config, dialect), dialect=dialect)
 
@@ -107,7 +107,7 @@ def asd_config(text: str | None, dialect: AsdDialect) -> AsdConfig:
     return replace(check.config, enable=True)
 
 
-_MAKERS: dict[str, Callable[[ReplayQuestion], HealthPolicy]] = {
+_MAKERS: dict[str, Callable[[ReplayQuestion], Policy]] = {
     "skip": _skip,
     "zscore": _zscore,
     "zclip": _zclip,
@@ -123,7 +123,7 @@ _SETTINGS = {
 }
 
 
-def settings_of(policy: HealthPolicy) -> tuple[tuple[str, str | float], ...]:
+def settings_of(policy: Policy) -> tuple[tuple[str, str | float], ...]:
     """Return a policy's settings, by name."""
     return tuple(_settings(policy))
 

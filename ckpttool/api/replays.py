@@ -14,14 +14,15 @@ from ckpttool.api.policies import policy_of, settings_of
 from ckpttool.decide.asd.features import FeaturePolicy
 from ckpttool.decide.calibrate import calibrate as recommend
 from ckpttool.decide.log_runs import course
+from ckpttool.decide.policies.base import Policy, judge
 from ckpttool.decide.policies.skip import SkipPolicy
+from ckpttool.decide.replay import logged
 from ckpttool.decide.replay import replay as run
 from ckpttool.decide.rewind import advise_after_stop, advise_spike, find_spike, sample_clock
 from ckpttool.decide.timeline import mark_by_start, mark_checkpoints, timeline
 from ckpttool.domain.advice import SampleClock, SpikeAdvice, StopAdvice
 from ckpttool.domain.health_events import (
     CheckpointMark,
-    HealthEvent,
     HealthTimeline,
     MarkState,
     ReplayResult,
@@ -35,7 +36,6 @@ from ckpttool.errors import UsageError
 
 if TYPE_CHECKING:
     from ckpttool.api.trees import Tree
-    from ckpttool.decide.policies.base import HealthPolicy
     from ckpttool.domain.asd import AsdEvent
     from ckpttool.domain.checkpoint import Inventory
 
@@ -65,8 +65,8 @@ def replay(question: ReplayQuestion, tree: Tree | None = None) -> ReplayAnswer:
     shown = logs
     trace = _Trace()
     events = _events(policy, logs)
-    if events:
-        result = run(_Logged(policy, events), ())
+    if events and isinstance(policy, FeaturePolicy):
+        result = logged(policy.name, policy.judge_events(events))
         if tree is not None and STDIN not in logs.names:
             shown = LogPass(question.logs, keep=True)
             deque(trace.watch(shown.steps()), maxlen=0)  # for the times of the saves
@@ -94,7 +94,7 @@ def replay(question: ReplayQuestion, tree: Tree | None = None) -> ReplayAnswer:
     )
 
 
-def _events(policy: HealthPolicy, logs: LogPass) -> tuple[AsdEvent, ...]:
+def _events(policy: Policy, logs: LogPass) -> tuple[AsdEvent, ...]:
     """Return what detectors logged, where that is what shall be judged."""
     if not isinstance(policy, FeaturePolicy):
         return ()
@@ -104,24 +104,6 @@ def _events(policy: HealthPolicy, logs: LogPass) -> tuple[AsdEvent, ...]:
     for problem in problems if events else ():
         logs.keep_problem(problem)
     return events
-
-
-class _Logged:
-    """A detector's own events as what a policy notices."""
-
-    def __init__(self, policy: HealthPolicy, events: tuple[AsdEvent, ...]) -> None:
-        if not isinstance(policy, FeaturePolicy):
-            raise TypeError(policy)
-        self._policy = policy
-        self._events = events
-
-    @property
-    def name(self) -> str:
-        return self._policy.name
-
-    def judge(self, metrics: Iterable[StepMetrics]) -> Iterator[HealthEvent]:
-        del metrics  # what is judged was logged beside them
-        return self._policy.judge_events(self._events)
 
 
 class _Trace:
@@ -157,7 +139,7 @@ class _Marks:
         inventory: Inventory,
         attempts: tuple[LogAttempt, ...] | None,
         line: HealthTimeline,
-        policy: HealthPolicy | None,
+        policy: Policy | None,
         margin_minutes: float,
     ) -> None:
         self._saves, self._homes = saves_of(inventory, attempts)
@@ -178,7 +160,7 @@ class _Marks:
         if attempt not in self._courses:
             rows = course(self._attempts, attempt)
             skipped = {row.step for row in rows if row.skipped}
-            harmful = [event for event in self._policy.judge(rows) if event.step is None or event.step not in skipped]
+            harmful = [event for event in judge(self._policy, rows) if event.step is None or event.step not in skipped]
             self._courses[attempt] = timeline(harmful, [row.step for row in rows], margin_minutes=self._margin_minutes)
         return self._courses[attempt]
 
@@ -186,7 +168,7 @@ class _Marks:
 class _Way:
     """Finds the way around a spike, or on after a stop."""
 
-    def __init__(self, wish: SpikeQuestion, policy: HealthPolicy, trace: _Trace, line: HealthTimeline) -> None:
+    def __init__(self, wish: SpikeQuestion, policy: Policy, trace: _Trace, line: HealthTimeline) -> None:
         self._wish = wish
         self._policy = policy
         self._trace = trace
@@ -225,7 +207,7 @@ class _Way:
         return None
 
 
-def _threshold(policy: HealthPolicy) -> float | None:
+def _threshold(policy: Policy) -> float | None:
     return policy.threshold if isinstance(policy, SkipPolicy) else None
 
 

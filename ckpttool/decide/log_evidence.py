@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ckpttool.decide.log_runs import Home
+from ckpttool.decide.policies.base import judge
 from ckpttool.decide.policies.robust_z import RobustZPolicy
 from ckpttool.decide.recorded_health import IGNORE_HEALTH
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
@@ -38,7 +39,7 @@ def large_spikes(metrics: Iterable[StepMetrics]) -> Iterator[HealthEvent]:
     A spike ends where the norm comes back. The policy itself takes a long one for a new level, so that it is not stuck;
     but a training that has diverged for fifty steps has not recovered.
     """
-    for event in RobustZPolicy(level_shift=sys.maxsize).judge(metrics):
+    for event in judge(RobustZPolicy(level_shift=sys.maxsize), metrics):
         value, limit = event.value, event.limit
         if value is None or limit is None or value >= LARGE_SPIKE * limit:
             yield event

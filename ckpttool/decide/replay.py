@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ckpttool.decide.policies.base import HealthPolicy
+from ckpttool.decide.policies.base import Policy, judge
 from ckpttool.domain.health_events import LOSES_UPDATE, EventKind, HealthEvent, ReplayResult, SkippedSpan
 from ckpttool.domain.metrics import StepMetrics
 from ckpttool.domain.units import Step
@@ -17,7 +17,7 @@ ONLY_AN_OBSERVATION = (
 )
 
 
-def replay(policy: HealthPolicy, metrics: Iterable[StepMetrics]) -> ReplayResult:
+def replay(policy: Policy, metrics: Iterable[StepMetrics]) -> ReplayResult:
     """Return what the policy notices, what it costs, and how far the log can tell.
 
     Args:
@@ -25,13 +25,26 @@ def replay(policy: HealthPolicy, metrics: Iterable[StepMetrics]) -> ReplayResult
         metrics: In the order of the log; consumed once, in bounded memory.
     """
     seen = _Seen()
-    events = tuple(policy.judge(seen.watch(metrics)))
+    return _told(policy.name, tuple(judge(policy, seen.watch(metrics))), seen)
+
+
+def logged(policy: str, events: Iterable[HealthEvent]) -> ReplayResult:
+    """Return what a policy notices in what was logged beside the steps, of which none is judged.
+
+    Args:
+        policy: What users call it.
+        events: What it notices.
+    """
+    return _told(policy, tuple(events), _Seen())
+
+
+def _told(policy: str, events: tuple[HealthEvent, ...], seen: _Seen) -> ReplayResult:
     lost = [(event.step, event.value) for event in events if event.kind in LOSES_UPDATE and event.step is not None]
     stop = next((event.step for event in events if event.kind is EventKind.STOP), None)
     first_lost = lost[0][0] if lost else None
     index = None if seen.last is None else seen.last - len({step for step, _ in lost})
     return ReplayResult(
-        policy=policy.name,
+        policy=policy,
         first_step=seen.first,
         last_step=seen.last,
         steps_seen=seen.steps,

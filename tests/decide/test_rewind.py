@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ckpttool.decide.policies.base import judge
 from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.decide.rewind import advise_after_stop, advise_spike, find_spike, sample_clock
 from ckpttool.decide.timeline import timeline
@@ -139,5 +140,5 @@ def test_a_quiet_timeline_has_no_spike() -> None:
 
 def test_bloom_from_its_log_to_the_advice() -> None:
     rows = bloom()
-    spike = find_spike(timeline(SkipPolicy(threshold=1.0).judge(rows), [row.step for row in rows]))
+    spike = find_spike(timeline(judge(SkipPolicy(threshold=1.0), rows), [row.step for row in rows]))
     assert spike == BLOOM

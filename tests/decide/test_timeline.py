@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ckpttool.decide.asd.features import FeaturePolicy
 from ckpttool.decide.log_runs import Home
+from ckpttool.decide.policies.base import judge
 from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.decide.timeline import mark_by_start, mark_checkpoints, timeline
 from ckpttool.domain.asd import AsdConfig, AsdEvent, AsdKind
@@ -78,7 +79,7 @@ def spikes(line: HealthTimeline) -> list[tuple[int | None, int | None]]:
 
 def test_blooms_spike_lasts_until_the_next_step_that_the_log_shows() -> None:
     rows = bloom()
-    line = timeline(SkipPolicy(threshold=1.0).judge(rows), [each.step for each in rows])
+    line = timeline(judge(SkipPolicy(threshold=1.0), rows), [each.step for each in rows])
     assert spikes(line) == [(31216, 31250)]
     assert line.intervals[0].peak == 960.351
     steps = (31215, 31216, 31230, 31249, 31250, 31300)
@@ -88,7 +89,7 @@ def test_blooms_spike_lasts_until_the_next_step_that_the_log_shows() -> None:
 
 def test_a_spike_that_the_log_ends_in_has_no_end() -> None:
     rows = [row(1, 1.0), row(2, NAN)]
-    line = timeline(SkipPolicy().judge(rows), [each.step for each in rows])
+    line = timeline(judge(SkipPolicy(), rows), [each.step for each in rows])
     assert spikes(line) == [(2, None)]
     assert line.intervals[0].peak is None
     assert suspects(line, [SavedCheckpoint(name="9", step=Step(9)), SavedCheckpoint(name="1", step=Step(1))]) == ["9"]

@@ -9,6 +9,7 @@ from ckpttool.decide.asd.strikes import MINDFORMERS_CHECKSUM_MINUTES
 from ckpttool.domain.asd import AsdConfig, AsdDialect
 from ckpttool.domain.health_events import EventKind, HealthEvent
 from ckpttool.domain.metrics import LocalTime
+from ckpttool.formats.strict_json import Json, as_object, get_optional_float
 
 _MINUTE = 60.0
 
@@ -29,6 +30,20 @@ class ChecksumClock:
     """When the run that is on ends."""
     waiting: LocalTime | None = None
     """When a strike that came too early gets its run."""
+
+    def saved(self) -> Json:
+        """Return everything that is remembered, as JSON."""
+        return {"started": self.started, "stops": self.stops, "waiting": self.waiting}
+
+    def restore(self, saved: Json) -> None:
+        """Remember what `saved` told.
+
+        Raises:
+            ParseError: It is something else.
+        """
+        record = as_object(saved)
+        times = (get_optional_float(record, key) for key in ("started", "stops", "waiting"))
+        self.started, self.stops, self.waiting = (None if time is None else LocalTime(time) for time in times)
 
     def running(self, now: LocalTime) -> bool:
         """Whether a run is on."""

@@ -8,10 +8,20 @@ from dataclasses import dataclass, field, replace
 
 from ckpttool.decide.asd.checksum import ChecksumClock
 from ckpttool.decide.asd.strikes import Abnormal, StrikeRule, strike_rule
+from ckpttool.decide.policies.base import Watch, least_noticed, number, spell
 from ckpttool.domain.asd import AsdConfig, AsdDialect, AsdEvent, AsdKind, FeatureValue
 from ckpttool.domain.health_events import EventKind, HealthEvent
 from ckpttool.domain.metrics import LocalTime, StepMetrics, parse_local_time
 from ckpttool.domain.units import Rank
+from ckpttool.formats.strict_json import (
+    Json,
+    JsonObject,
+    as_object,
+    get_int,
+    get_list,
+    get_optional_int,
+    get_str,
+)
 
 _KEEP = 0.99  # share of the old mean
 _MINUTE = 60.0
@@ -46,35 +56,9 @@ class FeaturePolicy:
         """What users call it."""
         return "features"
 
-    def judge(self, metrics: Iterable[StepMetrics]) -> Iterator[HealthEvent]:
-        """Judge the square of the global norm, a stand-in: the detector sees the largest gradient of a parameter.
-
-        Without times in the log there are no cooldown and no strikes.
-        """
-        values = (
-            FeatureValue(value=row.global_norm * row.global_norm, step=row.step, time=_time(row.time))
-            for row in metrics
-            if row.global_norm is not None
-        )
-        return self.judge_values(values)
-
-    def judge_values(self, values: Iterable[FeatureValue]) -> Iterator[HealthEvent]:
-        """Judge feature values, in the order in which they were computed."""
-        histories: dict[tuple[Rank | None, str], ValueTest] = {}
-        count = _Counting(policy=self)
-        for value in values:
-            history = histories.setdefault((value.rank, value.name), ValueTest(config=self.config))
-            if not history.abnormal(value.value):
-                continue
-            if value.time is None:
-                message = "an abnormal feature value; without its time nothing can be counted"
-                kind = EventKind.SDC_EVENT
-                yield HealthEvent(kind=kind, step=value.step, rank=value.rank, value=value.value, message=message)
-            else:
-                yield from count.take(
-                    Abnormal(time=value.time, step=value.step, rank=value.rank, value=value.value, name=value.name)
-                )
-        yield from count.end()
+    def begin(self) -> FeatureWatch:
+        """Return a memory without any value."""
+        return FeatureWatch(policy=self)
 
     def judge_events(self, events: Iterable[AsdEvent]) -> Iterator[HealthEvent]:
         """Count logged events anew, and pass on what the detector itself concluded.
@@ -88,14 +72,14 @@ class FeaturePolicy:
         known = tuple(events)
         logged_runs = any(event.kind is AsdKind.CHECKSUM_ON for event in known)
         config = replace(self.config, with_checksum=self.config.with_checksum and not logged_runs)
-        count = _Counting(policy=replace(self, config=config))
+        count = replace(self, config=config).begin()
         struck: set[tuple[Rank | None, LocalTime | None]] = set()
         for event in known:
             if event.kind is AsdKind.EVENT and event.time is not None:
                 abnormal = Abnormal(
                     time=event.time, step=event.step, rank=event.rank, value=event.value, name=event.name
                 )
-                for noticed in count.take(abnormal):
+                for noticed in count.count(abnormal):
                     if noticed.kind is EventKind.SDC_STRIKE:
                         struck.add((noticed.rank, noticed.time))
                     yield noticed
@@ -140,49 +124,110 @@ class ValueTest:
 
     def abnormal(self, value: float) -> bool:
         """Take one value in and tell whether it is abnormal."""
-        previous, self.previous = self.previous, value
-        if value == 0:
-            return False
-        if not math.isfinite(value):
-            return True
-        alarm = accept = value
-        if self.accepted >= _WARM_UP and self.mean != 0:
-            debiased = self.mean / (1 - _KEEP**self.accepted)
-            alarm, accept = debiased * self.config.upper_thresh1, debiased * self.config.upper_thresh2
-        if value > alarm and abs(value - previous) > alarm:
-            return True
-        if value <= accept:
+        alarm, accept = self._bounds(value)
+        abnormal = self._is_abnormal(value, alarm)
+        self.previous = value
+        if not abnormal and value != 0 and value <= accept:
             self.accepted += 1
             self.mean = self.mean * _KEEP + value * (1 - _KEEP)
-        return False
+        return abnormal
+
+    def limit(self) -> float | None:
+        """Return the root of the value from which on one is abnormal; None where no single one is.
+
+        In the warm-up only what is not finite is abnormal; and after a high value those about as high are not.
+        """
+        alarm, _ = self._bounds(math.inf)
+        if alarm == math.inf or 2 * alarm < self.previous < math.inf:
+            return None
+        return least_noticed(lambda root: self._is_abnormal(root * root, alarm))
+
+    def _bounds(self, value: float) -> tuple[float, float]:
+        """Return above what a value is an alarm, and up to what it enters the mean; in the warm-up both are itself."""
+        if self.accepted < _WARM_UP or self.mean == 0:
+            return value, value
+        debiased = self.mean / (1 - _KEEP**self.accepted)
+        return debiased * self.config.upper_thresh1, debiased * self.config.upper_thresh2
+
+    def _is_abnormal(self, value: float, alarm: float) -> bool:
+        if value == 0:
+            return False
+        return not math.isfinite(value) or (value > alarm and abs(value - self.previous) > alarm)
+
+    def saved(self) -> JsonObject:
+        """Return everything that is remembered, as JSON."""
+        return {"mean": spell(self.mean), "accepted": self.accepted, "previous": spell(self.previous)}
+
+    def restore(self, saved: JsonObject) -> None:
+        """Remember what `saved` told.
+
+        Raises:
+            ParseError: It is something else.
+        """
+        self.mean, self.previous = (number(saved.get(key)) for key in ("mean", "previous"))
+        self.accepted = get_int(saved, "accepted")
 
 
 @dataclass(slots=True, kw_only=True)
-class _Counting:
-    """Strikes of every rank and the checksum that they share."""
+class FeatureWatch(Watch):
+    """The values of every parameter on every rank, the strikes of every rank, and the checksum that they share."""
 
     policy: FeaturePolicy
+    histories: dict[tuple[Rank | None, str], ValueTest] = field(default_factory=dict)
     rules: dict[Rank | None, StrikeRule] = field(default_factory=dict)
     checksum: ChecksumClock = field(init=False)
 
     def __post_init__(self) -> None:
         self.checksum = ChecksumClock(dialect=self.policy.dialect, config=self.policy.config)
 
-    def take(self, abnormal: Abnormal) -> Iterator[HealthEvent]:
+    def observe(self, row: StepMetrics) -> tuple[HealthEvent, ...]:
+        """Judge the square of the global norm, a stand-in: the detector sees the largest gradient of a parameter.
+
+        Without times in the log there are no cooldown and no strikes.
+        """
+        norm = row.global_norm
+        if norm is None:
+            return ()
+        return self.take(FeatureValue(value=norm * norm, step=row.step, time=_time(row.time)))
+
+    def take(self, value: FeatureValue) -> tuple[HealthEvent, ...]:
+        """Judge the next feature value of a parameter on a rank."""
+        if not self._history(value.rank, value.name).abnormal(value.value):
+            return ()
+        if value.time is None:
+            message = "an abnormal feature value; without its time nothing can be counted"
+            kind = EventKind.SDC_EVENT
+            return (HealthEvent(kind=kind, step=value.step, rank=value.rank, value=value.value, message=message),)
+        abnormal = Abnormal(time=value.time, step=value.step, rank=value.rank, value=value.value, name=value.name)
+        return tuple(self.count(abnormal))
+
+    def _history(self, rank: Rank | None, name: str) -> ValueTest:
+        key = (rank, name)
+        if key not in self.histories:
+            self.histories[key] = ValueTest(config=self.policy.config)
+        return self.histories[key]
+
+    def count(self, abnormal: Abnormal) -> Iterator[HealthEvent]:
+        """Yield what follows from an abnormal value: an event, a strike, a checksum."""
         yield from self._advance(abnormal.time)
-        if abnormal.rank not in self.rules:
-            self.rules[abnormal.rank] = strike_rule(self.policy.dialect, self.policy.config)
+        rule = self._rule(abnormal.rank)
         # MindSpore looks for no strike while its checksum runs.
         blind = self.policy.dialect is AsdDialect.MINDSPORE and self.checksum.running(abnormal.time)
-        for event in self.rules[abnormal.rank].take(abnormal):
+        for event in rule.take(abnormal):
             if event.kind is not EventKind.SDC_STRIKE:
                 yield event
             elif not blind:
                 yield event
                 yield from self.checksum.strike(abnormal.time)
 
-    def end(self) -> Iterator[HealthEvent]:
-        return self._advance(None)
+    def _rule(self, rank: Rank | None) -> StrikeRule:
+        if rank not in self.rules:
+            self.rules[rank] = strike_rule(self.policy.dialect, self.policy.config)
+        return self.rules[rank]
+
+    def end(self) -> tuple[HealthEvent, ...]:
+        """Return how a checksum that runs or waits goes on by itself."""
+        return tuple(self._advance(None))
 
     def _advance(self, now: LocalTime | None) -> Iterator[HealthEvent]:
         for event in self.checksum.advance(now):
@@ -194,6 +239,40 @@ class _Counting:
         """Tell every rank that a checksum has ended."""
         for rule in self.rules.values():
             rule.forget()
+
+    def limit(self) -> float | None:
+        """Return the norm whose square is abnormal; one whose time makes it an echo may be kept quiet all the same."""
+        return self._history(None, "").limit()
+
+    def saved(self) -> Json:
+        """Return everything that is remembered, as JSON."""
+        return {
+            "histories": [
+                {"rank": rank, "name": name, **history.saved()} for (rank, name), history in self.histories.items()
+            ],
+            "rules": [{"rank": rank, "rule": rule.saved()} for rank, rule in self.rules.items()],
+            "checksum": self.checksum.saved(),
+        }
+
+    def restore(self, saved: Json) -> None:
+        """Remember what another watch of the same policy did.
+
+        Raises:
+            ParseError: It is not what `saved` returns.
+        """
+        record = as_object(saved)
+        self.histories.clear()
+        self.rules.clear()
+        for history in map(as_object, get_list(record, "histories")):
+            self._history(_rank(history), get_str(history, "name")).restore(history)
+        for rule in map(as_object, get_list(record, "rules")):
+            self._rule(_rank(rule)).restore(rule.get("rule"))
+        self.checksum.restore(record.get("checksum"))
+
+
+def _rank(record: JsonObject) -> Rank | None:
+    rank = get_optional_int(record, "rank")
+    return None if rank is None else Rank(rank)
 
 
 def _logged(event: AsdEvent) -> HealthEvent:

@@ -7,10 +7,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ckpttool.decide.policies.base import number, spell
 from ckpttool.domain.asd import AsdConfig, AsdDialect
 from ckpttool.domain.health_events import EventKind, HealthEvent
 from ckpttool.domain.metrics import LocalTime, show_local_time
 from ckpttool.domain.units import Rank, Step
+from ckpttool.formats.strict_json import (
+    Json,
+    as_list,
+    as_object,
+    get_bool,
+    get_list,
+    get_object,
+    get_optional_float,
+    get_optional_int,
+    get_str,
+)
 
 _MINUTE = 60.0
 
@@ -28,6 +40,34 @@ class Abnormal:
     value: float | None = None
     name: str = ""
 
+    def saved(self) -> Json:
+        """Spell it as JSON."""
+        return {
+            "time": self.time,
+            "step": self.step,
+            "rank": self.rank,
+            "value": spell(self.value),
+            "name": self.name,
+        }
+
+    @staticmethod
+    def restored(saved: Json) -> Abnormal:
+        """Read what `saved` spelled.
+
+        Raises:
+            ParseError: It is something else.
+        """
+        record = as_object(saved)
+        step, rank = get_optional_int(record, "step", minimum=None), get_optional_int(record, "rank")
+        value = record.get("value")
+        return Abnormal(
+            time=LocalTime(number(record.get("time"))),
+            step=None if step is None else Step(step),
+            rank=None if rank is None else Rank(rank),
+            value=None if value is None else number(value),
+            name=get_str(record, "name"),
+        )
+
 
 class StrikeRule(Protocol):
     """How one implementation counts. One object for each rank: ranks do not share their history."""
@@ -38,6 +78,18 @@ class StrikeRule(Protocol):
 
     def forget(self) -> None:
         """A checksum has ended."""
+        ...
+
+    def saved(self) -> Json:
+        """Return everything that is remembered, as JSON."""
+        ...
+
+    def restore(self, saved: Json) -> None:
+        """Remember what `saved` told.
+
+        Raises:
+            ParseError: It is something else.
+        """
         ...
 
 
@@ -92,6 +144,21 @@ class _TorchNpu:
 
     def forget(self) -> None:
         """Nothing: the history outlives a checksum."""
+
+    def saved(self) -> Json:
+        return [
+            {"abnormal": old.abnormal.saved(), "counted": old.counted, "struck": old.struck} for old in self.history
+        ]
+
+    def restore(self, saved: Json) -> None:
+        self.history = [
+            _Remembered(
+                abnormal=Abnormal.restored(get_object(record, "abnormal")),
+                counted=get_bool(record, "counted"),
+                struck=get_bool(record, "struck"),
+            )
+            for record in map(as_object, as_list(saved))
+        ]
 
     def _strike_out(self, new: _Remembered, newest: int) -> Iterator[HealthEvent]:
         needed = self.config.strikes_num - 1
@@ -149,6 +216,15 @@ class _MindSpore:
     def forget(self) -> None:
         self.strikes.clear()
 
+    def saved(self) -> Json:
+        return {"previous": self.previous, "strikes": [strike.saved() for strike in self.strikes]}
+
+    def restore(self, saved: Json) -> None:
+        record = as_object(saved)
+        previous = get_optional_float(record, "previous")
+        self.previous = None if previous is None else LocalTime(previous)
+        self.strikes = deque(map(Abnormal.restored, get_list(record, "strikes")))
+
 
 @dataclass(slots=True, kw_only=True)
 class _MindFormers:
@@ -175,6 +251,12 @@ class _MindFormers:
 
     def forget(self) -> None:
         self.errors.clear()
+
+    def saved(self) -> Json:
+        return [error.saved() for error in self.errors]
+
+    def restore(self, saved: Json) -> None:
+        self.errors = deque(map(Abnormal.restored, as_list(saved)))
 
 
 _RULES: dict[AsdDialect, Callable[..., StrikeRule]] = {

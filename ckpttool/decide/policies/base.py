@@ -1,26 +1,120 @@
-"""The seam for health policies: steps in, events out."""
+"""The seam for health policies: a step in, events out; and what a policy remembers of a training as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+import struct
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-from ckpttool.domain.health_events import HealthEvent
+from ckpttool.domain.health_events import EventKind, HealthEvent
 from ckpttool.domain.metrics import StepMetrics
+from ckpttool.formats.strict_json import Json, as_float
 
 
-class HealthPolicy(Protocol):
-    """One rule, a frozen value. What it remembers lives in `judge`, so one policy can judge many logs."""
+class Watch(Protocol):
+    """What a policy remembers of one training, step by step."""
+
+    def observe(self, row: StepMetrics) -> tuple[HealthEvent, ...]:
+        """Return what the policy notices at the next step. Where the step goes back, training was resumed."""
+        ...
+
+    def end(self) -> tuple[HealthEvent, ...]:
+        """Return what still happens by itself after the last step: most rules know of nothing."""
+        return ()
+
+    def limit(self) -> float | None:
+        """Return the norm from which on the next step would be noticed, to the last bit; None where none is known.
+
+        None is for a warm-up, and for a rule that is blind. What is not finite may be noticed all the same.
+        """
+        ...
+
+    def saved(self) -> Json:
+        """Return everything that is remembered, as JSON that loses no bit: plain types, and no NaN but as text."""
+        ...
+
+    def restore(self, saved: Json) -> None:
+        """Remember what another watch of the same policy did.
+
+        Raises:
+            ParseError: It is not what `saved` returns.
+        """
+        ...
+
+
+class Policy(Protocol):
+    """One rule with its settings, a frozen value. What it remembers is the watch's, so it can judge many logs."""
 
     @property
     def name(self) -> str:
         """What users call it."""
         ...
 
-    def judge(self, metrics: Iterable[StepMetrics]) -> Iterator[HealthEvent]:
-        """Yield what the rule notices, step by step; `metrics` is consumed no faster than events are.
-
-        Args:
-            metrics: In the order of the log. Where the step goes back, training was resumed.
-        """
+    def begin(self) -> Watch:
+        """Return a memory without any step."""
         ...
+
+
+def judge(policy: Policy, metrics: Iterable[StepMetrics]) -> Iterator[HealthEvent]:
+    """Yield what the rule notices, step by step, up to a stop; `metrics` is consumed no faster than events are.
+
+    Args:
+        policy: The rule.
+        metrics: In the order of the log.
+    """
+    watch = policy.begin()
+    for row in metrics:
+        events = watch.observe(row)
+        if events:
+            yield from events
+            if any(event.kind is EventKind.STOP for event in events):
+                return
+    yield from watch.end()
+
+
+def least_noticed(noticed: Callable[[float], bool]) -> float | None:
+    """Return the smallest norm that is noticed; None where the largest is not.
+
+    Args:
+        noticed: False up to some norm, and true from there on.
+    """
+    # Positive floats are ordered as the whole numbers are that their bits spell, so halving finds the very one.
+    low, high = 0, _bits(sys.float_info.max)
+    if not noticed(sys.float_info.max):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        if noticed(_float(middle)):
+            high = middle
+        else:
+            low = middle + 1
+    return _float(low)
+
+
+def _bits(value: float) -> int:
+    bits: int = struct.unpack("<q", struct.pack("<d", value))[0]
+    return bits
+
+
+def _float(bits: int) -> float:
+    value: float = struct.unpack("<d", struct.pack("<q", bits))[0]
+    return value
+
+
+_NONFINITE = ("nan", "inf", "-inf")
+
+
+def spell(value: float | None) -> Json:
+    """Spell a number exactly; JSON has none that is not finite, so that is text."""
+    return value if value is None or math.isfinite(value) else str(float(value))
+
+
+def number(value: Json) -> float:
+    """Read what `spell` made of a number.
+
+    Raises:
+        ParseError: It is something else.
+    """
+    return float(value) if isinstance(value, str) and value in _NONFINITE else as_float(value)

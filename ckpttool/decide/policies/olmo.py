@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ckpttool.decide.policies.base import Watch, least_noticed, number, spell
 from ckpttool.domain.health_events import EventKind, HealthEvent
 from ckpttool.domain.metrics import StepMetrics
+from ckpttool.formats.strict_json import Json, as_object, get_list
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,30 +30,62 @@ class OlmoPolicy:
         """What users call it."""
         return "olmo"
 
-    def judge(self, metrics: Iterable[StepMetrics]) -> Iterator[HealthEvent]:
-        """Yield each update that would be dropped."""
-        losses: deque[float] = deque(maxlen=self.window + 1)
-        norms: deque[float] = deque(maxlen=self.window + 1)
-        for row in metrics:
-            for value, values in ((row.loss, losses), (row.global_norm, norms)):
-                if value is not None:
-                    values.append(value)
-            bad = [
-                name
-                for name, value, values in (("loss", row.loss, losses), ("norm", row.global_norm, norms))
-                if value is not None and len(values) >= max(2, self.window // 2) and not self._usual(values)
-            ]
-            if bad:
-                yield HealthEvent(
-                    kind=EventKind.SKIP,
-                    step=row.step,
-                    value=row.global_norm if "norm" in bad else row.loss,
-                    message=f"{' and '.join(bad)} not within {self.sigmas:g} standard deviations of the last "
-                    f"{self.window} steps: the update is dropped",
-                )
+    def begin(self) -> Watch:
+        """Return a memory without any step."""
+        return _Windows(self)
 
-    def _usual(self, values: Sequence[float]) -> bool:
+
+class _Windows(Watch):
+    """The losses and norms up to the last step."""
+
+    def __init__(self, policy: OlmoPolicy) -> None:
+        self._policy = policy
+        self._needed = max(2, policy.window // 2)
+        self._losses: deque[float] = deque(maxlen=policy.window + 1)
+        self._norms: deque[float] = deque(maxlen=policy.window + 1)
+
+    def observe(self, row: StepMetrics) -> tuple[HealthEvent, ...]:
+        bad = [
+            name
+            for name, value, values in (("loss", row.loss, self._losses), ("norm", row.global_norm, self._norms))
+            if value is not None and not self._usual(value, values)
+        ]
+        if not bad:
+            return ()
+        message = (
+            f"{' and '.join(bad)} not within {self._policy.sigmas:g} standard deviations of the last "
+            f"{self._policy.window} steps: the update is dropped"
+        )
+        value = row.global_norm if "norm" in bad else row.loss
+        return (HealthEvent(kind=EventKind.SKIP, step=row.step, value=value, message=message),)
+
+    def _usual(self, value: float, values: deque[float]) -> bool:
+        values.append(value)
+        if len(values) < self._needed:
+            return True
         *before, latest = values
-        mean = sum(before) / len(before)
-        variance = sum((value - mean) * (value - mean) for value in before) / max(1, len(before) - 1)
-        return latest - mean <= self.sigmas * math.sqrt(variance)
+        mean, deviation = _mean_and_deviation(before)
+        return latest - mean <= self._policy.sigmas * deviation
+
+    def limit(self) -> float | None:
+        if len(self._norms) + 1 < self._needed:
+            return None
+        full = len(self._norms) == self._norms.maxlen
+        mean, deviation = _mean_and_deviation(list(self._norms)[1 if full else 0 :])
+        most = self._policy.sigmas * deviation
+        return least_noticed(lambda norm: not norm - mean <= most)
+
+    def saved(self) -> Json:
+        return {"losses": [spell(loss) for loss in self._losses], "norms": [spell(norm) for norm in self._norms]}
+
+    def restore(self, saved: Json) -> None:
+        record = as_object(saved)
+        losses, norms = (map(number, get_list(record, key)) for key in ("losses", "norms"))
+        self._losses = deque(losses, maxlen=self._losses.maxlen)
+        self._norms = deque(norms, maxlen=self._norms.maxlen)
+
+
+def _mean_and_deviation(values: list[float]) -> tuple[float, float]:
+    mean = sum(values) / len(values)
+    variance = sum((value - mean) * (value - mean) for value in values) / max(1, len(values) - 1)
+    return mean, math.sqrt(variance)

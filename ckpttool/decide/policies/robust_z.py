@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 
+from ckpttool.decide.policies.base import Watch, least_noticed, number, spell
 from ckpttool.domain.health_events import EventKind, HealthEvent
 from ckpttool.domain.metrics import StepMetrics
-from ckpttool.domain.units import Step
+from ckpttool.formats.strict_json import Json, as_object, get_int, get_list
 
 MAD_TO_SIGMA = 1.4826
 """Median absolute deviation to standard deviation, for a normal distribution."""
@@ -44,69 +44,82 @@ class RobustZPolicy:
         """What users call it."""
         return "zscore"
 
-    def judge(self, metrics: Iterable[StepMetrics]) -> Iterator[HealthEvent]:
-        """Yield each spike, and each shift of the level."""
-        normal = _Window(size=self.window)
-        row_of_spikes: list[float] = []
-        for row in metrics:
-            norm = row.global_norm
-            if norm is None or norm == 0:  # no gradient at all: nothing to compare
-                continue
-            if not math.isfinite(norm):
-                yield _nonfinite(row.step, norm)
-                continue
-            value = math.log(abs(norm))
-            z = normal.z(value)
-            if len(normal.values) < self.warm_up or z <= self.z_limit:
-                row_of_spikes.clear()
-                normal.add(value)
-                continue
-            row_of_spikes.append(value)
-            message = f"norm {norm:g} lies {z:.1f} robust standard deviations above the recent ones"
-            limit = normal.limit(self.z_limit)
-            yield HealthEvent(kind=EventKind.SPIKE, step=row.step, value=norm, limit=limit, message=message)
-            if len(row_of_spikes) == self.level_shift:
-                normal.restart(row_of_spikes)
-                row_of_spikes.clear()
-                message = f"{self.level_shift} spikes in a row: the norm has a new level"
-                yield HealthEvent(kind=EventKind.LEVEL_SHIFT, step=row.step, value=norm, message=message)
+    def begin(self) -> Watch:
+        """Return a memory without any step."""
+        return _Window(self)
 
 
-def _nonfinite(step: Step, norm: float) -> HealthEvent:
-    return HealthEvent(kind=EventKind.NONFINITE, step=step, value=norm, message=f"the norm is {norm}")
+class _Window(Watch):
+    """Logarithms of recent normal norms, with their median and spread, and of the spikes in a row since."""
 
+    def __init__(self, policy: RobustZPolicy) -> None:
+        self._policy = policy
+        self._normal: deque[float] = deque()
+        self._spikes: list[float] = []
+        self._median = 0.0
+        self._spread = math.inf
+        self._stale = 0  # normal norms since median and spread were taken
 
-@dataclass(slots=True, kw_only=True)
-class _Window:
-    """Logarithms of recent normal norms, with their median and spread."""
+    def observe(self, row: StepMetrics) -> tuple[HealthEvent, ...]:
+        norm = row.global_norm
+        if norm is None or norm == 0:  # no gradient at all: nothing to compare
+            return ()
+        if not math.isfinite(norm):
+            message = f"the norm is {norm}"
+            return (HealthEvent(kind=EventKind.NONFINITE, step=row.step, value=norm, message=message),)
+        value = math.log(abs(norm))
+        z = self._z(value)
+        if len(self._normal) < self._policy.warm_up or z <= self._policy.z_limit:
+            self._spikes.clear()
+            self._add(value)
+            return ()
+        self._spikes.append(value)
+        limit = math.exp(self._median + self._policy.z_limit * self._spread)
+        message = f"norm {norm:g} lies {z:.1f} robust standard deviations above the recent ones"
+        spike = HealthEvent(kind=EventKind.SPIKE, step=row.step, value=norm, limit=limit, message=message)
+        if len(self._spikes) != self._policy.level_shift:
+            return (spike,)
+        self._normal = deque(self._spikes)
+        self._spikes.clear()
+        self._refresh()
+        message = f"{self._policy.level_shift} spikes in a row: the norm has a new level"
+        return (spike, HealthEvent(kind=EventKind.LEVEL_SHIFT, step=row.step, value=norm, message=message))
 
-    size: int
-    values: deque[float] = field(default_factory=deque)
-    median: float = 0.0
-    spread: float = math.inf
-    stale: int = 0
+    def limit(self) -> float | None:
+        if len(self._normal) < self._policy.warm_up:
+            return None
+        return least_noticed(lambda norm: norm > 0 and self._z(math.log(norm)) > self._policy.z_limit)
 
-    def add(self, value: float) -> None:
-        self.values.append(value)
-        if len(self.values) > self.size:
-            self.values.popleft()
-        self.stale += 1
-        if self.stale >= _REFRESH:
+    def saved(self) -> Json:
+        return {
+            "normal": list(self._normal),
+            "spikes": list(self._spikes),
+            "median": self._median,
+            "spread": spell(self._spread),
+            "stale": self._stale,
+        }
+
+    def restore(self, saved: Json) -> None:
+        record = as_object(saved)
+        normal, self._spikes = ([number(value) for value in get_list(record, key)] for key in ("normal", "spikes"))
+        self._normal = deque(normal)
+        self._median, self._spread = (number(record.get(key)) for key in ("median", "spread"))
+        self._stale = get_int(record, "stale")
+
+    def _add(self, value: float) -> None:
+        self._normal.append(value)
+        if len(self._normal) > self._policy.window:
+            self._normal.popleft()
+        self._stale += 1
+        if self._stale >= _REFRESH:
             self._refresh()
 
-    def restart(self, values: Iterable[float]) -> None:
-        self.values = deque(values, maxlen=None)
-        self._refresh()
-
-    def z(self, value: float) -> float:
-        return (value - self.median) / self.spread
-
-    def limit(self, z: float) -> float:
-        return math.exp(self.median + z * self.spread)
+    def _z(self, value: float) -> float:
+        return (value - self._median) / self._spread
 
     def _refresh(self) -> None:
-        self.median, self.spread = robust(self.values)
-        self.stale = 0
+        self._median, self._spread = robust(self._normal)
+        self._stale = 0
 
 
 def robust(values: Collection[float]) -> tuple[float, float]:
@@ -115,8 +128,10 @@ def robust(values: Collection[float]) -> tuple[float, float]:
     Raises:
         ValueError: There are no values.
     """
+    from statistics import median as median_of  # it loads fractions and random, for which no start should wait
+
     if not values:
         raise ValueError("there is no median of nothing")
-    median = statistics.median(values)
-    mad = statistics.median(abs(value - median) for value in values)
+    median = median_of(values)
+    mad = median_of(abs(value - median) for value in values)
     return median, max(MAD_TO_SIGMA * mad, LEAST_SPREAD)

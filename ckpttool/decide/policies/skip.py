@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from ckpttool.decide.policies.base import Watch
 from ckpttool.domain.health_events import EventKind, HealthEvent
 from ckpttool.domain.metrics import StepMetrics
 from ckpttool.domain.units import Step
+from ckpttool.formats.strict_json import Json, as_object, get_bool, get_int, get_optional_int
 
 
 class NanRule(str, Enum):
@@ -40,18 +42,13 @@ class SkipPolicy:
         """What users call it."""
         return "skip"
 
-    def judge(self, metrics: Iterable[StepMetrics]) -> Iterator[HealthEvent]:
-        """Yield each lost update; the last event is the stop, where there is one."""
-        run = _Run(policy=self)
-        for row in metrics:
-            yield from run.arrive(row.step)
-            yield from run.judge(row)
-            if run.low >= self.count_threshold:
-                return
+    def begin(self) -> Watch:
+        """Return a memory without any step."""
+        return _InARow(policy=self)
 
 
 @dataclass(slots=True, kw_only=True)
-class _Run:
+class _InARow(Watch):
     """Steps in a row, between what is certain and what the steps not shown leave open."""
 
     policy: SkipPolicy
@@ -63,7 +60,30 @@ class _Run:
     told: bool = False
     """That this row may have been a stop has been said."""
 
-    def arrive(self, step: Step) -> Iterator[HealthEvent]:
+    def observe(self, row: StepMetrics) -> tuple[HealthEvent, ...]:
+        """Return each lost update, and the stop."""
+        norm, last = row.global_norm, self.last
+        usual = norm is not None and norm < self.policy.threshold and not row.overflow
+        if usual and (last is None or row.step == last + 1):  # nearly every step
+            self.last = row.step
+            self._reset()
+            return ()
+        return (*self._arrive(row.step), *self._judge(row))
+
+    def limit(self) -> float | None:
+        return self.policy.threshold
+
+    def saved(self) -> Json:
+        return {"low": self.low, "high": self.high, "last": self.last, "told": self.told}
+
+    def restore(self, saved: Json) -> None:
+        record = as_object(saved)
+        self.low, self.high = get_int(record, "low"), get_int(record, "high")
+        last = get_optional_int(record, "last", minimum=None)
+        self.last = None if last is None else Step(last)
+        self.told = get_bool(record, "told")
+
+    def _arrive(self, step: Step) -> Iterator[HealthEvent]:
         """Account for the steps between the one before and this one."""
         if self.last is not None and step <= self.last:
             yield HealthEvent(
@@ -77,7 +97,7 @@ class _Run:
             yield from self._unseen(self.last + 1, step - 1)
         self.last = step
 
-    def judge(self, row: StepMetrics) -> Iterator[HealthEvent]:
+    def _judge(self, row: StepMetrics) -> Iterator[HealthEvent]:
         """Judge one step."""
         norm = row.global_norm
         if norm is None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ckpttool.decide.policies.base import Watch, least_noticed, number, spell
 from ckpttool.domain.health_events import EventKind, HealthEvent
 from ckpttool.domain.metrics import StepMetrics
+from ckpttool.formats.strict_json import Json, as_list, as_object, get_list
 
 _EPSILON = 1e-6  # keeps a constant norm from dividing by zero; part of the published rule
 
@@ -33,32 +35,63 @@ class ZClipPolicy:
         """What users call it."""
         return "zclip"
 
-    def judge(self, metrics: Iterable[StepMetrics]) -> Iterator[HealthEvent]:
-        """Yield each norm that would be clipped, and the NaN after which nothing would be."""
-        first: list[float] = []
-        average: Average | None = None
-        for row in metrics:
-            norm = row.global_norm
-            if norm is None:
-                continue
-            if average is None:
-                first.append(norm)
-                average = Average.of(first) if len(first) == self.warm_up else None
-                continue
-            z = average.z(norm)
-            kept = norm
-            if z > self.z_limit:
-                kept = self.clipped(average, z)
-                message = f"norm {norm:g} lies {z:.1f} standard deviations above the average: clipped to {kept:g}"
-                yield HealthEvent(kind=EventKind.CLIP, step=row.step, value=norm, limit=kept, message=message)
-            elif math.isnan(norm) and not math.isnan(average.mean):
-                message = "the norm is NaN: so is the average from here on, and nothing is noticed any more"
-                yield HealthEvent(kind=EventKind.NONFINITE, step=row.step, value=norm, message=message)
-            average = average.after(kept, self.alpha)
+    def begin(self) -> Watch:
+        """Return a memory without any step."""
+        return _Averaging(self)
 
     def clipped(self, average: Average, z: float) -> float:
         """Return what a norm with this z-score is scaled down to: the further off, the closer to the mean."""
         return (average.mean + self.z_limit * math.sqrt(average.variance) / (z / self.z_limit)) * self.clip_factor
+
+
+class _Averaging(Watch):
+    """The norms of the warm-up, and the average since."""
+
+    def __init__(self, policy: ZClipPolicy) -> None:
+        self._policy = policy
+        self._first: list[float] = []
+        self._average: Average | None = None
+
+    def observe(self, row: StepMetrics) -> tuple[HealthEvent, ...]:
+        norm, average = row.global_norm, self._average
+        if norm is None:
+            return ()
+        if average is None:
+            self._first.append(norm)
+            if len(self._first) == self._policy.warm_up:
+                self._average = Average.of(self._first)
+            return ()
+        z = average.z(norm)
+        kept = norm
+        events: tuple[HealthEvent, ...] = ()
+        if z > self._policy.z_limit:
+            kept = self._policy.clipped(average, z)
+            message = f"norm {norm:g} lies {z:.1f} standard deviations above the average: clipped to {kept:g}"
+            events = (HealthEvent(kind=EventKind.CLIP, step=row.step, value=norm, limit=kept, message=message),)
+        elif math.isnan(norm) and not math.isnan(average.mean):
+            message = "the norm is NaN: so is the average from here on, and nothing is noticed any more"
+            events = (HealthEvent(kind=EventKind.NONFINITE, step=row.step, value=norm, message=message),)
+        self._average = average.after(kept, self._policy.alpha)
+        return events
+
+    def limit(self) -> float | None:
+        average = self._average
+        return None if average is None else least_noticed(lambda norm: average.z(norm) > self._policy.z_limit)
+
+    def saved(self) -> Json:
+        average = self._average
+        return {
+            "first": [spell(norm) for norm in self._first],
+            "average": None if average is None else [spell(average.mean), spell(average.variance)],
+        }
+
+    def restore(self, saved: Json) -> None:
+        record = as_object(saved)
+        self._first = [number(norm) for norm in get_list(record, "first")]
+        self._average = None
+        if record.get("average") is not None:
+            mean, variance = map(number, as_list(record["average"]))
+            self._average = Average(mean=mean, variance=variance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

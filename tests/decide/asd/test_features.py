@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ckpttool.decide.asd.features import FeaturePolicy, ValueTest
-from ckpttool.decide.policies import POLICIES
+from ckpttool.decide.policies.base import judge
+from ckpttool.decide.policies.registry import POLICIES
 from ckpttool.domain.asd import AsdConfig, AsdEvent, AsdKind, FeatureValue
 from ckpttool.domain.health_events import EventKind, HealthEvent
 from ckpttool.domain.metrics import LocalTime, StepMetrics, parse_local_time
@@ -74,14 +75,19 @@ def test_zeros_alone_never_warm_up() -> None:
     assert verdicts([0.0] * 50 + [1e12]) == [False] * 51
 
 
+def taken(values: list[FeatureValue]) -> list[HealthEvent]:
+    watch = FeaturePolicy(config=CONFIG).begin()
+    return [event for value in values for event in watch.take(value)]
+
+
 def test_each_parameter_on_each_rank_has_its_own_mean() -> None:
     values = [
         FeatureValue(value=scale, name=name, step=Step(step))
         for step in range(1, 11)
         for name, scale in (("small", 1.0), ("large", 1e9))
     ]
-    assert list(FeaturePolicy(config=CONFIG).judge_values([*values, FeatureValue(value=1e9, name="large")])) == []
-    (event,) = FeaturePolicy(config=CONFIG).judge_values([*values, FeatureValue(value=1e9, name="small")])
+    assert taken([*values, FeatureValue(value=1e9, name="large")]) == []
+    (event,) = taken([*values, FeatureValue(value=1e9, name="small")])
     assert event.kind is EventKind.SDC_EVENT
 
 
@@ -92,25 +98,25 @@ def test_values_with_times_are_counted_up_to_a_strike() -> None:
             FeatureValue(value=1e12, time=LocalTime(minute * 60)),
             FeatureValue(value=1.0, time=LocalTime(minute * 60 + 1)),
         ]
-    kinds = [event.kind for event in FeaturePolicy(config=CONFIG).judge_values(values)]
+    kinds = [event.kind for event in taken(values)]
     assert kinds == [EventKind.SDC_EVENT] * 3 + [EventKind.SDC_STRIKE]
 
 
 def test_a_training_log_stands_in_with_the_square_of_its_norm() -> None:
     policy = FeaturePolicy(config=CONFIG)
-    (event,) = policy.judge(rows([*TEN_ONES, None, 2e3]))
+    (event,) = judge(policy, rows([*TEN_ONES, None, 2e3]))
     assert (event.kind, event.step, event.value) == (EventKind.SDC_EVENT, 12, 4e6)
-    assert list(policy.judge(rows([*TEN_ONES, 900.0]))) == []
+    assert list(judge(policy, rows([*TEN_ONES, 900.0]))) == []
     assert policy.name == "features"
 
 
 def test_a_training_log_with_times_strikes_and_one_with_unreadable_times_does_not() -> None:
     calm = [StepMetrics(step=Step(step), global_norm=1.0, time=f"2024-05-01 12:00:{step:02d}") for step in range(1, 11)]
     wild = [StepMetrics(step=Step(20 + hour), global_norm=NAN, time=f"2024-05-01 1{hour}:00:00") for hour in (3, 4, 5)]
-    found = list(FeaturePolicy(config=CONFIG).judge([*calm, *wild]))
+    found = list(judge(FeaturePolicy(config=CONFIG), [*calm, *wild]))
     assert [event.kind for event in found][-1] is EventKind.SDC_STRIKE
     nameless = [StepMetrics(step=row.step, global_norm=row.global_norm, time="noon") for row in wild]
-    found = list(FeaturePolicy(config=CONFIG).judge(nameless))
+    found = list(judge(FeaturePolicy(config=CONFIG), nameless))
     assert [event.kind for event in found] == [EventKind.SDC_EVENT] * 3
 
 
@@ -118,7 +124,7 @@ def test_every_policy_by_name_judges_an_empty_log() -> None:
     for name, make in POLICIES.items():
         policy = make()
         assert policy.name == name
-        assert list(policy.judge([])) == []
+        assert list(judge(policy, [])) == []
 
 
 def logged_strike(*, since_step: int | None = None, since: str | None = None, rank: int = 3) -> AsdEvent:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ckpttool.decide.policies.base import judge
 from ckpttool.decide.policies.robust_z import LEAST_SPREAD, MAD_TO_SIGMA, RobustZPolicy, robust
 from ckpttool.domain.health_events import EventKind
 from tests.decide.rows import INF, NAN, rows
@@ -21,7 +22,7 @@ def calm(length: int, seed: int = 1) -> list[float | None]:
 
 
 def noticed(norms: Sequence[float | None]) -> list[tuple[EventKind, int]]:
-    return [(event.kind, event.step or 0) for event in RobustZPolicy().judge(rows(norms))]
+    return [(event.kind, event.step or 0) for event in judge(RobustZPolicy(), rows(norms))]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -39,7 +40,7 @@ def test_a_spike_does_not_hide_the_next_one() -> None:
 
 
 def test_the_limit_told_is_the_norm_at_which_it_would_have_been_noticed() -> None:
-    (event,) = RobustZPolicy().judge(rows([*calm(200), 50.0]))
+    (event,) = judge(RobustZPolicy(), rows([*calm(200), 50.0]))
     assert event.limit is not None
     assert 1.5 < event.limit < 50.0
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ckpttool.decide.policies.base import judge
 from ckpttool.decide.policies.skip import NanRule, SkipPolicy
 from ckpttool.domain.health_events import EventKind, HealthEvent
 from ckpttool.domain.metrics import StepMetrics
@@ -19,7 +20,7 @@ def steps(events: list[HealthEvent], kind: EventKind) -> list[int]:
 
 
 def judged(norms: list[float | None], count: int, nan: NanRule = NanRule.AS_MINDFORMERS) -> list[HealthEvent]:
-    return list(SkipPolicy(threshold=3.0, count_threshold=count, nan=nan).judge(rows(norms)))
+    return list(judge(SkipPolicy(threshold=3.0, count_threshold=count, nan=nan), rows(norms)))
 
 
 def test_two_norms_over_the_threshold_stop_at_the_second_where_two_are_the_limit() -> None:
@@ -60,7 +61,7 @@ def test_nothing_is_judged_after_the_stop() -> None:
 
 def test_an_overflow_below_the_threshold_is_lost_without_counting() -> None:
     events = list(
-        SkipPolicy(count_threshold=2).judge([row(1, 5.0), row(2, 1.0, overflow=True), row(3, 5.0, overflow=True)])
+        judge(SkipPolicy(count_threshold=2), [row(1, 5.0), row(2, 1.0, overflow=True), row(3, 5.0, overflow=True)])
     )
     assert [(event.kind, event.count) for event in events] == [
         (EventKind.SKIP, 1),
@@ -70,7 +71,7 @@ def test_an_overflow_below_the_threshold_is_lost_without_counting() -> None:
 
 
 def test_blooms_log_is_undecided_where_it_shows_no_steps() -> None:
-    events = list(SkipPolicy(threshold=3.0, count_threshold=10).judge(bloom()))
+    events = list(judge(SkipPolicy(threshold=3.0, count_threshold=10), bloom()))
     assert steps(events, EventKind.SKIP) == [31217, 31218, 31219, 31220, 31221, 31222]
     assert [event.count for event in events if event.kind is EventKind.SKIP] == [1, 2, 3, 4, 5, 6]
     (undecided,) = [event for event in events if event.kind is EventKind.UNDECIDED]
@@ -79,32 +80,32 @@ def test_blooms_log_is_undecided_where_it_shows_no_steps() -> None:
 
 
 def test_blooms_first_skip_and_stop_move_with_the_threshold_and_the_count() -> None:
-    assert steps(list(SkipPolicy(threshold=1.0).judge(bloom())), EventKind.SKIP)[0] == 31216
-    assert steps(list(SkipPolicy(threshold=3.0, count_threshold=2).judge(bloom())), EventKind.STOP) == [31218]
+    assert steps(list(judge(SkipPolicy(threshold=1.0), bloom())), EventKind.SKIP)[0] == 31216
+    assert steps(list(judge(SkipPolicy(threshold=3.0, count_threshold=2), bloom())), EventKind.STOP) == [31218]
 
 
 def test_a_gap_that_no_skip_touches_is_not_worth_a_word() -> None:
-    assert list(SkipPolicy(count_threshold=2).judge([row(1, 1.0), row(50, 1.0)])) == []
+    assert list(judge(SkipPolicy(count_threshold=2), [row(1, 1.0), row(50, 1.0)])) == []
 
 
 def test_a_gap_too_short_to_hold_the_rest_of_a_row_is_no_doubt() -> None:
-    kinds = [event.kind for event in SkipPolicy(count_threshold=5).judge([row(1, 5.0), row(3, 1.0)])]
+    kinds = [event.kind for event in judge(SkipPolicy(count_threshold=5), [row(1, 5.0), row(3, 1.0)])]
     assert kinds == [EventKind.SKIP]
 
 
 def test_a_skip_after_a_long_gap_may_have_been_the_stop_and_that_is_said_once() -> None:
-    events = list(SkipPolicy(count_threshold=4).judge([row(1, 1.0), row(9, 5.0), row(10, 5.0), row(11, 1.0)]))
+    events = list(judge(SkipPolicy(count_threshold=4), [row(1, 1.0), row(9, 5.0), row(10, 5.0), row(11, 1.0)]))
     kinds = [event.kind for event in events]
     assert kinds == [EventKind.SKIP, EventKind.UNDECIDED, EventKind.SKIP]
 
 
 def test_a_step_without_a_norm_is_as_good_as_not_shown() -> None:
-    kinds = [event.kind for event in SkipPolicy(count_threshold=2).judge(rows([5.0, None, 5.0]))]
+    kinds = [event.kind for event in judge(SkipPolicy(count_threshold=2), rows([5.0, None, 5.0]))]
     assert kinds == [EventKind.SKIP, EventKind.UNDECIDED, EventKind.SKIP]
 
 
 def test_a_restart_forgets_the_count() -> None:
-    events = list(SkipPolicy(count_threshold=2).judge([row(7, 5.0), row(6, 5.0), row(7, 1.0)]))
+    events = list(judge(SkipPolicy(count_threshold=2), [row(7, 5.0), row(6, 5.0), row(7, 1.0)]))
     assert [event.kind for event in events] == [EventKind.SKIP, EventKind.RESTART, EventKind.SKIP]
 
 
@@ -128,7 +129,7 @@ def by_the_book(norms: list[float], threshold: float, count_threshold: int) -> t
 def test_over_a_log_without_gaps_skips_and_stop_are_those_of_the_rule(
     norms: list[float], threshold: float, count: int
 ) -> None:
-    events = list(SkipPolicy(threshold=threshold, count_threshold=count).judge(rows(norms)))
+    events = list(judge(SkipPolicy(threshold=threshold, count_threshold=count), rows(norms)))
     skipped, stop = by_the_book(norms, threshold, count)
     assert steps(events, EventKind.SKIP) == skipped
     assert steps(events, EventKind.STOP) == ([] if stop is None else [stop])
@@ -142,12 +143,12 @@ def test_hiding_steps_never_makes_a_stop_that_the_whole_log_does_not_have(
     whole: tuple[StepMetrics, ...] = rows(norms)
     kept = [each for each in whole if data.draw(st.booleans())]
     policy = SkipPolicy(threshold=3.0, count_threshold=2)
-    real = steps(list(policy.judge(whole)), EventKind.STOP)
-    seen = steps(list(policy.judge(kept)), EventKind.STOP)
+    real = steps(list(judge(policy, whole)), EventKind.STOP)
+    seen = steps(list(judge(policy, kept)), EventKind.STOP)
     assert not seen or (real and real[0] <= seen[0])
 
 
 @pytest.mark.parametrize("policy", [SkipPolicy()])
 def test_no_steps_are_no_events(policy: SkipPolicy) -> None:
-    assert list(policy.judge([])) == []
+    assert list(judge(policy, [])) == []
     assert policy.name == "skip"
