@@ -42,7 +42,8 @@ from ckpttool.domain.shard import FileStamp  # noqa: E402
 from ckpttool.storage import fan_out  # noqa: E402
 from ckpttool.storage.base import ByteSource, Entry, Storage  # noqa: E402
 from ckpttool.storage.local import LocalStorage  # noqa: E402
-from ckpttool.trainers.registry import ScanOptions, list_root, recognise  # noqa: E402
+from ckpttool.trainers.base import ScanOptions  # noqa: E402
+from ckpttool.trainers.registry import list_root, recognise  # noqa: E402
 from tests.trees import TreeBuilder  # noqa: E402
 
 RANKS = (1024, 8192)

@@ -11,7 +11,8 @@ from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.shard import FileStamp
 from ckpttool.storage.base import ByteSource, Entry, Storage
 from ckpttool.storage.local import LocalStorage
-from ckpttool.trainers.registry import ScanOptions, list_root, recognise
+from ckpttool.trainers.base import ScanOptions
+from ckpttool.trainers.registry import list_root, recognise
 
 
 class FaultyStorage:

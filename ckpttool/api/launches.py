@@ -16,7 +16,7 @@ from ckpttool.domain.question import DataQuestion, LaunchOrder, ResumeQuestion, 
 from ckpttool.errors import UsageError
 from ckpttool.storage.disk import Disk, LocalDisk
 from ckpttool.storage.local import LocalStorage
-from ckpttool.trainers.launch_targets import TARGETS
+from ckpttool.trainers.registry import launch_target
 from ckpttool.write import replace as write
 
 if TYPE_CHECKING:
@@ -64,12 +64,12 @@ def launch(  # noqa: PLR0913  # the last two are what the machine says, where it
     if isinstance(decision, NoResumePoint):
         return judged(asked, base, answer, disk)
     job = _job(base.train, decision, order)
-    commands = TARGETS[0].commands(job)
+    commands = launch_target().commands(job)
     ready = judged(replace(asked, devices=job.nodes * job.devices_per_node), base, answer, disk)
     if not ready.go:
         return ready
     plan = _absolute(replace(decision, findings=_told(decision, ready, order.allowed)))
-    config = TARGETS[0].config(base.text, plan)
+    config = launch_target().config(base.text, plan)
     content = config.text.encode("utf-8")
     written = not (order.force and _is_already(order.output, content))
     if written:

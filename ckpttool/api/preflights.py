@@ -19,10 +19,10 @@ from ckpttool.errors import CkptToolError, ConfigError, ExitCode
 from ckpttool.formats.safe_yaml import parse_document, read_bytes
 from ckpttool.formats.settings import settings_of
 from ckpttool.storage.disk import Disk, LocalDisk
-from ckpttool.trainers.launch_targets import TARGETS
 from ckpttool.trainers.mindformers.config import train_config_of
 from ckpttool.trainers.mindformers.lint import lint
 from ckpttool.trainers.mindformers.next_saves import next_saves
+from ckpttool.trainers.registry import launch_target
 
 if TYPE_CHECKING:
     from ckpttool.domain.node import Node
@@ -191,7 +191,7 @@ def _launch(teller: _Teller, config: BaseConfig, plan: ResumePlan | None, findin
         return teller.check("launch", "nothing was chosen", findings)
     there = plan.load.at(os.path.abspath(plan.load.path))
     try:
-        edited = TARGETS[0].config(config.text, replace(plan, load=there))
+        edited = launch_target().config(config.text, replace(plan, load=there))
     except CkptToolError as error:
         problem = judge.not_editable(str(error), teller.config)
         return teller.check("launch", "the base config cannot be edited", (*findings, problem))

@@ -19,10 +19,11 @@ from ckpttool.records import OWN_FOLDER
 from ckpttool.storage.base import Storage
 from ckpttool.storage.hidden import HiddenStorage
 from ckpttool.storage.local import LocalStorage
+from ckpttool.trainers.base import Layout, ScanOptions
 from ckpttool.trainers.locate import Located, locate
 from ckpttool.trainers.mindformers.health_file import read_health
 from ckpttool.trainers.mindformers.strategy import strategy_world
-from ckpttool.trainers.registry import LAYOUTS, Layout, ScanOptions, list_root
+from ckpttool.trainers.registry import layouts, list_root
 
 if TYPE_CHECKING:
     from ckpttool.domain.settings import RunConfig
@@ -36,6 +37,8 @@ class Tree:
     """A scanned tree and where it was found."""
 
     inventory: Inventory
+    layout: Layout
+    """What knows how this tree is arranged."""
     storage: Storage
     focus: str | None
     """Checkpoint name, where the path was one shard or one iteration's folder."""
@@ -76,13 +79,21 @@ def _scanned(located: Located, question: TreeQuestion) -> Tree:
     config = own_config(question.config)
     per_epoch = question.steps_per_epoch or (config.sink_size if config else None)
     options = ScanOptions(sizes=question.sizes, steps_per_epoch=per_epoch)
-    inventory = _layout(located, question).scan(located.storage, located.listing, options)
+    layout = _layout(located, question)
+    inventory = layout.scan(located.storage, located.listing, options)
     evidence = _world_evidence(question, inventory, located.storage)
     inventory = expect_ranks(inventory, evidence, weights_alone=config is not None and config.no_save_optim)
     book = _health_book(question, located)
     inventory = mark_empty(attach_health(inventory, book))
     inventory = replace(inventory, findings=(*Course(inventory).rewinds(), *inventory.findings))
-    return Tree(inventory=inventory, storage=located.storage, focus=located.focus, took=located.took, book=book)
+    return Tree(
+        inventory=inventory,
+        layout=layout,
+        storage=located.storage,
+        focus=located.focus,
+        took=located.took,
+        book=book,
+    )
 
 
 def _layout(located: Located, question: TreeQuestion) -> Layout:
@@ -90,7 +101,7 @@ def _layout(located: Located, question: TreeQuestion) -> Layout:
 
     Neither names nor steps tell which one goes on: the newer layout may be the older training.
     """
-    found = [layout.name for layout in LAYOUTS if layout.recognise(located.listing)]
+    found = [layout.name for layout in layouts() if layout.recognise(located.listing)]
     pointed_at = not found or located.layout.name is not found[0] or located.focus is not None
     if len(found) == 1 or question.layout is not None or pointed_at:
         return located.layout
@@ -100,7 +111,7 @@ def _layout(located: Located, question: TreeQuestion) -> Layout:
     config = own_config(question.config)
     legacy = config is not None and config.use_legacy_format
     wanted = LayoutName.MINDFORMERS_RANK if legacy else LayoutName.MINDFORMERS_ITERATION
-    return next((layout for layout in LAYOUTS if layout.name is wanted and wanted in found), located.layout)
+    return next((layout for layout in layouts() if layout.name is wanted and wanted in found), located.layout)
 
 
 def read_config(path: str) -> RunConfig:

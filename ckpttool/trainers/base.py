@@ -1,11 +1,16 @@
-"""The seam for directory layouts: recognise by names, then scan."""
+"""The seams for what a trainer does: where its files lie, what its records mean, how it is told to load something.
+
+Nothing in these protocols has a default: whoever adds a trainer or a layout answers every question, and mypy asks for
+each answer that is missing. "Unknown", None and a `Refusal` are answers; silence is not.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice, takewhile
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity
@@ -13,6 +18,16 @@ from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import Rank
 from ckpttool.storage.base import Entry, LostLinkError, Storage
 from ckpttool.storage.fan_out import map_waiting
+
+if TYPE_CHECKING:
+    from ckpttool.domain.launch import LaunchConfig, LaunchJob
+    from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.domain.plan import ResumePlan
+    from ckpttool.domain.question import DataQuestion
+    from ckpttool.domain.retention import RecordFix, SavedLast
+    from ckpttool.domain.settings import RunConfig, Settings
+    from ckpttool.formats.safe_yaml import Document
+    from ckpttool.logs.base import LogFormat
 
 _FROM_A_COPY = "bring it back from a copy, or resume from another checkpoint"
 
@@ -38,10 +53,28 @@ class ScanOptions(NamedTuple):
     """Sink size, or batches in the data set: turns names into steps where no shard tells."""
 
 
+class Refusal(NamedTuple):
+    """An answer, too: this layout cannot do what is asked for."""
+
+    why: str
+    """In words that follow the path in a sentence: "is one checkpoint, not a tree of …"."""
+
+
+class Members(NamedTuple):
+    """What belongs to one save and to nothing else: it may go with it."""
+
+    paths: tuple[str, ...]
+    """Files, or the one folder that holds them, relative to the root. The first goes first: once it is gone, the save
+    looks whole to nobody."""
+
+
 class Layout(Protocol):
     """One way to arrange checkpoints in folders."""
 
-    name: LayoutName
+    @property
+    def name(self) -> LayoutName:
+        """What `--layout` and JSON call it."""
+        ...
 
     def recognise(self, listing: Listing) -> bool:
         """Tell from names alone whether this folder is arranged so."""
@@ -49,6 +82,89 @@ class Layout(Protocol):
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """List all checkpoints, whole or not, with what one header of each tells."""
+        ...
+
+    def members(self, checkpoint: Checkpoint) -> Members | Refusal:
+        """Return what goes with a save when it goes; a refusal where its saves are not to be moved."""
+        ...
+
+    def manifest_place(self, checkpoint: Checkpoint) -> str | Refusal:
+        """Return where the seal of a save is kept, relative to the root; a refusal where there is no such place."""
+        ...
+
+    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[SavedLast]:
+        """Read the trainer's own records that name a save as its last.
+
+        Args:
+            storage: The tree.
+            ranks: Whose records to read, where each rank has its own.
+        """
+        ...
+
+    def spell_pointer(self, fix: RecordFix) -> bytes:
+        """Spell such a record as the trainer does."""
+        ...
+
+    def recorded_name(self, checkpoint: Checkpoint) -> str | None:
+        """Return the name under which the trainer's health file has a save; None where it is in none."""
+        ...
+
+    def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
+        """Say what makes the trainer load exactly this save, once its renames, if any, are done."""
+        ...
+
+
+class LaunchTarget(Protocol):
+    """How a trainer is started."""
+
+    def config(self, base_text: str, plan: ResumePlan) -> LaunchConfig:
+        """Return the user's config with what the plan says, and nothing else, changed."""
+        ...
+
+    def commands(self, job: LaunchJob) -> tuple[str, ...]:
+        """Return the shell command for each node, by node rank."""
+        ...
+
+
+class Trainer(Protocol):
+    """One training framework. A new one is its folder and one line in `TRAINERS`."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        ...
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """How it arranges checkpoints, most specific first."""
+        ...
+
+    @property
+    def log_formats(self) -> tuple[LogFormat, ...]:
+        """What its training logs look like, most specific first."""
+        ...
+
+    @property
+    def launch(self) -> LaunchTarget | None:
+        """How it is started; None where ckpttool does not know."""
+        ...
+
+    def read_config(self, document: Document, *, path: str, devices: int | None = None) -> RunConfig | None:
+        """Return what a config says about resuming, parallelism and data; None where its configs are not read.
+
+        Args:
+            document: The config.
+            path: As the user gave it.
+            devices: Ranks that will be started, for configs in which that does not stand.
+        """
+        ...
+
+    def lint(self, settings: Settings) -> tuple[Finding, ...]:
+        """Say what a config gets wrong, in the order of the file; nothing where its configs are not read."""
+        ...
+
+    def effects(self, plan: ResumePlan, config: RunConfig | None, data: DataQuestion) -> tuple[Finding, ...]:
+        """Say what it will make of a plan: counters that it gets wrong, settings that disagree."""
         ...
 
 

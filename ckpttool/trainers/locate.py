@@ -11,9 +11,10 @@ from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.errors import IncompleteError, UnknownLayoutError
 from ckpttool.storage.base import Entry, Kind, Storage
 from ckpttool.storage.local import LocalStorage
+from ckpttool.trainers.base import Layout, Listing
 from ckpttool.trainers.mindformers.layouts.iteration import TRACKER, is_iteration
 from ckpttool.trainers.mindformers.layouts.names import FileKind, checkpoint_name, parse_shape, rank_of_folder, shape_of
-from ckpttool.trainers.registry import Layout, Listing, list_root, recognise
+from ckpttool.trainers.registry import list_root, recognise
 
 _KNOWN_PLACES = ("checkpoint", "output/checkpoint", "unified_checkpoint", "output/unified_checkpoint")
 """Where MindFormers puts checkpoints below an output folder or a working directory, a training's own saves first."""

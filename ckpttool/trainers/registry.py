@@ -1,4 +1,4 @@
-"""Directory layouts, recognised by names alone."""
+"""All trainers, and the layout that a folder's names speak of."""
 
 from __future__ import annotations
 
@@ -6,13 +6,32 @@ from operator import itemgetter
 
 from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.storage.base import Storage
-from ckpttool.trainers.base import Layout, Listing, ScanOptions
-from ckpttool.trainers.mindformers.layouts.iteration import MindFormersIteration
-from ckpttool.trainers.mindformers.layouts.rank import MindFormersRank
-from ckpttool.trainers.mindformers.layouts.unified import MindFormersUnified
+from ckpttool.trainers.base import LaunchTarget, Layout, Listing, Trainer
+from ckpttool.trainers.common.loose_file import LooseFile
+from ckpttool.trainers.huggingface.trainer import HuggingFace
+from ckpttool.trainers.megatron.trainer import Megatron
+from ckpttool.trainers.mindformers.trainer import MindFormers
 
-LAYOUTS: tuple[Layout, ...] = (MindFormersUnified(), MindFormersIteration(), MindFormersRank())
+TRAINERS: tuple[Trainer, ...] = (MindFormers(), Megatron(), HuggingFace())
 """Most specific first."""
+
+LOOSE_FILE: Layout = LooseFile()
+"""What is left where a path is a lone file: nobody's tree, so no folder is recognised by it."""
+
+
+def layouts() -> tuple[Layout, ...]:
+    """Return how all trainers arrange checkpoints, most specific first."""
+    return tuple(layout for trainer in TRAINERS for layout in trainer.layouts)
+
+
+def layout_of(name: str) -> Layout:
+    """Return the layout that an inventory names."""
+    return next(layout for layout in (*layouts(), LOOSE_FILE) if layout.name == name)
+
+
+def launch_target() -> LaunchTarget:
+    """Return how a plan is started."""
+    return next(trainer.launch for trainer in TRAINERS if trainer.launch is not None)
 
 
 def list_root(storage: Storage) -> Listing:
@@ -31,7 +50,4 @@ def recognise(listing: Listing, *, wanted: LayoutName | None = None) -> Layout |
         listing: The folder's names.
         wanted: Look for this one alone, where a folder holds several.
     """
-    return next((layout for layout in LAYOUTS if wanted in {None, layout.name} and layout.recognise(listing)), None)
-
-
-__all__ = ["LAYOUTS", "Layout", "Listing", "ScanOptions", "list_root", "recognise"]
+    return next((layout for layout in layouts() if wanted in {None, layout.name} and layout.recognise(listing)), None)

@@ -23,8 +23,8 @@ from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import LockedError, NotDurableError, UnsafeError, WriteFailedError
 from ckpttool.records.manifest import ManifestProblem, manifest_bytes, manifest_path, read_manifest
 from ckpttool.storage.local import LocalStorage
+from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.locate import locate
-from ckpttool.trainers.registry import ScanOptions
 from ckpttool.verify.collect import collect
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.plan import plan_checks

@@ -21,8 +21,8 @@ from ckpttool.records import manifest as record
 from ckpttool.records.hashed_json import closed, is_whole
 from ckpttool.records.manifest import ManifestProblem, manifest_bytes, manifest_path, read_manifest
 from ckpttool.storage.local import LocalStorage
+from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.locate import locate
-from ckpttool.trainers.registry import ScanOptions
 from tests.inventories import checkpoint
 from tests.manifests import NAMES, any_manifest, manifest, seal, sealed_checkpoint
 from tests.trees import TreeBuilder

@@ -16,6 +16,7 @@ from ckpttool.domain.asd import AsdDialect
 from ckpttool.domain.checkpoint import Inventory, LayoutName
 from ckpttool.errors import UsageError
 from ckpttool.render.escape import shown
+from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.mindformers.layouts.names import (
     RANK_MARK,
     FileKind,
@@ -29,7 +30,7 @@ from ckpttool.trainers.mindformers.simulate import simulate
 from ckpttool.trainers.mindformers.simulate.seen import MindFormersSettings
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
 from ckpttool.trainers.mindformers.simulate.view import view_for_mindformers
-from ckpttool.trainers.registry import LAYOUTS, ScanOptions, list_root
+from ckpttool.trainers.registry import layouts, list_root
 from tests.reliability import fuzz_configs, fuzz_logs, fuzz_pickles, fuzz_records, fuzz_shards
 from tests.reliability.fuzz_records import MemoryTree, assert_short
 
@@ -84,7 +85,7 @@ def tree(data: bytes) -> None:
     """Scan a tree in every layout that knows it, read its records, and ask what MindFormers would have done."""
     storage = _tree(data)
     listing = list_root(storage)
-    for layout in LAYOUTS:
+    for layout in layouts():
         if layout.recognise(listing):
             for options in (ScanOptions(), ScanOptions(sizes=True, steps_per_epoch=2)):
                 _assert_sound(layout.scan(storage, listing, options), storage)

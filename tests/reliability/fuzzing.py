@@ -248,7 +248,7 @@ def _inside(target: str, seconds: int, crashes: Path, corpus: Path) -> None:
     atheris = importlib.import_module("atheris")
     with atheris.instrument_imports(include=["ckpttool"]):
         module = importlib.import_module(_TARGETS)
-        importlib.import_module("ckpttool.trainers.launch_targets")
+        importlib.import_module("ckpttool.trainers.mindformers.launch")
     run: Target = atheris.instrument_func(module.planted) if target == _PLANTED else module.TARGETS[target]
     tokens: Sequence[bytes] = module.TOKENS.get(target, ())
     words = Path(tempfile.gettempdir(), "tokens")

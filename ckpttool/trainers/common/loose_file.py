@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, RunSummary, Topology
 from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
-from ckpttool.domain.units import Step
+from ckpttool.domain.units import Rank, Step
 from ckpttool.formats import FORMATS, read_header
 from ckpttool.formats.base import HEAD_BYTES
 from ckpttool.storage.base import Storage
-from ckpttool.trainers.base import Listing, ScanOptions
+from ckpttool.trainers.base import Listing, Members, Refusal, ScanOptions
 from ckpttool.trainers.mindformers.layouts.names import FORMAT_OF_SUFFIX
+
+if TYPE_CHECKING:
+    from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.domain.retention import RecordFix, SavedLast
 
 _BY_SUFFIX = {
     **FORMAT_OF_SUFFIX,
@@ -50,6 +57,32 @@ class LooseFile:
         )
         run = RunSummary(prefix="", run=0, first_step=step, last_step=step, world_size=1)
         return Inventory(root=storage.root, layout=self.name, checkpoints=(checkpoint,), runs=(run,), findings=())
+
+    def members(self, checkpoint: Checkpoint) -> Members | Refusal:  # noqa: ARG002  the same of all
+        """Refuse: nobody knows what the file is a part of."""
+        return Refusal("is one checkpoint, not a tree of rank_N/ or iteration_*/ folders")
+
+    def manifest_place(self, checkpoint: Checkpoint) -> str | Refusal:
+        """Return a place beside it."""
+        from ckpttool.records.manifest import manifest_path
+
+        return manifest_path(self.name, checkpoint)
+
+    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[SavedLast]:  # noqa: ARG002  there is none
+        """Read none: nothing names it."""
+        return iter(())
+
+    def spell_pointer(self, fix: RecordFix) -> bytes:
+        """Spell none."""
+        raise AssertionError(f"no record of this layout is at {fix.path}")
+
+    def recorded_name(self, checkpoint: Checkpoint) -> str | None:  # noqa: ARG002  the same of all
+        """Return none: no training's health file is its own."""
+        return None
+
+    def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:  # noqa: ARG002  as above
+        """Refuse: it may be one of many."""
+        return Refusal("stands in no rank_N/ or iteration_*/ folder: its other ranks are unknown")
 
 
 def _look(storage: Storage, name: str) -> tuple[FormatName, Scalars]:

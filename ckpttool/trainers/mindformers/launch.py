@@ -27,8 +27,8 @@ _CLUSTER_TIMEOUT = "7200"
 """Seconds that ranks wait for one another at the start."""
 
 
-class MindFormers:
-    """The one target so far."""
+class MindFormersLaunch:
+    """A config with four settings changed, and msrun."""
 
     def config(self, base_text: str, plan: ResumePlan) -> LaunchConfig:
         """Return `render_config` of the same."""

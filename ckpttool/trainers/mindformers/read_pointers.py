@@ -23,13 +23,14 @@ def saved_last(storage: Storage, inventory: Inventory, ranks: Iterable[Rank]) ->
         ranks: Whose meta.json to read, in the legacy layout.
     """
     if inventory.layout is LayoutName.MINDFORMERS_ITERATION:
-        yield _tracker(storage)
+        yield read_tracker(storage)
         return
     for rank in ranks:
-        yield _meta(storage, rank)
+        yield read_meta(storage, rank)
 
 
-def _meta(storage: Storage, rank: Rank) -> SavedLast:
+def read_meta(storage: Storage, rank: Rank) -> SavedLast:
+    """Read a rank's meta.json."""
     path = f"rank_{rank}/meta.json"
     try:
         record = parse_meta(storage.small_file(path, limit=META_LIMIT), what=path)
@@ -42,7 +43,8 @@ def _meta(storage: Storage, rank: Rank) -> SavedLast:
     return SavedLast(path=path, rank=rank, file=record.file, position=record.position)
 
 
-def _tracker(storage: Storage) -> SavedLast:
+def read_tracker(storage: Storage) -> SavedLast:
+    """Read the tracker of the newer layout."""
     try:
         text = storage.small_file(TRACKER, limit=TRACKER_LIMIT).decode("ascii", "replace").strip()
     except FileNotFoundError:

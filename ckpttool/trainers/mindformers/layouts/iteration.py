@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,39 +14,38 @@ from ckpttool.domain.health import Health
 from ckpttool.domain.progress import Progress
 from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
 from ckpttool.domain.units import MAX_RANKS, Rank, Step
-from ckpttool.formats.strict_json import ParseError
 from ckpttool.records import MANIFEST_NAME, OWN_FOLDER
-from ckpttool.storage.base import Entry, Kind, LostLinkError, OverLimitError, Storage
+from ckpttool.storage.base import Entry, Kind, LostLinkError, Storage
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import (
-    LOST_LINK_REMEDY,
     Listing,
+    Members,
+    Refusal,
     ScanOptions,
     damage,
     lost_link,
     stamp_if_there,
     stamped,
 )
+from ckpttool.trainers.mindformers.layouts.iteration_records import (
+    SHARD_NAME,
+    common_findings,
+    read_common,
+    read_metadata,
+    withheld,
+)
 
 if TYPE_CHECKING:
+    from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.domain.retention import RecordFix, SavedLast
     from ckpttool.trainers.mindformers.iteration_json import CommonRecord
 
 TRACKER = "latest_checkpointed_iteration.txt"
 TRACKER_LIMIT = 64
-COMMON_LIMIT = 64 * 1024
-METADATA_LIMIT = 1 << 30
-"""Bytes. A real one has about 9 KB for 4 ranks and 12 tensors, so some hundred MB for the largest models."""
-_SMALL_METADATA = 256 << 10
-_LARGE_METADATA = threading.Lock()
-"""Held while one that is not small is in memory: many iterations are read at the same time."""
-
 _START = "iteration_"
 _ITERATION = rf"{_START}[0-9]{{8,18}}"
-_SHARD = r"(?s:(?P<prefix>.+)-)?(?P<role>model|opt)-(?P<rank>[0-9]{7})-(?P<world>[0-9]{7})\.safetensors"
 _ROLES = {"model": ShardRole.MODEL, "opt": ShardRole.OPTIMIZER}
 _RECORDS = {"common.json", "metadata.json", MANIFEST_NAME}
-_NEEDED = ("step_num", "epoch_num", "global_step", "global_batch_size")
-"""Scalars of common.json that MindFormers multiplies and divides at a resume."""
 
 
 class _Parsed(NamedTuple):
@@ -95,6 +94,38 @@ class MindFormersIteration:
             tracked_ns=None if time is None else time.modified_ns,
         )
 
+    def members(self, checkpoint: Checkpoint) -> Members | Refusal:
+        """Return the save's own folder, with all that is in it."""
+        return Members(paths=(checkpoint.name,))
+
+    def manifest_place(self, checkpoint: Checkpoint) -> str | Refusal:
+        """Return a place in the save's own folder."""
+        from ckpttool.records.manifest import manifest_path
+
+        return manifest_path(self.name, checkpoint)
+
+    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[SavedLast]:  # noqa: ARG002  one for all ranks
+        """Read the tracker."""
+        from ckpttool.trainers.mindformers.read_pointers import read_tracker
+
+        return iter((read_tracker(storage),))
+
+    def spell_pointer(self, fix: RecordFix) -> bytes:
+        """Spell a tracker."""
+        from ckpttool.trainers.mindformers.spell_pointers import record_bytes
+
+        return record_bytes(fix)
+
+    def recorded_name(self, checkpoint: Checkpoint) -> str | None:  # noqa: ARG002  the same of all
+        """Return none: the mark is in the save itself."""
+        return None
+
+    def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
+        """Name the save's folder: a path that has no tracker is taken as the iteration itself."""
+        from ckpttool.trainers.mindformers.load import load_settings
+
+        return load_settings(inventory, checkpoint)
+
 
 def _in_order(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
     """Sort by how far the training had come; where that is not known, which is never loaded, at the end."""
@@ -142,18 +173,18 @@ def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkp
     except OSError as error:
         is_lost = isinstance(error, LostLinkError)
         parsed = _Parsed(shards=(), worlds=Counter(), prefixes=Counter(), findings=())
-        findings.append(_unreadable(name, error))
+        findings.append(withheld(name, error))
     findings += parsed.findings
     world = parsed.worlds.most_common(1)[0][0] if parsed.worlds else None
-    common = None if is_lost else _common(storage, name, findings)
-    expected = None if is_lost else _metadata(storage, name, world, findings, files=len(parsed.shards))
+    common = None if is_lost else read_common(storage, name, findings)
+    expected = None if is_lost else read_metadata(storage, name, world, findings, files=len(parsed.shards))
     if world == 1 and not parsed.has_metadata:
         extra = _extra_safetensors(name, parsed)
         strays = {_stray(one.path) for one in extra if one.path is not None}
         findings = [*(one for one in findings if one not in strays), *extra]
     number = int(name.removeprefix("iteration_"))
     if common is not None:
-        findings += _common_findings(common.scalars, number, f"{name}/common.json")
+        findings += common_findings(common.scalars, number, f"{name}/common.json")
     if world is None and not any(finding.code is Code.UNREADABLE for finding in findings):
         findings.append(damage(Code.SHARD_MISSING, "no shard at all in this folder", name))
     return Checkpoint(
@@ -185,7 +216,7 @@ def _parse_entries(storage: Storage, folder: str, entries: list[Entry], options:
     prefixes: Counter[str] = Counter()
     for entry in sorted(entries, key=lambda entry: entry.name):
         path = f"{folder}/{entry.name}"
-        match = re.fullmatch(_SHARD, entry.name)
+        match = re.fullmatch(SHARD_NAME, entry.name)
         if match is None or max(int(match["rank"]), int(match["world"])) > MAX_RANKS:
             if entry.name not in _RECORDS:
                 findings.append(_stray(path))
@@ -247,84 +278,6 @@ def _shard(storage: Storage, path: str, match: re.Match[str], *, sizes: bool) ->
     )
 
 
-def _common(storage: Storage, folder: str, findings: list[Finding]) -> CommonRecord | None:
-    from ckpttool.trainers.mindformers.iteration_json import parse_common  # most trees have no iterations
-
-    path = f"{folder}/common.json"
-    try:
-        return parse_common(storage.small_file(path, limit=COMMON_LIMIT), what=path)
-    except FileNotFoundError:
-        message = "no common.json: MindFormers cannot resume without its step and loss scale"
-        findings.append(damage(Code.METADATA_INCOMPLETE, message, path))
-    except OSError as error:
-        findings.append(_unreadable(path, error))
-    except ParseError as error:
-        findings.append(damage(Code.META_UNREADABLE, str(error), path))
-    return None
-
-
-def _common_findings(scalars: Scalars, number: int, path: str) -> list[Finding]:
-    """Compare with the folder's name, and find what MindFormers computes with but is null or not there."""
-    findings = []
-    if scalars.step_num not in {None, number}:
-        message = f"common.json says step {scalars.step_num}, the folder's name {number}"
-        findings.append(damage(Code.STEP_DISAGREES, message, path))
-    # Only the trainer that counts samples writes `consumed_samples`, and it resumes by them.
-    needed = _NEEDED if scalars.consumed_samples is None else ("step_num",)
-    lacking = [name for name in needed if getattr(scalars, name) is None]
-    if lacking:
-        findings.append(
-            Finding(
-                code=Code.SCALARS_MISSING,
-                severity=Severity.DAMAGE,
-                message=f"no {', '.join(lacking)}: MindFormers stops with a TypeError",
-                path=path,
-                remedy="write into it what the run had, or resume from another checkpoint",
-            )
-        )
-    return findings
-
-
-def _metadata_files(storage: Storage, path: str, *, files: int) -> frozenset[str]:
-    """Read the names of the files; large ones one after the other, for many iterations are read at the same time."""
-    from ckpttool.trainers.mindformers.iteration_json import metadata_memory, parse_metadata_files
-
-    try:
-        return parse_metadata_files(storage.small_file(path, limit=_SMALL_METADATA), what=path)
-    except OverLimitError:
-        pass
-    most = metadata_memory(files)
-    with _LARGE_METADATA:
-        return parse_metadata_files(
-            storage.small_file(path, limit=min(most // 2, METADATA_LIMIT)), what=path, most_memory=most
-        )
-
-
-def _metadata(
-    storage: Storage, folder: str, world: int | None, findings: list[Finding], *, files: int
-) -> tuple[str, ...] | None:
-    path = f"{folder}/metadata.json"
-    try:
-        names = _metadata_files(storage, path, files=files)
-    except FileNotFoundError:
-        if world is not None and world > 1:
-            message = f"no metadata.json beside the shards of {world} ranks: the save was not finished"
-            findings.append(damage(Code.METADATA_INCOMPLETE, message, path))
-        return None
-    except OSError as error:
-        findings.append(_unreadable(path, error))
-        return None
-    except ParseError as error:
-        findings.append(damage(Code.META_UNREADABLE, str(error), path))
-        return None
-    unsafe = sorted(name for name in names if re.fullmatch(_SHARD, name) is None or "/" in name)
-    if unsafe:
-        message = f"metadata.json names {unsafe[0]!r}, which is no shard of this folder; it is not followed"
-        findings.append(Finding(code=Code.UNSAFE_NAME, severity=Severity.UNSAFE, message=message, path=path))
-        return None
-    return tuple(f"{folder}/{name}" for name in sorted(names))
-
-
 def _tracker(storage: Storage, listing: Listing, names: set[str]) -> tuple[str | None, list[Finding]]:
     """Read the tracker, which is written last and not atomically: empty or torn is no verdict on the shards."""
     if not any(entry.name == TRACKER for entry in listing.entries):
@@ -333,7 +286,7 @@ def _tracker(storage: Storage, listing: Listing, names: set[str]) -> tuple[str |
     try:
         text = storage.small_file(TRACKER, limit=TRACKER_LIMIT).decode("ascii", "replace").strip()
     except OSError as error:
-        return None, [_unreadable(TRACKER, error)]
+        return None, [withheld(TRACKER, error)]
     if not re.fullmatch(r"[0-9]{1,18}", text):
         message = f"expected a step, found {text!r}; MindFormers stops here, the iteration folders still tell"
         return None, [Finding(code=Code.TRACKER_DISAGREES, severity=Severity.NOTE, message=message, path=TRACKER)]
@@ -362,9 +315,3 @@ def _runs(checkpoints: list[Checkpoint]) -> tuple[RunSummary, ...]:
 def _stray(path: str) -> Finding:
     message = "not a part of any checkpoint: listed, never counted"
     return Finding(code=Code.STRAY_FILE, severity=Severity.NOTE, message=message, path=path)
-
-
-def _unreadable(path: str, error: OSError) -> Finding:
-    message = f"cannot be read ({error.strerror or error}): unknown, not missing"
-    remedy = LOST_LINK_REMEDY if isinstance(error, LostLinkError) else None
-    return Finding(code=Code.UNREADABLE, severity=Severity.UNKNOWN, message=message, path=path, remedy=remedy)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count, repeat
 from operator import attrgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, Rename, RunSummary, Topology
 from ckpttool.domain.finding import Finding, in_order
 from ckpttool.domain.frozen import many
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
-from ckpttool.domain.units import EpochStep
+from ckpttool.domain.units import EpochStep, Rank
 from ckpttool.storage.base import Kind, Storage
-from ckpttool.trainers.base import Listing, ScanOptions, stamped
+from ckpttool.trainers.base import Listing, Members, Refusal, ScanOptions, stamped
 from ckpttool.trainers.mindformers.layouts.names import (
     RANK_MARK,
     SUFFIX_OF_FORMAT,
@@ -36,6 +36,10 @@ from ckpttool.trainers.mindformers.layouts.runs import (
     runs_by_prefix,
 )
 from ckpttool.trainers.mindformers.layouts.samples import sample_cohort
+
+if TYPE_CHECKING:
+    from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.domain.retention import RecordFix, SavedLast
 
 
 class _Key(NamedTuple):
@@ -89,6 +93,40 @@ class MindFormersRank:
             folder_ranks=tuple(folder.rank for folder in folders),
             strays=tuple(stray_paths),
         )
+
+    def members(self, checkpoint: Checkpoint) -> Members | Refusal:
+        """Return the ranks' shards: their folders hold those of other saves, too."""
+        return Members(paths=tuple(shard.path for shard in checkpoint.shards))
+
+    def manifest_place(self, checkpoint: Checkpoint) -> str | Refusal:
+        """Return a place outside the ranks' folders, which other saves share."""
+        from ckpttool.records.manifest import manifest_path
+
+        return manifest_path(self.name, checkpoint)
+
+    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[SavedLast]:
+        """Read these ranks' meta.json."""
+        from ckpttool.trainers.mindformers.read_pointers import read_meta
+
+        return (read_meta(storage, rank) for rank in ranks)
+
+    def spell_pointer(self, fix: RecordFix) -> bytes:
+        """Spell a meta.json."""
+        from ckpttool.trainers.mindformers.spell_pointers import record_bytes
+
+        return record_bytes(fix)
+
+    def recorded_name(self, checkpoint: Checkpoint) -> str | None:
+        """Return rank 0's file name, or what it would be."""
+        from ckpttool.decide.recorded_health import recorded_name
+
+        return recorded_name(checkpoint)
+
+    def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
+        """Name the folder and the file: then every rank loads its own file of that name."""
+        from ckpttool.trainers.mindformers.load import load_settings
+
+        return load_settings(inventory, checkpoint)
 
 
 def _group(

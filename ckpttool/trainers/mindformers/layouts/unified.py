@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, LayoutName, RunSummary, Topology
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
-from ckpttool.domain.units import EpochStep, Step
+from ckpttool.domain.units import EpochStep, Rank, Step
 from ckpttool.formats import read_header
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.storage.base import Kind, Storage
-from ckpttool.trainers.base import Listing, ScanOptions, damage, stamp_if_there
+from ckpttool.trainers.base import Listing, Members, Refusal, ScanOptions, damage, stamp_if_there
 from ckpttool.trainers.mindformers.name_map import parse_name_map
+
+if TYPE_CHECKING:
+    from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.domain.retention import RecordFix, SavedLast
 
 SCALARS_FILE = "hyper_param.safetensors"
 MAP_FILE = "param_name_map.json"
@@ -56,6 +63,34 @@ class MindFormersUnified:
         )
         run = RunSummary(prefix="", run=0, first_step=step, last_step=step, world_size=1)
         return Inventory(root=storage.root, layout=self.name, checkpoints=(checkpoint,), runs=(run,), findings=())
+
+    def members(self, checkpoint: Checkpoint) -> Members | Refusal:  # noqa: ARG002  the same of all
+        """Refuse: the folder is one save."""
+        return Refusal("is one checkpoint, not a tree of rank_N/ or iteration_*/ folders")
+
+    def manifest_place(self, checkpoint: Checkpoint) -> str | Refusal:
+        """Return a place in the folder."""
+        from ckpttool.records.manifest import manifest_path
+
+        return manifest_path(self.name, checkpoint)
+
+    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[SavedLast]:  # noqa: ARG002  there is none
+        """Read none: nothing names the folder."""
+        return iter(())
+
+    def spell_pointer(self, fix: RecordFix) -> bytes:
+        """Spell none."""
+        raise AssertionError(f"no record of this layout is at {fix.path}")
+
+    def recorded_name(self, checkpoint: Checkpoint) -> str | None:  # noqa: ARG002  the same of all
+        """Return none: the health file names what the ranks saved."""
+        return None
+
+    def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
+        """Name the folder: it is loaded as a whole."""
+        from ckpttool.trainers.mindformers.load import load_settings
+
+        return load_settings(inventory, checkpoint)
 
 
 def _scalars(storage: Storage) -> Scalars:

@@ -16,8 +16,9 @@ from ckpttool.domain.health import Health
 from ckpttool.domain.shard import Scalars, ShardRole
 from ckpttool.domain.units import Step
 from ckpttool.storage.local import LocalStorage
+from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.mindformers.layouts.iteration import TRACKER, MindFormersIteration
-from ckpttool.trainers.registry import ScanOptions, list_root
+from ckpttool.trainers.registry import list_root
 from tests.answers import FIXTURES, coded, codes, named, names, scanned
 from tests.storages import BROKEN, DENIED, FaultyStorage, scan
 from tests.trees import TreeBuilder

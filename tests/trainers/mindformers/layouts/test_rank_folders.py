@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.domain.shard import FileStamp
 from ckpttool.storage.base import ByteSource, Entry, Kind
+from ckpttool.trainers.base import Listing
 from ckpttool.trainers.mindformers.layouts import rank_folders
 from ckpttool.trainers.mindformers.layouts.names import shape_of
 from ckpttool.trainers.mindformers.layouts.rank_folders import RankFolder, list_rank_folders
-from ckpttool.trainers.registry import Listing, list_root, recognise
+from ckpttool.trainers.registry import list_root, recognise
 
 META = b'{"last_epoch": 20, "last_step": 2, "last_ckpt_file": "llama_rank_%d-20_2.ckpt"}'
 

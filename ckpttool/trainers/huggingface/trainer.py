@@ -1,0 +1,41 @@
+"""Hugging Face's Trainer: ckpttool reads the logs, and neither checkpoints nor configs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ckpttool.domain.finding import Finding
+    from ckpttool.domain.plan import ResumePlan
+    from ckpttool.domain.question import DataQuestion
+    from ckpttool.domain.settings import RunConfig, Settings
+    from ckpttool.formats.safe_yaml import Document
+    from ckpttool.logs.base import LogFormat
+    from ckpttool.trainers.base import LaunchTarget, Layout
+
+
+class HuggingFace:
+    """A trainer of which only the log is known."""
+
+    name = "huggingface"
+    layouts: tuple[Layout, ...] = ()
+    launch: LaunchTarget | None = None
+
+    @property
+    def log_formats(self) -> tuple[LogFormat, ...]:
+        """The one that is known."""
+        from ckpttool.trainers.huggingface.log import HfTrainer
+
+        return (HfTrainer(),)
+
+    def read_config(self, document: Document, *, path: str, devices: int | None = None) -> RunConfig | None:  # noqa: ARG002  not read
+        """Return none: its configs are not read."""
+        return None
+
+    def lint(self, settings: Settings) -> tuple[Finding, ...]:  # noqa: ARG002  as above
+        """Say nothing: its configs are not read."""
+        return ()
+
+    def effects(self, plan: ResumePlan, config: RunConfig | None, data: DataQuestion) -> tuple[Finding, ...]:  # noqa: ARG002  not known
+        """Say nothing: nothing is known of them."""
+        return ()

@@ -1,0 +1,115 @@
+"""What the records in an iteration's folder say: common.json and metadata.json."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.shard import Scalars
+from ckpttool.formats.strict_json import ParseError
+from ckpttool.storage.base import LostLinkError, OverLimitError, Storage
+from ckpttool.trainers.base import LOST_LINK_REMEDY, damage
+
+if TYPE_CHECKING:
+    from ckpttool.trainers.mindformers.iteration_json import CommonRecord
+
+SHARD_NAME = r"(?s:(?P<prefix>.+)-)?(?P<role>model|opt)-(?P<rank>[0-9]{7})-(?P<world>[0-9]{7})\.safetensors"
+
+COMMON_LIMIT = 64 * 1024
+METADATA_LIMIT = 1 << 30
+"""Bytes. A real one has about 9 KB for 4 ranks and 12 tensors, so some hundred MB for the largest models."""
+_SMALL_METADATA = 256 << 10
+_LARGE_METADATA = threading.Lock()
+"""Held while one that is not small is in memory: many iterations are read at the same time."""
+
+_NEEDED = ("step_num", "epoch_num", "global_step", "global_batch_size")
+"""Scalars of common.json that MindFormers multiplies and divides at a resume."""
+
+
+def read_common(storage: Storage, folder: str, findings: list[Finding]) -> CommonRecord | None:
+    """Read common.json; what is wrong with it is added to the findings."""
+    from ckpttool.trainers.mindformers.iteration_json import parse_common  # most trees have no iterations
+
+    path = f"{folder}/common.json"
+    try:
+        return parse_common(storage.small_file(path, limit=COMMON_LIMIT), what=path)
+    except FileNotFoundError:
+        message = "no common.json: MindFormers cannot resume without its step and loss scale"
+        findings.append(damage(Code.METADATA_INCOMPLETE, message, path))
+    except OSError as error:
+        findings.append(withheld(path, error))
+    except ParseError as error:
+        findings.append(damage(Code.META_UNREADABLE, str(error), path))
+    return None
+
+
+def common_findings(scalars: Scalars, number: int, path: str) -> list[Finding]:
+    """Compare with the folder's name, and find what MindFormers computes with but is null or not there."""
+    findings = []
+    if scalars.step_num not in {None, number}:
+        message = f"common.json says step {scalars.step_num}, the folder's name {number}"
+        findings.append(damage(Code.STEP_DISAGREES, message, path))
+    # Only the trainer that counts samples writes `consumed_samples`, and it resumes by them.
+    needed = _NEEDED if scalars.consumed_samples is None else ("step_num",)
+    lacking = [name for name in needed if getattr(scalars, name) is None]
+    if lacking:
+        findings.append(
+            Finding(
+                code=Code.SCALARS_MISSING,
+                severity=Severity.DAMAGE,
+                message=f"no {', '.join(lacking)}: MindFormers stops with a TypeError",
+                path=path,
+                remedy="write into it what the run had, or resume from another checkpoint",
+            )
+        )
+    return findings
+
+
+def _metadata_files(storage: Storage, path: str, *, files: int) -> frozenset[str]:
+    """Read the names of the files; large ones one after the other, for many iterations are read at the same time."""
+    from ckpttool.trainers.mindformers.iteration_json import metadata_memory, parse_metadata_files
+
+    try:
+        return parse_metadata_files(storage.small_file(path, limit=_SMALL_METADATA), what=path)
+    except OverLimitError:
+        pass
+    most = metadata_memory(files)
+    with _LARGE_METADATA:
+        return parse_metadata_files(
+            storage.small_file(path, limit=min(most // 2, METADATA_LIMIT)), what=path, most_memory=most
+        )
+
+
+def read_metadata(
+    storage: Storage, folder: str, world: int | None, findings: list[Finding], *, files: int
+) -> tuple[str, ...] | None:
+    """Return the paths that metadata.json names; None where it names none that may be followed."""
+    path = f"{folder}/metadata.json"
+    try:
+        names = _metadata_files(storage, path, files=files)
+    except FileNotFoundError:
+        if world is not None and world > 1:
+            message = f"no metadata.json beside the shards of {world} ranks: the save was not finished"
+            findings.append(damage(Code.METADATA_INCOMPLETE, message, path))
+        return None
+    except OSError as error:
+        findings.append(withheld(path, error))
+        return None
+    except ParseError as error:
+        findings.append(damage(Code.META_UNREADABLE, str(error), path))
+        return None
+    unsafe = sorted(name for name in names if re.fullmatch(SHARD_NAME, name) is None or "/" in name)
+    if unsafe:
+        message = f"metadata.json names {unsafe[0]!r}, which is no shard of this folder; it is not followed"
+        findings.append(Finding(code=Code.UNSAFE_NAME, severity=Severity.UNSAFE, message=message, path=path))
+        return None
+    return tuple(f"{folder}/{name}" for name in sorted(names))
+
+
+def withheld(path: str, error: OSError) -> Finding:
+    """Report a part of a save that the disk withholds."""
+    message = f"cannot be read ({error.strerror or error}): unknown, not missing"
+    remedy = LOST_LINK_REMEDY if isinstance(error, LostLinkError) else None
+    return Finding(code=Code.UNREADABLE, severity=Severity.UNKNOWN, message=message, path=path, remedy=remedy)

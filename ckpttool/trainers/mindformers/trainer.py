@@ -1,0 +1,76 @@
+"""MindFormers (MindSpore Transformers): all that ckpttool asks of it. A start imports what it is asked for, no more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ckpttool.domain.finding import Finding
+    from ckpttool.domain.plan import ResumePlan
+    from ckpttool.domain.question import DataQuestion
+    from ckpttool.domain.settings import RunConfig, Settings
+    from ckpttool.formats.safe_yaml import Document
+    from ckpttool.logs.base import LogFormat
+    from ckpttool.trainers.base import LaunchTarget, Layout
+
+
+class MindFormers:
+    """The home ground: every question is answered."""
+
+    name = "mindformers"
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """Unified weights, one folder a save (1.7 and later), one folder a rank (every version)."""
+        from ckpttool.trainers.mindformers.layouts.iteration import MindFormersIteration
+        from ckpttool.trainers.mindformers.layouts.rank import MindFormersRank
+        from ckpttool.trainers.mindformers.layouts.unified import MindFormersUnified
+
+        return MindFormersUnified(), MindFormersIteration(), MindFormersRank()
+
+    @property
+    def log_formats(self) -> tuple[LogFormat, ...]:
+        """Its loss lines and those of its monitors."""
+        from ckpttool.trainers.mindformers.logs.text import MindFormers as Text
+
+        return (Text(),)
+
+    @property
+    def launch(self) -> LaunchTarget | None:
+        """Msrun with a config."""
+        from ckpttool.trainers.mindformers.launch import MindFormersLaunch
+
+        return MindFormersLaunch()
+
+    def read_config(self, document: Document, *, path: str, devices: int | None = None) -> RunConfig | None:
+        """Return what its YAML says."""
+        from ckpttool.trainers.mindformers.config import train_config_of
+
+        return train_config_of(document, path=path, devices=devices)
+
+    def lint(self, settings: Settings) -> tuple[Finding, ...]:
+        """Say what its YAML gets wrong."""
+        from ckpttool.trainers.mindformers.lint import lint
+
+        return lint(settings)
+
+    def effects(self, plan: ResumePlan, config: RunConfig | None, data: DataQuestion) -> tuple[Finding, ...]:
+        """Say what it rounds and what it resets."""
+        from ckpttool.trainers.mindformers.train_config import own
+
+        if (own_config := own(config)) is not None:
+            from ckpttool.trainers.mindformers import launch_check
+
+            return (*own_config.findings, *launch_check.check(own_config, plan))
+        if data.new_global_batch is None and data.sink_size is None:
+            return ()
+        from ckpttool.trainers.mindformers.counters import mindformers_counters
+        from ckpttool.trainers.mindformers.load import load_keys
+
+        counters = mindformers_counters(
+            scalars=plan.point.checkpoint.scalars,
+            new_global_batch_size=plan.data.skip.global_batch_size,
+            new_sink_size=plan.data.skip.sink_size,
+            legacy=load_keys(plan.load).use_legacy_format,
+        )
+        return counters.findings
