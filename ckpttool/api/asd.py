@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ckpttool.api.policies import dialect_of
-from ckpttool.decide.asd.config import VARIABLES, check_asd_config, defaults, emit_asd_config
+from ckpttool.decide.asd.config import VARIABLES, check_asd_config, defaults, dialect_of, emit_asd_config
 from ckpttool.domain.asd import AsdCheck, AsdConfig, AsdDialect
 from ckpttool.domain.log_answer import AsdAnswer
 from ckpttool.errors import UsageError

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, cast
 
 from ckpttool.api.evidence import no_spike, saves_of
 from ckpttool.api.logs import LogPass, detector_events, expand, reading_of, together
-from ckpttool.api.policies import policy_of, settings_of
 from ckpttool.decide.asd.features import FeaturePolicy
 from ckpttool.decide.calibrate import calibrate as recommend
 from ckpttool.decide.log_runs import course
 from ckpttool.decide.policies.base import Policy, judge
+from ckpttool.decide.policies.registry import policy_of, settings_of
 from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.decide.replay import logged
 from ckpttool.decide.replay import replay as run

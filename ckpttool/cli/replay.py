@@ -12,17 +12,16 @@ from ckpttool.cli import exits, log_show, progress, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import AroundSpike, Columns, Logs, Margin, spike
 from ckpttool.cli.options import Format, FormatOpt, Quiet, finite
+from ckpttool.decide.policies.registry import POLICIES
 from ckpttool.domain.frozen import dataclass
 
 
 class PolicyName(str, Enum):
     """Rules that can be replayed."""
 
-    SKIP = "skip"
-    FEATURES = "features"
-    ZCLIP = "zclip"
-    OLMO = "olmo"
-    ZSCORE = "zscore"
+    _ignore_ = "name"
+    for name in POLICIES:
+        vars()[name.upper()] = name
 
 
 class NanWord(str, Enum):
@@ -37,7 +36,7 @@ class PolicyOptions:
     """Which rule, with which settings."""
 
     policy: Annotated[PolicyName, typer.Option(help="MindFormers' skip, Ascend's features, or a robust one.")] = (
-        PolicyName.SKIP
+        PolicyName("skip")
     )
     threshold: Annotated[
         float | None,

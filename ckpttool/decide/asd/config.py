@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from ckpttool.domain.asd import AsdCheck, AsdConfig, AsdDialect
 from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.errors import UsageError
 
 VARIABLES = MappingProxyType({AsdDialect.TORCH_NPU: "NPU_ASD_CONFIG", AsdDialect.MINDSPORE: "MS_NPU_ASD_CONFIG"})
 """The environment variable of each parser; MindFormers' monitor has none."""
@@ -36,6 +37,35 @@ _MOST_DIGITS = 4300
 def defaults(dialect: AsdDialect) -> AsdConfig:
     """Return what is in force where nothing is set; MindSpore looks at fewer parameters."""
     return replace(AsdConfig(), grad_sample_interval=10) if dialect is AsdDialect.MINDSPORE else AsdConfig()
+
+
+def dialect_of(word: str | None) -> AsdDialect:
+    """Return the dialect of that name; torch_npu's where none is given.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if word is None:
+        return AsdDialect.TORCH_NPU
+    try:
+        return AsdDialect(word.lower().replace("_", "-"))
+    except ValueError:
+        known = ", ".join(dialect.value for dialect in AsdDialect)
+        raise UsageError(f"--dialect: there is no {word!r}; there are {known}") from None
+
+
+def config_in_force(text: str | None, dialect: AsdDialect) -> AsdConfig:
+    """Return the settings in force with this configuration string, switched on.
+
+    Raises:
+        UsageError: The real parser would stop the training over it.
+    """
+    if text is None:
+        return replace(defaults(dialect), enable=True)
+    check = check_asd_config(text, dialect)
+    if check.error is not None:
+        raise UsageError(f"--asd-config: {check.error}; ckpttool asd check tells all of it")
+    return replace(check.config, enable=True)
 
 
 def check_asd_config(text: str, dialect: AsdDialect) -> AsdCheck:

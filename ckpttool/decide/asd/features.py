@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from ckpttool.decide.asd.checksum import ChecksumClock
+from ckpttool.decide.asd.config import config_in_force, dialect_of
 from ckpttool.decide.asd.strikes import Abnormal, StrikeRule, strike_rule
 from ckpttool.decide.policies.base import Watch, least_noticed, number, spell
 from ckpttool.domain.asd import AsdConfig, AsdDialect, AsdEvent, AsdKind, FeatureValue
 from ckpttool.domain.health_events import EventKind, HealthEvent
+from ckpttool.domain.log_question import ReplayQuestion
 from ckpttool.domain.metrics import LocalTime, StepMetrics, parse_local_time
 from ckpttool.domain.units import Rank
 from ckpttool.formats.strict_json import (
@@ -48,13 +51,21 @@ class FeaturePolicy:
         first two; MindFormers only counts what the device logged.
     """
 
+    name: ClassVar[str] = "features"
+    options: ClassVar[tuple[str, ...]] = ("--asd-config", "--dialect")
+
     config: AsdConfig
     dialect: AsdDialect = AsdDialect.TORCH_NPU
 
-    @property
-    def name(self) -> str:
-        """What users call it."""
-        return "features"
+    @classmethod
+    def from_settings(cls, question: ReplayQuestion) -> FeaturePolicy:
+        """Return it with what is asked for, and the dialect's defaults for the rest.
+
+        Raises:
+            UsageError: There is no such dialect, or its parser would stop the training over the string.
+        """
+        dialect = dialect_of(question.dialect)
+        return cls(config=config_in_force(question.asd_config, dialect), dialect=dialect)
 
     def begin(self) -> FeatureWatch:
         """Return a memory without any value."""

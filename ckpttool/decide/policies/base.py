@@ -6,9 +6,10 @@ import math
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from ckpttool.domain.health_events import EventKind, HealthEvent
+from ckpttool.domain.log_question import ReplayQuestion
 from ckpttool.domain.metrics import StepMetrics
 from ckpttool.formats.strict_json import Json, as_float
 
@@ -47,9 +48,18 @@ class Watch(Protocol):
 class Policy(Protocol):
     """One rule with its settings, a frozen value. What it remembers is the watch's, so it can judge many logs."""
 
-    @property
-    def name(self) -> str:
-        """What users call it."""
+    name: ClassVar[str]
+    """What users call it."""
+    options: ClassVar[tuple[str, ...]]
+    """Those of `ckpttool replay` that are settings of it, in order."""
+
+    @classmethod
+    def from_settings(cls, question: ReplayQuestion) -> Policy:
+        """Return it with what is asked for, and its own defaults for the rest.
+
+        Raises:
+            UsageError: A setting cannot be meant.
+        """
         ...
 
     def begin(self) -> Watch:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ckpttool.decide.policies.base import Watch, least_noticed, number, spell
 from ckpttool.domain.health_events import EventKind, HealthEvent
+from ckpttool.domain.log_question import ReplayQuestion
 from ckpttool.domain.metrics import StepMetrics
 from ckpttool.formats.strict_json import Json, as_object, get_list
 
@@ -21,14 +23,17 @@ class OlmoPolicy:
         left it; a skipped spike enters the window and hides the next; after a constant stretch any rise is skipped.
     """
 
+    name: ClassVar[str] = "olmo"
+    options: ClassVar[tuple[str, ...]] = ("--threshold",)
+
     window: int = 128
     """Steps before the current one."""
     sigmas: float = 6.0
 
-    @property
-    def name(self) -> str:
-        """What users call it."""
-        return "olmo"
+    @classmethod
+    def from_settings(cls, question: ReplayQuestion) -> OlmoPolicy:
+        """Return it with what is asked for, and its own defaults for the rest."""
+        return cls(sigmas=question.threshold or cls().sigmas)
 
     def begin(self) -> Watch:
         """Return a memory without any step."""

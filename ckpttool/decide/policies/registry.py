@@ -2,24 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from enum import Enum
+from importlib import import_module
 from types import MappingProxyType
+from typing import TYPE_CHECKING, cast
 
-from ckpttool.decide.asd.features import FeaturePolicy
-from ckpttool.decide.policies.base import Policy
-from ckpttool.decide.policies.olmo import OlmoPolicy
-from ckpttool.decide.policies.robust_z import RobustZPolicy
-from ckpttool.decide.policies.skip import SkipPolicy
-from ckpttool.decide.policies.zclip import ZClipPolicy
 from ckpttool.domain.asd import AsdConfig
+from ckpttool.errors import UsageError
 
-POLICIES: Mapping[str, Callable[[], Policy]] = MappingProxyType(
+if TYPE_CHECKING:
+    from ckpttool.decide.policies.base import Policy
+    from ckpttool.domain.log_question import ReplayQuestion
+
+POLICIES: Mapping[str, str] = MappingProxyType(
     {
-        "skip": SkipPolicy,
-        "zscore": RobustZPolicy,
-        "zclip": ZClipPolicy,
-        "olmo": OlmoPolicy,
-        "features": lambda: FeaturePolicy(config=AsdConfig(enable=True)),
+        "skip": "ckpttool.decide.policies.skip:SkipPolicy",
+        "features": "ckpttool.decide.asd.features:FeaturePolicy",
+        "zclip": "ckpttool.decide.policies.zclip:ZClipPolicy",
+        "olmo": "ckpttool.decide.policies.olmo:OlmoPolicy",
+        "zscore": "ckpttool.decide.policies.robust_z:RobustZPolicy",
     }
 )
-"""What users call a policy -> one with its defaults."""
+"""What users call a policy -> its class, in the order in which they are offered; imported when one is meant."""
+
+
+def policy_type(name: str) -> type[Policy]:
+    """Return the class of a policy.
+
+    Raises:
+        UsageError: There is no such policy.
+    """
+    if name not in POLICIES:
+        raise UsageError(f"there is no policy {name!r}; there are {', '.join(POLICIES)}")
+    module, _, policy = POLICIES[name].partition(":")
+    return cast("type[Policy]", getattr(import_module(module), policy))
+
+
+def policy_of(question: ReplayQuestion) -> Policy:
+    """Return the policy that the user means.
+
+    Raises:
+        UsageError: There is no such policy, or a setting is not one of it.
+    """
+    policy = policy_type(question.policy)
+    if question.threshold is not None and not (0 < question.threshold < math.inf):
+        raise UsageError(f"--threshold must be above 0 and finite, not {question.threshold:g}")
+    given = {
+        "--threshold": question.threshold is not None,
+        "--count": question.count is not None,
+        "--nan": question.nan_counts,
+        "--dialect": question.dialect is not None,
+        "--asd-config": question.asd_config is not None,
+    }
+    for name, is_given in given.items():
+        if is_given and name not in policy.options:
+            raise UsageError(f"{name} is no setting of {policy.name}, which has {', '.join(policy.options)}")
+    return policy.from_settings(question)
+
+
+def settings_of(policy: Policy) -> tuple[tuple[str, str | float], ...]:
+    """Return a policy's settings, by name."""
+    return tuple(_settings(policy))
+
+
+def _settings(value: object) -> Iterator[tuple[str, str | float]]:
+    for field in fields(value):  # type: ignore[arg-type]  # every policy is a dataclass
+        own = getattr(value, field.name)
+        if isinstance(own, AsdConfig):
+            yield from _settings(own)
+        else:
+            yield field.name, own.value if isinstance(own, Enum) else own

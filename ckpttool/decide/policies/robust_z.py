@@ -6,9 +6,11 @@ import math
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ckpttool.decide.policies.base import Watch, least_noticed, number, spell
 from ckpttool.domain.health_events import EventKind, HealthEvent
+from ckpttool.domain.log_question import ReplayQuestion
 from ckpttool.domain.metrics import StepMetrics
 from ckpttool.formats.strict_json import Json, as_object, get_int, get_list
 
@@ -31,6 +33,9 @@ class RobustZPolicy:
     cannot be stuck for good. The other policies here fail in at least one of these.
     """
 
+    name: ClassVar[str] = "zscore"
+    options: ClassVar[tuple[str, ...]] = ("--threshold",)
+
     z_limit: float = 7.0
     window: int = 256
     """Normal steps that are remembered."""
@@ -39,10 +44,10 @@ class RobustZPolicy:
     level_shift: int = 50
     """Spikes in a row that are the new level."""
 
-    @property
-    def name(self) -> str:
-        """What users call it."""
-        return "zscore"
+    @classmethod
+    def from_settings(cls, question: ReplayQuestion) -> RobustZPolicy:
+        """Return it with what is asked for, and its own defaults for the rest."""
+        return cls(z_limit=question.threshold or cls().z_limit)
 
     def begin(self) -> Watch:
         """Return a memory without any step."""

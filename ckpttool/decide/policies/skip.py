@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import ClassVar
 
 from ckpttool.decide.policies.base import Watch
 from ckpttool.domain.health_events import EventKind, HealthEvent
+from ckpttool.domain.log_question import ReplayQuestion
 from ckpttool.domain.metrics import StepMetrics
 from ckpttool.domain.units import Step
 from ckpttool.formats.strict_json import Json, as_object, get_bool, get_int, get_optional_int
@@ -33,14 +35,21 @@ class SkipPolicy:
         memory only: a restart begins at 0.
     """
 
+    name: ClassVar[str] = "skip"
+    options: ClassVar[tuple[str, ...]] = ("--count", "--nan", "--threshold")
+
     threshold: float = 3.0
     count_threshold: int = 10
     nan: NanRule = NanRule.AS_MINDFORMERS
 
-    @property
-    def name(self) -> str:
-        """What users call it."""
-        return "skip"
+    @classmethod
+    def from_settings(cls, question: ReplayQuestion) -> SkipPolicy:
+        """Return it with what is asked for, and its own defaults for the rest."""
+        return cls(
+            threshold=question.threshold or cls().threshold,
+            count_threshold=question.count or cls().count_threshold,
+            nan=NanRule.STRICT if question.nan_counts else NanRule.AS_MINDFORMERS,
+        )
 
     def begin(self) -> Watch:
         """Return a memory without any step."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ckpttool.decide.policies.base import Watch, least_noticed, number, spell
 from ckpttool.domain.health_events import EventKind, HealthEvent
+from ckpttool.domain.log_question import ReplayQuestion
 from ckpttool.domain.metrics import StepMetrics
 from ckpttool.formats.strict_json import Json, as_list, as_object, get_list
 
@@ -23,6 +25,9 @@ class ZClipPolicy:
         ever after.
     """
 
+    name: ClassVar[str] = "zclip"
+    options: ClassVar[tuple[str, ...]] = ("--threshold",)
+
     alpha: float = 0.97
     """Share of the old average at each step."""
     z_limit: float = 2.5
@@ -30,10 +35,10 @@ class ZClipPolicy:
     """Steps that are only averaged."""
     clip_factor: float = 1.0
 
-    @property
-    def name(self) -> str:
-        """What users call it."""
-        return "zclip"
+    @classmethod
+    def from_settings(cls, question: ReplayQuestion) -> ZClipPolicy:
+        """Return it with what is asked for, and its own defaults for the rest."""
+        return cls(z_limit=question.threshold or cls().z_limit)
 
     def begin(self) -> Watch:
         """Return a memory without any step."""
