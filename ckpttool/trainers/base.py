@@ -60,6 +60,15 @@ class Refusal(NamedTuple):
     """In words that follow the path in a sentence: "is one checkpoint, not a tree of …"."""
 
 
+class Part(NamedTuple):
+    """What a path inside a tree means."""
+
+    focus: str | None
+    """The save's name, or the name of the one file that was meant; None where it is all of them."""
+    took: str
+    """What is taken instead of the path itself: "checkpoint 20_2 on all ranks"."""
+
+
 class Members(NamedTuple):
     """What belongs to one save and to nothing else: it may go with it."""
 
@@ -76,8 +85,29 @@ class Layout(Protocol):
         """What `--layout` and JSON call it."""
         ...
 
+    @property
+    def sign(self) -> str:
+        """What a folder of it is told by, for people: `rank_N/`, with the slash where that is a folder."""
+        ...
+
     def recognise(self, listing: Listing) -> bool:
         """Tell from names alone whether this folder is arranged so."""
+        ...
+
+    def part(self, folder: str, file: str | None) -> Part | Refusal | None:
+        """Tell by names alone what a folder directly in the root, or a file in such a folder, is a part of.
+
+        Args:
+            folder: Its name.
+            file: The name of the file in it that was meant; None for the folder itself.
+
+        Returns:
+            None where the folder is none of a tree of this layout; a refusal where it is, but not such a file.
+        """
+        ...
+
+    def speaks_of_all(self, name: str) -> bool:
+        """Tell whether a file directly in the root of a tree means the tree: a tracker, a part of its only save."""
         ...
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
@@ -132,6 +162,11 @@ class Trainer(Protocol):
     @property
     def name(self) -> str:
         """What people call it."""
+        ...
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where its saves lie below an output folder or a working directory, a training's own first."""
         ...
 
     @property

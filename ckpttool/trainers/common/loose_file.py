@@ -11,7 +11,7 @@ from ckpttool.domain.units import Rank, Step
 from ckpttool.formats import FORMATS, read_header
 from ckpttool.formats.base import HEAD_BYTES
 from ckpttool.storage.base import Storage
-from ckpttool.trainers.base import Listing, Members, Refusal, ScanOptions
+from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.mindformers.layouts.names import FORMAT_OF_SUFFIX
 
 if TYPE_CHECKING:
@@ -32,10 +32,19 @@ class LooseFile:
     """Not among the layouts that a folder is recognised by: it is what is left when a path is a lone file."""
 
     name = LayoutName.LOOSE_FILE
+    sign = "a lone file"
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by a single name with a suffix that checkpoints have."""
         return len(listing.entries) == 1 and listing.entries[0].name.rpartition(".")[1:] in _SUFFIXES
+
+    def part(self, folder: str, file: str | None) -> Part | Refusal | None:  # noqa: ARG002  the same of all
+        """Take none: its folder is anybody's."""
+        return None
+
+    def speaks_of_all(self, name: str) -> bool:  # noqa: ARG002  the same of all
+        """Take no file for another one."""
+        return False
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:  # noqa: ARG002  one file, one way
         """Look at the file's header."""

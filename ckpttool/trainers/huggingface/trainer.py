@@ -18,6 +18,7 @@ class HuggingFace:
     """A trainer of which only the log is known."""
 
     name = "huggingface"
+    places: tuple[str, ...] = ()
     layouts: tuple[Layout, ...] = ()
     launch: LaunchTarget | None = None
 

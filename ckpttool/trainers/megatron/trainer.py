@@ -18,6 +18,7 @@ class Megatron:
     """A trainer of which only the log is known."""
 
     name = "megatron"
+    places: tuple[str, ...] = ()
     layouts: tuple[Layout, ...] = ()
     launch: LaunchTarget | None = None
 

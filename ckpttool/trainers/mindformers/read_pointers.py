@@ -9,7 +9,8 @@ from ckpttool.domain.retention import SavedLast
 from ckpttool.domain.units import Rank
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.storage.base import Storage
-from ckpttool.trainers.mindformers.layouts.iteration import TRACKER, TRACKER_LIMIT
+from ckpttool.trainers.common.tracker_file import TRACKER
+from ckpttool.trainers.mindformers.layouts.iteration import TRACKER_LIMIT
 from ckpttool.trainers.mindformers.layouts.rank_folders import META_LIMIT
 from ckpttool.trainers.mindformers.meta_json import parse_meta
 

@@ -18,6 +18,7 @@ class MindFormers:
     """The home ground: every question is answered."""
 
     name = "mindformers"
+    places = ("checkpoint", "output/checkpoint", "unified_checkpoint", "output/unified_checkpoint")
 
     @property
     def layouts(self) -> tuple[Layout, ...]:

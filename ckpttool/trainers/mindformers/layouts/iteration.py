@@ -20,6 +20,7 @@ from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import (
     Listing,
     Members,
+    Part,
     Refusal,
     ScanOptions,
     damage,
@@ -27,6 +28,7 @@ from ckpttool.trainers.base import (
     stamp_if_there,
     stamped,
 )
+from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.mindformers.layouts.iteration_records import (
     SHARD_NAME,
     common_findings,
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     from ckpttool.domain.retention import RecordFix, SavedLast
     from ckpttool.trainers.mindformers.iteration_json import CommonRecord
 
-TRACKER = "latest_checkpointed_iteration.txt"
 TRACKER_LIMIT = 64
 _START = "iteration_"
 _ITERATION = rf"{_START}[0-9]{{8,18}}"
@@ -64,10 +65,19 @@ class MindFormersIteration:
     """One folder for each save, shared by all ranks, with a tracker file beside them."""
 
     name = LayoutName.MINDFORMERS_ITERATION
+    sign = "iteration_*/"
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by an `iteration_%08d` folder; a tracker of that name is written by other trainers, too."""
         return any(_is_iteration(entry) for entry in listing.beginning(_START))
+
+    def part(self, folder: str, file: str | None) -> Part | Refusal | None:  # noqa: ARG002  whatever lies in it
+        """Take an iteration's folder, and whatever lies in it, for the save."""
+        return Part(focus=folder, took=f"checkpoint {folder}") if is_iteration(folder) else None
+
+    def speaks_of_all(self, name: str) -> bool:
+        """Tell by the tracker."""
+        return name == TRACKER
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each iteration's names, common.json and metadata.json; no shard is opened."""

@@ -14,7 +14,8 @@ from ckpttool.domain.frozen import many
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import EpochStep, Rank
 from ckpttool.storage.base import Kind, Storage
-from ckpttool.trainers.base import Listing, Members, Refusal, ScanOptions, stamped
+from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions, stamped
+from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.mindformers.layouts.names import (
     RANK_MARK,
     SUFFIX_OF_FORMAT,
@@ -24,6 +25,7 @@ from ckpttool.trainers.mindformers.layouts.names import (
     file_name,
     parse_shape,
     rank_of_folder,
+    shape_of,
 )
 from ckpttool.trainers.mindformers.layouts.rank_findings import file_findings, meta_findings
 from ckpttool.trainers.mindformers.layouts.rank_folders import RankFolder, list_rank_folders
@@ -65,10 +67,28 @@ class MindFormersRank:
     """The layout of every MindFormers version, and the only one before 1.7."""
 
     name = LayoutName.MINDFORMERS_RANK
+    sign = "rank_N/"
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by a folder named `rank_N`, matched whole."""
         return any(entry.kind is Kind.FOLDER and rank_of_folder(entry.name) is not None for entry in listing.entries)
+
+    def part(self, folder: str, file: str | None) -> Part | Refusal | None:
+        """Take a rank's folder for all ranks, and one of its shards for the save on all ranks."""
+        rank = rank_of_folder(folder)
+        if rank is None:
+            return None
+        if file is None:
+            return Part(focus=None, took="all ranks")
+        parsed = parse_shape(shape_of(file, f"_rank_{rank}"))
+        if parsed.kind is not FileKind.CHECKPOINT:
+            return Refusal(f"is no checkpoint shard: expected NAME_rank_{rank}-EPOCH_STEP.ckpt")
+        # By the file's own name: others may have the same label in another format, or in another training.
+        return Part(focus=file, took=f"checkpoint {checkpoint_name(parsed.run, parsed.position)} on all ranks")
+
+    def speaks_of_all(self, name: str) -> bool:
+        """Tell by the tracker: a training that changed over from the newer layout leaves it."""
+        return name == TRACKER
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """List the names in every rank's folder and open one header a save and cohort."""

@@ -12,7 +12,7 @@ from ckpttool.domain.units import EpochStep, Rank, Step
 from ckpttool.formats import read_header
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.storage.base import Kind, Storage
-from ckpttool.trainers.base import Listing, Members, Refusal, ScanOptions, damage, stamp_if_there
+from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions, damage, stamp_if_there
 from ckpttool.trainers.mindformers.name_map import parse_name_map
 
 if TYPE_CHECKING:
@@ -29,10 +29,19 @@ class MindFormersUnified:
     """A folder with `hyper_param.safetensors`: MindFormers loads it as a whole and chooses nothing."""
 
     name = LayoutName.MINDFORMERS_UNIFIED
+    sign = SCALARS_FILE
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by the file of training scalars."""
         return any(entry.name == SCALARS_FILE for entry in listing.beginning(SCALARS_FILE))
+
+    def part(self, folder: str, file: str | None) -> Part | Refusal | None:  # noqa: ARG002  the same of all
+        """Take none: the files lie in the root."""
+        return None
+
+    def speaks_of_all(self, name: str) -> bool:  # noqa: ARG002  the same of all
+        """Take any file for all of them: they are one save."""
+        return True
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read the scalars and the map of parameters to files."""

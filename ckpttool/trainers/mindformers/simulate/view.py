@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from ckpttool.formats.strict_json import DEFAULT_LIMIT, MOST_MEMORY, Json, JsonObject, memory_of
 from ckpttool.storage.base import Entry, Kind, LostLinkError, NotRegularError, Storage
+from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.mindformers.iteration_json import metadata_memory
-from ckpttool.trainers.mindformers.layouts.iteration import TRACKER
 from ckpttool.trainers.mindformers.simulate.seen import (
     CommonView,
     HealthMark,
