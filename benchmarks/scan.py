@@ -40,7 +40,7 @@ from ckpttool import TreeQuestion, scan  # noqa: E402  found by the line above
 from ckpttool.__main__ import COLLECTIONS  # noqa: E402
 from ckpttool.domain.shard import FileStamp  # noqa: E402
 from ckpttool.storage import fan_out  # noqa: E402
-from ckpttool.storage.base import ByteSource, Entry, Storage  # noqa: E402
+from ckpttool.storage.base import ByteSource, Entry, Kind, Storage  # noqa: E402
 from ckpttool.storage.local import LocalStorage  # noqa: E402
 from ckpttool.trainers.base import ScanOptions  # noqa: E402
 from ckpttool.trainers.registry import list_root, recognise  # noqa: E402
@@ -72,6 +72,11 @@ class SlowStorage:
         """List a folder."""
         time.sleep(LATENCY)
         return self._inner.entries(folder)
+
+    def kind(self, path: str) -> Kind:
+        """Tell what lies at a path."""
+        time.sleep(LATENCY)
+        return self._inner.kind(path)
 
     def stamp(self, path: str) -> FileStamp:
         """Look at a file."""

@@ -19,7 +19,7 @@ from ckpttool.domain.shard import FileStamp, FormatName, ShardRole, TensorEntry
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport
 from ckpttool.formats import read_header
-from ckpttool.storage.base import ByteSource, Entry
+from ckpttool.storage.base import ByteSource, Entry, Kind
 from ckpttool.verify.check import check
 from ckpttool.verify.collect import collect
 from ckpttool.verify.judge import judge
@@ -61,6 +61,9 @@ class MemoryStorage:
 
     def entries(self, folder: str) -> list[Entry]:
         raise NotADirectoryError(folder)
+
+    def kind(self, path: str) -> Kind:  # noqa: ARG002  there is only one
+        return Kind.FILE
 
     def stamp(self, path: str) -> FileStamp:  # noqa: ARG002  there is only one
         return self.source.stamp

@@ -9,7 +9,7 @@ from random import Random
 
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.shard import FileStamp
-from ckpttool.storage.base import ByteSource, Entry, Storage
+from ckpttool.storage.base import ByteSource, Entry, Kind, Storage
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.registry import list_root, recognise
@@ -35,6 +35,10 @@ class FaultyStorage:
         if self._chance is not None:
             self._chance.shuffle(found)
         return found
+
+    def kind(self, path: str) -> Kind:
+        self._answer(path)
+        return self._inner.kind(path)
 
     def stamp(self, path: str) -> FileStamp:
         self._answer(path)

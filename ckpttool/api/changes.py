@@ -18,6 +18,7 @@ from ckpttool.domain.retention import RecordFix, SavedLast
 from ckpttool.errors import IncompleteError, NotDurableError, UnknownLayoutError, UsageError
 from ckpttool.records import OWN_FOLDER
 from ckpttool.records.journal import JOURNAL, read_journal
+from ckpttool.storage import open_storage
 from ckpttool.trainers.mindformers.spell_pointers import record_bytes
 from ckpttool.trainers.signs_of_writing import places, record_obstacles, signs_of_writing
 from ckpttool.write import ensure_folder, locked, remove, sweep
@@ -71,9 +72,7 @@ def moving(root: str) -> Iterator[None]:
 
 
 def _undo_interrupted(root: str) -> None:
-    from ckpttool.storage.local import LocalStorage
-
-    batches = read_journal(LocalStorage(root))
+    batches = read_journal(open_storage(root))
     if not batches:
         return
     with moving(root):

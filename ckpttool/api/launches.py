@@ -14,8 +14,8 @@ from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.preflight import Preflight, PreflightQuestion
 from ckpttool.domain.question import DataQuestion, LaunchOrder, ResumeQuestion, TreeQuestion
 from ckpttool.errors import UsageError
+from ckpttool.storage import open_storage
 from ckpttool.storage.disk import Disk, LocalDisk
-from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.registry import launch_target
 from ckpttool.write import replace as write
 
@@ -93,7 +93,7 @@ def _is_already(path: str, content: bytes) -> bool:
     """Tell whether a file says just that: written again, it would take the place of the older one in `.bak`."""
     try:
         folder, name = os.path.split(path)
-        with LocalStorage(folder or ".").open(name) as source:
+        with open_storage(folder or ".").open(name) as source:
             size = source.stamp.size
             return size == len(content) and not os.path.islink(path) and source.read(0, size) == content
     except OSError:

@@ -24,8 +24,8 @@ from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import IncompleteError, NothingToResumeError, UnknownLayoutError, UsageError
 from ckpttool.formats import read_header
+from ckpttool.storage import above, open_storage
 from ckpttool.storage.base import Storage
-from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.common.launchers import jobs_of
 from ckpttool.trainers.mindformers.load import LOAD_FORMAT, load_keys, load_settings
 from ckpttool.trainers.mindformers.loaded_instead import Start, loaded_instead
@@ -326,5 +326,5 @@ def simulate(answer: Answer, version: str) -> Simulation:
         world_size=_world_of(answer, newest),
         use_checkpoint_health_monitor=config.use_checkpoint_health_monitor if config else False,
     )
-    output = LocalStorage(os.path.normpath(os.path.join(inventory.root, os.pardir)))
+    output = open_storage(above(inventory.root))
     return pick(view_for_mindformers(answer.tree.storage, settings, output=output), version)

@@ -16,9 +16,9 @@ from ckpttool.domain.health import HealthBook
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.errors import IncompleteError, UsageError
 from ckpttool.records import OWN_FOLDER
-from ckpttool.storage.base import Storage
+from ckpttool.storage import above, open_storage
+from ckpttool.storage.base import Storage, is_there
 from ckpttool.storage.hidden import HiddenStorage
-from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.base import Layout, ScanOptions
 from ckpttool.trainers.locate import Located, locate
 from ckpttool.trainers.mindformers.health_file import read_health
@@ -141,7 +141,7 @@ def _world_evidence(question: TreeQuestion, inventory: Inventory, storage: Stora
     config = own_config(question.config)
     if config is not None and config.world_size is not None:
         evidence.append(_config_evidence(config, config.world_size))
-    strategies = strategy_world(os.path.join(inventory.root, os.pardir, "strategy"))
+    strategies = strategy_world(open_storage(os.path.join(inventory.root, os.pardir)))
     if strategies is not None:
         source = f"there are strategy files of {strategies} ranks"
         evidence.append(WorldEvidence(world_size=strategies, source=source, declared=False))
@@ -160,7 +160,7 @@ def _sealed_world(inventory: Inventory, storage: Storage) -> list[WorldEvidence]
     """Ask the newest checkpoint's seal, where there is one: it remembers ranks whose folder is gone."""
     if inventory.layout is not LayoutName.MINDFORMERS_RANK or not inventory.checkpoints:
         return []
-    if not os.path.isdir(os.path.join(inventory.root, OWN_FOLDER)):
+    if not is_there(storage, OWN_FOLDER):
         return []
     from ckpttool.records.manifest import ManifestProblem, manifest_path, read_manifest
 
@@ -176,25 +176,25 @@ def _health_book(question: TreeQuestion, located: Located) -> HealthBook:
     if question.health_file is not None:
         return _named_health_book(question.health_file)
     for folder in _health_folders(located.storage.root):
-        book = read_health(LocalStorage(folder), HEALTH_FILE)
+        book = read_health(open_storage(folder), HEALTH_FILE)
         if book.path is not None:
             return replace(book, path=os.path.join(folder, HEALTH_FILE))
     return HealthBook(path=None, records=())
 
 
 def _health_folders(root: str) -> tuple[str, str]:
-    return root, os.path.normpath(os.path.join(root, os.pardir))
+    return root, above(root)
 
 
 def health_file_beside(root: str) -> str | None:
     """Return the health file that `scan` reads for the checkpoints in a folder; None where there is none."""
-    places = (os.path.join(folder, HEALTH_FILE) for folder in _health_folders(root))
-    return next((place for place in places if os.path.lexists(place)), None)
+    found = (folder for folder in _health_folders(root) if is_there(open_storage(folder), HEALTH_FILE))
+    return next((os.path.join(folder, HEALTH_FILE) for folder in found), None)
 
 
 def _named_health_book(path: str) -> HealthBook:
     folder, name = os.path.split(path)
-    book = read_health(LocalStorage(folder or "."), name)
+    book = read_health(open_storage(folder or "."), name)
     if book.path is None:
         raise IncompleteError(f"{path} does not exist")
     return replace(book, path=path, findings=tuple(replace(each, path=path) for each in book.findings))

@@ -1,1 +1,45 @@
-"""Where bytes come from."""
+"""Where bytes come from: `open_storage` opens a root however it is spelled, and all reading goes through it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+
+from ckpttool.errors import UsageError
+from ckpttool.storage.base import Storage
+from ckpttool.storage.local import LocalStorage
+
+STORAGES: dict[str, Callable[[str], Storage]] = {"": LocalStorage}
+"""Who opens a root, by the scheme before its `://`; a folder has none."""
+
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
+
+
+def open_storage(root: str) -> Storage:
+    """Return what reads below a root; nothing has been looked for yet.
+
+    Raises:
+        UsageError: It is spelled as a place of which nothing is known here.
+    """
+    scheme, _ = _split(root)
+    opener = STORAGES.get(scheme)
+    if opener is None:
+        raise UsageError(f"{root}: ckpttool reads folders, and knows nothing of {scheme}://; copy it to a disk first")
+    return opener(root)
+
+
+def shortest(root: str) -> str:
+    """Return the same root without `.` and `..`, which are taken out by their letters, links or not."""
+    scheme, path = _split(root)
+    return f"{scheme}://{os.path.normpath(path)}" if scheme else os.path.normpath(root)
+
+
+def above(root: str) -> str:
+    """Return the folder in which a root lies, as it is spelled."""
+    return shortest(os.path.join(root, os.pardir))
+
+
+def _split(root: str) -> tuple[str, str]:
+    match = _SCHEME.fullmatch(root)
+    return ("", root) if match is None else (match[1], match[2])

@@ -6,7 +6,9 @@ from contextlib import AbstractContextManager
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import FileStamp
+from ckpttool.domain.units import Rank
 
 
 class Kind(Enum):
@@ -80,6 +82,15 @@ class Storage(Protocol):
         """
         ...
 
+    def kind(self, path: str) -> Kind:
+        """Tell what lies at a path, links followed.
+
+        Raises:
+            LostLinkError: It is a link, and what it should lead to is not there.
+            OSError: Nothing is there, or it cannot be looked at.
+        """
+        ...
+
     def stamp(self, path: str) -> FileStamp:
         """What tells whether a regular file stays the same, links followed.
 
@@ -109,3 +120,29 @@ class Storage(Protocol):
             OSError: It cannot be read.
         """
         ...
+
+
+def is_there(storage: Storage, path: str) -> bool:
+    """Tell whether something lies at a path, also where nobody may look at it."""
+    try:
+        storage.kind(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+LOST_LINK_REMEDY = "mount the disk that it leads to, or mend the link"
+
+
+def unreadable(path: str, error: OSError, rank: Rank | None = None) -> Finding:
+    """Report what a storage withholds."""
+    return Finding(
+        code=Code.UNREADABLE,
+        severity=Severity.UNKNOWN,
+        message=f"cannot be read ({error.strerror or error}): unknown, not damaged",
+        path=path,
+        remedy=LOST_LINK_REMEDY if isinstance(error, LostLinkError) else None,
+        ranks=() if rank is None else (rank,),
+    )

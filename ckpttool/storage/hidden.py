@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from ckpttool.domain.shard import FileStamp
-from ckpttool.storage.base import ByteSource, Entry, Storage
+from ckpttool.storage.base import ByteSource, Entry, Kind, Storage
 
 
 class HiddenStorage:
@@ -28,6 +30,12 @@ class HiddenStorage:
             self._entries[folder] = self._storage.entries(folder)
         start = f"{folder}/" if folder else ""
         return [entry for entry in self._entries[folder] if f"{start}{entry.name}" not in self.hidden]
+
+    def kind(self, path: str) -> Kind:
+        """Tell what lies at a path, where nothing hides it."""
+        if path in self.hidden or any(path.startswith(f"{folder}/") for folder in self.hidden):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return self._storage.kind(path)
 
     def stamp(self, path: str) -> FileStamp:
         """Return a file's stamp as it was when it was first asked for."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from functools import partial
-from stat import S_ISREG
+from stat import S_ISDIR, S_ISREG
 
 from ckpttool.domain.shard import FileStamp
 from ckpttool.storage.base import ByteSource, Entry, Kind, LostLinkError, NotRegularError, OverLimitError
@@ -85,6 +85,15 @@ class LocalStorage:
                 return [Entry(entry.name, _kind(entry)) for entry in listing]
         except OSError as error:
             raise _in_plain_words(error, full) from None
+
+    def kind(self, path: str) -> Kind:
+        """Tell what lies at a path, links followed."""
+        full = self._full(path)
+        try:
+            mode = os.stat(full).st_mode
+        except OSError as error:
+            raise _in_plain_words(error, full) from None
+        return _FILE if S_ISREG(mode) else _FOLDER if S_ISDIR(mode) else Kind.OTHER
 
     def stamp(self, path: str) -> FileStamp:
         """Size, mtime and inode of a regular file, links followed."""

@@ -16,7 +16,7 @@ from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import Rank
-from ckpttool.storage.base import Entry, LostLinkError, Storage
+from ckpttool.storage.base import Entry, Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
 
 if TYPE_CHECKING:
@@ -218,9 +218,6 @@ def stamped(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, shards=tuple(replace(shard, stamp=stamp) for shard, stamp in pairs))
 
 
-LOST_LINK_REMEDY = "mount the disk that it leads to, or mend the link"
-
-
 def lost_link(storage: Storage, path: str, rank: Rank) -> list[Finding]:
     """Report a link under a shard's name that leads nowhere, in the words of the check of every shard.
 
@@ -230,20 +227,7 @@ def lost_link(storage: Storage, path: str, rank: Rank) -> list[Finding]:
         with storage.open(path):
             return []  # it was mounted meanwhile
     except OSError as error:
-        remedy = LOST_LINK_REMEDY if isinstance(error, LostLinkError) else None
-        return [unreadable(path, error, rank, remedy=remedy)]
-
-
-def unreadable(path: str, error: OSError, rank: Rank | None, *, remedy: str | None = None) -> Finding:
-    """Report what the disk withholds."""
-    return Finding(
-        code=Code.UNREADABLE,
-        severity=Severity.UNKNOWN,
-        message=f"cannot be read ({error.strerror or error}): unknown, not damaged",
-        path=path,
-        remedy=remedy,
-        ranks=() if rank is None else (rank,),
-    )
+        return [unreadable(path, error, rank)]
 
 
 def damage(code: Code, message: str, path: str, *, remedy: str = _FROM_A_COPY) -> Finding:

@@ -9,10 +9,9 @@ from ckpttool.domain.finding import Code, Finding, Severity, worst
 from ckpttool.domain.shard import FileStamp, Scalars
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport
-from ckpttool.storage.base import ByteSource, LostLinkError, NotRegularError, Storage
-from ckpttool.storage.local import LocalStorage
+from ckpttool.storage import open_storage
+from ckpttool.storage.base import ByteSource, NotRegularError, Storage, unreadable
 from ckpttool.storage.stream import ShrankError
-from ckpttool.trainers.base import LOST_LINK_REMEDY, unreadable
 from ckpttool.verify.checks.structure import look_at_header
 from ckpttool.verify.look import Look
 
@@ -27,7 +26,7 @@ def check(task: CheckTask, *, storage: Storage | None = None) -> Look:
         task: What to look at.
         storage: Where to read; None opens the task's own root, as a process elsewhere would.
     """
-    storage = storage or LocalStorage(task.root)
+    storage = storage or open_storage(task.root)
     look = _attempt(task, storage)
     for _ in range(TRIES - 1):
         if not _changed(look.report):
@@ -58,8 +57,6 @@ def _attempt(task: CheckTask, storage: Storage) -> Look:
     except ShrankError as error:
         message = f"was cut while it was read ({error.strerror}): somebody writes it"
         return failed(task, Code.CHANGED_WHILE_READING, Severity.UNKNOWN, message)
-    except LostLinkError as error:
-        return refused(task, unreadable(task.path, error, task.rank, remedy=LOST_LINK_REMEDY))
     except NotRegularError:
         message = "expected a regular file, found a FIFO, a device or a folder"
         return failed(task, Code.NOT_A_REGULAR_FILE, Severity.UNSAFE, message)

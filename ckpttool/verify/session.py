@@ -15,7 +15,7 @@ from ckpttool.domain.shard import Shard, ShardRole
 from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
 from ckpttool.records import OWN_FOLDER
-from ckpttool.storage.base import Storage
+from ckpttool.storage.base import Storage, is_there
 from ckpttool.verify.bench import are_all_heard
 from ckpttool.verify.checks.recorded import changed_headers, missing_files
 from ckpttool.verify.collect import collect
@@ -120,11 +120,7 @@ class Session:
         """Tell whether there is a place for manifests at all; most trees have none, and pay for no more than this."""
         if self._inventory.layout is not LayoutName.MINDFORMERS_RANK:
             return True
-        try:
-            self._storage.stamp(OWN_FOLDER)
-        except OSError as error:  # a folder is no file, and that is one too
-            return not isinstance(error, FileNotFoundError)
-        return True
+        return is_there(self._storage, OWN_FOLDER)
 
     def _in_scope(self, checkpoint: Checkpoint) -> tuple[Shard, ...]:
         return tuple(shard for shard in checkpoint.shards if in_bucket(shard.path, self._scope.bucket))

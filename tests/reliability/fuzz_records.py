@@ -57,6 +57,12 @@ class MemoryTree:
             raise FileNotFoundError(2, "No such file or directory", folder)
         return [Entry(name, kind) for name, kind in self._folders[folder].items()]
 
+    def kind(self, path: str) -> Kind:
+        if path in self._folders:
+            return Kind.FOLDER
+        self.open(path)
+        return Kind.FILE
+
     def stamp(self, path: str) -> FileStamp:
         return self.open(path).stamp
 

@@ -14,7 +14,7 @@ from ckpttool.domain.manifest import ShardSeal
 from ckpttool.domain.shard import FileStamp, FormatName, Scalars, ShardRole
 from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
-from ckpttool.storage.base import ByteSource, Entry
+from ckpttool.storage.base import ByteSource, Entry, Kind
 from ckpttool.storage.local import LocalStorage
 from tests.conftest import FIXTURES
 from tests.writers import entries_json, safetensors_file
@@ -122,6 +122,9 @@ class Interrupted:
     def entries(self, folder: str) -> list[Entry]:
         return LocalStorage(self.root).entries(folder)
 
+    def kind(self, path: str) -> Kind:
+        return LocalStorage(self.root).kind(path)
+
     def stamp(self, path: str) -> FileStamp:
         return LocalStorage(self.root).stamp(path)
 
@@ -171,6 +174,9 @@ class FailingStorage:
 
     def entries(self, folder: str) -> list[Entry]:
         return LocalStorage(self.root).entries(folder)
+
+    def kind(self, path: str) -> Kind:
+        return LocalStorage(self.root).kind(path)
 
     def stamp(self, path: str) -> FileStamp:
         return LocalStorage(self.root).stamp(path)

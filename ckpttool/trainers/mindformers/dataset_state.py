@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.formats.strict_json import ParseError, get_object, parse_object
-from ckpttool.storage.local import LocalStorage
+from ckpttool.storage import open_storage
 
 STATE_LIMIT = ByteCount(64 << 20)
 """A few counters for each file of the data set."""
@@ -32,7 +32,7 @@ def read_states(folder: str, ranks: Iterable[Rank]) -> DatasetStates:
         folder: Of the step.
         ranks: Those that load a state.
     """
-    storage = LocalStorage(folder)
+    storage = open_storage(folder)
     missing, broken, unread = [], [], []
     for rank in ranks:
         name = f"dataset_state_rank{rank}.json"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
+
+from ckpttool.storage.base import Storage
 
 _STRATEGY = r"ckpt_strategy_rank_(?P<rank>[0-9]{1,9})\.(?:ckpt|json)"
 
 
-def strategy_world(folder: str) -> int | None:
-    """Return the ranks that have a strategy file, counted by the highest; None where there is no such file."""
+def strategy_world(output: Storage) -> int | None:
+    """Return the ranks that have a strategy file in an output folder, counted by the highest; None: there is none."""
     try:
-        names = os.listdir(folder)
+        names = [entry.name for entry in output.entries("strategy")]
     except OSError:  # most trees have none, and what cannot be read is no evidence
         return None
     ranks = [int(match["rank"]) for name in names if (match := re.fullmatch(_STRATEGY, name))]

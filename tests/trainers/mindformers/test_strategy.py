@@ -8,6 +8,7 @@ import pytest
 
 from ckpttool import api
 from ckpttool.domain.finding import Code
+from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.strategy import strategy_world
 from tests.answers import chosen, plan, refusal, why_not
 from tests.trees import TreeBuilder
@@ -23,15 +24,16 @@ from tests.trees import TreeBuilder
     ],
 )
 def test_the_highest_rank_counts_and_whole_names_only(tmp_path: Path, names: list[str], world: int | None) -> None:
+    (tmp_path / "strategy").mkdir()
     for name in names:
-        (tmp_path / name).touch()
-    assert strategy_world(str(tmp_path)) == world
+        (tmp_path / "strategy" / name).touch()
+    assert strategy_world(LocalStorage(str(tmp_path))) == world
 
 
 def test_no_folder_or_one_that_is_none_is_no_evidence(tmp_path: Path) -> None:
     (tmp_path / "strategy").touch()
-    assert strategy_world(str(tmp_path / "missing")) is None
-    assert strategy_world(str(tmp_path / "strategy")) is None
+    assert strategy_world(LocalStorage(str(tmp_path / "missing"))) is None
+    assert strategy_world(LocalStorage(str(tmp_path))) is None
 
 
 class TestTrees:

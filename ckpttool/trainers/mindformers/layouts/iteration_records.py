@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import Scalars
 from ckpttool.formats.strict_json import ParseError
-from ckpttool.storage.base import LostLinkError, OverLimitError, Storage
-from ckpttool.trainers.base import LOST_LINK_REMEDY, damage
+from ckpttool.storage.base import LOST_LINK_REMEDY, LostLinkError, OverLimitError, Storage
+from ckpttool.trainers.base import damage
 
 if TYPE_CHECKING:
     from ckpttool.trainers.mindformers.iteration_json import CommonRecord

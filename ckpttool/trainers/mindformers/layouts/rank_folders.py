@@ -9,9 +9,9 @@ from typing import NamedTuple
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import Rank
-from ckpttool.storage.base import Entry, Kind, LostLinkError, Storage
+from ckpttool.storage.base import LOST_LINK_REMEDY, Entry, Kind, LostLinkError, Storage
 from ckpttool.storage.fan_out import map_waiting
-from ckpttool.trainers.base import LOST_LINK_REMEDY, Listing, lost_link
+from ckpttool.trainers.base import Listing, lost_link
 from ckpttool.trainers.mindformers.layouts.names import RANK_MARK, FileKind, parse_shape, rank_of_folder, shape_of
 
 _RANK_TOKEN = f"_rank_{RANK_MARK}"

@@ -14,9 +14,8 @@ from ckpttool.domain.checkpoint import Inventory, RunSummary
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.shard import FormatName, Scalars
 from ckpttool.domain.units import Step
-from ckpttool.storage.base import Entry, Kind
+from ckpttool.storage.base import LOST_LINK_REMEDY, Entry, Kind
 from ckpttool.storage.local import LocalStorage
-from ckpttool.trainers.base import LOST_LINK_REMEDY
 from ckpttool.trainers.mindformers.layouts.rank import MindFormersRank
 from ckpttool.trainers.mindformers.layouts.rank_folders import META_LIMIT
 from ckpttool.trainers.registry import list_root

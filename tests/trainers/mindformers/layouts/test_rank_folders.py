@@ -40,6 +40,9 @@ class Folders:
             return [Entry(f"rank_{rank}", Kind.FOLDER) for rank in self._held]
         return [Entry(name, Kind.FILE) for name in self._held[int(folder.removeprefix("rank_"))][::-1]]
 
+    def kind(self, path: str) -> Kind:
+        return Kind.FILE if "/" in path else Kind.FOLDER
+
     def stamp(self, path: str) -> FileStamp:
         return FileStamp.on_disk(size=len(path), mtime_ns=0, inode=0)
 
