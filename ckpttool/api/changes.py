@@ -13,20 +13,19 @@ from ckpttool.api.trees import Tree, scan
 from ckpttool.decide.naming import named
 from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.pointer import Pointer, PointerFix
 from ckpttool.domain.question import TreeQuestion
-from ckpttool.domain.retention import RecordFix, SavedLast
 from ckpttool.errors import IncompleteError, NotDurableError, UnknownLayoutError, UsageError
 from ckpttool.records import OWN_FOLDER
 from ckpttool.records.journal import JOURNAL, read_journal
 from ckpttool.storage import open_storage
-from ckpttool.trainers.mindformers.spell_pointers import record_bytes
 from ckpttool.trainers.signs_of_writing import places, record_obstacles, signs_of_writing
 from ckpttool.write import ensure_folder, locked, remove, sweep
 from ckpttool.write import replace as write
 from ckpttool.write.moves import bring_back
 
 NEW_RECORD_MODE = 0o640
-"""As MindFormers makes them."""
+"""Where there is none yet whose mode it could have."""
 
 _CHANGEABLE = {LayoutName.MINDFORMERS_RANK, LayoutName.MINDFORMERS_ITERATION}
 
@@ -113,7 +112,7 @@ def obstacles(tree: Tree, paths: Iterable[str]) -> list[Finding]:
     return _unsafe(tree, found, "change the tree that the link leads to, or the other disk's own, by hand")
 
 
-def unwritable(tree: Tree, fixes: Iterable[RecordFix]) -> list[Finding]:
+def unwritable(tree: Tree, fixes: Iterable[PointerFix]) -> list[Finding]:
     """Say which of the trainer's records cannot be written: one that is no file, or is reached through a link.
 
     Raises:
@@ -133,19 +132,19 @@ def _unsafe(tree: Tree, obstacles: Iterator[str], remedy: str) -> list[Finding]:
     return [Finding(code=code, severity=Severity.UNSAFE, message=message, remedy=remedy) for message in found]
 
 
-def unreadable(records: Iterable[SavedLast]) -> list[Finding]:
+def unreadable(pointers: Iterable[Pointer]) -> list[Finding]:
     """Say which of the trainer's records may name what goes, for they cannot be read."""
     return [
         Finding(
             code=Code.META_UNREADABLE,
             severity=Severity.UNKNOWN,
-            message=f"{record.path} {record.trouble}; it may name what would go",
-            path=record.path,
+            message=f"{pointer.path} {pointer.trouble}; it may name what would go",
+            path=pointer.path,
             remedy="make it readable (mount the disk that a link leads to), or remove it and let ckpttool repair-meta "
             "--apply write it anew",
         )
-        for record in records
-        if record.unknown
+        for pointer in pointers
+        if pointer.unknown
     ]
 
 
@@ -169,7 +168,7 @@ def _changed(what: str) -> IncompleteError:
     return IncompleteError(f"{what} changed since the plan was made; nothing was changed: run again when it is quiet")
 
 
-def write_records(root: str, fixes: Iterable[RecordFix]) -> None:
+def write_pointers(root: str, fixes: Iterable[PointerFix]) -> None:
     """Let the trainer's records name what they shall; each is the old one or the new one, whatever happens.
 
     Raises:
@@ -178,18 +177,18 @@ def write_records(root: str, fixes: Iterable[RecordFix]) -> None:
     """
     unconfirmed = []
     for fix in fixes:
-        path = f"{root}/{fix.path}"
         try:
-            write(path, record_bytes(fix), overwrite=True, backup=False, mode=_mode_beside(path))
+            write(
+                f"{root}/{fix.path}", fix.text.content, overwrite=True, backup=False, mode=_mode_of(root, fix.text.like)
+            )
         except NotDurableError as error:
             unconfirmed.append(error)
     if unconfirmed:
         raise unconfirmed[0]
 
 
-def _mode_beside(path: str) -> int:
-    """Return the mode of the first rank's record, where there is one: a new record is to be readable by the same."""
+def _mode_of(root: str, like: str | None) -> int:
     try:
-        return os.stat(os.path.join(os.path.dirname(path), os.pardir, "rank_0", os.path.basename(path))).st_mode & 0o666
+        return NEW_RECORD_MODE if like is None else os.stat(f"{root}/{like}").st_mode & 0o666
     except OSError:
         return NEW_RECORD_MODE

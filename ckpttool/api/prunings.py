@@ -17,32 +17,30 @@ from ckpttool.api.changes import (
     unreadable,
     unwritable,
     whole_tree,
-    write_records,
+    write_pointers,
 )
 from ckpttool.api.checks import session_for
 from ckpttool.api.trees import Tree, scans_without
+from ckpttool.decide.pointers import left_behind
 from ckpttool.decide.retention import retain
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.manifest import Manifest
+from ckpttool.domain.pointer import Pointer, PointerFix
 from ckpttool.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.domain.retention import (
     Batch,
     Move,
     PruneOrder,
     Pruning,
-    RecordFix,
     RetentionPlan,
     RetentionPolicy,
-    SavedLast,
     Trashed,
 )
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import CkptToolError, IncompleteError, NotDurableError, WriteFailedError
 from ckpttool.records.journal import JOURNAL, TIME_FORMAT, TRASH, journal_bytes, trash_folders
 from ckpttool.records.manifest import manifest_path, read_manifest
-from ckpttool.trainers.mindformers.pointers import left_behind
-from ckpttool.trainers.mindformers.read_pointers import saved_last
 from ckpttool.trainers.signs_of_writing import places
 from ckpttool.verify.session import Session
 from ckpttool.write import ensure_folder, remove
@@ -96,11 +94,11 @@ def _proposal(
     plan = retain(tree.inventory, policy, _Looks(tree, order), without)
     against = list(refusals)
     batches: tuple[Batch, ...] = ()
-    records = _records(tree, plan)
-    fixes = tuple(left_behind(records, plan.going, plan.whole))
+    pointers = _pointers(tree, plan)
+    fixes = tuple(left_behind(pointers, plan.going, plan.whole, tree.layout.pointing_to))
     if plan.going:
         in_the_way = obstacles(tree, _all_paths(tree, plan.going)) or unwritable(tree, fixes)
-        against += [*signs(tree, grace=order.grace), *in_the_way, *unreadable(records)]
+        against += [*signs(tree, grace=order.grace), *in_the_way, *unreadable(pointers)]
         batches = () if against else _batches(tree, plan.going)
     expired = set(_expired(tree, order))
     pruning = Pruning(
@@ -120,11 +118,11 @@ def _expired(tree: Tree, order: PruneOrder) -> list[str]:
     return [one.name for one in trash_folders(tree.storage) if not patience or now - one.since >= patience]
 
 
-def _records(tree: Tree, plan: RetentionPlan) -> list[SavedLast]:
+def _pointers(tree: Tree, plan: RetentionPlan) -> list[Pointer]:
     """Read the records that may name what goes."""
     if not plan.going:
         return []
-    return list(saved_last(tree.storage, tree.inventory, sorted({rank for one in plan.going for rank in one.ranks})))
+    return list(tree.layout.pointers(tree.storage, sorted({rank for one in plan.going for rank in one.ranks})))
 
 
 def _paths(tree: Tree, checkpoint: Checkpoint) -> list[str]:
@@ -166,7 +164,7 @@ def _batches(tree: Tree, going: Sequence[Checkpoint]) -> tuple[Batch, ...]:
     return tuple(batches)
 
 
-def _move(root: str, batches: Sequence[Batch], fixes: Sequence[RecordFix]) -> None:
+def _move(root: str, batches: Sequence[Batch], fixes: Sequence[PointerFix]) -> None:
     """Move everything, or nothing.
 
     The journal is on the disk before the first file moves, and stays until the last one has: whoever finds it puts
@@ -176,7 +174,7 @@ def _move(root: str, batches: Sequence[Batch], fixes: Sequence[RecordFix]) -> No
     try:
         try:
             write(f"{root}/{JOURNAL}", journal_bytes(batches), overwrite=True, backup=False)
-            write_records(root, fixes)
+            write_pointers(root, fixes)
         except NotDurableError as error:
             raise WriteFailedError(f"nothing was moved, for what must be on the disk first is not: {error}") from error
         carry(root, batches)

@@ -9,18 +9,18 @@ from ckpttool.api.changes import (
     signs,
     unwritable,
     whole_tree,
-    write_records,
+    write_pointers,
 )
 from ckpttool.api.checks import session_for
 from ckpttool.api.trees import Tree
 from ckpttool.decide.naming import LATEST
+from ckpttool.decide.pointers import repairs
 from ckpttool.decide.resume import choose
 from ckpttool.domain.finding import Finding, Severity
 from ckpttool.domain.plan import NoResumePoint
+from ckpttool.domain.pointer import PointerFix
 from ckpttool.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
-from ckpttool.domain.retention import RecordFix, Repair
-from ckpttool.trainers.mindformers.pointers import repairs
-from ckpttool.trainers.mindformers.read_pointers import saved_last
+from ckpttool.domain.retention import Repair
 from ckpttool.write import sweep
 
 
@@ -49,7 +49,7 @@ def repair_records(question: TreeQuestion, choice: ResumeQuestion, *, grace: flo
         repair = _proposal(tree, choice, grace=grace, apply=True, against=[])
         if repair.applied and repair.fixes:
             assert_unchanged(tree, question, grace=grace)
-            write_records(root, repair.fixes)
+            write_pointers(root, repair.fixes)
             for folder in sorted({fix.path.rpartition("/")[0] for fix in repair.fixes} - {""}):
                 sweep(f"{root}/{folder}")
     return repair
@@ -61,9 +61,10 @@ def _proposal(tree: Tree, choice: ResumeQuestion, *, grace: float, apply: bool, 
     checkpoint = None if isinstance(point, NoResumePoint) else point.checkpoint
     # The newest whole one is not known while a newer one cannot be read; a record must not go back for that.
     against = [*against, *(why for one in point.rejected for why in one.reasons if why.severity is Severity.UNKNOWN)]
-    fixes: tuple[RecordFix, ...] = ()
+    fixes: tuple[PointerFix, ...] = ()
     if checkpoint is not None:
-        fixes = tuple(repairs(saved_last(tree.storage, tree.inventory, checkpoint.ranks), checkpoint))
+        pointers = tree.layout.pointers(tree.storage, checkpoint.ranks)
+        fixes = tuple(repairs(pointers, checkpoint, tree.layout.pointing_to))
     if fixes:
         against = [*against, *signs(tree, grace=grace), *unwritable(tree, fixes)]
     return Repair(

@@ -94,8 +94,8 @@ def _tracked(inventory: Inventory, progress: Progress) -> tuple[str, int] | None
         place = progress.of(named)
         return None if place is None else (named.prefix, place)
     prefix = inventory.checkpoints[-1].prefix
-    number = int(inventory.tracked.removeprefix("iteration_"))
-    return None if progress.counts_samples(prefix) else (prefix, number)
+    step = inventory.tracked_step
+    return None if step is None or progress.counts_samples(prefix) else (prefix, step)
 
 
 def _is_torn(checkpoint: Checkpoint) -> bool:

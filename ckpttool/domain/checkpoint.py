@@ -147,5 +147,7 @@ class Inventory:
     """Paths that are no checkpoint and no known record, sorted."""
     tracked: str | None = None
     """The checkpoint that the trainer's tracker names as its last."""
+    tracked_step: Step | None = None
+    """The step that it names, whether or not there is such a checkpoint."""
     tracked_ns: int | None = None
     """When the tracker was written last, by its modification time; None where there is none, or nobody asked."""

@@ -7,8 +7,9 @@ from enum import Enum
 from ckpttool.domain.checkpoint import Checkpoint, LayoutName
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.pointer import PointerFix
 from ckpttool.domain.shard import FileStamp
-from ckpttool.domain.units import ByteCount, EpochStep, Rank
+from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level, VerdictWord
 
 
@@ -123,36 +124,6 @@ _NOT_GOOD = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SavedLast:
-    """What one of the trainer's records says: a rank's meta.json, or the tracker of the newer layout."""
-
-    path: str
-    rank: Rank | None
-    """None for the tracker, which all ranks share."""
-    file: str | None = None
-    """File or folder that it names; None where it names nothing."""
-    position: EpochStep | None = None
-    trouble: str | None = None
-    """Why it names nothing."""
-    unknown: bool = False
-    """Whether it may name something: it is there, and could not be read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordFix:
-    """A record of the trainer that shall name another checkpoint."""
-
-    path: str
-    """Of a meta.json or of the tracker, relative to the root."""
-    trouble: str
-    """What is wrong with it now, for people."""
-    file: str
-    """The shard's file name, or the iteration's folder, that it shall name."""
-    position: EpochStep | None
-    """As the file's name has it; None for the tracker."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
     """One rename, of a file or of an iteration's whole folder."""
 
@@ -188,7 +159,7 @@ class Pruning:
 
     plan: RetentionPlan
     order: PruneOrder
-    fixes: tuple[RecordFix, ...]
+    fixes: tuple[PointerFix, ...]
     """Records that name what goes."""
     trash: tuple[Trashed, ...]
     refusals: tuple[Finding, ...]
@@ -216,7 +187,7 @@ class Repair:
     layout: LayoutName
     checkpoint: Checkpoint | None
     """The newest whole one, or the one that was asked for, which they shall name; None where there is none."""
-    fixes: tuple[RecordFix, ...]
+    fixes: tuple[PointerFix, ...]
     refusals: tuple[Finding, ...]
     apply: bool
     took: str | None

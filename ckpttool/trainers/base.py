@@ -7,7 +7,7 @@ each answer that is missing. "Unknown", None and a `Refusal` are answers; silenc
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ckpttool.domain.launch import LaunchConfig, LaunchJob
     from ckpttool.domain.load_settings import LoadSettings
     from ckpttool.domain.plan import ResumePlan
+    from ckpttool.domain.pointer import Pointer, PointerText
     from ckpttool.domain.question import DataQuestion
-    from ckpttool.domain.retention import RecordFix, SavedLast
     from ckpttool.domain.settings import RunConfig, Settings
     from ckpttool.formats.safe_yaml import Document
     from ckpttool.logs.base import LogFormat
@@ -122,7 +122,7 @@ class Layout(Protocol):
         """Return where the seal of a save is kept, relative to the root; a refusal where there is no such place."""
         ...
 
-    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[SavedLast]:
+    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read the trainer's own records that name a save as its last.
 
         Args:
@@ -131,8 +131,8 @@ class Layout(Protocol):
         """
         ...
 
-    def spell_pointer(self, fix: RecordFix) -> bytes:
-        """Spell such a record as the trainer does."""
+    def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
+        """Spell such records as they are when a save was the last, by path; one that cannot name it is left out."""
         ...
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | None:

@@ -13,10 +13,10 @@ from ckpttool.cli.verify import bucket
 from ckpttool.decide.asd.config import check_asd_config, emit_asd_config
 from ckpttool.decide.naming import named
 from ckpttool.domain.asd import AsdDialect
-from ckpttool.domain.checkpoint import Inventory, LayoutName
+from ckpttool.domain.checkpoint import Inventory
 from ckpttool.errors import UsageError
 from ckpttool.render.escape import shown
-from ckpttool.trainers.base import ScanOptions
+from ckpttool.trainers.base import Layout, ScanOptions
 from ckpttool.trainers.mindformers.layouts.names import (
     RANK_MARK,
     FileKind,
@@ -25,7 +25,6 @@ from ckpttool.trainers.mindformers.layouts.names import (
     rank_of_folder,
     shape_of,
 )
-from ckpttool.trainers.mindformers.read_pointers import saved_last
 from ckpttool.trainers.mindformers.simulate import simulate
 from ckpttool.trainers.mindformers.simulate.seen import MindFormersSettings
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
@@ -88,14 +87,14 @@ def tree(data: bytes) -> None:
     for layout in layouts():
         if layout.recognise(listing):
             for options in (ScanOptions(), ScanOptions(sizes=True, steps_per_epoch=2)):
-                _assert_sound(layout.scan(storage, listing, options), storage)
+                _assert_sound(layout, layout.scan(storage, listing, options), storage)
     for settings in (MindFormersSettings(), MindFormersSettings(use_checkpoint_health_monitor=True, world_size=2)):
         view = view_for_mindformers(storage, settings, output=storage)
         for version in KNOWN_VERSIONS:
             assert simulate(view, version).because
 
 
-def _assert_sound(inventory: Inventory, storage: MemoryTree) -> None:
+def _assert_sound(layout: Layout, inventory: Inventory, storage: MemoryTree) -> None:
     paths = [shard.path for checkpoint in inventory.checkpoints for shard in checkpoint.shards]
     assert set(paths) <= storage.files.keys()
     assert len(set(paths)) == len(paths)
@@ -103,9 +102,8 @@ def _assert_sound(inventory: Inventory, storage: MemoryTree) -> None:
         assert (checkpoint.step or 0) >= 0 or checkpoint.step_source == "name"
         assert any(one is checkpoint for one in named(inventory.checkpoints, checkpoint.name))
         assert not any(path.startswith("/") or ".." in path.split("/") for path in checkpoint.expected or ())
-    ranks = inventory.folder_ranks if inventory.layout is LayoutName.MINDFORMERS_RANK else ()
-    for record in saved_last(storage, inventory, ranks):
-        assert (record.file is None) != (record.trouble is None)
+    for record in layout.pointers(storage, inventory.folder_ranks):
+        assert (record.name is None) != (record.trouble is None)
 
 
 # --- what users type -------------------------------------------------------------------------------------------------

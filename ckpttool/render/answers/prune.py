@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from ckpttool.domain.retention import Fate, Pruning, RecordFix, Repair
+from ckpttool.domain.pointer import PointerFix
+from ckpttool.domain.retention import Fate, Pruning, Repair
 from ckpttool.domain.verdict import Level
 from ckpttool.render.answers.plan import NARROW, grouped_findings, pointer
 from ckpttool.render.escape import shown, size
@@ -88,8 +89,8 @@ class _FateTable:
         yield whole_words(table)
 
 
-def _records(fixes: Sequence[RecordFix]) -> list[Text]:
-    lines = [Text(f"{shown(fix.path)} {shown(fix.trouble)} -> {shown(fix.file)}") for fix in fixes[:MOST_RECORDS]]
+def _records(fixes: Sequence[PointerFix]) -> list[Text]:
+    lines = [Text(f"{shown(fix.path)} {shown(fix.trouble)} -> {shown(fix.text.name)}") for fix in fixes[:MOST_RECORDS]]
     if len(fixes) > MOST_RECORDS:
         lines.append(Text(f"and {len(fixes) - MOST_RECORDS} more: --format json", style="dim"))
     return lines

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ckpttool.domain.retention import Fate, Pruning, RecordFix, Repair
+from ckpttool.domain.pointer import PointerFix
+from ckpttool.domain.retention import Fate, Pruning, Repair
 from ckpttool.render.json import Document, finding_document
-from ckpttool.trainers.mindformers.spell_pointers import record_bytes
 
 
 def pruning_document(pruning: Pruning) -> Document:
@@ -65,8 +65,8 @@ def repair_document(repair: Repair) -> Document:
     }
 
 
-def _fixes(fixes: Iterable[RecordFix]) -> list[Document]:
+def _fixes(fixes: Iterable[PointerFix]) -> list[Document]:
     return [
-        {"path": fix.path, "trouble": fix.trouble, "names": fix.file, "content": record_bytes(fix).decode("ascii")}
+        {"path": fix.path, "trouble": fix.trouble, "names": fix.text.name, "content": fix.text.content.decode("ascii")}
         for fix in fixes
     ]

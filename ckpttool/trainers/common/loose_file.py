@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, RunSummary, Topology
@@ -16,7 +16,7 @@ from ckpttool.trainers.mindformers.layouts.names import FORMAT_OF_SUFFIX
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
-    from ckpttool.domain.retention import RecordFix, SavedLast
+    from ckpttool.domain.pointer import Pointer, PointerText
 
 _BY_SUFFIX = {
     **FORMAT_OF_SUFFIX,
@@ -77,13 +77,13 @@ class LooseFile:
 
         return manifest_path(self.name, checkpoint)
 
-    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[SavedLast]:  # noqa: ARG002  there is none
+    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:  # noqa: ARG002  there is none
         """Read none: nothing names it."""
         return iter(())
 
-    def spell_pointer(self, fix: RecordFix) -> bytes:
+    def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:  # noqa: ARG002  there is none
         """Spell none."""
-        raise AssertionError(f"no record of this layout is at {fix.path}")
+        return {}
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | None:  # noqa: ARG002  the same of all
         """Return none: no training's health file is its own."""

@@ -1,54 +1,129 @@
-"""What the trainer's own records should name: the newest whole checkpoint, and never one that is gone."""
+"""The records in which MindFormers names the save that it wrote last: each rank's meta.json, and the tracker.
+
+Hints; the shards are the truth. Here they are read, and spelled as MindFormers spells them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.retention import RecordFix, SavedLast
-from ckpttool.domain.units import Rank
+from ckpttool.domain.pointer import Pointer, PointerText
+from ckpttool.domain.units import EpochStep, Rank, Step
+from ckpttool.formats.strict_json import ParseError, get_int, get_str, parse_object
+from ckpttool.storage.base import Storage
+from ckpttool.trainers.common.tracker_file import TRACKER
+from ckpttool.trainers.mindformers.layouts.names import iteration_folder, iteration_step
+
+META_LIMIT = 64 * 1024
+"""Bytes. A real meta.json has about 90; whatever is larger was not written by MindFormers."""
+
+_TRACKER_LIMIT = 64
 
 
-def left_behind(
-    records: Iterable[SavedLast], going: Iterable[Checkpoint], staying: Sequence[Checkpoint]
-) -> Iterator[RecordFix]:
-    """Find the records that name what goes; each shall name the best that stays on its rank.
+class MetaRecord(NamedTuple):
+    """One meta.json, parsed."""
 
-    Args:
-        records: As they are.
-        going: The checkpoints that go.
-        staying: Whole ones that stay, best first.
+    position: EpochStep
+    """`last_epoch` and `last_step`: the numbers in the file's *name*."""
+    file: str
+    """`last_ckpt_file`, untrusted: compared with names, never joined to a path."""
+
+    @property
+    def escapes(self) -> bool:
+        """Whether the file name would lead out of the rank's folder, or holds control characters."""
+        return "/" in self.file or "\\" in self.file or self.file in {"", ".", ".."} or _controls(self.file)
+
+
+def parse_meta(data: bytes, *, what: str) -> MetaRecord:
+    """Parse a meta.json strictly: a torn one, `{"last_step": true}` or a key given twice is no record.
+
+    Raises:
+        ParseError: With the file and the key that is wrong.
     """
-    gone = {shard.path for one in going for shard in one.shards} | {one.name for one in going}
-    best = [(one, _files(one)) for one in staying]
-    for record in records:
-        named = record.file if record.rank is None else f"rank_{record.rank}/{record.file}"
-        if record.file is not None and named in gone:
-            for one, files in best:
-                if record.rank is None or record.rank in files:
-                    yield _fix(record, one, files, f"names {record.file}, which goes")
-                    break
+    record = parse_object(data, what=what)
+    position = EpochStep(epoch=get_int(record, "last_epoch", where=what), step=get_int(record, "last_step", where=what))
+    return MetaRecord(position=position, file=get_str(record, "last_ckpt_file", where=what))
 
 
-def repairs(records: Iterable[SavedLast], checkpoint: Checkpoint) -> Iterator[RecordFix]:
-    """Find the records that do not name this checkpoint, and say what is wrong with each.
+def _controls(text: str) -> bool:
+    return any(ord(character) < ord(" ") or ord(character) == 127 for character in text)  # noqa: PLR2004  DEL
 
-    Args:
-        records: As they are; of ranks that have a shard of it.
-        checkpoint: The one that they shall name.
+
+def meta_pointers(storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
+    """Read the meta.json of some ranks."""
+    for rank in ranks:
+        yield _meta_pointer(storage, rank)
+
+
+def metas_naming(checkpoint: Checkpoint) -> dict[str, PointerText]:
+    """Spell the meta.json of every rank that has a shard of a checkpoint, as it is when that was saved last."""
+    position = checkpoint.position
+    if position is None:
+        return {}
+    own = [(shard.rank, shard.path.rpartition("/")[2]) for shard in checkpoint.shards if shard.rank is not None]
+    return {
+        f"rank_{rank}/meta.json": PointerText(name=file, content=_meta_bytes(position, file), like="rank_0/meta.json")
+        for rank, file in own
+    }
+
+
+def tracked_step(storage: Storage) -> Step:
+    """Return the step that the tracker names.
+
+    Raises:
+        FileNotFoundError: There is no tracker.
+        OSError: It cannot be read.
+        ParseError: It holds no step.
     """
-    files = _files(checkpoint)
-    for record in records:
-        fix = _fix(record, checkpoint, files, record.trouble or f"names {record.file}")
-        if (record.file, record.position) != (fix.file, fix.position):
-            yield fix
+    text = storage.small_file(TRACKER, limit=_TRACKER_LIMIT).decode("ascii", "replace").strip()
+    if re.fullmatch(r"[0-9]{1,18}", text) is None:
+        raise ParseError(f"expected a step, found {text!r}")
+    return Step(int(text))
 
 
-def _files(checkpoint: Checkpoint) -> dict[Rank, str]:
-    return {shard.rank: shard.path.rpartition("/")[2] for shard in checkpoint.shards if shard.rank is not None}
+def tracker_pointer(storage: Storage) -> Pointer:
+    """Read the tracker."""
+    try:
+        step = tracked_step(storage)
+    except FileNotFoundError:
+        return Pointer(path=TRACKER, trouble="is missing")
+    except OSError as error:
+        return Pointer(path=TRACKER, trouble=f"cannot be read ({error.strerror or error})", unknown=True)
+    except ParseError:
+        return Pointer(path=TRACKER, trouble="holds no step")
+    folder = iteration_folder(step)
+    return Pointer(path=TRACKER, name=folder, target=folder, content=_tracker_bytes(step))
 
 
-def _fix(record: SavedLast, checkpoint: Checkpoint, files: dict[Rank, str], trouble: str) -> RecordFix:
-    if record.rank is None:
-        return RecordFix(path=record.path, trouble=trouble, file=checkpoint.name, position=None)
-    return RecordFix(path=record.path, trouble=trouble, file=files[record.rank], position=checkpoint.position)
+def tracker_naming(checkpoint: Checkpoint) -> dict[str, PointerText]:
+    """Spell the tracker as it is when a checkpoint was saved last."""
+    content = _tracker_bytes(iteration_step(checkpoint.name))
+    return {TRACKER: PointerText(name=checkpoint.name, content=content)}
+
+
+def _meta_pointer(storage: Storage, rank: Rank) -> Pointer:
+    path = f"rank_{rank}/meta.json"
+    try:
+        record = parse_meta(storage.small_file(path, limit=META_LIMIT), what=path)
+    except FileNotFoundError:
+        return Pointer(path=path, rank=rank, trouble="is missing")
+    except OSError as error:
+        return Pointer(path=path, rank=rank, trouble=f"cannot be read ({error.strerror or error})", unknown=True)
+    except ParseError:
+        return Pointer(path=path, rank=rank, trouble="is torn or edited")
+    content = _meta_bytes(record.position, record.file)
+    return Pointer(path=path, rank=rank, name=record.file, target=f"rank_{rank}/{record.file}", content=content)
+
+
+def _meta_bytes(position: EpochStep, file: str) -> bytes:
+    """One line, no newline."""
+    record = {"last_epoch": position.epoch, "last_step": position.step, "last_ckpt_file": file}
+    return json.dumps(record, ensure_ascii=True).encode("ascii")
+
+
+def _tracker_bytes(step: Step) -> bytes:
+    return str(step).encode("ascii")

@@ -1,63 +1,62 @@
-"""What the trainer's records shall name."""
+"""The trainer's records are spelled as it spells them, and what is read is what would be written."""
 
 from __future__ import annotations
 
-from ckpttool.domain.retention import RecordFix, SavedLast
-from ckpttool.domain.units import EpochStep, Rank
-from ckpttool.trainers.mindformers.pointers import left_behind, repairs
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ckpttool.domain.units import Rank, Step
+from ckpttool.formats.strict_json import ParseError
+from ckpttool.storage.local import LocalStorage
+from ckpttool.trainers.mindformers.pointers import (
+    meta_pointers,
+    metas_naming,
+    tracked_step,
+    tracker_naming,
+    tracker_pointer,
+)
 from tests.inventories import checkpoint
 
-OLD, MIDDLE, NEW = checkpoint("10_2"), checkpoint("20_2", ranks=range(3)), checkpoint("30_2", ranks=range(2))
+TRACKER = "latest_checkpointed_iteration.txt"
+REAL = Path(__file__).parents[3] / "fixtures"
 
 
-def record(rank: int, label: str) -> SavedLast:
-    epoch, step = map(int, label.split("_"))
-    file = f"llama_rank_{rank}-{label}.ckpt"
-    return SavedLast(
-        path=f"rank_{rank}/meta.json", rank=Rank(rank), file=file, position=EpochStep(epoch=epoch, step=step)
-    )
+def test_a_real_record_is_read_as_what_would_be_written() -> None:
+    records = sorted(REAL.glob("*/output/checkpoint/rank_0/meta.json"))
+    assert records
+    for record in records:
+        (pointer,) = meta_pointers(LocalStorage(str(record.parents[1])), [Rank(0)])
+        assert pointer.content == record.read_bytes()
+        assert pointer.target == f"rank_0/{pointer.name}"
 
 
-def named(fixes: list[RecordFix]) -> dict[str, str]:
-    return {fix.path: fix.file for fix in fixes}
-
-
-def test_only_records_of_what_goes_are_mended_each_with_the_best_that_its_rank_has() -> None:
-    records = [record(0, "10_2"), record(1, "30_2"), record(2, "10_2")]
-    assert named(list(left_behind(records, [OLD], [NEW, MIDDLE]))) == {
+def test_a_record_names_the_file_that_its_rank_has_and_a_new_one_is_readable_as_rank_0_s() -> None:
+    texts = metas_naming(checkpoint("30_2", ranks=range(2)))
+    assert {path: text.name for path, text in texts.items()} == {
         "rank_0/meta.json": "llama_rank_0-30_2.ckpt",
-        "rank_2/meta.json": "llama_rank_2-20_2.ckpt",
+        "rank_1/meta.json": "llama_rank_1-30_2.ckpt",
     }
+    text = texts["rank_1/meta.json"]
+    assert text.content == b'{"last_epoch": 30, "last_step": 2, "last_ckpt_file": "llama_rank_1-30_2.ckpt"}'
+    assert text.like == "rank_0/meta.json"
 
 
-def test_a_rank_on_which_nothing_whole_stays_keeps_its_record() -> None:
-    assert list(left_behind([record(3, "10_2")], [OLD], [NEW, MIDDLE])) == []
+@pytest.mark.parametrize("text", ["30", " 30\n", "0000030"])
+def test_a_tracker_holds_the_bare_step(tmp_path: Path, text: str) -> None:
+    (tmp_path / TRACKER).write_text(text)
+    assert tracked_step(LocalStorage(str(tmp_path))) == Step(30)
+    pointer = tracker_pointer(LocalStorage(str(tmp_path)))
+    assert (pointer.name, pointer.target, pointer.content) == ("iteration_00000030", "iteration_00000030", b"30")
+    save = replace(checkpoint("20_2"), name="iteration_00000030")
+    assert tracker_naming(save)[TRACKER].content == b"30"
 
 
-def test_a_record_that_names_nothing_is_no_business_of_a_prune() -> None:
-    torn = SavedLast(path="rank_0/meta.json", rank=Rank(0), trouble="is torn or edited")
-    assert list(left_behind([torn], [OLD], [NEW])) == []
-    assert [(fix.trouble, fix.file) for fix in repairs([torn], NEW)] == [
-        ("is torn or edited", "llama_rank_0-30_2.ckpt")
-    ]
-
-
-def test_a_record_of_another_rank_s_file_is_no_record_of_what_goes() -> None:
-    foreign = SavedLast(path="rank_0/meta.json", rank=Rank(0), file="llama_rank_1-10_2.ckpt")
-    assert list(left_behind([foreign], [OLD], [NEW])) == []
-
-
-def test_a_tracker_names_folders() -> None:
-    tracker = SavedLast(path="tracker", rank=None, file="10_2")
-    assert named(list(left_behind([tracker], [OLD], [NEW, MIDDLE]))) == {"tracker": "30_2"}
-    assert list(left_behind([tracker], [MIDDLE], [NEW])) == []
-    assert named(list(repairs([tracker], NEW))) == {"tracker": "30_2"}
-    assert list(repairs([tracker], OLD)) == []
-
-
-def test_a_record_that_is_right_is_left_alone() -> None:
-    assert list(repairs([record(0, "30_2"), record(1, "30_2")], NEW)) == []
-    wrong = SavedLast(
-        path="rank_0/meta.json", rank=Rank(0), file="llama_rank_0-30_2.ckpt", position=EpochStep(epoch=3, step=2)
-    )
-    assert [fix.position for fix in repairs([wrong], NEW)] == [EpochStep(epoch=30, step=2)]
+@pytest.mark.parametrize("text", ["", "3_0", "-1", "\u0663", "9" * 19, "release"])
+def test_a_tracker_without_a_step_names_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / TRACKER).write_text(text)
+    with pytest.raises(ParseError, match="expected a step"):
+        tracked_step(LocalStorage(str(tmp_path)))
+    pointer = tracker_pointer(LocalStorage(str(tmp_path)))
+    assert (pointer.target, pointer.trouble, pointer.unknown) == (None, "holds no step", False)

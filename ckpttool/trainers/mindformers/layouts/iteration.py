@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,7 +13,8 @@ from ckpttool.domain.finding import Code, Finding, Severity, in_order
 from ckpttool.domain.health import Health
 from ckpttool.domain.progress import Progress
 from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
-from ckpttool.domain.units import MAX_RANKS, Rank, Step
+from ckpttool.domain.units import MAX_RANKS, Rank
+from ckpttool.formats.strict_json import ParseError
 from ckpttool.records import MANIFEST_NAME, OWN_FOLDER
 from ckpttool.storage.base import Entry, Kind, LostLinkError, Storage
 from ckpttool.storage.fan_out import map_waiting
@@ -36,15 +37,14 @@ from ckpttool.trainers.mindformers.layouts.iteration_records import (
     read_metadata,
     withheld,
 )
+from ckpttool.trainers.mindformers.layouts.names import ITERATION_START, is_iteration, iteration_folder, iteration_step
+from ckpttool.trainers.mindformers.pointers import tracked_step, tracker_naming, tracker_pointer
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
-    from ckpttool.domain.retention import RecordFix, SavedLast
+    from ckpttool.domain.pointer import Pointer, PointerText
     from ckpttool.trainers.mindformers.iteration_json import CommonRecord
 
-TRACKER_LIMIT = 64
-_START = "iteration_"
-_ITERATION = rf"{_START}[0-9]{{8,18}}"
 _ROLES = {"model": ShardRole.MODEL, "opt": ShardRole.OPTIMIZER}
 _RECORDS = {"common.json", "metadata.json", MANIFEST_NAME}
 
@@ -69,7 +69,7 @@ class MindFormersIteration:
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by an `iteration_%08d` folder; a tracker of that name is written by other trainers, too."""
-        return any(_is_iteration(entry) for entry in listing.beginning(_START))
+        return any(_is_iteration(entry) for entry in listing.beginning(ITERATION_START))
 
     def part(self, folder: str, file: str | None) -> Part | Refusal | None:  # noqa: ARG002  whatever lies in it
         """Take an iteration's folder, and whatever lies in it, for the save."""
@@ -81,7 +81,7 @@ class MindFormersIteration:
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each iteration's names, common.json and metadata.json; no shard is opened."""
-        folders = [entry.name for entry in listing.beginning(_START) if _is_iteration(entry)]
+        folders = [entry.name for entry in listing.beginning(ITERATION_START) if _is_iteration(entry)]
         checkpoints = _same_prefix(list(map_waiting(lambda name: _scan_iteration(storage, name, options), folders)))
         strays = [
             entry.name
@@ -101,6 +101,7 @@ class MindFormersIteration:
             findings=in_order((*findings, *trouble)),
             strays=tuple(sorted(strays)),
             tracked=tracked,
+            tracked_step=None if tracked is None else iteration_step(tracked),
             tracked_ns=None if time is None else time.modified_ns,
         )
 
@@ -114,17 +115,13 @@ class MindFormersIteration:
 
         return manifest_path(self.name, checkpoint)
 
-    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[SavedLast]:  # noqa: ARG002  one for all ranks
+    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:  # noqa: ARG002  one for all ranks
         """Read the tracker."""
-        from ckpttool.trainers.mindformers.read_pointers import read_tracker
+        return iter((tracker_pointer(storage),))
 
-        return iter((read_tracker(storage),))
-
-    def spell_pointer(self, fix: RecordFix) -> bytes:
-        """Spell a tracker."""
-        from ckpttool.trainers.mindformers.spell_pointers import record_bytes
-
-        return record_bytes(fix)
+    def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
+        """Spell the tracker."""
+        return tracker_naming(checkpoint)
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | None:  # noqa: ARG002  the same of all
         """Return none: the mark is in the save itself."""
@@ -152,7 +149,7 @@ def _with_times(storage: Storage, checkpoints: list[Checkpoint], tracked: str | 
     """Take the times of the iterations that the tracker may not cover: they tell whether it was written after them."""
     if tracked is None:
         return checkpoints
-    progress, number = Progress(checkpoints), int(tracked.removeprefix("iteration_"))
+    progress, number = Progress(checkpoints), iteration_step(tracked)
     return [
         stamped(storage, one) if (one.step or 0) > number or progress.counts_samples(one.prefix) else one
         for one in checkpoints
@@ -164,11 +161,6 @@ def _same_prefix(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
     known = Counter(checkpoint.prefix for checkpoint in checkpoints if checkpoint.shards)
     usual = known.most_common(1)[0][0] if known else ""
     return [checkpoint if checkpoint.shards else replace(checkpoint, prefix=usual) for checkpoint in checkpoints]
-
-
-def is_iteration(name: str) -> bool:
-    """Tell whether a name, matched whole, is that of one save's folder."""
-    return name.startswith(_START) and re.fullmatch(_ITERATION, name) is not None
 
 
 def _is_iteration(entry: Entry) -> bool:
@@ -192,9 +184,9 @@ def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkp
         extra = _extra_safetensors(name, parsed)
         strays = {_stray(one.path) for one in extra if one.path is not None}
         findings = [*(one for one in findings if one not in strays), *extra]
-    number = int(name.removeprefix("iteration_"))
+    step = iteration_step(name)
     if common is not None:
-        findings += common_findings(common.scalars, number, f"{name}/common.json")
+        findings += common_findings(common.scalars, step, f"{name}/common.json")
     if world is None and not any(finding.code is Code.UNREADABLE for finding in findings):
         findings.append(damage(Code.SHARD_MISSING, "no shard at all in this folder", name))
     return Checkpoint(
@@ -203,7 +195,7 @@ def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkp
         run=0,
         position=None,
         scalars=common.scalars if common else Scalars(),
-        step=Step(number),
+        step=step,
         step_source="content" if common and common.scalars.step_num is not None else "name",
         shards=parsed.shards,
         topology=Topology(world_size=world),
@@ -294,13 +286,12 @@ def _tracker(storage: Storage, listing: Listing, names: set[str]) -> tuple[str |
         message = "no tracker file; the iteration folders tell the step instead"
         return None, [Finding(code=Code.TRACKER_DISAGREES, severity=Severity.NOTE, message=message, path=TRACKER)]
     try:
-        text = storage.small_file(TRACKER, limit=TRACKER_LIMIT).decode("ascii", "replace").strip()
+        tracked = iteration_folder(tracked_step(storage))
     except OSError as error:
         return None, [withheld(TRACKER, error)]
-    if not re.fullmatch(r"[0-9]{1,18}", text):
-        message = f"expected a step, found {text!r}; MindFormers stops here, the iteration folders still tell"
+    except ParseError as error:
+        message = f"{error}; MindFormers stops here, the iteration folders still tell"
         return None, [Finding(code=Code.TRACKER_DISAGREES, severity=Severity.NOTE, message=message, path=TRACKER)]
-    tracked = f"iteration_{int(text):08d}"
     if tracked in names:
         return tracked, []
     message = f"the tracker names {tracked}, which is not there; MindFormers stops here and never falls back"

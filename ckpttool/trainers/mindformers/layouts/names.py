@@ -1,4 +1,4 @@
-"""What a file name in a rank folder says, parsed once per *shape* of name.
+"""What the names of files and folders say. A file name in a rank folder is parsed once per *shape* of name.
 
 A tree of 8,192 ranks holds tens of thousands of names but only a few shapes: they differ in the rank alone. So the
 rank is cut out and the rest is looked up, which is three times as fast as a regular expression for each file.
@@ -12,13 +12,18 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ckpttool.domain.shard import FormatName
-from ckpttool.domain.units import MAX_RANKS, EpochStep
+from ckpttool.domain.units import MAX_RANKS, EpochStep, Step
 
 RANK_MARK = "\0"
 """Stands for the rank in a shape. No file name can hold it."""
 
 MAX_RANK_DIGITS = 9
 """int() of a million digits takes seconds."""
+
+ITERATION_START = "iteration_"
+"""How the folder of one save begins in the newer layout."""
+
+_ITERATION = rf"{ITERATION_START}[0-9]{{8,18}}"
 
 FORMAT_OF_SUFFIX = {"ckpt": FormatName.MINDSPORE_CKPT, "safetensors": FormatName.SAFETENSORS}
 SUFFIX_OF_FORMAT = {name: suffix for suffix, name in FORMAT_OF_SUFFIX.items()}
@@ -115,6 +120,21 @@ def rank_of_folder(name: str) -> int | None:
         return None
     rank = None if digits[0] == "0" and digits != "0" else int(digits)
     return None if rank is None or rank >= MAX_RANKS else rank
+
+
+def is_iteration(name: str) -> bool:
+    """Tell whether a name, matched whole, is that of one save's folder in the newer layout."""
+    return name.startswith(ITERATION_START) and re.fullmatch(_ITERATION, name) is not None
+
+
+def iteration_folder(step: int) -> str:
+    """Spell the folder of one save in the newer layout."""
+    return f"{ITERATION_START}{step:08d}"
+
+
+def iteration_step(name: str) -> Step:
+    """Return the step in the name of such a folder."""
+    return Step(int(name.removeprefix(ITERATION_START)))
 
 
 def checkpoint_name(run: int, position: EpochStep) -> str:

@@ -38,10 +38,11 @@ from ckpttool.trainers.mindformers.layouts.runs import (
     runs_by_prefix,
 )
 from ckpttool.trainers.mindformers.layouts.samples import sample_cohort
+from ckpttool.trainers.mindformers.pointers import meta_pointers, metas_naming
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
-    from ckpttool.domain.retention import RecordFix, SavedLast
+    from ckpttool.domain.pointer import Pointer, PointerText
 
 
 class _Key(NamedTuple):
@@ -124,17 +125,13 @@ class MindFormersRank:
 
         return manifest_path(self.name, checkpoint)
 
-    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[SavedLast]:
+    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read these ranks' meta.json."""
-        from ckpttool.trainers.mindformers.read_pointers import read_meta
+        return meta_pointers(storage, ranks)
 
-        return (read_meta(storage, rank) for rank in ranks)
-
-    def spell_pointer(self, fix: RecordFix) -> bytes:
-        """Spell a meta.json."""
-        from ckpttool.trainers.mindformers.spell_pointers import record_bytes
-
-        return record_bytes(fix)
+    def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
+        """Spell the meta.json of every rank that has a shard of it."""
+        return metas_naming(checkpoint)
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | None:
         """Return rank 0's file name, or what it would be."""

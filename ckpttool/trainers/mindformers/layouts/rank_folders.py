@@ -13,6 +13,7 @@ from ckpttool.storage.base import LOST_LINK_REMEDY, Entry, Kind, LostLinkError, 
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import Listing, lost_link
 from ckpttool.trainers.mindformers.layouts.names import RANK_MARK, FileKind, parse_shape, rank_of_folder, shape_of
+from ckpttool.trainers.mindformers.pointers import META_LIMIT
 
 _RANK_TOKEN = f"_rank_{RANK_MARK}"
 
@@ -20,9 +21,6 @@ _META_MARK = b"_rank_\\u0000"
 """RANK_MARK as JSON text spells it, so that ranks with equal records have equal bytes."""
 
 _FILE, _LOST = Kind.FILE, Kind.LOST
-
-META_LIMIT = 64 * 1024
-"""Bytes. A real meta.json has about 90; whatever is larger was not written by MindFormers."""
 
 
 class RankFolder(NamedTuple):

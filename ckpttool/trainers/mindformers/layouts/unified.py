@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, LayoutName, RunSummary, Topology
@@ -17,7 +17,7 @@ from ckpttool.trainers.mindformers.name_map import parse_name_map
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
-    from ckpttool.domain.retention import RecordFix, SavedLast
+    from ckpttool.domain.pointer import Pointer, PointerText
 
 SCALARS_FILE = "hyper_param.safetensors"
 MAP_FILE = "param_name_map.json"
@@ -83,13 +83,13 @@ class MindFormersUnified:
 
         return manifest_path(self.name, checkpoint)
 
-    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[SavedLast]:  # noqa: ARG002  there is none
+    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:  # noqa: ARG002  there is none
         """Read none: nothing names the folder."""
         return iter(())
 
-    def spell_pointer(self, fix: RecordFix) -> bytes:
+    def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:  # noqa: ARG002  there is none
         """Spell none."""
-        raise AssertionError(f"no record of this layout is at {fix.path}")
+        return {}
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | None:  # noqa: ARG002  the same of all
         """Return none: the health file names what the ranks saved."""

@@ -12,6 +12,7 @@ from ckpttool.formats.strict_json import DEFAULT_LIMIT, MOST_MEMORY, Json, JsonO
 from ckpttool.storage.base import Entry, Kind, LostLinkError, NotRegularError, Storage
 from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.mindformers.iteration_json import metadata_memory
+from ckpttool.trainers.mindformers.layouts.names import ITERATION_START, iteration_folder
 from ckpttool.trainers.mindformers.simulate.seen import (
     CommonView,
     HealthMark,
@@ -28,7 +29,6 @@ from ckpttool.trainers.mindformers.simulate.seen import (
 )
 
 _RANK_FOLDER = re.compile(r"rank_(0|[1-9][0-9]*)")
-_ITERATION_START = "iteration_"
 _SHARD_SUFFIXES = (".ckpt", ".safetensors")
 _NOT_THERE = frozenset({Kind.OTHER, Kind.LOST})
 _MAX_TRACKER = 1 << 16  # a number of some digits
@@ -58,7 +58,7 @@ def view_for_mindformers(
         iterations=tuple(
             _iteration(storage, entry.name, _listed(storage, entry.name), with_metadata=entry.name == tracker.folder)
             for entry in entries
-            if entry.name.startswith(_ITERATION_START)
+            if entry.name.startswith(ITERATION_START)
         ),
         tracker=tracker,
         settings=replace(
@@ -194,7 +194,7 @@ def _tracker(storage: Storage, listed: list[Entry] | None) -> TrackerView:
     except UnicodeDecodeError:
         return TrackerView(reading=Reading.NOT_TEXT)
     try:
-        return TrackerView(reading=reading, text=text, folder=f"{_ITERATION_START}{int(text):08d}")
+        return TrackerView(reading=reading, text=text, folder=iteration_folder(int(text)))
     except ValueError:
         return TrackerView(reading=reading, text=text)
 

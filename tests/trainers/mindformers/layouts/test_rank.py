@@ -17,7 +17,7 @@ from ckpttool.domain.units import Step
 from ckpttool.storage.base import LOST_LINK_REMEDY, Entry, Kind
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.layouts.rank import MindFormersRank
-from ckpttool.trainers.mindformers.layouts.rank_folders import META_LIMIT
+from ckpttool.trainers.mindformers.pointers import META_LIMIT
 from ckpttool.trainers.registry import list_root
 from tests.answers import FIXTURES, coded, codes, named, names, scanned, writable_copy
 from tests.storages import BROKEN, DENIED, FaultyStorage, scan

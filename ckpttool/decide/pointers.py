@@ -1,0 +1,52 @@
+"""What the trainer's own records should name: the newest whole checkpoint, and never one that is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.pointer import Pointer, PointerFix, PointerText
+
+NamingIt = Callable[[Checkpoint], Mapping[str, PointerText]]
+"""Says by path what each record holds when a checkpoint was saved last; a record that cannot name it is not there."""
+
+
+def left_behind(
+    pointers: Sequence[Pointer], going: Iterable[Checkpoint], staying: Iterable[Checkpoint], naming: NamingIt
+) -> Iterator[PointerFix]:
+    """Find the records that name what goes; each shall name the best that stays and that it can name.
+
+    Args:
+        pointers: As they are.
+        going: The checkpoints that go.
+        staying: Whole ones that stay, best first.
+        naming: Of the tree's layout.
+    """
+    going = tuple(going)
+    gone = {shard.path for checkpoint in going for shard in checkpoint.shards}
+    gone |= {checkpoint.name for checkpoint in going}
+    stale = [pointer for pointer in pointers if pointer.target in gone]
+    best: dict[str, PointerText] = {}
+    for checkpoint in staying:
+        if all(pointer.path in best for pointer in stale):
+            break
+        best = {**naming(checkpoint), **best}
+    for pointer in stale:
+        if pointer.path in best:
+            trouble = f"names {pointer.name}, which goes"
+            yield PointerFix(path=pointer.path, trouble=trouble, text=best[pointer.path])
+
+
+def repairs(pointers: Iterable[Pointer], checkpoint: Checkpoint, naming: NamingIt) -> Iterator[PointerFix]:
+    """Find the records that do not name this checkpoint, and say what is wrong with each.
+
+    Args:
+        pointers: As they are.
+        checkpoint: The one that they shall name.
+        naming: Of the tree's layout.
+    """
+    texts = naming(checkpoint)
+    for pointer in pointers:
+        text = texts.get(pointer.path)
+        if text is not None and text.content != pointer.content:
+            yield PointerFix(path=pointer.path, trouble=pointer.trouble or f"names {pointer.name}", text=text)

@@ -1,0 +1,78 @@
+"""What the trainer's records shall name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ckpttool.decide.pointers import left_behind, repairs
+from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.pointer import Pointer, PointerFix, PointerText
+from ckpttool.domain.units import Rank
+from ckpttool.trainers.mindformers.pointers import metas_naming
+from tests.inventories import checkpoint
+
+OLD, MIDDLE, NEW = checkpoint("10_2"), checkpoint("20_2", ranks=range(3)), checkpoint("30_2", ranks=range(2))
+
+
+def record(rank: int, label: str, *, content: bytes = b"?") -> Pointer:
+    file = f"llama_rank_{rank}-{label}.ckpt"
+    path = f"rank_{rank}/meta.json"
+    return Pointer(path=path, rank=Rank(rank), name=file, target=f"rank_{rank}/{file}", content=content)
+
+
+def tracker_naming(save: Checkpoint) -> Mapping[str, PointerText]:
+    return {"tracker": PointerText(name=save.name, content=save.name.encode())}
+
+
+def named(fixes: list[PointerFix]) -> dict[str, str]:
+    return {fix.path: fix.text.name for fix in fixes}
+
+
+def test_only_records_of_what_goes_are_mended_each_with_the_best_that_its_rank_has() -> None:
+    pointers = [record(0, "10_2"), record(1, "30_2"), record(2, "10_2")]
+    assert named(list(left_behind(pointers, [OLD], [NEW, MIDDLE], metas_naming))) == {
+        "rank_0/meta.json": "llama_rank_0-30_2.ckpt",
+        "rank_2/meta.json": "llama_rank_2-20_2.ckpt",
+    }
+
+
+def test_a_rank_on_which_nothing_whole_stays_keeps_its_record() -> None:
+    assert list(left_behind([record(3, "10_2")], [OLD], [NEW, MIDDLE], metas_naming)) == []
+
+
+def test_a_record_that_names_nothing_is_no_business_of_a_prune() -> None:
+    torn = Pointer(path="rank_0/meta.json", rank=Rank(0), trouble="is torn or edited")
+    assert list(left_behind([torn], [OLD], [NEW], metas_naming)) == []
+    assert [(fix.trouble, fix.text.name) for fix in repairs([torn], NEW, metas_naming)] == [
+        ("is torn or edited", "llama_rank_0-30_2.ckpt")
+    ]
+
+
+def test_a_record_of_another_rank_s_file_is_no_record_of_what_goes() -> None:
+    foreign = Pointer(
+        path="rank_0/meta.json", rank=Rank(0), name="llama_rank_1-10_2.ckpt", target="rank_0/llama_rank_1-10_2.ckpt"
+    )
+    assert list(left_behind([foreign], [OLD], [NEW], metas_naming)) == []
+
+
+def test_a_tracker_names_folders() -> None:
+    tracker = Pointer(path="tracker", name="10_2", target="10_2", content=b"10_2")
+    assert named(list(left_behind([tracker], [OLD], [NEW, MIDDLE], tracker_naming))) == {"tracker": "30_2"}
+    assert list(left_behind([tracker], [MIDDLE], [NEW], tracker_naming)) == []
+    assert named(list(repairs([tracker], NEW, tracker_naming))) == {"tracker": "30_2"}
+    assert list(repairs([tracker], OLD, tracker_naming)) == []
+
+
+def test_the_newest_is_not_spelled_where_no_record_names_what_goes() -> None:
+    def never(save: Checkpoint) -> Mapping[str, PointerText]:
+        raise AssertionError(save)
+
+    assert list(left_behind([record(0, "30_2")], [OLD], [NEW], never)) == []
+
+
+def test_a_record_that_is_right_is_left_alone() -> None:
+    right = metas_naming(NEW)
+    pointers = [record(rank, "30_2", content=right[f"rank_{rank}/meta.json"].content) for rank in (0, 1)]
+    assert list(repairs(pointers, NEW, metas_naming)) == []
+    (fix,) = repairs([record(0, "30_2", content=b'{"last_epoch": 3}')], NEW, metas_naming)
+    assert fix.text == right["rank_0/meta.json"]
