@@ -1,4 +1,4 @@
-"""Measure what `verify` finds: break real shards in every way, count, and write the table into the README.
+"""Measure what `verify` finds: break real shards in every way, count, and write the table into its page.
 
 Run as `python benchmarks/detection.py` (some fifteen minutes on two cores, all in memory); `--quick` takes every 50th
 bit.
@@ -30,6 +30,7 @@ from tests import healthy  # noqa: E402
 from tests.detection import ALONE, CRC, MANIFEST, SIBLINGS, Scene, Tally  # noqa: E402
 
 FIXTURES = ROOT / "fixtures"
+PAGE = ROOT / "ckpttool" / "guide" / "verify.md"
 BEGIN, END = "<!-- detection:begin -->", "<!-- detection:end -->"
 BITS_A_TASK = 4000
 HEALTHY_TREES = 1000
@@ -294,28 +295,28 @@ def false_alarms(trees: int) -> Iterator[str]:
             yield from (f"{how}: {finding}" for level in Level for finding in healthy.alarms(folder, level))
 
 
-def write_into(readme: Path, lines: Sequence[str]) -> bool:
+def write_into(page: Path, lines: Sequence[str]) -> bool:
     """Replace what stands between the markers; tell whether they are there."""
-    text = readme.read_text(encoding="utf-8") if readme.exists() else ""
+    text = page.read_text(encoding="utf-8") if page.exists() else ""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
         return False
-    readme.write_text(f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{after}", encoding="utf-8")
+    page.write_text(f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{after}", encoding="utf-8")
     return True
 
 
 def main() -> int:
     """Print the table; exit with 1 where a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="every 50th bit and 50 trees; the README stays as it is")
+    parser.add_argument("--quick", action="store_true", help="every 50th bit and 50 trees; the page stays as it is")
     quick = parser.parse_args().quick
     began = time.monotonic()
     outcome = measured(every=50 if quick else 1, trees=50 if quick else HEALTHY_TREES)
     print("\n".join(outcome.lines))
     print(f"\n{time.monotonic() - began:.0f} s")
-    if not quick and not write_into(ROOT / "README.md", outcome.lines):
-        print("README.md has no markers for the table")
+    if not quick and not write_into(PAGE, outcome.lines):
+        print(f"{PAGE} has no markers for the table")
     for missed in outcome.missed:
         print(f"MISSED: {missed}")
     return 1 if outcome.missed else 0

@@ -6,19 +6,33 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Every way a command can end. Below 10 belongs to the runtime; answers start at 10."""
+    """Every way a command can end. Below 10 belongs to the runtime; answers start at 10. The pages show these texts."""
 
     OK = 0
+    """Answered, nothing wrong."""
     FAILED = 1
+    """ckpttool itself failed, or the system kept it from writing: no permission, a full or read-only disk."""
     USAGE = 2
+    """Usage."""
     DAMAGE = 10
+    """Damage or a missing shard found (`resolve`: only with `--strict`); `launch`, `preflight`, `lint-config`: a start
+    would not do what it should; `health`: the newest checkpoint is unhealthy; `calibrate`: the stretch is not normal;
+    `asd`: a setting is not read as it is meant.
+    """
     NOTHING_TO_RESUME = 11
+    """Nothing can be resumed from."""
     UNKNOWN_LAYOUT = 12
+    """Not a checkpoint folder that ckpttool knows."""
     LOCKED = 13
+    """Locked by another run."""
     INCOMPLETE = 14
+    """The check is incomplete: something could not be read, or changed while it was read."""
     UNSAFE = 15
+    """Refused for safety: to go on would run something, leave the tree, or write over a link."""
     NOT_DURABLE = 16
+    """Written, but durability could not be confirmed."""
     INTERRUPTED = 130
+    """Interrupted."""
 
 
 class CkptToolError(Exception):

@@ -1,4 +1,4 @@
-"""The jobs of the README, run as a user's CI runs them: a shell, an exit code, and the files that are left."""
+"""The jobs of the page about CI, run as a user's CI runs them: a shell, an exit code, and the files that are left."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from typing import Any
 import pytest
 import yaml
 
+from ckpttool.render import guide
 from tests.conftest import FIXTURES, TESTS
 from tests.published import junit_file, sarif_run
 
-README = (TESTS.parent / "README.md").read_text(encoding="utf-8")
+PAGE = guide.page("ci")
 GOOD = (FIXTURES / "configs" / "pretrain_sink2.yaml").read_text()
 BAD = GOOD.replace("keep_checkpoint_max: 3", "keep_checkpoint_max: 1")
 
 
 def example(key: str) -> Any:  # noqa: ANN401  foreign YAML
-    """Return the README's YAML block that has a key at its top."""
-    blocks = [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)]
+    """Return the page's YAML block that has a key at its top."""
+    blocks = [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)]
     (found,) = [block for block in blocks if isinstance(block, dict) and key in block]
     return found[key]
 
@@ -49,7 +50,7 @@ def gitlab_job() -> tuple[str, dict[str, str]]:
 
 def slurm_script() -> tuple[str, dict[str, str]]:
     (script,) = [
-        text for text in re.findall(r"^```sh\n(.*?)^```$", README, re.MULTILINE | re.DOTALL) if "#SBATCH" in text
+        text for text in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL) if "#SBATCH" in text
     ]
     return script, {
         "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "DEVICES_PER_NODE": "2", "CONFIG": "configs/pretrain.yaml",
@@ -146,13 +147,7 @@ def test_a_batch_script_on_other_nodes_than_the_config_is_for_stops(
     assert as_ci(slurm_script, checkout).returncode == 10
 
 
-def test_the_hook_of_the_readme_is_the_one_that_there_is() -> None:
+def test_the_hook_of_the_page_is_the_one_that_there_is() -> None:
     (hooks,) = yaml.safe_load((TESTS.parent / ".pre-commit-hooks.yaml").read_text())
     (repo,) = example("repos")
     assert [hook["id"] for hook in repo["hooks"]] == [hooks["id"]]
-
-
-def test_the_readme_names_every_rule() -> None:
-    from ckpttool.trainers.mindformers.lint import RULES
-
-    assert [rule.code.value for rule in RULES if f"`{rule.code.value}`" not in README] == []

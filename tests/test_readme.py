@@ -1,4 +1,4 @@
-"""Every console block of the README is run, and must print what the README shows."""
+"""Every console block of the README and of the manual is run, and must print what the page shows."""
 
 from __future__ import annotations
 
@@ -13,21 +13,33 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-ROOT = Path(__file__).parent.parent
-README = ROOT / "README.md"
+from tests.pages import PAGES, ROOT
+
 PLACE = Path("/tmp/ckpttool-readme")  # noqa: S108  the launch block shows absolute paths, so the place is fixed
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 BLOCK = re.compile(r"^```console\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """Lay out a folder as a reader's checkout, for all blocks one after the other; another checkout's tests wait."""
+@pytest.fixture(scope="module")
+def checkout() -> Iterator[Path]:
+    """Lay out a folder as a reader's checkout; another checkout's tests wait."""
     with FileLock(f"{PLACE}.lock"):
         shutil.rmtree(PLACE, ignore_errors=True)
         PLACE.mkdir()
         shutil.copytree(ROOT / "fixtures", PLACE / "fixtures")
         yield PLACE
+        shutil.rmtree(PLACE)
+
+
+@pytest.fixture
+def place(checkout: Path) -> Iterator[Path]:
+    """Take away what a page's blocks made: the next page begins in a fresh checkout, too."""
+    yield checkout
+    for path in checkout.iterdir():
+        if path.is_dir() and path.name != "fixtures":
+            shutil.rmtree(path)
+        elif path.is_file():
+            path.unlink()
 
 
 def run(command: str, place: Path) -> str:
@@ -46,23 +58,18 @@ def replayed(body: str, place: Path) -> str:
     return "".join(f"$ {command}\n{run(command, place)}" for command in commands)
 
 
-def test_every_console_block_prints_what_the_readme_shows(place: Path, request: pytest.FixtureRequest) -> None:
-    text = README.read_text(encoding="utf-8")
+WITH_BLOCKS = [page for page in PAGES if BLOCK.search(page.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("page", WITH_BLOCKS, ids=lambda page: page.stem)
+def test_every_console_block_prints_what_the_page_shows(
+    page: Path, place: Path, request: pytest.FixtureRequest
+) -> None:
+    text = page.read_text(encoding="utf-8")
     blocks = [match["body"] for match in BLOCK.finditer(text)]
-    assert len(blocks) >= 7
     fresh = [replayed(body, place) for body in blocks]
-    shutil.rmtree(place)
     if request.config.getoption("--update-goldens"):
         bodies = iter(fresh)
-        README.write_text(BLOCK.sub(lambda _: f"```console\n{next(bodies)}```", text), encoding="utf-8")
+        page.write_text(BLOCK.sub(lambda _: f"```console\n{next(bodies)}```", text), encoding="utf-8")
         return
     assert fresh == blocks
-
-
-def test_the_readme_names_every_exit_code_and_command() -> None:
-    from ckpttool.cli.main import COMMANDS
-    from ckpttool.errors import ExitCode
-
-    text = README.read_text(encoding="utf-8")
-    assert {int(code) for code in re.findall(r"^\| (\d+) \| ", text, re.MULTILINE)} == set(ExitCode)
-    assert [command for command in COMMANDS if f"ckpttool {command}" not in text] == []

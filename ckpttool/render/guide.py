@@ -6,7 +6,28 @@ import re
 import textwrap
 from importlib.resources import files
 
-PAGES = ("concepts", "findings")
+PAGES = (
+    "concepts",
+    "resolve",
+    "scan",
+    "verify",
+    "health",
+    "data-skip",
+    "launch",
+    "preflight",
+    "ci",
+    "prune",
+    "replay",
+    "asd",
+    "mindformers",
+    "findings",
+    "exits",
+    "json",
+    "library",
+    "limits",
+    "reliability",
+    "architecture",
+)
 """Every page, in the order in which somebody who is new would read them."""
 
 _FOLDER = files("ckpttool") / "guide"
@@ -17,9 +38,14 @@ def topics() -> tuple[str, ...]:
     return (*PAGES, *(command for command in _commands() if command not in PAGES))
 
 
+def page_of(topic: str) -> str:
+    """Return the name of the page that one of the topics is on."""
+    return topic if topic in PAGES else _commands()[topic]
+
+
 def page(topic: str) -> str:
-    """Return the Markdown of one of the topics."""
-    return _read(topic if topic in PAGES else _commands()[topic])
+    """Return the Markdown of the page that one of the topics is on."""
+    return _read(page_of(topic))
 
 
 def list_text(*, width: int) -> str:

@@ -1,4 +1,4 @@
-"""`python -m tests.reliability [PYTEST ARGUMENT…]`: the nightly part, whose figures go into the README."""
+"""`python -m tests.reliability [PYTEST ARGUMENT…]`: the nightly part, whose figures go into the manual's page."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.reliability.figures import FIGURES, README, into_readme, load, store
+from tests import pages
+from tests.reliability.figures import FIGURES, load, store
 
 
 def main() -> int:
     """Run everything; where it passes, write the figures down. Arguments choose parts: `-k power`."""
-    root = README.parent
     with tempfile.TemporaryDirectory() as folder:
         new = Path(folder, "figures.json")
         options = ["--nightly", f"--figures={new}", "--ignore=tests/reliability/test_figures.py", *sys.argv[1:]]
         command = [sys.executable, "-m", "pytest", "tests/reliability", *options]
-        code = subprocess.run(command, cwd=root, check=False).returncode
+        code = subprocess.run(command, cwd=pages.ROOT, check=False).returncode
         if code == 0:  # half a run, or one in which something was wrong, leaves the figures as they were
             if not sys.argv[1:]:
                 FIGURES.unlink(missing_ok=True)  # all of it is new
             store(load(new))
-            into_readme(load())
+            pages.main()
     return code
 
 

@@ -1,7 +1,7 @@
-"""What the reliability programme found, kept as data, and as the README shows it.
+"""What the reliability programme found, kept as data, and as the manual's page shows it.
 
 A part of the programme reports what it tried, once it has come out right. A nightly run in which nothing was wrong
-writes that to `figures.json`, and the README's table is made of it. Nobody edits either by hand: a test compares them.
+writes that to `figures.json`, and the page's table is made of it. Nobody edits either by hand: a test compares them.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 FIGURES = Path(__file__).with_name("figures.json")
-README = FIGURES.parent.parent.parent / "README.md"
 
 PARTS = {
     "kill": "a writer killed at a system call",
@@ -31,9 +29,7 @@ PARTS = {
     "readers": "scan and verify while a training saves and a prune runs",
     "ranks": "faults planted in a tree of 10,000 ranks",
 }
-"""Every part of the programme, in the README's order."""
-
-_BLOCK = re.compile(r"(?<=<!-- reliability:begin -->\n).*?(?=<!-- reliability:end -->)", re.DOTALL)
+"""Every part of the programme, in the page's order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +55,7 @@ Figures = Mapping[str, Mapping[str, Figure]]
 
 
 def table(figures: Figures) -> str:
-    """Draw the README's table."""
+    """Draw the page's table."""
     rows = [
         "| what happens | tried | time | |",
         "|---|---|---|---|",
@@ -105,18 +101,6 @@ def store(figures: Figures, path: Path = FIGURES) -> None:
     merged = {part: {**known.get(part, {}), **figures.get(part, {})} for part in PARTS}
     ordered = {part: {name: asdict(figure) for name, figure in of.items()} for part, of in merged.items() if of}
     path.write_text(json.dumps(ordered, indent=2, ensure_ascii=False) + "\n")
-
-
-def into_readme(figures: Figures, path: Path = README) -> None:
-    """Put the table between its marks."""
-    text = path.read_text()
-    path.write_text(_BLOCK.sub(lambda _: table(figures), text))
-
-
-def in_readme(path: Path = README) -> str:
-    """Return what stands between the marks."""
-    found = _BLOCK.search(path.read_text())
-    return found[0] if found else ""
 
 
 class Programme:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from ckpttool.render import guide
 from tests.cli.running import ask
 from tests.conftest import TESTS
 from tests.reliability import fault_disks, fault_hostile, fault_makers, fault_records
 from tests.reliability.fault_scenes import CHANGES, CKPT, SCENES, Scene, Site, hear, nothing, patiently, stage
 from tests.reliability.faults import FAULTS
-from tests.reliability.figures import README
 
 ROOT = TESTS.parent
 NOTES = frozenset({"checksum-missing"})
@@ -78,11 +78,11 @@ def test_every_proof_is_a_test_that_is_there() -> None:
 
 
 def test_what_cannot_be_seen_is_said_where_a_user_looks() -> None:
-    readme = " ".join(README.read_text().split())
-    assert "Whoever rewrites a shard and its manifest together is not noticed" in readme
-    assert "A checkpoint can be whole and useless" in readme
-    assert "silent-data-corruption strike" in readme
-    assert "Damage in tensor data needs a checksum" in readme
+    limits, health = (" ".join(guide.page(name).split()) for name in ("limits", "health"))
+    assert "Whoever rewrites a shard and its manifest together is not noticed" in limits
+    assert "A checkpoint can be whole and useless" in health
+    assert "silent-data-corruption strike" in health
+    assert "Damage in tensor data needs a checksum" in limits
     said = " ".join(ask("verify", "--help").stdout.split())
     assert "Without a checksum" in said
     for what in ("changed tensor data", "a zeroed page", "another rank's shard of the same shape", "an older shard"):

@@ -1,4 +1,4 @@
-"""The README's table is what the last nightly run found."""
+"""The figures of the last nightly run, which the page about reliability shows."""
 
 from __future__ import annotations
 
@@ -7,11 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.reliability.figures import PARTS, Figure, Programme, in_readme, into_readme, load, store, table, this_run
-
-
-def test_the_readme_shows_what_the_last_nightly_run_found() -> None:
-    assert in_readme() == table(load()), "python -m tests.reliability writes both"
+from tests.reliability.figures import PARTS, Figure, Programme, load, store, table, this_run
 
 
 def test_every_part_of_the_programme_is_in_it() -> None:
@@ -25,12 +21,9 @@ def test_parts_that_run_alone_leave_the_others_as_they_were(tmp_path: Path) -> N
     errno = Figure(tried=0, unit="errors", seconds=0.0, note="no strace here")
     store({"errno": {"": errno}, "kill": {"ledger": replace(kill, nightly=False)}}, path)
     assert load(path) == {"kill": {"prune": kill, "ledger": replace(kill, nightly=False)}, "errno": {"": errno}}
-    readme = tmp_path / "README.md"
-    readme.write_text("a\n<!-- reliability:begin -->\nold\n<!-- reliability:end -->\nb\n")
-    into_readme(load(path), readme)
-    assert readme.read_text() == f"a\n<!-- reliability:begin -->\n{table(load(path))}<!-- reliability:end -->\nb\n"
-    assert "| not run | – | no strace here |" in in_readme(readme)
-    assert "| 20 kills | 2 s | only a commit's part of ledger |" in in_readme(readme)
+    said = table(load(path))
+    assert "| not run | – | no strace here |" in said
+    assert "| 20 kills | 2 s | only a commit's part of ledger |" in said
 
 
 def test_tests_of_one_part_are_added_up() -> None:

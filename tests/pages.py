@@ -1,0 +1,134 @@
+"""`python -m tests.pages` writes what README.md and the manual's pages generate; a test holds them fresh."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from ckpttool import errors
+from ckpttool.cli.main import COMMANDS, app
+from ckpttool.render import guide, schemas
+from tests.reliability import figures
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+GUIDE = ROOT / "ckpttool" / "guide"
+PAGES = (README, *(GUIDE / f"{name}.md" for name in guide.PAGES))
+
+MEASURED = frozenset({"detection"})
+"""Blocks that a benchmark writes: `benchmarks/detection.py` takes a quarter of an hour, and a test must not."""
+
+_BLOCK = re.compile(r"(<!-- (?P<name>[a-z-]+):begin -->\n)(?P<body>.*?)(<!-- (?P=name):end -->)", re.DOTALL)
+
+
+def blocks(text: str) -> dict[str, str]:
+    """Return what stands between each pair of marks."""
+    return {found["name"]: found["body"] for found in _BLOCK.finditer(text)}
+
+
+def fresh(page: Path, text: str) -> str:
+    """Return a page with every block made anew that can be."""
+    return _BLOCK.sub(lambda found: f"{found[1]}{_block(found['name'], page, found['body'])}{found[4]}", text)
+
+
+def _block(name: str, page: Path, before: str) -> str:
+    kind, _, of = name.partition("-")
+    return before if name in MEASURED else "".join(f"{line}\n" for line in MAKERS[kind](page, of))
+
+
+def _folder(page: Path) -> str:
+    """Return how a link on this page reaches the manual's folder."""
+    return "ckpttool/guide/" if page == README else ""
+
+
+def _commands(page: Path, _of: str) -> Iterator[str]:
+    yield from ("| command | what it is for |", "|---|---|")
+    for name, what in COMMANDS.items():
+        yield f"| [`{name}`]({_folder(page)}{guide.page_of(name)}.md) | {_cell(what)} |"
+
+
+def _options(_page: Path, command: str) -> Iterator[str]:
+    group: Any = typer.main.get_command(app)
+    found = group.get_command(None, command)
+    for word, single in getattr(found, "commands", {"": found}).items():
+        if word:
+            yield from (f"`ckpttool {command} {word}`:", "")
+        yield from ("| option | |", "|---|---|")
+        records = (each.get_help_record(typer.Context(single)) for each in single.params if each.name != "help")
+        yield from (f"| `{_cell(form)}` | {_cell(what)} |" for form, what in filter(None, records))
+        if word:
+            yield ""
+
+
+def _exits(_page: Path, _of: str) -> Iterator[str]:
+    yield from ("| exit | meaning |", "|---|---|")
+    yield from (f"| {code.value} | {_cell(meaning)} |" for code, meaning in meanings())
+
+
+def meanings() -> Iterator[tuple[errors.ExitCode, str]]:
+    """Return every exit code with the text under it."""
+    (definition,) = ast.parse(inspect.getsource(errors.ExitCode)).body
+    assert isinstance(definition, ast.ClassDef)
+    after_docstring = definition.body[1:]
+    for member, text in zip(after_docstring[::2], after_docstring[1::2], strict=True):
+        assert isinstance(member, ast.Assign)
+        assert isinstance(text, ast.Expr)
+        yield (
+            errors.ExitCode[ast.unparse(member.targets[0])],
+            " ".join(ast.literal_eval(text.value).split()).rstrip("."),
+        )
+
+
+def _schemas(_page: Path, _of: str) -> Iterator[str]:
+    yield from ("| document | what it tells |", "|---|---|")
+    for name in schemas.names():
+        yield f"| `ckpttool/{name}/1` | {_cell(str(schemas.schema(name)['description']))} |"
+
+
+def _findings(page: Path, _of: str) -> Iterator[str]:
+    groups: list[tuple[str, list[str]]] = []
+    for marks, title in re.findall(r"^(###?) (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+        if marks == "##":
+            groups.append((title, []))
+        else:
+            groups[-1][1].append(title)
+    for title, codes in (group for group in groups if group[1]):
+        yield f"- **{title}:** {', '.join(f'[{code}](#{code})' for code in codes)}."
+
+
+def _reliability(_page: Path, _of: str) -> Iterator[str]:
+    yield from figures.table(figures.load()).splitlines()
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+MAKERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
+    "commands": _commands,
+    "exits": _exits,
+    "findings": _findings,
+    "options": _options,
+    "reliability": _reliability,
+    "schemas": _schemas,
+}
+"""What makes a block, by the first word of its name; the rest says of what."""
+
+
+def main() -> int:
+    """Write every page anew."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        page.write_text(fresh(page, text), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

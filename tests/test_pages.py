@@ -1,0 +1,112 @@
+"""README.md and the manual's pages: what is generated is fresh, every link leads somewhere, and nothing is left out."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from ckpttool.cli.main import COMMANDS
+from ckpttool.errors import ExitCode
+from ckpttool.render import guide
+from tests.pages import GUIDE, MAKERS, MEASURED, PAGES, README, ROOT, blocks, fresh, meanings
+
+LINK = re.compile(r"(?<!!)\[(?:[^\[\]]|\[[^\]]*\])*\]\((?P<target>[^)\s]+)\)")
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+@cache
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def prose(page: Path) -> str:
+    """Return a page without its blocks of code."""
+    return FENCE.sub("", text_of(page))
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """Return what GitHub makes of a page's headings."""
+    headings = re.findall(r"^#{1,6} (.*)$", prose(page), re.MULTILINE)
+    return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_a_page_generates_is_fresh(page: Path) -> None:
+    assert fresh(page, text_of(page)) == text_of(page), "python -m tests.pages writes it anew"
+
+
+def test_a_block_that_is_stale_is_written_anew_and_the_rest_of_the_page_stays() -> None:
+    stale = "a\n<!-- exits:begin -->\nold\n<!-- exits:end -->\n<!-- detection:begin -->\n1\n<!-- detection:end -->\nb\n"
+    now = fresh(GUIDE / "exits.md", stale)
+    assert now.startswith("a\n<!-- exits:begin -->\n| exit | meaning |\n")
+    assert now.endswith("<!-- exits:end -->\n<!-- detection:begin -->\n1\n<!-- detection:end -->\nb\n")
+
+
+def test_every_maker_has_a_page_that_shows_it_and_every_command_a_table_of_its_options() -> None:
+    shown = {name for page in PAGES for name in blocks(text_of(page))}
+    assert {name.partition("-")[0] for name in shown} == MAKERS.keys() | MEASURED
+    assert {name.removeprefix("options-") for name in shown if name.startswith("options-")} == set(COMMANDS)
+    assert {command: guide.page_of(command) for command in COMMANDS}.keys() == set(COMMANDS)
+
+
+def test_every_exit_code_says_what_it_means() -> None:
+    assert [code for code, meaning in meanings() if meaning] == list(ExitCode)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_no_link_is_dead(page: Path) -> None:
+    dead = []
+    for target in LINK.findall(prose(page)):
+        path, _, anchor = target.partition("#")
+        if "://" in path:
+            continue
+        there = (page.parent / path).resolve() if path else page
+        if not there.exists() or (anchor and anchor not in anchors(there)):
+            dead.append(target)
+    assert dead == []
+
+
+def test_the_manual_links_to_nothing_that_does_not_ship_but_what_a_checkout_has_besides() -> None:
+    outside = {
+        target
+        for page in PAGES[1:]
+        for target in LINK.findall(prose(page))
+        if "://" not in target
+        and "/" in target
+        and not target.startswith(("../../tests/", "../../benchmarks/", "../../fixtures/"))
+    }
+    assert outside == set()
+
+
+def test_a_dead_link_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A `b` (c), d\n\n[x](#a-b-c-d) [y](#nothing) ![no](z)\n\n```sh\n# no heading [z](z.md)\n```\n")
+    assert LINK.findall(prose(page)) == ["#a-b-c-d", "#nothing"]
+    assert anchors(page) == {"a-b-c-d"}
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    linked = {Path(target.partition("#")[0]).stem for target in LINK.findall(prose(README))}
+    assert set(guide.PAGES) - linked == set()
+
+
+def test_the_readme_is_read_in_five_minutes() -> None:
+    assert len(text_of(README).splitlines()) <= 150
+
+
+def test_the_pages_name_every_rule_about_configs() -> None:
+    from ckpttool.trainers.mindformers.lint import RULES
+
+    page = text_of(GUIDE / "mindformers.md")
+    assert [rule.code.value for rule in RULES if f"`{rule.code.value}`" not in page] == []
+
+
+def test_the_two_commands_of_the_readme_stay_as_they_are() -> None:
+    commands = [line for line in text_of(README).splitlines() if line.startswith("python3 -m venv .venv && ")]
+    main_job, tests = commands
+    assert main_job.endswith("&& .venv/bin/ckpttool resolve fixtures/sink2_ckpt/output")
+    assert tests == (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()[-1]
