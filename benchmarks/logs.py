@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
-from ckpttool.logs import read_log
+from ckpttool.trainers.registry import log_reader
 
 LAYERS = {"monitored": 12, "health": 0, "bare": 0}
 TARGETS = {"monitored": "  (target 1.5)", "bare": "  (target 2.0)"}
@@ -60,7 +60,7 @@ def seconds(run: Callable[[], object]) -> float:
 
 def read_all(path: Path) -> int:
     """Read the log as every command does, and return how many items it has."""
-    return sum(1 for _ in read_log(str(path)))
+    return sum(1 for _ in log_reader().read(str(path)))
 
 
 def split_all(path: Path) -> None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from ckpttool.api.logs import detector_events, expand, reading_of, together, without_detectors
 from ckpttool.decide.asd.features import FeaturePolicy
 from ckpttool.decide.log_evidence import (
     large_spikes,
@@ -33,6 +32,7 @@ from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health_events import HealthReport, HealthTimeline, SavedCheckpoint, SuspectInterval, SuspectKind
+from ckpttool.domain.log_answer import LogReading
 from ckpttool.domain.metrics import (
     LocalTime,
     LogAttempt,
@@ -45,12 +45,13 @@ from ckpttool.domain.metrics import (
 from ckpttool.domain.plan import NoResumePoint, ResumePoint
 from ckpttool.domain.units import Step
 from ckpttool.errors import CkptToolError, IncompleteError, UsageError
+from ckpttool.logs.asd_events import detector_events
 from ckpttool.records.timeline_json import read_timeline
 from ckpttool.trainers.mindformers.embedding_health import judge_health
+from ckpttool.trainers.registry import log_reader
 
 if TYPE_CHECKING:
     from ckpttool.domain.asd import AsdEvent
-    from ckpttool.domain.log_answer import LogReading
     from ckpttool.domain.log_question import EvidenceQuestion
 
 Pick = Callable[[Inventory], ResumePoint | NoResumePoint]
@@ -76,7 +77,7 @@ class Evidence:
         """Say what in the logs cannot be read, where they and the record disagree, and what could not be judged."""
         found: list[Finding] = []
         if self.log is not None:
-            reading = reading_of(self.log)
+            reading = LogReading.of(self.log)
             gravest_first = sorted(reading.problems, key=lambda each: not each.ends_the_log)
             problems = ((each.source, each.line, each.reason) for each in gravest_first[:3])
             found += log_findings(problems, reading.problem_count)
@@ -118,14 +119,15 @@ def gather(inventory: Inventory, question: EvidenceQuestion, *, stages: int | No
     Raises:
         UsageError: A log is not there, or cannot be meant.
     """
-    lines = {name: read_timeline(name) for name in expand(question.timeline)}
+    reader = log_reader(question.logs.columns)
+    lines = {name: read_timeline(name) for name in reader.expand(question.timeline)}
     logs = tuple(name for name, line in lines.items() if line is None)
-    wanted = replace(question.logs, patterns=(*question.logs.patterns, *logs))
-    log = together(wanted, inventory.root if question.threshold is not None or question.spike is not None else None)
+    beside = inventory.root if question.threshold is not None or question.spike is not None else None
+    log = reader.merged((*question.logs.patterns, *logs), beside)
     if log is None and question.spike is not None:
         raise UsageError("there is no training log beside the checkpoints: give --log")
     logged, _ = detector_events(logs)
-    log = None if log is None else without_detectors(log, {event.source for event in logged})
+    log = None if log is None else reader.without_detectors(log, {event.source for event in logged})
     timelines = _Timelines(log, logged, question, [one for one in lines.values() if one is not None])
     report = None
     judged = inventory
@@ -278,7 +280,7 @@ def go_around(evidence: Evidence, pick: Pick) -> tuple[ResumePoint | NoResumePoi
         return point, advise_after_stop(stop.step, _steps(point), count=stop.count or 1, clock=clock)
     spike = find_spike(evidence.line, wish.around)
     if spike is None:
-        raise no_spike(reading_of(log), evidence.question.spike_threshold)
+        raise no_spike(LogReading.of(log), evidence.question.spike_threshold)
     recipe = RewindRecipe()
     limit = Step(spike.onset - recipe.margin)
     why = f"{recipe.margin} steps before the spike of step {spike.onset}"

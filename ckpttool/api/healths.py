@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from ckpttool.api.checks import chosen
 from ckpttool.api.evidence import judge
-from ckpttool.api.logs import reading_of, together
 from ckpttool.api.trees import HEALTH_FILE, Tree, health_file_beside
 from ckpttool.decide.lineage import Course, newest_first
 from ckpttool.decide.log_evidence import log_findings
@@ -19,11 +18,12 @@ from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
 from ckpttool.domain.finding import Finding, Severity
 from ckpttool.domain.health import Health
 from ckpttool.domain.health_events import HealthJudgement, HealthReport
-from ckpttool.domain.log_answer import HealthAnswer, WeightNumbers
+from ckpttool.domain.log_answer import HealthAnswer, LogReading, WeightNumbers
 from ckpttool.domain.log_question import HealthQuestion
 from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Verdict
 from ckpttool.errors import IncompleteError, UsageError, WriteFailedError
+from ckpttool.trainers.registry import log_reader
 
 if TYPE_CHECKING:
     from ckpttool.domain.metrics import TrainingLog
@@ -50,7 +50,7 @@ def health(tree: Tree, question: HealthQuestion, verdicts: Sequence[Verdict] = (
     inventory = tree.inventory
     if question.write:
         _assert_writable(inventory, question)
-    log = together(question.logs, inventory.root)
+    log = log_reader(question.logs.columns).merged(question.logs.patterns, inventory.root)
     if question.write and log is not None:
         _assert_read_to_its_end(log)
     report = judge(inventory, log, question.threshold, question.pipeline_stages)
@@ -67,7 +67,7 @@ def health(tree: Tree, question: HealthQuestion, verdicts: Sequence[Verdict] = (
         root=inventory.root,
         report=replace(report, findings=findings),
         newest=_newest(report, inventory),
-        reading=None if log is None else reading_of(log),
+        reading=None if log is None else LogReading.of(log),
         points=_points(log),
         weights=tuple(each for each in weights if each is not None),
         health_file=place,

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from ckpttool.api.evidence import no_spike, saves_of
-from ckpttool.api.logs import LogPass, detector_events, expand, reading_of, together
 from ckpttool.decide.asd.features import FeaturePolicy
 from ckpttool.decide.calibrate import calibrate as recommend
 from ckpttool.decide.log_runs import course
@@ -33,6 +32,9 @@ from ckpttool.domain.log_question import STDIN, LogQuestion, ReplayQuestion, Spi
 from ckpttool.domain.metrics import LogAttempt, NoteKind, StepMetrics
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
+from ckpttool.logs.asd_events import detector_events
+from ckpttool.logs.log_pass import LogPass
+from ckpttool.trainers.registry import log_reader
 
 if TYPE_CHECKING:
     from ckpttool.api.trees import Tree
@@ -61,14 +63,15 @@ def replay(question: ReplayQuestion, tree: Tree | None = None) -> ReplayAnswer:
         IncompleteError: Whether there is one cannot be known: a log could not be read to its end, or shows no step.
     """
     policy = policy_of(question)
-    logs = LogPass(question.logs, keep=tree is not None)
+    reader = log_reader(question.logs.columns)
+    logs = LogPass(reader, question.logs.patterns, keep=tree is not None)
     shown = logs
     trace = _Trace()
     events = _events(policy, logs)
     if events and isinstance(policy, FeaturePolicy):
         result = logged(policy.name, policy.judge_events(events))
         if tree is not None and STDIN not in logs.names:
-            shown = LogPass(question.logs, keep=True)
+            shown = LogPass(reader, question.logs.patterns, keep=True)
             deque(trace.watch(shown.steps()), maxlen=0)  # for the times of the saves
     else:
         result = run(policy, trace.watch(logs.steps()))
@@ -221,8 +224,9 @@ def calibrate(question: LogQuestion, *, warm_up: int | None = None) -> Calibrati
     Raises:
         UsageError: A log is not there.
     """
-    several = len(expand(question.patterns)) > 1
-    log = together(question, keep=(*_CALIBRATES, "time") if several else _CALIBRATES)
+    reader = log_reader(question.columns)
+    several = len(reader.expand(question.patterns)) > 1
+    log = reader.merged(question.patterns, keep=(*_CALIBRATES, "time") if several else _CALIBRATES)
     if log is None:
         raise UsageError("give a training log")
-    return CalibrationAnswer(calibration=recommend(log.metrics, warm_up=warm_up), reading=reading_of(log))
+    return CalibrationAnswer(calibration=recommend(log.metrics, warm_up=warm_up), reading=LogReading.of(log))

@@ -13,7 +13,7 @@ from ckpttool.domain.health_events import (
     HealthTimeline,
     ReplayResult,
 )
-from ckpttool.domain.metrics import LogNote, LogProblem
+from ckpttool.domain.metrics import LogNote, LogProblem, TrainingLog
 from ckpttool.domain.units import Step
 
 
@@ -31,6 +31,18 @@ class LogReading:
     problem_count: int
     unreadable: int = 0
     """Logs that could not be read at all, or not to their end."""
+
+    @staticmethod
+    def of(log: TrainingLog) -> LogReading:
+        """Say what was read for a training's log."""
+        return LogReading(
+            sources=log.sources,
+            steps=len(log.metrics),
+            notes=log.notes,
+            problems=log.problems,
+            problem_count=log.problem_count,
+            unreadable=sum(problem.ends_the_log for problem in log.problems),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

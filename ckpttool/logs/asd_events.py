@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ckpttool.domain.asd import AsdEvent, AsdKind
 from ckpttool.domain.metrics import LocalTime, LogProblem, parse_local_time
 from ckpttool.domain.units import STEP_DIGITS, Rank, Step
 from ckpttool.logs.base import LogSource, lines, problem
+from ckpttool.logs.reading import open_log
 
 _SPIKE = (
     r"param name (?P<name>.*?), abnormal value (?P<value>\S+), previous value \S+, history avg \S+, "
@@ -42,7 +44,7 @@ _PATTERNS: tuple[tuple[bytes, AsdKind, re.Pattern[str]], ...] = tuple(
         ),
         (b"strikes out on rank", AsdKind.STRIKE, r"Feature value detection strikes out on rank (?P<rank>\d+)"),
         (b"detects MatMul error", AsdKind.CHECKSUM_ABNORMAL, r"CheckSum detects MatMul error on rank (?P<rank>\d+)"),
-        # MindFormers
+        # the monitor of a trainer, which reads the logs of the device
         (b"detect SDC at step", AsdKind.EVENT, r"SilentCheck detect SDC at step: (?P<step>\d+)"),
         (
             b"strikes and out on rank",
@@ -94,6 +96,23 @@ def read_asd_events(source: LogSource) -> Iterator[AsdEvent | LogProblem]:
             yield event
     if strike is not None:
         yield strike
+
+
+def detector_events(names: Sequence[str]) -> tuple[tuple[AsdEvent, ...], tuple[LogProblem, ...]]:
+    """Return what feature-value detectors logged, each event once, in the order of time; and what is not readable."""
+    events: list[AsdEvent] = []
+    problems: list[LogProblem] = []
+    for name in names:
+        try:
+            with open_log(name) as stream:
+                for item in read_asd_events(LogSource(name=name, stream=stream)):
+                    if isinstance(item, LogProblem):
+                        problems.append(item)
+                    else:
+                        events.append(item)
+        except (OSError, EOFError, zlib.error) as error:
+            problems.append(LogProblem(source=name, line=0, reason=f"cannot be read: {error}", text=""))
+    return without_relayed(events), tuple(problems)
 
 
 def without_relayed(events: Iterable[AsdEvent]) -> tuple[AsdEvent, ...]:

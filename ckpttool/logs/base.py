@@ -61,6 +61,31 @@ class LogFormat(Protocol):
         ...
 
 
+RankLogs = tuple[str, ...]
+"""The logs of one rank, oldest first."""
+
+
+class LogPlaces(Protocol):
+    """Where a trainer writes its logs."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What they are called, as a message says it."""
+        ...
+
+    def beside(self, root: str) -> tuple[RankLogs, ...]:
+        """Return the logs of each rank, lowest rank first, of the training that saved into a folder; none: no logs.
+
+        Args:
+            root: The folder that holds the checkpoints.
+        """
+        ...
+
+    def inside(self, folder: str) -> tuple[str, ...]:
+        """Return the training logs in a folder of logs, as a user may name it."""
+        ...
+
+
 @dataclass(slots=True)
 class Block:
     """Some whole lines."""

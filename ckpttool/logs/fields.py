@@ -132,5 +132,5 @@ def _metrics(source: LogSource, line: int, row: Mapping[str, str]) -> tuple[Step
 
 
 def _whole(value: float | None) -> int | None:
-    """Return the whole part: Hugging Face counts epochs in fractions."""
+    """Return the whole part: some trainers count epochs in fractions."""
     return int(value) if value is not None and math.isfinite(value) else None

@@ -20,7 +20,7 @@ _MOST_ATTEMPTS = 1000
 _FIELDS = tuple(field.name for field in fields(StepMetrics) if field.name not in {"step", "embedding_local_norm"})
 
 
-def put_together(logs: Iterable[tuple[str, Iterable[LogItem]]], *, keep: Collection[str] = FIELDS) -> TrainingLog:
+def merge(logs: Iterable[tuple[str, Iterable[LogItem]]], *, keep: Collection[str] = FIELDS) -> TrainingLog:
     """Return one value a step from the logs of all ranks and of all attempts.
 
     Within one log the last attempt at a step counts. Across logs, equal norms mean two ranks at the same step:
@@ -30,18 +30,18 @@ def put_together(logs: Iterable[tuple[str, Iterable[LogItem]]], *, keep: Collect
     Memory grows with the number of steps, not with the size of the logs: for one log by some bytes a step.
 
     Args:
-        logs: Names, and what `read_log` yields for them.
+        logs: Names, and what a reader yields for them.
         keep: Fields of `StepMetrics` that will be asked for.
     """
-    together = Together(keep)
+    merging = Merging(keep)
     for name, items in logs:
-        together.begin(name)
+        merging.begin(name)
         for item in items:
-            together.add(item)
-    return together.log()
+            merging.add(item)
+    return merging.log()
 
 
-class Together:
+class Merging:
     """Takes logs one after the other, item by item."""
 
     def __init__(self, keep: Collection[str] = FIELDS) -> None:

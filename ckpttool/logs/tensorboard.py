@@ -26,7 +26,7 @@ class _Events(Protocol):
 
 
 class TensorBoard:
-    """`events.out.tfevents.*`: one tag a field, as MindFormers, Megatron and Hugging Face write them."""
+    """`events.out.tfevents.*`: one tag a field, as most trainers write them."""
 
     name = "tensorboard"
 

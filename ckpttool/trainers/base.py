@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.question import DataQuestion
     from ckpttool.domain.settings import RunConfig, Settings
     from ckpttool.formats.safe_yaml import Document
-    from ckpttool.logs.base import LogFormat
+    from ckpttool.logs.base import LogFormat, LogPlaces
 
 _FROM_A_COPY = "bring it back from a copy, or resume from another checkpoint"
 
@@ -177,6 +177,11 @@ class Trainer(Protocol):
     @property
     def log_formats(self) -> tuple[LogFormat, ...]:
         """What its training logs look like, most specific first."""
+        ...
+
+    @property
+    def log_places(self) -> LogPlaces | None:
+        """Where its training logs lie; None where ckpttool does not know."""
         ...
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.storage.base import Storage
@@ -12,7 +13,10 @@ from ckpttool.trainers.huggingface.trainer import HuggingFace
 from ckpttool.trainers.megatron.trainer import Megatron
 from ckpttool.trainers.mindformers.trainer import MindFormers
 
-TRAINERS: tuple[Trainer, ...] = (MindFormers(), Megatron(), HuggingFace())
+if TYPE_CHECKING:
+    from ckpttool.logs.reading import LogReader
+
+TRAINERS: tuple[Trainer, ...] = (HuggingFace(), MindFormers(), Megatron())
 """Most specific first."""
 
 LOOSE_FILE: Layout = LooseFile()
@@ -27,6 +31,22 @@ def layouts() -> tuple[Layout, ...]:
 def layout_of(name: str) -> Layout:
     """Return the layout that an inventory names."""
     return next(layout for layout in (*layouts(), LOOSE_FILE) if layout.name == name)
+
+
+def log_reader(columns: str | None = None) -> LogReader:
+    """Return a reader of all trainers' logs, which knows where they lie.
+
+    Args:
+        columns: `step=iter,global_norm=gnorm`: what the fields are called in logs with named columns.
+
+    Raises:
+        UsageError: The columns cannot be meant.
+    """
+    from ckpttool.logs.reading import LogReader
+
+    formats = [format_ for trainer in TRAINERS for format_ in trainer.log_formats]
+    places = [trainer.log_places for trainer in TRAINERS if trainer.log_places is not None]
+    return LogReader(formats, places, columns=columns)
 
 
 def launch_target() -> LaunchTarget:

@@ -11,10 +11,11 @@ import pytest
 
 import ckpttool
 from ckpttool.api.asd import emit_asd
-from ckpttool.api.logs import detector_events, expand, together
 from ckpttool.cli import progress
 from ckpttool.domain.asd import AsdConfig
 from ckpttool.errors import IncompleteError, UsageError
+from ckpttool.logs.asd_events import detector_events
+from ckpttool.trainers.registry import log_reader
 from tests.training_logs import write_log
 from tests.trees import TreeBuilder
 
@@ -42,14 +43,14 @@ def test_a_policy_that_there_is_not_is_told_with_those_that_there_are(tmp_path: 
 
 
 def test_no_log_at_all_is_no_empty_log() -> None:
-    assert together(logs()) is None
+    assert log_reader().merged(()) is None
     with pytest.raises(UsageError, match="give a training log"):
         ckpttool.calibrate(logs())
 
 
 def test_a_log_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
     path = str(write_log(tmp_path / "a.log", range(1, 5)))
-    assert expand([path, str(tmp_path / "*.log"), path]) == (path,)
+    assert log_reader().expand([path, str(tmp_path / "*.log"), path]) == (path,)
 
 
 def test_a_detector_s_log_that_is_cut_short_is_a_problem_and_the_others_are_heard(tmp_path: Path) -> None:

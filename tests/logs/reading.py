@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from ckpttool.domain.metrics import LogItem, LogNote, LogProblem, StepMetrics
 from ckpttool.logs.base import LogFormat, LogSource
+from ckpttool.trainers.registry import log_reader
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
 
@@ -26,6 +28,14 @@ class Dribble:
 def read(format_: LogFormat, data: bytes, columns: Mapping[str, str] | None = None) -> list[LogItem]:
     """Return all items of a log."""
     return list(format_.read(LogSource(name="log", stream=io.BytesIO(data), columns=columns)))
+
+
+def read_log(
+    path: str, *, columns: Mapping[str, str] | None = None, stdin: BinaryIO | None = None
+) -> Iterator[LogItem]:
+    """Read a log of whatever format it is."""
+    spelled = None if columns is None else ",".join(f"{field}={name}" for field, name in columns.items())
+    return log_reader(spelled).read(path, stdin=stdin)
 
 
 def steps(items: Iterable[LogItem]) -> list[StepMetrics]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.metrics import StepMetrics, TrainingLog
 from ckpttool.domain.units import Step
-from ckpttool.logs import merge as together
-from ckpttool.logs.merge import put_together
+from ckpttool.logs import merge as merging
+from ckpttool.logs.merge import merge
 
 if TYPE_CHECKING:
     import pytest
@@ -40,7 +40,7 @@ OLD, NEW = rows(range(1, 46), 1.0, 1), rows(range(21, 61), 2.0, 2)
 
 
 def test_a_log_that_goes_back_holds_two() -> None:
-    log = put_together([("a", [*OLD, *NEW])])
+    log = merge([("a", [*OLD, *NEW])])
     assert starts(log) == [(1, 45, 1.0, False, True), (21, 60, 2.0, True, False)]
     assert [(row.step, row.global_norm) for row in log.metrics] == [
         (step, 1.0 if step < 21 else 2.0) for step in range(1, 61)
@@ -49,18 +49,18 @@ def test_a_log_that_goes_back_holds_two() -> None:
 
 def test_two_logs_hold_two_in_the_order_of_the_clock() -> None:
     for logs in ([("old", OLD), ("new", NEW)], [("new", NEW), ("old", OLD)]):
-        assert starts(put_together(logs)) == [(1, 45, 1.0, False, False), (21, 60, 2.0, False, False)]
+        assert starts(merge(logs)) == [(1, 45, 1.0, False, False), (21, 60, 2.0, False, False)]
 
 
 def test_without_a_clock_they_come_in_the_order_of_the_logs() -> None:
     logs = [("b", rows((3, 4), 2.0)), ("a", rows((1, 2, 3), 1.0))]
-    assert [first for first, *_ in starts(put_together(logs))] == [3, 1]
+    assert [first for first, *_ in starts(merge(logs))] == [3, 1]
 
 
 def test_ranks_that_show_the_same_norms_are_one_and_the_worst_embedding_norm_counts() -> None:
     one = [*rows((1, 2, 3), 1.0, 1, 5.0), *rows((2, 3), 2.0, 2, 6.0)]
     other = [*rows((1, 2, 3), 1.0, 1, 7.0), *rows((2, 3, 4), 2.0, 2)]
-    log = put_together([("r0", one), ("r1", other)])
+    log = merge([("r0", one), ("r1", other)])
     assert starts(log) == [(1, 3, 1.0, False, True), (2, 4, 2.0, True, False)]
     assert log.attempts is not None
     assert [[row.embedding_local_norm for row in one.rows] for one in log.attempts] == [[7, 7, 7], [6, 6, None]]
@@ -69,21 +69,21 @@ def test_ranks_that_show_the_same_norms_are_one_and_the_worst_embedding_norm_cou
 def test_a_log_that_was_rotated_is_put_together_again() -> None:
     parts = [[*OLD, *NEW[:10]], NEW[10:]]
     whole = [(1, 45, 1.0, False, True), (21, 60, 2.0, True, False)]
-    assert starts(put_together([("info.log.1", parts[0]), ("info.log", parts[1])])) == whole
+    assert starts(merge([("info.log.1", parts[0]), ("info.log", parts[1])])) == whole
     elsewhere = [[*OLD, *NEW[:12]], NEW[12:]]
     logs = [*zip(("r0.1", "r0"), parts, strict=True), *zip(("r1.1", "r1"), elsewhere, strict=True)]
-    assert starts(put_together(logs)) == whole
-    assert starts(put_together([("r0", NEW[10:]), *zip(("r1.1", "r1"), elsewhere, strict=True)])) == whole
+    assert starts(merge(logs)) == whole
+    assert starts(merge([("r0", NEW[10:]), *zip(("r1.1", "r1"), elsewhere, strict=True)])) == whole
 
 
 def test_a_log_that_goes_back_without_end_tells_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "_MOST_ATTEMPTS", 2)
+    monkeypatch.setattr(merging, "_MOST_ATTEMPTS", 2)
     back = [row for _ in range(3) for row in rows((1, 2))]
-    log = put_together([("a", back)])
+    log = merge([("a", back)])
     assert log.attempts is None
     assert [row.step for row in log.metrics] == [1, 2]
 
 
 def test_a_log_without_a_step_tells_of_no_start() -> None:
-    assert put_together([("a", [])]).attempts == ()
-    assert put_together([]).attempts == ()
+    assert merge([("a", [])]).attempts == ()
+    assert merge([]).attempts == ()

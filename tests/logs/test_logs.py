@@ -1,4 +1,4 @@
-"""Logs are found, told apart by content, unpacked, and put together."""
+"""Logs are found, told apart by content, unpacked, and put log."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import pytest
 from ckpttool.domain.metrics import LogNote, NoteKind, StepMetrics
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
-from ckpttool.logs import LOG_FORMATS, expand_globs, open_log, read_log
 from ckpttool.logs.base import Block, escaped
 from ckpttool.logs.columns import Csv
-from ckpttool.logs.merge import put_together
+from ckpttool.logs.merge import merge
 from ckpttool.logs.numbers import UnreadableError, number
+from ckpttool.logs.reading import expand_globs, open_log
+from ckpttool.trainers.registry import log_reader
 from tests.conftest import FIXTURES
 from tests.decide.rows import NAN
-from tests.logs.reading import LOGS, problems, steps
+from tests.logs.reading import LOGS, problems, read_log, steps
 
 FORMATS = {
     "bloom176b_chronicles.log": "megatron",
@@ -39,7 +40,7 @@ FORMATS = {
 @pytest.mark.parametrize(("name", "expected"), FORMATS.items())
 def test_each_log_is_recognised_by_its_content(name: str, expected: str) -> None:
     head = (LOGS / name).read_bytes()
-    assert next(format_.name for format_ in LOG_FORMATS if format_.recognise(head)) == expected
+    assert next(format_.name for format_ in log_reader().formats if format_.recognise(head)) == expected
 
 
 @pytest.mark.parametrize("data", [b"just some words\nand more\n", b"\0\1\2\3", b"1,2\n3,4\n", b"a,\n", b"one\n"])
@@ -152,43 +153,43 @@ def test_ranks_complete_each_other_and_the_worst_embedding_norm_counts() -> None
     first_stage = [row(1, embedding_local_norm=200.0), row(2, embedding_local_norm=NAN)]
     other_rank = [row(1, embedding_local_norm=300.0), row(2, embedding_local_norm=250.0)]
     last_stage = [row(1, loss=2.5), row(2, None, loss=2.4)]
-    together = put_together([("a", first_stage), ("b", other_rank), ("c", last_stage)])
-    assert [(each.step, each.loss) for each in together.metrics] == [(1, 2.5), (2, 2.4)]
-    assert together.metrics[0].embedding_local_norm == 300.0
-    assert repr(together.metrics[1].embedding_local_norm) == "nan"
-    assert together.notes == ()
-    assert together.sources == ("a", "b", "c")
+    log = merge([("a", first_stage), ("b", other_rank), ("c", last_stage)])
+    assert [(each.step, each.loss) for each in log.metrics] == [(1, 2.5), (2, 2.4)]
+    assert log.metrics[0].embedding_local_norm == 300.0
+    assert repr(log.metrics[1].embedding_local_norm) == "nan"
+    assert log.notes == ()
+    assert log.sources == ("a", "b", "c")
 
 
 def test_two_ranks_that_both_show_nan_are_at_the_same_step() -> None:
-    assert put_together([("a", [row(1, NAN)]), ("b", [row(1, NAN, loss=2.0)])]).metrics[0].loss == 2.0
+    assert merge([("a", [row(1, NAN)]), ("b", [row(1, NAN, loss=2.0)])]).metrics[0].loss == 2.0
 
 
 def test_of_two_attempts_the_later_by_the_clock_counts_whatever_the_order() -> None:
     old = [row(1, 1.0, time="2025-01-01 00:00:01"), row(2, 9.0, time="2025-01-01 00:00:02")]
     new = [row(2, 2.0, time="2025-01-02 00:00:02"), row(3, 3.0, time="2025-01-02 00:00:03")]
     for logs in ([("old", old), ("new", new)], [("new", new), ("old", old)]):
-        together = put_together(logs)
-        assert [each.global_norm for each in together.metrics] == [1.0, 2.0, 3.0]
-        (note,) = together.notes
+        log = merge(logs)
+        assert [each.global_norm for each in log.metrics] == [1.0, 2.0, 3.0]
+        (note,) = log.notes
         assert (note.kind, note.step) == (NoteKind.REWIND, 2)
 
 
 def test_without_a_clock_the_later_log_counts() -> None:
-    assert put_together([("a", [row(1, 1.0)]), ("b", [row(1, 2.0)])]).metrics[0].global_norm == 2.0
+    assert merge([("a", [row(1, 1.0)]), ("b", [row(1, 2.0)])]).metrics[0].global_norm == 2.0
 
 
 def test_within_one_log_the_last_attempt_counts_and_the_rewind_is_kept() -> None:
-    together = put_together([(name, read_log(str(LOGS / name))) for name in ("mindformers_resumed_made.log",)])
-    assert [each.global_norm for each in together.metrics] == [1.5, 1.6, 1.7, 1.8]
-    assert [note.kind for note in together.notes] == [NoteKind.REWIND]
-    assert isinstance(together.notes[0], LogNote)
+    log = merge([(name, read_log(str(LOGS / name))) for name in ("mindformers_resumed_made.log",)])
+    assert [each.global_norm for each in log.metrics] == [1.5, 1.6, 1.7, 1.8]
+    assert [note.kind for note in log.notes] == [NoteKind.REWIND]
+    assert isinstance(log.notes[0], LogNote)
 
 
 def test_problems_are_counted_but_not_all_kept() -> None:
     (problem,) = problems(read_log(os.devnull + "/nothing"))
-    together = put_together([("a", [problem] * 1000)])
-    assert (together.problem_count, len(together.problems)) == (1000, 50)
+    log = merge([("a", [problem] * 1000)])
+    assert (log.problem_count, len(log.problems)) == (1000, 50)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 
 from ckpttool.domain.metrics import LogItem, NoteKind
 from ckpttool.errors import UsageError
-from ckpttool.logs import read_log
 from ckpttool.logs.base import LogFormat
 from ckpttool.logs.columns import Csv, JsonLines
 from ckpttool.logs.fields import parse_columns
@@ -20,7 +19,7 @@ from ckpttool.trainers.huggingface import log as hf_trainer
 from ckpttool.trainers.huggingface.log import HfTrainer
 from ckpttool.trainers.megatron.log import Megatron
 from tests.decide.rows import BLOOM
-from tests.logs.reading import LOGS, notes, problems, read, steps
+from tests.logs.reading import LOGS, notes, problems, read, read_log, steps
 
 
 def log(format_: LogFormat, name: str, **columns: str) -> list[LogItem]:

@@ -12,16 +12,16 @@ from ckpttool.domain.asd import AsdEvent
 from ckpttool.domain.log_question import STDIN
 from ckpttool.domain.metrics import LogItem, LogNote, LogProblem, StepMetrics
 from ckpttool.errors import UsageError
-from ckpttool.logs import read_log
 from ckpttool.logs.asd_events import read_asd_events, without_relayed
 from ckpttool.logs.base import EXCERPT_CHARS, LogFormat, LogSource
 from ckpttool.logs.columns import Csv, JsonLines
 from ckpttool.logs.fields import ALIASES, parse_columns
-from ckpttool.logs.merge import put_together
+from ckpttool.logs.merge import merge
 from ckpttool.logs.numbers import UnreadableError, number
 from ckpttool.trainers.huggingface.log import HfTrainer
 from ckpttool.trainers.megatron.log import Megatron
 from ckpttool.trainers.mindformers.logs.text import MindFormers
+from ckpttool.trainers.registry import log_reader
 from tests.logs.reading import Dribble
 from tests.reliability.fuzz_records import assert_short
 
@@ -36,11 +36,11 @@ _ESCAPED_CHARS = 10 * EXCERPT_CHARS
 def any_log(data: bytes) -> None:
     """Read a log of whatever kind it is, gzipped or not, and put it together with itself."""
     try:
-        items = list(read_log(STDIN, stdin=io.BytesIO(data)))
+        items = list(log_reader().read(STDIN, stdin=io.BytesIO(data)))
     except UsageError:
         return
     _assert_sane(items, data)
-    once, twice = (put_together([("log", items)] * times) for times in (1, 2))
+    once, twice = (merge([("log", items)] * times) for times in (1, 2))
     assert [one.step for one in once.metrics] == sorted({one.step for one in once.metrics})
     assert [one.step for one in twice.metrics] == [one.step for one in once.metrics]
     assert once.problem_count == sum(isinstance(item, LogProblem) for item in items)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.question import DataQuestion
     from ckpttool.domain.settings import RunConfig, Settings
     from ckpttool.formats.safe_yaml import Document
-    from ckpttool.logs.base import LogFormat
+    from ckpttool.logs.base import LogFormat, LogPlaces
     from ckpttool.trainers.base import LaunchTarget, Layout
 
 
@@ -21,6 +21,7 @@ class Megatron:
     places: tuple[str, ...] = ()
     layouts: tuple[Layout, ...] = ()
     launch: LaunchTarget | None = None
+    log_places: LogPlaces | None = None
 
     @property
     def log_formats(self) -> tuple[LogFormat, ...]:

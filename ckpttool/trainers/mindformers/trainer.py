@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.question import DataQuestion
     from ckpttool.domain.settings import RunConfig, Settings
     from ckpttool.formats.safe_yaml import Document
-    from ckpttool.logs.base import LogFormat
+    from ckpttool.logs.base import LogFormat, LogPlaces
     from ckpttool.trainers.base import LaunchTarget, Layout
 
 
@@ -35,6 +35,13 @@ class MindFormers:
         from ckpttool.trainers.mindformers.logs.text import MindFormers as Text
 
         return (Text(),)
+
+    @property
+    def log_places(self) -> LogPlaces | None:
+        """Its own, and those of msrun."""
+        from ckpttool.trainers.mindformers.logs.places import MindFormersLogs
+
+        return MindFormersLogs()
 
     @property
     def launch(self) -> LaunchTarget | None:

@@ -1,4 +1,4 @@
-"""Find the training logs that lie beside a checkpoint tree, by the places that MindFormers writes them to."""
+"""Where MindFormers and its launcher write training logs."""
 
 from __future__ import annotations
 
@@ -6,49 +6,49 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
+from ckpttool.logs.base import RankLogs
+
 _RANK_FOLDER = re.compile(r"rank_(\d+)")
 _INFO_LOG = re.compile(r"info\.log(?:\.(\d+))?")
 _WORKER_LOG = re.compile(r"worker_(\d+)\.log")
 
-RankLogs = tuple[str, ...]
-"""The logs of one rank, oldest first."""
 
-
-def find_logs(root: str) -> tuple[RankLogs, ...]:
-    """Return the logs of each rank, lowest rank first, of the training that saved into a folder; empty: there are none.
-
-    Args:
-        root: The folder that holds the checkpoints.
+class MindFormersLogs:
+    """`log/rank_N/info.log`, and what `msrun` catches.
 
     Source:
         MindFormers writes `log/rank_N/info.log` below the output folder and rotates it (`info.log.1` is the one
         before). `msrun` catches what a process prints in `msrun_log/worker_N.log`, by default in the output folder,
         and starts it anew at each launch. Both hold the same lines, so the first kind that is there is enough.
     """
-    output = os.path.normpath(os.path.join(root, os.pardir))
-    for folder in (output, os.path.normpath(os.path.join(output, os.pardir))):
-        for name, find in (("log", rank_logs), ("msrun_log", worker_logs)):
-            found = find(os.path.join(folder, name))
-            if found:
-                return found
-    return ()
+
+    names = ("rank_N/info.log", "worker_N.log")
+
+    def beside(self, root: str) -> tuple[RankLogs, ...]:
+        """Look in the output folder, and in the one around it."""
+        output = os.path.normpath(os.path.join(root, os.pardir))
+        for folder in (output, os.path.normpath(os.path.join(output, os.pardir))):
+            for name, find in (("log", _rank_logs), ("msrun_log", _worker_logs)):
+                found = find(os.path.join(folder, name))
+                if found:
+                    return found
+        return ()
+
+    def inside(self, folder: str) -> tuple[str, ...]:
+        """Look in a folder as a user may name it: `log/`, `log/rank_N/` or `msrun_log/`."""
+        for find in (_rank_logs, _worker_logs):
+            if found := find(folder):
+                return tuple(path for logs in found for path in logs)
+        return _info_logs(folder)
 
 
-def logs_in(folder: str) -> tuple[str, ...]:
-    """Return the training logs in a folder of logs, as a user may name it: of `log/`, `log/rank_N/` or `msrun_log/`."""
-    for find in (rank_logs, worker_logs):
-        if found := find(folder):
-            return tuple(path for logs in found for path in logs)
-    return _info_logs(folder)
-
-
-def rank_logs(folder: str) -> tuple[RankLogs, ...]:
+def _rank_logs(folder: str) -> tuple[RankLogs, ...]:
     """Return the logs in `rank_N/` folders."""
     ranks = [(int(rank), os.path.join(folder, name)) for name, rank in _numbered(folder, _RANK_FOLDER)]
     return tuple(logs for _, path in sorted(ranks) if (logs := _info_logs(path)))
 
 
-def worker_logs(folder: str) -> tuple[RankLogs, ...]:
+def _worker_logs(folder: str) -> tuple[RankLogs, ...]:
     """Return the logs that `msrun` made."""
     workers = [(int(rank), os.path.join(folder, name)) for name, rank in _numbered(folder, _WORKER_LOG)]
     return tuple((path,) for _, path in sorted(workers))

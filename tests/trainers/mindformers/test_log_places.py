@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.logs.find import find_logs, logs_in
+from ckpttool.trainers.mindformers.logs.places import MindFormersLogs
 
 
 def touch(root: Path, *names: str) -> None:
@@ -17,7 +17,10 @@ def touch(root: Path, *names: str) -> None:
 
 
 def found(root: Path) -> list[list[str]]:
-    return [[str(Path(path).relative_to(root)) for path in logs] for logs in find_logs(str(root / "output/checkpoint"))]
+    return [
+        [str(Path(path).relative_to(root)) for path in logs]
+        for logs in MindFormersLogs().beside(str(root / "output/checkpoint"))
+    ]
 
 
 def test_ranks_come_in_the_order_of_their_numbers_and_rotated_logs_oldest_first(tmp_path: Path) -> None:
@@ -68,4 +71,4 @@ def test_what_only_looks_like_one_is_left_alone(name: str, tmp_path: Path) -> No
 )
 def test_a_folder_of_logs_may_be_named(folder: str, names: list[str], tmp_path: Path) -> None:
     touch(tmp_path, "log/rank_0/info.log", "log/rank_1/info.log", "msrun_log/worker_0.log", "nothing/a.txt")
-    assert logs_in(str(tmp_path / folder)) == tuple(str(tmp_path / folder / name) for name in names)
+    assert MindFormersLogs().inside(str(tmp_path / folder)) == tuple(str(tmp_path / folder / name) for name in names)

@@ -1,0 +1,232 @@
+"""Reads training logs of every format that is known, told apart by their content."""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import io
+import os
+import re
+import stat
+import sys
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import BinaryIO
+
+from ckpttool.domain.log_question import STDIN
+from ckpttool.domain.metrics import LogItem, LogProblem, StepMetrics, TrainingLog
+from ckpttool.errors import UsageError
+from ckpttool.logs.base import LogFormat, LogPlaces, LogSource, RankLogs, Readable
+from ckpttool.logs.columns import Csv, JsonLines
+from ckpttool.logs.fields import parse_columns
+from ckpttool.logs.merge import merge
+from ckpttool.logs.table import FIELDS
+from ckpttool.logs.tensorboard import TensorBoard
+
+_HEAD_BYTES = 1 << 20
+_HEAD_LIMIT = 16 << 20
+"""A trainer's start-up may write megabytes before its first step; no start-up writes more than this."""
+
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+def expand_globs(patterns: Sequence[str]) -> tuple[str, ...]:
+    """Return the logs that the patterns name, numbers in natural order, each once; `-` stands for itself.
+
+    Raises:
+        UsageError: A pattern matches no file.
+    """
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        names = [pattern] if pattern == STDIN or os.path.exists(pattern) else glob.glob(pattern, recursive=True)
+        if not names:
+            raise UsageError(f"no log matches {pattern!r}")
+        found.update(dict.fromkeys(sorted(names, key=_natural)))
+    return tuple(found)
+
+
+class LogReader:
+    """Reads logs, and knows where trainers put theirs."""
+
+    def __init__(
+        self, of_trainers: Iterable[LogFormat] = (), places: Sequence[LogPlaces] = (), *, columns: str | None = None
+    ) -> None:
+        """Say which logs there are, besides those with named columns.
+
+        Args:
+            of_trainers: Their formats, most specific first.
+            places: Where they write their logs.
+            columns: `step=iter,global_norm=gnorm`: what the fields are called in logs with named columns.
+
+        Raises:
+            UsageError: The columns cannot be meant.
+        """
+        self.formats = (TensorBoard(), *of_trainers, JsonLines(), Csv())
+        self.no_format = f"is no log that ckpttool knows ({', '.join(format_.name for format_ in self.formats)})"
+        self._places = places
+        self._columns = None if columns is None else parse_columns(columns)
+
+    def expand(self, patterns: Sequence[str]) -> tuple[str, ...]:
+        """Return the logs that the user means: files, globs, folders of logs, or `-`; each once.
+
+        Raises:
+            UsageError: There is no such log.
+        """
+        names: dict[str, None] = {}
+        for pattern in patterns:
+            found = self._inside(pattern) if os.path.isdir(pattern) else expand_globs([pattern])
+            names.update(dict.fromkeys(found))
+        return tuple(names)
+
+    def _inside(self, folder: str) -> tuple[str, ...]:
+        found = next((logs for places in self._places if (logs := places.inside(folder))), ())
+        if not found:
+            known = " and no ".join(name for places in self._places for name in places.names)
+            raise UsageError(f"{folder} holds no {known}; name the logs in it")
+        return found
+
+    def read(self, path: str, *, stdin: BinaryIO | None = None) -> Iterator[LogItem]:
+        """Yield what one log shows, in its order and in bounded memory; gzip is unpacked on the way.
+
+        A file that cannot be read to its end, or that no format recognises, ends in a problem with line 0: with many
+        logs, one that is cut short is no reason to hear nothing of the others.
+
+        Args:
+            path: The file, or `-`.
+            stdin: What `-` means; this process's own where it is not given.
+
+        Raises:
+            UsageError: The log cannot be read without a further option or package.
+        """
+        try:
+            with open_log(path, stdin=stdin) as stream:
+                head, format_ = self._recognise(stream)
+                if format_ is None:
+                    if head.strip():
+                        yield _whole_file(path, self.no_format)
+                    return
+                plain = path != STDIN and not isinstance(stream, gzip.GzipFile)
+                replay = _Replay(head, stream)
+                source = LogSource(name=path, stream=replay, path=path if plain else None, columns=self._columns)
+                yield from format_.read(source)
+        except (EOFError, zlib.error) as error:
+            yield _whole_file(path, f"the compressed data are cut short or damaged: {error}")
+        except OSError as error:
+            yield _whole_file(path, f"cannot be read: {error.strerror or error}")
+
+    def _recognise(self, stream: Readable) -> tuple[bytes, LogFormat | None]:
+        """Return the format and what had to be read to tell it."""
+        head = b""
+        while len(head) < _HEAD_LIMIT and (part := stream.read(max(len(head), _HEAD_BYTES))):  # each time twice as much
+            head += part
+            for format_ in self.formats:
+                if format_.recognise(head):
+                    return head, format_
+        return head, None
+
+    def merged(
+        self, patterns: Sequence[str], root: str | None = None, *, keep: Collection[str] = FIELDS
+    ) -> TrainingLog | None:
+        """Return one value a step from all logs that are meant; None where none is given and none found.
+
+        Args:
+            patterns: Files, globs, folders of logs, or `-`.
+            root: The folder of the checkpoints, in whose neighbourhood to look where no log is given.
+            keep: Fields of `StepMetrics` that will be asked for.
+
+        Raises:
+            UsageError: There is no such log, or it needs an option or a package.
+        """
+        if patterns:
+            return merge(((name, self.read(name)) for name in self.expand(patterns)), keep=keep)
+        ranks = () if root is None else next((logs for places in self._places if (logs := places.beside(root))), ())
+        return merge(self._first_stage(ranks), keep=keep) if ranks else None
+
+    def _first_stage(self, ranks: Iterable[RankLogs]) -> Iterator[tuple[str, Iterable[LogItem]]]:
+        """Yield the logs of the ranks that hold the embedding: from rank 0 up to the first one that measured none.
+
+        Pipeline stages take neighbouring ranks, and other stages print 0: their logs need not be read.
+        """
+        for logs in ranks:
+            measured = _EmbeddingNorms()
+            yield from ((name, measured.among(self.read(name))) for name in logs)
+            if not measured.any:  # whoever asked for the next one has read these
+                return
+
+    def without_detectors(self, log: TrainingLog, sources: Collection[str]) -> TrainingLog:
+        """Return the log without the complaint that a detector's own log shows no steps: nobody meant it to."""
+        kept = tuple(one for one in log.problems if one.reason != self.no_format or one.source not in sources)
+        return replace(log, problems=kept, problem_count=log.problem_count - len(log.problems) + len(kept))
+
+
+class _EmbeddingNorms:
+    """Whether some logs show one."""
+
+    def __init__(self) -> None:
+        self.any = False
+
+    def among(self, items: Iterable[LogItem]) -> Iterator[LogItem]:
+        for item in items:
+            if isinstance(item, StepMetrics) and item.embedding_local_norm:
+                self.any = True
+            yield item
+
+
+@contextmanager
+def open_log(path: str, *, stdin: BinaryIO | None = None) -> Iterator[Readable]:
+    """Open a log as a stream of bytes, unpacked.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+    with ExitStack() as stack:
+        if path == STDIN:
+            raw: BinaryIO = stdin or sys.stdin.buffer
+        else:
+            raw = stack.enter_context(open(path, "rb", buffering=0, opener=_open_finite))
+        head = raw.read(len(_GZIP_MAGIC)) or b""
+        if not head and path != STDIN and stat.S_ISFIFO(os.fstat(raw.fileno()).st_mode):
+            raise OSError(None, "nothing comes out of this pipe")  # nobody writes to it, or it has been read before
+        stream = _Replay(head, raw)
+        yield stack.enter_context(gzip.GzipFile(fileobj=stream)) if head == _GZIP_MAGIC else stream
+
+
+def _open_finite(path: str, flags: int) -> int:
+    """Open a file, or a pipe as `<(command)` is one; neither wait for a writer nor read a device."""
+    fd = os.open(path, flags | os.O_NONBLOCK)
+    kind = os.fstat(fd).st_mode
+    if (stat.S_ISCHR(kind) and path != os.devnull) or stat.S_ISBLK(kind) or stat.S_ISSOCK(kind):
+        os.close(fd)
+        raise OSError(None, "not a file")
+    os.set_blocking(fd, True)  # from a writer that is there, wait for more
+    return fd
+
+
+class _Replay:
+    """A stream with some bytes put back in front."""
+
+    __slots__ = ("_head", "_stream")
+
+    def __init__(self, head: bytes, stream: Readable) -> None:
+        self._head = head
+        self._stream = stream
+
+    def read(self, size: int, /) -> bytes:
+        if self._head:
+            part, self._head = self._head[:size], self._head[size:]
+            return part
+        return self._stream.read(size)
+
+    def seek(self, _offset: int, /) -> object:
+        raise io.UnsupportedOperation("a log is read once, from front to end")
+
+
+def _whole_file(path: str, reason: str) -> LogProblem:
+    return LogProblem(source=path, line=0, reason=reason, text="")
+
+
+def _natural(name: str) -> tuple[tuple[int, str], ...]:
+    """Order `worker_2` before `worker_10`."""
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name))
