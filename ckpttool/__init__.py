@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ckpttool.api.resumes import Answer, resolve, scale_skip, simulate
     from ckpttool.api.trees import Tree, read_config, scan
     from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, Rename, Topology
+    from ckpttool.domain.data_position import DataPosition, Samples, SkipBatches, Stateful, Tokens, Unknown
     from ckpttool.domain.finding import Code, Finding, Severity
     from ckpttool.domain.health import Health
     from ckpttool.domain.launch import ConfigChange, Launch
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from ckpttool.domain.metrics import StepMetrics
     from ckpttool.domain.plan import (
         BatchSegment,
-        DataPlan,
-        DataSkip,
         NoResumePoint,
         Rejection,
         ResumePlan,
@@ -63,6 +62,14 @@ _NAMES = {
     "ckpttool.api.resumes": ("Answer", "resolve", "scale_skip", "simulate"),
     "ckpttool.api.trees": ("Tree", "read_config", "scan"),
     "ckpttool.domain.checkpoint": ("Checkpoint", "Inventory", "LayoutName", "Rename", "Topology"),
+    "ckpttool.domain.data_position": (
+        "DataPosition",
+        "Samples",
+        "SkipBatches",
+        "Stateful",
+        "Tokens",
+        "Unknown",
+    ),
     "ckpttool.domain.finding": ("Code", "Finding", "Severity"),
     "ckpttool.domain.health": ("Health",),
     "ckpttool.domain.launch": ("ConfigChange", "Launch"),
@@ -78,8 +85,6 @@ _NAMES = {
     "ckpttool.domain.load_settings": ("LoadSettings",),
     "ckpttool.domain.plan": (
         "BatchSegment",
-        "DataPlan",
-        "DataSkip",
         "NoResumePoint",
         "Rejection",
         "ResumePlan",
@@ -107,9 +112,8 @@ __all__ = [
     "CkptToolError",
     "Code",
     "ConfigChange",
-    "DataPlan",
+    "DataPosition",
     "DataQuestion",
-    "DataSkip",
     "EpochStep",
     "EvidenceQuestion",
     "ExitCode",
@@ -137,19 +141,24 @@ __all__ = [
     "ResumePlan",
     "ResumePoint",
     "ResumeQuestion",
+    "Samples",
     "Scalars",
     "Severity",
     "Shard",
     "ShardReport",
     "Simulation",
     "SkipAnswer",
+    "SkipBatches",
     "SpikeQuestion",
+    "Stateful",
     "Step",
     "StepMetrics",
+    "Tokens",
     "Topology",
     "TrainConfig",
     "Tree",
     "TreeQuestion",
+    "Unknown",
     "Verdict",
     "__version__",
     "calibrate",

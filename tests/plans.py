@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ckpttool.domain.checkpoint import Checkpoint, Topology
-from ckpttool.domain.plan import DataPlan, DataSkip, ResumePlan, ResumePoint
+from ckpttool.domain.data_position import SkipBatches
+from ckpttool.domain.plan import ResumePlan, ResumePoint
 from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
 from ckpttool.domain.units import EpochStep, Rank, Step
 from ckpttool.domain.verdict import Level, VerdictWord
-from ckpttool.trainers.mindformers.load import LoadKeys
+from ckpttool.trainers.mindformers.load import LoadKeys, data_settings
 
 LEGACY_LOAD = LoadKeys(
     load_checkpoint="output/checkpoint",
@@ -28,7 +31,6 @@ def resume_plan(
     *,
     load: LoadKeys = LEGACY_LOAD,
     batches: int = 30,
-    ignore_data_skip: bool = False,
     scalars: Scalars = SCALARS,
     ranks: int = 4,
     global_batch_size: int | None = 8,
@@ -56,7 +58,7 @@ def resume_plan(
         topology=Topology(),
         format=FormatName.MINDSPORE_CKPT,
     )
-    skip = DataSkip(
+    skip = SkipBatches(
         batches=batches, repeated_samples=0, samples=240, global_batch_size=global_batch_size, sink_size=sink_size
     )
     return ResumePlan(
@@ -69,6 +71,7 @@ def resume_plan(
             rejected=(),
             findings=(),
         ),
-        load=load.settings(),
-        data=DataPlan(skip=skip, ignore_data_skip=ignore_data_skip, next_step=Step(31)),
+        load=replace(load.settings(), data=data_settings(skip)),
+        data=skip,
+        next_step=Step(31),
     )

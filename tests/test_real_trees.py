@@ -11,7 +11,7 @@ import pytest
 
 from ckpttool.domain.finding import Severity, worst
 from ckpttool.errors import ExitCode
-from ckpttool.trainers.mindformers.load import load_keys
+from ckpttool.trainers.mindformers.load import load_keys, planned_skip
 from tests.answers import FIXTURES, chosen, cli, document, names, plan, scanned, without_runs, writable_copy
 
 RUNS = ("first", "resume", "resume2")
@@ -135,10 +135,10 @@ def test_the_data_go_on_with_the_first_sample_that_was_not_seen(tree: str) -> No
     seen = [callback for log in logs(tree) for callback in log.callbacks if callback.step <= (chosen(answer)[1] or 0)]
     samples = sum(len(callback.samples) for callback in seen) * RANKS.get(tree, 4)
     # Runs overlap nowhere in these logs, so the steps up to the checkpoint are each there once.
-    assert answer.data.skip.samples == samples
-    assert answer.data.skip.batches == sum(callback.steps for callback in seen)
-    assert answer.data.skip.repeated_samples == 0
-    assert answer.data.next_step == max(callback.step for callback in seen) + 1
+    assert planned_skip(answer).samples == samples
+    assert planned_skip(answer).batches == sum(callback.steps for callback in seen)
+    assert planned_skip(answer).repeated_samples == 0
+    assert answer.next_step == max(callback.step for callback in seen) + 1
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,8 @@ def test_a_tree_taken_back_to_before_a_resume_is_resumed_from_what_the_trainer_t
     assert load_keys(answer.load).resume_training == log.resume["resume"]
     assert chosen(answer)[1] == log.resume["initial_step"]
     first = log.callbacks[0]
-    assert answer.data.next_step == first.step - first.steps + 1
-    assert next_sample(tree, answer.data.skip.batches) == first.samples[0]
+    assert answer.next_step == first.step - first.steps + 1
+    assert next_sample(tree, planned_skip(answer).batches) == first.samples[0]
     assert answer.point.rejected == ()
     assert answer.point.lost_steps == 0
 

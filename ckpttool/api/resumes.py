@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 
 from ckpttool.api.checks import session_for
 from ckpttool.api.trees import Tree, own_config, scan
-from ckpttool.decide.data_skip import exact_batches_near, is_left_to_trainer, plan_data
+from ckpttool.decide.data_position import exact_batches_near, moved_on, next_step, plan_data
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.naming import focused
 from ckpttool.decide.recorded_health import unheard_record
 from ckpttool.decide.resume import choose
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory, LayoutName
+from ckpttool.domain.data_position import DataEffect, DataPosition, Samples
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.plan import DataPlan, NoResumePoint, PastSizes, ResumePlan, ResumePoint, Simulation, SkipAnswer
+from ckpttool.domain.plan import NoResumePoint, PastSizes, ResumePlan, ResumePoint, Simulation, SkipAnswer
 from ckpttool.domain.question import DEFAULT_DIR, CheckQuestion, DataQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import Step
@@ -27,7 +28,14 @@ from ckpttool.formats import read_header
 from ckpttool.storage import above, open_storage
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.common.launchers import jobs_of
-from ckpttool.trainers.mindformers.load import LOAD_FORMAT, load_keys, load_settings
+from ckpttool.trainers.mindformers.load import (
+    LOAD_FORMAT,
+    counts_data_itself,
+    data_settings,
+    load_keys,
+    load_settings,
+    planned_skip,
+)
 from ckpttool.trainers.mindformers.loaded_instead import Start, loaded_instead
 
 if TYPE_CHECKING:
@@ -167,11 +175,14 @@ def _plan(
         raise AssertionError(f"choose() took {checkpoint.name}, whose step is unknown")
     if config is not None and config.world_size is None:  # as many as wrote it, unless somebody says otherwise
         config = config.started_on(checkpoint.topology.world_size or len(checkpoint.ranks) or None)
+    wanted = _with_config(data, config)
+    position = _data(checkpoint, Course(tree.inventory).past(checkpoint), wanted, config, advice)
     plan = ResumePlan(
         root=tree.inventory.root,
         point=point,
-        load=load_settings(tree.inventory, checkpoint),
-        data=_data(checkpoint, Course(tree.inventory).past(checkpoint), _with_config(data, config), config, advice),
+        load=replace(load_settings(tree.inventory, checkpoint), data=data_settings(position)),
+        data=position,
+        next_step=next_step(checkpoint.step, checkpoint.scalars.global_batch_size, wanted),
         findings=_beyond(tree, point),
         advice=advice,
     )
@@ -208,15 +219,15 @@ def _data(
     wanted: DataQuestion,
     config: RunConfig | None,
     advice: SpikeAdvice | StopAdvice | None,
-) -> DataPlan:
-    """Say where the data starts: behind the checkpoint, or behind what has to be gone around."""
+) -> DataPosition:
+    """Say where the data go on: behind the checkpoint, or behind what has to be gone around."""
     step, recorded = checkpoint.step or Step(0), checkpoint.scalars.global_batch_size
-    plan = plan_data(step, recorded, wanted, past)
-    if advice is None or advice.detour is None or not advice.followed:
-        is_left = config is not None and is_left_to_trainer(checkpoint.scalars, wanted)
-        return replace(plan, left_to_trainer=is_left)
-    # The step counter goes on from the checkpoint; the data alone move on.
-    return replace(plan_data(Step(advice.detour.data_skip_steps), recorded, wanted, past), next_step=plan.next_step)
+    skip = plan_data(step, recorded, wanted, past)
+    if advice is not None and advice.detour is not None and advice.followed:
+        return moved_on(skip, plan_data(Step(advice.detour.data_skip_steps), recorded, wanted, past))
+    if config is not None and skip.samples is not None and counts_data_itself(checkpoint.scalars, wanted):
+        return Samples(samples=skip.samples, effect=DataEffect.UNKNOWN, unchanged=skip)
+    return skip
 
 
 def _consequences(plan: ResumePlan, data: DataQuestion, config: TrainConfig | None) -> tuple[Finding, ...]:
@@ -231,8 +242,8 @@ def _consequences(plan: ResumePlan, data: DataQuestion, config: TrainConfig | No
 
     counters = mindformers_counters(
         scalars=plan.point.checkpoint.scalars,
-        new_global_batch_size=plan.data.skip.global_batch_size,
-        new_sink_size=plan.data.skip.sink_size,
+        new_global_batch_size=planned_skip(plan).global_batch_size,
+        new_sink_size=planned_skip(plan).sink_size,
         legacy=load_keys(plan.load).use_legacy_format,
     )
     return counters.findings
@@ -279,10 +290,10 @@ def scale_skip(data: DataQuestion, *, steps: int | None = None, path: str | None
     old = recorded if recorded is not None else data.old_global_batch
     if old is None and told < total:
         raise UsageError("give --old-gbs: the global batch size of the run that wrote the checkpoint")
-    plan = plan_data(total, recorded, data, past)
-    samples, new = plan.skip.samples or 0, plan.skip.global_batch_size or 1
-    exact = () if plan.skip.repeated_samples == 0 else exact_batches_near(samples, new, sink_size=plan.skip.sink_size)
-    return SkipAnswer(data=plan, steps=total, old_global_batch=None if data.segments else old, exact_sizes=exact)
+    skip = plan_data(total, recorded, data, past)
+    samples, new = skip.samples or 0, skip.global_batch_size or 1
+    exact = () if skip.repeated_samples == 0 else exact_batches_near(samples, new, sink_size=skip.sink_size)
+    return SkipAnswer(skip=skip, steps=total, old_global_batch=None if data.segments else old, exact_sizes=exact)
 
 
 def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[int | None, int | None, PastSizes]:

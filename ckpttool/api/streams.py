@@ -6,10 +6,12 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ckpttool.domain.data_position import Stateful
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.question import DataQuestion
 from ckpttool.trainers.mindformers.dataset_state import read_states
+from ckpttool.trainers.mindformers.load import planned_skip
 from ckpttool.trainers.mindformers.streaming import (
     no_folder,
     not_known,
@@ -31,8 +33,9 @@ def from_states(plan: ResumePlan, config: TrainConfig, stream: StreamingData, da
         data: What the user asks of the data.
     """
     found = list(not_movable(config, plan, data)) or list(_states(plan, config, stream))
-    position = replace(plan.data, dataset_state=state_folder(stream, plan))
-    return replace(plan, data=position, findings=(*found, *plan.findings))
+    folder = state_folder(stream, plan)
+    data_here = plan.data if folder is None else Stateful(where=folder, without=planned_skip(plan))
+    return replace(plan, data=data_here, findings=(*found, *plan.findings))
 
 
 def _states(plan: ResumePlan, config: TrainConfig, stream: StreamingData) -> Iterator[Finding]:

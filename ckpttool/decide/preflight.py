@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.data_position import DataPosition, Samples, SkipBatches, Stateful, Tokens, Unknown, skip_of
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, seen_in_part, told
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
@@ -194,18 +195,27 @@ def config_summary(findings: Iterable[Finding]) -> str:
 
 def launch_summary(plan: ResumePlan, config: TrainConfig, changes: int) -> str:
     """Say what will be started, in the numbers that decide whether it fits."""
-    skip = plan.data.skip
+    skip = skip_of(plan.data)
     facts = [f"{counted(changes, 'setting')} to change"]
     if config.world_size is not None:
         facts.append(counted(config.world_size, "rank"))
-    if skip.global_batch_size is not None:
+    if skip is not None and skip.global_batch_size is not None:
         facts.append(f"batches of {counted(skip.global_batch_size, 'sample')}")
-    data = "data from its beginning" if plan.data.ignore_data_skip else f"data_skip_steps {skip.batches}"
-    if plan.data.left_to_trainer:
-        data = "the data counted by MindFormers"
-    if plan.data.dataset_state is not None:
-        data = f"the data from {plan.data.dataset_state}"
-    return ", ".join([*facts, data])
+    return ", ".join([*facts, _data_told(plan.data)])
+
+
+def _data_told(position: DataPosition) -> str:
+    match position:
+        case SkipBatches(batches=0):
+            return "data from its beginning"
+        case SkipBatches(batches=batches):
+            return f"data_skip_steps {batches}"
+        case Samples() | Tokens():
+            return "the data counted by MindFormers"
+        case Stateful(where=where):
+            return f"the data from {where}"
+        case Unknown(why=why):  # pragma: no branch  mypy knows all
+            return f"the data where nobody knows: {why}"
 
 
 def disk_findings(need: DiskNeed) -> tuple[Finding, ...]:

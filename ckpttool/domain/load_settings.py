@@ -68,7 +68,9 @@ class LoadSettings:
     path: str
     """What is loaded; relative to where we were started, unless the user gave it in full."""
     settings: tuple[TrainerSetting, ...]
-    """The most important first."""
+    """What to load; the most important first."""
+    data: tuple[TrainerSetting, ...] = ()
+    """Where the data go on."""
     first: tuple[Rename, ...] = ()
     """What must be done before, in this order; paths are relative to the checkpoint folder."""
     older: tuple[tuple[str, str], ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.data_position import DataPosition, SkipBatches
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.load_settings import LoadSettings
@@ -74,47 +75,14 @@ class PastSizes:
     batch_sizes: tuple[int, ...] = ()
     """Samples a batch that any of them records, ascending: at each change the step was counted anew."""
     unrecorded_steps: int = 0
-    """How far they came of which none is recorded: MindFormers counted on from there as it was."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataSkip:
-    """Where the data loader must start, in batches of the *new* global batch size."""
-
-    batches: int
-    """Batches to skip."""
-    repeated_samples: int | None
-    """Samples that the resumed run sees a second time, because the skip is a whole number of batches (and sinks).
-    None where there are some, but no batch size tells how many."""
-    samples: int | None
-    """Samples consumed before the checkpoint; None where the batch size is not known (and not needed)."""
-    global_batch_size: int | None
-    """New global batch size in samples; None where neither a shard nor the user told it."""
-    sink_size: int | None = None
-    """Batches a data sink, where the skip was rounded down to a multiple of it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataPlan:
-    """The skip, and the two settings that make MindFormers do it."""
-
-    skip: DataSkip
-    ignore_data_skip: bool
-    """True where the data must start at its beginning: MindFormers takes `data_skip_steps: 0` for 'unset'."""
-    next_step: Step
-    """Global step that the resumed run does first, counted in batches of the new size."""
-    left_to_trainer: bool = False
-    """Whether neither setting is to be written: the new batch size is not known, and the trainer, which will know it,
-    counts right by itself. `skip` is then what follows if the batches stay as large as they were."""
-    dataset_state: str | None = None
-    """Folder of the state files from which streaming data go on, whatever the settings say; None for all other data."""
+    """How far they came of which none is recorded: the trainer counted on from there as it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkipAnswer:
     """The arithmetic of a changed batch size alone."""
 
-    data: DataPlan
+    skip: SkipBatches
     steps: Step
     """Batches consumed."""
     old_global_batch: int | None
@@ -125,7 +93,7 @@ class SkipAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What MindFormers would pick by itself with `resume_training: True`."""
+    """What the trainer would pick by itself."""
 
     version: str
     would_resume: str | None
@@ -141,8 +109,11 @@ class ResumePlan:
     root: str
     point: ResumePoint
     load: LoadSettings
-    data: DataPlan
+    data: DataPosition
+    """Where the data go on."""
+    next_step: Step
+    """Global step that the resumed run does first, counted in batches of the new size."""
     findings: tuple[Finding, ...] = ()
-    """About the resume as a whole: counters that MindFormers will get wrong, settings that disagree."""
+    """About the resume as a whole: counters that the trainer will get wrong, settings that disagree."""
     advice: SpikeAdvice | StopAdvice | None = None
     """The way around a spike or on after a stop, where that was asked for; `data` follows it."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, Rename
 from ckpttool.domain.finding import Finding
-from ckpttool.domain.load_settings import LoadSettings
-from ckpttool.domain.plan import DataPlan, NoResumePoint, Rejection, ResumePlan, Simulation, SkipAnswer
+from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePlan, Simulation, SkipAnswer
 from ckpttool.domain.shard import Shard
+from ckpttool.render.answers.resume import data_document, load_document, position_document
 
 if TYPE_CHECKING:
     from ckpttool.domain.launch import Launch
@@ -188,14 +188,16 @@ def plan_document(answer: ResumePlan | NoResumePoint, simulation: Simulation | N
         "resume": None,
         "data": None,
         "load": None,
+        "position": None,
         "lost_steps": None,
         "lost_samples": None,
     }
     findings = answer.findings
     if isinstance(answer, ResumePlan):
         document["resume"] = _resume(answer)
-        document["data"] = data_document(answer.data)
-        document["load"] = _load(answer.load)
+        document["data"] = data_document(answer)
+        document["load"] = load_document(answer.load)
+        document["position"] = position_document(answer.data)
         document["lost_steps"] = answer.point.lost_steps
         document["lost_samples"] = answer.point.lost_samples
         findings = (*answer.point.findings, *answer.findings)
@@ -232,30 +234,6 @@ def _resume(plan: ResumePlan) -> Document:
     }
 
 
-def _load(load: LoadSettings) -> Document:
-    return {
-        "trainer": load.trainer,
-        "path": load.path,
-        "settings": [{"place": str(setting.place), "value": setting.value} for setting in load.settings],
-        "first": [{"do": "rename", **_rename(rename)} for rename in load.first],
-    }
-
-
-def data_document(data: DataPlan) -> dict[str, Document]:
-    """Spell where the data starts; streaming data alone say from which states."""
-    states: dict[str, Document] = {} if data.dataset_state is None else {"dataset_state": data.dataset_state}
-    return {
-        "ignore_data_skip": data.ignore_data_skip,
-        "data_skip_steps": data.skip.batches,
-        "repeated_samples": data.skip.repeated_samples,
-        "samples": data.skip.samples,
-        "next_step": data.next_step,
-        "global_batch_size": data.skip.global_batch_size,
-        "sink_size": data.skip.sink_size,
-        **states,
-    }
-
-
 def _rejection(rejection: Rejection) -> Document:
     return {
         "name": rejection.checkpoint.name,
@@ -268,19 +246,19 @@ def _rejection(rejection: Rejection) -> Document:
 
 def skip_document(answer: SkipAnswer) -> Document:
     """`ckpttool/skip/1`: what `scale-skip` computed."""
-    data = answer.data
+    skip = answer.skip
     return {
         "schema": "ckpttool/skip/1",
         "steps": answer.steps,
         "old_global_batch_size": answer.old_global_batch,
-        "new_global_batch_size": data.skip.global_batch_size,
-        "samples": data.skip.samples,
-        "data_skip_steps": data.skip.batches,
-        "ignore_data_skip": data.ignore_data_skip,
-        "repeated_samples": data.skip.repeated_samples,
-        "exact": data.skip.repeated_samples == 0,
+        "new_global_batch_size": skip.global_batch_size,
+        "samples": skip.samples,
+        "data_skip_steps": skip.batches,
+        "ignore_data_skip": skip.batches == 0,
+        "repeated_samples": skip.repeated_samples,
+        "exact": skip.repeated_samples == 0,
         "exact_global_batch_sizes": list(answer.exact_sizes),
-        "sink_size": data.skip.sink_size,
+        "sink_size": skip.sink_size,
     }
 
 

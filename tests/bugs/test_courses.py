@@ -14,6 +14,7 @@ from ckpttool import api
 from ckpttool.domain.finding import Code
 from ckpttool.domain.units import Step
 from ckpttool.errors import ExitCode
+from ckpttool.trainers.mindformers.load import planned_skip
 from tests.answers import (
     FIXTURES,
     chosen,
@@ -152,7 +153,7 @@ class TestThePastOfTheData:
         said = cli("resolve", str(doubled.checkpoint), "--segment", "6:2")
         assert said.exit_code == ExitCode.USAGE
         assert "which is 84 samples" in " ".join(said.stderr.split())
-        assert plan(doubled.checkpoint).data.skip.batches == 21
+        assert planned_skip(plan(doubled.checkpoint)).batches == 21
         told = ["--new-gbs", "4", "--segment", "6:2", "--segment", "15:4"]
         assert cli("scale-skip", str(doubled.checkpoint), *told).exit_code == ExitCode.USAGE
         assert cli("scale-skip", *told).exit_code == ExitCode.OK  # told in full, no tree is asked
@@ -184,7 +185,7 @@ class TestThePastOfTheData:
     def test_a_branch_that_was_left_has_no_say(self, tmp_path: Path) -> None:
         tree = TreeBuilder(tmp_path).legacy().save(epoch=10, step=1, global_batch_size=4)
         tree.save(epoch=30, step=1, run=1, global_batch_size=2).save(epoch=12, step=1, run=2, global_batch_size=4)
-        assert plan(tree.checkpoint, data=api.DataQuestion(dataset_changed_at=Step(4))).data.skip.batches == 8
+        assert planned_skip(plan(tree.checkpoint, data=api.DataQuestion(dataset_changed_at=Step(4)))).batches == 8
 
 
 class TestLostRuns:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool import api
-from ckpttool.decide.data_skip import plan_data
+from ckpttool.decide.data_position import plan_data
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.units import Step
@@ -293,7 +293,7 @@ def test_no_sample_is_lost_and_less_than_a_batch_is_seen_twice_on_any_number_of_
     assert now.world_size == devices
     assert now == before.started_on(devices)
     plan = plan_data(Step(step), before.global_batch_size, api.DataQuestion(new_global_batch=now.global_batch_size))
-    assert 0 <= step * batch * ranks - plan.skip.batches * batch * devices < batch * devices
+    assert 0 <= step * batch * ranks - plan.batches * batch * devices < batch * devices
 
 
 class TestUnknownBatchSize:

@@ -19,7 +19,7 @@ from ckpttool.domain.finding import Code
 from ckpttool.errors import ExitCode, UnknownLayoutError
 from ckpttool.trainers.mindformers.config import read_train_config
 from ckpttool.trainers.mindformers.launch_check import check
-from ckpttool.trainers.mindformers.load import load_keys
+from ckpttool.trainers.mindformers.load import load_keys, planned_skip
 from tests.answers import (
     FIXTURES,
     chosen,
@@ -187,7 +187,7 @@ class TestB29And30OtherWeights:
     def test_b30_with_one_they_are_resumed_from(self, tmp_path: Path) -> None:
         answer = plan(self.unified(tmp_path / "unified_checkpoint", global_batch_size=8))
         assert chosen(answer) == ("unified", 30)
-        assert (load_keys(answer.load).resume_training, answer.data.skip.batches) == (True, 30)
+        assert (load_keys(answer.load).resume_training, planned_skip(answer).batches) == (True, 30)
 
 
 class TestB31Rewinds:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool import api
-from ckpttool.decide.data_skip import plan_data, skip_seen_data
+from ckpttool.decide.data_position import plan_data, skip_seen_data
 from ckpttool.domain.finding import Code
 from ckpttool.domain.plan import BatchSegment
 from ckpttool.domain.shard import Scalars
@@ -21,6 +21,7 @@ from ckpttool.errors import UsageError
 from ckpttool.trainers.mindformers.config import read_train_config
 from ckpttool.trainers.mindformers.counters import mindformers_counters
 from ckpttool.trainers.mindformers.launch_check import check
+from ckpttool.trainers.mindformers.load import planned_skip
 from tests.answers import FIXTURES, cli, coded, document, notes, plan
 from tests.trees import TreeBuilder
 
@@ -33,7 +34,7 @@ def test_b13_an_optimizer_step_that_the_newer_layout_does_not_scale_is_told_with
     answer = plan(tree.checkpoint, data=api.DataQuestion(new_global_batch=32))
     (finding,) = [one for one in coded(answer.findings, Code.COUNTER_ROUNDED) if "optimizer" in one.message]
     assert (finding.expected, finding.actual) == ("20", "40")
-    assert answer.data.skip.batches == 20
+    assert planned_skip(answer).batches == 20
 
 
 def test_b13_without_a_change_of_batch_size_there_is_nothing_to_tell() -> None:
@@ -86,7 +87,7 @@ def test_b17_a_changed_sink_size_is_told_with_the_batches_that_would_be_missing(
     assert "40 batches too few" in finding.message
     assert finding.remedy is not None
     assert "sink_size: 2" in finding.remedy
-    assert answer.data.skip.batches == 40
+    assert planned_skip(answer).batches == 40
     assert Code.SINK_SIZE_CHANGED not in notes(plan(tree.checkpoint, data=api.DataQuestion(sink_size=2)))
 
 
@@ -94,16 +95,16 @@ def test_b18_the_skip_is_rounded_to_whole_sinks_and_the_samples_seen_twice_are_c
     """50 steps, 16 to 24 samples: 33 batches, but 16 sinks are 32; MindSpore rounds the data and not the step."""
     tree = TreeBuilder(tmp_path).legacy().save(epoch=25, step=2, global_batch_size=16)
     answer = plan(tree.checkpoint, data=api.DataQuestion(new_global_batch=24, sink_size=2))
-    assert answer.data.skip.batches == 32
-    assert answer.data.skip.repeated_samples == 50 * 16 - 32 * 24
-    assert answer.data.next_step == 34
+    assert planned_skip(answer).batches == 32
+    assert planned_skip(answer).repeated_samples == 50 * 16 - 32 * 24
+    assert answer.next_step == 34
     assert Code.EPOCH_COUNTER_SHIFTS in notes(answer)
 
 
 def test_b18_where_both_counters_agree_nothing_is_said(tmp_path: Path) -> None:
     tree = TreeBuilder(tmp_path).legacy().save(epoch=25, step=2, global_batch_size=16)
     answer = plan(tree.checkpoint, data=api.DataQuestion(new_global_batch=8, sink_size=2))
-    assert (answer.data.skip.batches, answer.data.skip.repeated_samples) == (100, 0)
+    assert (planned_skip(answer).batches, planned_skip(answer).repeated_samples) == (100, 0)
     assert notes(answer) == set()
 
 
@@ -121,9 +122,9 @@ def test_b19_a_step_that_becomes_zero_is_told_because_a_whole_epoch_would_be_ski
     tree = TreeBuilder(tmp_path).legacy().save(epoch=1, step=1, global_batch_size=16)
     answer = plan(tree.checkpoint, data=api.DataQuestion(new_global_batch=64))
     assert Code.EPOCH_COUNTER_SHIFTS in notes(answer)
-    assert (answer.data.skip.batches, answer.data.skip.repeated_samples) == (0, 16)
+    assert (planned_skip(answer).batches, planned_skip(answer).repeated_samples) == (0, 16)
     # 0 would mean "not set" to MindFormers, which would then skip by its own count.
-    assert answer.data.ignore_data_skip
+    assert planned_skip(answer).batches == 0
     assert Code.EPOCH_COUNTER_SHIFTS not in notes(plan(tree.checkpoint, data=api.DataQuestion(new_global_batch=16)))
 
 
@@ -170,5 +171,5 @@ class TestB34BatchSizesOfOldVersions:
         question = api.DataQuestion(new_global_batch=2, old_global_batch=2)
         with pytest.raises(UsageError, match="--segment 40:2"):
             plan_data(Step(40), 8, question)
-        assert plan_data(Step(40), 2, question).skip.batches == 40
-        assert plan_data(Step(40), None, question).skip.batches == 40
+        assert plan_data(Step(40), 2, question).batches == 40
+        assert plan_data(Step(40), None, question).batches == 40

@@ -214,7 +214,7 @@ class TestWords:
         assert judge.launch_summary(resume_plan(), FITS, 1) == (
             "1 setting to change, 4 ranks, batches of 8 samples, data_skip_steps 30"
         )
-        vague = resume_plan(global_batch_size=None, ignore_data_skip=True)
+        vague = resume_plan(global_batch_size=None, batches=0)
         assert judge.launch_summary(vague, replace(FITS, world_size=None), 2) == (
             "2 settings to change, data from its beginning"
         )

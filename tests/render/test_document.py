@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.domain.checkpoint import Inventory, LayoutName
+from ckpttool.domain.data_position import DataEffect, DataPosition, Samples, SkipBatches, Stateful, Tokens, Unknown
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.plan import DataPlan, DataSkip, NoResumePoint, Rejection, Simulation, SkipAnswer
+from ckpttool.domain.plan import NoResumePoint, Rejection, Simulation, SkipAnswer
 from ckpttool.domain.shard import FileStamp, FormatName, Shard, ShardRole
 from ckpttool.domain.units import Rank, Step
 from ckpttool.domain.verdict import Level
@@ -42,6 +43,7 @@ def test_a_plan_has_every_field_of_the_contract() -> None:
         "resume",
         "data",
         "load",
+        "position",
         "lost_steps",
         "lost_samples",
         "rejected",
@@ -70,6 +72,43 @@ def test_a_plan_has_every_field_of_the_contract() -> None:
         "next_step": 31,
         "global_batch_size": 8,
     }.items() <= data.items()
+
+
+THIRTY = SkipBatches(batches=30, repeated_samples=0, samples=240, global_batch_size=8)
+
+
+@pytest.mark.parametrize(
+    ("position", "kind", "effect", "told_of_it"),
+    [
+        (THIRTY, "skip-batches", "exact", {"batches": 30, "samples": 240, "repeated": 0, "lost": 0}),
+        (replace(THIRTY, repeated_samples=3), "skip-batches", "repeats", {"repeated": 3}),
+        (replace(THIRTY, repeated_samples=None), "skip-batches", "repeats", {"repeated": None}),
+        (replace(THIRTY, lost_samples=16), "skip-batches", "loses", {"lost": 16}),
+        (replace(THIRTY, batches=0, begins_anew=True), "skip-batches", "restarts", {"batches": 0, "samples": 240}),
+        (Samples(samples=9, effect=DataEffect.REORDERS, unchanged=THIRTY), "samples", "reorders", {"samples": 9}),
+        (Tokens(tokens=7, effect=DataEffect.EXACT), "tokens", "exact", {"tokens": 7, "lost": None}),
+        (Stateful(where="states/step_30", without=THIRTY), "stateful", "exact", {"where": "states/step_30"}),
+        (Unknown(why="the script decides"), "unknown", "unknown", {"why": "the script decides", "batches": None}),
+    ],
+)
+def test_a_position_says_its_kind_its_effect_and_what_that_currency_tells(
+    position: DataPosition, kind: str, effect: str, told_of_it: dict[str, object]
+) -> None:
+    plan = told(document.plan_document(replace(resume_plan(), data=position)))
+    said = plan["position"]
+    assert isinstance(said, dict)
+    assert (said["kind"], said["effect"]) == (kind, effect)
+    assert told_of_it.items() <= said.items()
+    assert (plan["data"] is None) is (kind in {"tokens", "unknown"})
+
+
+def test_what_must_be_set_is_said_with_its_place_the_data_last() -> None:
+    load = told(document.plan_document(resume_plan(batches=0)))["load"]
+    assert isinstance(load, dict)
+    assert load["settings"][-2:] == [
+        {"place": "config:ignore_data_skip", "value": True},
+        {"place": "config:data_skip_steps", "value": None},
+    ]
 
 
 def test_the_newer_layout_resumes_with_a_true_and_no_name() -> None:
@@ -136,10 +175,9 @@ def test_sizes_that_were_not_taken_are_null_and_not_zero() -> None:
 
 @pytest.mark.parametrize("repeated", [0, 512])
 def test_a_skip_is_exact_where_no_sample_is_seen_twice(repeated: int) -> None:
-    skip = DataSkip(batches=666, repeated_samples=repeated, samples=512_000, global_batch_size=768)
-    plan = DataPlan(skip=skip, ignore_data_skip=False, next_step=Step(667))
+    skip = SkipBatches(batches=666, repeated_samples=repeated, samples=512_000, global_batch_size=768)
     spelled = told(
-        document.skip_document(SkipAnswer(data=plan, steps=Step(1000), old_global_batch=512, exact_sizes=(640, 800)))
+        document.skip_document(SkipAnswer(skip=skip, steps=Step(1000), old_global_batch=512, exact_sizes=(640, 800)))
     )
     assert spelled["schema"] == "ckpttool/skip/1"
     assert spelled["exact"] is (repeated == 0)

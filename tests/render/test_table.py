@@ -123,7 +123,7 @@ def test_the_plan_says_first_what_to_resume_from() -> None:
 
 
 def test_a_zero_skip_is_spelled_as_the_setting_that_does_it() -> None:
-    text = drawn(table.plan_table(resume_plan(ignore_data_skip=True, batches=0)))
+    text = drawn(table.plan_table(resume_plan(batches=0)))
     assert "ignore_data_skip  True" in text
     assert "data_skip_steps " not in text
 

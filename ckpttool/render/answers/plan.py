@@ -9,9 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.data_position import Samples, Stateful, effect_of, skip_of
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, seen_in_part, told
 from ckpttool.domain.launch import Launch
-from ckpttool.domain.plan import DataPlan, NoResumePoint, Rejection, ResumePlan, Simulation, SkipAnswer
+from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePlan, Simulation, SkipAnswer
 from ckpttool.domain.units import counted, on_all
 from ckpttool.domain.verdict import Level, VerdictWord
 from ckpttool.errors import ExitCode
@@ -184,28 +185,36 @@ def _evidence(plan: ResumePlan) -> str:
 def _settings(plan: ResumePlan) -> list[tuple[str, str]]:
     wanted = (setting for setting in plan.load.settings if not setting.is_default)
     settings = [(setting.place.name, shown(str(setting.value))) for setting in wanted]
-    settings += data_settings(plan.data)
+    settings += _data_settings(plan)
     settings.append(("health", plan.point.checkpoint.health.value))
     settings.append(("evidence", f"{plan.point.evidence.word}: {plan.point.verdict.value}  ({_evidence(plan)})"))
     return settings
 
 
-def data_settings(data: DataPlan) -> list[tuple[str, str]]:
-    """Spell the two data settings, each with what it means here."""
-    skip = data.skip
-    if data.dataset_state is not None:
+def _data_settings(plan: ResumePlan) -> list[tuple[str, str]]:
+    """Spell the settings of the data, each with what it means here."""
+    if isinstance(plan.data, Stateful):
         detail = "from the state files of the streaming data, whatever the settings say"
-        return [("data position", f"{shown(data.dataset_state)}  ({detail}; next step {data.next_step})")]
+        return [("data position", f"{shown(plan.data.where)}  ({detail}; next step {plan.next_step})")]
+    skip = skip_of(plan.data)
+    if skip is None:
+        return [("data position", f"{effect_of(plan.data).value}  (next step {plan.next_step})")]
     again = (
         f"{counted(skip.repeated_samples, 'sample')} seen twice" if skip.repeated_samples else "no sample seen twice"
     )
     if skip.repeated_samples is None:
         again = "less than a sink seen twice"
-    if data.ignore_data_skip:
-        return [("ignore_data_skip", f"True  (data from its beginning; next step {data.next_step}; {again})")]
     batch = f" of {skip.global_batch_size} samples" if skip.global_batch_size is not None else ""
-    detail = f"batches{batch}; next step {data.next_step}; {again}"
-    return [("data_skip_steps", f"{skip.batches}  ({detail})"), ("ignore_data_skip", "False")]
+    place = f"batches{batch}" if skip.batches else "data from its beginning"
+    detail = f"  ({place}; next step {plan.next_step}; {again})"
+    # Where the trainer counts by itself nothing need be set: then this is what that comes to, the number first.
+    wanted = [setting for setting in plan.load.data if not setting.is_default or isinstance(plan.data, Samples)]
+    rows = [
+        (setting.place.name, str(skip.batches if setting.value is None else setting.value))
+        for setting in sorted(wanted, key=lambda setting: isinstance(setting.value, bool))
+    ]
+    (name, value), *rest = rows or [("data position", f"skip {skip.batches}")]
+    return [(name, value + detail), *rest]
 
 
 def _lost(plan: ResumePlan) -> str:
@@ -303,9 +312,9 @@ def _finding(kind: Sequence[Finding], world: int | None) -> Text:
 
 def skip_table(answer: SkipAnswer) -> RenderableType:
     """Show what `scale-skip` computed."""
-    skip = answer.data.skip
+    skip = answer.skip
     headline = Text(f"data_skip_steps: {skip.batches}", style="bold green")
-    if answer.data.ignore_data_skip:
+    if skip.batches == 0:
         headline = Text("ignore_data_skip: True", style="bold green")
         headline.append("  (data_skip_steps: 0 would mean 'unset' to MindFormers)", style="dim")
     old = f" of {answer.old_global_batch} samples" if answer.old_global_batch is not None else " of several sizes"

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from ckpttool.decide.data_skip import exact_batches_near
+from ckpttool.decide.data_position import exact_batches_near
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.shard import Scalars

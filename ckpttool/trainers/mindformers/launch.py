@@ -6,7 +6,7 @@ from collections.abc import Mapping as Dict
 from contextlib import suppress
 
 from ckpttool.domain.launch import ConfigChange, LaunchConfig, LaunchJob
-from ckpttool.domain.plan import DataPlan, ResumePlan
+from ckpttool.domain.plan import ResumePlan
 from ckpttool.errors import CkptToolError, UsageError
 from ckpttool.render.shell import join, join_for_eval, quote_for_eval
 from ckpttool.render.yaml_edit import Editor, Mapping, Scalar, Value, spell
@@ -154,22 +154,8 @@ def _wanted(document: Dict[str, object], plan: ResumePlan) -> dict[str, Scalar]:
         if section.get("no_load_optim") is not None:
             wanted["checkpoint.no_load_optim"] = False  # it wins over resume_training
     # Never under `trainer:`, where the documentation has them: there any key but two stops every start.
-    return wanted | _data_keys(document, plan.data)
-
-
-def _data_keys(section: Dict[str, object], data: DataPlan) -> dict[str, Scalar]:
-    """Return the two settings of the data position.
-
-    To skip nothing takes `ignore_data_skip`, for 0 means 'not set' to MindFormers, which then skips the steps of the
-    checkpoint. A `data_skip_steps` of the base config becomes null, which says 'not set' honestly and keeps its line
-    with its comment; where there is none, none is added.
-    """
-    if data.left_to_trainer:
-        settings: dict[str, Scalar] = {"ignore_data_skip": False, "data_skip_steps": None}
-        return {key: value for key, value in settings.items() if key in section}
-    if data.ignore_data_skip or data.skip.batches == 0:
-        return {"ignore_data_skip": True} | ({"data_skip_steps": None} if "data_skip_steps" in section else {})
-    return {"data_skip_steps": data.skip.batches, "ignore_data_skip": False}
+    data = (setting for setting in plan.load.data if not setting.is_default or setting.place.name in document)
+    return wanted | {setting.place.name: setting.value for setting in data}
 
 
 def _editable(editor: Editor, section: str) -> Mapping:

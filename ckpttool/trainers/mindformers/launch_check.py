@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.data_position import Samples
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.trainers.mindformers.counters import mindformers_counters
-from ckpttool.trainers.mindformers.load import load_keys
+from ckpttool.trainers.mindformers.load import load_keys, planned_skip
 from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 
@@ -189,13 +190,14 @@ def _fewer_devices(config: TrainConfig, there: int, here: int) -> Finding:
 
 
 def _batch(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
-    planned = plan.data.skip.global_batch_size
-    if plan.data.left_to_trainer:
+    skip = planned_skip(plan)
+    planned = skip.global_batch_size
+    if isinstance(plan.data, Samples):
         yield Finding(
             code=Code.BATCH_SIZE_UNKNOWN,
             severity=Severity.NOTE,
             message=f"the config does not tell how large the coming batches are: MindFormers counts the data itself, "
-            f"{plan.data.skip.batches} steps if they stay at {planned} samples, and a number of ours would overrule it",
+            f"{skip.batches} steps if they stay at {planned} samples, and a number of ours would overrule it",
             path=config.path,
             remedy="give --gbs to have `data_skip_steps` written",
         )
@@ -232,7 +234,7 @@ def _recorded_by_1_3(config: TrainConfig, checkpoint: Checkpoint) -> Iterator[Fi
 
 
 def _sink(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
-    planned = plan.data.skip.sink_size
+    planned = planned_skip(plan).sink_size
     if planned is not None and config.sink_size is not None and planned != config.sink_size:
         yield _finding(
             config,

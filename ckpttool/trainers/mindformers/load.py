@@ -1,17 +1,22 @@
-"""The settings that make MindFormers load exactly the checkpoint that was chosen."""
+"""The settings that make MindFormers load exactly the checkpoint that was chosen, and go on with its data."""
 
 from __future__ import annotations
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, Rename
+from ckpttool.domain.data_position import DataPosition, Samples, SkipBatches, Stateful, Tokens, Unknown, skip_of
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.load_settings import LoadSettings, Place, SettingValue, TrainerSetting
-from ckpttool.domain.shard import FormatName
+from ckpttool.domain.plan import ResumePlan
+from ckpttool.domain.question import DataQuestion
+from ckpttool.domain.shard import FormatName, Scalars
 
 LOAD_FORMAT = {FormatName.MINDSPORE_CKPT: "ckpt", FormatName.SAFETENSORS: "safetensors"}
 
 _LOAD, _RESUME, _FORMAT, _LEGACY = (
     f"config:{key}" for key in ("load_checkpoint", "resume_training", "load_ckpt_format", "use_legacy_format")
 )
+
+_SKIP, _IGNORE = "config:data_skip_steps", "config:ignore_data_skip"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,3 +101,46 @@ def _common_file_name(checkpoint: Checkpoint) -> str:
     first = checkpoint.shards[0].path
     renamed = {rename.source: rename.target for rename in checkpoint.renames}
     return renamed.get(first, first).rpartition("/")[2]
+
+
+def data_settings(position: DataPosition) -> tuple[TrainerSetting, ...]:
+    """Say what makes the data go on there.
+
+    To skip nothing takes `ignore_data_skip`, for 0 means 'not set' to MindFormers, which then skips the steps of the
+    checkpoint. A `data_skip_steps` of the base config becomes null, which says 'not set' honestly and keeps its line
+    with its comment; where there is none, none is added.
+    """
+    match position:
+        case SkipBatches(batches=0):
+            return _setting(_IGNORE, value=True), _setting(_SKIP, None, is_default=True)
+        case SkipBatches(batches=batches):
+            return _setting(_SKIP, batches), _setting(_IGNORE, value=False)
+        case Samples():
+            return _setting(_IGNORE, value=False, is_default=True), _setting(_SKIP, None, is_default=True)
+        case Stateful() | Tokens() | Unknown():  # pragma: no branch  mypy knows all
+            return ()
+
+
+def counts_data_itself(scalars: Scalars, question: DataQuestion) -> bool:
+    """Tell whether MindFormers counts the data better than we can: it alone will know how large its batches are.
+
+    Args:
+        scalars: Of the checkpoint: what MindFormers scales by, if it finds it there.
+        question: With what the config tells. Whatever it asks beyond a place where to go on, MindFormers does not do by
+            itself.
+
+    Source:
+        load_resume_context_from_checkpoint: `initial_step = step_num * old / new` where the shard has both numbers,
+        and BaseTrainer.training_process, which skips that many unless `data_skip_steps` says another number.
+    """
+    asked = question.new_dataset or question.dataset_changed_at is not None or question.segments
+    counts = scalars.step_num is not None and scalars.global_batch_size is not None
+    return counts and question.new_global_batch is None and not asked
+
+
+def planned_skip(plan: ResumePlan) -> SkipBatches:
+    """Return the batches that a plan of MindFormers skips, or would if nothing changed: its data are always counted."""
+    skip = skip_of(plan.data)
+    if skip is None:
+        raise AssertionError(f"a plan of MindFormers counts batches, not {plan.data}")
+    return skip

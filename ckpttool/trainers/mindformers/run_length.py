@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.data_position import Samples
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import ResumePlan
+from ckpttool.trainers.mindformers.load import load_keys, planned_skip
 
 if TYPE_CHECKING:
     from ckpttool.trainers.mindformers.train_config import TrainConfig
@@ -53,7 +55,7 @@ def length_findings(config: TrainConfig | None, plan: ResumePlan, inventory: Inv
         plan: What is to be resumed, and where its data start.
         inventory: The whole tree: labels tell how long an epoch is.
     """
-    if plan.data.left_to_trainer:
+    if isinstance(plan.data, Samples):
         return
     length = None if config is None else run_length(config, plan, inventory)
     if config is not None and _is_complete(config, plan, length):
@@ -86,7 +88,7 @@ def run_length(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> R
         per_epoch=per_epoch,
         source=source,
         total=total,
-        start=plan.data.next_step - 1,
+        start=plan.next_step - 1,
         over=begun >= ends,
         planned=(ends - begun) * unit - (0 if config.sink_mode else skipped % per_epoch),
         left=total - skipped,
@@ -97,11 +99,10 @@ def _begun(config: TrainConfig, plan: ResumePlan, per_epoch: int) -> int:
     """Return the epochs (or sinks) that MindFormers takes for done."""
     # Every `resolve` asks here, few with a config.
     from ckpttool.trainers.mindformers.counters import mindformers_counters
-    from ckpttool.trainers.mindformers.load import load_keys
 
     counters = mindformers_counters(
         scalars=plan.point.checkpoint.scalars,
-        new_global_batch_size=plan.data.skip.global_batch_size,
+        new_global_batch_size=planned_skip(plan).global_batch_size,
         new_sink_size=(config.sink_size or per_epoch) if config.sink_mode else None,
         legacy=load_keys(plan.load).use_legacy_format,
         dataset_size=per_epoch,
@@ -110,23 +111,23 @@ def _begun(config: TrainConfig, plan: ResumePlan, per_epoch: int) -> int:
 
 
 def _skipped(plan: ResumePlan) -> int:
-    return 0 if plan.data.ignore_data_skip else plan.data.skip.batches
+    return planned_skip(plan).batches
 
 
 def _is_moved(plan: ResumePlan) -> bool:
     """Tell whether the data go on elsewhere than the steps; that a skip is rounded to whole sinks does not count."""
-    return abs(_skipped(plan) - (plan.data.next_step - 1)) >= (plan.data.skip.sink_size or 1)
+    return abs(_skipped(plan) - (plan.next_step - 1)) >= (planned_skip(plan).sink_size or 1)
 
 
 def _per_epoch(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> tuple[int, str] | None:
     """Return the batches of an epoch at the new batch size, and what tells them."""
-    scalars, batch = plan.point.checkpoint.scalars, plan.data.skip.global_batch_size
+    scalars, batch = plan.point.checkpoint.scalars, planned_skip(plan).global_batch_size
     if scalars.step_num is None or scalars.epoch_num is None or (config.sink_mode and not _sinks_are_known(config)):
         return None
     if config.dataset_samples is not None and batch is not None:
         batches = config.dataset_samples // batch
         return (batches, f"`sizes` has {config.dataset_samples} samples") if batches else None
-    if _is_moved(plan) and _skipped(plan) < plan.data.next_step - 1:
+    if _is_moved(plan) and _skipped(plan) < plan.next_step - 1:
         return None  # the names are of other data
     own = (one for one in inventory.checkpoints if one.prefix == plan.point.checkpoint.prefix)
     told = {_labelled(config, one, batch) for one in own} - {0}
@@ -196,7 +197,7 @@ def _beyond(config: TrainConfig, plan: ResumePlan, length: RunLength) -> Finding
 
 def _moved(config: TrainConfig | None, plan: ResumePlan, length: RunLength | None) -> Iterator[Finding]:
     """Say where a run ends whose data go on elsewhere than its steps."""
-    ahead = _skipped(plan) - (plan.data.next_step - 1)
+    ahead = _skipped(plan) - (plan.next_step - 1)
     if length is None:
         if ahead > 0:
             yield _ends_early_somewhere(config, ahead)

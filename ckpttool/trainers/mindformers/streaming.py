@@ -9,6 +9,7 @@ from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.question import DataQuestion
 from ckpttool.domain.units import Rank
+from ckpttool.trainers.mindformers.load import planned_skip
 from ckpttool.trainers.mindformers.train_config import StreamingData, TrainConfig
 
 _DIR = "train_dataset.data_loader.dataset_state_dir"
@@ -45,7 +46,7 @@ def state_folder(stream: StreamingData, plan: ResumePlan) -> str | None:
         BaseTrainer.training_process: `_resume_hf_iterable_dataset(dataset, initial_step)`, where step 0 reads no state;
         `data_skip_steps` and `ignore_data_skip` are not asked.
     """
-    step = plan.data.next_step - 1
+    step = plan.next_step - 1
     return None if step == 0 or stream.state_dir is None else f"{stream.state_dir}/step_{step}"
 
 
@@ -57,7 +58,7 @@ def not_movable(config: TrainConfig, plan: ResumePlan, data: DataQuestion) -> It
         plan: The resume.
         data: What the user asks of the data.
     """
-    was, now = plan.point.checkpoint.scalars.global_batch_size, plan.data.skip.global_batch_size
+    was, now = plan.point.checkpoint.scalars.global_batch_size, planned_skip(plan).global_batch_size
     step = plan.point.checkpoint.step
     if was is not None and now is not None and was != now:
         yield _fixed(config, f"batches of {now} samples", f"keep batches of {was} samples, in the config and by --gbs")

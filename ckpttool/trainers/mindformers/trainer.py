@@ -73,12 +73,13 @@ class MindFormers:
         if data.new_global_batch is None and data.sink_size is None:
             return ()
         from ckpttool.trainers.mindformers.counters import mindformers_counters
-        from ckpttool.trainers.mindformers.load import load_keys
+        from ckpttool.trainers.mindformers.load import load_keys, planned_skip
 
+        skip = planned_skip(plan)
         counters = mindformers_counters(
             scalars=plan.point.checkpoint.scalars,
-            new_global_batch_size=plan.data.skip.global_batch_size,
-            new_sink_size=plan.data.skip.sink_size,
+            new_global_batch_size=skip.global_batch_size,
+            new_sink_size=skip.sink_size,
             legacy=load_keys(plan.load).use_legacy_format,
         )
         return counters.findings

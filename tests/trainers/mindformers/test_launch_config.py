@@ -16,7 +16,7 @@ from ckpttool.errors import CkptToolError, UsageError
 from ckpttool.render import yaml_edit
 from ckpttool.render.yaml_edit import spell
 from ckpttool.trainers.mindformers.launch import render_config
-from ckpttool.trainers.mindformers.load import LoadKeys, load_keys
+from ckpttool.trainers.mindformers.load import LoadKeys, load_keys, planned_skip
 from ckpttool.trainers.registry import launch_target
 from tests.plans import LEGACY_LOAD, NEWER_LOAD, resume_plan
 
@@ -39,7 +39,7 @@ def difference(before: str, after: str) -> list[str]:
 
 def expected(document: dict[str, Any], plan: ResumePlan = LEGACY) -> dict[str, Any]:
     """Change a document as the rules say, independently of how the text is edited."""
-    skip, load = plan.data.skip.batches, load_keys(plan.load)
+    skip, load = planned_skip(plan).batches, load_keys(plan.load)
 
     def data(section: dict[str, Any]) -> dict[str, Any]:
         if skip:
@@ -77,7 +77,7 @@ class TestRealShapes:
 
     def test_the_checkpoint_section_wins_so_it_is_changed_too(self) -> None:
         base = (CONFIGS / "newer_checkpoint_section.yaml").read_text()
-        launch = render_config(base, resume_plan(load=NEWER_LOAD, batches=0, ignore_data_skip=True))
+        launch = render_config(base, resume_plan(load=NEWER_LOAD, batches=0))
         assert difference(base, launch.text) == [
             "+ load_checkpoint: output/checkpoint/iteration_00000030\n",
             "+ resume_training: True\n",
@@ -128,7 +128,7 @@ class TestDataPosition:
         assert yaml.safe_load(text)["trainer"] == {"type": "x"}
 
     def test_nothing_to_skip_adds_no_number(self) -> None:
-        text = render_config("seed: 0\n", resume_plan(batches=5, ignore_data_skip=True)).text
+        text = render_config("seed: 0\n", resume_plan(batches=0)).text
         assert "data_skip_steps" not in text
         assert "ignore_data_skip: True" in text
 

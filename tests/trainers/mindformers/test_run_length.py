@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.data_position import DataEffect, Samples
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.shard import Scalars
 from ckpttool.domain.units import EpochStep, Step
+from ckpttool.trainers.mindformers.load import planned_skip
 from ckpttool.trainers.mindformers.run_length import length_findings, run_length
 from ckpttool.trainers.mindformers.train_config import TrainConfig
 from tests.inventories import tree
@@ -44,9 +46,9 @@ def planned(
     next_step: int | None = None,
 ) -> ResumePlan:
     """A plan to resume from it; a skip of None lets the data begin anew."""
-    plan = resume_plan(batches=skip or 0, ignore_data_skip=skip is None, global_batch_size=batch, sink_size=sink)
+    plan = resume_plan(batches=skip or 0, global_batch_size=batch, sink_size=sink)
     after = Step((chosen.step or 0) + 1 if next_step is None else next_step)
-    return replace(plan, point=replace(plan.point, checkpoint=chosen), data=replace(plan.data, next_step=after))
+    return replace(plan, point=replace(plan.point, checkpoint=chosen), next_step=after)
 
 
 def told(config: TrainConfig | None, plan: ResumePlan, inventory: Inventory | None = None) -> list[Finding]:
@@ -215,7 +217,8 @@ class TestDataAheadOfTheSteps:
 
     def test_batches_that_mindformers_counts_itself_are_left_alone(self) -> None:
         plan = planned(AT_48, 88)
-        assert told(PLAIN, replace(plan, data=replace(plan.data, left_to_trainer=True))) == []
+        counted = Samples(samples=704, effect=DataEffect.UNKNOWN, unchanged=planned_skip(plan))
+        assert told(PLAIN, replace(plan, data=counted)) == []
 
 
 class TestDataBehindTheSteps:

@@ -76,7 +76,7 @@ def test_a_way_around_a_spike_is_refused_and_waiting_is_not() -> None:
 def test_a_training_that_begins_reads_no_state() -> None:
     plan = resume_plan()
     assert state_folder(EACH, plan) == "states/step_30"
-    assert state_folder(EACH, replace(plan, data=replace(plan.data, next_step=Step(1)))) is None
+    assert state_folder(EACH, replace(plan, next_step=Step(1))) is None
     assert state_folder(replace(EACH, state_dir=None), plan) is None
 
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ckpttool.domain.plan import BatchSegment, DataPlan, DataSkip, PastSizes
+from ckpttool.domain.data_position import SkipBatches
+from ckpttool.domain.plan import BatchSegment, PastSizes
 from ckpttool.domain.question import DataQuestion
-from ckpttool.domain.shard import Scalars
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
 
@@ -20,11 +20,11 @@ _MOST_TRIED = 2_000_000
 
 def skip_seen_data(
     segments: Sequence[BatchSegment], *, new_global_batch: int, sink_size: int | None = None
-) -> DataSkip:
+) -> SkipBatches:
     """Count the batches to drop so that the resumed run loses no sample.
 
     The samples of all segments are summed first and divided once. Where that is no whole number of new batches
-    (and of sinks: MindSpore rounds down to one by itself), rounding down repeats the remainder; rounding up
+    (and of sinks: trainers that sink round down to one by themselves), rounding down repeats the remainder; rounding up
     would lose it.
 
     Args:
@@ -39,7 +39,7 @@ def skip_seen_data(
         ValueError: A batch or sink size is below 1, or a number of steps negative.
 
     Source:
-        MindFormers scales the step by a float32 ratio and truncates; here it is exact and the remainder is told.
+        Trainers scale the step by a ratio in floating point and truncate; here it is exact and the remainder is told.
     """
     sizes = [new_global_batch, *(segment.global_batch_size for segment in segments)]
     if min(sizes) < 1 or (sink_size is not None and sink_size < 1) or any(segment.steps < 0 for segment in segments):
@@ -48,7 +48,7 @@ def skip_seen_data(
     batches = samples // new_global_batch
     if sink_size is not None:
         batches -= batches % sink_size
-    return DataSkip(
+    return SkipBatches(
         batches=batches,
         repeated_samples=samples - batches * new_global_batch,
         samples=samples,
@@ -57,30 +57,14 @@ def skip_seen_data(
     )
 
 
-def is_left_to_trainer(scalars: Scalars, question: DataQuestion) -> bool:
-    """Tell whether the trainer counts the data better than we can, because only it will know how large its batches are.
-
-    Args:
-        scalars: Of the checkpoint: what the trainer scales by, if it finds it there.
-        question: With what the config tells. Whatever it asks beyond a place where to go on, no trainer does by itself.
-
-    Source:
-        load_resume_context_from_checkpoint: `initial_step = step_num * old / new` where the shard has both numbers,
-        and BaseTrainer.training_process, which skips that many unless `data_skip_steps` says another number.
-    """
-    asked = question.new_dataset or question.dataset_changed_at is not None or question.segments
-    counts = scalars.step_num is not None and scalars.global_batch_size is not None
-    return counts and question.new_global_batch is None and not asked
-
-
 def plan_data(
     step: Step, recorded_global_batch: int | None, question: DataQuestion, past: PastSizes = _NO_PAST
-) -> DataPlan:
+) -> SkipBatches:
     """Say where the data starts after resuming at `step`.
 
     Args:
         step: True global step of the checkpoint.
-        recorded_global_batch: Samples a batch as the checkpoint's shards have it; None in files of MindFormers 1.2.
+        recorded_global_batch: Samples a batch as the checkpoint's shards have it; None where they have none.
         question: What the user changes.
         past: What the saves before it tell of batch sizes.
 
@@ -102,16 +86,32 @@ def plan_data(
     stretches = _since(_past(step, old, new, question), changed_at)
     since = skip_seen_data(stretches, new_global_batch=new, sink_size=question.sink_size)
     if question.new_dataset:
-        since = replace(since, batches=0, repeated_samples=0)
-    return DataPlan(skip=since, ignore_data_skip=since.batches == 0, next_step=_next_step(step, old, new))
+        return replace(since, batches=0, repeated_samples=0, begins_anew=True)
+    return since
 
 
-def _next_step(step: Step, recorded: int | None, new: int) -> Step:
-    """Say which step MindFormers counts on from: it knows of no segments, and scales by the recorded size alone."""
-    return Step((step if recorded is None else step * recorded // new) + 1)
+def moved_on(skip: SkipBatches, further: SkipBatches) -> SkipBatches:
+    """Go on further than the checkpoint stands: what lies between is left out on purpose."""
+    size = further.global_batch_size
+    if skip.samples is None or size is None:
+        return replace(further, lost_samples=None)
+    return replace(further, lost_samples=max(0, further.batches * size - skip.samples))
 
 
-def _without_batch_size(step: Step, question: DataQuestion) -> DataPlan:
+def next_step(step: Step, recorded_global_batch: int | None, question: DataQuestion) -> Step:
+    """Say which step is done first, counted in batches of the new size: segments do not move it.
+
+    Args:
+        step: True global step of the checkpoint.
+        recorded_global_batch: Samples a batch as the checkpoint's shards have it.
+        question: What the user changes.
+    """
+    old = recorded_global_batch if recorded_global_batch is not None else question.old_global_batch
+    new = question.new_global_batch
+    return Step((step if old is None or new is None else step * old // new) + 1)
+
+
+def _without_batch_size(step: Step, question: DataQuestion) -> SkipBatches:
     """Count in batches alone: nothing says how large they are, and nothing says that it changes."""
     if question.segments:
         raise UsageError("--segment needs the new global batch size: give --gbs")
@@ -119,14 +119,14 @@ def _without_batch_size(step: Step, question: DataQuestion) -> DataPlan:
     batches = 0 if question.new_dataset else since
     repeated = batches % (question.sink_size or 1)
     batches -= repeated
-    skip = DataSkip(
+    return SkipBatches(
         batches=batches,
         repeated_samples=None if repeated else 0,
         samples=None,
         global_batch_size=None,
         sink_size=question.sink_size,
+        begins_anew=question.new_dataset,
     )
-    return DataPlan(skip=skip, ignore_data_skip=batches == 0, next_step=Step(step + 1))
 
 
 def _past(step: Step, old: int | None, new: int, question: DataQuestion) -> list[BatchSegment]:
@@ -159,7 +159,7 @@ def _assert_untold(step: Step, recorded: int, question: DataQuestion, past: Past
 def _in_own_batches(own: int | None, question: DataQuestion, past: PastSizes) -> Step | None:
     """Return the step of the change of data as the checkpoint's own step would count it.
 
-    MindFormers scales a step down to a whole one at each change of the batch size, so that is done here, too.
+    A trainer scales a step down to a whole one at each change of the batch size, so that is done here, too.
     """
     step, batch = question.dataset_changed_at, question.dataset_changed_batch
     if not step:

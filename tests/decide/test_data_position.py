@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.decide.data_skip import exact_batches_near, plan_data, skip_seen_data
+from ckpttool.decide.data_position import exact_batches_near, moved_on, next_step, plan_data, skip_seen_data
+from ckpttool.domain.data_position import DataEffect
 from ckpttool.domain.plan import BatchSegment, PastSizes
 from ckpttool.domain.question import DataQuestion
 from ckpttool.domain.units import Step
@@ -81,29 +82,35 @@ class TestSkipSeenData:
 class TestPlanData:
     def test_the_same_data_at_the_same_size_skips_the_step(self) -> None:
         plan = plan_data(Step(30), 8, DataQuestion())
-        assert (plan.skip.batches, plan.skip.repeated_samples, plan.next_step) == (30, 0, 31)
-        assert not plan.ignore_data_skip
+        assert (plan.batches, plan.repeated_samples, next_step(Step(30), 8, DataQuestion())) == (30, 0, 31)
 
     def test_a_larger_batch_skips_fewer_and_tells_what_is_seen_twice(self) -> None:
-        plan = plan_data(Step(50), 16, DataQuestion(new_global_batch=24))
-        assert (plan.skip.batches, plan.skip.repeated_samples, plan.next_step) == (33, 8, 34)
+        question = DataQuestion(new_global_batch=24)
+        plan, go_on = plan_data(Step(50), 16, question), next_step(Step(50), 16, question)
+        assert (plan.batches, plan.repeated_samples, go_on) == (33, 8, 34)
 
     def test_sinks_round_the_data_down_but_not_the_step(self) -> None:
-        plan = plan_data(Step(50), 16, DataQuestion(new_global_batch=24, sink_size=2))
-        assert (plan.skip.batches, plan.skip.repeated_samples, plan.next_step) == (32, 32, 34)
+        question = DataQuestion(new_global_batch=24, sink_size=2)
+        plan, go_on = plan_data(Step(50), 16, question), next_step(Step(50), 16, question)
+        assert (plan.batches, plan.repeated_samples, go_on) == (32, 32, 34)
 
     def test_a_new_data_set_starts_at_its_beginning_by_the_setting_that_does_it(self) -> None:
-        plan = plan_data(Step(30), 8, DataQuestion(new_dataset=True))
-        assert plan.ignore_data_skip
-        assert (plan.skip.batches, plan.skip.repeated_samples, plan.next_step) == (0, 0, 31)
+        question = DataQuestion(new_dataset=True)
+        plan, go_on = plan_data(Step(30), 8, question), next_step(Step(30), 8, question)
+        assert plan.effect is DataEffect.RESTARTS
+        assert (plan.batches, plan.repeated_samples, go_on) == (0, 0, 31)
 
     def test_a_data_set_that_changed_before_skips_only_what_came_since(self) -> None:
-        plan = plan_data(Step(30), 8, DataQuestion(dataset_changed_at=Step(10)))
-        assert (plan.skip.batches, plan.skip.samples, plan.next_step) == (20, 160, 31)
-        assert not plan.ignore_data_skip
+        question = DataQuestion(dataset_changed_at=Step(10))
+        plan, go_on = plan_data(Step(30), 8, question), next_step(Step(30), 8, question)
+        assert (plan.batches, plan.samples, go_on) == (
+            20,
+            160,
+            31,
+        )
 
     def test_a_data_set_that_changed_just_now_is_a_new_one(self) -> None:
-        assert plan_data(Step(30), 8, DataQuestion(dataset_changed_at=Step(30))).ignore_data_skip
+        assert plan_data(Step(30), 8, DataQuestion(dataset_changed_at=Step(30))).batches == 0
 
     @pytest.mark.parametrize("changed_at", [31, -1])
     @pytest.mark.parametrize("recorded", [8, None])
@@ -114,32 +121,32 @@ class TestPlanData:
     def test_segments_tell_what_no_shard_records_and_the_rest_ran_at_the_recorded_size(self) -> None:
         question = DataQuestion(segments=(segment(10, 4),), new_global_batch=4)
         past = PastSizes(batch_sizes=(8,), unrecorded_steps=10)
-        assert plan_data(Step(30), 8, question, past).skip.samples == 10 * 4 + 20 * 8
+        assert plan_data(Step(30), 8, question, past).samples == 10 * 4 + 20 * 8
         old = DataQuestion(segments=(segment(10, 4),), new_global_batch=4, old_global_batch=8)
-        assert plan_data(Step(30), None, old).skip.samples == 10 * 4 + 20 * 8
+        assert plan_data(Step(30), None, old).samples == 10 * 4 + 20 * 8
 
     @pytest.mark.parametrize("told", [(segment(6, 2),), (segment(6, 2), segment(15, 4)), (segment(11, 4),)])
     def test_segments_that_contradict_what_the_shards_record_are_refused(self, told: tuple[BatchSegment, ...]) -> None:
         """6 steps of 2 samples, then of 4: at step 21 the training had seen 84 samples, and the record says so."""
         with pytest.raises(UsageError, match=r"step 21 counts batches of 4 .* which is 84 samples"):
             plan_data(Step(21), 4, DataQuestion(segments=told), PastSizes(batch_sizes=(2, 4), unrecorded_steps=5))
-        assert plan_data(Step(21), 4, DataQuestion()).skip.batches == 21
+        assert plan_data(Step(21), 4, DataQuestion()).batches == 21
 
     def test_one_segment_of_all_steps_overrules_a_record_that_is_wrong(self) -> None:
         question = DataQuestion(segments=(segment(30, 2),), new_global_batch=2)
-        assert plan_data(Step(30), 8, question).skip.samples == 60
+        assert plan_data(Step(30), 8, question).samples == 60
 
     def test_a_change_of_data_inside_a_segment_drops_the_steps_before_it(self) -> None:
         question = DataQuestion(
             segments=(segment(10, 4), segment(10, 6)), dataset_changed_at=Step(15), old_global_batch=8
         )
-        assert plan_data(Step(30), None, question).skip.samples == 5 * 6 + 10 * 8
+        assert plan_data(Step(30), None, question).samples == 5 * 6 + 10 * 8
 
     def test_a_change_of_data_is_counted_as_the_run_in_which_it_was(self) -> None:
         """27 steps of 2 samples went on as 13 of 4: new data since then are 9 steps, not 22 and not -5."""
         past = PastSizes(batch_sizes=(2, 4))
         told = DataQuestion(dataset_changed_at=Step(27), dataset_changed_batch=2)
-        assert plan_data(Step(22), 4, told, past).skip.batches == 9
+        assert plan_data(Step(22), 4, told, past).batches == 9
         same = DataQuestion(dataset_changed_at=Step(13), dataset_changed_batch=4)
         assert plan_data(Step(22), 4, same, past) == plan_data(Step(22), 4, told, past)
 
@@ -147,16 +154,16 @@ class TestPlanData:
         past = PastSizes(batch_sizes=(2, 4))
         with pytest.raises(UsageError, match=r"give --dataset-changed-at 13:2 or --dataset-changed-at 13:4$"):
             plan_data(Step(22), 4, DataQuestion(dataset_changed_at=Step(13)), past)
-        assert plan_data(Step(22), 4, DataQuestion(dataset_changed_at=Step(0)), past).skip.batches == 22
+        assert plan_data(Step(22), 4, DataQuestion(dataset_changed_at=Step(0)), past).batches == 22
         alone = PastSizes(batch_sizes=(4,))
-        assert plan_data(Step(22), 4, DataQuestion(dataset_changed_at=Step(13)), alone).skip.batches == 9
+        assert plan_data(Step(22), 4, DataQuestion(dataset_changed_at=Step(13)), alone).batches == 9
 
     def test_a_change_of_data_in_other_batches_needs_the_checkpoints_own(self) -> None:
         told = DataQuestion(dataset_changed_at=Step(13), dataset_changed_batch=4)
         with pytest.raises(UsageError, match="give --old-gbs"):
             plan_data(Step(22), None, told)
         known = DataQuestion(dataset_changed_at=Step(13), dataset_changed_batch=4, old_global_batch=2)
-        assert plan_data(Step(30), None, known).skip.batches == 4
+        assert plan_data(Step(30), None, known).batches == 4
 
     def test_a_change_of_data_after_the_checkpoint_in_its_own_batches_cannot_be_meant(self) -> None:
         told = DataQuestion(dataset_changed_at=Step(13), dataset_changed_batch=8)
@@ -166,14 +173,21 @@ class TestPlanData:
     def test_segments_do_not_change_the_step_that_mindformers_counts_on_from(self) -> None:
         """It scales by the recorded size alone; the skip is ours, and exact."""
         past = PastSizes(unrecorded_steps=10)
-        plan = plan_data(Step(30), 8, DataQuestion(segments=(segment(10, 4),), new_global_batch=4), past)
-        assert (plan.skip.batches, plan.next_step) == (50, 61)
+        question = DataQuestion(segments=(segment(10, 4),), new_global_batch=4)
+        plan = plan_data(Step(30), 8, question, past)
+        assert (plan.batches, next_step(Step(30), 8, DataQuestion(segments=(segment(10, 4),), new_global_batch=4))) == (
+            50,
+            61,
+        )
         told = plan_data(Step(30), None, DataQuestion(segments=(segment(30, 4),), new_global_batch=8))
-        assert (told.skip.batches, told.next_step) == (15, 31)
+        assert (
+            told.batches,
+            next_step(Step(30), None, DataQuestion(segments=(segment(30, 4),), new_global_batch=8)),
+        ) == (15, 31)
 
     def test_segments_that_tell_it_all_need_no_recorded_size(self) -> None:
         question = DataQuestion(segments=(segment(30, 4),), new_global_batch=8)
-        assert plan_data(Step(30), None, question).skip.batches == 15
+        assert plan_data(Step(30), None, question).batches == 15
 
     def test_segments_longer_than_the_past_cannot_be_meant(self) -> None:
         with pytest.raises(UsageError, match="tell of 31 steps"):
@@ -183,19 +197,19 @@ class TestPlanData:
         with pytest.raises(UsageError, match="give --old-gbs"):
             plan_data(Step(30), None, DataQuestion(new_global_batch=8))
         told = plan_data(Step(30), None, DataQuestion(new_global_batch=8, old_global_batch=4))
-        assert (told.skip.batches, told.skip.samples) == (15, 120)
+        assert (told.batches, told.samples) == (15, 120)
 
     def test_an_old_size_that_contradicts_the_recorded_one_is_refused_and_not_ignored(self) -> None:
         with pytest.raises(UsageError, match=r"--old-gbs says 4, but the checkpoint says 8 .* --segment 30:4"):
             plan_data(Step(30), 8, DataQuestion(old_global_batch=4))
-        assert plan_data(Step(30), 8, DataQuestion(old_global_batch=8)).skip.batches == 30
+        assert plan_data(Step(30), 8, DataQuestion(old_global_batch=8)).batches == 30
 
     def test_an_unknown_size_that_does_not_change_is_not_asked_for(self) -> None:
         plan = plan_data(Step(30), None, DataQuestion())
-        assert (plan.skip.batches, plan.skip.samples, plan.skip.global_batch_size) == (30, None, None)
-        assert plan.skip.repeated_samples == 0
-        assert plan_data(Step(30), None, DataQuestion(dataset_changed_at=Step(10))).skip.batches == 20
-        assert plan_data(Step(30), None, DataQuestion(new_dataset=True)).ignore_data_skip
+        assert (plan.batches, plan.samples, plan.global_batch_size) == (30, None, None)
+        assert plan.repeated_samples == 0
+        assert plan_data(Step(30), None, DataQuestion(dataset_changed_at=Step(10))).batches == 20
+        assert plan_data(Step(30), None, DataQuestion(new_dataset=True)).batches == 0
 
     def test_segments_without_a_new_size_are_not_enough(self) -> None:
         with pytest.raises(UsageError, match="give --gbs"):
@@ -203,9 +217,9 @@ class TestPlanData:
 
     def test_what_sinks_repeat_of_batches_of_unknown_size_is_not_called_nothing(self) -> None:
         odd = plan_data(Step(31), None, DataQuestion(sink_size=2))
-        assert (odd.skip.batches, odd.skip.repeated_samples) == (30, None)
+        assert (odd.batches, odd.repeated_samples) == (30, None)
         even = plan_data(Step(30), None, DataQuestion(sink_size=2))
-        assert (even.skip.batches, even.skip.repeated_samples) == (30, 0)
+        assert (even.batches, even.repeated_samples) == (30, 0)
 
     @given(st.integers(0, 10**6), SIZES, SIZES, SINKS, st.integers(0, 10**6))
     def test_a_change_of_data_never_makes_the_skip_longer(
@@ -214,9 +228,8 @@ class TestPlanData:
         question = DataQuestion(new_global_batch=new, sink_size=sink)
         since = DataQuestion(new_global_batch=new, sink_size=sink, dataset_changed_at=Step(min(changed, step)))
         all_of_it, rest = plan_data(Step(step), old, question), plan_data(Step(step), old, since)
-        assert rest.skip.batches <= all_of_it.skip.batches
-        assert rest.next_step == all_of_it.next_step
-        assert rest.ignore_data_skip == (rest.skip.batches == 0)
+        assert rest.batches <= all_of_it.batches
+        assert next_step(Step(step), old, since) == next_step(Step(step), old, question)
 
 
 class TestExactBatchesNear:
@@ -249,3 +262,18 @@ class TestExactBatchesNear:
             skip = skip_seen_data([segment(samples, 1)], new_global_batch=size, sink_size=sink)
             assert skip.repeated_samples == 0
             assert size != wish
+
+
+class TestMovedOn:
+    HERE = plan_data(Step(30), 8, DataQuestion())
+
+    def test_what_is_gone_around_is_lost(self) -> None:
+        further = moved_on(self.HERE, plan_data(Step(50), 8, DataQuestion()))
+        assert (further.batches, further.lost_samples) == (50, 160)
+
+    def test_a_sink_that_rounds_down_to_the_checkpoint_loses_nothing(self) -> None:
+        assert moved_on(self.HERE, plan_data(Step(31), 8, DataQuestion(sink_size=30))).lost_samples == 0
+
+    def test_without_a_batch_size_nobody_knows_how_much(self) -> None:
+        here, further = (plan_data(Step(step), None, DataQuestion()) for step in (30, 50))
+        assert moved_on(here, further).lost_samples is None
