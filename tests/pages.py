@@ -14,7 +14,9 @@ import typer
 
 from ckpttool import errors
 from ckpttool.cli.main import COMMANDS, app
+from ckpttool.formats import safe_yaml
 from ckpttool.render import guide, schemas
+from ckpttool.trainers.registry import LOOSE_FILE, TRAINERS
 from tests.reliability import figures
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -103,6 +105,16 @@ def _findings(page: Path, _of: str) -> Iterator[str]:
         yield f"- **{title}:** {', '.join(f'[{code}](#{code})' for code in codes)}."
 
 
+def _trainers(_page: Path, _of: str) -> Iterator[str]:
+    config = safe_yaml.parse_document(b"a: 1", what="a config")
+    yield from ("| trainer | scan, verify, resolve | launch, preflight | lint-config | logs |", "|---|---|---|---|---|")
+    for trainer in TRAINERS:
+        answers = (trainer.launch, trainer.read_config(config, path="a config"), trainer.log_formats or None)
+        signs = ", ".join(f"`{layout.sign}`" for layout in trainer.layouts) or "–"
+        yield f"| {trainer.name} | {signs} | {' | '.join('–' if each is None else 'yes' for each in answers)} |"
+    yield f"| {LOOSE_FILE.sign}, torch's too: `verify` and `seal` | – | – | – | CSV, JSON lines, TensorBoard |"
+
+
 def _reliability(_page: Path, _of: str) -> Iterator[str]:
     yield from figures.table(figures.load()).splitlines()
 
@@ -118,6 +130,7 @@ MAKERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
     "options": _options,
     "reliability": _reliability,
     "schemas": _schemas,
+    "trainers": _trainers,
 }
 """What makes a block, by the first word of its name; the rest says of what."""
 

@@ -95,7 +95,9 @@ def test_every_page_is_reached_from_the_readme() -> None:
 
 
 def test_the_readme_is_read_in_five_minutes() -> None:
-    assert len(text_of(README).splitlines()) <= 150
+    text = text_of(README)
+    tables = sum(body.count("\n") for body in blocks(text).values())  # they grow with commands and trainers
+    assert text.count("\n") - tables <= 115
 
 
 def test_the_pages_name_every_rule_about_configs() -> None:
