@@ -11,7 +11,7 @@ import stat
 import sys
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import BinaryIO
 
@@ -24,6 +24,8 @@ from ckpttool.logs.fields import parse_columns
 from ckpttool.logs.merge import merge
 from ckpttool.logs.table import FIELDS
 from ckpttool.logs.tensorboard import TensorBoard
+from ckpttool.storage import open_storage
+from ckpttool.storage.base import ByteSource, Kind, LostLinkError
 
 _HEAD_BYTES = 1 << 20
 _HEAD_LIMIT = 16 << 20
@@ -182,19 +184,28 @@ def open_log(path: str, *, stdin: BinaryIO | None = None) -> Iterator[Readable]:
         OSError: It cannot be opened.
     """
     with ExitStack() as stack:
-        if path == STDIN:
-            raw: BinaryIO = stdin or sys.stdin.buffer
-        else:
-            raw = stack.enter_context(open(path, "rb", buffering=0, opener=_open_finite))
+        raw: Readable = stdin or sys.stdin.buffer
+        if path != STDIN:
+            raw = _from_storage(path, stack) or stack.enter_context(open(path, "rb", buffering=0, opener=_open_finite))
         head = raw.read(len(_GZIP_MAGIC)) or b""
-        if not head and path != STDIN and stat.S_ISFIFO(os.fstat(raw.fileno()).st_mode):
+        if not head and isinstance(raw, io.FileIO) and stat.S_ISFIFO(os.fstat(raw.fileno()).st_mode):
             raise OSError(None, "nothing comes out of this pipe")  # nobody writes to it, or it has been read before
         stream = _Replay(head, raw)
         yield stack.enter_context(gzip.GzipFile(fileobj=stream)) if head == _GZIP_MAGIC else stream
 
 
+def _from_storage(path: str, stack: ExitStack) -> Readable | None:
+    """Open a log that is a file; None where it is something else, as only this machine can have it."""
+    folder, name = os.path.split(path)
+    storage = open_storage(folder or ".")
+    with suppress(LostLinkError):
+        if storage.kind(name) is Kind.FILE:
+            return _Stream(stack.enter_context(storage.open(name)))
+    return None
+
+
 def _open_finite(path: str, flags: int) -> int:
-    """Open a file, or a pipe as `<(command)` is one; neither wait for a writer nor read a device."""
+    """Open a pipe, as `<(command)` is one; neither wait for a writer nor read a device."""
     fd = os.open(path, flags | os.O_NONBLOCK)
     kind = os.fstat(fd).st_mode
     if (stat.S_ISCHR(kind) and path != os.devnull) or stat.S_ISBLK(kind) or stat.S_ISSOCK(kind):
@@ -202,6 +213,21 @@ def _open_finite(path: str, flags: int) -> int:
         raise OSError(None, "not a file")
     os.set_blocking(fd, True)  # from a writer that is there, wait for more
     return fd
+
+
+class _Stream:
+    """A file, read from front to end."""
+
+    __slots__ = ("_offset", "_source")
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source = source
+        self._offset = 0
+
+    def read(self, size: int, /) -> bytes:
+        part = self._source.read(self._offset, size)
+        self._offset += len(part)
+        return part
 
 
 class _Replay:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import stat
 from typing import NamedTuple
 
 from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.errors import IncompleteError, UnknownLayoutError
+from ckpttool.storage import open_storage, shortest
 from ckpttool.storage.base import Entry, Kind, Storage
-from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.base import Layout, Listing, Refusal
 from ckpttool.trainers.common.tracker_file import TRACKER, whose_tracker
 from ckpttool.trainers.registry import LOOSE_FILE, TRAINERS, layouts, list_root, recognise
@@ -34,18 +34,19 @@ def locate(path: str, *, layout: LayoutName | None = None) -> Located:
         UnknownLayoutError: There is none, with what was looked for.
         IncompleteError: The folder is there but cannot be read.
     """
-    path = os.path.normpath(path)
+    path = shortest(path)
     try:
-        status = os.stat(path)
-        if stat.S_ISREG(status.st_mode):
+        kind = open_storage(path).kind("")
+        if kind is Kind.FILE:
             return _around_file(path, layout)
-        if not stat.S_ISDIR(status.st_mode):
+        if kind is not Kind.FOLDER:
             raise UnknownLayoutError(f"{path} is neither a folder nor a shard")
         return _around_folder(path, layout)
-    except (FileNotFoundError, NotADirectoryError):
-        raise UnknownLayoutError(f"{path} does not exist; give the folder that holds {_signs()[0]}") from None
     except OSError as error:
-        raise IncompleteError(f"{path} cannot be read: {error.strerror or error}") from None
+        if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+            raise UnknownLayoutError(f"{path} does not exist; give the folder that holds {_signs()[0]}") from None
+        reason = os.strerror(error.errno) if error.errno else error
+        raise IncompleteError(f"{path} cannot be read: {reason}") from None
 
 
 def _around_file(path: str, wanted: LayoutName | None) -> Located:
@@ -91,7 +92,7 @@ def _loose(folder: str, name: str) -> Located:
         raise UnknownLayoutError(
             f"{folder}/{name} is no shard: expected .ckpt, .safetensors, .pt, .pth, .bin or .metadata"
         )
-    return Located(storage=LocalStorage(folder), listing=listing, layout=LOOSE_FILE, focus=name, took=None)
+    return Located(storage=open_storage(folder), listing=listing, layout=LOOSE_FILE, focus=name, took=None)
 
 
 def _around_folder(path: str, wanted: LayoutName | None) -> Located:
@@ -100,7 +101,7 @@ def _around_folder(path: str, wanted: LayoutName | None) -> Located:
         return found
     for place in (place for trainer in TRAINERS for place in trainer.places):
         inner = os.path.join(path, place) if path != "." else place
-        if os.path.isdir(inner) and (found := _try(inner, wanted, took=inner)) is not None:
+        if _is_folder(inner) and (found := _try(inner, wanted, took=inner)) is not None:
             return found
     around = _around_part(path, path, None, wanted)
     if around is not None:
@@ -111,6 +112,13 @@ def _around_folder(path: str, wanted: LayoutName | None) -> Located:
     )
 
 
+def _is_folder(path: str) -> bool:
+    try:
+        return open_storage(path).kind("") is Kind.FOLDER
+    except OSError:
+        return False
+
+
 def _signs() -> tuple[str, str]:
     """Say by which folders and by which files a tree is told, the most usual first."""
     signs = [layout.sign for layout in reversed(layouts())]
@@ -119,11 +127,11 @@ def _signs() -> tuple[str, str]:
 
 
 def _whose(path: str) -> str:
-    return whose_tracker([entry.name for entry in list_root(LocalStorage(path)).entries])
+    return whose_tracker([entry.name for entry in list_root(open_storage(path)).entries])
 
 
 def _try(root: str, wanted: LayoutName | None, *, focus: str | None = None, took: str | None = None) -> Located | None:
-    storage = LocalStorage(root)
+    storage = open_storage(root)
     listing = list_root(storage)
     layout = recognise(listing, wanted=wanted)
     if layout is None:

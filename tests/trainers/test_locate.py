@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool.domain.checkpoint import LayoutName
-from ckpttool.errors import ExitCode, IncompleteError, UnknownLayoutError
+from ckpttool.errors import ExitCode, IncompleteError, UnknownLayoutError, UsageError
 from ckpttool.trainers.locate import locate
 from tests.answers import cli, document
 from tests.trees import TreeBuilder, safetensors_bytes, training_scalars
@@ -251,3 +251,17 @@ def deny(monkeypatch: pytest.MonkeyPatch, folder: str, code: int) -> None:
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
+
+
+def test_a_tree_at_a_place_that_nobody_reads_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="s3://bucket/run"):
+        locate("s3://bucket/run")
+
+
+def test_a_link_that_leads_nowhere_is_no_tree_and_one_in_a_loop_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "lost").symlink_to("gone")
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UnknownLayoutError, match="lost does not exist"):
+        locate(str(tmp_path / "lost"))
+    with pytest.raises(IncompleteError, match=r"loop cannot be read: Too many levels of symbolic links$"):
+        locate(str(tmp_path / "loop"))

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ckpttool.logs.base import RankLogs
+from ckpttool.storage import above, open_storage
 
 _RANK_FOLDER = re.compile(r"rank_(\d+)")
 _INFO_LOG = re.compile(r"info\.log(?:\.(\d+))?")
@@ -26,8 +27,8 @@ class MindFormersLogs:
 
     def beside(self, root: str) -> tuple[RankLogs, ...]:
         """Look in the output folder, and in the one around it."""
-        output = os.path.normpath(os.path.join(root, os.pardir))
-        for folder in (output, os.path.normpath(os.path.join(output, os.pardir))):
+        output = above(root)
+        for folder in (output, above(output)):
             for name, find in (("log", _rank_logs), ("msrun_log", _worker_logs)):
                 found = find(os.path.join(folder, name))
                 if found:
@@ -68,6 +69,6 @@ def _numbered(folder: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, str]
 
 def _names(folder: str) -> Sequence[str]:
     try:
-        return os.listdir(folder)
+        return [entry.name for entry in open_storage(folder).entries("")]
     except OSError:  # it is only looked for: not being there is the usual case
         return ()
