@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import exits, log_show
+from ckpttool.cli import output
+from ckpttool.cli.answers import ASD, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.helped import Command, Group
 from ckpttool.cli.options import Format, FormatOpt
@@ -44,9 +45,7 @@ def check(*, string: Text, dialect: Dialect = None, fmt: FormatOpt = Format.TABL
 
     Example: ckpttool asd check "enable:true, with_checksum:true" --dialect torch_npu
     """
-    answer = api.check_asd(string, dialect)
-    log_show.asd_check(answer, fmt)
-    raise typer.Exit(exits.of_findings(answer.findings))
+    raise typer.Exit(show(ASD, api.check_asd(string, dialect), fmt))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,5 +83,9 @@ def emit(*, settings: AsdOptions, dialect: Dialect = None, fmt: FormatOpt = Form
     Example: ckpttool asd emit --cooldown 10 --strikes-num 4
     """
     answer = api.emit_asd(settings.over(api.asd_defaults(dialect)), dialect)
-    log_show.asd_emit(answer, fmt)
-    raise typer.Exit(exits.of_findings(answer.findings))
+    if fmt is Format.JSON:
+        raise typer.Exit(show(ASD, answer, fmt))
+    for finding in answer.findings:
+        output.note(finding.message)
+    output.result(f"{answer.variable}={answer.text}")  # alone on its line, so that it can be pasted
+    raise typer.Exit(ASD.exit_code(answer))

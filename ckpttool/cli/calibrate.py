@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import exits, log_show, progress
+from ckpttool.cli import progress
+from ckpttool.cli.answers import CALIBRATION, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import Columns, Logs
 from ckpttool.cli.options import Format, FormatOpt, Quiet
@@ -33,5 +34,4 @@ def calibrate(
     """
     with progress.busy("reading the logs", quiet=quiet):
         answer = api.calibrate(api.LogQuestion(patterns=tuple(logs), columns=columns), warm_up=warm_up)
-    log_show.calibration(answer, fmt)
-    raise typer.Exit(exits.of_calibration(answer))
+    raise typer.Exit(show(CALIBRATION, answer, fmt))

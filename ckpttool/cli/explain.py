@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
-from ckpttool.cli import show
+from ckpttool.cli import output
 from ckpttool.cli.helped import unknown_word
 from ckpttool.cli.options import Format, FormatOpt
 from ckpttool.render.answers import explanation as texts
 from ckpttool.render.findings import Explanation
+from ckpttool.render.json import dumps
+from ckpttool.render.text import WIDTH
 
 CodeArgument = Annotated[str | None, typer.Argument(metavar="[CODE]", help="A finding's code; all where left out.")]
 
@@ -23,8 +25,12 @@ def explain(code: CodeArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
 
     Example: ckpttool explain shard-missing
     """
-    width = min(texts.WIDTH, shutil.get_terminal_size().columns)
-    show.explanation(None if code is None else _find(code), fmt, width=width)
+    width = min(WIDTH, shutil.get_terminal_size().columns)
+    one = None if code is None else _find(code)
+    if fmt is Format.JSON:
+        output.result(dumps(texts.list_document() if one is None else texts.one_document(one)))
+    else:
+        output.result(texts.list_text(width=width) if one is None else texts.one_text(one, width=width))
 
 
 def _find(code: str) -> Explanation:

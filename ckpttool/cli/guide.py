@@ -10,7 +10,7 @@ import typer
 from ckpttool.cli import output
 from ckpttool.cli.helped import unknown_word
 from ckpttool.render import guide as pages
-from ckpttool.render.answers.explanation import WIDTH
+from ckpttool.render.text import WIDTH
 
 TopicArgument = Annotated[
     str | None, typer.Argument(metavar="[TOPIC]", help="A page, or a command; all pages where left out.")

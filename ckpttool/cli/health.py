@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import exits, log_show, progress, show
+from ckpttool.cli import output, progress
+from ckpttool.cli.answers import HEALTH, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import Columns, LogOpt
 from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Quiet, TreeOptions, finite
@@ -60,12 +61,11 @@ def health(
     """
     question = tree.question(config=config, sizes=judge.from_weights)
     found = api.scan(question)
-    show.took(found.took, quiet=quiet)
+    output.looking_at(found.took, quiet=quiet)
     verdicts = weighed(found, quiet=quiet) if judge.from_weights else ()
     with progress.busy("reading the logs", quiet=quiet):
         answer = api.health(found, judge.question(question), verdicts)
-    log_show.health(answer, fmt)
-    raise typer.Exit(exits.of_health(answer))
+    raise typer.Exit(show(HEALTH, answer, fmt))
 
 
 def weighed(found: api.Tree, *, quiet: bool) -> list[Verdict]:

@@ -7,14 +7,15 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import exits, show
+from ckpttool.cli.answers import LAUNCH, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import EvidenceOptions
 from ckpttool.cli.options import ChoiceOptions, DataOptions, Format, FormatOpt, Quiet, TreeOptions
+from ckpttool.cli.output import error, looking_at
 from ckpttool.cli.own_output import assert_folder
 from ckpttool.cli.reports import Allow, codes
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.launch import Launch
+from ckpttool.domain.preflight import Preflight
 
 Base = Annotated[str, typer.Option("--config", metavar="BASE.yaml", help="The training config to start from.")]
 Output = Annotated[str, typer.Option("--output", metavar="NEW.yaml", help="Where to write the launch config.")]
@@ -73,10 +74,9 @@ def launch(
     assert_folder(output, option="--output")
     wanted, position = choice.question(logs.question()), data.question(sink_size=tree.sink_size)
     answer = api.launch(tree.question(), wanted, position, job.order(config, output))
-    if isinstance(answer, Launch):
-        show.launch(answer, fmt)
-        return
-    show.took(answer.took, quiet=quiet)
-    code = exits.of_preflight(answer.checks)
-    show.refusal(answer, fmt, code, output)
+    if isinstance(answer, Preflight):
+        looking_at(answer.took, quiet=quiet)
+    code = show(LAUNCH, answer, fmt)
+    if isinstance(answer, Preflight):
+        error(f"{output} was not written: what stands against it is in the result")
     raise typer.Exit(code)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import exits, report_files, reports
+from ckpttool.cli import report_files, reports
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.reports import ReportOptions
 
@@ -23,7 +23,4 @@ def lint_config(*, files: Files, report: ReportOptions) -> None:
     Example: ckpttool lint-config pretrain.yaml
     """
     report_files.assert_replaceable(report.files(), inputs=files)
-    answer = api.lint_configs(files, allowed=report.allowed())
-    code = exits.of_preflight(answer.checks)
-    reports.show(answer, report, code)
-    raise typer.Exit(code)
+    raise typer.Exit(reports.show(api.lint_configs(files, allowed=report.allowed()), report))

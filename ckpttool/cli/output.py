@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 20
 """Characters that are encoded at once."""
 
-_UNLIMITED = 1 << 20
-"""Columns of a line that nobody breaks."""
-
 
 def result(*pieces: str) -> None:
     """Write the result, all of which is there before its first byte is written.
@@ -59,10 +56,12 @@ def _width() -> int | None:
 
     Elsewhere a line ends where it ends: whoever greps wants all of it, and rich would take the width of stdin.
     """
+    from ckpttool.render.text import UNLIMITED
+
     asked = os.environ.get("COLUMNS", "")
     if asked.isdigit() and int(asked):
         return int(asked)
-    return None if sys.stdout is not None and sys.stdout.isatty() else _UNLIMITED
+    return None if sys.stdout is not None and sys.stdout.isatty() else UNLIMITED
 
 
 @contextmanager
@@ -76,6 +75,12 @@ def _failure_told() -> Iterator[None]:
 def note(message: str) -> None:
     """Say something beside the result."""
     _say(f"ckpttool: {shown(message)}\n")
+
+
+def looking_at(place: str | None, *, quiet: bool) -> None:
+    """Say what is looked at instead of the path that was given, if anything is."""
+    if place is not None and not quiet:
+        note(f"looking at {place}")
 
 
 def error(message: str) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import exits, report_files, reports, show
+from ckpttool.cli import output, report_files, reports
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import EvidenceOptions
 from ckpttool.cli.options import ChoiceOptions, DataOptions, Quiet, TreeOptions
@@ -48,7 +48,5 @@ def preflight(
     )
     report_files.assert_replaceable(report.files(), inputs=[config], tree=question.tree)
     answer = api.preflight(question)
-    show.took(answer.took, quiet=quiet)
-    code = exits.of_preflight(answer.checks)
-    reports.show(answer, report, code)
-    raise typer.Exit(code)
+    output.looking_at(answer.took, quiet=quiet)
+    raise typer.Exit(reports.show(answer, report))

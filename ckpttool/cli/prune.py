@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import exits, show
+from ckpttool.cli import output
+from ckpttool.cli.answers import PRUNE, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Grace, LevelName, MaxAge, Quiet, TreeOptions, finite
 from ckpttool.domain.frozen import dataclass
@@ -87,6 +88,5 @@ def prune(
     Example: ckpttool prune ./output/checkpoint --keep-last 3 --keep-every 10000
     """
     pruning = api.prune(tree.question(config=config), keep.policy(keep_last), order.order())
-    show.took(pruning.took, quiet=quiet)
-    show.pruning(pruning, fmt)
-    raise typer.Exit(exits.of_pruning(pruning))
+    output.looking_at(pruning.took, quiet=quiet)
+    raise typer.Exit(show(PRUNE, pruning, fmt))

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import exits, show
+from ckpttool.cli import output
+from ckpttool.cli.answers import REPAIR, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Grace, Quiet, TreeOptions, one_name
 
@@ -38,6 +39,5 @@ def repair_meta(
     """
     choice = api.ResumeQuestion(name=one_name(checkpoint), prefix=prefix, ignore_health=True)
     repair = api.repair_records(tree.question(config=config), choice, grace=grace, apply=apply)
-    show.took(repair.took, quiet=quiet)
-    show.repair(repair, fmt)
-    raise typer.Exit(exits.of_repair(repair))
+    output.looking_at(repair.took, quiet=quiet)
+    raise typer.Exit(show(REPAIR, repair, fmt))

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import exits, log_show, progress, show
+from ckpttool.cli import output, progress
+from ckpttool.cli.answers import REPLAY, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import AroundSpike, Columns, Logs, Margin, spike
 from ckpttool.cli.options import Format, FormatOpt, Quiet, finite
@@ -101,8 +102,7 @@ def replay(
     wanted = api.LogQuestion(patterns=tuple(logs), columns=columns)
     question = policy.question(wanted, spike(around_spike, every=every))
     tree = None if health_timeline is None else api.scan(api.TreeQuestion(path=health_timeline, sizes=True))
-    show.took(None if tree is None else tree.took, quiet=quiet)
+    output.looking_at(None if tree is None else tree.took, quiet=quiet)
     with progress.busy("reading the logs", quiet=quiet):
         answer = api.replay(question, tree)
-    log_show.replay(answer, fmt)
-    raise typer.Exit(exits.of_reading(answer.reading, shown=len(answer.result.events) + answer.result.steps_seen))
+    raise typer.Exit(show(REPLAY, answer, fmt))

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from ckpttool import __version__
-from ckpttool.cli import output
+from ckpttool.cli import answers, output
+from ckpttool.cli.options import Format
 from ckpttool.domain.finding import Code
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.preflight import Lint, Preflight
@@ -89,7 +90,7 @@ def _file(text: str) -> tuple[ReportFormat, str]:
     return ReportFormat(word), path
 
 
-def show(answer: Preflight | Lint, options: ReportOptions, code: ExitCode) -> None:
+def show(answer: Preflight | Lint, options: ReportOptions) -> ExitCode:
     """Write the files, then the result: whoever reads it can count on them, unless an error comes after it.
 
     Raises:
@@ -100,45 +101,36 @@ def show(answer: Preflight | Lint, options: ReportOptions, code: ExitCode) -> No
         from ckpttool.write import replace
 
         try:
-            replace(path, (_text(answer, fmt, code) + "\n").encode("utf-8"), overwrite=True, backup=False)
+            replace(path, (_text(answer, fmt) + "\n").encode("utf-8"), overwrite=True, backup=False)
         except CkptToolError as error:
             failed = failed or error
     if options.fmt is ReportFormat.TABLE:
-        from ckpttool.render.answers.preflight import report_table
-
-        output.table(report_table(answer, code))
+        answers.show(answers.PREFLIGHT, answer, Format.TABLE)
     else:
-        output.result(_text(answer, options.fmt, code))
+        output.result(_text(answer, options.fmt))
     if failed is not None:
         raise failed
+    return answers.PREFLIGHT.exit_code(answer)
 
 
-def _text(answer: Preflight | Lint, fmt: ReportFormat, code: ExitCode) -> str:
+def _text(answer: Preflight | Lint, fmt: ReportFormat) -> str:
     """Spell a report in any format but a table, which is drawn for a terminal."""
+    from ckpttool.render.answers.preflight import document, ranks_of, verdict
+    from ckpttool.render.json import dumps
+
     if fmt is ReportFormat.JSON:
-        return _json(answer, code)
+        return dumps(document(answer))
     if fmt is ReportFormat.GITHUB:
-        from ckpttool.render.answers.preflight_document import ranks_of, verdict
         from ckpttool.render.github import annotate
 
-        return annotate(answer.checks, verdict(answer, code), world=ranks_of(answer))
+        return annotate(answer.checks, verdict(answer), world=ranks_of(answer))
     if fmt is ReportFormat.JUNIT:
         from ckpttool.render.junit import junit
 
         return junit(answer.checks, "ckpttool preflight" if isinstance(answer, Preflight) else "ckpttool lint-config")
-    from ckpttool.render.json import dumps
     from ckpttool.render.sarif import sarif
 
-    return dumps(sarif(answer.checks, place=_place(answer), version=__version__, code=code))
-
-
-def _json(answer: Preflight | Lint, code: ExitCode) -> str:
-    from ckpttool.render.answers import preflight_document as render
-    from ckpttool.render.json import dumps
-
-    if isinstance(answer, Preflight):
-        return dumps(render.preflight_document(answer, code))
-    return dumps(render.lint_document(answer, code))
+    return dumps(sarif(answer.checks, place=_place(answer), version=__version__))
 
 
 def _place(answer: Preflight | Lint) -> str:

@@ -7,10 +7,12 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import exits, show
+from ckpttool.cli import output
+from ckpttool.cli.answers import PLAN, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import EvidenceOptions
 from ckpttool.cli.options import ChoiceOptions, ConfigPath, DataOptions, Format, FormatOpt, Quiet, TreeOptions
+from ckpttool.domain.plan import Resolution
 
 Strict = Annotated[bool, typer.Option("--strict", help="Exit 10 where a newer checkpoint was rejected.")]
 Simulate = Annotated[
@@ -39,8 +41,6 @@ def resolve(
     """
     question = tree.question(config=config)
     answer = api.resolve(question, choice.question(logs.question()), data.question(sink_size=tree.sink_size))
-    show.took(answer.tree.took, quiet=quiet)
+    output.looking_at(answer.tree.took, quiet=quiet)
     simulation = api.simulate(answer, simulate_mindformers) if simulate_mindformers is not None else None
-    code = exits.of_plan(answer.decision, strict=strict)
-    show.plan(answer.decision, fmt, code, simulation)
-    raise typer.Exit(code)
+    raise typer.Exit(show(PLAN, Resolution(decision=answer.decision, simulation=simulation, strict=strict), fmt))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import typer
 
 from ckpttool import api
-from ckpttool.cli import exits, show
+from ckpttool.cli import output
+from ckpttool.cli.answers import INVENTORY, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Format, FormatOpt, Quiet, TreeOptions
 
@@ -19,6 +20,5 @@ def scan(*, tree: TreeOptions, fmt: FormatOpt = Format.TABLE, quiet: Quiet = Fal
     Example: ckpttool scan ./output/checkpoint
     """
     found = api.scan(tree.question(sizes=True))
-    show.took(found.took, quiet=quiet)
-    show.inventory(found.inventory, fmt)
-    raise typer.Exit(exits.of_inventory(found.inventory))
+    output.looking_at(found.took, quiet=quiet)
+    raise typer.Exit(show(INVENTORY, found.inventory, fmt))

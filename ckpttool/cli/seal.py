@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import exits, show
+from ckpttool.cli import output
+from ckpttool.cli.answers import SEALS, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Format, FormatOpt, Names, Quiet, TreeOptions
+from ckpttool.domain.manifest import Sealed
 
 Reseal = Annotated[
     bool, typer.Option("--reseal", help="Take what is on the disk now, where it differs from what was sealed.")
@@ -34,7 +36,6 @@ def seal(
     Example: ckpttool seal ./output/checkpoint --checkpoint all
     """
     found = api.scan(tree.question(sizes=True))
-    show.took(found.took, quiet=quiet)
-    outcomes = list(api.seal(found, tuple(checkpoint or ()), reseal=reseal, jobs=jobs))
-    show.seals(found.inventory, outcomes, fmt)
-    raise typer.Exit(exits.of_seals(outcomes))
+    output.looking_at(found.took, quiet=quiet)
+    sealings = tuple(api.seal(found, tuple(checkpoint or ()), reseal=reseal, jobs=jobs))
+    raise typer.Exit(show(SEALS, Sealed(inventory=found.inventory, sealings=sealings), fmt))

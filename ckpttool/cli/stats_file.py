@@ -7,6 +7,7 @@ import json
 from ckpttool.cli import own_output
 from ckpttool.domain.checkpoint import Inventory, LayoutName
 from ckpttool.domain.units import ByteCount
+from ckpttool.domain.verdict import Verification
 from ckpttool.errors import UsageError
 from ckpttool.storage.base import ByteSource
 
@@ -24,6 +25,18 @@ def assert_replaceable(path: str, tree: Inventory) -> None:
     if tree.layout is not LayoutName.LOOSE_FILE and own_output.lies_under(path, tree.root):
         raise UsageError(f"--stats {path!r} lies in the checkpoint tree, in which verify changes nothing")
     own_output.assert_replaceable(path, option="--stats", is_ours=_holds_numbers, what="numbers")
+
+
+def write(path: str, answer: Verification) -> None:
+    """Write each tensor's numbers to a file.
+
+    Raises:
+        CkptToolError: It could not be written.
+    """
+    from ckpttool.render.answers.verdicts import stats_lines
+    from ckpttool.write import replace
+
+    replace(path, stats_lines(answer.verdicts).encode("ascii"), overwrite=True, backup=False)
 
 
 def _holds_numbers(source: ByteSource) -> bool:

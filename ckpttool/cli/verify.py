@@ -9,10 +9,12 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import exits, progress, show, stats_file
+from ckpttool.cli import output, progress, stats_file
+from ckpttool.cli.answers import VERDICTS, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Format, FormatOpt, LevelName, MaxAge, Names, Quiet, TreeOptions, finite
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.verdict import Verification
 from ckpttool.errors import UsageError
 
 
@@ -91,12 +93,14 @@ def verify(
     """
     question = check.question()
     found = api.scan(tree.question(sizes=True))
-    show.took(found.took, quiet=quiet)
+    output.looking_at(found.took, quiet=quiet)
     if check.stats is not None:
         stats_file.assert_replaceable(check.stats, found.inventory)
     started = time.monotonic()
     verdicts = progress.counted(api.verify(found, question), api.bytes_to_read(found, question), quiet=quiet)
-    show.verdicts(found.inventory, verdicts, question.level, fmt, seconds=time.monotonic() - started)
+    seconds = time.monotonic() - started
+    answer = Verification(inventory=found.inventory, verdicts=tuple(verdicts), level=question.level, seconds=seconds)
+    code = show(VERDICTS, answer, fmt)
     if check.stats is not None:
-        show.stats(verdicts, check.stats)
-    raise typer.Exit(exits.of_verdicts(verdicts, found.inventory))
+        stats_file.write(check.stats, answer)
+    raise typer.Exit(code)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ckpttool.domain.checkpoint import LayoutName
+from ckpttool.domain.checkpoint import Inventory, LayoutName
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.shard import FormatName, Scalars, TensorEntry
@@ -79,6 +79,15 @@ class Sealing:
     """Whether the file changed; an unchanged checkpoint, sealed again, changes nothing."""
     findings: tuple[Finding, ...]
     """Why it was refused; else what differs from the values that were recorded before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sealed:
+    """What `seal` recorded."""
+
+    inventory: Inventory
+    sealings: tuple[Sealing, ...]
+    """One for each checkpoint that was asked for, newest first."""
 
 
 def differing_chunks(seal: ShardSeal, size: int, chunks: Sequence[str]) -> tuple[int, ...]:

@@ -117,3 +117,14 @@ class ResumePlan:
     """About the resume as a whole: counters that the trainer will get wrong, settings that disagree."""
     advice: SpikeAdvice | StopAdvice | None = None
     """The way around a spike or on after a stop, where that was asked for; `data` follows it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """What `resolve` decided, with what was asked beside it."""
+
+    decision: ResumePlan | NoResumePoint
+    simulation: Simulation | None = None
+    """What the trainer by itself would have done, where that was asked."""
+    strict: bool = False
+    """Whether a newer checkpoint that was rejected is an exit of its own."""

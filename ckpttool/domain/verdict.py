@@ -12,6 +12,7 @@ from ckpttool.domain.shard import FileStamp, FormatName, Scalars, ShardRole
 from ckpttool.domain.units import ByteCount, Rank, Step
 
 if TYPE_CHECKING:
+    from ckpttool.domain.checkpoint import Inventory
     from ckpttool.domain.manifest import ShardSeal
 
 
@@ -194,3 +195,15 @@ def _word_of(finding: Finding) -> VerdictWord:
     if finding.severity in {Severity.NOTE, Severity.UNSAFE}:
         return _WORD_OF_SEVERITY[finding.severity]
     return _WORD_OF_CODE.get(finding.code, _WORD_OF_SEVERITY[finding.severity])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What `verify` found."""
+
+    inventory: Inventory
+    verdicts: tuple[Verdict, ...]
+    """One for each checkpoint that was asked for, newest first."""
+    level: Level
+    seconds: float
+    """How long it took."""

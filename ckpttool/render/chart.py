@@ -8,9 +8,7 @@ from dataclasses import dataclass
 
 from ckpttool.domain.advice import Threshold
 from ckpttool.domain.units import Step
-
-WIDTH = 80
-"""Columns: what every terminal and every mail has."""
+from ckpttool.render.text import WIDTH
 
 _HEIGHT = 12
 _LABEL = 9  # columns for a number at the left edge

@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Sequence
 from urllib.parse import quote
 
+from ckpttool.domain.exits import of_preflight
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.preflight import Check, Reason
-from ckpttool.errors import ExitCode
 from ckpttool.render.escape import shown
 from ckpttool.render.findings import explanations
 from ckpttool.render.json import Document
@@ -16,14 +16,13 @@ from ckpttool.render.json import Document
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 
 
-def sarif(checks: Sequence[Check], *, place: str, version: str, code: ExitCode) -> Document:
+def sarif(checks: Sequence[Check], *, place: str, version: str) -> Document:
     """Return one run with every reason as a result.
 
     Args:
         checks: What was looked at.
         place: A file or folder to show results at that are about no file: code scanning drops those without a place.
         version: ckpttool's own.
-        code: How the command ends.
     """
     reasons = [reason for check in checks for reason in check.reasons]
     codes = sorted({reason.finding.code for reason in reasons})
@@ -38,7 +37,7 @@ def sarif(checks: Sequence[Check], *, place: str, version: str, code: ExitCode) 
         "runs": [
             {
                 "tool": {"driver": driver},
-                "invocations": [{"executionSuccessful": True, "exitCode": code.value}],
+                "invocations": [{"executionSuccessful": True, "exitCode": of_preflight(checks).value}],
                 "results": [_result(reason, codes.index(reason.finding.code), place) for reason in reasons],
             }
         ],

@@ -1,30 +1,68 @@
-"""How lists and tables meet a width: lines break between words and never inside, so that a path can be copied whole.
+"""What answers for people are made of, and how lists and tables meet a width.
 
-rich breaks or crops a word that does not fit. Here it sticks out: a terminal goes on on its next line by itself.
+Lines break between words and never inside, so that a path can be copied whole. rich breaks or crops a word that does
+not fit; here it sticks out: a terminal goes on on its next line by itself. rich is imported where something is made for
+people and not before: an answer in JSON must not wait for it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.segment import Segment
-from rich.text import Text
+from ckpttool.domain.finding import Code, Finding, Severity, told
+from ckpttool.domain.health import Health
+from ckpttool.render.escape import shown
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, Group, OverflowMethod, RenderableType, RenderResult
     from rich.table import Column, Table
+    from rich.text import Text
+
+NARROW = 60
+"""Columns below which a table shows less: the name of a checkpoint must never be what is cut."""
+
+MOST_FINDINGS = 8
+"""Kinds of findings that a table shows; JSON has every single one."""
 
 MANY_ROWS = 200
 """Rows from which rich is not asked: it takes a third of a millisecond for each."""
 
+UNLIMITED = 1 << 20
+"""Columns of a line that nobody breaks: where the result is no terminal's."""
+
+WIDTH = 80
+"""Columns that every terminal and every mail has."""
+
+WIDEST = 100
+"""Columns of a picture: wider than that no curve says more."""
+
+HEALTH_STYLE = {Health.HEALTHY: "green", Health.UNHEALTHY: "red", Health.UNKNOWN: "dim"}
+
 _WORD = re.compile(r"\s*\S+\s*")
+
+
+def line(
+    text: str = "", style: str = "", *, no_wrap: bool | None = None, overflow: OverflowMethod | None = None
+) -> Text:
+    """Return a line, or a paragraph; markup in it is text."""
+    from rich.text import Text
+
+    return Text(text, style, no_wrap=no_wrap, overflow=overflow)
+
+
+def columns(*, padding: tuple[int, int, int, int] = (0, 1, 0, 1)) -> Table:
+    """Return a table without borders, still without its columns."""
+    from rich.table import Table
+
+    return Table(box=None, pad_edge=False, header_style="dim", padding=padding)
 
 
 def stack(*parts: RenderableType) -> Group:
     """Put one part below the other."""
+    from rich.console import Group
+
     return Group(*map(_unbroken, parts))
 
 
@@ -37,7 +75,7 @@ class Indented:
         self._by = by
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from _beside(Text(" " * self._by), self._renderable, console, options)
+        yield from _beside(line(" " * self._by), self._renderable, console, options)
 
 
 class Pairs:
@@ -45,23 +83,38 @@ class Pairs:
 
     def __init__(self, rows: Iterable[tuple[str | Text, str | Text]], *, by: int = 2) -> None:
         """Take names with values, and by how many columns to move them."""
-        self._rows = [(Text(" " * by) + name, value) for name, value in rows]
+        self._rows = [(line(" " * by) + name, value) for name, value in rows]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         widest = max((name.cell_len for name, _ in self._rows), default=0)
         for name, value in self._rows:
             margin = name.copy()
             margin.pad_right(widest + 2 - name.cell_len)
-            yield from _beside(margin, Text(value) if isinstance(value, str) else value, console, options)
+            yield from _beside(margin, line(value) if isinstance(value, str) else value, console, options)
+
+
+class Picture:
+    """A drawing that is made for the terminal it is shown on."""
+
+    def __init__(self, draw: Callable[..., str]) -> None:
+        """Take what draws it, given a `width` in columns and whether there is more than ASCII: `unicode`."""
+        self._draw = draw
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = min(WIDEST, options.max_width) if options.max_width < UNLIMITED else WIDTH
+        drawn = self._draw(width=width, unicode=not options.ascii_only)
+        yield line(drawn.rstrip("\n"), no_wrap=True, overflow="crop")
 
 
 def _beside(margin: Text, renderable: RenderableType, console: Console, options: ConsoleOptions) -> RenderResult:
     """Put something to the right of a margin, which is said once."""
+    from rich.segment import Segment
+
     inner = options.update(width=max(1, options.max_width - margin.cell_len))
     first = True
-    for line in Segment.split_lines(console.render(_unbroken(renderable), inner)):
+    for segments in Segment.split_lines(console.render(_unbroken(renderable), inner)):
         yield from margin.render(console) if first else (Segment(" " * margin.cell_len),)
-        yield from line
+        yield from segments
         yield Segment.line()
         first = False
 
@@ -74,13 +127,15 @@ class _Words:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for paragraph in self._text.split("\n", allow_blank=True):
-            for line in paragraph.divide(_breaks(paragraph.plain, options.max_width)):
-                line.rstrip()
-                line.no_wrap, line.overflow = True, "ignore"
-                yield line
+            for part in paragraph.divide(_breaks(paragraph.plain, options.max_width)):
+                part.rstrip()
+                part.no_wrap, part.overflow = True, "ignore"
+                yield part
 
 
 def _breaks(text: str, width: int) -> Iterator[int]:
+    from rich.cells import cell_len
+
     used = 0
     for word in _WORD.finditer(text):
         if used and used + cell_len(word[0].rstrip()) > width:
@@ -90,6 +145,8 @@ def _breaks(text: str, width: int) -> Iterator[int]:
 
 
 def _unbroken(part: RenderableType) -> RenderableType:
+    from rich.text import Text
+
     if not isinstance(part, Text):
         return part
     if not part.no_wrap:
@@ -119,15 +176,17 @@ class _Rows:
         self._table = table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        columns = [[_text(cell) for cell in (column.header, *column.cells)] for column in self._table.columns]
-        widths = [max(text.cell_len for text in column) for column in columns]
+        from rich.segment import Segment
+
+        cells = [[_text(cell) for cell in (column.header, *column.cells)] for column in self._table.columns]
+        widths = [max(text.cell_len for text in column) for column in cells]
         _, right, _, left = self._table.padding
         if sum(widths) + (right + left) * (len(widths) - 1) > options.max_width:
             yield _with_whole_words(self._table)
             return
         is_right = [column.justify == "right" for column in self._table.columns]
         gap = " " * (right + left)
-        for number, row in enumerate(zip(*columns, strict=True)):
+        for number, row in enumerate(zip(*cells, strict=True)):
             plain = ""
             for index, text in enumerate(row):
                 blanks = " " * (widths[index] - text.cell_len)
@@ -144,10 +203,80 @@ class _Rows:
 
 
 def _text(cell: RenderableType) -> Text:
+    from rich.text import Text
+
     return cell if isinstance(cell, Text) else Text(str(cell))
 
 
 def _longest(cell: RenderableType, column: Column) -> int:
+    from rich.cells import cell_len
+
     text = _text(cell)
     words = [text.plain] if text.no_wrap or column.no_wrap else text.plain.split()
     return max(map(cell_len, words), default=0)
+
+
+_STYLE = {
+    Severity.NOTE: "dim",
+    Severity.SUSPECT: "yellow",
+    Severity.UNKNOWN: "yellow",
+    Severity.DAMAGE: "red",
+    Severity.UNSAFE: "bold red",
+}
+
+
+def grouped_findings(findings: Sequence[Finding], world: int | None = None) -> list[RenderableType]:
+    """Show findings, gravest first, those of a code together, and beside each what to do.
+
+    Args:
+        findings: In any order.
+        world: Ranks that there are, where that is known.
+    """
+    if not findings:
+        return []
+    kinds, said = kinds_of(findings), set[str]()
+    parts: list[RenderableType] = [line()]
+    for kind in kinds[:MOST_FINDINGS]:
+        parts += kind_parts(kind, world, said)
+    if len(kinds) > MOST_FINDINGS:
+        parts.append(line(f"and {len(kinds) - MOST_FINDINGS} other kinds: --format json", style="dim"))
+    return parts
+
+
+def kinds_of(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Group findings of the same code, gravest first: 500 lost shards are one line."""
+    groups: dict[Code, list[Finding]] = {}
+    for finding in sorted(findings, key=lambda finding: -finding.severity):
+        groups.setdefault(finding.code, []).append(finding)
+    return list(groups.values())
+
+
+def kind_parts(kind: Sequence[Finding], world: int | None, said: set[str], *, by: int = 0) -> Iterator[RenderableType]:
+    """Show the first finding of a kind, all ranks that have it, and what to do, unless that was said just above."""
+    yield Indented(_finding(kind, world), by)
+    remedy = kind[0].remedy
+    if remedy is not None and kind[0].severity > Severity.NOTE and remedy not in said:
+        said.add(remedy)
+        yield Indented(line(f"try: {shown(remedy)}", style="dim"), by + 2)
+
+
+def _finding(kind: Sequence[Finding], world: int | None) -> Text:
+    finding, message = kind[0], shown(told(kind, world))
+    text = line(finding.severity.word, style=_STYLE[finding.severity])
+    text.append(f" {finding.code.value}", style="bold")
+    where = shown(finding.path) if finding.path else ""
+    at = f":{finding.line}" if finding.line is not None else ""
+    text.append(f" {where}{at}: {message}" if where else f" {message}", style="")
+    return text
+
+
+_SUMS_UP = frozenset({Code.NOTHING_TO_RESUME})
+"""What says no more than the headline."""
+
+
+def pointer(findings: Iterable[Finding]) -> list[RenderableType]:
+    """Say where more is told of the gravest finding, if any weighs something."""
+    gravest = max(findings, key=lambda finding: (finding.severity, finding.code not in _SUMS_UP), default=None)
+    if gravest is None or gravest.severity is Severity.NOTE:
+        return []
+    return [line(""), line(f"What it means: ckpttool explain {gravest.code.value}", style="dim")]

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from ckpttool import api
-from ckpttool.cli import exits
+from ckpttool.domain import exits
 from ckpttool.domain.finding import Code, Severity, blocking
 from ckpttool.domain.launch import Launch
 from ckpttool.domain.preflight import Preflight

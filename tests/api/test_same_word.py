@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from ckpttool import api
-from ckpttool.cli import exits
+from ckpttool.domain import exits
 from ckpttool.domain.launch import Launch
 from ckpttool.domain.preflight import Preflight
 from ckpttool.errors import CkptToolError, ExitCode

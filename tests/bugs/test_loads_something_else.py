@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool import api
-from ckpttool.cli import exits
+from ckpttool.domain import exits
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.verdict import VerdictWord
 from ckpttool.errors import ExitCode

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool import api
-from ckpttool.cli import exits
 from ckpttool.decide.completeness import MOST_NAMED, WorldEvidence, expect_ranks
 from ckpttool.decide.resume import choose
+from ckpttool.domain import exits
 from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.launch import Launch

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from ckpttool import api
-from ckpttool.cli import exits
+from ckpttool.domain import exits
 from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.launch import Launch
 from ckpttool.errors import ExitCode

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.cli import exits
+from ckpttool.domain import exits
 from ckpttool.domain.finding import Severity
 from ckpttool.domain.retention import Why
 from ckpttool.errors import ExitCode

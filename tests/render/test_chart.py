@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from ckpttool.domain.advice import Bin, Threshold
 from ckpttool.domain.units import Step
-from ckpttool.render.chart import WIDTH, Mark, histogram, norm_chart
+from ckpttool.render.chart import Mark, histogram, norm_chart
+from ckpttool.render.text import WIDTH
 
 CURVE = [(Step(step), 250.0 + 10 * math.sin(step / 9)) for step in range(1, 200)]
 

@@ -10,7 +10,6 @@ import pytest
 
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.preflight import Check, Reason
-from ckpttool.errors import ExitCode
 from ckpttool.render.github import annotate
 from ckpttool.render.json import dumps
 from ckpttool.render.junit import junit
@@ -49,7 +48,7 @@ def check(*reasons: Reason, name: str = "checkpoint", skipped: bool = False) -> 
 
 
 def log(*checks: Check, place: str = "out") -> str:
-    return dumps(sarif(checks, place=place, version="0.1.0", code=ExitCode.DAMAGE))
+    return dumps(sarif(checks, place=place, version="0.1.0"))
 
 
 class TestGithub:

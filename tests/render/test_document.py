@@ -18,6 +18,9 @@ from ckpttool.domain.shard import FileStamp, FormatName, Shard, ShardRole
 from ckpttool.domain.units import Rank, Step
 from ckpttool.domain.verdict import Level
 from ckpttool.render import json as document
+from ckpttool.render.answers import inventory as inventory_answer
+from ckpttool.render.answers import plan as plan_answer
+from ckpttool.render.answers import skip as skip_answer
 from tests.inventories import tree
 from tests.plans import NEWER_LOAD, resume_plan
 
@@ -31,11 +34,11 @@ def told(value: document.Document) -> dict[str, object]:
 
 
 def test_a_plan_begins_with_its_schema() -> None:
-    assert document.dumps(document.plan_document(resume_plan())).startswith('{\n  "schema": "ckpttool/plan/1",\n')
+    assert document.dumps(plan_answer.plan_document(resume_plan())).startswith('{\n  "schema": "ckpttool/plan/1",\n')
 
 
 def test_a_plan_has_every_field_of_the_contract() -> None:
-    plan = told(document.plan_document(resume_plan()))
+    plan = told(plan_answer.plan_document(resume_plan()))
     fields = {
         "schema",
         "root",
@@ -94,7 +97,7 @@ THIRTY = SkipBatches(batches=30, repeated_samples=0, samples=240, global_batch_s
 def test_a_position_says_its_kind_its_effect_and_what_that_currency_tells(
     position: DataPosition, kind: str, effect: str, told_of_it: dict[str, object]
 ) -> None:
-    plan = told(document.plan_document(replace(resume_plan(), data=position)))
+    plan = told(plan_answer.plan_document(replace(resume_plan(), data=position)))
     said = plan["position"]
     assert isinstance(said, dict)
     assert (said["kind"], said["effect"]) == (kind, effect)
@@ -103,7 +106,7 @@ def test_a_position_says_its_kind_its_effect_and_what_that_currency_tells(
 
 
 def test_what_must_be_set_is_said_with_its_place_the_data_last() -> None:
-    load = told(document.plan_document(resume_plan(batches=0)))["load"]
+    load = told(plan_answer.plan_document(resume_plan(batches=0)))["load"]
     assert isinstance(load, dict)
     assert load["settings"][-2:] == [
         {"place": "config:ignore_data_skip", "value": True},
@@ -112,15 +115,15 @@ def test_what_must_be_set_is_said_with_its_place_the_data_last() -> None:
 
 
 def test_the_newer_layout_resumes_with_a_true_and_no_name() -> None:
-    plan = told(document.plan_document(resume_plan(load=NEWER_LOAD)))
+    plan = told(plan_answer.plan_document(resume_plan(load=NEWER_LOAD)))
     assert isinstance(plan["resume"], dict)
     assert plan["resume"]["resume_training"] is True
 
 
 def test_mindformers_is_only_there_when_asked_for() -> None:
-    assert "mindformers" not in told(document.plan_document(resume_plan()))
+    assert "mindformers" not in told(plan_answer.plan_document(resume_plan()))
     simulation = Simulation(version="2.1.0", would_resume=None, because="it stops.")
-    told_by = told(document.plan_document(resume_plan(), simulation))["mindformers"]
+    told_by = told(plan_answer.plan_document(resume_plan(), simulation))["mindformers"]
     assert told_by == {"version": "2.1.0", "would_resume": None, "because": "it stops."}
 
 
@@ -128,7 +131,7 @@ def test_no_resume_point_has_nulls_and_its_reasons() -> None:
     checkpoint = resume_plan().point.checkpoint
     rejected = (Rejection(checkpoint=checkpoint, reasons=(FINDING,)),)
     answer = NoResumePoint(root="x", evidence=Level.CHECKSUM, rejected=rejected, findings=())
-    plan = told(document.plan_document(answer))
+    plan = told(plan_answer.plan_document(answer))
     assert (plan["resume"], plan["data"], plan["lost_steps"]) == (None, None, None)
     assert plan["evidence"] == "checksum"
     assert plan["rejected"] == [
@@ -140,7 +143,7 @@ def test_findings_about_the_choice_and_about_the_resume_are_both_told() -> None:
     plan = resume_plan()
     other = replace(FINDING, code=Code.RUN_REWOUND)
     plan = replace(plan, findings=(FINDING,), point=replace(plan.point, findings=(other,)))
-    findings = told(document.plan_document(plan))["findings"]
+    findings = told(plan_answer.plan_document(plan))["findings"]
     assert isinstance(findings, list)
     assert [finding["code"] for finding in findings] == ["run-rewound", "shard-missing"]
 
@@ -153,7 +156,7 @@ def test_a_finding_tells_every_field_it_has() -> None:
 
 def test_an_empty_tree_has_no_world_size() -> None:
     empty = Inventory(root="x", layout=LayoutName.MINDFORMERS_RANK, checkpoints=(), runs=(), findings=())
-    assert told(document.inventory_document(empty))["world_size"] is None
+    assert told(inventory_answer.document(empty))["world_size"] is None
 
 
 def test_sizes_that_were_not_taken_are_null_and_not_zero() -> None:
@@ -165,7 +168,7 @@ def test_sizes_that_were_not_taken_are_null_and_not_zero() -> None:
         findings=(FINDING,),
         strays=("a\nb",),
     )
-    spelled = told(document.inventory_document(tree))
+    spelled = told(inventory_answer.document(tree))
     assert spelled["strays"] == ["a\nb"]
     assert isinstance(spelled["checkpoints"], list)
     one = spelled["checkpoints"][0]
@@ -177,7 +180,7 @@ def test_sizes_that_were_not_taken_are_null_and_not_zero() -> None:
 def test_a_skip_is_exact_where_no_sample_is_seen_twice(repeated: int) -> None:
     skip = SkipBatches(batches=666, repeated_samples=repeated, samples=512_000, global_batch_size=768)
     spelled = told(
-        document.skip_document(SkipAnswer(skip=skip, steps=Step(1000), old_global_batch=512, exact_sizes=(640, 800)))
+        skip_answer.document(SkipAnswer(skip=skip, steps=Step(1000), old_global_batch=512, exact_sizes=(640, 800)))
     )
     assert spelled["schema"] == "ckpttool/skip/1"
     assert spelled["exact"] is (repeated == 0)
@@ -246,10 +249,10 @@ def test_ten_thousand_shards_are_spelled_as_documents_of_each_would_be(
         for path, rank, nbytes in told_of
     ]
     found = tree(replace(resume_plan().point.checkpoint, shards=tuple(shards)))
-    listing: Any = document.inventory_document(found)
+    listing: Any = inventory_answer.document(found)
     listed = listing["checkpoints"][0]["shards"]
     each = [{"path": path, "rank": rank, "bytes": nbytes} for path, rank, nbytes in told_of]
     assert [*listed] == each == listed[:]
     listing["checkpoints"][0]["shards"] = each
     spelled = json.dumps(listing, indent=2, ensure_ascii=True, allow_nan=False)
-    assert document.dumps(document.inventory_document(found)) == spelled
+    assert document.dumps(inventory_answer.document(found)) == spelled

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 import ckpttool
-from ckpttool.cli import exits
 from ckpttool.cli.main import COMMANDS
+from ckpttool.domain import exits
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.errors import ExitCode
 from ckpttool.render.answers import explanation as explain
 from ckpttool.render.findings import Explanation, explanations
 from ckpttool.render.json import dumps
+from ckpttool.render.text import WIDTH
 from tests.cli.running import ask
 
 PACKAGE = Path(ckpttool.__file__).parent
@@ -58,7 +59,7 @@ def test_an_explanation_says_everything_in_a_screen(one: Explanation) -> None:
     assert list(one.severities) == sorted(set(one.severities))
     text = explain.one_text(one)
     assert 8 <= len(text.splitlines()) <= 24
-    assert max(len(line) for line in text.splitlines()) <= explain.WIDTH
+    assert max(len(line) for line in text.splitlines()) <= WIDTH
 
 
 @pytest.mark.parametrize("one", explanations(), ids=explain.codes())

@@ -15,6 +15,8 @@ from ckpttool.domain.plan import NoResumePoint, Rejection, Simulation
 from ckpttool.domain.units import EpochStep, Rank, Step
 from ckpttool.domain.verdict import Level
 from ckpttool.errors import ExitCode
+from ckpttool.render import text as text_parts
+from ckpttool.render.answers import inventory as inventory_answer
 from ckpttool.render.answers import plan as table
 from tests.plans import NEWER_LOAD, resume_plan
 
@@ -51,30 +53,30 @@ def rejection(name: str, step: int, *reasons: Finding) -> Rejection:
 
 
 def test_the_newest_checkpoint_stands_first() -> None:
-    text = drawn(table.inventory_table(inventory(checkpoint("5_2", 10), checkpoint("10_2", 20))))
+    text = drawn(inventory_answer.table(inventory(checkpoint("5_2", 10), checkpoint("10_2", 20))))
     assert text.startswith("2 checkpoints, 2 on all 4 ranks, newest 10_2\n")
     assert text.index("\n10_2") < text.index("\n5_2")
 
 
 def test_a_damaged_newest_one_is_not_called_the_newest_whole_one() -> None:
     broken = replace(checkpoint("10_2", 20), findings=(finding(),))
-    text = drawn(table.inventory_table(inventory(checkpoint("5_2", 10), broken)))
+    text = drawn(inventory_answer.table(inventory(checkpoint("5_2", 10), broken)))
     assert text.startswith("2 checkpoints, 1 on all 4 ranks, newest complete 5_2\n")
 
 
 def test_an_empty_tree_is_said_in_words() -> None:
-    assert drawn(table.inventory_table(inventory())).startswith("No checkpoint in out (mindformers-rank)")
+    assert drawn(inventory_answer.table(inventory())).startswith("No checkpoint in out (mindformers-rank)")
 
 
 @pytest.mark.parametrize("width", [24, 30, 40, 59, 60, 80, 200])
 def test_a_name_is_never_cut(width: int) -> None:
-    text = drawn(table.inventory_table(inventory(checkpoint("iteration_00000030", 30))), width)
+    text = drawn(inventory_answer.table(inventory(checkpoint("iteration_00000030", 30))), width)
     assert "iteration_00000030" in "".join(text.split())
     assert max(map(len, text.splitlines())) <= width
 
 
 def test_a_narrow_table_keeps_what_the_answer_needs() -> None:
-    text = drawn(table.inventory_table(inventory(checkpoint("10_2", 20))), 40)
+    text = drawn(inventory_answer.table(inventory(checkpoint("10_2", 20))), 40)
     assert "STEP" in text
     assert "RANKS" in text
     assert "OPT" not in text
@@ -82,25 +84,27 @@ def test_a_narrow_table_keeps_what_the_answer_needs() -> None:
 
 def test_five_hundred_lost_shards_are_one_line() -> None:
     lost = tuple(replace(finding(path=f"rank_{rank}/x"), ranks=(Rank(rank),)) for rank in range(500))
-    text = drawn(table.inventory_table(inventory(replace(checkpoint("10_2", 20), findings=lost))))
+    text = drawn(inventory_answer.table(inventory(replace(checkpoint("10_2", 20), findings=lost))))
     assert text.count("damage shard-missing") == 1
     assert "and 499 more: ranks 0-499 (500 of 4)" in " ".join(text.split())
 
 
 def test_the_gravest_finding_stands_first() -> None:
     notes = finding(Code.STRAY_FILE, Severity.NOTE, "a"), finding(Code.UNSAFE_NAME, Severity.UNSAFE, "b")
-    text = drawn(table.inventory_table(inventory(checkpoint("10_2", 20), findings=notes)))
+    text = drawn(inventory_answer.table(inventory(checkpoint("10_2", 20), findings=notes)))
     assert text.index("unsafe unsafe-name b: it is gone") < text.index("note stray-file a: it is gone")
 
 
 def test_more_kinds_of_findings_than_fit_are_counted() -> None:
-    kinds = tuple(finding(code, Severity.NOTE) for code in list(Code)[: table.MOST_FINDINGS + 3])
-    text = drawn(table.inventory_table(inventory(checkpoint("10_2", 20), findings=kinds)))
+    kinds = tuple(finding(code, Severity.NOTE) for code in list(Code)[: text_parts.MOST_FINDINGS + 3])
+    text = drawn(inventory_answer.table(inventory(checkpoint("10_2", 20), findings=kinds)))
     assert "and 3 other kinds: --format json" in text
 
 
 def test_markup_in_a_name_is_text() -> None:
-    text = drawn(table.inventory_table(inventory(checkpoint("10_2", 20), findings=(finding(path="[red]x[/red]\x1b"),))))
+    text = drawn(
+        inventory_answer.table(inventory(checkpoint("10_2", 20), findings=(finding(path="[red]x[/red]\x1b"),)))
+    )
     assert "[red]x[/red]\\x1b" in text
 
 
@@ -172,7 +176,7 @@ def test_mindformers_own_choice_is_compared_with_ours(pick: str | None, words: s
 @pytest.mark.parametrize("health", Health)
 def test_every_health_can_be_shown(health: Health) -> None:
     one = replace(checkpoint("10_2", 20), health=health, step=None)
-    text = drawn(table.inventory_table(inventory(one)))
+    text = drawn(inventory_answer.table(inventory(one)))
     assert health.value in text
     assert "10_2     ?" in text
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ckpttool.domain.advice import Choice, DataDetour, SpikeAdvice, StopAdvice
 from ckpttool.render.json import Document
+from ckpttool.render.text import Indented, Pairs, line
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 Row = tuple[str, str]
 
-HEADLINES = {
+_HEADLINES = {
     Choice.WAIT: "Do nothing",
     Choice.REWIND: "Go back and skip the data",
     Choice.NONE: "It has not recovered, and nothing lies far enough back",
@@ -51,13 +56,13 @@ def _detour_document(advice: SpikeAdvice | StopAdvice) -> Document:
         "first_skipped": detour.first_skipped,
         "last_skipped": detour.last_skipped,
         "mindformers": {"data_skip_steps": detour.data_skip_steps, "ignore_data_skip": False},
-        "megatron": megatron(advice, detour) if detour.skip_batches else None,
+        "megatron": _megatron(advice, detour) if detour.skip_batches else None,
         "samples_before": detour.samples_before,
         "samples_after": detour.samples_after,
     }
 
 
-def megatron(advice: SpikeAdvice | StopAdvice, detour: DataDetour) -> str:
+def _megatron(advice: SpikeAdvice | StopAdvice, detour: DataDetour) -> str:
     """Spell Megatron-LM's option for a shell: it wants every single iteration.
 
     After a stop it can do what one number of steps cannot: train the good batches before the bad ones.
@@ -66,19 +71,23 @@ def megatron(advice: SpikeAdvice | StopAdvice, detour: DataDetour) -> str:
     return f"--iterations-to-skip $(seq {detour.first_skipped + good} {detour.last_skipped})"
 
 
-def headline(advice: SpikeAdvice | StopAdvice) -> str:
-    """Say what to do, in one line."""
+def advice_parts(advice: SpikeAdvice | StopAdvice) -> list[RenderableType]:
+    """Show it for people."""
+    parts: list[RenderableType] = [line(_headline(advice), style="bold"), Pairs(_rows(advice))]
+    return parts + [Indented(line(note, style="dim")) for note in advice.notes]
+
+
+def _headline(advice: SpikeAdvice | StopAdvice) -> str:
     match advice:
         case SpikeAdvice():
-            return f"{HEADLINES[advice.choice]}: {advice.reason}"
+            return f"{_HEADLINES[advice.choice]}: {advice.reason}"
         case StopAdvice(detour=None):
             return f"Training stopped at step {advice.stop}, and there is no good checkpoint at or before it"
         case StopAdvice():
             return f"Resume after the stop of step {advice.stop}, with the data behind it"
 
 
-def rows(advice: SpikeAdvice | StopAdvice) -> Iterator[Row]:
-    """Yield what a launch needs, and what each way costs."""
+def _rows(advice: SpikeAdvice | StopAdvice) -> Iterator[Row]:
     if isinstance(advice, SpikeAdvice):
         end = "not yet over" if advice.spike.end is None else f"over at step {advice.spike.end}"
         yield "spike", f"from step {advice.spike.onset}, {end}"
@@ -100,6 +109,6 @@ def _detour(advice: SpikeAdvice | StopAdvice, detour: DataDetour) -> Iterator[Ro
         yield "skip", f"{detour.skip_batches} batches, {detour.first_skipped} to {detour.last_skipped}"
     yield "MindFormers", f"data_skip_steps: {detour.data_skip_steps}, ignore_data_skip: False"
     if detour.skip_batches:
-        yield "Megatron-LM", megatron(advice, detour)
+        yield "Megatron-LM", _megatron(advice, detour)
     if detour.samples_before is not None:
         yield "consumed samples", f"{detour.samples_before} -> {detour.samples_after}"

@@ -3,41 +3,77 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
-
-from rich.text import Text
 
 from ckpttool.domain.advice import Calibration, Refusal, Threshold
 from ckpttool.domain.log_answer import CalibrationAnswer
-from ckpttool.render.answers.replay import reading_parts
-from ckpttool.render.chart import WIDTH, histogram
-from ckpttool.render.text import stack
+from ckpttool.render.answers.reading import reading_document, reading_parts
+from ckpttool.render.json import Document
+from ckpttool.render.text import Picture, line, stack
 from ckpttool.trainers.mindformers.settings_to_paste import yaml_float, yaml_to_paste
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.text import Text
 
 
-def calibration_table(answer: CalibrationAnswer, *, unicode: bool, width: int = WIDTH) -> RenderableType:
+def document(answer: CalibrationAnswer) -> Document:
+    """`ckpttool/calibration/1`: thresholds that fit a run."""
+    calibration: Calibration = answer.calibration
+    return {
+        "schema": "ckpttool/calibration/1",
+        "logs": reading_document(answer.reading),
+        "warm_up": calibration.warm_up,
+        "global_norm_spike_threshold": _threshold(calibration.global_norm),
+        "global_norm_spike_count_threshold": calibration.count_threshold,
+        "longest_run": calibration.longest_run,
+        "embedding_local_norm_threshold": _threshold(calibration.embedding_local_norm),
+        "notes": list(calibration.notes),
+        "yaml": yaml_to_paste(calibration) or None,
+    }
+
+
+def _threshold(threshold: Threshold | Refusal) -> Document:
+    match threshold:
+        case Refusal():
+            return {"value": None, "points": threshold.points, "needed": threshold.needed, "reason": threshold.reason}
+        case Threshold():
+            return {
+                "value": threshold.value,
+                "points": threshold.points,
+                "median": threshold.median,
+                "spread": threshold.spread,
+                "highest_normal": threshold.highest_normal,
+                "excluded": threshold.excluded,
+                "false_skips_per_10000": threshold.false_alarms,
+                "false_skips_per_10000_at_most": threshold.false_alarms_at_most,
+                "alarm_share": threshold.alarm_share,
+                "bins": [{"low": each.low, "high": each.high, "count": each.count} for each in threshold.bins],
+            }
+
+
+def table(answer: CalibrationAnswer) -> RenderableType:
     """Show the thresholds, how they came about, and the picture."""
+    from ckpttool.render.chart import histogram
+
     calibration = answer.calibration
     yaml = yaml_to_paste(calibration)
-    parts: list[RenderableType] = [_headline(yaml), Text("")]
+    parts: list[RenderableType] = [_headline(yaml), line()]
     if yaml:
-        parts += [Text(f"{yaml}\n", no_wrap=True)]
+        parts += [line(f"{yaml}\n", no_wrap=True)]
     for threshold in (calibration.global_norm, calibration.embedding_local_norm):
-        parts += [Text(line) for line in _basis(threshold, calibration)]
+        parts += [line(each) for each in _basis(threshold, calibration)]
         if isinstance(threshold, Threshold):
-            picture = histogram(threshold, unicode=unicode, width=width)
-            parts.append(Text(picture, no_wrap=True, overflow="crop"))
-    parts += [Text(note, style="dim") for note in calibration.notes]
+            parts += [Picture(partial(histogram, threshold)), line()]
+    parts += [line(note, style="dim") for note in calibration.notes]
     return stack(*parts, *reading_parts(answer.reading))
 
 
 def _headline(yaml: str) -> Text:
     if yaml:
-        return Text("To merge into the training config:", style="bold green")
-    return Text("No threshold can be recommended from this log", style="bold yellow")
+        return line("To merge into the training config:", style="bold green")
+    return line("No threshold can be recommended from this log", style="bold yellow")
 
 
 def _basis(threshold: Threshold | Refusal, calibration: Calibration) -> Iterator[str]:

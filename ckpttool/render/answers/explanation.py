@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from ckpttool.domain.finding import Severity
 from ckpttool.render.findings import Explanation, explanations
 from ckpttool.render.json import Document
-
-WIDTH = 80
-"""Columns, where nobody knows better."""
+from ckpttool.render.text import WIDTH
 
 _LABEL = 13
 """Columns of the words on the left."""

@@ -1,59 +1,92 @@
-"""The health of every checkpoint, for people: the answer, the table, the curve."""
+"""The health of every checkpoint: the table, and the curve that says so."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
-
-from rich.table import Table
-from rich.text import Text
 
 from ckpttool.domain.health import Health
 from ckpttool.domain.health_events import HealthJudgement
 from ckpttool.domain.log_answer import HealthAnswer, WeightNumbers
-from ckpttool.render.answers.plan import NARROW, grouped_findings
-from ckpttool.render.chart import WIDTH, Mark, norm_chart
+from ckpttool.render.answers.reading import reading_document
 from ckpttool.render.escape import shown
-from ckpttool.render.text import stack, whole_words
+from ckpttool.render.json import Document, finding_document, number
+from ckpttool.render.text import HEALTH_STYLE, NARROW, Picture, columns, grouped_findings, line, stack, whole_words
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.text import Text
 
-_STYLE = {Health.HEALTHY: "green", Health.UNHEALTHY: "red", Health.UNKNOWN: "dim"}
 _WORTH = {Health.HEALTHY: True, Health.UNHEALTHY: False, Health.UNKNOWN: None}
 _SHOWN_LOGS = 2
 
 
-def health_table(answer: HealthAnswer, *, unicode: bool, width: int = WIDTH) -> RenderableType:
+def document(answer: HealthAnswer) -> Document:
+    """`ckpttool/health/1`: every checkpoint's health, oldest first."""
+    weights = {(each.name, each.step): each for each in answer.weights}
+    return {
+        "schema": "ckpttool/health/1",
+        "root": answer.root,
+        "threshold": answer.report.threshold,
+        "checkpoints": [_judgement(each, weights.get((each.name, each.step))) for each in answer.report.judgements],
+        "newest_healthy": answer.report.newest_healthy,
+        "health_file": answer.health_file,
+        "written": answer.written,
+        "logs": None if answer.reading is None else reading_document(answer.reading),
+        "findings": [finding_document(finding) for finding in answer.report.findings],
+    }
+
+
+def _judgement(judgement: HealthJudgement, weights: WeightNumbers | None) -> Document:
+    return {
+        "name": judgement.name,
+        "step": judgement.step,
+        "recorded": judgement.recorded.value,
+        "embedding_local_norm": number(judgement.embedding_local_norm),
+        "l2_norm": number(judgement.l2_norm),
+        "health": judgement.health.value,
+        "source": judgement.source,
+        "note": judgement.note,
+        "weights": None
+        if weights is None
+        else {
+            "nonfinite": weights.nonfinite,
+            "embedding_l2": number(weights.embedding_l2),
+            "embedding_first_moment": number(weights.embedding_moment),
+            "read_all": weights.read_all,
+        },
+    }
+
+
+def table(answer: HealthAnswer) -> RenderableType:
     """Show which checkpoints are healthy, newest first, with the curve that says so."""
-    parts: list[RenderableType] = [_headline(answer), Text(_basis(answer), style="dim")]
+    parts: list[RenderableType] = [_headline(answer), line(_basis(answer), style="dim")]
     if answer.report.judgements:
-        parts += [Text(""), _Judgements(answer)]
+        parts += [line(), _Judgements(answer)]
     parts += _notes(answer)
     if answer.weights:
-        parts += [Text(""), *_weights(answer.weights)]
-    chart = _chart(answer, unicode=unicode, width=width)
-    if chart is not None:
-        parts += [Text(""), Text(chart.rstrip("\n"), no_wrap=True, overflow="crop")]
+        parts += [line(), *_weights(answer.weights)]
+    parts += _curve(answer)
     if answer.written:
-        parts += [Text(""), Text(f"Wrote {shown(answer.health_file or '')}; the old one is beside it as .bak")]
+        parts += [line(), line(f"Wrote {shown(answer.health_file or '')}; the old one is beside it as .bak")]
     return stack(*parts, *grouped_findings(answer.report.findings))
 
 
 def _headline(answer: HealthAnswer) -> Text:
     newest, healthy = answer.newest, answer.report.newest_healthy
     if newest is None:
-        return Text(f"No checkpoint in {shown(answer.root)}", style="bold red")
+        return line(f"No checkpoint in {shown(answer.root)}", style="bold red")
     other = "no checkpoint is healthy" if healthy is None else f"the newest healthy one is {shown(healthy)}"
     name = shown(newest.name)
     match newest.health:
         case Health.HEALTHY:
-            return Text(f"The newest checkpoint, {name}, is healthy", style="bold green")
+            return line(f"The newest checkpoint, {name}, is healthy", style="bold green")
         case Health.UNHEALTHY:
-            return Text(f"The newest checkpoint, {name}, is unhealthy; {other}", style="bold red")
+            return line(f"The newest checkpoint, {name}, is unhealthy; {other}", style="bold red")
         case Health.UNKNOWN:
-            return Text(f"The newest checkpoint, {name}, is of unknown health; {other}", style="bold yellow")
+            return line(f"The newest checkpoint, {name}, is of unknown health; {other}", style="bold yellow")
 
 
 def _basis(answer: HealthAnswer) -> str:
@@ -83,26 +116,26 @@ class _Judgements:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         narrow = options.max_width < NARROW
-        table = Table(box=None, pad_edge=False, header_style="dim")
+        table = columns()
         table.add_column("NAME")
         for header in ("STEP", "NORM") if narrow else ("STEP", "NORM", "L2"):
             table.add_column(header, justify="right", no_wrap=True)
         for header in ("HEALTH",) if narrow else ("HEALTH", "BY", "RECORDED"):
             table.add_column(header, no_wrap=True)
         for one in self._newest_first:
-            table.add_row(Text(shown(one.name)), *_cells(one, narrow=narrow))
+            table.add_row(line(shown(one.name)), *_cells(one, narrow=narrow))
         yield whole_words(table)
 
 
 def _cells(one: HealthJudgement, *, narrow: bool) -> Iterator[Text]:
-    yield Text("?" if one.step is None else str(one.step))
-    yield Text(_norm(one.embedding_local_norm))
+    yield line("?" if one.step is None else str(one.step))
+    yield line(_norm(one.embedding_local_norm))
     if not narrow:
-        yield Text(_norm(one.l2_norm))
-    yield Text(one.health.value, style=_STYLE[one.health])
+        yield line(_norm(one.l2_norm))
+    yield line(one.health.value, style=HEALTH_STYLE[one.health])
     if not narrow:
-        yield Text(one.source)
-        yield Text(one.recorded.value, style=_STYLE[one.recorded])
+        yield line(one.source)
+        yield line(one.recorded.value, style=HEALTH_STYLE[one.recorded])
 
 
 def _norm(value: float | None) -> str:
@@ -115,42 +148,43 @@ def _notes(answer: HealthAnswer) -> list[RenderableType]:
     for one in reversed(answer.report.judgements):
         if one.note is not None:
             names.setdefault(one.note, []).append(shown(one.name))
-    parts: list[RenderableType] = [Text("")] if names else []
+    parts: list[RenderableType] = [line()] if names else []
     for note, those in names.items():
         who = those[0] if len(those) == 1 else f"{those[0]} and {len(those) - 1} more"
-        parts.append(Text(f"{who}: {note}", style="yellow"))
+        parts.append(line(f"{who}: {note}", style="yellow"))
     return parts
 
 
 def _weights(weights: tuple[WeightNumbers, ...]) -> list[RenderableType]:
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    table = columns()
     table.add_column("NAME")
     for header in ("STEP", "NAN/INF", "EMBEDDING L2", "FIRST MOMENT"):
         table.add_column(header, justify="right", no_wrap=True)
     for one in reversed(weights):
         step = "?" if one.step is None else str(one.step)
         bad = f"{one.nonfinite}{'' if one.read_all else '+?'}"
-        table.add_row(Text(shown(one.name)), step, bad, _norm(one.embedding_l2), _norm(one.embedding_moment))
+        table.add_row(line(shown(one.name)), step, bad, _norm(one.embedding_l2), _norm(one.embedding_moment))
     what = (
         "In the shards. FIRST MOMENT: sum of squares of adam_m of the embedding, a stand-in for NORM: a smoothed "
         "gradient, smaller and later, so the threshold does not apply to it."
     )
-    return [Text(what), whole_words(table)]
+    return [line(what), whole_words(table)]
 
 
-def _chart(answer: HealthAnswer, *, unicode: bool, width: int) -> str | None:
+def _curve(answer: HealthAnswer) -> list[RenderableType]:
+    """Draw the norm where logs show it, else its stand-in where shards were looked into."""
+    title, points = "embedding local norm (sum of squares) over steps", list(answer.points)
+    threshold = answer.report.threshold if points else None
+    if not points:
+        title = "first moment of the embedding (sum of squares, a stand-in) over steps"
+        points = [
+            (one.step, one.embedding_moment)
+            for one in answer.weights
+            if one.step is not None and one.embedding_moment is not None
+        ]
+    from ckpttool.render.chart import Mark, norm_chart
+
     judged = answer.report.judgements
     marks = [Mark(step=one.step, healthy=_WORTH[one.health]) for one in judged if one.step is not None]
-    if answer.points:
-        title = "embedding local norm (sum of squares) over steps"
-        threshold = answer.report.threshold
-        return norm_chart(title, answer.points, threshold=threshold, marks=marks, unicode=unicode, width=width)
-    moments = [
-        (one.step, one.embedding_moment)
-        for one in answer.weights
-        if one.step is not None and one.embedding_moment is not None
-    ]
-    if not moments:
-        return None
-    title = "first moment of the embedding (sum of squares, a stand-in) over steps"
-    return norm_chart(title, moments, marks=marks, unicode=unicode, width=width)
+    picture = Picture(partial(norm_chart, title, points, threshold=threshold, marks=marks))
+    return [line(), picture] if points else []

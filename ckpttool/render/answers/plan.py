@@ -1,30 +1,26 @@
-"""Tables for people: the answer first, then why, within 80 columns."""
+"""What `resolve` decided: what to load, what is lost, and why nothing newer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-from rich.text import Text
-
-from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.data_position import Samples, Stateful, effect_of, skip_of
-from ckpttool.domain.finding import Code, Finding, Severity, blocking, seen_in_part, told
-from ckpttool.domain.launch import Launch
-from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePlan, Simulation, SkipAnswer
+from ckpttool.domain.exits import of_plan
+from ckpttool.domain.finding import Code, seen_in_part
+from ckpttool.domain.plan import NoResumePoint, Rejection, Resolution, ResumePlan, Simulation
 from ckpttool.domain.units import counted, on_all
 from ckpttool.domain.verdict import Level, VerdictWord
 from ckpttool.errors import ExitCode
-from ckpttool.render.escape import shown, size
-from ckpttool.render.json import world_size
-from ckpttool.render.text import Indented, Pairs, stack, whole_words
+from ckpttool.render.answers.inventory import epoch, rename_document
+from ckpttool.render.answers.resume import data_document, load_document, position_document
+from ckpttool.render.escape import shown
+from ckpttool.render.json import Document, finding_document
+from ckpttool.render.text import Indented, Pairs, grouped_findings, kind_parts, kinds_of, line, pointer, stack
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-
-MOST_FINDINGS = 8
-"""Kinds of findings that a table shows; JSON has every single one."""
+    from rich.console import RenderableType
 
 MOST_REJECTED = 8
 """Rejected checkpoints that a table shows, newest first."""
@@ -32,89 +28,87 @@ MOST_REJECTED = 8
 MOST_REASONS = 3
 """Kinds of reasons shown for each rejected checkpoint."""
 
-NARROW = 60
-"""Columns below which a table shows less: the name of a checkpoint must never be what is cut."""
 
-_STYLE = {
-    Severity.NOTE: "dim",
-    Severity.SUSPECT: "yellow",
-    Severity.UNKNOWN: "yellow",
-    Severity.DAMAGE: "red",
-    Severity.UNSAFE: "bold red",
-}
-"""Settings that are names of files: one word to whoever copies them, blanks and all."""
-
-_HEALTH_STYLE = {"healthy": "green", "unhealthy": "red", "unknown": "dim"}
+def document(answer: Resolution) -> Document:
+    """`ckpttool/plan/1`: what `resolve` decided."""
+    return plan_document(answer.decision, answer.simulation)
 
 
-def inventory_table(inventory: Inventory) -> RenderableType:
-    """Show what `scan` found, newest first."""
-    parts: list[RenderableType] = [_inventory_headline(inventory)]
-    if inventory.checkpoints:
-        parts += [Text(""), _CheckpointTable(inventory)]
-    findings = [finding for one in reversed(inventory.checkpoints) for finding in one.findings]
-    findings += inventory.findings
-    parts += grouped_findings(findings, world_size(inventory))
-    return stack(*parts, *pointer(findings))
+def table(answer: Resolution) -> RenderableType:
+    """Show what `resolve` decided."""
+    return plan_table(answer.decision, answer.simulation, code=of_plan(answer.decision, strict=answer.strict))
 
 
-def _inventory_headline(inventory: Inventory) -> Text:
-    if not inventory.checkpoints:
-        return Text(f"No checkpoint in {shown(inventory.root)} ({inventory.layout.value})", style="bold red")
-    whole = [one for one in inventory.checkpoints if not blocking(one.findings)]
-    world = world_size(inventory)
-    ranks = "complete" if world in {None, 1} else f"on all {world} ranks"
-    which = "newest" if whole and whole[-1] is inventory.checkpoints[-1] else "newest complete"
-    newest = f", {which} {shown(whole[-1].name)}" if whole else ""
-    answer = f"{counted(len(inventory.checkpoints), 'checkpoint')}, {len(whole)} {ranks}{newest}"
-    headline = Text(answer, style="bold green" if len(whole) == len(inventory.checkpoints) else "bold yellow")
-    return headline.append(f"\n{shown(inventory.root)} ({inventory.layout.value})", style="dim")
+def plan_document(answer: ResumePlan | NoResumePoint, simulation: Simulation | None = None) -> Document:
+    """Spell a decision, and what the trainer by itself would have done."""
+    point = answer.point if isinstance(answer, ResumePlan) else answer
+    document: dict[str, Document] = {
+        "schema": "ckpttool/plan/1",
+        "root": answer.root,
+        "evidence": point.evidence.word,
+        "resume": None,
+        "data": None,
+        "load": None,
+        "position": None,
+        "lost_steps": None,
+        "lost_samples": None,
+    }
+    findings = answer.findings
+    if isinstance(answer, ResumePlan):
+        document["resume"] = _resume(answer)
+        document["data"] = data_document(answer)
+        document["load"] = load_document(answer.load)
+        document["position"] = position_document(answer.data)
+        document["lost_steps"] = answer.point.lost_steps
+        document["lost_samples"] = answer.point.lost_samples
+        findings = (*answer.point.findings, *answer.findings)
+    document["rejected"] = [_rejection(one) for one in point.rejected]
+    document["findings"] = [finding_document(finding) for finding in findings]
+    if answer.advice is not None:
+        from ckpttool.render.answers.advice import advice_document
+
+        document["advice"] = advice_document(answer.advice)
+    if simulation is not None:
+        document["mindformers"] = {
+            "version": simulation.version,
+            "would_resume": simulation.would_resume,
+            "because": simulation.because,
+        }
+    return document
 
 
-class _CheckpointTable:
-    """One line a checkpoint, newest first; on a narrow terminal only what the answer needs."""
-
-    def __init__(self, inventory: Inventory) -> None:
-        self._newest_first = inventory.checkpoints[::-1]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        narrow = options.max_width < NARROW
-        # Where batch sizes differ steps are no order; one size needs no more than its own column.
-        sizes = {one.scalars.global_batch_size for one in self._newest_first} - {None}
-        by_samples = ("SAMPLES",) if len(sizes) > 1 else ()
-        table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1, 0, 0) if narrow else (0, 1))
-        table.add_column("NAME")
-        few = ("STEP", *by_samples, "RANKS")
-        for header in few if narrow else ("STEP", "OPT STEP", "RANKS", "SIZE", "GBS", *by_samples):
-            table.add_column(header, justify="right", no_wrap=True)
-        table.add_column("HEALTH", no_wrap=True)
-        for one in self._newest_first:
-            step, ranks = _number(one.step), _ranks(one)
-            scalars = one.scalars
-            seen = (_number(one.samples),) if by_samples else ()
-            middle = (step, _number(scalars.global_step), ranks, size(one.nbytes), _number(scalars.global_batch_size))
-            health = Text(one.health.value, style=_HEALTH_STYLE[one.health.value])
-            cells = (step, *seen, ranks) if narrow else (*middle, *seen)
-            table.add_row(Text(shown(one.name)), *cells, health)
-        yield whole_words(table)
+def _resume(plan: ResumePlan) -> Document:
+    checkpoint = plan.point.checkpoint
+    return {
+        "name": checkpoint.name,
+        "run": checkpoint.run,
+        "step": checkpoint.step,
+        "optimizer_step": checkpoint.scalars.global_step,
+        "epoch": epoch(checkpoint),
+        "global_batch_size": checkpoint.scalars.global_batch_size,
+        "samples": checkpoint.samples,
+        "world_size": checkpoint.topology.world_size,
+        "health": checkpoint.health.value,
+        "verdict": plan.point.verdict.value,
+        **{name: plan.load.value(place) for name, place in plan.load.older},
+        "renames": [rename_document(rename) for rename in checkpoint.renames],
+    }
 
 
-def _ranks(checkpoint: Checkpoint) -> Text:
-    expected = checkpoint.topology.world_size
-    if expected is None:
-        return Text("all")
-    have = len(checkpoint.ranks)
-    return Text(f"{have}/{expected}", style="" if have == expected else "red")
-
-
-def _number(value: int | None) -> str:
-    return "?" if value is None else str(value)
+def _rejection(rejection: Rejection) -> Document:
+    return {
+        "name": rejection.checkpoint.name,
+        "run": rejection.checkpoint.run,
+        "step": rejection.checkpoint.step,
+        "samples": rejection.checkpoint.samples,
+        "reasons": [finding_document(reason) for reason in rejection.reasons],
+    }
 
 
 def plan_table(
     answer: ResumePlan | NoResumePoint, simulation: Simulation | None = None, *, code: ExitCode = ExitCode.OK
 ) -> RenderableType:
-    """Show what `resolve` decided: what to load, what is lost, and why nothing newer.
+    """Show a decision: what to load, what is lost, and why nothing newer.
 
     Args:
         answer: The decision.
@@ -122,24 +116,24 @@ def plan_table(
         code: How the command ends: what is not all well is not green.
     """
     if isinstance(answer, ResumePlan):
-        parts = [*_chosen(answer, code), *_rejections("Not chosen:", answer.point.rejected)]
+        parts = [*_chosen(answer, code), *rejections("Not chosen:", answer.point.rejected)]
         findings = [*answer.point.findings, *answer.findings]
     else:
-        headline = Text(f"Nothing to resume from in {shown(answer.root)}", style="bold red")
+        headline = line(f"Nothing to resume from in {shown(answer.root)}", style="bold red")
         if seen_in_part(answer.findings):
-            headline = Text(f"Nobody knows from this machine what {shown(answer.root)} holds", style="bold yellow")
+            headline = line(f"Nobody knows from this machine what {shown(answer.root)} holds", style="bold yellow")
         way_out = [one for one in answer.findings if one.code is Code.RANKS_TO_RESTORE]
-        sentences = [Text(shown(f"{one.message[:1].upper()}{one.message[1:]}: {one.remedy}")) for one in way_out]
+        sentences = [line(shown(f"{one.message[:1].upper()}{one.message[1:]}: {one.remedy}")) for one in way_out]
         if not answer.rejected and not answer.findings:
-            sentences = [Text("No checkpoint was saved here: name another folder, or start the training anew")]
-        parts = [headline, *sentences, *_rejections("Rejected:", answer.rejected)]
+            sentences = [line("No checkpoint was saved here: name another folder, or start the training anew")]
+        parts = [headline, *sentences, *rejections("Rejected:", answer.rejected)]
         findings = [one for one in answer.findings if one not in way_out]
     if answer.advice is not None:
-        from ckpttool.render.answers.replay import advice_parts
+        from ckpttool.render.answers.advice import advice_parts
 
-        parts += [Text(""), *advice_parts(answer.advice)]
+        parts += [line(), *advice_parts(answer.advice)]
     if simulation is not None:
-        parts += [Text(""), *_simulation(simulation, answer)]
+        parts += [line(), *_simulation(simulation, answer)]
     rejected = answer.point.rejected if isinstance(answer, ResumePlan) else answer.rejected
     reasons = [reason for one in rejected[:MOST_REJECTED] for reason in one.reasons]
     return stack(*parts, *grouped_findings(findings, _world(rejected)), *pointer([*findings, *reasons]))
@@ -157,19 +151,21 @@ def _chosen(plan: ResumePlan, code: ExitCode) -> list[RenderableType]:
     on = "" if here is None else f" {here}"
     style = "bold yellow" if in_part or code is not ExitCode.OK else "bold green"
     end = "" if code is ExitCode.OK else f" (exit {code.value})"
-    headline = Text(f"Resume from {shown(checkpoint.name)}: step {checkpoint.step}, whole{on}{end}", style=style)
+    headline = line(f"Resume from {shown(checkpoint.name)}: step {checkpoint.step}, whole{on}{end}", style=style)
+    # Names of files are one word to whoever copies them, blanks and all.
     names = {setting.place.name for setting in plan.load.settings if isinstance(setting.value, str)}
-    rows = [(key, Text(value, no_wrap=key in names)) for key, value in _settings(plan)]
-    parts: list[RenderableType] = [headline, Text(""), Pairs(rows)]
+    rows = [(key, line(value, no_wrap=key in names)) for key, value in _settings(plan)]
+    parts: list[RenderableType] = [headline, line(), Pairs(rows)]
     if checkpoint.renames:
-        parts += [Text(""), *_renames(checkpoint)]
-    parts += [Text(""), Text(_lost(plan))]
+        parts += [line(), *renames(checkpoint)]
+    parts += [line(), line(lost(plan))]
     return parts
 
 
-def _renames(checkpoint: Checkpoint) -> list[RenderableType]:
-    lines = [Text(f"  {shown(one.source)} -> {shown(one.target)}") for one in checkpoint.renames]
-    return [Text("First rename, in the checkpoint folder:", style="bold yellow"), *lines]
+def renames(checkpoint: Checkpoint) -> list[RenderableType]:
+    """Show which files to rename before the launch."""
+    lines = [line(f"  {shown(one.source)} -> {shown(one.target)}") for one in checkpoint.renames]
+    return [line("First rename, in the checkpoint folder:", style="bold yellow"), *lines]
 
 
 def _evidence(plan: ResumePlan) -> str:
@@ -217,7 +213,8 @@ def _data_settings(plan: ResumePlan) -> list[tuple[str, str]]:
     return [(name, value + detail), *rest]
 
 
-def _lost(plan: ResumePlan) -> str:
+def lost(plan: ResumePlan) -> str:
+    """Say how many steps are done again."""
     lost, rejected = plan.point.lost_steps, plan.point.rejected
     if any(one.checkpoint.step is None for one in rejected):
         return f"At least {counted(lost, 'step')} to be done again: something newer does not tell its step."
@@ -230,123 +227,25 @@ def _lost(plan: ResumePlan) -> str:
     return f"{counted(lost, 'step')} to be done again{samples}."
 
 
-def _rejections(title: str, rejected: Sequence[Rejection]) -> list[RenderableType]:
+def rejections(title: str, rejected: Sequence[Rejection]) -> list[RenderableType]:
+    """Show the newest checkpoints that were not chosen, each with its gravest reasons."""
     if not rejected:
         return []
-    parts: list[RenderableType] = [Text(""), Text(title, style="bold")]
+    parts: list[RenderableType] = [line(), line(title, style="bold")]
     said: set[str] = set()
     for one in rejected[:MOST_REJECTED]:
         step = "unknown" if one.checkpoint.step is None else str(one.checkpoint.step)
-        parts.append(Text(f"  {shown(one.checkpoint.name)} (step {step})"))
-        for kind in _kinds(one.reasons)[:MOST_REASONS]:
-            parts += _told(kind, one.checkpoint.topology.world_size, said, by=4)
+        parts.append(line(f"  {shown(one.checkpoint.name)} (step {step})"))
+        for kind in kinds_of(one.reasons)[:MOST_REASONS]:
+            parts += kind_parts(kind, one.checkpoint.topology.world_size, said, by=4)
     if len(rejected) > MOST_REJECTED:
-        parts.append(Text(f"  and {len(rejected) - MOST_REJECTED} more: --format json", style="dim"))
+        parts.append(line(f"  and {len(rejected) - MOST_REJECTED} more: --format json", style="dim"))
     return parts
-
-
-def _kinds(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Group findings of the same code, gravest first: 500 lost shards are one line."""
-    groups: dict[Code, list[Finding]] = {}
-    for finding in sorted(findings, key=lambda finding: -finding.severity):
-        groups.setdefault(finding.code, []).append(finding)
-    return list(groups.values())
-
-
-def _told(kind: Sequence[Finding], world: int | None, said: set[str], *, by: int = 0) -> Iterator[RenderableType]:
-    """Show the first finding of a kind, all ranks that have it, and what to do, unless that was said just above."""
-    yield Indented(_finding(kind, world), by)
-    remedy = kind[0].remedy
-    if remedy is not None and kind[0].severity > Severity.NOTE and remedy not in said:
-        said.add(remedy)
-        yield Indented(Text(f"try: {shown(remedy)}", style="dim"), by + 2)
 
 
 def _simulation(simulation: Simulation, answer: ResumePlan | NoResumePoint) -> Iterable[RenderableType]:
     ours = answer.point.checkpoint.name if isinstance(answer, ResumePlan) else None
     pick = simulation.would_resume
     same = "the same" if pick is not None and pick == ours else (shown(pick) if pick else "nothing sound")
-    yield Text(f"MindFormers {shown(simulation.version)} by itself would take: {same}", style="bold")
-    yield Indented(Text(shown(simulation.because)))
-
-
-def grouped_findings(findings: Sequence[Finding], world: int | None = None) -> list[RenderableType]:
-    """Show findings, gravest first, those of a code together, and beside each what to do.
-
-    Args:
-        findings: In any order.
-        world: Ranks that there are, where that is known.
-    """
-    if not findings:
-        return []
-    kinds, said = _kinds(findings), set[str]()
-    parts: list[RenderableType] = [Text("")]
-    for kind in kinds[:MOST_FINDINGS]:
-        parts += _told(kind, world, said)
-    if len(kinds) > MOST_FINDINGS:
-        parts.append(Text(f"and {len(kinds) - MOST_FINDINGS} other kinds: --format json", style="dim"))
-    return parts
-
-
-_SUMS_UP = frozenset({Code.NOTHING_TO_RESUME})
-"""What says no more than the headline."""
-
-
-def pointer(findings: Iterable[Finding]) -> list[RenderableType]:
-    """Say where more is told of the gravest finding, if any weighs something."""
-    gravest = max(findings, key=lambda finding: (finding.severity, finding.code not in _SUMS_UP), default=None)
-    if gravest is None or gravest.severity is Severity.NOTE:
-        return []
-    return [Text(""), Text(f"What it means: ckpttool explain {gravest.code.value}", style="dim")]
-
-
-def _finding(kind: Sequence[Finding], world: int | None) -> Text:
-    finding, message = kind[0], shown(told(kind, world))
-    text = Text(finding.severity.word, style=_STYLE[finding.severity])
-    text.append(f" {finding.code.value}", style="bold")
-    where = shown(finding.path) if finding.path else ""
-    line = f":{finding.line}" if finding.line is not None else ""
-    text.append(f" {where}{line}: {message}" if where else f" {message}", style="")
-    return text
-
-
-def skip_table(answer: SkipAnswer) -> RenderableType:
-    """Show what `scale-skip` computed."""
-    skip = answer.skip
-    headline = Text(f"data_skip_steps: {skip.batches}", style="bold green")
-    if skip.batches == 0:
-        headline = Text("ignore_data_skip: True", style="bold green")
-        headline.append("  (data_skip_steps: 0 would mean 'unset' to MindFormers)", style="dim")
-    old = f" of {answer.old_global_batch} samples" if answer.old_global_batch is not None else " of several sizes"
-    new = f" of {skip.global_batch_size} samples" if skip.global_batch_size is not None else ""
-    before, after = (counted(number, "batch", "batches") for number in (answer.steps, skip.batches))
-    lines = [f"{before}{old} = {counted(skip.samples or 0, 'sample')} = {after}{new}"]
-    if skip.repeated_samples:
-        lines.append(f"{counted(skip.repeated_samples, 'sample')} left over: seen twice, none lost")
-    if skip.sink_size is not None:
-        lines.append(f"rounded down to whole sinks of {skip.sink_size} batches, as MindSpore does")
-    if answer.exact_sizes:
-        lines.append(f"exact with a global batch size of {' or '.join(map(str, answer.exact_sizes))}")
-    return stack(headline, Text(""), *(Indented(Text(line)) for line in lines))
-
-
-def launch_table(launch: Launch) -> RenderableType:
-    """Show what `launch` wrote: the settings it changed; the commands follow it, the plan itself is `resolve`'s."""
-    point, commands = launch.plan.point.checkpoint, launch.commands
-    target, resumes = shown(launch.output), f"resumes from {shown(point.name)}, step {point.step}"
-    headline = Text(f"Wrote {target}: {resumes}" if launch.written else f"{target} stays as it is: {resumes} already")
-    headline.stylize("bold green")
-    rows = []
-    for change in launch.changes:
-        before = "(not set)" if change.before is None else shown(change.before)
-        after = "(removed)" if change.after is None else shown(change.after)
-        rows.append((change.key, f"{before} -> {after}"))
-    parts: list[RenderableType] = [headline, Text("")]
-    parts.append(Pairs(rows) if rows else Indented(Text("(the base config says all of it already)")))
-    if launch.plan.point.rejected:
-        parts += [Text(""), Text(_lost(launch.plan)), *_rejections("Not chosen:", launch.plan.point.rejected)]
-    parts += grouped_findings(launch.plan.findings)
-    if point.renames:
-        parts += [Text(""), *_renames(point)]
-    parts += [Text(""), Text("Start it with:" if len(commands) == 1 else "Start it with, one node each:", style="bold")]
-    return stack(*parts)
+    yield line(f"MindFormers {shown(simulation.version)} by itself would take: {same}", style="bold")
+    yield Indented(line(shown(simulation.because)))

@@ -1,20 +1,19 @@
-"""Go or no-go for people, in one screen."""
+"""Go or no-go, of a launch or of configs alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
-from ckpttool.domain.finding import told
-from ckpttool.domain.preflight import Lint, Outcome, Preflight, Reason
+from ckpttool.domain.exits import of_preflight
+from ckpttool.domain.finding import Code, told
+from ckpttool.domain.plan import NoResumePoint, ResumePlan
+from ckpttool.domain.preflight import Check, Lint, Outcome, Preflight, Reason
 from ckpttool.domain.units import counted
-from ckpttool.errors import ExitCode
-from ckpttool.render.answers.plan import pointer
-from ckpttool.render.answers.preflight_document import blocking_reasons, kinds, ranks_of, verdict
+from ckpttool.render.answers.plan import plan_document
 from ckpttool.render.escape import shown
-from ckpttool.render.text import Indented, Pairs, stack
+from ckpttool.render.json import Document, finding_document
+from ckpttool.render.text import Indented, Pairs, line, pointer, stack
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -33,7 +32,54 @@ _WORD = {
 }
 
 
-def report_table(answer: Preflight | Lint, code: ExitCode) -> RenderableType:
+def document(answer: Preflight | Lint) -> Document:
+    """`ckpttool/preflight/1` or `ckpttool/lint/1`."""
+    return _preflight(answer) if isinstance(answer, Preflight) else _lint(answer)
+
+
+def _preflight(answer: Preflight) -> Document:
+    disk = answer.disk
+    return {
+        "schema": "ckpttool/preflight/1",
+        "go": answer.go,
+        "exit_code": of_preflight(answer.checks).value,
+        "config": answer.config,
+        "root": answer.root,
+        "checks": [check_document(check) for check in answer.checks],
+        "disk": None
+        if disk is None
+        else {
+            "folder": disk.folder,
+            "saves": disk.saves,
+            "save_bytes": disk.save_bytes,
+            "save_files": disk.save_files,
+            "free_bytes": disk.free_bytes,
+            "free_files": disk.free_files,
+        },
+        "plan": None if answer.decision is None else plan_document(answer.decision),
+    }
+
+
+def _lint(answer: Lint) -> Document:
+    return {
+        "schema": "ckpttool/lint/1",
+        "go": answer.go,
+        "exit_code": of_preflight(answer.checks).value,
+        "checks": [check_document(check) for check in answer.checks],
+    }
+
+
+def check_document(check: Check) -> Document:
+    """Spell one check with all its findings, and the file of each."""
+    return {
+        "name": check.name,
+        "outcome": check.outcome.value,
+        "summary": check.summary,
+        "findings": [{**finding_document(reason.finding), "file": reason.file} for reason in check.reasons],
+    }
+
+
+def table(answer: Preflight | Lint) -> RenderableType:
     """Show the answer, what was looked at, and why not."""
     checks, go = answer.checks, answer.go
     longest = max((len(word) for word, _ in _WORD.values()), default=0)
@@ -41,9 +87,9 @@ def report_table(answer: Preflight | Lint, code: ExitCode) -> RenderableType:
     for check in checks:
         unsure = check.unsure and check.outcome is Outcome.PASSED
         word, style = _WORD[Outcome.UNKNOWN if unsure else check.outcome]
-        name = Text(f"{word:{longest}}", style=style).append(f"  {shown(check.name)}", style="")
+        name = line(f"{word:{longest}}", style=style).append(f"  {shown(check.name)}", style="")
         rows.append((name, shown(check.summary)))
-    parts: list[RenderableType] = [Text(verdict(answer, code), style="bold green" if go else "bold red"), Text("")]
+    parts: list[RenderableType] = [line(verdict(answer), style="bold green" if go else "bold red"), line()]
     parts.append(Pairs(rows))
     against, world = blocking_reasons(checks), ranks_of(answer)
     parts += _listed(against, MOST_REASONS, "red", world)
@@ -51,7 +97,7 @@ def report_table(answer: Preflight | Lint, code: ExitCode) -> RenderableType:
     if go:
         parts += _listed(notes, MOST_NOTES, "dim", world)
     elif notes:
-        parts.append(Text(f"\nand {counted(len(notes), 'note')}: --format json", style="dim"))
+        parts.append(line(f"\nand {counted(len(notes), 'note')}: --format json", style="dim"))
     return stack(*parts, *pointer([reason.finding for reason in against]))
 
 
@@ -59,20 +105,56 @@ def _listed(reasons: Sequence[Reason], most: int, style: str, world: int | None)
     groups = kinds(reasons)
     for kind in groups[:most]:
         first = kind[0].finding
-        text = Text(first.severity.word, style=style)
+        text = line(first.severity.word, style=style)
         text.append(f" {first.code.value}", style="bold")
         message = told([each.finding for each in kind], world)
         text.append(f" {_place(kind[0])}{shown(message)}", style="")
-        yield Text("")
+        yield line()
         yield text
         if first.remedy:
-            yield Indented(Text(f"fix: {shown(first.remedy)}", style="dim"))
+            yield Indented(line(f"fix: {shown(first.remedy)}", style="dim"))
     if len(groups) > most:
-        yield Text(f"\nand {len(groups) - most} other kinds: --format json", style="dim")
+        yield line(f"\nand {len(groups) - most} other kinds: --format json", style="dim")
 
 
 def _place(reason: Reason) -> str:
     if reason.file is None:
         return ""
-    line = f":{reason.finding.line}" if reason.finding.line is not None else ""
-    return f"{shown(reason.file)}{line}: "
+    at = f":{reason.finding.line}" if reason.finding.line is not None else ""
+    return f"{shown(reason.file)}{at}: "
+
+
+def verdict(answer: Preflight | Lint) -> str:
+    """Say it in one line."""
+    if not answer.go:
+        code = of_preflight(answer.checks)
+        return f"NO-GO: {counted(len(kinds(blocking_reasons(answer.checks))), 'reason')} (exit {code.value})"
+    if isinstance(answer, Preflight) and isinstance(answer.decision, ResumePlan):
+        chosen = answer.decision.point.checkpoint
+        return f"GO: a launch now resumes from {shown(chosen.name)}, step {chosen.step}"
+    return f"{counted(len(answer.checks), 'config')}: nothing that stops a launch"
+
+
+def ranks_of(answer: Preflight | Lint) -> int | None:
+    """Return how many ranks the training has, where that is known."""
+    match answer:
+        case Preflight(decision=ResumePlan() as plan):
+            return plan.point.checkpoint.topology.world_size
+        case Preflight(decision=NoResumePoint(rejected=(newest, *_))):
+            return newest.checkpoint.topology.world_size
+        case _:
+            return None
+
+
+def blocking_reasons(checks: Sequence[Check]) -> list[Reason]:
+    """Return what stands against a launch, over all checks."""
+    return [reason for check in checks for reason in check.reasons if reason.blocks]
+
+
+def kinds(reasons: Sequence[Reason]) -> list[list[Reason]]:
+    """Group reasons of the same code in the same file, gravest first: 500 lost shards are one line."""
+    groups: dict[tuple[Code, str | None], list[Reason]] = {}
+    for reason in sorted(reasons, key=lambda each: -each.finding.severity):
+        where = reason.file if reason.finding.line is not None else None
+        groups.setdefault((reason.finding.code, where), []).append(reason)
+    return list(groups.values())

@@ -1,22 +1,20 @@
-"""Prunings and repairs as tables."""
+"""What `prune` decided and did."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-from rich.text import Text
-
 from ckpttool.domain.pointer import PointerFix
-from ckpttool.domain.retention import Fate, Pruning, Repair
+from ckpttool.domain.retention import Fate, Pruning
 from ckpttool.domain.verdict import Level
-from ckpttool.render.answers.plan import NARROW, grouped_findings, pointer
 from ckpttool.render.escape import shown, size
-from ckpttool.render.text import stack, whole_words
+from ckpttool.render.json import Document, finding_document
+from ckpttool.render.text import NARROW, columns, grouped_findings, line, pointer, stack, whole_words
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.text import Text
 
 MOST_RECORDS = 4
 """Records shown of those that are written; thousands of ranks have the same trouble."""
@@ -29,17 +27,68 @@ _LOOKED = {
 }
 
 
-def pruning_table(pruning: Pruning) -> RenderableType:
+def document(pruning: Pruning) -> Document:
+    """`ckpttool/prune/1`, oldest checkpoint first."""
+    plan, policy = pruning.plan, pruning.plan.policy
+    return {
+        "schema": "ckpttool/prune/1",
+        "root": plan.root,
+        "layout": plan.layout.value,
+        "applied": pruning.applied,
+        "evidence": "auto" if pruning.order.level is None else pruning.order.level.word,
+        "policy": {
+            "keep_last": policy.keep_last,
+            "keep_every": policy.keep_every,
+            "keep_healthy": policy.keep_healthy,
+            "keep": list(policy.keep),
+            "drop_abandoned": policy.drop_abandoned,
+            "prefix": policy.prefix,
+        },
+        "checkpoints": [_fate(fate) for fate in reversed(plan.fates)],
+        "bytes_to_go": pruning.freed,
+        "records": records_document(pruning.fixes),
+        "trash_days": pruning.order.trash_days,
+        "trash": [{"name": one.name, "goes": one.goes} for one in pruning.trash],
+        "findings": [finding_document(finding) for finding in pruning.refusals],
+    }
+
+
+def _fate(fate: Fate) -> Document:
+    one = fate.checkpoint
+    return {
+        "name": one.name,
+        "prefix": one.prefix,
+        "run": one.run,
+        "step": one.step,
+        "format": one.format.value,
+        "bytes": one.nbytes,
+        "health": one.health.value,
+        "verdict": None if fate.word is None else fate.word.value,
+        "fate": "go" if fate.goes else "keep",
+        "why": [why.value for why in fate.why],
+        "because": fate.because,
+    }
+
+
+def records_document(fixes: Iterable[PointerFix]) -> list[Document]:
+    """Spell the records that are to be written."""
+    return [
+        {"path": fix.path, "trouble": fix.trouble, "names": fix.text.name, "content": fix.text.content.decode("ascii")}
+        for fix in fixes
+    ]
+
+
+def table(pruning: Pruning) -> RenderableType:
     """Show what goes and what stays, and why, newest first."""
     plan = pruning.plan
     parts: list[RenderableType] = [_headline(pruning)]
-    parts.append(Text(f"{shown(plan.root)} ({plan.layout.value}); {_LOOKED[pruning.order.level]}", style="dim"))
+    parts.append(line(f"{shown(plan.root)} ({plan.layout.value}); {_LOOKED[pruning.order.level]}", style="dim"))
     if plan.fates:
-        parts += [Text(""), _FateTable(plan.fates, done=pruning.applied)]
-    parts += [Text(""), *_records(pruning.fixes)] if pruning.fixes else []
+        parts += [line(), _FateTable(plan.fates, done=pruning.applied)]
+    parts += [line(), *record_lines(pruning.fixes)] if pruning.fixes else []
     parts += [*grouped_findings(pruning.refusals), *pointer(pruning.refusals)]
     outcome = _outcome(pruning)
-    parts += [Text(""), *outcome] if outcome else []
+    parts += [line(), *outcome] if outcome else []
     return stack(*parts)
 
 
@@ -47,14 +96,14 @@ def _headline(pruning: Pruning) -> Text:
     going, fates = len(pruning.plan.going), len(pruning.plan.fates)
     if not pruning.plan.good:
         text = "Nothing goes: no checkpoint here is known to be good to resume from"
-        return Text(text, style="bold red")
+        return line(text, style="bold red")
     if not going:
-        return Text(f"Nothing goes: {_stay(fates)}", style="bold green")
+        return line(f"Nothing goes: {_stay(fates)}", style="bold green")
     what = f"{going} of {fates} checkpoints, {size(pruning.freed)}"
     if pruning.refusals:
-        return Text(f"Refused: {what} could go, but nothing was changed", style="bold red")
+        return line(f"Refused: {what} could go, but nothing was changed", style="bold red")
     gone = ("deleted" if not pruning.order.trash_days else "moved to the trash") if pruning.applied else "would go"
-    return Text(f"{what}: {gone}; {_stay(fates - going)}", style="bold green")
+    return line(f"{what}: {gone}; {_stay(fates - going)}", style="bold green")
 
 
 def _stay(number: int) -> str:
@@ -70,7 +119,7 @@ class _FateTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         narrow = options.max_width < NARROW
-        table = Table(box=None, pad_edge=False, header_style="dim")
+        table = columns()
         table.add_column("", no_wrap=True)
         table.add_column("NAME")
         if not narrow:
@@ -81,18 +130,19 @@ class _FateTable:
         table.add_column("WHY")
         for fate in self._fates:
             one = fate.checkpoint
-            word = Text(self._go, style="yellow") if fate.goes else Text("keep", style="green")
+            word = line(self._go, style="yellow") if fate.goes else line("keep", style="green")
             step = "?" if one.step is None else str(one.step)
             verdict = "–" if fate.word is None else fate.word.value
             middle = () if narrow else (step, size(one.nbytes), verdict, one.health.value)
-            table.add_row(word, Text(shown(one.name)), *middle, Text(shown(fate.because)))
+            table.add_row(word, line(shown(one.name)), *middle, line(shown(fate.because)))
         yield whole_words(table)
 
 
-def _records(fixes: Sequence[PointerFix]) -> list[Text]:
-    lines = [Text(f"{shown(fix.path)} {shown(fix.trouble)} -> {shown(fix.text.name)}") for fix in fixes[:MOST_RECORDS]]
+def record_lines(fixes: Sequence[PointerFix]) -> list[Text]:
+    """Show the first of the records that are to be written."""
+    lines = [line(f"{shown(fix.path)} {shown(fix.trouble)} -> {shown(fix.text.name)}") for fix in fixes[:MOST_RECORDS]]
     if len(fixes) > MOST_RECORDS:
-        lines.append(Text(f"and {len(fixes) - MOST_RECORDS} more: --format json", style="dim"))
+        lines.append(line(f"and {len(fixes) - MOST_RECORDS} more: --format json", style="dim"))
     return lines
 
 
@@ -103,41 +153,11 @@ def _outcome(pruning: Pruning) -> list[Text]:
     lines = []
     if old:
         verb = "deleted" if pruning.applied else "to be deleted"
-        lines.append(Text(f"In the trash, {len(old)} from before: {verb}"))
+        lines.append(line(f"In the trash, {len(old)} from before: {verb}"))
     if kept:
-        lines.append(Text(f"In the trash, {len(kept)} from before: kept until {days:g} days old"))
+        lines.append(line(f"In the trash, {len(kept)} from before: kept until {days:g} days old"))
     if pruning.applied and pruning.plan.going and days:
-        lines.append(Text(f"In the trash for {days:g} days: .ckpttool/trash; to undo, copy a folder's content back"))
+        lines.append(line(f"In the trash for {days:g} days: .ckpttool/trash; to undo, copy a folder's content back"))
     if not pruning.order.apply and not pruning.refusals and (pruning.plan.going or old):
-        lines.append(Text("Dry run: nothing was changed. With --apply it is done."))
+        lines.append(line("Dry run: nothing was changed. With --apply it is done."))
     return lines
-
-
-def repair_table(repair: Repair) -> RenderableType:
-    """Show which records do not name the newest whole checkpoint."""
-    if repair.checkpoint is None:
-        return stack(
-            Text(f"Nothing in {shown(repair.root)} is whole, so nothing tells what to write", style="bold red")
-        )
-    name = shown(repair.checkpoint.name)
-    target = name if repair.named else f"{name}, the newest whole checkpoint"
-    if not repair.fixes:
-        text = f"All records name {target}"
-        if repair.refusals:
-            text = f"Refused: all records name {name}, but whether they should is not known"
-        headline = Text(text, style="bold red" if repair.refusals else "bold green")
-        return stack(headline, *grouped_findings(repair.refusals), *pointer(repair.refusals))
-    parts: list[RenderableType]
-    one = len(repair.fixes) == 1
-    count = "1 record" if one else f"{len(repair.fixes)} records"
-    if repair.refusals:
-        headline = Text(f"Refused: {count} {'does' if one else 'do'} not name {name}, and nothing was changed")
-        headline.stylize("bold red")
-    else:
-        done = ("now names" if one else "now name") if repair.applied else "should name"
-        headline = Text(f"{count} {done} {target}", style="bold green")
-    parts = [headline, Text(shown(repair.root), style="dim"), Text(""), *_records(repair.fixes)]
-    parts += [*grouped_findings(repair.refusals), *pointer(repair.refusals)]
-    if not repair.apply and not repair.refusals:
-        parts += [Text(""), Text("Dry run: nothing was changed. With --apply they are written.")]
-    return stack(*parts)

@@ -1,13 +1,10 @@
-"""What a policy would have done over a log, for people."""
+"""What a policy would have done over a log."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
-from ckpttool.domain.advice import SpikeAdvice, StopAdvice
 from ckpttool.domain.health_events import (
     CheckpointMark,
     EventKind,
@@ -16,19 +13,20 @@ from ckpttool.domain.health_events import (
     MarkState,
     ReplayResult,
     SkippedSpan,
+    SuspectInterval,
 )
-from ckpttool.domain.log_answer import LogReading, ReplayAnswer
-from ckpttool.domain.metrics import NoteKind, show_local_time
+from ckpttool.domain.log_answer import ReplayAnswer
+from ckpttool.domain.metrics import LocalTime, show_local_time
 from ckpttool.domain.units import counted
-from ckpttool.render.answers import advice as ways
+from ckpttool.render.answers.advice import Row, advice_document, advice_parts
+from ckpttool.render.answers.reading import MOST_LINES, listed, reading_document, reading_parts
 from ckpttool.render.escape import shown
-from ckpttool.render.text import Indented, Pairs, stack
+from ckpttool.render.json import Document, number
+from ckpttool.render.text import Pairs, line, stack
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-MOST_LINES = 12
-"""Spans, events, marks and unreadable lines that a table shows of each; JSON has every single one."""
+    from rich.text import Text
 
 _MARK_STYLE = {MarkState.CLEAR: "green", MarkState.SUSPECT: "red", MarkState.UNKNOWN: "yellow"}
 _TOLD_AS_SPANS = frozenset({EventKind.SKIP, EventKind.SKIP_UNCOUNTED, EventKind.OVERFLOW})
@@ -36,30 +34,100 @@ _GRAVE = frozenset({EventKind.SDC_STRIKE, EventKind.CHECKSUM_ABNORMAL})
 _TOLD_AS_NOTES = frozenset({EventKind.UNDECIDED, EventKind.RESTART})
 
 
-def replay_table(answer: ReplayAnswer) -> RenderableType:
+def document(answer: ReplayAnswer) -> Document:
+    """`ckpttool/replay/1`. `resolve --health-timeline` reads it back."""
+    result = answer.result
+    document: dict[str, Document] = {
+        "schema": "ckpttool/replay/1",
+        "policy": result.policy,
+        "settings": {name: number(value) if isinstance(value, float) else value for name, value in answer.settings},
+        "logs": reading_document(answer.reading),
+        "first_step": result.first_step,
+        "last_step": result.last_step,
+        "steps_seen": result.steps_seen,
+        "steps_unseen": result.steps_unseen,
+        "stopped_at": result.stopped_at,
+        "updates_lost": result.updates_lost,
+        "learning_rate_index": result.learning_rate_index,
+        "spans": [_span_document(span) for span in result.spans],
+        "events": [_event_document(event) for event in result.events],
+        "notes": list(result.notes),
+        "timeline": _timeline_document(answer.timeline),
+    }
+    if answer.marks is not None:
+        document["checkpoints"] = [_mark(mark) for mark in answer.marks]
+    if answer.advice is not None:
+        document["advice"] = advice_document(answer.advice)
+    return document
+
+
+def _span_document(span: SkippedSpan) -> Document:
+    return {"first": span.first, "last": span.last, "updates": span.updates, "peak": number(span.peak)}
+
+
+def _event_document(event: HealthEvent) -> Document:
+    return {
+        "kind": event.kind.value,
+        "step": event.step,
+        "time": _time(event.time),
+        "rank": event.rank,
+        "value": number(event.value),
+        "limit": number(event.limit),
+        "count": event.count,
+        "since_step": event.since_step,
+        "since_time": _time(event.since_time),
+        "message": event.message,
+    }
+
+
+def _mark(mark: CheckpointMark) -> Document:
+    return {"name": mark.name, "step": mark.step, "state": mark.state.value, "reason": mark.reason}
+
+
+def _timeline_document(timeline: HealthTimeline) -> Document:
+    return [_interval(interval) for interval in timeline.intervals]
+
+
+def _interval(interval: SuspectInterval) -> Document:
+    return {
+        "kind": interval.kind.value,
+        "first_step": interval.first_step,
+        "recovered_step": interval.recovered_step,
+        "first_time": _time(interval.first_time),
+        "rank": interval.rank,
+        "peak": number(interval.peak),
+        "reason": interval.reason,
+    }
+
+
+def _time(time: LocalTime | None) -> str | None:
+    return None if time is None else show_local_time(time)
+
+
+def table(answer: ReplayAnswer) -> RenderableType:
     """Show what the policy would have done, what it costs, and what follows for the checkpoints."""
     result = answer.result
-    parts: list[RenderableType] = [_headline(result), Text(_settings(answer), style="dim")]
+    parts: list[RenderableType] = [_headline(result), line(_settings(answer), style="dim")]
     if result.steps_seen:
-        parts += [Text(""), Pairs(_numbers(result))]
-    parts += _listed("Skipped:", [_span(span) for span in result.spans])
+        parts += [line(), Pairs(_numbers(result))]
+    parts += listed("Skipped:", [_span(span) for span in result.spans])
     noticed = [event for event in result.events if event.kind not in _TOLD_AS_SPANS | _TOLD_AS_NOTES]
-    parts += _listed("Events:", [_event(event) for event in noticed])
+    parts += listed("Events:", [_event(event) for event in noticed])
     parts += _timeline(answer.timeline)
     if answer.marks is not None:
         parts += _marks(answer.marks)
     if answer.advice is not None:
-        parts += [Text(""), *advice_parts(answer.advice)]
+        parts += [line(), *advice_parts(answer.advice)]
     parts += _remarks(result.notes)
     return stack(*parts, *reading_parts(answer.reading))
 
 
 def _headline(result: ReplayResult) -> Text:
     if result.stopped_at is not None:
-        return Text(f"Training would have stopped at step {result.stopped_at}", style="bold red")
+        return line(f"Training would have stopped at step {result.stopped_at}", style="bold red")
     if result.updates_lost:
         lost = counted(result.updates_lost, "update")
-        return Text(f"{lost} would have been lost, and training would not have stopped", style="bold yellow")
+        return line(f"{lost} would have been lost, and training would not have stopped", style="bold yellow")
     noticed = [event for event in result.events if event.kind not in _TOLD_AS_NOTES]
     if noticed:
         kinds: dict[str, int] = {}
@@ -67,10 +135,10 @@ def _headline(result: ReplayResult) -> Text:
             kinds[event.kind.value] = kinds.get(event.kind.value, 0) + 1
         grave = any(event.kind in _GRAVE for event in noticed)
         told = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-        return Text(f"Noticed: {told}", style="bold red" if grave else "bold yellow")
+        return line(f"Noticed: {told}", style="bold red" if grave else "bold yellow")
     if not result.steps_seen:
-        return Text("The logs show no step", style="bold yellow")
-    return Text("Nothing to notice", style="bold green")
+        return line("The logs show no step", style="bold yellow")
+    return line("Nothing to notice", style="bold green")
 
 
 def _settings(answer: ReplayAnswer) -> str:
@@ -78,7 +146,7 @@ def _settings(answer: ReplayAnswer) -> str:
     return f"{answer.result.policy}: {', '.join(values)}"
 
 
-def _numbers(result: ReplayResult) -> Iterator[ways.Row]:
+def _numbers(result: ReplayResult) -> Iterator[Row]:
     unseen = f", {result.steps_unseen} between them not shown" if result.steps_unseen else ""
     yield "steps", f"{result.first_step} to {result.last_step}: {result.steps_seen} shown{unseen}"
     yield "updates lost", str(result.updates_lost)
@@ -90,7 +158,7 @@ def _numbers(result: ReplayResult) -> Iterator[ways.Row]:
 def _span(span: SkippedSpan) -> Text:
     steps = f"step {span.first}" if span.first == span.last else f"steps {span.first} to {span.last}"
     peak = "" if span.peak is None else f", up to norm {span.peak:g}"
-    return Text(f"{steps}: {counted(span.updates, 'update')}{peak}")
+    return line(f"{steps}: {counted(span.updates, 'update')}{peak}")
 
 
 def _event(event: HealthEvent) -> Text:
@@ -101,12 +169,12 @@ def _event(event: HealthEvent) -> Text:
         where.append(f"step {event.step}")
     if event.rank is not None:
         where.append(f"rank {event.rank}")
-    text = Text(", ".join(where) or "at an unknown time", style="dim")
+    text = line(", ".join(where) or "at an unknown time", style="dim")
     return text.append(f"  {event.kind.value}: {event.message}", style="")
 
 
-def _timeline(line: HealthTimeline) -> list[RenderableType]:
-    return _listed("Suspect stretches:", [Text(shown(interval.reason)) for interval in line.intervals])
+def _timeline(timeline: HealthTimeline) -> list[RenderableType]:
+    return listed("Suspect stretches:", [line(shown(interval.reason)) for interval in timeline.intervals])
 
 
 def _marks(marks: Sequence[CheckpointMark]) -> list[RenderableType]:
@@ -114,52 +182,10 @@ def _marks(marks: Sequence[CheckpointMark]) -> list[RenderableType]:
     lines = []
     for mark in reversed(marks):
         step = "?" if mark.step is None else str(mark.step)
-        text = Text(f"{shown(mark.name)} (step {step}) ").append(mark.state.value, style=_MARK_STYLE[mark.state])
+        text = line(f"{shown(mark.name)} (step {step}) ").append(mark.state.value, style=_MARK_STYLE[mark.state])
         lines.append(text.append("" if mark.state is MarkState.CLEAR else f": {shown(mark.reason)}"))
-    return _listed(f"Checkpoints, {len(clear)} of {len(marks)} clear:", lines)
-
-
-def advice_parts(advice: SpikeAdvice | StopAdvice) -> list[RenderableType]:
-    """Show a way around a spike."""
-    parts: list[RenderableType] = [Text(ways.headline(advice), style="bold"), Pairs(ways.rows(advice))]
-    return parts + [Indented(Text(note, style="dim")) for note in advice.notes]
-
-
-def reading_parts(reading: LogReading) -> list[RenderableType]:
-    """Show where training was resumed or ended by itself, and which lines could not be read."""
-    told = []
-    for note in reading.notes:
-        place = f"{shown(note.source)}:{note.line}" if note.line else shown(note.source)
-        told.append(Text(f"{place}: {_NOTES[note.kind].format(step=note.step, before=note.previous_step)}"))
-    parts = _listed("The logs themselves tell:", told)
-    if not reading.problem_count:
-        return parts
-    lines = []
-    for problem in reading.problems[:MOST_LINES]:
-        line = f":{problem.line}" if problem.line else ""
-        lines.append(Text(f"{shown(problem.source)}{line}: {problem.reason}"))
-    title = f"{counted(reading.problem_count, 'line')} could not be read, and nothing was guessed from them:"
-    more = reading.problem_count - len(lines)
-    return parts + _listed(title, lines) + ([Text(f"  and {more} more", style="dim")] if more else [])
-
-
-_NOTES = {
-    NoteKind.REWIND: "training went back from step {before} to {step}",
-    NoteKind.COUNT_STOP: "training stopped at step {step}: too many norms in a row above the threshold",
-    NoteKind.NORM_STOP: "training stopped at step {step}, to repeat it: a norm above the threshold",
-    NoteKind.NAN_STOP: "training stopped at step {step}: a NaN",
-}
+    return listed(f"Checkpoints, {len(clear)} of {len(marks)} clear:", lines)
 
 
 def _remarks(notes: Sequence[str]) -> list[RenderableType]:
-    return [part for note in notes[:MOST_LINES] for part in (Text(""), Text(note, style="dim"))]
-
-
-def _listed(title: str, lines: Sequence[Text]) -> list[RenderableType]:
-    if not lines:
-        return []
-    parts: list[RenderableType] = [Text(""), Text(title, style="bold")]
-    parts += [Indented(line) for line in lines[:MOST_LINES]]
-    if len(lines) > MOST_LINES:
-        parts.append(Text(f"  and {len(lines) - MOST_LINES} more: --format json", style="dim"))
-    return parts
+    return [part for note in notes[:MOST_LINES] for part in (line(), line(note, style="dim"))]

@@ -1,24 +1,22 @@
-"""Verdicts and seals as tables."""
+"""What `verify` found."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-from rich.text import Text
-
-from ckpttool.domain.checkpoint import Inventory
-from ckpttool.domain.finding import Code, Finding, Severity, worst
-from ckpttool.domain.manifest import Sealing
-from ckpttool.domain.verdict import Level, Verdict, VerdictWord
-from ckpttool.render.answers.plan import grouped_findings, pointer
+from ckpttool.domain.finding import Code
+from ckpttool.domain.verdict import Level, ShardReport, TensorStat, Verdict, VerdictWord, Verification
+from ckpttool.render.answers.inventory import world_size
 from ckpttool.render.escape import shown, size
-from ckpttool.render.json import world_size
-from ckpttool.render.text import stack, whole_words
+from ckpttool.render.json import Document, finding_document
+from ckpttool.render.text import columns, grouped_findings, line, pointer, stack, whole_words
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.text import Text
 
 _STYLE = {
     VerdictWord.VERIFIED: "bold green",
@@ -44,33 +42,34 @@ _MOST_NAMES = 8
 """Checkpoints that a headline names; the table has all."""
 
 
-def verdicts_table(inventory: Inventory, verdicts: Sequence[Verdict], level: Level) -> RenderableType:
-    """Show what `verify` found: one line a checkpoint, then what is wrong."""
+def table(answer: Verification) -> RenderableType:
+    """Show one line a checkpoint, then what is wrong."""
+    inventory, verdicts = answer.inventory, answer.verdicts
     if not verdicts:
-        return stack(Text(f"No checkpoint in {shown(inventory.root)}", style="bold red"))
+        return stack(line(f"No checkpoint in {shown(inventory.root)}", style="bold red"))
     remembered = sum(report.remembered for verdict in verdicts for report in verdict.reports)
     headline = _headline(verdicts)
-    headline.append(f"\n{_looked(verdicts, level)}", style="dim")
+    headline.append(f"\n{_looked(verdicts, answer.level)}", style="dim")
     partial = any(verdict.unseen for verdict in verdicts)
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("NAME")
-    table.add_column("STEP", justify="right", no_wrap=True)
-    table.add_column("VERDICT", no_wrap=True)
-    table.add_column("SHARDS", justify="right", no_wrap=True)
-    table.add_column("VERIFIED", justify="right", no_wrap=True)
-    table.add_column("READ", justify="right", no_wrap=True)
+    rows = columns()
+    rows.add_column("NAME")
+    rows.add_column("STEP", justify="right", no_wrap=True)
+    rows.add_column("VERDICT", no_wrap=True)
+    rows.add_column("SHARDS", justify="right", no_wrap=True)
+    rows.add_column("VERIFIED", justify="right", no_wrap=True)
+    rows.add_column("READ", justify="right", no_wrap=True)
     for verdict in verdicts:
-        table.add_row(
-            Text(shown(verdict.name)),
+        rows.add_row(
+            line(shown(verdict.name)),
             "?" if verdict.step is None else str(verdict.step),
             _word(verdict),
             f"{len(verdict.reports)}/{len(verdict.reports) + verdict.unseen}" if partial else str(len(verdict.reports)),
             str(sum(report.word is VerdictWord.VERIFIED for report in verdict.reports)),
             size(verdict.bytes_read),
         )
-    parts: list[RenderableType] = [headline, Text(""), whole_words(table)]
+    parts: list[RenderableType] = [headline, line(), whole_words(rows)]
     if remembered:
-        parts.append(Text(f"{remembered} unchanged shards were checked before and not read again (--no-ledger)"))
+        parts.append(line(f"{remembered} unchanged shards were checked before and not read again (--no-ledger)"))
     own = [finding for verdict in verdicts for finding in verdict.findings]
     findings = list(dict.fromkeys([*own, *inventory.findings]))
     return stack(*parts, *grouped_findings(findings, world_size(inventory)), *pointer(findings))
@@ -94,11 +93,11 @@ def _headline(verdicts: Sequence[Verdict]) -> Text:
     looked_at = [verdict for verdict in verdicts if verdict.looked_at]
     what = shown(verdicts[0].name) if len(verdicts) == 1 else f"{len(verdicts)} checkpoints"
     if not looked_at:
-        return Text(f"{what}: no shard in this part", style="yellow")
+        return line(f"{what}: no shard in this part", style="yellow")
     worst = max((verdict.word for verdict in looked_at), key=tuple(VerdictWord).index)
     bad = [verdict for verdict in looked_at if verdict.word not in _GOOD]
     several = bool(bad) and len(verdicts) > 1
-    headline = Text(_bad_ones(bad, len(verdicts)) if several else f"{what}: {worst.value}", style=_STYLE[worst])
+    headline = line(_bad_ones(bad, len(verdicts)) if several else f"{what}: {worst.value}", style=_STYLE[worst])
     unseen = sum(verdict.unseen for verdict in verdicts)
     if unseen:
         headline.append(f"  ({unseen} of {unseen + sum(len(v.reports) for v in verdicts)} shards are not in this part)")
@@ -119,39 +118,58 @@ def _bad_ones(bad: Sequence[Verdict], all_of_them: int) -> str:
 
 def _word(verdict: Verdict) -> Text:
     if not verdict.looked_at:
-        return Text("–", style="dim")
-    return Text(verdict.word.value, style=_STYLE[verdict.word])
+        return line("–", style="dim")
+    return line(verdict.word.value, style=_STYLE[verdict.word])
 
 
-def seals_table(inventory: Inventory, sealings: Sequence[Sealing]) -> RenderableType:
-    """Show what `seal` recorded."""
-    if not sealings:
-        return stack(Text(f"No checkpoint in {shown(inventory.root)}", style="bold red"))
-    lines: list[RenderableType] = []
-    for sealing in sealings:
-        if sealing.manifest is None:
-            lines.append(Text(f"{shown(sealing.checkpoint)}: not sealed, {_why_not(sealing)}", style="bold red"))
-            continue
-        shards = sealing.manifest.shards
-        done = "sealed" if sealing.written else "sealed before, the same now"
-        if sealing.findings:
-            done = "differs from what was sealed; the old seal is kept"
-        since = min((seal.first_seen for seal in shards), default=sealing.manifest.sealed_at)
-        line = Text(f"{shown(sealing.checkpoint)}: {done}", style="bold green" if not sealing.findings else "bold red")
-        line.append(
-            f"  ({len(shards)} shard{'s' * (len(shards) != 1)}, first seen {since}, {shown(sealing.path)})", style="dim"
-        )
-        lines.append(line)
-    findings: list[Finding] = [finding for sealing in sealings for finding in sealing.findings]
-    return stack(*lines, *grouped_findings(findings, world_size(inventory)), *pointer(findings))
+def document(answer: Verification) -> Document:
+    """`ckpttool/verdicts/1`: what `verify` found, oldest checkpoint first; then of the tree, which may weigh more."""
+    return {
+        "schema": "ckpttool/verdicts/1",
+        "level": answer.level.word,
+        "checkpoints": [_verdict(verdict) for verdict in reversed(answer.verdicts)],
+        "findings": [finding_document(finding) for finding in answer.inventory.findings],
+        "bytes_read": sum(verdict.bytes_read for verdict in answer.verdicts),
+        "seconds": round(answer.seconds, 3),
+    }
 
 
-def _why_not(sealing: Sealing) -> str:
-    codes = {finding.code for finding in sealing.findings}
-    if Code.MANIFEST_NEWER in codes:
-        return "a newer ckpttool sealed it before"
-    if Code.MANIFEST_UNREADABLE in codes:
-        return "the manifest that is there is not believed"
-    if worst(sealing.findings) is Severity.UNKNOWN:
-        return "it could not be read whole"
-    return "it is not whole"
+def _verdict(verdict: Verdict) -> Document:
+    return {
+        "name": verdict.name,
+        "step": verdict.step,
+        "verdict": verdict.word.value if verdict.looked_at else None,
+        "unseen": verdict.unseen,
+        "shards": [
+            {"path": report.path, "rank": report.rank, "verdict": report.word.value, "remembered": report.remembered}
+            for report in verdict.reports
+        ],
+        "findings": [finding_document(finding) for finding in verdict.findings],
+    }
+
+
+def stats_lines(verdicts: Sequence[Verdict]) -> str:
+    """One JSON object a line for every floating-point tensor; what JSON cannot hold comes as null."""
+    return "".join(
+        json.dumps(_stat(verdict, report, stat), allow_nan=False) + "\n"
+        for verdict in reversed(verdicts)
+        for report in verdict.reports
+        for stat in report.stats
+    )
+
+
+def _stat(verdict: Verdict, report: ShardReport, stat: TensorStat) -> Document:
+    return {
+        "checkpoint": verdict.name,
+        "step": verdict.step,
+        "path": report.path,
+        "rank": report.rank,
+        "tensor": stat.name,
+        "dtype": stat.dtype,
+        "elements": stat.elements,
+        "nans": stat.nans,
+        "infinities": stat.infinities,
+        "absmax": stat.absmax if math.isfinite(stat.absmax) else None,
+        "norm": stat.norm if math.isfinite(stat.norm) else None,
+        "denormal_only": stat.denormal_only,
+    }

@@ -1,22 +1,24 @@
-"""Result to exit code, in one place."""
+"""Answer to exit code, in one place."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Finding, Severity, seen_in_part, unheard, worst
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
-from ckpttool.domain.verdict import Verdict
 from ckpttool.errors import ExitCode
 
 if TYPE_CHECKING:
-    from ckpttool.domain.log_answer import CalibrationAnswer, HealthAnswer, LogReading
-    from ckpttool.domain.manifest import Sealing
-    from ckpttool.domain.preflight import Check
+    from ckpttool.domain.launch import Launch
+    from ckpttool.domain.log_answer import AsdAnswer, CalibrationAnswer, HealthAnswer, LogReading, ReplayAnswer
+    from ckpttool.domain.manifest import Sealed
+    from ckpttool.domain.plan import Resolution
+    from ckpttool.domain.preflight import Check, Lint, Preflight
     from ckpttool.domain.retention import Pruning, Repair
+    from ckpttool.domain.verdict import Verification
 
 _BY_SEVERITY = {
     Severity.NOTE: ExitCode.OK,
@@ -46,18 +48,19 @@ def of_inventory(inventory: Inventory) -> ExitCode:
     return of_findings([*inventory.findings, *(finding for one in inventory.checkpoints for finding in one.findings)])
 
 
-def of_verdicts(verdicts: Sequence[Verdict], inventory: Inventory) -> ExitCode:
+def of_verification(answer: Verification) -> ExitCode:
     """Return the safest code over all checkpoints; where there is none, nothing was proven."""
-    if not verdicts:
+    if not answer.verdicts:
         return ExitCode.NOTHING_TO_RESUME
-    return of_findings([*inventory.findings, *(finding for verdict in verdicts for finding in verdict.findings)])
+    own = (finding for verdict in answer.verdicts for finding in verdict.findings)
+    return of_findings([*answer.inventory.findings, *own])
 
 
-def of_seals(sealings: Sequence[Sealing]) -> ExitCode:
+def of_sealed(answer: Sealed) -> ExitCode:
     """Return the safest code over all checkpoints; where there is none, nothing was sealed."""
-    if not sealings:
+    if not answer.sealings:
         return ExitCode.NOTHING_TO_RESUME
-    return of_findings(finding for one in sealings for finding in one.findings)
+    return of_findings(finding for sealing in answer.sealings for finding in sealing.findings)
 
 
 def of_health(answer: HealthAnswer) -> ExitCode:
@@ -71,8 +74,12 @@ def of_health(answer: HealthAnswer) -> ExitCode:
     return next((code for code in _SAFEST_FIRST if code in codes), ExitCode.OK)
 
 
-def of_reading(reading: LogReading, *, shown: int) -> ExitCode:
+def of_replay(answer: ReplayAnswer) -> ExitCode:
     """Return 14 where a log could not be read to its end, or shows nothing that could be judged."""
+    return _of_reading(answer.reading, shown=len(answer.result.events) + answer.result.steps_seen)
+
+
+def _of_reading(reading: LogReading, *, shown: int) -> ExitCode:
     return ExitCode.INCOMPLETE if reading.unreadable or not shown else ExitCode.OK
 
 
@@ -80,7 +87,17 @@ def of_calibration(answer: CalibrationAnswer) -> ExitCode:
     """Return 10 where the stretch is not normal, 14 where nothing can be recommended."""
     if any(one.alarms_too_often for one in answer.thresholds):
         return ExitCode.DAMAGE
-    return of_reading(answer.reading, shown=len(answer.thresholds))
+    return _of_reading(answer.reading, shown=len(answer.thresholds))
+
+
+def of_asd(answer: AsdAnswer) -> ExitCode:
+    """Return 10 where something is not as its author meant it."""
+    return of_findings(answer.findings)
+
+
+def of_resolution(answer: Resolution) -> ExitCode:
+    """As `of_plan`, of what `resolve` was asked."""
+    return of_plan(answer.decision, strict=answer.strict)
 
 
 def of_plan(answer: ResumePlan | NoResumePoint, *, strict: bool) -> ExitCode:
@@ -108,6 +125,18 @@ def of_preflight(checks: Iterable[Check]) -> ExitCode:
     for check in checks:
         codes.add(check.stopped or of_findings(reason.finding for reason in check.reasons))
     return next((code for code in _STOPS_FIRST if code in codes), max(codes, default=ExitCode.OK))
+
+
+def of_report(answer: Preflight | Lint) -> ExitCode:
+    """As `of_preflight`, of a whole report."""
+    return of_preflight(answer.checks)
+
+
+def of_launch(answer: Launch | Preflight) -> ExitCode:
+    """Return 0 where the config is written; else what `preflight` would end with."""
+    from ckpttool.domain.preflight import Preflight
+
+    return of_preflight(answer.checks) if isinstance(answer, Preflight) else ExitCode.OK
 
 
 def of_pruning(pruning: Pruning) -> ExitCode:

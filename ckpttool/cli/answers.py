@@ -1,0 +1,67 @@
+"""Every kind of answer: what it is called, how a command that gives it ends, and the one way in which it is shown.
+
+A new command is `cli/NAME.py`, its line in `main.COMMANDS`, one line here, a module of the answer's noun in
+`render/answers` (with `document` for JSON and `table` for people; the noun also names the document's JSON Schema), and
+a module in `api`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ckpttool.cli import output
+from ckpttool.cli.options import Format
+from ckpttool.domain import exits
+from ckpttool.errors import ExitCode
+
+if TYPE_CHECKING:
+    from ckpttool.domain.plan import SkipAnswer
+
+A = TypeVar("A")
+
+
+class Answer(Generic[A]):
+    """One kind. Its module is imported when it is shown: a command must not wait for the texts of the others."""
+
+    def __init__(self, noun: str, exit_code: Callable[[A], ExitCode]) -> None:
+        """Take the noun, and what tells from an answer how the command ends."""
+        self.noun = noun
+        self.exit_code = exit_code
+
+    @property
+    def render(self) -> Any:  # noqa: ANN401  a module, whose two functions take an A
+        """The module of `render/answers`."""
+        return import_module(f"ckpttool.render.answers.{self.noun}")
+
+
+INVENTORY = Answer("inventory", exits.of_inventory)
+VERDICTS = Answer("verdicts", exits.of_verification)
+SEALS = Answer("seals", exits.of_sealed)
+PLAN = Answer("plan", exits.of_resolution)
+SKIP: Answer[SkipAnswer] = Answer("skip", lambda _: ExitCode.OK)
+LAUNCH = Answer("launch", exits.of_launch)
+PREFLIGHT = Answer("preflight", exits.of_report)
+HEALTH = Answer("health", exits.of_health)
+REPLAY = Answer("replay", exits.of_replay)
+CALIBRATION = Answer("calibration", exits.of_calibration)
+ASD = Answer("asd", exits.of_asd)
+PRUNE = Answer("prune", exits.of_pruning)
+REPAIR = Answer("repair", exits.of_repair)
+
+
+def show(kind: Answer[A], answer: A, fmt: Format) -> ExitCode:
+    """Write an answer in the format that was asked for, and return how the command ends.
+
+    Raises:
+        WriteFailedError: It could not be written.
+    """
+    match fmt:
+        case Format.JSON:
+            from ckpttool.render.json import pieces
+
+            output.result(*pieces(kind.render.document(answer)))
+        case Format.TABLE:
+            output.table(kind.render.table(answer))
+    return kind.exit_code(answer)

@@ -1,0 +1,77 @@
+"""What `launch` wrote and how to start it, or why it wrote nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.exits import of_preflight
+from ckpttool.domain.launch import Launch
+from ckpttool.domain.plan import NoResumePoint
+from ckpttool.domain.preflight import Preflight
+from ckpttool.render.answers.plan import lost, plan_document, plan_table, rejections, renames
+from ckpttool.render.escape import shown
+from ckpttool.render.json import Document
+from ckpttool.render.text import Indented, Pairs, grouped_findings, line, stack
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def document(answer: Launch | Preflight) -> Document:
+    """`ckpttool/launch/1`; where nothing was written, `ckpttool/plan/1` and what stands against it."""
+    return _launch_document(answer) if isinstance(answer, Launch) else _refusal_document(answer)
+
+
+def table(answer: Launch | Preflight) -> RenderableType:
+    """Show what was written, or why nothing; where nothing can be resumed from, each checkpoint's reasons."""
+    if isinstance(answer, Launch):
+        return _launch_table(answer)
+    if isinstance(answer.decision, NoResumePoint):
+        return plan_table(answer.decision, code=of_preflight(answer.checks))
+    from ckpttool.render.answers import preflight
+
+    return preflight.table(answer)
+
+
+def _launch_document(launch: Launch) -> Document:
+    return {
+        "schema": "ckpttool/launch/1",
+        "config": launch.output,
+        "written": launch.written,
+        "changes": [{"key": one.key, "before": one.before, "after": one.after} for one in launch.changes],
+        "command": launch.commands[0],
+        "commands": list(launch.commands),
+        "plan": plan_document(launch.plan),
+    }
+
+
+def _refusal_document(answer: Preflight) -> Document:
+    from ckpttool.render.answers.preflight import check_document
+
+    decided = None if answer.decision is None else plan_document(answer.decision)
+    plan = decided if isinstance(decided, dict) else {}
+    checks = [check_document(check) for check in answer.checks]
+    return {**plan, "go": False, "exit_code": of_preflight(answer.checks).value, "checks": checks}
+
+
+def _launch_table(launch: Launch) -> RenderableType:
+    """Show the settings that it changed, then the commands; the plan itself is `resolve`'s."""
+    point, commands = launch.plan.point.checkpoint, launch.commands
+    target, resumes = shown(launch.output), f"resumes from {shown(point.name)}, step {point.step}"
+    headline = line(f"Wrote {target}: {resumes}" if launch.written else f"{target} stays as it is: {resumes} already")
+    headline.stylize("bold green")
+    rows = []
+    for change in launch.changes:
+        before = "(not set)" if change.before is None else shown(change.before)
+        after = "(removed)" if change.after is None else shown(change.after)
+        rows.append((change.key, f"{before} -> {after}"))
+    parts: list[RenderableType] = [headline, line()]
+    parts.append(Pairs(rows) if rows else Indented(line("(the base config says all of it already)")))
+    if launch.plan.point.rejected:
+        parts += [line(), line(lost(launch.plan)), *rejections("Not chosen:", launch.plan.point.rejected)]
+    parts += grouped_findings(launch.plan.findings)
+    if point.renames:
+        parts += [line(), *renames(point)]
+    parts += [line(), line("Start it with:" if len(commands) == 1 else "Start it with, one node each:", style="bold")]
+    # Each command stands alone on its line, so that it can be copied whole.
+    return stack(*parts, *(line(command, no_wrap=True) for command in commands))

@@ -1,0 +1,58 @@
+"""What `repair-meta` found and wrote."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.retention import Repair
+from ckpttool.domain.units import counted
+from ckpttool.render.answers.prune import record_lines, records_document
+from ckpttool.render.escape import shown
+from ckpttool.render.json import Document, finding_document
+from ckpttool.render.text import grouped_findings, line, pointer, stack
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def document(repair: Repair) -> Document:
+    """`ckpttool/repair/1`."""
+    return {
+        "schema": "ckpttool/repair/1",
+        "root": repair.root,
+        "layout": repair.layout.value,
+        "applied": repair.applied,
+        "checkpoint": None if repair.checkpoint is None else repair.checkpoint.name,
+        "records": records_document(repair.fixes),
+        "findings": [finding_document(finding) for finding in repair.refusals],
+    }
+
+
+def table(repair: Repair) -> RenderableType:
+    """Show which records do not name the newest whole checkpoint."""
+    if repair.checkpoint is None:
+        return stack(
+            line(f"Nothing in {shown(repair.root)} is whole, so nothing tells what to write", style="bold red")
+        )
+    name = shown(repair.checkpoint.name)
+    target = name if repair.named else f"{name}, the newest whole checkpoint"
+    if not repair.fixes:
+        text = f"All records name {target}"
+        if repair.refusals:
+            text = f"Refused: all records name {name}, but whether they should is not known"
+        headline = line(text, style="bold red" if repair.refusals else "bold green")
+        return stack(headline, *grouped_findings(repair.refusals), *pointer(repair.refusals))
+    parts: list[RenderableType]
+    one = len(repair.fixes) == 1
+    count = counted(len(repair.fixes), "record")
+    if repair.refusals:
+        headline = line(f"Refused: {count} {'does' if one else 'do'} not name {name}, and nothing was changed")
+        headline.stylize("bold red")
+    else:
+        done = ("now names" if one else "now name") if repair.applied else "should name"
+        headline = line(f"{count} {done} {target}", style="bold green")
+    parts = [headline, line(shown(repair.root), style="dim"), line(), *record_lines(repair.fixes)]
+    parts += [*grouped_findings(repair.refusals), *pointer(repair.refusals)]
+    if not repair.apply and not repair.refusals:
+        parts += [line(), line("Dry run: nothing was changed. With --apply they are written.")]
+    return stack(*parts)

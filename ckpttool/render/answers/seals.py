@@ -1,0 +1,70 @@
+"""What `seal` recorded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.finding import Code, Severity, worst
+from ckpttool.domain.manifest import Sealed, Sealing
+from ckpttool.render.answers.inventory import world_size
+from ckpttool.render.escape import shown
+from ckpttool.render.json import Document, finding_document
+from ckpttool.render.text import grouped_findings, line, pointer, stack
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def document(answer: Sealed) -> Document:
+    """`ckpttool/seals/1`: what `seal` recorded, oldest checkpoint first."""
+    return {
+        "schema": "ckpttool/seals/1",
+        "checkpoints": [
+            {
+                "name": sealing.checkpoint,
+                "manifest": sealing.path,
+                "sealed": sealing.manifest is not None,
+                "written": sealing.written,
+                "shards": len(sealing.manifest.shards) if sealing.manifest else 0,
+                "first_seen": min((seal.first_seen for seal in sealing.manifest.shards), default=None)
+                if sealing.manifest
+                else None,
+                "findings": [finding_document(finding) for finding in sealing.findings],
+            }
+            for sealing in reversed(answer.sealings)
+        ],
+    }
+
+
+def table(answer: Sealed) -> RenderableType:
+    """Show what `seal` recorded."""
+    if not answer.sealings:
+        return stack(line(f"No checkpoint in {shown(answer.inventory.root)}", style="bold red"))
+    lines: list[RenderableType] = []
+    for sealing in answer.sealings:
+        if sealing.manifest is None:
+            lines.append(line(f"{shown(sealing.checkpoint)}: not sealed, {_why_not(sealing)}", style="bold red"))
+            continue
+        shards = sealing.manifest.shards
+        done = "sealed" if sealing.written else "sealed before, the same now"
+        if sealing.findings:
+            done = "differs from what was sealed; the old seal is kept"
+        since = min((seal.first_seen for seal in shards), default=sealing.manifest.sealed_at)
+        said = line(f"{shown(sealing.checkpoint)}: {done}", style="bold green" if not sealing.findings else "bold red")
+        said.append(
+            f"  ({len(shards)} shard{'s' * (len(shards) != 1)}, first seen {since}, {shown(sealing.path)})", style="dim"
+        )
+        lines.append(said)
+    findings = [finding for sealing in answer.sealings for finding in sealing.findings]
+    return stack(*lines, *grouped_findings(findings, world_size(answer.inventory)), *pointer(findings))
+
+
+def _why_not(sealing: Sealing) -> str:
+    codes = {finding.code for finding in sealing.findings}
+    if Code.MANIFEST_NEWER in codes:
+        return "a newer ckpttool sealed it before"
+    if Code.MANIFEST_UNREADABLE in codes:
+        return "the manifest that is there is not believed"
+    if worst(sealing.findings) is Severity.UNKNOWN:
+        return "it could not be read whole"
+    return "it is not whole"
