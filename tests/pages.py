@@ -62,7 +62,7 @@ def _options(_page: Path, command: str) -> Iterator[str]:
     for word, single in getattr(found, "commands", {"": found}).items():
         if word:
             yield from (f"`ckpttool {command} {word}`:", "")
-        yield from ("| option | |", "|---|---|")
+        yield from ("| option | what it does |", "|---|---|")
         records = (each.get_help_record(typer.Context(single)) for each in single.params if each.name != "help")
         yield from (f"| `{_cell(form)}` | {_cell(what)} |" for form, what in filter(None, records))
         if word:

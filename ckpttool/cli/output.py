@@ -46,9 +46,9 @@ def page(markdown: str) -> None:
     if sys.stdout is None or not sys.stdout.isatty():
         result(markdown.rstrip("\n"))
         return
-    from rich.markdown import Markdown
+    from ckpttool.render.laid_out import laid_out
 
-    table(Markdown(markdown, hyperlinks=False, code_theme="ansi_dark"))
+    table(laid_out(markdown))
 
 
 def _width() -> int | None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import ckpttool
 from ckpttool.render import guide
+from ckpttool.render.laid_out import laid_out
 from tests.cli.running import MODULE, ask, environment
 
 FOLDER = Path(ckpttool.__file__).parent / "guide"
@@ -46,14 +51,39 @@ def test_on_a_terminal_a_page_is_laid_out() -> None:
     assert "findings.md" in said  # where a link leads can be read, and typed
 
 
+def test_on_a_terminal_no_command_is_broken_and_no_word_is_cut() -> None:
+    said = re.sub(r"\x1b\[[0-9;]*m", "", on_a_terminal("guide", "seal"))
+    command = next(line for line in guide.page("seal").splitlines() if line.startswith("$ printf X | dd "))
+    assert len(command) > 80
+    assert command in said
+    assert "…" not in said
+
+
+def test_on_a_terminal_a_link_says_which_page_and_no_more() -> None:
+    said = on_a_terminal("guide", "findings")
+    assert "#" not in said.partition("Findings about a checkpoint")[0]
+    assert "concepts.md#" not in on_a_terminal("guide", "resolve")
+
+
+def test_a_line_that_is_too_long_in_a_list_goes_on_in_the_next() -> None:
+    command = f"ckpttool resolve {'x' * 100}"
+    console = Console(width=80, file=StringIO())
+    console.print(laid_out(f"- Say so:\n\n      {command}\n"))
+    assert isinstance(console.file, StringIO)
+    assert command.replace(" ", "") in "".join(console.file.getvalue().split())
+
+
 def test_every_page_of_the_folder_can_be_asked_for() -> None:
     assert set(guide.PAGES) == {path.stem for path in FOLDER.glob("*.md")}
 
 
+def test_the_help_and_the_list_are_as_agreed(golden: Callable[[str, str], None]) -> None:
+    golden("guide/help.txt", ask("guide", "--help").stdout)
+    golden("guide/list.txt", ask("guide").stdout)
+
+
 def test_the_list_names_every_page_with_one_sentence_of_it() -> None:
-    said = ask("guide")
-    assert said.code == 0
-    lines = said.stdout.splitlines()
+    lines = ask("guide").stdout.splitlines()
     assert tuple(line.split()[0] for line in lines) == guide.PAGES
     assert all(line.endswith(".") and len(line) <= 80 for line in lines)
 

@@ -1,0 +1,48 @@
+"""A page of the manual as a terminal shows it; rich is loaded here, and nowhere else for the manual."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.markdown import CodeBlock, Markdown, TableDataElement
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
+    from rich.markdown import MarkdownElement
+
+_HERE = re.compile(r"\[([^\[\]]*)\]\(#[^)\s]*\)")
+"""A link to a heading of the same page, of which a terminal shows nothing but noise."""
+_HEADING = re.compile(r"(\]\([a-z-]+\.md)#[^)\s]*\)")
+"""A link to a heading of another page: which page is enough, and can be asked for."""
+
+
+class _Code(CodeBlock):
+    """Commands and what they print: no line is broken, for it is to be copied."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = textwrap.indent(str(self.text).rstrip(), "  ")
+        # What stands in a list rich cuts at its width, so there a line that is too long goes on in the next.
+        in_list = options.max_width < console.width
+        yield Text(lines, style="cyan", overflow="fold" if in_list else "ignore", no_wrap=not in_list)
+
+
+class _Cell(TableDataElement):
+    """A word that is longer than its column goes on in the next line; rich would cut it."""
+
+    def __init__(self, justify: JustifyMethod) -> None:
+        super().__init__(justify)
+        self.content.overflow = "fold"
+
+
+class _Page(Markdown):
+    elements: ClassVar[dict[str, type[MarkdownElement]]] = {
+        **Markdown.elements, "fence": _Code, "code_block": _Code, "td_open": _Cell, "th_open": _Cell,
+    }  # fmt: skip
+
+
+def laid_out(markdown: str) -> Markdown:
+    """Return what rich draws of a page."""
+    return _Page(_HEADING.sub(r"\1)", _HERE.sub(r"\1", markdown)), hyperlinks=False)
