@@ -1,0 +1,171 @@
+"""Nothing of a tree is read but through its storage: none is opened beside it, and trees on no disk are read alike."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ckpttool.storage import STORAGES
+from ckpttool.storage.local import LocalStorage
+from tests.answers import FIXTURES
+from tests.cli.running import Said, ask
+from tests.memory import Bucket, MemoryStorage, Recording
+
+TREES = (
+    "async_ckpt/output",
+    "health_pp2/output",
+    "newfmt_1rank/output",
+    "newfmt_4rank/output",
+    "newfmt_tp2dp2/output",
+    "nosink_ckpt/output",
+    "sink2_ckpt/output",
+    "sink2_safetensors/output",
+    "unified/merged",
+    "unified/ranks",
+)
+"""Every tree that a real training wrote."""
+
+QUESTIONS = {
+    "scan": ["scan"],
+    "structure": ["verify", "--checkpoint", "all", "--level", "structure"],
+    "checksum": ["verify", "--checkpoint", "all", "--level", "checksum"],
+    "numerics": ["verify", "--checkpoint", "all", "--level", "numerics"],
+    "resolve": ["resolve"],
+    "resolve by the log": ["resolve", "--health-threshold", "5"],
+    "health": ["health", "--threshold", "5", "--from-weights"],
+}
+
+
+READS_LOGS = {"resolve by the log", "health"}
+
+
+def answer(question: str, root: str) -> Said:
+    command, *options = QUESTIONS[question]
+    return ask(command, root, *options, "--format", "json")
+
+
+class Watch:
+    """What Python opens or lists below a folder, and which of it no storage asked for."""
+
+    def __init__(self) -> None:
+        self.folder: str | None = None
+        self.past: list[str] = []
+        """Opened or listed by something else than a storage."""
+        self.notes: list[tuple[str, str]] = []
+        self.read: Counter[str] = Counter()
+        self.asking = threading.local()
+        sys.addaudithook(self._heard)  # there is no way to take it off again
+
+    def _heard(self, event: str, arguments: tuple[object, ...]) -> None:
+        if self.folder is None or event not in {"open", "os.listdir", "os.scandir"}:
+            return
+        path = arguments[0]
+        if not isinstance(path, (str, bytes)) or getattr(self.asking, "begun", False):
+            return
+        full = os.path.realpath(os.fsdecode(path))
+        writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        synced = event == "open" and Path(full).is_dir()
+        if full.startswith(f"{self.folder}/") and not writes and not synced:
+            self.past.append(full)
+
+    @contextmanager
+    def over(self, folder: Path) -> Iterator[None]:
+        self.folder = os.path.realpath(folder)
+        self.past.clear()
+        self.notes.clear()
+        self.read.clear()
+        try:
+            yield
+        finally:
+            self.folder = None
+
+
+WATCH = Watch()
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Watch:
+    """Let every folder be opened as a storage that notes what it is asked for."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setitem(STORAGES, "", lambda root: Recording(LocalStorage(root), WATCH.notes, WATCH.read, WATCH.asking))
+    return WATCH
+
+
+def copied(tree: str, tmp_path: Path) -> Path:
+    folder = Path(shutil.copytree(FIXTURES / tree, tmp_path / "tree"))
+    if tree == "health_pp2/output":  # no real tree has both
+        (folder / "strategy").mkdir()
+        (folder / "strategy" / "ckpt_strategy_rank_3.ckpt").touch()
+        (folder / "log" / "rank_0").mkdir(parents=True)
+        shutil.copy(FIXTURES / "logs" / "mindformers_health_stage0_made.log", folder / "log" / "rank_0" / "info.log")
+    return folder
+
+
+def shards(folder: Path) -> list[Path]:
+    root = folder / "checkpoint" if (folder / "checkpoint").exists() else folder
+    return [path.resolve() for path in root.rglob("*") if path.suffix in {".ckpt", ".safetensors"}]
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_a_storage_is_asked_for_everything_that_is_read_of_a_tree(tree: str, tmp_path: Path, recorded: Watch) -> None:
+    folder = copied(tree, tmp_path)
+    for question in QUESTIONS:
+        with recorded.over(folder):
+            said = answer(question, str(folder))
+        assert said.code in {0, 10, 11, 14}, said.stderr
+        assert recorded.past == [], question
+        opened = {Path(path).name for what, path in recorded.notes if what == "open"}
+        assert opened, question
+        assert ("info.log" in opened) is (question in READS_LOGS and tree.startswith("health")), question
+        if question in {"checksum", "numerics"}:
+            assert [path for path in shards(folder) if recorded.read[str(path)] < path.stat().st_size] == [], question
+
+
+def test_a_reader_beside_the_storage_is_noticed(tmp_path: Path, recorded: Watch) -> None:
+    (tmp_path / "file").touch()
+    with recorded.over(tmp_path):
+        (tmp_path / "file").read_bytes()
+        LocalStorage(str(tmp_path)).open("file").__exit__()
+        os.listdir(tmp_path)  # noqa: PTH208  it is what shall be noticed
+    assert recorded.past == [f"{tmp_path.resolve()}/file"] * 2
+    assert recorded.notes == []
+
+
+def test_a_storage_is_asked_for_all_that_is_sealed(tmp_path: Path, recorded: Watch) -> None:
+    folder = copied("sink2_ckpt/output", tmp_path)
+    for again in (False, True):
+        with recorded.over(folder):
+            assert ask("seal", str(folder), "--checkpoint", "all").code == 0
+        assert recorded.past == []
+        opened = {path for what, path in recorded.notes if what == "open"}
+        assert {str(path) for path in shards(folder)} <= opened
+        assert any(path.endswith(".manifest.json") for path in opened) or not again
+
+
+@pytest.mark.parametrize("timeless", [False, True], ids=["with-times", "without-times"])
+@pytest.mark.parametrize("tree", TREES)
+def test_a_tree_in_memory_is_judged_as_the_same_tree_on_a_disk(
+    tree: str, timeless: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = copied(tree, tmp_path)
+    bucket = Bucket.copied(folder, timeless=timeless)
+    monkeypatch.setitem(STORAGES, "memory", lambda root: MemoryStorage(root, bucket))
+    for question in QUESTIONS:
+        disk, memory = answer(question, str(folder)), answer(question, "memory://tree")
+        assert memory.code == disk.code in {0, 10, 11, 14}, memory.stderr
+        assert plain(memory) == plain(disk).replace(str(folder), "memory://tree"), question
+
+
+def plain(said: Said) -> str:
+    """The document without what no two runs share."""
+    return json.dumps({key: value for key, value in said.json.items() if key != "seconds"}, indent=1)
