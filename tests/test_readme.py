@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from tests.pages import PAGES, ROOT
+from tests.pages import GUIDE, PAGES, ROOT
 
 PLACE = Path("/tmp/ckpttool-readme")  # noqa: S108  the launch block shows absolute paths, so the place is fixed
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
@@ -56,6 +56,16 @@ def run(command: str, place: Path) -> str:
 def replayed(body: str, place: Path) -> str:
     commands = [line.removeprefix("$ ") for line in body.splitlines() if line.startswith("$ ")]
     return "".join(f"$ {command}\n{run(command, place)}" for command in commands)
+
+
+def test_the_example_of_the_library_prints_what_the_page_shows(place: Path) -> None:
+    (setting_up, *_) = BLOCK.findall((GUIDE / "resolve.md").read_text(encoding="utf-8"))
+    replayed(setting_up, place)
+    text = (GUIDE / "library.md").read_text(encoding="utf-8")
+    found = re.search(r"^```python\n(.*?)^```$.*?^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    (place / "example.py").write_text(found[1])
+    assert run("python example.py", place) == found[2]
 
 
 WITH_BLOCKS = [page for page in PAGES if BLOCK.search(page.read_text(encoding="utf-8"))]
