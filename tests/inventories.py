@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from ckpttool.decide.completeness import believable, compare
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, Rename, RunSummary, Topology
+from ckpttool.domain.expectation import Evidence, WorldEvidence
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.health import Health
 from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
 from ckpttool.domain.units import EpochStep, Rank, Step
 from ckpttool.domain.verdict import Level, Verdict
+from ckpttool.trainers.registry import layout_of
 
 PREFIX = "llama"
 
@@ -85,6 +88,14 @@ def tree(
         unreadable_ranks=tuple(Rank(rank) for rank in unreadable),
         tracked=tracked,
     )
+
+
+def expect_ranks(
+    inventory: Inventory, evidence: Sequence[WorldEvidence] = (), *, weights_alone: bool = False
+) -> Inventory:
+    """Compare a tree with what its layout expects of it."""
+    told = believable(Evidence(tuple(evidence), weights_alone))
+    return compare(inventory, layout_of(inventory.layout).expected(inventory, told))
 
 
 def runs_of(checkpoints: Iterable[Checkpoint]) -> tuple[RunSummary, ...]:

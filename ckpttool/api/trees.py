@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ckpttool.decide.completeness import WorldEvidence, expect_ranks, mark_empty
-from ckpttool.decide.lineage import Course, newest_first
-from ckpttool.decide.recorded_health import attach_health
-from ckpttool.domain.checkpoint import Inventory, LayoutName
+from ckpttool.decide.completeness import assess, believable
+from ckpttool.decide.lineage import newest_first
+from ckpttool.domain.checkpoint import Inventory
+from ckpttool.domain.expectation import Evidence, WorldEvidence
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health import HealthBook
 from ckpttool.domain.question import TreeQuestion
@@ -19,11 +19,10 @@ from ckpttool.records import OWN_FOLDER
 from ckpttool.storage import above, open_storage
 from ckpttool.storage.base import Storage, is_there
 from ckpttool.storage.hidden import HiddenStorage
-from ckpttool.trainers.base import Layout, ScanOptions
+from ckpttool.trainers.base import Layout, Refusal, ScanOptions
 from ckpttool.trainers.locate import Located, locate
 from ckpttool.trainers.mindformers.health_file import read_health
-from ckpttool.trainers.mindformers.strategy import strategy_world
-from ckpttool.trainers.registry import layouts, list_root
+from ckpttool.trainers.registry import layouts, list_root, trainer_of
 
 if TYPE_CHECKING:
     from ckpttool.domain.settings import RunConfig
@@ -76,18 +75,15 @@ def scans_without(question: TreeQuestion) -> Callable[[Collection[str]], Invento
 
 
 def _scanned(located: Located, question: TreeQuestion) -> Tree:
-    config = own_config(question.config)
+    config = question.config
     per_epoch = question.steps_per_epoch or (config.sink_size if config else None)
     options = ScanOptions(sizes=question.sizes, steps_per_epoch=per_epoch)
     layout = _layout(located, question)
     inventory = layout.scan(located.storage, located.listing, options)
-    evidence = _world_evidence(question, inventory, located.storage)
-    inventory = expect_ranks(inventory, evidence, weights_alone=config is not None and config.no_save_optim)
+    expected = layout.expected(inventory, _evidence(layout, question, inventory, located.storage))
     book = _health_book(question, located)
-    inventory = mark_empty(attach_health(inventory, book))
-    inventory = replace(inventory, findings=(*Course(inventory).rewinds(), *inventory.findings))
     return Tree(
-        inventory=inventory,
+        inventory=assess(inventory, expected, book),
         layout=layout,
         storage=located.storage,
         focus=located.focus,
@@ -101,17 +97,16 @@ def _layout(located: Located, question: TreeQuestion) -> Layout:
 
     Neither names nor steps tell which one goes on: the newer layout may be the older training.
     """
-    found = [layout.name for layout in layouts() if layout.recognise(located.listing)]
-    pointed_at = not found or located.layout.name is not found[0] or located.focus is not None
+    found = [layout for layout in layouts() if layout.recognise(located.listing)]
+    pointed_at = not found or located.layout.name != found[0].name or located.focus is not None
     if len(found) == 1 or question.layout is not None or pointed_at:
         return located.layout
     if question.config is None:
-        names = " and ".join(name.value for name in found)
+        names = " and ".join(layout.name.value for layout in found)
         raise UsageError(f"{located.storage.root} holds {names} side by side: say which is meant with --layout")
-    config = own_config(question.config)
-    legacy = config is not None and config.use_legacy_format
-    wanted = LayoutName.MINDFORMERS_RANK if legacy else LayoutName.MINDFORMERS_ITERATION
-    return next((layout for layout in layouts() if layout.name is wanted and wanted in found), located.layout)
+    trainer = trainer_of(located.layout)
+    wanted = None if trainer is None else trainer.saves_in(question.config)
+    return next((layout for layout in found if wanted is not None and layout.name == wanted.name), located.layout)
 
 
 def read_config(path: str) -> RunConfig:
@@ -134,38 +129,29 @@ def own_config(config: RunConfig | None) -> TrainConfig | None:
     return own(config)
 
 
-def _world_evidence(question: TreeQuestion, inventory: Inventory, storage: Storage) -> list[WorldEvidence]:
-    evidence = []
+def _evidence(layout: Layout, question: TreeQuestion, inventory: Inventory, storage: Storage) -> Evidence:
+    """Gather what is said of a tree from outside: by the user, its trainer's config and files, and by a seal."""
+    worlds = []
     if question.world_size is not None:
-        evidence.append(WorldEvidence(world_size=question.world_size, source="--world-size says so", declared=True))
-    config = own_config(question.config)
-    if config is not None and config.world_size is not None:
-        evidence.append(_config_evidence(config, config.world_size))
-    strategies = strategy_world(open_storage(os.path.join(inventory.root, os.pardir)))
-    if strategies is not None:
-        source = f"there are strategy files of {strategies} ranks"
-        evidence.append(WorldEvidence(world_size=strategies, source=source, declared=False))
-    return evidence + _sealed_world(inventory, storage)
+        worlds.append(WorldEvidence(world_size=question.world_size, source="--world-size says so", declared=True))
+    trainer = trainer_of(layout)
+    output = open_storage(os.path.join(inventory.root, os.pardir))
+    told = Evidence() if trainer is None else trainer.evidence(output, question.config)
+    sealed = _sealed_world(layout, inventory, storage)
+    return believable(Evidence((*worlds, *told.worlds, *sealed), told.weights_alone))
 
 
-def _config_evidence(config: TrainConfig, world: int) -> WorldEvidence:
-    reslices = config.auto_trans_ckpt
-    if config.data_parallel and not reslices:
-        source = f"{world} devices are to be started in data-parallel mode, each with a file of its own"
-        return WorldEvidence(world_size=world, source=source, declared=False, confirms=True, at_least=True)
-    return WorldEvidence(world_size=world, source=f"{config.path} says so", declared=not reslices, confirms=reslices)
-
-
-def _sealed_world(inventory: Inventory, storage: Storage) -> list[WorldEvidence]:
-    """Ask the newest checkpoint's seal, where there is one: it remembers ranks whose folder is gone."""
-    if inventory.layout is not LayoutName.MINDFORMERS_RANK or not inventory.checkpoints:
+def _sealed_world(layout: Layout, inventory: Inventory, storage: Storage) -> list[WorldEvidence]:
+    """Ask the newest checkpoint's seal, where it lies apart from it: it remembers ranks whose folder is gone."""
+    if not inventory.checkpoints or not is_there(storage, OWN_FOLDER):
         return []
-    if not is_there(storage, OWN_FOLDER):
-        return []
-    from ckpttool.records.manifest import ManifestProblem, manifest_path, read_manifest
-
     newest = newest_first(inventory.checkpoints)[0]
-    seal = read_manifest(storage, manifest_path(inventory.layout, newest))
+    place = layout.manifest_place(newest)
+    if isinstance(place, Refusal) or not place.startswith(f"{OWN_FOLDER}/"):
+        return []
+    from ckpttool.records.manifest import ManifestProblem, read_manifest
+
+    seal = read_manifest(storage, place)
     if seal is None or isinstance(seal, ManifestProblem) or seal.world_size is None:
         return []
     return [WorldEvidence(world_size=seal.world_size, source=f"the seal of {newest.name} says so", declared=False)]

@@ -90,6 +90,7 @@ class Code(str, Enum):
     META_DISAGREES = "meta-disagrees"
     TRACKER_DISAGREES = "tracker-disagrees"
     METADATA_INCOMPLETE = "metadata-incomplete"
+    UNCOMMITTED_SAVE = "uncommitted-save"
     MARKED_UNHEALTHY = "marked-unhealthy"
     HEALTH_UNKNOWN = "health-unknown"
     HEALTH_UNREADABLE = "health-unreadable"

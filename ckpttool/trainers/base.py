@@ -13,6 +13,7 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
+from ckpttool.domain.expectation import Evidence, Expected
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import Rank
@@ -114,6 +115,15 @@ class Layout(Protocol):
         """List all checkpoints, whole or not, with what one header of each tells."""
         ...
 
+    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
+        """Say for every save which files must be there; "unknown" where nothing tells.
+
+        Args:
+            inventory: As scanned.
+            evidence: What is said about it from outside.
+        """
+        ...
+
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Return what goes with a save when it goes; a refusal where its saves are not to be moved."""
         ...
@@ -187,6 +197,26 @@ class Trainer(Protocol):
     @property
     def launch(self) -> LaunchTarget | None:
         """How it is started; None where ckpttool does not know."""
+        ...
+
+    def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
+        """Say what a config and what lies beside a tree tell of it.
+
+        Args:
+            output: The folder that holds the tree.
+            config: Of the run that is to resume.
+
+        Raises:
+            UsageError: The config is another trainer's.
+        """
+        ...
+
+    def saves_in(self, config: RunConfig) -> Layout | None:
+        """Return the layout in which a run with this config saves and loads; None where it does not tell.
+
+        Raises:
+            UsageError: The config is another trainer's.
+        """
         ...
 
     def read_config(self, document: Document, *, path: str, devices: int | None = None) -> RunConfig | None:

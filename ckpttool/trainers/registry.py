@@ -49,6 +49,12 @@ def log_reader(columns: str | None = None) -> LogReader:
     return LogReader(formats, places, columns=columns)
 
 
+def trainer_of(layout: Layout) -> Trainer | None:
+    """Return whose layout it is; None for that of a lone file, which is nobody's."""
+    names = ((trainer, {own.name for own in trainer.layouts}) for trainer in TRAINERS)
+    return next((trainer for trainer, own in names if layout.name in own), None)
+
+
 def launch_target() -> LaunchTarget:
     """Return how a plan is started."""
     return next(trainer.launch for trainer in TRAINERS if trainer.launch is not None)

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool import api
-from ckpttool.decide.completeness import MOST_NAMED, WorldEvidence, expect_ranks
+from ckpttool.decide.completeness import MOST_NAMED
 from ckpttool.decide.resume import choose
 from ckpttool.domain import exits
 from ckpttool.domain.checkpoint import LayoutName
+from ckpttool.domain.expectation import WorldEvidence
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.launch import Launch
 from ckpttool.domain.node import Job, Mount, Node, Reach
@@ -27,7 +28,7 @@ from ckpttool.trainers.mindformers.one_node import judge_one_node
 from tests.answers import coded, decide
 from tests.cli.running import ask, run
 from tests.conftest import FIXTURES
-from tests.inventories import checkpoint, finding, tree, verdicts
+from tests.inventories import checkpoint, expect_ranks, finding, tree, verdicts
 from tests.trees import TreeBuilder
 
 CONFIG = (FIXTURES / "configs" / "pretrain_sink2.yaml").read_text()

@@ -1,296 +1,169 @@
-"""Which ranks there must be is weighed from all that speaks for it, and every file that is missing is named."""
+"""What a layout expects is compared with what is there, whatever layout it is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from ckpttool.decide.completeness import MOST_NAMED, WorldEvidence, expect_ranks, mark_empty
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, Topology
-from ckpttool.domain.finding import Code, Severity
-from ckpttool.domain.shard import FileStamp, FormatName, Shard, ShardRole
+from ckpttool.decide.completeness import MOST_NAMED, assess, believable, compare
+from ckpttool.domain.checkpoint import Checkpoint, CommitState
+from ckpttool.domain.expectation import (
+    Evidence,
+    Expectation,
+    Expected,
+    ExpectedFiles,
+    FilesByPath,
+    FilesByRank,
+    WorldEvidence,
+    WorldSize,
+)
+from ckpttool.domain.finding import Code, Finding, Severity, note, suspect
+from ckpttool.domain.health import HealthBook
+from ckpttool.domain.shard import FileStamp, ShardRole
 from ckpttool.domain.units import Rank
 from ckpttool.errors import UsageError
 from tests.inventories import checkpoint, finding, tree
 
 
-def declared(world_size: int) -> WorldEvidence:
-    return WorldEvidence(world_size=world_size, source="--world-size says so", declared=True)
+def compared(
+    one: Checkpoint,
+    files: ExpectedFiles | None,
+    *,
+    doubts: Sequence[Finding] = (),
+    notes: Sequence[Finding] = (),
+) -> Checkpoint:
+    inventory = tree(one)
+    expectation = Expectation(files=files, world_size=None, doubts=tuple(doubts), notes=tuple(notes))
+    return compare(inventory, Expected(checkpoints=(expectation,), runs=inventory.runs)).checkpoints[0]
 
 
-def hint(world_size: int) -> WorldEvidence:
-    return WorldEvidence(
-        world_size=world_size, source=f"there are strategy files of {world_size} ranks", declared=False
+def all_of(one: Checkpoint) -> FilesByPath:
+    return FilesByPath(paths=tuple(shard.path for shard in one.shards), ranks={})
+
+
+def by_rank(world: int, *roles: ShardRole) -> FilesByRank:
+    size = WorldSize(world, "this test says so", "bring it back")
+    return FilesByRank(
+        size=size,
+        roles=roles or (ShardRole.FULL,),
+        absent=lambda rank, role: size.missing(f"{role.value} of {rank}", path=f"r{rank}", ranks=[rank]),
     )
 
 
-def worlds(inventory: Inventory) -> list[int | None]:
-    return [one.topology.world_size for one in inventory.checkpoints]
+class TestFilesByPath:
+    def test_a_file_that_the_record_names_is_missed_by_its_own_path_and_rank(self) -> None:
+        one = checkpoint(ranks=[0])
+        files = FilesByPath(paths=(one.shards[0].path, "a/b", "a/c"), ranks={"a/b": Rank(1)})
+        found = compared(one, files).findings
+        assert [(each.code, each.path, each.ranks) for each in found] == [
+            (Code.SHARD_MISSING, "a/b", (1,)),
+            (Code.SHARD_MISSING, "a/c", ()),
+        ]
+        assert all(each.remedy for each in found)
+
+    def test_a_save_with_all_of_them_is_whole(self) -> None:
+        one = checkpoint()
+        assert compared(one, all_of(one)).findings == ()
 
 
-def missing(one: Checkpoint) -> list[str | None]:
-    return [found.path for found in one.findings if found.severity is Severity.DAMAGE]
+class TestFilesByRank:
+    def test_each_rank_is_asked_for_each_role_and_missed_in_the_layouts_words(self) -> None:
+        found = compared(checkpoint(ranks=[0]), by_rank(2, ShardRole.FULL, ShardRole.MODEL)).findings
+        assert [each.message.partition(" (")[0] for each in found] == ["model of 0", "full of 1", "model of 1"]
+        assert "expected 2 ranks because this test says so" in found[0].message
+
+    def test_a_save_on_all_ranks_is_whole(self) -> None:
+        assert compared(checkpoint(), by_rank(4)).findings == ()
+
+    def test_what_is_missing_beyond_some_thousand_is_one_number(self) -> None:
+        *named, rest = compared(checkpoint(ranks=[0]), by_rank(MOST_NAMED + 11)).findings
+        assert len(named) == MOST_NAMED
+        assert rest.message.startswith(f"10 more shards are not there, of ranks {MOST_NAMED + 1} to {MOST_NAMED + 10}")
+        assert (rest.path, rest.remedy, len(rest.ranks)) == (None, "bring it back", 10)
 
 
-class TestRankLayout:
-    def test_a_save_on_all_ranks_that_ever_saved_is_complete(self) -> None:
-        found = expect_ranks(tree(checkpoint("10_2"), checkpoint("20_2")))
-        assert worlds(found) == [4, 4]
-        assert [one.findings for one in found.checkpoints] == [(), ()]
-        assert found.findings == ()
+class TestUnknown:
+    def test_where_nothing_tells_which_files_there_must_be_a_save_is_not_whole_but_unknown(self) -> None:
+        (found,) = compared(checkpoint(), None).findings
+        assert (found.code, found.severity) == (Code.METADATA_INCOMPLETE, Severity.UNKNOWN)
 
-    def test_a_shard_that_one_rank_lacks_is_named_in_full(self) -> None:
-        found = expect_ranks(tree(checkpoint("10_2"), checkpoint("20_2", run=1, ranks=[0, 1, 3])))
-        (lacking,) = found.checkpoints[1].findings
-        assert (lacking.code, lacking.path) == (Code.SHARD_MISSING, "rank_2/llama_rank_2_1-20_2.ckpt")
-        assert found.checkpoints[0].findings == ()
+    def test_it_is_not_said_of_what_is_known_to_be_damaged(self) -> None:
+        one = checkpoint(findings=[finding()])
+        assert compared(one, None).findings == one.findings
 
-    def test_the_last_ranks_shard_is_missed_because_an_older_save_had_it(self) -> None:
-        found = expect_ranks(tree(checkpoint("10_2"), checkpoint("20_2", ranks=[0, 1, 2])))
-        assert missing(found.checkpoints[1]) == ["rank_3/llama_rank_3-20_2.ckpt"]
-        assert "its highest rank is 3" in found.checkpoints[1].findings[0].message
-
-    def test_the_name_of_a_missing_shard_keeps_a_rank_that_is_part_of_the_prefix(self) -> None:
-        found = expect_ranks(tree(checkpoint("10_2", prefix="my_rank_1_model", ranks=[1])), [declared(2)])
-        assert missing(found.checkpoints[0]) == ["rank_0/my_rank_1_model_rank_0-10_2.ckpt"]
-
-    def test_a_rank_without_a_folder_is_told_from_one_without_the_shard(self) -> None:
-        found = expect_ranks(tree(checkpoint("10_2", ranks=[0, 1]), folders=[0, 1, 2]), [declared(4)])
-        assert [one.code for one in found.checkpoints[0].findings] == [Code.SHARD_MISSING, Code.RANK_MISSING]
-
-    def test_a_rank_whose_folder_cannot_be_listed_is_unknown_and_neither_missing_nor_good(self) -> None:
-        found = expect_ranks(tree(checkpoint("10_2", ranks=[0, 1, 2]), folders=range(4), unreadable=[3]))
-        (unknown,) = found.checkpoints[0].findings
-        assert (unknown.code, unknown.severity) == (Code.UNREADABLE, Severity.UNKNOWN)
-        assert unknown.path == "rank_3/llama_rank_3-10_2.ckpt"
-
-    def test_what_the_user_declares_is_believed_over_all_hints(self) -> None:
-        found = expect_ranks(tree(checkpoint("10_2", ranks=range(4)), folders=range(8)), [hint(16), declared(4)])
-        assert worlds(found) == [4]
-        assert found.checkpoints[0].findings == ()
-
-    def test_more_ranks_than_declared_are_suspect(self) -> None:
-        found = expect_ranks(tree(checkpoint("10_2", ranks=range(8))), [declared(4)])
-        (extra,) = found.checkpoints[0].findings
-        assert (extra.code, extra.severity) == (Code.WORLD_SIZE_DIFFERS, Severity.SUSPECT)
-        assert (extra.expected, extra.actual) == ("4", "8")
+    def test_a_note_is_no_reason_not_to_say_it(self) -> None:
+        one = checkpoint(findings=[finding(Code.STRAY_FILE, Severity.NOTE)])
+        assert len(compared(one, None).findings) == 2
 
 
-class TestHints:
+class TestUncommitted:
     @pytest.mark.parametrize(
-        ("have", "hinted", "expected"),
+        ("commit", "codes"),
         [
-            (4, 4, 4),
-            (4, 8, 4),  # half of it: a training that went on smaller
-            (3, 4, 4),  # no part of it: one is lost
-            (7, 8, 8),
-            (1, 8, 8),  # a single rank is a part of everything, and of nothing in particular
-            (8, 4, 8),  # fewer than there are say nothing
+            (CommitState.UNCOMMITTED, [Code.UNCOMMITTED_SAVE]),
+            (CommitState.COMMITTED, []),
+            (CommitState.UNRECORDED, []),
         ],
     )
-    def test_a_larger_size_counts_unless_the_ranks_are_a_whole_part_of_it(
-        self, have: int, hinted: int, expected: int
+    def test_a_save_that_was_not_finished_is_damage_whatever_its_files_look_like(
+        self, commit: CommitState, codes: list[Code]
     ) -> None:
-        found = expect_ranks(tree(checkpoint("10_2", ranks=range(have))), [hint(hinted)])
-        assert worlds(found) == [expected]
-        assert len(missing(found.checkpoints[0])) == expected - have
+        one = replace(checkpoint(), commit=commit)
+        found = compared(one, all_of(one)).findings
+        assert [each.code for each in found] == codes
+        assert all(each.severity is Severity.DAMAGE for each in found)
 
-    def test_a_size_that_was_not_taken_is_noted_with_the_way_to_object(self) -> None:
-        (note,) = expect_ranks(tree(checkpoint("10_2", ranks=range(4))), [hint(8)]).findings
-        assert (note.code, note.severity) == (Code.WORLD_SIZE_DIFFERS, Severity.NOTE)
-        assert note.remedy == "pass --world-size 8 if ranks of the newest run are lost"
+    def test_it_is_not_said_twice_where_the_scan_named_what_is_lacking(self) -> None:
+        one = replace(checkpoint(findings=[finding(Code.METADATA_INCOMPLETE)]), commit=CommitState.UNCOMMITTED)
+        assert compared(one, all_of(one)).findings == one.findings
 
-    def test_another_run_is_such_a_hint(self) -> None:
-        smaller = [checkpoint(label, run=1, ranks=range(4)) for label in ("20_2", "30_2")]
-        found = expect_ranks(tree(checkpoint("10_2", ranks=range(8)), *smaller))
-        assert worlds(found) == [8, 4, 4]
-        assert all(one.findings == () for one in found.checkpoints)
-        assert [note.code for note in found.findings] == [Code.WORLD_SIZE_DIFFERS]
-
-    def test_a_run_of_another_training_is_weighed_but_not_noted(self) -> None:
-        inventory = tree(checkpoint("10_2", prefix="a", ranks=range(8)), checkpoint("20_2", prefix="b", ranks=range(4)))
-        found = expect_ranks(inventory)
-        assert (worlds(found), found.findings) == ([8, 4], ())
-
-    def test_notes_join_the_findings_of_the_tree_in_order(self) -> None:
-        before = finding(Code.UNREADABLE, path="x"), finding(Code.BREAKPOINT_FILE, path="y")
-        found = expect_ranks(tree(checkpoint("10_2"), findings=before), [hint(8)])
-        assert [one.code for one in found.findings] == [Code.BREAKPOINT_FILE, Code.UNREADABLE, Code.WORLD_SIZE_DIFFERS]
-
-    def test_an_empty_tree_expects_nothing(self) -> None:
-        assert expect_ranks(tree()) == tree()
+    def test_it_is_said_beside_what_is_missing(self) -> None:
+        one = replace(checkpoint(ranks=[0]), commit=CommitState.UNCOMMITTED)
+        assert [each.code for each in compared(one, by_rank(2)).findings] == [
+            Code.UNCOMMITTED_SAVE,
+            Code.SHARD_MISSING,
+        ]
 
 
-class TestAShrinkThatMayBeACrash:
-    def shrunken(self, *later: Checkpoint, declare: bool = False) -> Inventory:
-        inventory = tree(checkpoint("10_2", ranks=range(8)), checkpoint("20_2", run=1, ranks=range(4)), *later)
-        return expect_ranks(inventory, [declared(4)] if declare else ())
-
-    def test_with_a_single_save_is_suspect_and_not_noted_besides(self) -> None:
-        found = self.shrunken()
-        (doubt,) = found.checkpoints[1].findings
-        assert (doubt.code, doubt.severity) == (Code.WORLD_SIZE_DIFFERS, Severity.SUSPECT)
-        assert doubt.remedy == "pass --world-size 4 if run 1 was started on 4 ranks"
-        assert found.findings == ()
-        assert found.checkpoints[0].findings == ()
-
-    def test_in_two_formats_is_still_a_single_save(self) -> None:
-        both = checkpoint("20_2", run=1, ranks=range(4), fmt=FormatName.SAFETENSORS)
-        assert len(self.shrunken(both).checkpoints[2].findings) == 1
-
-    @pytest.mark.parametrize("run", [1, 2])
-    def test_is_proven_by_a_second_save_of_that_size_in_the_same_run_or_a_later_one(self, run: int) -> None:
-        found = self.shrunken(checkpoint("30_2", run=run, ranks=range(4)))
-        assert all(one.findings == () for one in found.checkpoints)
-
-    def test_is_believed_where_it_is_declared(self) -> None:
-        assert self.shrunken(declare=True).checkpoints[1].findings == ()
-
-
-class TestTooManyRanks:
-    def test_beyond_any_training_are_an_error_and_not_looked_for(self) -> None:
-        with pytest.raises(UsageError, match="99999999999 ranks, for --world-size says so: more ranks than any"):
-            expect_ranks(tree(checkpoint("10_2")), [declared(99999999999)])
-
-    def test_missing_ones_beyond_some_thousand_are_one_finding(self) -> None:
-        (found,) = expect_ranks(tree(checkpoint("10_2")), [declared(1 << 20)]).checkpoints
-        assert len(found.findings) == MOST_NAMED + 1
-        rest = (1 << 20) - 4 - MOST_NAMED
-        assert found.findings[-1].message.startswith(f"{rest} more shards are not there, of ranks 4100 to 1048575")
-
-    def test_in_the_newer_layout_too(self) -> None:
-        inventory = tree(iteration(10, world=9999, model=[0]), layout=LayoutName.MINDFORMERS_ITERATION)
-        (found,) = expect_ranks(inventory).checkpoints
-        assert found.findings[-1].message.startswith(f"{9998 - MOST_NAMED} more shards are not there")
-
-
-class TestFoldersWithoutCheckpoints:
-    def test_a_growth_that_saved_nothing_is_named_with_the_way_out(self) -> None:
-        found = expect_ranks(tree(checkpoint("10_2", ranks=range(4)), folders=range(8)))
-        (lacking, *_) = found.checkpoints[0].findings
-        assert "or the training grew to 8 and saved nothing since" in lacking.message
-        assert lacking.remedy is not None
-        assert lacking.remedy.startswith("pass --world-size 4 if")
-        assert worlds(expect_ranks(tree(checkpoint("10_2"), folders=range(8)), [declared(4)])) == [4]
-
-    @pytest.mark.parametrize(("folders", "unreadable"), [(range(7), ()), ([*range(4), 6, 7], ()), (range(8), (5,))])
-    def test_a_growth_is_not_named_where_it_cannot_have_been_one(
-        self, folders: Iterable[int], unreadable: Iterable[int]
-    ) -> None:
-        found = expect_ranks(tree(checkpoint("10_2"), folders=folders, unreadable=unreadable))
-        assert all("grew" not in one.message for one in found.checkpoints[0].findings)
-
-    @pytest.mark.parametrize("have", [range(3), range(2), range(1)])
-    def test_a_rank_folder_that_no_run_filled_is_a_rank_that_lost_its_files(self, have: Iterable[int]) -> None:
-        """Two of four would pass for a training that went on smaller, were it not for the folders."""
-        found = expect_ranks(tree(checkpoint("10_2", ranks=have), folders=range(4)))
-        assert worlds(found) == [4]
-        assert all(one.code is Code.SHARD_MISSING for one in found.checkpoints[0].findings)
-        assert "rank_3, which holds no checkpoint of any run" in found.checkpoints[0].findings[0].message
-
-    def test_an_unreadable_folder_counts_as_well(self) -> None:
-        found = expect_ranks(tree(checkpoint("10_2", ranks=range(2)), folders=range(4), unreadable=[2, 3]))
-        assert worlds(found) == [4]
-        assert [one.code for one in found.checkpoints[0].findings] == [Code.UNREADABLE, Code.UNREADABLE]
-
-    def test_a_folder_in_the_middle_does_not_change_the_size(self) -> None:
-        found = expect_ranks(tree(checkpoint("10_2", ranks=[0, 1, 3]), folders=range(4)))
-        assert worlds(found) == [4]
-        assert missing(found.checkpoints[0]) == ["rank_2/llama_rank_2-10_2.ckpt"]
-
-    def test_it_counts_against_earlier_runs_of_the_same_size_too(self) -> None:
-        found = expect_ranks(
-            tree(checkpoint("10_2", ranks=range(4)), checkpoint("20_2", run=1, ranks=range(4)), folders=range(8))
-        )
-        assert worlds(found) == [8, 8]
-
-    def test_it_does_not_count_against_a_run_from_before_the_training_grew(self) -> None:
-        found = expect_ranks(
-            tree(checkpoint("10_2", ranks=range(4)), checkpoint("20_2", run=1, ranks=range(7)), folders=range(8))
-        )
-        assert worlds(found) == [4, 8]
-
-    def test_folders_of_an_older_and_larger_run_are_filled_and_do_not_count(self) -> None:
-        found = expect_ranks(
-            tree(checkpoint("10_2", ranks=range(8)), checkpoint("20_2", run=1, ranks=range(4)), folders=range(8))
-        )
-        assert worlds(found) == [8, 4]
-
-
-def iteration(
-    step: int,
-    *,
-    world: int | None,
-    model: Iterable[int],
-    opt: Iterable[int] = (),
-    expected: tuple[str, ...] | None = None,
-) -> Checkpoint:
-    name = f"iteration_{step:08d}"
-    shards = tuple(
-        Shard(path=f"{name}/p-{role.value}-{rank}", rank=Rank(rank), role=role, format=FormatName.SAFETENSORS)
-        for role, ranks in ((ShardRole.MODEL, model), (ShardRole.OPTIMIZER, opt))
-        for rank in ranks
-    )
-    return replace(
-        checkpoint(f"{step}_1"), name=name, shards=shards, topology=Topology(world_size=world), expected=expected
-    )
-
-
-class TestNewerLayout:
-    def test_the_record_says_which_files_there_must_be(self) -> None:
-        record = ("iteration_00000010/p-model-0", "iteration_00000010/p-model-1")
-        whole = iteration(10, world=2, model=[0, 1], expected=record)
-        half = iteration(10, world=2, model=[0], expected=record)
-        found = expect_ranks(tree(whole, half, layout=LayoutName.MINDFORMERS_ITERATION))
-        assert found.checkpoints[0].findings == ()
-        assert missing(found.checkpoints[1]) == ["iteration_00000010/p-model-1"]
-
-    def test_without_a_record_every_rank_must_have_every_role_that_the_tree_has(self) -> None:
-        whole = iteration(10, world=2, model=[0, 1], opt=[0, 1])
-        half = iteration(20, world=2, model=[0, 1], opt=[1])
-        found = expect_ranks(tree(whole, half, layout=LayoutName.MINDFORMERS_ITERATION))
-        assert found.checkpoints[0].findings == ()
-        (lacking,) = found.checkpoints[1].findings
-        assert lacking.message.startswith("rank 0 has no optimizer shard")
-
-    def test_a_training_that_never_saves_its_optimizer_is_not_asked_for_it(self) -> None:
-        found = expect_ranks(tree(iteration(10, world=2, model=[0, 1]), layout=LayoutName.MINDFORMERS_ITERATION))
-        assert found.checkpoints[0].findings == ()
-
-    def test_a_folder_whose_files_tell_no_world_is_not_measured_by_one(self) -> None:
-        found = expect_ranks(tree(iteration(10, world=None, model=[]), layout=LayoutName.MINDFORMERS_ITERATION))
-        assert found.checkpoints[0].findings == ()
-
-    def test_another_declared_size_is_noted_and_no_damage_because_it_is_resliced(self) -> None:
-        inventory = tree(iteration(10, world=2, model=[0, 1]), layout=LayoutName.MINDFORMERS_ITERATION)
-        (note,) = expect_ranks(inventory, [declared(4)]).checkpoints[0].findings
-        assert (note.code, note.severity) == (Code.WORLD_SIZE_DIFFERS, Severity.NOTE)
-        for evidence in (declared(2), hint(4)):
-            assert expect_ranks(inventory, [evidence]).checkpoints[0].findings == ()
-
-
-def test_unified_weights_are_compared_with_their_map_and_with_no_world() -> None:
-    whole = replace(checkpoint("10_2", ranks=[]), expected=())
-    lacking = replace(whole, expected=("part0.safetensors",))
-    unmapped = replace(whole, expected=None)
-    found = expect_ranks(tree(whole, lacking, unmapped, layout=LayoutName.MINDFORMERS_UNIFIED), [declared(8)])
-    assert [missing(one) for one in found.checkpoints] == [[], ["part0.safetensors"], []]
-    assert worlds(found) == [None, None, None]
-
-
-class TestMarkEmpty:
+class TestEmpty:
     def test_a_shard_without_bytes_is_damage_where_the_listing_took_sizes(self) -> None:
         whole = checkpoint("20_2")
         first, *rest = whole.shards
         empty = replace(first, stamp=FileStamp.on_disk(size=0, mtime_ns=1, inode=1))
-        marked = mark_empty(tree(replace(whole, shards=(empty, *rest)))).checkpoints[0]
-        assert [(one.code, one.path) for one in marked.findings] == [(Code.SHARD_EMPTY, first.path)]
+        one = replace(whole, shards=(empty, *rest))
+        (found,) = compared(one, all_of(one)).findings
+        assert (found.code, found.path, found.ranks) == (Code.SHARD_EMPTY, first.path, (0,))
+        shared = replace(one, shards=(replace(empty, rank=None),))
+        assert compared(shared, all_of(shared)).findings[0].ranks == ()
 
     def test_a_shard_with_bytes_or_of_unknown_size_is_left_alone(self) -> None:
         whole = checkpoint("20_2")
         first, *rest = whole.shards
-        full = replace(first, stamp=FileStamp.on_disk(size=1, mtime_ns=1, inode=1))
-        found = tree(replace(whole, shards=(full, *rest)))
-        assert mark_empty(found) == found
+        one = replace(whole, shards=(replace(first, stamp=FileStamp.on_disk(size=1, mtime_ns=1, inode=1)), *rest))
+        assert compared(one, all_of(one)).findings == ()
+
+
+def test_doubts_are_told_before_what_is_missing_and_notes_after_it() -> None:
+    doubts, notes = [suspect(Code.WORLD_SIZE_DIFFERS, "perhaps")], [note(Code.WORLD_SIZE_DIFFERS, "besides")]
+    found = compared(checkpoint(ranks=[0]), by_rank(2), doubts=doubts, notes=notes).findings
+    assert [each.message.partition(" (")[0] for each in found] == ["perhaps", "full of 1", "besides"]
+
+
+def test_what_is_said_of_the_tree_joins_its_findings_in_order() -> None:
+    one = checkpoint()
+    inventory = tree(one, findings=[finding(Code.UNREADABLE, path="x")])
+    expectation = Expectation(files=all_of(one), world_size=4)
+    said = (note(Code.BREAKPOINT_FILE, "y"),)
+    expected = Expected(checkpoints=(expectation,), runs=inventory.runs, findings=said)
+    found = assess(inventory, expected, HealthBook(path=None, records=()))
+    assert [each.code for each in found.findings] == [Code.BREAKPOINT_FILE, Code.UNREADABLE]
+    assert found.checkpoints[0].topology.world_size == 4
+
+
+def test_more_ranks_than_any_training_has_are_an_error_and_not_looked_for() -> None:
+    fine = Evidence((WorldEvidence(world_size=8, source="--world-size says so", declared=True),))
+    assert believable(fine) is fine
+    with pytest.raises(UsageError, match="99999999999 ranks, for a file: more ranks than any"):
+        believable(Evidence((WorldEvidence(world_size=99999999999, source="a file", declared=False),)))

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.decide.completeness import WorldEvidence, expect_ranks
 from ckpttool.decide.resume import choose
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, Rename
+from ckpttool.domain.expectation import WorldEvidence
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, ResumePoint
@@ -20,7 +20,7 @@ from ckpttool.domain.question import ResumeQuestion
 from ckpttool.domain.shard import FormatName
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import UsageError
-from tests.inventories import checkpoint, finding, tree, verdicts
+from tests.inventories import checkpoint, expect_ranks, finding, tree, verdicts
 from tests.reference_picker import Save, done_again, good, left_behind, lost, pick
 
 ANY = ResumeQuestion()

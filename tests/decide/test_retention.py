@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.decide.completeness import WorldEvidence, expect_ranks
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.resume import choose
 from ckpttool.decide.retention import retain
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, Rename
+from ckpttool.domain.expectation import WorldEvidence
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint
@@ -24,7 +24,7 @@ from ckpttool.domain.shard import FormatName, Scalars, ShardRole
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.errors import UsageError
-from tests.inventories import checkpoint, finding, tree
+from tests.inventories import checkpoint, expect_ranks, finding, tree
 from tests.reference_keeper import Kept, Looked, Wish, may_go, proven, whole
 from tests.reference_picker import left_behind
 

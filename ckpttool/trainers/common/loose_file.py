@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, RunSummary, Topology
+from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath
 from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
 from ckpttool.domain.units import Rank, Step
 from ckpttool.formats import FORMATS, read_header
@@ -66,6 +67,11 @@ class LooseFile:
         )
         run = RunSummary(prefix="", run=0, first_step=step, last_step=step, world_size=1)
         return Inventory(root=storage.root, layout=self.name, checkpoints=(checkpoint,), runs=(run,), findings=())
+
+    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:  # noqa: ARG002  of it nothing is known
+        """Expect the file and no more."""
+        itself = FilesByPath(paths=tuple(shard.path for shard in inventory.checkpoints[0].shards), ranks={})
+        return Expected(checkpoints=(Expectation(files=itself, world_size=None),), runs=inventory.runs)
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:  # noqa: ARG002  the same of all
         """Refuse: nobody knows what the file is a part of."""

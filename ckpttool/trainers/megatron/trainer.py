@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ckpttool.domain.expectation import Evidence
+
 if TYPE_CHECKING:
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.plan import ResumePlan
@@ -11,6 +13,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.settings import RunConfig, Settings
     from ckpttool.formats.safe_yaml import Document
     from ckpttool.logs.base import LogFormat, LogPlaces
+    from ckpttool.storage.base import Storage
     from ckpttool.trainers.base import LaunchTarget, Layout
 
 
@@ -29,6 +32,14 @@ class Megatron:
         from ckpttool.trainers.megatron.log import Megatron as Text
 
         return (Text(),)
+
+    def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:  # noqa: ARG002  it has no tree
+        """Say nothing: its trees are not read."""
+        return Evidence()
+
+    def saves_in(self, config: RunConfig) -> Layout | None:  # noqa: ARG002  as above
+        """Return none: its layouts are not known."""
+        return None
 
     def read_config(self, document: Document, *, path: str, devices: int | None = None) -> RunConfig | None:  # noqa: ARG002  not read
         """Return none: its configs are not read."""

@@ -1,12 +1,53 @@
-"""`strategy/ckpt_strategy_rank_N.ckpt`: one for each rank, so their number tells the world size. Never opened."""
+"""How many ranks a training had, by its config and by what it left beside its checkpoints."""
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
+from ckpttool.domain.expectation import Evidence, WorldEvidence
 from ckpttool.storage.base import Storage
 
+if TYPE_CHECKING:
+    from ckpttool.domain.settings import RunConfig
+    from ckpttool.trainers.mindformers.train_config import TrainConfig
+
 _STRATEGY = r"ckpt_strategy_rank_(?P<rank>[0-9]{1,9})\.(?:ckpt|json)"
+"""In `strategy/`: one for each rank, so their number tells the world size. Never opened."""
+
+
+def world_evidence(output: Storage, config: RunConfig | None) -> Evidence:
+    """Return what both say: the config first.
+
+    Args:
+        output: The folder that holds the tree.
+        config: Of the run that is to resume.
+
+    Raises:
+        UsageError: The config is another trainer's.
+    """
+    worlds = []
+    weights_alone = False
+    if config is not None:
+        from ckpttool.trainers.mindformers.train_config import own
+
+        mine = own(config)
+        if mine is not None:
+            weights_alone = mine.no_save_optim
+            worlds += [] if mine.world_size is None else [_of_config(mine, mine.world_size)]
+    strategies = strategy_world(output)
+    if strategies is not None:
+        source = f"there are strategy files of {strategies} ranks"
+        worlds.append(WorldEvidence(world_size=strategies, source=source, declared=False))
+    return Evidence(tuple(worlds), weights_alone)
+
+
+def _of_config(config: TrainConfig, world: int) -> WorldEvidence:
+    reslices = config.auto_trans_ckpt
+    if config.data_parallel and not reslices:
+        source = f"{world} devices are to be started in data-parallel mode, each with a file of its own"
+        return WorldEvidence(world_size=world, source=source, declared=False, confirms=True, at_least=True)
+    return WorldEvidence(world_size=world, source=f"{config.path} says so", declared=not reslices, confirms=reslices)
 
 
 def strategy_world(output: Storage) -> int | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ckpttool.domain.expectation import Evidence
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.plan import ResumePlan
     from ckpttool.domain.question import DataQuestion
     from ckpttool.domain.settings import RunConfig, Settings
     from ckpttool.formats.safe_yaml import Document
     from ckpttool.logs.base import LogFormat, LogPlaces
+    from ckpttool.storage.base import Storage
     from ckpttool.trainers.base import LaunchTarget, Layout
 
 
@@ -49,6 +51,20 @@ class MindFormers:
         from ckpttool.trainers.mindformers.launch import MindFormersLaunch
 
         return MindFormersLaunch()
+
+    def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
+        """Ask the config for the ranks that it starts, and the strategy files for those that trained."""
+        from ckpttool.trainers.mindformers.strategy import world_evidence
+
+        return world_evidence(output, config)
+
+    def saves_in(self, config: RunConfig) -> Layout | None:
+        """Go by the switch between the two layouts."""
+        from ckpttool.trainers.mindformers.train_config import own
+
+        own_config = own(config)
+        _, newer, legacy = self.layouts
+        return legacy if own_config is not None and own_config.use_legacy_format else newer
 
     def read_config(self, document: Document, *, path: str, devices: int | None = None) -> RunConfig | None:
         """Return what its YAML says."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, LayoutName, RunSummary, Topology
+from ckpttool.domain.expectation import Evidence, Expected
 from ckpttool.domain.finding import Code, Finding, Severity, in_order
 from ckpttool.domain.health import Health
 from ckpttool.domain.progress import Progress
@@ -33,6 +34,7 @@ from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.mindformers.layouts.iteration_records import (
     SHARD_NAME,
     common_findings,
+    expected_of_iterations,
     read_common,
     read_metadata,
     withheld,
@@ -104,6 +106,10 @@ class MindFormersIteration:
             tracked_step=None if tracked is None else iteration_step(tracked),
             tracked_ns=None if time is None else time.modified_ns,
         )
+
+    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
+        """Go by each save's own record."""
+        return expected_of_iterations(inventory, evidence)
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Return the save's own folder, with all that is in it."""

@@ -1,13 +1,27 @@
-"""What the records in an iteration's folder say: common.json and metadata.json."""
+"""What the records in an iteration's folder say, and which files there must be by them."""
 
 from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Collection
+from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.shard import Scalars
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.expectation import (
+    Evidence,
+    Expectation,
+    Expected,
+    ExpectedFiles,
+    FilesByPath,
+    FilesByRank,
+    WorldSize,
+)
+from ckpttool.domain.finding import Code, Finding, Severity, note
+from ckpttool.domain.shard import Scalars, ShardRole
+from ckpttool.domain.units import Rank
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.storage.base import LOST_LINK_REMEDY, LostLinkError, OverLimitError, Storage
 from ckpttool.trainers.base import damage
@@ -23,6 +37,8 @@ METADATA_LIMIT = 1 << 30
 _SMALL_METADATA = 256 << 10
 _LARGE_METADATA = threading.Lock()
 """Held while one that is not small is in memory: many iterations are read at the same time."""
+
+_RESTORE = "restore it from the disk that the rank saved to, or resume from an older checkpoint"
 
 _NEEDED = ("step_num", "epoch_num", "global_step", "global_batch_size")
 """Scalars of common.json that MindFormers multiplies and divides at a resume."""
@@ -113,3 +129,49 @@ def withheld(path: str, error: OSError) -> Finding:
     message = f"cannot be read ({error.strerror or error}): unknown, not missing"
     remedy = LOST_LINK_REMEDY if isinstance(error, LostLinkError) else None
     return Finding(code=Code.UNREADABLE, severity=Severity.UNKNOWN, message=message, path=path, remedy=remedy)
+
+
+def expected_of_iterations(inventory: Inventory, evidence: Evidence) -> Expected:
+    """Say for every save which files it must have: by its record, else each role that the tree knows on each rank."""
+    seen = {shard.role for checkpoint in inventory.checkpoints for shard in checkpoint.shards}
+    roles = {ShardRole.MODEL} if evidence.weights_alone else {ShardRole.MODEL, *seen}
+    return Expected(
+        checkpoints=tuple(_expectation(checkpoint, evidence, roles) for checkpoint in inventory.checkpoints),
+        runs=inventory.runs,
+    )
+
+
+def _expectation(checkpoint: Checkpoint, evidence: Evidence, roles: AbstractSet[ShardRole]) -> Expectation:
+    """Expect weights, whatever a record says: without them MindFormers would train on from random ones."""
+    world = checkpoint.topology.world_size
+    files: ExpectedFiles | None = None
+    notes = []
+    if checkpoint.expected is not None:
+        files = FilesByPath(paths=checkpoint.expected, ranks=_ranks_of_paths(checkpoint, checkpoint.expected))
+        if world is not None and all(shard.role is not ShardRole.MODEL for shard in checkpoint.shards):
+            message = "no rank has a model shard of it, and its own record names none or none that is there"
+            notes.append(damage(Code.SHARD_MISSING, message, checkpoint.name, remedy=_RESTORE))
+    elif world is not None:
+        size = WorldSize(world, f"the files' names say {world}", _RESTORE)
+        files = FilesByRank(size=size, roles=tuple(roles), absent=partial(_absent, checkpoint.name, size))
+    for one in evidence.worlds:
+        if one.declared and world is not None and one.world_size != world:
+            message = f"saved by {world} ranks, to be loaded by {one.world_size} ({one.source}): MindFormers re-slices"
+            notes.append(note(Code.WORLD_SIZE_DIFFERS, message))
+    return Expectation(files=files, world_size=world, notes=tuple(notes))
+
+
+def _absent(name: str, size: WorldSize, rank: Rank, role: ShardRole) -> Finding:
+    return size.missing(f"rank {rank} has no {role.value} shard of it", Code.SHARD_MISSING, name, [rank])
+
+
+def _ranks_of_paths(checkpoint: Checkpoint, paths: Collection[str]) -> dict[str, Rank]:
+    """Spell the path of every rank's file after those that are there; nothing where all of these are there."""
+    if {shard.path for shard in checkpoint.shards}.issuperset(paths):
+        return {}
+    models = {shard.role: shard for shard in checkpoint.shards if shard.rank is not None}
+    return {
+        shard.path.replace(f"-{shard.rank:07}-", f"-{rank:07}-"): Rank(rank)
+        for shard in models.values()
+        for rank in range(checkpoint.topology.world_size or 0)
+    }

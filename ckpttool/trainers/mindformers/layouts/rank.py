@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, Rename, RunSummary, Topology
+from ckpttool.domain.expectation import Evidence, Expected
 from ckpttool.domain.finding import Finding, in_order
 from ckpttool.domain.frozen import many
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
@@ -27,6 +28,7 @@ from ckpttool.trainers.mindformers.layouts.names import (
     rank_of_folder,
     shape_of,
 )
+from ckpttool.trainers.mindformers.layouts.rank_expected import expected_of_ranks
 from ckpttool.trainers.mindformers.layouts.rank_findings import file_findings, meta_findings
 from ckpttool.trainers.mindformers.layouts.rank_folders import RankFolder, list_rank_folders
 from ckpttool.trainers.mindformers.layouts.runs import (
@@ -114,6 +116,10 @@ class MindFormersRank:
             folder_ranks=tuple(folder.rank for folder in folders),
             strays=tuple(stray_paths),
         )
+
+    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
+        """Weigh how many ranks each run had: no record says it."""
+        return expected_of_ranks(inventory, evidence)
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Return the ranks' shards: their folders hold those of other saves, too."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, LayoutName, RunSummary, Topology
+from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
 from ckpttool.domain.units import EpochStep, Rank, Step
@@ -73,6 +74,10 @@ class MindFormersUnified:
         run = RunSummary(prefix="", run=0, first_step=step, last_step=step, world_size=1)
         return Inventory(root=storage.root, layout=self.name, checkpoints=(checkpoint,), runs=(run,), findings=())
 
+    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:  # noqa: ARG002  no rank has a file
+        """Go by the map of parameters to files."""
+        return Expected(checkpoints=tuple(map(_expectation, inventory.checkpoints)), runs=inventory.runs)
+
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:  # noqa: ARG002  the same of all
         """Refuse: the folder is one save."""
         return Refusal("is one checkpoint, not a tree of rank_N/ or iteration_*/ folders")
@@ -100,6 +105,12 @@ class MindFormersUnified:
         from ckpttool.trainers.mindformers.load import load_settings
 
         return load_settings(inventory, checkpoint)
+
+
+def _expectation(checkpoint: Checkpoint) -> Expectation:
+    paths = checkpoint.expected
+    files = None if paths is None else FilesByPath(paths=paths, ranks={})
+    return Expectation(files=files, world_size=checkpoint.topology.world_size)
 
 
 def _scalars(storage: Storage) -> Scalars:

@@ -9,7 +9,6 @@ from random import Random
 
 import pytest
 
-from ckpttool.decide.completeness import expect_ranks
 from ckpttool.domain.checkpoint import Inventory, RunSummary
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.shard import FormatName, Scalars
@@ -20,6 +19,7 @@ from ckpttool.trainers.mindformers.layouts.rank import MindFormersRank
 from ckpttool.trainers.mindformers.pointers import META_LIMIT
 from ckpttool.trainers.registry import list_root
 from tests.answers import FIXTURES, coded, codes, named, names, scanned, writable_copy
+from tests.inventories import expect_ranks
 from tests.storages import BROKEN, DENIED, FaultyStorage, scan
 from tests.trees import TreeBuilder
 

@@ -1,0 +1,103 @@
+"""What must be there of a save, and what speaks for it. A layout says it; comparing it with what is there is a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from ckpttool.domain.checkpoint import RunSummary
+from ckpttool.domain.finding import Code, Finding, damage
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.shard import ShardRole
+from ckpttool.domain.units import Rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldEvidence:
+    """Somebody else's word about how many ranks the training had."""
+
+    world_size: int
+    source: str
+    """In words that finish the sentence 'expected N ranks because …'."""
+    declared: bool
+    """True for the user or a config, who are believed; False for leftovers, which are weighed."""
+    confirms: bool = False
+    """Instead of all that: it may start another size than was saved, and only settles a doubt about a run of its own
+    size. So speaks a config that lets the trainer re-slice."""
+    at_least: bool = False
+    """Besides, each of these ranks will load a file of its own, so that one below this number must not be missing,
+    while more do no harm. So speak the devices of a data-parallel start."""
+
+
+class Evidence(NamedTuple):
+    """What is said about a tree from outside of it."""
+
+    worlds: tuple[WorldEvidence, ...] = ()
+    """The user's word first."""
+    weights_alone: bool = False
+    """Whether a config says that no optimizer state is saved: then none is lacking."""
+
+
+class WorldSize(NamedTuple):
+    """How many ranks a save must have."""
+
+    world: int
+    why: str
+    """In words that finish the sentence 'expected N ranks because …'."""
+    remedy: str
+    """What to do about one that is missing."""
+
+    def missing(
+        self, what: str, code: Code = Code.SHARD_MISSING, path: str | None = None, ranks: Sequence[int] = ()
+    ) -> Finding:
+        """Return the finding on a file that is not there: what is missing, and why it is missed."""
+        message = f"{what} (expected {self.world} ranks because {self.why})"
+        return damage(code, message, path=path, remedy=self.remedy, ranks=tuple(map(Rank, ranks)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesByPath:
+    """All of these files, as the trainer's own record of the save names them."""
+
+    paths: tuple[str, ...]
+    ranks: Mapping[str, Rank]
+    """Whose each file is, as far as that is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesByRank:
+    """A file of each of these roles on each rank."""
+
+    size: WorldSize
+    roles: tuple[ShardRole, ...]
+    absent: Callable[[Rank, ShardRole], Finding]
+    """Says in the layout's words that a rank's file is not there, or that nobody knows whether it is."""
+
+
+ExpectedFiles: TypeAlias = FilesByPath | FilesByRank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """What must be there of one save."""
+
+    files: ExpectedFiles | None
+    """None where nothing tells: then nobody knows whether the save is whole."""
+    world_size: int | None
+    """Ranks that it must have; None where that is not known, or no rank has files of its own."""
+    doubts: tuple[Finding, ...] = ()
+    """What speaks against this expectation itself; told before what is missing."""
+    notes: tuple[Finding, ...] = ()
+    """What else the comparison shows; told after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What must be there of every save of a tree."""
+
+    checkpoints: tuple[Expectation, ...]
+    """In the order of the inventory's."""
+    runs: tuple[RunSummary, ...]
+    """The inventory's, with the sizes that were settled on."""
+    findings: tuple[Finding, ...] = ()
+    """About the tree: where a size was taken for meant."""

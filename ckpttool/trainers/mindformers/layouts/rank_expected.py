@@ -1,0 +1,253 @@
+"""Which ranks must there be of each save in `rank_N/` folders? Weighed from all that speaks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from ckpttool.domain.checkpoint import Checkpoint, Inventory, RunSummary
+from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByRank, WorldEvidence, WorldSize
+from ckpttool.domain.finding import Code, Finding, note, suspect, unknown
+from ckpttool.domain.shard import Shard, ShardRole
+from ckpttool.domain.units import EpochStep, Rank
+from ckpttool.trainers.mindformers.layouts.misplaced import Misplaced, misplaced_shards, ranks_found_elsewhere
+
+_RESTORE = "restore it from that rank's disk, or resume from an older checkpoint; --world-size corrects the count"
+_START_FEWER = "restore it, or start as many devices as there are ranks whose files are whole"
+
+
+class _Waiting(NamedTuple):
+    """Ranks that have a folder, but no checkpoint of any run in it."""
+
+    size: WorldSize
+    """What they speak for."""
+    empty: frozenset[int]
+    """Those whose folder can be listed."""
+
+
+class _Shown(NamedTuple):
+    """What a tree shows of ranks beyond those that have shards in their own folders."""
+
+    waiting: _Waiting | None
+    elsewhere: Mapping[tuple[str, int], Misplaced]
+    """By run: the shard of its highest rank that lies in another rank's folder."""
+
+
+class _Folders:
+    """What a missing shard's own folder tells of it."""
+
+    def __init__(self, inventory: Inventory, misplaced: Mapping[str, Misplaced]) -> None:
+        """Take what is said of folders once for all saves."""
+        self._there = frozenset(inventory.folder_ranks)
+        self._misplaced = misplaced
+        unreadable = {f"rank_{rank}" for rank in inventory.unreadable_ranks}
+        remedies = {one.path: one.remedy for one in inventory.findings if one.path in unreadable}
+        self._unreadable = {folder: remedies.get(folder) for folder in unreadable}
+
+    def absent(self, template: Shard, size: WorldSize, rank: Rank, role: ShardRole) -> Finding:
+        """Say that a rank's shard is not there, or not known to be.
+
+        Args:
+            template: A shard of the same save.
+            size: Why it is missed.
+            rank: Whose it is.
+            role: The only one that there is.
+        """
+        del role
+        path, folder = _path_for(template, rank), f"rank_{rank}"
+        if folder in self._unreadable:
+            return unknown(
+                Code.UNREADABLE,
+                "the rank's folder cannot be listed, so nobody knows whether its shard is there",
+                path=path,
+                remedy=self._unreadable[folder],
+                ranks=(rank,),
+            )
+        if path in self._misplaced:
+            return self._misplaced[path].instead_of_missing(f"expected {size.world} ranks because {size.why}")
+        if rank not in self._there:
+            return size.missing(f"no folder {folder}", Code.RANK_MISSING, path, [rank])
+        return size.missing(f"rank {rank} has no shard of it", Code.SHARD_MISSING, path, [rank])
+
+
+def expected_of_ranks(inventory: Inventory, evidence: Evidence) -> Expected:
+    """Say for every save how many ranks it must have.
+
+    Args:
+        inventory: As scanned.
+        evidence: From `--world-size`, a config, strategy files or a seal.
+    """
+    misplaced = misplaced_shards(inventory)
+    shown = _Shown(_folders_without_checkpoint(inventory), ranks_found_elsewhere(inventory, misplaced))
+    sized = tuple(_expected_of_run(run, inventory.runs, evidence.worlds, shown) for run in inventory.runs)
+    runs = tuple(run for run, _ in sized)
+    sizes = {(run.prefix, run.run): size for run, size in sized}
+    unproven = _unproven_shrinks(inventory, runs, evidence.worlds)
+    folders = _Folders(inventory, misplaced)
+    return Expected(
+        checkpoints=tuple(
+            _expectation(
+                checkpoint,
+                sizes[checkpoint.prefix, checkpoint.run],
+                unproven.get((checkpoint.prefix, checkpoint.run), ()),
+                folders,
+            )
+            for checkpoint in inventory.checkpoints
+        ),
+        runs=runs,
+        findings=tuple(_shrink_notes(runs, evidence.worlds, unproven)),
+    )
+
+
+def _expectation(
+    checkpoint: Checkpoint, size: WorldSize, doubts: tuple[Finding, ...], folders: _Folders
+) -> Expectation:
+    ranks = checkpoint.ranks
+    return Expectation(
+        files=FilesByRank(
+            size=size, roles=(ShardRole.FULL,), absent=partial(folders.absent, checkpoint.shards[0], size)
+        ),
+        world_size=size.world,
+        doubts=doubts,
+        notes=(_too_many(checkpoint, len(ranks), size),) if ranks[-1] >= size.world else (),
+    )
+
+
+def _size(world: int, why: str, remedy: str = _RESTORE) -> WorldSize:
+    return WorldSize(world, why, remedy)
+
+
+def _folders_without_checkpoint(inventory: Inventory) -> _Waiting | None:
+    """Return the world size that folders speak for in which no run left a checkpoint: emptied, or unreadable.
+
+    MindFormers makes a rank's folder when the rank starts, so each is a rank that trained here; no leftover of an
+    older, larger run looks like that, since such a run left files.
+    """
+    filled = {shard.rank for checkpoint in inventory.checkpoints for shard in checkpoint.shards}
+    waiting = [rank for rank in inventory.folder_ranks if rank not in filled]
+    if not waiting:
+        return None
+    last = max(waiting)
+    what = "cannot be listed" if last in inventory.unreadable_ranks else "holds no checkpoint of any run"
+    size = _size(last + 1, f"there is a folder rank_{last}, which {what}")
+    return _Waiting(size, frozenset(waiting) - frozenset(inventory.unreadable_ranks))
+
+
+def _own_size(run: RunSummary, runs: Sequence[RunSummary], shown: _Shown) -> WorldSize:
+    """Count the ranks by what the run's own files and the empty folders show."""
+    own, waiting = run.world_size, shown.waiting
+    gathered = shown.elsewhere.get((run.prefix, run.run))
+    if gathered is not None and gathered.rank >= max(own, waiting.size.world if waiting else 0):
+        folder = gathered.path.partition("/")[0]
+        return _size(gathered.rank + 1, f"{folder} holds a file of rank {gathered.rank}")
+    has_grown = any(later.prefix == run.prefix and later.run > run.run and later.world_size > own for later in runs)
+    if waiting is None or waiting.size.world <= own or has_grown:  # the folder came with the growth
+        return _size(own, f"its highest rank is {own - 1}")
+    world, why, _ = waiting.size
+    if world % own or not waiting.empty.issuperset(range(own, world)):
+        return waiting.size
+    why += f"; either {world - own} ranks lost their files, or the training grew to {world} and saved nothing since"
+    remedy = f"pass --world-size {own} if the training had grown and stopped before its first save; else restore them"
+    return _size(world, why, remedy)
+
+
+def _expected_of_run(
+    run: RunSummary, runs: Sequence[RunSummary], evidence: Sequence[WorldEvidence], shown: _Shown
+) -> tuple[RunSummary, WorldSize]:
+    """Weigh what speaks for a larger world than the run's own files show.
+
+    A run on a whole fraction of another run's ranks is a training that went on smaller or larger. Any other
+    difference (3 of 4, 7 of 8, 1 of many) is a rank folder that got lost, and unknown is never good.
+    """
+    for one in evidence:
+        if one.declared:
+            return replace(run, world_size=one.world_size), _size(one.world_size, one.source)
+    own = _own_size(run, runs, shown)
+    worlds = [_own_size(other, runs, shown).world for other in runs]
+    others = [_size(world, f"another run of this tree had {world}") for world in worlds]
+    others += [_size(one.world_size, one.source) for one in evidence if not one.confirms]
+    larger = [one for one in others if one.world > own.world and (one.world % own.world or own.world == 1)]
+    needed = [_size(one.world_size, one.source, _START_FEWER) for one in evidence if one.at_least]
+    size = max((max(larger, default=own), *needed), key=lambda size: size.world)
+    return replace(run, world_size=size.world), size
+
+
+def _unproven_shrinks(
+    inventory: Inventory, runs: Sequence[RunSummary], evidence: Sequence[WorldEvidence]
+) -> dict[tuple[str, int], tuple[Finding, ...]]:
+    """Doubt a run on fewer ranks than one before it as long as all it has to show is one save.
+
+    A crash during the first save of a run looks the same where the ranks that were slower left nothing. Nobody's
+    crash is at the same rank twice: a second save of that size, also by a later run, proves that it is meant. So does
+    a config that starts just this size.
+    """
+    if any(one.declared for one in evidence):
+        return {}
+    meant = {one.world_size for one in evidence if one.confirms}
+    worlds = {(run.prefix, run.run): run.world_size for run in runs}
+    saves: dict[tuple[str, int], set[tuple[int, EpochStep | None]]] = {}
+    for one in inventory.checkpoints:
+        saves.setdefault((one.prefix, worlds[one.prefix, one.run]), set()).add((one.run, one.position))
+    unproven: dict[tuple[str, int], tuple[Finding, ...]] = {}
+    for run in runs:
+        larger = [
+            other.run
+            for other in runs
+            if other.prefix == run.prefix and other.run < run.run and other.world_size > run.world_size
+        ]
+        since = [save for save in saves[run.prefix, run.world_size] if larger and save[0] > larger[-1]]
+        if len(since) == 1 and run.world_size not in meant:
+            unproven[run.prefix, run.run] = (_unproven(run, worlds[run.prefix, larger[-1]]),)
+    return unproven
+
+
+def _unproven(run: RunSummary, before: int) -> Finding:
+    return suspect(
+        Code.WORLD_SIZE_DIFFERS,
+        f"run {run.run} has one save, on {run.world_size} ranks, where an earlier run had {before}: it went on "
+        "smaller, or stopped before all ranks had saved",
+        expected=str(before),
+        actual=str(run.world_size),
+        remedy=f"pass --world-size {run.world_size} if run {run.run} was started on {run.world_size} ranks",
+    )
+
+
+def _shrink_notes(
+    runs: Sequence[RunSummary], evidence: Sequence[WorldEvidence], unproven: Collection[tuple[str, int]]
+) -> list[Finding]:
+    """Say where a size was taken for meant, so that whoever knows better can object."""
+    if not runs:
+        return []
+    newest = runs[-1]
+    others = {}
+    if (newest.prefix, newest.run) not in unproven:
+        others = {run.world_size: f"run {run.run} had {run.world_size}" for run in runs if run.prefix == newest.prefix}
+    others |= {one.world_size: one.source for one in evidence if not (one.declared or one.confirms)}
+    return [
+        note(
+            Code.WORLD_SIZE_DIFFERS,
+            f"the newest run has {newest.world_size} ranks, but {why}; taken for meant",
+            remedy=f"pass --world-size {size} if ranks of the newest run are lost",
+        )
+        for size, why in sorted(others.items())
+        if size != newest.world_size
+    ]
+
+
+def _path_for(template: Shard, rank: Rank) -> str:
+    """Spell the path that a missing rank's shard would have, after one that is there."""
+    folder, _, name = template.path.partition("/")
+    head, _, tail = name.rpartition(f"_{folder}")
+    return f"rank_{rank}/{head}_rank_{rank}{tail}"
+
+
+def _too_many(checkpoint: Checkpoint, have: int, size: WorldSize) -> Finding:
+    return suspect(
+        Code.WORLD_SIZE_DIFFERS,
+        f"{checkpoint.name} has shards of {have} ranks, but {size.world} are expected because {size.why}",
+        expected=str(size.world),
+        actual=str(have),
+        remedy="set auto_trans_ckpt: True to re-slice it, or correct --world-size",
+    )
