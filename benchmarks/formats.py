@@ -39,7 +39,7 @@ from ckpttool.formats.safetensors import shard as safetensors
 from ckpttool.storage.base import ByteSource
 from ckpttool.storage.local import LocalStorage
 from ckpttool.verify.check import check
-from ckpttool.verify.checks.structure import look_at_header
+from ckpttool.verify.checks.structure import observe_header
 
 ROUNDS = 41
 CALLS = 8
@@ -132,7 +132,7 @@ def reads(folder: Path, name: str) -> int:
     """Count the reads of a header check."""
     with LocalStorage(str(folder)).open(name) as source:
         counted = Counted(source)
-        look_at_header(task(folder, name), counted)
+        observe_header(task(folder, name), counted)
     return counted.reads
 
 

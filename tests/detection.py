@@ -22,9 +22,9 @@ from ckpttool.formats import read_header
 from ckpttool.storage.base import ByteSource, Entry, Kind
 from ckpttool.verify.check import check
 from ckpttool.verify.collect import collect
-from ckpttool.verify.judge import judge
 from ckpttool.verify.kernels.digest import digest_pass
 from ckpttool.verify.kernels.passes import Wants
+from ckpttool.verify.report import judge
 from ckpttool.verify.siblings import compare_siblings
 from ckpttool.verify.witnesses import Neighbours, Witness
 from tests.trees import Tensor, ckpt_bytes, safetensors_bytes

@@ -1,4 +1,4 @@
-"""One task in, one look out. A bad shard never raises: it is reported."""
+"""One task in, one observation out. A bad shard never raises: it is reported."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ckpttool.domain.verdict import CheckTask, Level, ShardReport
 from ckpttool.storage import open_storage
 from ckpttool.storage.base import ByteSource, NotRegularError, Storage, unreadable
 from ckpttool.storage.stream import ShrankError
-from ckpttool.verify.checks.structure import look_at_header
-from ckpttool.verify.look import Look
+from ckpttool.verify.checks.structure import observe_header
+from ckpttool.verify.observation import Observation
 
 TRIES = 2
 """A file that changes while it is read gets one more chance: the save may just have ended."""
 
 
-def check(task: CheckTask, *, storage: Storage | None = None) -> Look:
+def check(task: CheckTask, *, storage: Storage | None = None) -> Observation:
     """Look at one shard, or at a part of it.
 
     Args:
@@ -27,17 +27,17 @@ def check(task: CheckTask, *, storage: Storage | None = None) -> Look:
         storage: Where to read; None opens the task's own root, as a process elsewhere would.
     """
     storage = storage or open_storage(task.root)
-    look = _attempt(task, storage)
+    observed = _attempt(task, storage)
     for _ in range(TRIES - 1):
-        if not _changed(look.report):
+        if not _changed(observed.report):
             break
         again = _attempt(task, storage)
         # It stands still now, but a moment ago somebody wrote it: that it is whole can be believed, damage cannot.
-        look = look if worst(again.report.findings) >= Severity.SUSPECT else again
-    return look
+        observed = observed if worst(again.report.findings) >= Severity.SUSPECT else again
+    return observed
 
 
-def guarded(task: CheckTask, work: Callable[[CheckTask], Look] = check) -> Look:
+def guarded(task: CheckTask, work: Callable[[CheckTask], Observation] = check) -> Observation:
     """Do a task so that nothing it meets can take the other shards' reports: every engine calls this."""
     try:
         return work(task)
@@ -46,10 +46,10 @@ def guarded(task: CheckTask, work: Callable[[CheckTask], Look] = check) -> Look:
         return failed(task, Code.UNREADABLE, Severity.UNKNOWN, message)
 
 
-def _attempt(task: CheckTask, storage: Storage) -> Look:
+def _attempt(task: CheckTask, storage: Storage) -> Observation:
     try:
         with storage.open(task.path) as source:
-            look = _look(task, source)
+            observed = _observed(task, source)
         after = storage.stamp(task.path)
     except FileNotFoundError:
         message = "was there when the folder was listed and is gone now: somebody prunes or renames"
@@ -62,28 +62,28 @@ def _attempt(task: CheckTask, storage: Storage) -> Look:
         return failed(task, Code.NOT_A_REGULAR_FILE, Severity.UNSAFE, message)
     except OSError as error:
         return refused(task, unreadable(task.path, error, task.rank))
-    return _steady(look, after)
+    return _steady(observed, after)
 
 
-def _look(task: CheckTask, source: ByteSource) -> Look:
-    look = look_at_header(task, source)
-    if task.level is Level.STRUCTURE or worst(look.report.findings) >= Severity.DAMAGE:
+def _observed(task: CheckTask, source: ByteSource) -> Observation:
+    observed = observe_header(task, source)
+    if task.level is Level.STRUCTURE or worst(observed.report.findings) >= Severity.DAMAGE:
         # Without the entries: thousands of ranks' headers together would not fit into memory.
-        return Look(task=task, report=look.report)
+        return Observation(task=task, report=observed.report)
     from ckpttool.verify.checks.content import read_content, too_many
 
-    refusal = too_many(look)
+    refusal = too_many(observed)
     if refusal is not None:
-        return Look(task=task, report=replace(look.report, findings=(*look.report.findings, refusal)))
-    content = read_content(look, source)
-    numbers = () if look.records is None or task.level is not Level.NUMERICS else (_without_numbers(task.path),)
+        return Observation(task=task, report=replace(observed.report, findings=(*observed.report.findings, refusal)))
+    content = read_content(observed, source)
+    numbers = () if observed.records is None or task.level is not Level.NUMERICS else (_without_numbers(task.path),)
     return replace(
-        look,
+        observed,
         content=content,
         report=replace(
-            look.report,
-            bytes_read=ByteCount(look.report.bytes_read + content.bytes_read),
-            findings=(*look.report.findings, *numbers),
+            observed.report,
+            bytes_read=ByteCount(observed.report.bytes_read + content.bytes_read),
+            findings=(*observed.report.findings, *numbers),
         ),
     )
 
@@ -101,32 +101,34 @@ def _without_numbers(path: str) -> Finding:
     )
 
 
-def _steady(look: Look, after: FileStamp) -> Look:
-    """Return the look, unless the file moved under it: what was seen of a moving file proves nothing.
+def _steady(observed: Observation, after: FileStamp) -> Observation:
+    """Return the observation, unless the file moved under it: what was seen of a moving file proves nothing.
 
     A header is read within microseconds, and a save that is under way pauses for longer. So where there is damage, the
     file must also be the one that the listing saw.
     """
-    listed = look.task.listed
-    if after == look.report.stamp and (listed in {None, after} or worst(look.report.findings) < Severity.SUSPECT):
-        return look
-    before = look.report.stamp if after != look.report.stamp else listed
+    listed = observed.task.listed
+    if after == observed.report.stamp and (
+        listed in {None, after} or worst(observed.report.findings) < Severity.SUSPECT
+    ):
+        return observed
+    before = observed.report.stamp if after != observed.report.stamp else listed
     sizes = f"{before.size if before else 0} bytes before, {after.size} after"
     message = f"changed while it was read ({sizes}): somebody writes it"
-    return failed(look.task, Code.CHANGED_WHILE_READING, Severity.UNKNOWN, message)
+    return failed(observed.task, Code.CHANGED_WHILE_READING, Severity.UNKNOWN, message)
 
 
 def _changed(report: ShardReport) -> bool:
     return any(finding.code is Code.CHANGED_WHILE_READING for finding in report.findings)
 
 
-def failed(task: CheckTask, code: Code, severity: Severity, message: str) -> Look:
+def failed(task: CheckTask, code: Code, severity: Severity, message: str) -> Observation:
     """Report a shard that could not be looked at."""
     remedy = "run again when nothing writes here" if code is Code.CHANGED_WHILE_READING else None
     return refused(task, Finding(code=code, severity=severity, message=message, path=task.path, remedy=remedy))
 
 
-def refused(task: CheckTask, finding: Finding) -> Look:
+def refused(task: CheckTask, finding: Finding) -> Observation:
     """Report a shard of which nothing else is known."""
     report = ShardReport(
         path=task.path,
@@ -142,4 +144,4 @@ def refused(task: CheckTask, finding: Finding) -> Look:
         bytes_read=ByteCount(0),
         findings=(finding,),
     )
-    return Look(task=task, report=report)
+    return Observation(task=task, report=report)

@@ -22,7 +22,7 @@ from ckpttool.verify.collect import collect
 from ckpttool.verify.engines.base import Engine
 from ckpttool.verify.engines.waiting import TIMEOUT_SECONDS, WaitingEngine
 from ckpttool.verify.plan import in_bucket, plan_checks
-from ckpttool.verify.reports import reports_of
+from ckpttool.verify.report import reports_of
 from ckpttool.verify.siblings import compare_siblings
 from ckpttool.verify.witnesses import Neighbours, Witness
 

@@ -28,7 +28,7 @@ from ckpttool.trainers.locate import locate
 from ckpttool.verify.collect import collect
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.plan import plan_checks
-from ckpttool.verify.reports import reports_of
+from ckpttool.verify.report import reports_of
 from ckpttool.write import locked
 from tests.answers import codes
 from tests.inventories import finding

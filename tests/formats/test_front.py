@@ -10,7 +10,7 @@ import pytest
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats import read_header
 from ckpttool.formats.front import Front
-from ckpttool.verify.checks.structure import look_at_header
+from ckpttool.verify.checks.structure import observe_header
 from tests.trees import floats, safetensors_bytes, training_scalars
 from tests.verify.looking import task_for
 from tests.writers import MemorySource, entries_json, safetensors_file
@@ -31,9 +31,9 @@ def reads(data: bytes, path: Path) -> list[tuple[int, int]]:
     """Check a file's header, and return what was read of it."""
     path.write_bytes(data)
     source = MemorySource(data)
-    look = look_at_header(task_for(path), source)
-    assert look.report.findings == ()
-    assert look.report.scalars.step_num == 2
+    observed = observe_header(task_for(path), source)
+    assert observed.report.findings == ()
+    assert observed.report.scalars.step_num == 2
     return source.reads
 
 

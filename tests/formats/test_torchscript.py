@@ -16,7 +16,7 @@ from ckpttool.formats.torch import torchscript as torchscript_code
 from ckpttool.formats.torch.torchscript import look_at_code
 from ckpttool.formats.torch.zip_directory import Deflated, ZipDirectory, ZipEntry, read_zip_directory
 from ckpttool.verify.check import check
-from ckpttool.verify.judge import judge
+from ckpttool.verify.report import judge
 from tests.verify.looking import task_for
 from tests.writers import MemorySource
 

@@ -15,7 +15,7 @@ from ckpttool.domain.verdict import CheckTask
 from ckpttool.storage.base import ByteSource, Entry, Storage
 from ckpttool.storage.local import LocalStorage
 from ckpttool.verify import check
-from ckpttool.verify.look import Look
+from ckpttool.verify.observation import Observation
 from ckpttool.write import locked
 from tests.reliability.fault_scenes import NEWEST, Site, scene
 
@@ -87,7 +87,7 @@ def read_that_hangs(site: Site) -> None:
     site.held.callback(answered.set)
     real = check._attempt  # noqa: SLF001  the one place through which every look goes
 
-    def hang(task: CheckTask, storage: Storage) -> Look:
+    def hang(task: CheckTask, storage: Storage) -> Observation:
         if task.path == SHARD:
             answered.wait()
         return real(task, storage)

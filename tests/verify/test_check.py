@@ -16,8 +16,8 @@ from ckpttool.domain.verdict import Level, VerdictWord
 from ckpttool.storage.local import LocalStorage
 from ckpttool.verify.check import check, guarded
 from ckpttool.verify.checks import content
-from ckpttool.verify.judge import judge
-from ckpttool.verify.look import Look
+from ckpttool.verify.observation import Observation
+from ckpttool.verify.report import judge
 from tests.storages import FaultyStorage
 from tests.verify.looking import CKPT, SAFETENSORS, FailingStorage, Interrupted, codes, raises, task_for, two_megabytes
 from tests.writers import crc_trailer
@@ -47,8 +47,8 @@ def test_a_header_check_reads_two_pages_and_a_content_check_every_byte(tmp_path:
 
 
 def test_a_look_at_a_header_does_not_carry_the_entries_of_thousands_of_ranks() -> None:
-    look = check(task_for(CKPT))
-    assert (look.header, look.records, look.content) == (None, None, None)
+    observed = check(task_for(CKPT))
+    assert (observed.header, observed.records, observed.content) == (None, None, None)
 
 
 class TestAFileThatChanges:
@@ -210,7 +210,7 @@ class TestTooMuchToCount:
 
 class TestOurOwnMistakes:
     def test_an_exception_inside_a_check_becomes_a_report_that_says_which(self) -> None:
-        def mistake(_: object) -> Look:
+        def mistake(_: object) -> Observation:
             raise RecursionError("too deep")
 
         report = guarded(task_for(CKPT), mistake).report
@@ -218,7 +218,7 @@ class TestOurOwnMistakes:
         assert "RecursionError: too deep" in report.findings[0].message
 
     def test_a_ctrl_c_is_no_mistake_and_goes_through(self) -> None:
-        def interrupted(_: object) -> Look:
+        def interrupted(_: object) -> Observation:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
@@ -230,10 +230,10 @@ class TestOurOwnMistakes:
 def test_tasks_and_looks_survive_the_way_to_another_process_and_back(path: Path, level: Level) -> None:
     task = task_for(path, level)
     assert pickle.loads(pickle.dumps(task)) == task  # noqa: S301  ours
-    look = check(task)
-    again = pickle.loads(pickle.dumps(look))  # noqa: S301  ours
-    assert again == look
-    assert judge([again]) == judge([look])
+    observed = check(task)
+    again = pickle.loads(pickle.dumps(observed))  # noqa: S301  ours
+    assert again == observed
+    assert judge([again]) == judge([observed])
 
 
 def test_the_format_that_the_content_shows_counts_not_the_suffix(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict, Verd
 from ckpttool.formats import read_header
 from ckpttool.storage.local import LocalStorage
 from ckpttool.verify.check import check
-from ckpttool.verify.look import Look
+from ckpttool.verify.observation import Observation
 from ckpttool.verify.session import Scope, Session
 from tests.detection import with_crc
 from tests.trees import TreeBuilder, floats, shard_bytes, training_scalars, weights
@@ -191,12 +191,12 @@ class Counting:
         self.paths: Counter[str] = Counter()
         self._seed = seed
 
-    def run(self, tasks: Sequence[CheckTask]) -> Iterator[Look]:
+    def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
         self.paths.update(task.path for task in tasks)
-        looks = [check(task) for task in tasks]
+        observations = [check(task) for task in tasks]
         if self._seed is not None:
-            Random(self._seed).shuffle(looks)  # noqa: S311  no secret
-        return iter(looks)
+            Random(self._seed).shuffle(observations)  # noqa: S311  no secret
+        return iter(observations)
 
 
 def session(root: Path, level: Level, engine: Counting) -> tuple[Session, Inventory]:

@@ -9,17 +9,17 @@ from ckpttool.domain.manifest import CHUNK_BYTES, ShardSeal, differing_chunks, t
 from ckpttool.formats.base import Checksum, quoted
 from ckpttool.verify.checks.many import at_most
 from ckpttool.verify.kernels.passes import PassResult
-from ckpttool.verify.look import Look
+from ckpttool.verify.observation import Observation
 
 MOST_TENSORS = 4
 """Tensors that a message names; a 64 MiB chunk of small ones holds thousands."""
 
 
-def judge_checksums(look: Look, content: PassResult) -> tuple[bool, tuple[Finding, ...]]:
+def judge_checksums(observed: Observation, content: PassResult) -> tuple[bool, tuple[Finding, ...]]:
     """Compare every checksum that there is.
 
     Args:
-        look: At the header.
+        observed: The header.
         content: What all bytes of the file told.
 
     Returns:
@@ -30,49 +30,52 @@ def judge_checksums(look: Look, content: PassResult) -> tuple[bool, tuple[Findin
     """
     findings: list[Finding] = []
     compared = 0
-    embedded = look.header.checksum if look.header else None
+    embedded = observed.header.checksum if observed.header else None
     if embedded is not None:
         compared += 1
-        findings += _embedded(look, content, embedded)
-    if look.records is not None and look.records.verifiable:
+        findings += _embedded(observed, content, embedded)
+    if observed.records is not None and observed.records.verifiable:
         compared += 1
-        findings += at_most(_records(look, content))
-    if look.task.seal is not None:
+        findings += at_most(_records(observed, content))
+    if observed.task.seal is not None:
         compared += 1
-        findings += at_most(_sealed(look, content, look.task.seal))
+        findings += at_most(_sealed(observed, content, observed.task.seal))
     if not compared:
-        findings.append(_nothing_to_compare(look))
+        findings.append(_nothing_to_compare(observed))
     return bool(compared) and not any(one.severity > Severity.NOTE for one in findings), tuple(findings)
 
 
-def _embedded(look: Look, content: PassResult, checksum: Checksum) -> Iterator[Finding]:
+def _embedded(observed: Observation, content: PassResult, checksum: Checksum) -> Iterator[Finding]:
     if checksum.algorithm == "crc32-file":
         if content.crc32 != checksum.value:
             yield _mismatch(
-                look, f"the CRC32 of all {checksum.end} bytes before the trailer", checksum.value, content.crc32
+                observed, f"the CRC32 of all {checksum.end} bytes before the trailer", checksum.value, content.crc32
             )
     elif not content.entries_crc().matches(checksum.value):
-        yield _mismatch(look, "crc_num, over every tensor's name and data,", checksum.value, None)
+        yield _mismatch(observed, "crc_num, over every tensor's name and data,", checksum.value, None)
 
 
-def _records(look: Look, content: PassResult) -> Iterator[Finding]:
-    recorded = {record.name: record.crc32 for record in look.records.entries} if look.records else {}
+def _records(observed: Observation, content: PassResult) -> Iterator[Finding]:
+    recorded = {record.name: record.crc32 for record in observed.records.entries} if observed.records else {}
     for seen in content.entries:
         if seen.crc32 != recorded.get(seen.entry.name):
             yield _mismatch(
-                look, f"the CRC32 of zip record {quoted(seen.entry.name)}", recorded.get(seen.entry.name), seen.crc32
+                observed,
+                f"the CRC32 of zip record {quoted(seen.entry.name)}",
+                recorded.get(seen.entry.name),
+                seen.crc32,
             )
 
 
-def _sealed(look: Look, content: PassResult, seal: ShardSeal) -> Iterator[Finding]:
+def _sealed(observed: Observation, content: PassResult, seal: ShardSeal) -> Iterator[Finding]:
     """Compare with the manifest, chunk by chunk, so that the damaged place and its tensors are named."""
-    size = look.report.stamp.size if look.report.stamp else 0
+    size = observed.report.stamp.size if observed.report.stamp else 0
     if size != seal.size:
         yield Finding(
             code=Code.CHECKSUM_MISMATCH,
             severity=Severity.DAMAGE,
             message=f"has {size} bytes, the manifest recorded {seal.size} on {seal.first_seen}",
-            path=look.task.path,
+            path=observed.task.path,
             expected=str(seal.size),
             actual=str(size),
         )
@@ -80,7 +83,7 @@ def _sealed(look: Look, content: PassResult, seal: ShardSeal) -> Iterator[Findin
     chunks = [chunk.xxh128 or "" for chunk in content.chunks]
     for index in differing_chunks(seal, size, chunks):
         begin, end = index * CHUNK_BYTES, min((index + 1) * CHUNK_BYTES, size)
-        touched = _named(tensors_in(look.header.entries if look.header else (), begin, end))
+        touched = _named(tensors_in(observed.header.entries if observed.header else (), begin, end))
         yield Finding(
             code=Code.CHECKSUM_MISMATCH,
             severity=Severity.DAMAGE,
@@ -88,7 +91,7 @@ def _sealed(look: Look, content: PassResult, seal: ShardSeal) -> Iterator[Findin
                 f"bytes {begin} to {end} (chunk {index}, {touched}) are not what the manifest recorded "
                 f"on {seal.first_seen}"
             ),
-            path=look.task.path,
+            path=observed.task.path,
             expected=seal.chunks[index],
             actual=chunks[index],
             remedy="resume from another checkpoint, or copy this shard again from where it was whole",
@@ -100,21 +103,21 @@ def _named(names: Sequence[str]) -> str:
     return f"with {', '.join(map(quoted, names[:MOST_TENSORS]))}{more}" if names else "outside all tensors"
 
 
-def _mismatch(look: Look, what: str, expected: int | None, actual: int | None) -> Finding:
+def _mismatch(observed: Observation, what: str, expected: int | None, actual: int | None) -> Finding:
     found = f", computed {actual:08x}" if actual is not None else ""
     return Finding(
         code=Code.CHECKSUM_MISMATCH,
         severity=Severity.DAMAGE,
         message=f"{what} does not agree (recorded {expected or 0:08x}{found}): the content changed after it was saved",
-        path=look.task.path,
+        path=observed.task.path,
         expected=f"{expected or 0:08x}",
         actual=None if actual is None else f"{actual:08x}",
         remedy="resume from another checkpoint; MindFormers does not look at this checksum",
     )
 
 
-def _nothing_to_compare(look: Look) -> Finding:
-    zeros = look.records is not None
+def _nothing_to_compare(observed: Observation) -> Finding:
+    zeros = observed.records is not None
     why = (
         "its zip records' CRC32s are all 0: not computed"
         if zeros
@@ -124,6 +127,6 @@ def _nothing_to_compare(look: Look) -> Finding:
         code=Code.CHECKSUM_MISSING,
         severity=Severity.NOTE,
         message=f"every byte was read, but {why}; changed tensor data would not be seen",
-        path=look.task.path,
+        path=observed.task.path,
         remedy="ckpttool seal records checksums now, so that later damage is seen",
     )

@@ -10,28 +10,28 @@ from ckpttool.domain.verdict import Level
 from ckpttool.storage.base import ByteSource
 from ckpttool.verify.kernels.digest import digest_pass
 from ckpttool.verify.kernels.passes import PassResult, Wants
-from ckpttool.verify.look import Look
+from ckpttool.verify.observation import Observation
 
 MOST_ENTRIES = 100_000
 """Tensors or zip records that are looked at one by one: ten times what large shards have, and 100 MB of memory."""
 
 
-def too_many(look: Look) -> Finding | None:
+def too_many(observed: Observation) -> Finding | None:
     """Refuse a file that is all header: to count so many things takes more memory than a checker should."""
-    wants, entries = _wants(look), _entries(look)
+    wants, entries = _wants(observed), _entries(observed)
     if len(entries) <= MOST_ENTRIES or not (wants.entry_crcs or wants.numerics):
         return None
     return Finding(
         code=Code.OVER_LIMIT,
         severity=Severity.UNSAFE,
         message=f"has {len(entries)} tensors or records; ckpttool looks at most at {MOST_ENTRIES} one by one",
-        path=look.task.path,
+        path=observed.task.path,
         expected=f"<= {MOST_ENTRIES}",
         actual=str(len(entries)),
     )
 
 
-def read_content(look: Look, source: ByteSource) -> PassResult:
+def read_content(observed: Observation, source: ByteSource) -> PassResult:
     """Read the task's bytes.
 
     Without any checksum to compare with they are read all the same: a sector that the disk cannot give back is
@@ -40,18 +40,18 @@ def read_content(look: Look, source: ByteSource) -> PassResult:
     Raises:
         OSError: The disk did not answer, or the file was cut meanwhile.
     """
-    return digest_pass(source, entries=_entries(look), wants=_wants(look), span=look.task.part)
+    return digest_pass(source, entries=_entries(observed), wants=_wants(observed), span=observed.task.part)
 
 
-def _entries(look: Look) -> Sequence[TensorEntry]:
-    if look.records is not None:
-        return tuple(record.as_entry() for record in look.records.entries)
-    return look.header.entries if look.header else ()
+def _entries(observed: Observation) -> Sequence[TensorEntry]:
+    if observed.records is not None:
+        return tuple(record.as_entry() for record in observed.records.entries)
+    return observed.header.entries if observed.header else ()
 
 
-def _wants(look: Look) -> Wants:
-    task, checksum = look.task, look.header.checksum if look.header else None
-    is_zip = look.records is not None
+def _wants(observed: Observation) -> Wants:
+    task, checksum = observed.task, observed.header.checksum if observed.header else None
+    is_zip = observed.records is not None
     return Wants(
         crc_end=checksum.end if checksum is not None and checksum.algorithm == "crc32-file" else None,
         xxh=task.seal is not None or task.hashes,

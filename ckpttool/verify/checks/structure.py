@@ -15,7 +15,7 @@ from ckpttool.formats.front import Front
 from ckpttool.formats.torch.zip import look_at_pickles
 from ckpttool.storage.base import ByteSource
 from ckpttool.verify.checks.metadata import metadata_hash, misspelt
-from ckpttool.verify.look import Look
+from ckpttool.verify.observation import Observation
 
 if TYPE_CHECKING:
     from ckpttool.formats.torch.zip_directory import ZipDirectory
@@ -29,7 +29,7 @@ _PICKLE = Finding(
 )
 
 
-def look_at_header(task: CheckTask, source: ByteSource) -> Look:
+def observe_header(task: CheckTask, source: ByteSource) -> Observation:
     """Report what the header and the last bytes show, without reading tensor data.
 
     Raises:
@@ -62,7 +62,7 @@ def look_at_header(task: CheckTask, source: ByteSource) -> Look:
         tail_hash=_hash(tail) if tail else None,
         metadata_hash=None if broken else metadata_hash(header),
     )
-    return Look(task=task, report=report, header=header, records=records)
+    return Observation(task=task, report=report, header=header, records=records)
 
 
 def _records(header: Header, source: ByteSource) -> ZipDirectory | None:

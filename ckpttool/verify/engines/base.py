@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from ckpttool.domain.verdict import CheckTask
-from ckpttool.verify.look import Look
+from ckpttool.verify.observation import Observation
 
 
 class Engine(Protocol):
     """Runs check tasks."""
 
-    def run(self, tasks: Sequence[CheckTask]) -> Iterator[Look]:
-        """Yield one look a task, in any order, as they finish."""
+    def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
+        """Yield one observation a task, in any order, as they finish."""
         ...

@@ -12,8 +12,8 @@ from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.verdict import CheckTask
 from ckpttool.verify.check import failed, guarded
 from ckpttool.verify.engines.crew import Crew
-from ckpttool.verify.judge import check_and_judge
-from ckpttool.verify.look import Look
+from ckpttool.verify.observation import Observation
+from ckpttool.verify.report import check_and_judge
 
 TICK_SECONDS = 0.5
 """How often deadlines are looked at."""
@@ -29,28 +29,30 @@ class ThreadEngine:
     as unreadable after `timeout` and its thread is left behind, since nothing can interrupt it.
     """
 
-    def __init__(self, *, jobs: int, timeout: float, work: Callable[[CheckTask], Look] = check_and_judge) -> None:
+    def __init__(
+        self, *, jobs: int, timeout: float, work: Callable[[CheckTask], Observation] = check_and_judge
+    ) -> None:
         """Take the number of workers, and the seconds after which a task counts as hung, for each GiB of it."""
         self._jobs = jobs
         self._timeout = timeout
         self._work = work
         self._crew = Crew()
 
-    def run(self, tasks: Sequence[CheckTask]) -> Iterator[Look]:
-        """Yield one look a task, as they finish."""
+    def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
+        """Yield one observation a task, as they finish."""
         board = _Board(tasks)
         workers = [_Worker(board, self._work, self._crew) for _ in range(min(self._jobs, len(tasks)))]
         left = len(tasks)
         try:
             while left:
-                for look in self._next(board, workers):
+                for observed in self._next(board, workers):
                     left -= 1
-                    yield look
+                    yield observed
         finally:  # also where nobody wants the rest: then no worker begins anything new
             board.close()
 
-    def _next(self, board: _Board, workers: list[_Worker]) -> Sequence[Look]:
-        """Wait for the next look; several where a file is given up."""
+    def _next(self, board: _Board, workers: list[_Worker]) -> Sequence[Observation]:
+        """Wait for the next observation; several where a file is given up."""
         while True:
             try:
                 return (board.done.get(timeout=TICK_SECONDS),)
@@ -63,7 +65,7 @@ class ThreadEngine:
                     # What hung once would hang again at each of its other parts.
                     return tuple(self._hung(one) for one in (task, *board.withdraw(task.path)))
 
-    def _hung(self, task: CheckTask) -> Look:
+    def _hung(self, task: CheckTask) -> Observation:
         message = f"no answer from the disk within {patience(task, self._timeout):g} s: unknown, not damaged"
         return failed(task, Code.UNREADABLE, Severity.UNKNOWN, message)
 
@@ -84,7 +86,7 @@ class _Board:
         self._unbegun = deque(by_cost)
         self._begun: dict[str, deque[CheckTask]] = {}
         self._lock = threading.Lock()
-        self.done: queue.SimpleQueue[Look] = queue.SimpleQueue()
+        self.done: queue.SimpleQueue[Observation] = queue.SimpleQueue()
 
     def take(self, mine: deque[CheckTask]) -> tuple[CheckTask, deque[CheckTask]] | None:
         """Take the next task: of my file, of a file nobody has begun, or of the end of somebody else's."""
@@ -121,7 +123,7 @@ class _Board:
 class _Worker:
     """A thread that takes tasks until none is left, or until it is given up."""
 
-    def __init__(self, board: _Board, work: Callable[[CheckTask], Look], crew: Crew) -> None:
+    def __init__(self, board: _Board, work: Callable[[CheckTask], Observation], crew: Crew) -> None:
         self._board = board
         self._work = work
         self._lock = threading.Lock()
@@ -136,12 +138,12 @@ class _Worker:
             task, mine = taken
             with self._lock:
                 self._task, self._since = task, time.monotonic()
-            look = guarded(task, self._work)
+            observed = guarded(task, self._work)
             with self._lock:
                 if self._given_up:
                     return
                 self._task = None
-            self._board.done.put(look)
+            self._board.done.put(observed)
 
     def abandon_after(self, timeout: float) -> CheckTask | None:
         """Give the thread up if its task hangs, and return the task; None where it does not."""

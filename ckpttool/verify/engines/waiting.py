@@ -11,7 +11,7 @@ from ckpttool.domain.verdict import CheckTask
 from ckpttool.storage.fan_out import PROBE_ITEMS, WORKERS, sleeps
 from ckpttool.verify.check import check, failed, guarded
 from ckpttool.verify.engines.crew import Crew
-from ckpttool.verify.look import Look
+from ckpttool.verify.observation import Observation
 
 TIMEOUT_SECONDS = 600.0
 """A header is some KiB: a disk that needs longer than that is dead."""
@@ -27,31 +27,31 @@ class WaitingEngine:
     thread is left behind, and another one goes on with the rest.
     """
 
-    def __init__(self, *, timeout: float = TIMEOUT_SECONDS, work: Callable[[CheckTask], Look] = check) -> None:
+    def __init__(self, *, timeout: float = TIMEOUT_SECONDS, work: Callable[[CheckTask], Observation] = check) -> None:
         """Take the seconds after which a task counts as hung."""
         self._timeout = timeout
         self._work = work
         self._crew = Crew()
 
-    def run(self, tasks: Sequence[CheckTask]) -> Iterator[Look]:
-        """Yield one look a task, in the order of the tasks, when all are there."""
+    def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
+        """Yield one observation a task, in the order of the tasks, when all are there."""
         if not tasks:
             return
         run = _Run(tasks, self._work, self._crew)
         run.hire()
         while not run.wait(TICK_SECONDS):
             run.replace_hung(self._timeout)
-        yield from run.looks()
+        yield from run.observations()
 
 
 class _Run:
     """Threads that do tasks from one list, each the next that nobody has begun."""
 
-    def __init__(self, tasks: Sequence[CheckTask], work: Callable[[CheckTask], Look], crew: Crew) -> None:
+    def __init__(self, tasks: Sequence[CheckTask], work: Callable[[CheckTask], Observation], crew: Crew) -> None:
         self._crew = crew
         self._tasks = tasks
         self._work = work
-        self._looks: list[Look | None] = [None] * len(tasks)
+        self._observations: list[Observation | None] = [None] * len(tasks)
         self._lock = threading.Lock()
         self._next = 0
         self._missing = len(tasks)
@@ -66,12 +66,12 @@ class _Run:
         self._crew.begin(self._run)
 
     def wait(self, seconds: float) -> bool:
-        """Tell whether all looks are there, after at most so long."""
+        """Tell whether all observations are there, after at most so long."""
         return self._all_there.wait(seconds)
 
-    def looks(self) -> list[Look]:
+    def observations(self) -> list[Observation]:
         """Return what was seen, in the order of the tasks."""
-        return [look for look in self._looks if look is not None]
+        return [observed for observed in self._observations if observed is not None]
 
     def _run(self) -> None:
         done, slept = 0, sleeps()
@@ -93,11 +93,11 @@ class _Run:
             self._at_work[index] = time.monotonic()
             return index
 
-    def _finish(self, index: int, look: Look) -> None:
+    def _finish(self, index: int, observed: Observation) -> None:
         with self._lock:
             if self._at_work.pop(index, None) is None:  # it had been given up
                 return
-            self._looks[index] = look
+            self._observations[index] = observed
             self._missing -= 1
             if not self._missing:
                 self._all_there.set()

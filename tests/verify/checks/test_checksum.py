@@ -19,7 +19,7 @@ from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level, ShardReport, VerdictWord
 from ckpttool.verify.check import check
 from ckpttool.verify.checks.many import MOST
-from ckpttool.verify.judge import judge
+from ckpttool.verify.report import judge
 from tests.conftest import FIXTURES
 from tests.detection import seal_of
 from tests.hostile import CORPUS
@@ -202,7 +202,7 @@ class TestTheManifest:
             file.truncate(len(head) + sum(sizes.values()))
         return path, seal_of(path.name, path.read_bytes())
 
-    def broken(self, big: tuple[Path, ShardSeal], byte: int, look: Callable[[Path], ShardReport]) -> ShardReport:
+    def broken(self, big: tuple[Path, ShardSeal], byte: int, observed: Callable[[Path], ShardReport]) -> ShardReport:
         path = big[0]
         with path.open("r+b") as file:
             file.seek(byte)
@@ -210,7 +210,7 @@ class TestTheManifest:
             file.seek(byte)
             file.write(bytes([before[0] ^ 1]))
             file.flush()
-            report = look(path)
+            report = observed(path)
             file.seek(byte)
             file.write(before)
         return report

@@ -13,7 +13,7 @@ from ckpttool.verify.engines.base import Engine
 from ckpttool.verify.engines.crew import Crew
 from ckpttool.verify.engines.threads import ThreadEngine
 from ckpttool.verify.engines.waiting import WaitingEngine
-from ckpttool.verify.look import Look
+from ckpttool.verify.observation import Observation
 from tests.verify.engines.test_threads import seen, tasks
 
 
@@ -80,7 +80,7 @@ def test_no_work_is_lost_where_threads_come_and_go(monkeypatch: pytest.MonkeyPat
 def test_checkpoints_of_one_session_share_their_threads(kind: str) -> None:
     used: set[threading.Thread] = set()
 
-    def work(task: CheckTask) -> Look:
+    def work(task: CheckTask) -> Observation:
         used.add(threading.current_thread())
         return seen(task)
 

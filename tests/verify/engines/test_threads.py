@@ -22,9 +22,8 @@ from ckpttool.verify import plan
 from ckpttool.verify.check import check
 from ckpttool.verify.engines import threads
 from ckpttool.verify.engines.threads import ThreadEngine
-from ckpttool.verify.judge import judge
-from ckpttool.verify.look import Look
-from ckpttool.verify.reports import reports_of
+from ckpttool.verify.observation import Observation
+from ckpttool.verify.report import judge, reports_of
 from tests.detection import seal_of
 from tests.trees import TreeBuilder
 from tests.verify.looking import CKPT, codes, task_for, verdicts
@@ -42,12 +41,12 @@ def tasks(count: int) -> list[CheckTask]:
     return [replace(task_for(CKPT), path=f"{number}", cost=ByteCount(number)) for number in range(count)]
 
 
-def seen(task: CheckTask) -> Look:
+def seen(task: CheckTask) -> Observation:
     return replace(check(task_for(CKPT)), task=task)
 
 
-def paths(looks: Iterable[Look]) -> list[str]:
-    return sorted((look.task.path for look in looks), key=int)
+def paths(observations: Iterable[Observation]) -> list[str]:
+    return sorted((observed.task.path for observed in observations), key=int)
 
 
 class TestTheWork:
@@ -55,18 +54,18 @@ class TestTheWork:
     def test_every_task_is_done_once_whatever_the_number_of_threads(self, jobs: int) -> None:
         done: list[str] = []
 
-        def work(task: CheckTask) -> Look:
+        def work(task: CheckTask) -> Observation:
             done.append(task.path)
             return seen(task)
 
-        looks = ThreadEngine(jobs=jobs, timeout=60, work=work).run(tasks(30))
-        assert paths(looks) == [str(number) for number in range(30)]
+        observations = ThreadEngine(jobs=jobs, timeout=60, work=work).run(tasks(30))
+        assert paths(observations) == [str(number) for number in range(30)]
         assert sorted(done, key=int) == [str(number) for number in range(30)]
 
     def test_the_biggest_files_are_begun_first(self) -> None:
         begun: list[str] = []
 
-        def work(task: CheckTask) -> Look:
+        def work(task: CheckTask) -> Observation:
             begun.append(task.path)
             return seen(task)
 
@@ -79,7 +78,7 @@ class TestTheWork:
         by_thread: dict[int, list[tuple[str, int]]] = {}
         gate = threading.Barrier(2, timeout=10)
 
-        def work(task: CheckTask) -> Look:
+        def work(task: CheckTask) -> Observation:
             own = by_thread.setdefault(threading.get_ident(), [])
             if not own:
                 gate.wait()  # both have begun
@@ -102,23 +101,23 @@ class TestTheWork:
         begun = threading.Semaphore(0)
         count = 0
 
-        def work(task: CheckTask) -> Look:
+        def work(task: CheckTask) -> Observation:
             nonlocal count
             count += 1
             begun.release()
             time.sleep(0.01)
             return seen(task)
 
-        looks = ThreadEngine(jobs=1, timeout=60, work=work).run(tasks(100))
-        next(iter(looks))
-        del looks  # closes the generator
+        observations = ThreadEngine(jobs=1, timeout=60, work=work).run(tasks(100))
+        next(iter(observations))
+        del observations  # closes the generator
         time.sleep(0.1)
         assert count <= 4
 
 
 class TestADeadDisk:
     def hanging(self, dead: Sequence[str], release: threading.Event, *, jobs: int = 2) -> ThreadEngine:
-        def work(task: CheckTask) -> Look:
+        def work(task: CheckTask) -> Observation:
             if task.path in dead:
                 release.wait(30)
             return seen(task)
@@ -129,46 +128,46 @@ class TestADeadDisk:
     def test_a_read_that_hangs_is_unreadable_and_the_rest_goes_on(self, jobs: int) -> None:
         release = threading.Event()
         try:
-            looks = list(self.hanging(["3", "7"], release, jobs=jobs).run(tasks(10)))
+            observations = list(self.hanging(["3", "7"], release, jobs=jobs).run(tasks(10)))
         finally:
             release.set()
-        words = {look.task.path: look.report.word for look in looks}
-        assert len(looks) == 10
+        words = {observed.task.path: observed.report.word for observed in observations}
+        assert len(observations) == 10
         assert {path for path, word in words.items() if word is VerdictWord.UNREADABLE} == {"3", "7"}
 
     def test_all_disks_dead_still_ends(self) -> None:
         release = threading.Event()
         started = time.monotonic()
         try:
-            looks = list(self.hanging([str(number) for number in range(4)], release).run(tasks(4)))
+            observations = list(self.hanging([str(number) for number in range(4)], release).run(tasks(4)))
         finally:
             release.set()
-        assert {look.report.word for look in looks} == {VerdictWord.UNREADABLE}
+        assert {observed.report.word for observed in observations} == {VerdictWord.UNREADABLE}
         assert time.monotonic() - started < 10
 
     def test_what_comes_after_all_from_a_thread_that_was_given_up_is_dropped(self) -> None:
         release = threading.Event()
         engine = self.hanging(["1"], release, jobs=1)
-        looks = []
-        for look in engine.run(tasks(5)):
-            looks.append(look)
-            if look.report.word is VerdictWord.UNREADABLE:
+        observations = []
+        for observed in engine.run(tasks(5)):
+            observations.append(observed)
+            if observed.report.word is VerdictWord.UNREADABLE:
                 release.set()
                 time.sleep(0.05)
-        assert len(looks) == 5
-        assert paths(looks) == ["0", "1", "2", "3", "4"]
+        assert len(observations) == 5
+        assert paths(observations) == ["0", "1", "2", "3", "4"]
 
     def test_a_file_that_hung_once_is_not_waited_for_part_by_part(self) -> None:
         release = threading.Event()
         parts = [replace(tasks(1)[0], part=(begin, begin + 1)) for begin in range(50)]
         started = time.monotonic()
         try:
-            looks = list(self.hanging(["0"], release, jobs=2).run(parts))
+            observations = list(self.hanging(["0"], release, jobs=2).run(parts))
         finally:
             release.set()
-        assert len(looks) == 50
+        assert len(observations) == 50
         assert time.monotonic() - started < 2  # 50 parts at 0.1 s would take more on two threads
-        assert judge(looks).word is VerdictWord.UNREADABLE
+        assert judge(observations).word is VerdictWord.UNREADABLE
 
     def test_a_file_that_is_hashed_as_a_whole_may_take_longer_the_larger_it_is(self) -> None:
         task = tasks(1)[0]
@@ -190,15 +189,17 @@ class TestADeadDisk:
 
 
 def test_an_exception_inside_a_check_is_a_report_and_the_others_go_on() -> None:
-    def work(task: CheckTask) -> Look:
+    def work(task: CheckTask) -> Observation:
         if task.path == "2":
             raise ZeroDivisionError("ours")
         return seen(task)
 
-    looks = {look.task.path: look for look in ThreadEngine(jobs=2, timeout=60, work=work).run(tasks(4))}
-    assert len(looks) == 4
-    assert looks["2"].report.word is VerdictWord.UNREADABLE
-    assert "ZeroDivisionError" in looks["2"].report.findings[0].message
+    observations = {
+        observed.task.path: observed for observed in ThreadEngine(jobs=2, timeout=60, work=work).run(tasks(4))
+    }
+    assert len(observations) == 4
+    assert observations["2"].report.word is VerdictWord.UNREADABLE
+    assert "ZeroDivisionError" in observations["2"].report.findings[0].message
 
 
 class TestPartsOfOneFile:

@@ -12,7 +12,7 @@ from ckpttool.domain.verdict import CheckTask, VerdictWord
 from ckpttool.storage.fan_out import WORKERS
 from ckpttool.verify.engines import waiting
 from ckpttool.verify.engines.waiting import WaitingEngine
-from ckpttool.verify.look import Look
+from ckpttool.verify.observation import Observation
 from tests.verify.engines.test_threads import seen, tasks
 from tests.verify.looking import CKPT, task_for
 
@@ -23,8 +23,8 @@ def short_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_looks_come_in_the_order_of_the_tasks() -> None:
-    looks = WaitingEngine(work=seen).run(tasks(100))
-    assert [look.task.path for look in looks] == [str(number) for number in range(100)]
+    observations = WaitingEngine(work=seen).run(tasks(100))
+    assert [observed.task.path for observed in observations] == [str(number) for number in range(100)]
 
 
 def test_no_tasks_make_no_looks() -> None:
@@ -35,22 +35,22 @@ def test_a_disk_that_makes_us_wait_gets_many_threads_and_a_fast_one_gets_one() -
     used: set[int] = set()
     lock = threading.Lock()
 
-    def slow(task: CheckTask) -> Look:
+    def slow(task: CheckTask) -> Observation:
         with lock:
             used.add(threading.get_ident())
         time.sleep(0.005)
         return seen(task)
 
     started = time.monotonic()
-    looks = list(WaitingEngine(work=slow).run(tasks(200)))
-    assert [look.task.path for look in looks] == [str(number) for number in range(200)]
+    observations = list(WaitingEngine(work=slow).run(tasks(200)))
+    assert [observed.task.path for observed in observations] == [str(number) for number in range(200)]
     assert 2 < len(used) <= WORKERS
     assert time.monotonic() - started < 200 * 0.005
 
     used.clear()
     task = task_for(CKPT)
 
-    def fast(_: CheckTask) -> Look:
+    def fast(_: CheckTask) -> Observation:
         used.add(threading.get_ident())
         return seen(task)
 
@@ -62,33 +62,33 @@ def test_a_disk_that_makes_us_wait_gets_many_threads_and_a_fast_one_gets_one() -
 def test_a_header_that_never_comes_is_unreadable_and_the_rest_goes_on(count: int) -> None:
     release = threading.Event()
 
-    def work(task: CheckTask) -> Look:
+    def work(task: CheckTask) -> Observation:
         if int(task.path) % 20 == 0:
             release.wait(30)
         return seen(task)
 
     started = time.monotonic()
     try:
-        looks = list(WaitingEngine(timeout=0.1, work=work).run(tasks(count)))
+        observations = list(WaitingEngine(timeout=0.1, work=work).run(tasks(count)))
     finally:
         release.set()
-    assert len(looks) == count
-    for look in looks:
-        expected = VerdictWord.UNREADABLE if int(look.task.path) % 20 == 0 else VerdictWord.STRUCT_OK
-        assert look.report.word is expected
+    assert len(observations) == count
+    for observed in observations:
+        expected = VerdictWord.UNREADABLE if int(observed.task.path) % 20 == 0 else VerdictWord.STRUCT_OK
+        assert observed.report.word is expected
     assert time.monotonic() - started < 10
 
 
 def test_an_exception_inside_a_check_is_a_report() -> None:
-    def work(task: CheckTask) -> Look:
+    def work(task: CheckTask) -> Observation:
         if task.path == "2":
             raise MemoryError
         return seen(task)
 
-    words = [look.report.word for look in WaitingEngine(work=work).run(tasks(4))]
+    words = [observed.report.word for observed in WaitingEngine(work=work).run(tasks(4))]
     assert words == [VerdictWord.STRUCT_OK, VerdictWord.STRUCT_OK, VerdictWord.UNREADABLE, VerdictWord.STRUCT_OK]
 
 
 def test_what_is_looked_at_is_what_the_task_says() -> None:
-    (look,) = WaitingEngine().run([replace(task_for(CKPT), path="gone.ckpt")])
-    assert look.report.word is VerdictWord.UNSTABLE
+    (observed,) = WaitingEngine().run([replace(task_for(CKPT), path="gone.ckpt")])
+    assert observed.report.word is VerdictWord.UNSTABLE

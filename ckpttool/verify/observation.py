@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """The outcome of one task. A picklable value; order of looks never matters."""
+class Observation:
+    """The outcome of one task. A picklable value; order of observations never matters."""
 
     task: CheckTask
     report: ShardReport
