@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from ckpttool.decide.completeness import believable, compare
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, Rename, RunSummary, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, LayoutName, Rename, RunSummary, Topology
 from ckpttool.domain.expectation import Evidence, WorldEvidence
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.health import Health
@@ -62,6 +62,7 @@ def checkpoint(
         ),
         topology=Topology(),
         format=fmt,
+        commit=CommitState.UNRECORDED,
         health=health,
         renames=tuple(renames),
         findings=tuple(findings),

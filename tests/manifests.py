@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from ckpttool.domain.checkpoint import Checkpoint, LayoutName, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, LayoutName, Topology
 from ckpttool.domain.manifest import CHUNK_BYTES, Manifest, ShardSeal
 from ckpttool.domain.shard import FormatName, Scalars
 from ckpttool.domain.units import ByteCount
@@ -41,6 +41,7 @@ def sealed_checkpoint(name: str, prefix: str, fmt: FormatName) -> Checkpoint:
         shards=(),
         topology=Topology(),
         format=fmt,
+        commit=CommitState.UNRECORDED,
     )
 
 

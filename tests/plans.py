@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ckpttool.domain.checkpoint import Checkpoint, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Topology
 from ckpttool.domain.data_position import SkipBatches
 from ckpttool.domain.plan import ResumePlan, ResumePoint
 from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
@@ -57,6 +57,7 @@ def resume_plan(
         shards=shards,
         topology=Topology(),
         format=FormatName.MINDSPORE_CKPT,
+        commit=CommitState.UNRECORDED,
     )
     skip = SkipBatches(
         batches=batches, repeated_samples=0, samples=240, global_batch_size=global_batch_size, sink_size=sink_size

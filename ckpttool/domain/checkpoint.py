@@ -75,7 +75,8 @@ class Checkpoint:
     format: FormatName
     expected: tuple[str, ...] | None = None
     """Paths that the trainer's own record says belong to it; None where there is no such record."""
-    commit: CommitState = CommitState.UNRECORDED
+    commit: CommitState
+    """Every layout must say it: a save that was not finished is never chosen, whatever its files look like."""
     health: Health = Health.UNKNOWN
     """As the trainer recorded it inside the checkpoint (newer layout)."""
     renames: tuple[Rename, ...] = ()

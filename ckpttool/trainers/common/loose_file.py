@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, RunSummary, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, LayoutName, RunSummary, Topology
 from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath
 from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
 from ckpttool.domain.units import Rank, Step
@@ -64,6 +64,7 @@ class LooseFile:
             shards=(Shard(path=name, rank=None, role=ShardRole.UNIFIED, format=fmt, stamp=stamp),),
             topology=Topology(),
             format=fmt,
+            commit=CommitState.UNRECORDED,
         )
         run = RunSummary(prefix="", run=0, first_step=step, last_step=step, world_size=1)
         return Inventory(root=storage.root, layout=self.name, checkpoints=(checkpoint,), runs=(run,), findings=())

@@ -8,7 +8,7 @@ from itertools import chain, count, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, Rename, RunSummary, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, LayoutName, Rename, RunSummary, Topology
 from ckpttool.domain.expectation import Evidence, Expected
 from ckpttool.domain.finding import Finding, in_order
 from ckpttool.domain.frozen import many
@@ -201,6 +201,7 @@ def _checkpoint(key: _Key, groups: Mapping[_Key, _Group]) -> Checkpoint:
         shards=tuple(shards),
         topology=Topology(),
         format=key.format,
+        commit=CommitState.UNRECORDED,
         renames=_renames(key, shards, groups),
     )
 
