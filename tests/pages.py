@@ -7,6 +7,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,12 @@ import typer
 
 from ckpttool import errors
 from ckpttool.cli.main import COMMANDS, app
+from ckpttool.decide.policies.base import Policy, Watch
 from ckpttool.formats import safe_yaml
+from ckpttool.formats.base import ShardFormat
+from ckpttool.logs.base import LogFormat
 from ckpttool.render import guide, schemas
+from ckpttool.trainers.base import LaunchTarget, Layout, Trainer
 from ckpttool.trainers.registry import LOOSE_FILE, TRAINERS
 from tests.reliability import figures
 
@@ -115,6 +120,37 @@ def _trainers(_page: Path, _of: str) -> Iterator[str]:
     yield f"| {LOOSE_FILE.sign}, torch's too: `verify` and `seal` | – | – | – | CSV, JSON lines, TensorBoard |"
 
 
+def _rooms(_page: Path, _of: str) -> Iterator[str]:
+    yield from ("| room | what happens there |", "|---|---|")
+    for layer in layers():
+        for room in layer.split(" | "):
+            about = inspect.getdoc(import_module(f"ckpttool.{room}")) or ""
+            yield f"| `{room}` | {_cell(about.splitlines()[0])} |"
+
+
+def _layers(_page: Path, _of: str) -> Iterator[str]:
+    yield from ("```", " \u203a ".join(layers()), "```")
+
+
+def layers() -> list[str]:
+    """Return the rooms as the rules for imports have them: each sees what comes after it, and no sibling."""
+    rules = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("\nlayers = [\n")[2].partition("]")[0]
+    return [layer for layer in re.findall(r'"(.*)"', rules) if layer != "__main__"]
+
+
+def _seam(_page: Path, of: str) -> Iterator[str]:
+    yield from (f"| `{SEAMS[of].__name__}` | what it answers |", "|---|---|")
+    for name, member in vars(SEAMS[of]).items():
+        if not name.startswith("_") and (about := inspect.getdoc(member)):
+            yield f"| `{name}` | {_cell(about.splitlines()[0])} |"
+
+
+SEAMS: dict[str, type] = {
+    "trainer": Trainer, "layout": Layout, "launch": LaunchTarget, "format": ShardFormat, "log": LogFormat,
+    "policy": Policy, "watch": Watch,
+}  # fmt: skip
+
+
 def _reliability(_page: Path, _of: str) -> Iterator[str]:
     yield from figures.table(figures.load()).splitlines()
 
@@ -128,8 +164,11 @@ MAKERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
     "exits": _exits,
     "findings": _findings,
     "options": _options,
+    "layers": _layers,
     "reliability": _reliability,
+    "rooms": _rooms,
     "schemas": _schemas,
+    "seam": _seam,
     "trainers": _trainers,
 }
 """What makes a block, by the first word of its name; the rest says of what."""

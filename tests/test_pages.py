@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from ckpttool.cli.main import COMMANDS
+from ckpttool.decide.policies.registry import POLICIES
 from ckpttool.errors import ExitCode
 from ckpttool.render import guide
-from tests.pages import GUIDE, MAKERS, MEASURED, PAGES, README, ROOT, blocks, fresh, meanings
+from tests.pages import GUIDE, MAKERS, MEASURED, PAGES, README, ROOT, SEAMS, blocks, fresh, layers, meanings
 
 LINK = re.compile(r"(?<!!)\[(?:[^\[\]]|\[[^\]]*\])*\]\((?P<target>[^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -51,6 +52,17 @@ def test_every_maker_has_a_page_that_shows_it_and_every_command_a_table_of_its_o
     assert {name.partition("-")[0] for name in shown} == MAKERS.keys() | MEASURED
     assert {name.removeprefix("options-") for name in shown if name.startswith("options-")} == set(COMMANDS)
     assert {command: guide.page_of(command) for command in COMMANDS}.keys() == set(COMMANDS)
+
+
+def test_every_room_has_its_row_and_every_seam_its_table() -> None:
+    text = text_of(GUIDE / "architecture.md")
+    rooms = {path.name for path in (ROOT / "ckpttool").iterdir() if (path / "__init__.py").exists()}
+    assert {room for layer in layers() for room in layer.split(" | ")} == rooms | {"errors"}
+    assert {name.removeprefix("seam-") for name in blocks(text) if name.startswith("seam-")} == set(SEAMS)
+
+
+def test_the_page_about_policies_names_each() -> None:
+    assert [name for name in POLICIES if f"`{name}`" not in text_of(GUIDE / "replay.md")] == []
 
 
 def test_every_exit_code_says_what_it_means() -> None:
