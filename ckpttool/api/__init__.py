@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ckpttool.api.asd import asd_defaults, check_asd, emit_asd
-    from ckpttool.api.checks import bytes_to_read, seal, verify
+    from ckpttool.api.checks import bytes_to_read, verify
     from ckpttool.api.healths import health
     from ckpttool.api.launches import launch
     from ckpttool.api.preflights import lint_configs, preflight
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ckpttool.api.repairs import repair_records
     from ckpttool.api.replays import calibrate, replay
     from ckpttool.api.resumes import Answer, resolve, scale_skip, simulate
+    from ckpttool.api.sealing import seal
     from ckpttool.api.trees import Tree, read_config, scan
     from ckpttool.domain.log_question import (
         EvidenceQuestion,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "ckpttool.api.asd": ("asd_defaults", "check_asd", "emit_asd"),
-    "ckpttool.api.checks": ("bytes_to_read", "seal", "verify"),
+    "ckpttool.api.checks": ("bytes_to_read", "verify"),
     "ckpttool.api.healths": ("health",),
     "ckpttool.api.launches": ("launch",),
     "ckpttool.api.preflights": ("lint_configs", "preflight"),
@@ -46,6 +47,7 @@ _NAMES = {
     "ckpttool.api.repairs": ("repair_records",),
     "ckpttool.api.replays": ("calibrate", "replay"),
     "ckpttool.api.resumes": ("Answer", "resolve", "scale_skip", "simulate"),
+    "ckpttool.api.sealing": ("seal",),
     "ckpttool.api.trees": ("Tree", "read_config", "scan"),
     "ckpttool.domain.log_question": (
         "EvidenceQuestion",

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from ckpttool.api.sealing import LOCK_NAME, PATIENCE_SECONDS
+from ckpttool.api.sealing import no_other_sealer
 from ckpttool.api.trees import Tree, scan
 from ckpttool.decide.naming import named
-from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.pointer import Pointer, PointerFix
 from ckpttool.domain.question import TreeQuestion
@@ -19,6 +18,7 @@ from ckpttool.errors import IncompleteError, NotDurableError, UnknownLayoutError
 from ckpttool.records import OWN_FOLDER
 from ckpttool.records.journal import JOURNAL, read_journal
 from ckpttool.storage import open_storage
+from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.signs_of_writing import places, record_obstacles, signs_of_writing
 from ckpttool.write import ensure_folder, locked, remove, sweep
 from ckpttool.write import replace as write
@@ -26,8 +26,6 @@ from ckpttool.write.moves import bring_back
 
 NEW_RECORD_MODE = 0o640
 """Where there is none yet whose mode it could have."""
-
-_CHANGEABLE = {LayoutName.MINDFORMERS_RANK, LayoutName.MINDFORMERS_ITERATION}
 
 
 def whole_tree(question: TreeQuestion) -> Tree:
@@ -38,8 +36,9 @@ def whole_tree(question: TreeQuestion) -> Tree:
         UsageError: The path means one checkpoint, not all.
     """
     tree = scan(replace(question, sizes=True))
-    if tree.inventory.layout not in _CHANGEABLE:
-        raise UnknownLayoutError(f"{question.path} is one checkpoint, not a tree of rank_N/ or iteration_*/ folders")
+    for checkpoint in tree.inventory.checkpoints:
+        if isinstance(refusal := tree.layout.members(checkpoint), Refusal):
+            raise UnknownLayoutError(f"{question.path} {refusal.why}")
     if tree.focus is not None:
         part = next((one.name for one in named(tree.inventory.checkpoints, tree.focus)), tree.focus)
         raise UsageError(f"{question.path} is a part of {part}; give the folder that holds all checkpoints")
@@ -64,9 +63,8 @@ def change_of(root: str) -> Iterator[None]:
 @contextmanager
 def moving(root: str) -> Iterator[None]:
     """Hold the sealers' lock too: manifests move with their checkpoints."""
-    own = f"{root}/{OWN_FOLDER}"
-    with locked(f"{own}/{LOCK_NAME}", timeout=PATIENCE_SECONDS):
-        sweep(own)
+    with no_other_sealer(root):
+        sweep(f"{root}/{OWN_FOLDER}")
         yield
 
 

@@ -1,14 +1,12 @@
-"""Check shards, and seal what is whole."""
+"""Check shards."""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ckpttool import __version__
 from ckpttool.api.trees import Tree
 from ckpttool.decide.lineage import newest_first
 from ckpttool.decide.naming import LATEST, focused, named
@@ -22,7 +20,6 @@ from ckpttool.verify.session import Scope, Session
 from ckpttool.verify.witnesses import Neighbours
 
 if TYPE_CHECKING:
-    from ckpttool.domain.manifest import Sealing
     from ckpttool.records.ledger import Memory
     from ckpttool.verify.engines.base import Engine
 
@@ -37,7 +34,7 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
         memory=_memory(tree, question),
         timeout=question.timeout,
     )
-    return Session(tree.storage, tree.inventory, scope, _engine(question))
+    return Session(tree.storage, tree.inventory, scope, _engine(question), tree.seal_place)
 
 
 def _memory(tree: Tree, question: CheckQuestion) -> Memory | None:
@@ -80,34 +77,6 @@ def verify(tree: Tree, question: CheckQuestion) -> Iterator[ShardReport | Verdic
                 yield from session.steps(checkpoint, then=then)
     finally:  # also when interrupted: what was read need not be read again
         session.close()
-
-
-def seal(
-    tree: Tree, name: str | tuple[str, ...] | None = None, *, reseal: bool = False, jobs: int | None = None
-) -> Iterator[Sealing]:
-    """Record checksums of one or all checkpoints, newest first; only of those that are whole.
-
-    Args:
-        tree: Scanned with sizes.
-        name: A checkpoint's name, `latest` or `all`, or several of these; None or none: latest.
-        reseal: Take what is on the disk now, where it differs from what was sealed.
-        jobs: Threads that read; None: one a core.
-
-    Raises:
-        UsageError: The checkpoint that was named is not there.
-        LockedError: Another process is sealing in this tree.
-        WriteFailedError: Nothing was changed.
-        NotDurableError: A manifest is in place, but the disk did not confirm it.
-    """
-    from ckpttool.api.sealing import SealOrder, seal_checkpoint
-    from ckpttool.decide.sealing import merge
-    from ckpttool.records.manifest import manifest_bytes
-
-    session = session_for(tree, CheckQuestion(level=Level.CHECKSUM, jobs=jobs, hashes=True))
-    order = SealOrder(merge=merge, spell=manifest_bytes, now=time.time(), by=__version__, reseal=reseal)
-    for checkpoint in chosen(tree, name):
-        verdict = session.verdict(checkpoint)
-        yield seal_checkpoint(tree.storage, tree.inventory.layout, checkpoint, verdict, order)
 
 
 def chosen(tree: Tree, name: str | tuple[str, ...] | None) -> Sequence[Checkpoint]:

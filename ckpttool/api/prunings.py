@@ -23,7 +23,7 @@ from ckpttool.api.checks import session_for
 from ckpttool.api.trees import Tree, scans_without
 from ckpttool.decide.pointers import left_behind
 from ckpttool.decide.retention import retain
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
+from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.manifest import Manifest
 from ckpttool.domain.pointer import Pointer, PointerFix
@@ -38,9 +38,10 @@ from ckpttool.domain.retention import (
     Trashed,
 )
 from ckpttool.domain.verdict import Level, Verdict
-from ckpttool.errors import CkptToolError, IncompleteError, NotDurableError, WriteFailedError
+from ckpttool.errors import CkptToolError, IncompleteError, NotDurableError, UnknownLayoutError, WriteFailedError
 from ckpttool.records.journal import JOURNAL, TIME_FORMAT, TRASH, journal_bytes, trash_folders
-from ckpttool.records.manifest import manifest_path, read_manifest
+from ckpttool.records.manifest import read_manifest
+from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.signs_of_writing import places
 from ckpttool.verify.session import Session
 from ckpttool.write import ensure_folder, remove
@@ -89,7 +90,7 @@ def _proposal(
     scan_without = scans_without(replace(question, sizes=True))
 
     def without(gone: Sequence[Checkpoint]) -> Inventory:
-        return scan_without([path for one in gone for path in (*(shard.path for shard in one.shards), one.name)])
+        return scan_without([path for checkpoint in gone for path in _members(tree, checkpoint)])
 
     plan = retain(tree.inventory, policy, _Looks(tree, order), without)
     against = list(refusals)
@@ -126,18 +127,25 @@ def _pointers(tree: Tree, plan: RetentionPlan) -> list[Pointer]:
 
 
 def _paths(tree: Tree, checkpoint: Checkpoint) -> list[str]:
-    """Return what goes with a checkpoint, rank 0's shard first, in the newer layout its folder."""
-    if tree.inventory.layout is LayoutName.MINDFORMERS_ITERATION:
-        return [checkpoint.name]
-    manifest = manifest_path(tree.inventory.layout, checkpoint)
-    paths = [shard.path for shard in checkpoint.shards]
+    """Return what goes with a checkpoint, in order: its members, and its seal where that is kept apart from them."""
+    paths = list(_members(tree, checkpoint))
+    place = tree.seal_place(checkpoint)
+    if place is None or not place.is_apart:
+        return paths
     try:
-        tree.storage.stamp(manifest)
+        tree.storage.stamp(place.path)
     except (FileNotFoundError, NotADirectoryError):
         return paths
     except OSError as error:
-        raise IncompleteError(f"{manifest}: whether it is there is not known ({error.strerror or error})") from None
-    return [*paths, manifest]
+        raise IncompleteError(f"{place.path}: whether it is there is not known ({error.strerror or error})") from None
+    return [*paths, place.path]
+
+
+def _members(tree: Tree, checkpoint: Checkpoint) -> tuple[str, ...]:
+    members = tree.layout.members(checkpoint)
+    if isinstance(members, Refusal):
+        raise UnknownLayoutError(f"{tree.inventory.root} {members.why}")
+    return members.paths
 
 
 def _all_paths(tree: Tree, going: Sequence[Checkpoint]) -> Iterator[str]:
@@ -195,16 +203,18 @@ class _Looks:
         self._order = order
         self._headers = session_for(tree, CheckQuestion(level=Level.STRUCTURE))
         self._content: Session | None = None
-        self._seen: dict[int, Verdict] = {}
+        self._verdicts: dict[CheckpointKey, Verdict] = {}
 
     def headers(self, checkpoint: Checkpoint) -> Verdict:
-        self._seen[id(checkpoint)] = verdict = self._headers.verdict(checkpoint)
+        self._verdicts[checkpoint.key] = verdict = self._headers.verdict(checkpoint)
         return verdict
 
     def has_checksums(self, checkpoint: Checkpoint) -> bool:
-        manifest = read_manifest(self._tree.storage, manifest_path(self._tree.inventory.layout, checkpoint))
+        place = self._tree.seal_place(checkpoint)
+        manifest = None if place is None else read_manifest(self._tree.storage, place)
         sealed = manifest.by_path.keys() if isinstance(manifest, Manifest) else set[str]()
-        return all(report.embedded_checksum or report.path in sealed for report in self._seen[id(checkpoint)].reports)
+        reports = self._verdicts[checkpoint.key].reports
+        return all(report.embedded_checksum or report.path in sealed for report in reports)
 
     def content(self, checkpoint: Checkpoint) -> Verdict | None:
         level = self._order.level

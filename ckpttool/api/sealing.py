@@ -2,58 +2,58 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import NamedTuple, Protocol
 
-from ckpttool.domain.checkpoint import Checkpoint, LayoutName
+from ckpttool import __version__
+from ckpttool.api.checks import chosen, session_for
+from ckpttool.api.trees import Tree
+from ckpttool.decide.sealing import manifest_of, merge
+from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, Severity, blocking
-from ckpttool.domain.manifest import Manifest, Sealing, ShardSeal
-from ckpttool.domain.verdict import ShardReport, Verdict
-from ckpttool.errors import UnsafeError
-from ckpttool.records import OWN_FOLDER
-from ckpttool.records.manifest import ManifestProblem, manifest_path, read_manifest
+from ckpttool.domain.manifest import Sealing
+from ckpttool.domain.question import CheckQuestion
+from ckpttool.domain.verdict import Level, ShardReport, Verdict
+from ckpttool.errors import UnknownLayoutError, UnsafeError
+from ckpttool.records import OWN_FOLDER, SealPlace
+from ckpttool.records.manifest import ManifestProblem, manifest_bytes, read_manifest
 from ckpttool.storage.base import Storage
+from ckpttool.trainers.base import Refusal
 from ckpttool.write import ensure_folder, locked, replace
-
-LOCK_NAME = "seal"
-"""Below `.ckpttool/`: one lock for a tree, so that no lock file lies in a checkpoint's own folder."""
 
 PATIENCE_SECONDS = 30.0
 """To wait for another sealer. Under the lock nothing but the manifest is read and written."""
 
 
-class Merge(Protocol):
-    """`decide.sealing.merge`; this room does not see that one."""
+def seal(
+    tree: Tree, name: str | tuple[str, ...] | None = None, *, reseal: bool = False, jobs: int | None = None
+) -> Iterator[Sealing]:
+    """Record checksums of one or all checkpoints, newest first; only of those that are whole.
 
-    def __call__(self, old: Manifest | None, new: Manifest, *, reseal: bool) -> tuple[Manifest, tuple[Finding, ...]]:
-        """Return what is to be kept, and what differs from `old`."""
-        ...
+    Args:
+        tree: Scanned with sizes.
+        name: A checkpoint's name, `latest` or `all`, or several of these; None or none: latest.
+        reseal: Take what is on the disk now, where it differs from what was sealed.
+        jobs: Threads that read; None: one a core.
 
-
-class Spell(Protocol):
-    """`render.manifest.manifest_bytes`."""
-
-    def __call__(self, manifest: Manifest) -> bytes:
-        """Return the file."""
-        ...
-
-
-class SealOrder(NamedTuple):
-    """How to seal, whichever the checkpoint."""
-
-    merge: Merge
-    spell: Spell
-    now: float
-    """Unix seconds."""
-    by: str
-    """Version of ckpttool."""
-    reseal: bool = False
-    """Take what is on the disk now, where it differs from what was sealed or where the manifest cannot be read."""
+    Raises:
+        UsageError: The checkpoint that was named is not there.
+        UnknownLayoutError: Its layout does not say where a seal is kept.
+        LockedError: Another process is sealing in this tree.
+        WriteFailedError: Nothing was changed.
+        NotDurableError: A manifest is in place, but the disk did not confirm it.
+    """
+    session = session_for(tree, CheckQuestion(level=Level.CHECKSUM, jobs=jobs, hashes=True))
+    now = time.time()
+    for checkpoint in chosen(tree, name):
+        yield seal_checkpoint(tree, checkpoint, session.verdict(checkpoint), now=now, reseal=reseal)
 
 
 def seal_checkpoint(
-    storage: Storage, layout: LayoutName, checkpoint: Checkpoint, verdict: Verdict, order: SealOrder
+    tree: Tree, checkpoint: Checkpoint, verdict: Verdict, *, now: float, reseal: bool = False
 ) -> Sealing:
     """Write the manifest of a checkpoint that is whole, or add to the one that is there.
 
@@ -62,12 +62,13 @@ def seal_checkpoint(
     and where a file changed since its bytes were read.
 
     Args:
-        storage: The tree.
-        layout: Its layout.
+        tree: Scanned with sizes.
         checkpoint: Of this tree, with the world size as far as it is known.
         verdict: On this checkpoint, of all its shards, every byte read, with digests. It must come from the files
             alone: whether they agree with an older manifest is found out here, under the lock.
-        order: How to seal.
+        now: Unix seconds.
+        reseal: Take what is on the disk now, where it differs from what was sealed or where the manifest cannot be
+            read.
 
     Returns:
         What is recorded now. Its findings are reasons to refuse where `manifest` is None, else what differs from the
@@ -75,64 +76,44 @@ def seal_checkpoint(
 
     Raises:
         ValueError: A shard has no report with a digest.
+        UnknownLayoutError: The layout does not say where a seal is kept.
         LockedError: Another process is sealing in this tree.
         UnsafeError: The checkpoint's folder is a link out of the tree, through which nothing is written.
         WriteFailedError: Nothing was changed.
         NotDurableError: The manifest is in place, but the disk did not confirm it.
     """
-    path = manifest_path(layout, checkpoint)
+    place = tree.layout.seal_place(checkpoint)
+    if isinstance(place, Refusal):
+        raise UnknownLayoutError(f"{tree.inventory.root} {place.why}")
     if against := blocking(verdict.findings):
-        return _refused(checkpoint, path, against)
-    new = _manifest(layout, checkpoint, verdict, order)
-    target = _target(storage.root, path)
-    with locked(f"{storage.root}/{OWN_FOLDER}/{LOCK_NAME}", timeout=PATIENCE_SECONDS):
-        old = read_manifest(storage, path)
+        return _refused(checkpoint, place, against)
+    at = datetime.fromtimestamp(now, tz=timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    new = manifest_of(place.layout, checkpoint, verdict, at=at, by=__version__)
+    target = _target(tree.storage.root, place.path)
+    with no_other_sealer(tree.storage.root):
+        old = read_manifest(tree.storage, place)
         if isinstance(old, ManifestProblem):
-            if old.newer or not order.reseal:
-                return _refused(checkpoint, path, (old.finding,))
+            if old.newer or not reseal:
+                return _refused(checkpoint, place, (old.finding,))
             old = None
-        if moved := _changed_since(storage, verdict):
-            return _refused(checkpoint, path, moved)
-        merged, findings = order.merge(old, new, reseal=order.reseal)
+        if changed := _changed_since(tree.storage, verdict):
+            return _refused(checkpoint, place, changed)
+        merged, findings = merge(old, new, reseal=reseal)
         written = merged != old
         if written:
-            replace(target, order.spell(merged), overwrite=True, backup=False)
-    return Sealing(checkpoint=checkpoint.name, path=path, manifest=merged, written=written, findings=findings)
+            replace(target, manifest_bytes(merged), overwrite=True, backup=False)
+    return Sealing(checkpoint=checkpoint.name, path=place.path, manifest=merged, written=written, findings=findings)
 
 
-def _refused(checkpoint: Checkpoint, path: str, findings: tuple[Finding, ...]) -> Sealing:
-    return Sealing(checkpoint=checkpoint.name, path=path, manifest=None, written=False, findings=findings)
+@contextmanager
+def no_other_sealer(root: str) -> Iterator[None]:
+    """Hold the sealers' lock: one for a tree, so that no lock file lies in a checkpoint's own folder."""
+    with locked(f"{root}/{OWN_FOLDER}/seal", timeout=PATIENCE_SECONDS):
+        yield
 
 
-def _manifest(layout: LayoutName, checkpoint: Checkpoint, verdict: Verdict, order: SealOrder) -> Manifest:
-    reports = {report.path: report for report in verdict.reports}
-    if reports.keys() != {shard.path for shard in checkpoint.shards}:
-        raise ValueError(f"the verdict on {checkpoint.name} is not one on all its shards")
-    now = datetime.fromtimestamp(order.now, tz=timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return Manifest(
-        layout=layout,
-        checkpoint=checkpoint.name,
-        prefix=checkpoint.prefix,
-        world_size=checkpoint.topology.world_size,
-        sealed_at=now,
-        sealed_by=order.by,
-        shards=tuple(_seal(reports[path], now) for path in sorted(reports)),
-    )
-
-
-def _seal(report: ShardReport, now: str) -> ShardSeal:
-    if report.digest is None or report.stamp is None or report.format is None:
-        raise ValueError(f"{report.path} was not hashed as a whole")
-    return ShardSeal(
-        path=report.path,
-        size=report.stamp.size,
-        xxh3_128=report.digest.xxh3_128,
-        chunks=report.digest.chunks,
-        format=report.format,
-        schema_hash=report.schema_hash,
-        scalars=report.scalars,
-        first_seen=now,
-    )
+def _refused(checkpoint: Checkpoint, place: SealPlace, findings: tuple[Finding, ...]) -> Sealing:
+    return Sealing(checkpoint=checkpoint.name, path=place.path, manifest=None, written=False, findings=findings)
 
 
 def _target(root: str, path: str) -> str:

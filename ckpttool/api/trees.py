@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from ckpttool.decide.completeness import assess, believable
 from ckpttool.decide.lineage import newest_first
-from ckpttool.domain.checkpoint import Inventory
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.expectation import Evidence, WorldEvidence
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health import HealthBook
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.errors import IncompleteError, UsageError
-from ckpttool.records import OWN_FOLDER
+from ckpttool.records import OWN_FOLDER, SealPlace
 from ckpttool.storage import above, open_storage
 from ckpttool.storage.base import Storage, is_there
 from ckpttool.storage.hidden import HiddenStorage
@@ -45,6 +45,10 @@ class Tree:
     """What was taken instead of the path that was given, for people."""
     book: HealthBook
     """The health file, as it was read; what it says is attached to the checkpoints."""
+
+    def seal_place(self, checkpoint: Checkpoint) -> SealPlace | None:
+        """Return where a checkpoint's seal is kept; None where its layout has no place for one."""
+        return _seal_place(self.layout, checkpoint)
 
 
 def scan(question: TreeQuestion) -> Tree:
@@ -146,8 +150,8 @@ def _sealed_world(layout: Layout, inventory: Inventory, storage: Storage) -> lis
     if not inventory.checkpoints or not is_there(storage, OWN_FOLDER):
         return []
     newest = newest_first(inventory.checkpoints)[0]
-    place = layout.manifest_place(newest)
-    if isinstance(place, Refusal) or not place.startswith(f"{OWN_FOLDER}/"):
+    place = _seal_place(layout, newest)
+    if place is None or not place.is_apart:
         return []
     from ckpttool.records.manifest import ManifestProblem, read_manifest
 
@@ -155,6 +159,11 @@ def _sealed_world(layout: Layout, inventory: Inventory, storage: Storage) -> lis
     if seal is None or isinstance(seal, ManifestProblem) or seal.world_size is None:
         return []
     return [WorldEvidence(world_size=seal.world_size, source=f"the seal of {newest.name} says so", declared=False)]
+
+
+def _seal_place(layout: Layout, checkpoint: Checkpoint) -> SealPlace | None:
+    place = layout.seal_place(checkpoint)
+    return None if isinstance(place, Refusal) else place
 
 
 def _health_book(question: TreeQuestion, located: Located) -> HealthBook:

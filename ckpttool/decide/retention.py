@@ -19,7 +19,7 @@ from typing import Protocol
 from ckpttool.decide.lineage import Course, newest_first
 from ckpttool.decide.mixed_runs import two_runs_in
 from ckpttool.decide.naming import named
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, blocking
 from ckpttool.domain.health import Health
 from ckpttool.domain.retention import Fate, RetentionPlan, RetentionPolicy, Why
@@ -165,8 +165,8 @@ def _candidate(checkpoint: Checkpoint, course: Course, policy: RetentionPolicy, 
     else:
         left = course.abandoned(checkpoint) is not None
         if left and not policy.drop_abandoned:
-            numbered = course.inventory.layout is LayoutName.MINDFORMERS_ITERATION
-            when = " once enough on the course are numbered higher" if numbered else ""
+            by_number = course.inventory.tracked is not None
+            when = " once enough on the course are numbered higher" if by_number else ""
             one.stays = Why.ABANDONED
             one.because = f"a branch that the training left; --drop-abandoned lets it go{when}"
         on_course = not left and course.done_again(checkpoint) is None

@@ -1,13 +1,57 @@
-"""What a manifest may forget when a checkpoint is sealed again: nothing, unless the user says so."""
+"""What a manifest records, and what a new seal makes it forget: nothing, unless the user says so."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from ckpttool.domain.checkpoint import Checkpoint, LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.manifest import Manifest, ShardSeal, differing_chunks
+from ckpttool.domain.verdict import ShardReport, Verdict
 
 _SHOWN_CHUNKS = 8  # numbers that a message lists; a file that was replaced differs in all of them
+
+
+def manifest_of(layout: LayoutName, checkpoint: Checkpoint, verdict: Verdict, *, at: str, by: str) -> Manifest:
+    """Put down what was read of a whole checkpoint.
+
+    Args:
+        layout: Of its tree.
+        checkpoint: With the world size as far as it is known.
+        verdict: On all its shards, every byte read, with digests.
+        at: UTC, `2025-01-31T23:59:59Z`.
+        by: Version of ckpttool.
+
+    Raises:
+        ValueError: A shard has no report with a digest.
+    """
+    reports = {report.path: report for report in verdict.reports}
+    if reports.keys() != {shard.path for shard in checkpoint.shards}:
+        raise ValueError(f"the verdict on {checkpoint.name} is not one on all its shards")
+    return Manifest(
+        layout=layout,
+        checkpoint=checkpoint.name,
+        prefix=checkpoint.prefix,
+        world_size=checkpoint.topology.world_size,
+        sealed_at=at,
+        sealed_by=by,
+        shards=tuple(_seal(reports[path], at) for path in sorted(reports)),
+    )
+
+
+def _seal(report: ShardReport, now: str) -> ShardSeal:
+    if report.digest is None or report.stamp is None or report.format is None:
+        raise ValueError(f"{report.path} was not hashed as a whole")
+    return ShardSeal(
+        path=report.path,
+        size=report.stamp.size,
+        xxh3_128=report.digest.xxh3_128,
+        chunks=report.digest.chunks,
+        format=report.format,
+        schema_hash=report.schema_hash,
+        scalars=report.scalars,
+        first_seen=now,
+    )
 
 
 def merge(old: Manifest | None, new: Manifest, *, reseal: bool) -> tuple[Manifest, tuple[Finding, ...]]:

@@ -2,8 +2,49 @@
 
 from __future__ import annotations
 
+from ckpttool.domain.checkpoint import LayoutName
+from ckpttool.domain.frozen import dataclass
+
 OWN_FOLDER = ".ckpttool"
 """In the tree's root, for what ckpttool keeps there."""
 
 MANIFEST_NAME = "ckpttool.manifest.json"
 """Where a checkpoint has a folder of its own."""
+
+_LONGEST_NAME = 200
+"""Bytes. A file name may have 255, and what follows must fit as well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealPlace:
+    """Where a checkpoint's manifest is kept, and what it must say of itself to be believed there."""
+
+    path: str
+    """Relative to the root."""
+    layout: LayoutName
+    checkpoint: str
+    """The checkpoint's name."""
+    prefix: str | None
+    """The checkpoint's; None where the manifest lies in the checkpoint's own folder, whatever its files are called."""
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether it outlives the checkpoint's files: it is in our own folder, not in theirs."""
+        return self.path.startswith(f"{OWN_FOLDER}/")
+
+
+def own_path(text: str, ending: str, *, ambiguous: bool = False) -> str:
+    """Return a path in our folder for untrusted text without a slash: short enough, and never one of two texts.
+
+    Args:
+        text: Names the checkpoint, as far as it can.
+        ending: Of the file name.
+        ambiguous: Whether another checkpoint could have the same text.
+    """
+    raw = text.encode("utf-8", "surrogateescape")
+    if len(raw) > _LONGEST_NAME or ambiguous:
+        from xxhash import xxh3_128_hexdigest
+
+        # A name as it is ends in a suffix of shards, so none ends like this.
+        text = f"{raw[: _LONGEST_NAME - 33].decode('utf-8', 'ignore')}.{xxh3_128_hexdigest(raw)}"
+    return f"{OWN_FOLDER}/{text}{ending}"

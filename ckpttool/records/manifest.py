@@ -10,7 +10,7 @@ import re
 from dataclasses import asdict
 from typing import NamedTuple, TypeVar
 
-from ckpttool.domain.checkpoint import Checkpoint, LayoutName
+from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.manifest import CHUNK_BYTES, VERSION, Manifest, ShardSeal
 from ckpttool.domain.shard import FormatName
@@ -28,7 +28,7 @@ from ckpttool.formats.strict_json import (
     get_str,
     parse_object,
 )
-from ckpttool.records import MANIFEST_NAME, OWN_FOLDER
+from ckpttool.records import SealPlace
 from ckpttool.records.hashed_json import closed, is_whole
 from ckpttool.records.scalars_json import scalars_of
 from ckpttool.storage.base import Storage
@@ -36,13 +36,6 @@ from ckpttool.storage.base import Storage
 MANIFEST_LIMIT = ByteCount(128 << 20)
 """8,192 ranks with 10 GB each need 50 MB."""
 
-_LONGEST_NAME = 200
-"""Bytes. A file name may have 255, and what follows must fit as well."""
-
-_SUFFIXES = {FormatName.SAFETENSORS: "safetensors"}
-"""As the shards' names end; all others end in `ckpt`."""
-
-_RUN_AT_THE_END = re.compile(r"-_[0-9]+\Z")
 _HEAD = re.compile(rb'\{\s*"schema":\s*"ckpttool/manifest/([0-9]{1,9})"')
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _DIGESTS = re.compile(r"(?:[0-9a-f]{32}(?: [0-9a-f]{32})*)?")
@@ -62,41 +55,6 @@ class ManifestProblem(NamedTuple):
     def newer(self) -> bool:
         """Whether a newer ckpttool wrote it: it may be whole, and is not ours to replace."""
         return self.finding.code is Code.MANIFEST_NEWER
-
-
-def manifest_path(layout: LayoutName, checkpoint: Checkpoint) -> str:
-    """Return where the manifest of a checkpoint is kept, relative to the root.
-
-    Beside the shards where the checkpoint has a folder of its own, else in `.ckpttool/`: the saves of the legacy
-    layout share the ranks' folders, and a loose file lies where others lie.
-    """
-    suffix = _SUFFIXES.get(checkpoint.format, "ckpt")
-    return _place(layout, prefix=checkpoint.prefix, name=checkpoint.name, suffix=suffix)
-
-
-def _place(layout: LayoutName, *, prefix: str, name: str, suffix: str) -> str:
-    match layout:
-        case LayoutName.MINDFORMERS_RANK:
-            # `x-_1` and `25_2` would give the name of `x` and `_1-25_2`.
-            ambiguous = _RUN_AT_THE_END.search(prefix) is not None
-            return f"{OWN_FOLDER}/{_file_name(f'{prefix}-{name}.{suffix}', ambiguous=ambiguous)}.manifest.json"
-        case LayoutName.MINDFORMERS_ITERATION:
-            return f"{name}/{MANIFEST_NAME}"
-        case LayoutName.MINDFORMERS_UNIFIED:
-            return MANIFEST_NAME
-        case LayoutName.LOOSE_FILE:  # pragma: no branch  mypy proves that there is no other
-            return f"{OWN_FOLDER}/{_file_name(name, ambiguous=False)}.file.manifest.json"
-
-
-def _file_name(text: str, *, ambiguous: bool) -> str:
-    """Return untrusted text without a slash as a name short enough, and never one of two texts."""
-    raw = text.encode("utf-8", "surrogateescape")
-    if len(raw) <= _LONGEST_NAME and not ambiguous:
-        return text
-    from xxhash import xxh3_128_hexdigest
-
-    # A name as it is ends in a suffix of shards, so none ends like this.
-    return f"{raw[: _LONGEST_NAME - 33].decode('utf-8', 'ignore')}.{xxh3_128_hexdigest(raw)}"
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
@@ -139,17 +97,18 @@ def _escaped(text: str) -> str:
     return _TO_ESCAPE.sub(lambda match: f"%{ord(match[0]) & 0xFF:02X}", text)
 
 
-def read_manifest(storage: Storage, path: str) -> Manifest | ManifestProblem | None:
+def read_manifest(storage: Storage, place: SealPlace) -> Manifest | ManifestProblem | None:
     """Read a manifest.
 
     Args:
         storage: The tree.
-        path: As `manifest_path` gives it.
+        place: As the layout gives it.
 
     Returns:
         The manifest; or why it cannot be believed (torn, edited, of another checkpoint, written by a newer ckpttool);
         or None where there is none.
     """
+    path = place.path
     try:
         data = storage.small_file(path, limit=MANIFEST_LIMIT)
     except FileNotFoundError:
@@ -160,12 +119,12 @@ def read_manifest(storage: Storage, path: str) -> Manifest | ManifestProblem | N
     if head is not None and int(head[1]) > VERSION:
         return _newer(path, int(head[1]))
     try:
-        return _believed(data, path)
+        return _believed(data, place)
     except ParseError as error:
         return _unreadable(path, f"the manifest is not believed ({error})")
 
 
-def _believed(data: bytes, path: str) -> Manifest:
+def _believed(data: bytes, place: SealPlace) -> Manifest:
     """Return the manifest where nothing speaks against it.
 
     Raises:
@@ -174,12 +133,10 @@ def _believed(data: bytes, path: str) -> Manifest:
     # The hash first: what an accident made of the file need not be parsed.
     if not is_whole(data):
         raise ParseError("torn or edited: it does not match its own hash")
-    manifest = _manifest(parse_object(data, what=path, limit=MANIFEST_LIMIT, most_memory=OWN_MEMORY), path)
-    places = {
-        _place(manifest.layout, prefix=manifest.prefix, name=manifest.checkpoint, suffix=suffix)
-        for suffix in ("ckpt", "safetensors")
-    }
-    if path not in places:
+    record = parse_object(data, what=place.path, limit=MANIFEST_LIMIT, most_memory=OWN_MEMORY)
+    manifest = _manifest(record, place.path)
+    same_prefix = place.prefix in {None, manifest.prefix}
+    if not same_prefix or (place.layout, place.checkpoint) != (manifest.layout, manifest.checkpoint):
         raise ParseError(f"it is of {manifest.checkpoint!a}, copied or renamed to here")
     return manifest
 

@@ -17,6 +17,7 @@ from ckpttool.domain.expectation import Evidence, Expected
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import Rank
+from ckpttool.records import SealPlace
 from ckpttool.storage.base import Entry, Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
 
@@ -128,8 +129,8 @@ class Layout(Protocol):
         """Return what goes with a save when it goes; a refusal where its saves are not to be moved."""
         ...
 
-    def manifest_place(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Return where the seal of a save is kept, relative to the root; a refusal where there is no such place."""
+    def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
+        """Return where the seal of a save is kept; a refusal where there is no such place."""
         ...
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory, LayoutName
+from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.domain.finding import Finding, Severity
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.remedies import helped
 from ckpttool.domain.shard import Shard, ShardRole
 from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
-from ckpttool.records import OWN_FOLDER
+from ckpttool.records import OWN_FOLDER, SealPlace
 from ckpttool.storage.base import Storage, is_there
 from ckpttool.verify.bench import are_all_heard
 from ckpttool.verify.checks.recorded import changed_headers, missing_files
@@ -55,9 +55,20 @@ _HELD_HEADERS = 3
 class Session:
     """Verifies checkpoints of one tree."""
 
-    def __init__(self, storage: Storage, inventory: Inventory, scope: Scope, engine: Engine) -> None:
-        """Take the tree, what to look for, and who reads the content. Headers are read by this process."""
+    def __init__(
+        self,
+        storage: Storage,
+        inventory: Inventory,
+        scope: Scope,
+        engine: Engine,
+        seal_place: Callable[[Checkpoint], SealPlace | None],
+    ) -> None:
+        """Take the tree, what to look for, who reads the content, and where seals lie.
+
+        Headers are read by this process.
+        """
         self._storage = storage
+        self._seal_place = seal_place
         self._inventory = inventory
         self._neighbours = Neighbours(inventory.checkpoints)
         self._scope = scope
@@ -105,21 +116,20 @@ class Session:
 
     def _seals(self, checkpoint: Checkpoint) -> tuple[dict[str, ShardSeal], tuple[Finding, ...]]:
         """Read the checkpoint's manifest; one that is torn or newer than we are counts as none, and is said."""
-        if not self._may_be_sealed():
+        place = self._seal_place(checkpoint)
+        if place is None or (place.is_apart and not self._has_own_folder()):
             return {}, ()
-        from ckpttool.records.manifest import ManifestProblem, manifest_path, read_manifest
+        from ckpttool.records.manifest import ManifestProblem, read_manifest
 
-        found = read_manifest(self._storage, manifest_path(self._inventory.layout, checkpoint))
+        found = read_manifest(self._storage, place)
         if isinstance(found, ManifestProblem):
             # Headers alone verify nothing, with a manifest or without: it is no reason to reject a checkpoint there.
             at_most = Severity.NOTE if self._scope.level is Level.STRUCTURE else Severity.UNKNOWN
             return {}, (replace(found.finding, severity=at_most),)
         return ({} if found is None else found.by_path), ()
 
-    def _may_be_sealed(self) -> bool:
+    def _has_own_folder(self) -> bool:
         """Tell whether there is a place for manifests at all; most trees have none, and pay for no more than this."""
-        if self._inventory.layout is not LayoutName.MINDFORMERS_RANK:
-            return True
         return is_there(self._storage, OWN_FOLDER)
 
     def _in_scope(self, checkpoint: Checkpoint) -> tuple[Shard, ...]:

@@ -13,18 +13,21 @@ from pathlib import Path
 
 import pytest
 
+from ckpttool import __version__
 from ckpttool.api import sealing as seal_module
-from ckpttool.api.sealing import SealOrder, seal_checkpoint
-from ckpttool.decide.sealing import merge
+from ckpttool.api.sealing import seal_checkpoint
+from ckpttool.api.trees import Tree
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
 from ckpttool.domain.finding import Code, Severity
+from ckpttool.domain.health import HealthBook
 from ckpttool.domain.manifest import Manifest, Sealing
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import LockedError, NotDurableError, UnsafeError, WriteFailedError
-from ckpttool.records.manifest import ManifestProblem, manifest_bytes, manifest_path, read_manifest
+from ckpttool.records.manifest import read_manifest
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.locate import locate
+from ckpttool.trainers.registry import layout_of
 from ckpttool.verify.collect import collect
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.plan import plan_checks
@@ -37,8 +40,8 @@ from tests.writers import crc_trailer
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 FIRST = "2023-11-14T22:13:20Z"
-ORDER = SealOrder(merge=merge, spell=manifest_bytes, now=1_700_000_000.9, by="0.1.0")
-LATER = ORDER._replace(now=1_700_000_060.0)
+NOW = 1_700_000_000.9
+LATER = 1_700_000_060.0
 
 
 def scanned(root: Path) -> Inventory:
@@ -51,17 +54,25 @@ def read_whole(inventory: Inventory, checkpoint: Checkpoint) -> Verdict:
     return collect(checkpoint, reports_of(tasks, WaitingEngine()), Level.CHECKSUM)
 
 
-def sealed(root: Path, order: SealOrder = ORDER, *, name: str | None = None) -> Sealing:
+def tree_of(inventory: Inventory) -> Tree:
+    layout = layout_of(inventory.layout)
+    storage = LocalStorage(inventory.root)
+    book = HealthBook(path=None, records=())
+    return Tree(inventory=inventory, layout=layout, storage=storage, focus=None, took=None, book=book)
+
+
+def sealed(root: Path, now: float = NOW, *, name: str | None = None, reseal: bool = False) -> Sealing:
     inventory = scanned(root)
     checkpoint = next(one for one in reversed(inventory.checkpoints) if name in {None, one.name})
     verdict = read_whole(inventory, checkpoint)
-    return seal_checkpoint(LocalStorage(inventory.root), inventory.layout, checkpoint, verdict, order)
+    return seal_checkpoint(tree_of(inventory), checkpoint, verdict, now=now, reseal=reseal)
 
 
 def recorded(root: Path) -> Manifest:
     inventory = scanned(root)
-    path = manifest_path(inventory.layout, inventory.checkpoints[-1])
-    found = read_manifest(LocalStorage(inventory.root), path)
+    place = tree_of(inventory).seal_place(inventory.checkpoints[-1])
+    assert place is not None
+    found = read_manifest(LocalStorage(inventory.root), place)
     assert isinstance(found, Manifest)
     return found
 
@@ -92,7 +103,7 @@ def test_a_whole_checkpoint_is_recorded_as_it_is(tree: TreeBuilder) -> None:
     assert answer.path == ".ckpttool/llama2_7b-1_2.ckpt.manifest.json"
     assert answer.manifest == recorded(tree.checkpoint)
     found = recorded(tree.checkpoint)
-    assert (found.sealed_at, found.sealed_by) == (FIRST, "0.1.0")
+    assert (found.sealed_at, found.sealed_by) == (FIRST, __version__)
     assert [one.path for one in found.shards] == [tree.shard(rank, 1, 2)[len("checkpoint/") :] for rank in (0, 1)]
     one = found.shards[0]
     assert one.size == shard_of(tree).stat().st_size
@@ -126,7 +137,7 @@ def test_a_unified_checkpoint_keeps_its_manifest_beside_its_parts(copy_tree: Cal
     (checkpoint,) = inventory.checkpoints
     # The real one was merged from weights alone: what is said about its training scalars is not the point here.
     verdict = replace(read_whole(inventory, checkpoint), findings=())
-    answer = seal_checkpoint(LocalStorage(inventory.root), inventory.layout, checkpoint, verdict, ORDER)
+    answer = seal_checkpoint(tree_of(inventory), checkpoint, verdict, now=NOW)
     assert (answer.path, answer.written) == ("ckpttool.manifest.json", True)
     assert answer.manifest == recorded(root)
     assert scanned(root) == inventory
@@ -153,7 +164,7 @@ def test_what_differs_is_reported_and_the_old_value_stays(tree: TreeBuilder) -> 
 def test_reseal_takes_the_new_value_and_its_age(tree: TreeBuilder) -> None:
     sealed(tree.checkpoint)
     flip(shard_of(tree))
-    answer = sealed(tree.checkpoint, LATER._replace(reseal=True))
+    answer = sealed(tree.checkpoint, LATER, reseal=True)
     assert (answer.written, answer.findings) == (True, ())
     assert [one.first_seen for one in recorded(tree.checkpoint).shards] == [FIRST, "2023-11-14T22:14:20Z"]
 
@@ -174,11 +185,11 @@ def test_whatever_weighs_more_than_a_note_stands_against_it(tree: TreeBuilder, s
     against = finding(severity=severity)
     note = finding(severity=Severity.NOTE)
     answer = seal_checkpoint(
-        LocalStorage(inventory.root),
-        inventory.layout,
+        tree_of(inventory),
         inventory.checkpoints[0],
         replace(verdict, findings=(*verdict.findings, note, against)),
-        ORDER._replace(reseal=True),
+        now=NOW,
+        reseal=True,
     )
     assert (answer.manifest, answer.findings) == (None, (against,))
     assert not (tree.checkpoint / ".ckpttool").exists()
@@ -194,7 +205,7 @@ def with_crc(tree: TreeBuilder, *, right: bool) -> None:
 
 def test_a_checksum_inside_that_does_not_match_is_not_blessed(tree: TreeBuilder) -> None:
     with_crc(tree, right=False)
-    answer = sealed(tree.checkpoint, ORDER._replace(reseal=True))
+    answer = sealed(tree.checkpoint, reseal=True)
     assert answer.manifest is None
     assert codes(answer.findings) == {Code.CHECKSUM_MISMATCH}
     assert not (tree.checkpoint / ".ckpttool").exists()
@@ -208,7 +219,6 @@ def test_a_checksum_inside_that_matches_is_sealed_over(tree: TreeBuilder) -> Non
 def test_a_shard_without_a_digest_is_a_mistake_of_the_caller(tree: TreeBuilder) -> None:
     inventory = scanned(tree.checkpoint)
     (checkpoint,) = inventory.checkpoints
-    storage = LocalStorage(inventory.root)
     verdict = collect(
         checkpoint,
         reports_of(plan_checks(inventory.root, checkpoint, Level.CHECKSUM), WaitingEngine()),
@@ -216,10 +226,10 @@ def test_a_shard_without_a_digest_is_a_mistake_of_the_caller(tree: TreeBuilder) 
     )
     if all(report.digest is None for report in verdict.reports):
         with pytest.raises(ValueError, match="not hashed"):
-            seal_checkpoint(storage, inventory.layout, checkpoint, verdict, ORDER)
+            seal_checkpoint(tree_of(inventory), checkpoint, verdict, now=NOW)
     without = replace(read_whole(inventory, checkpoint), reports=verdict.reports[:1])
     with pytest.raises(ValueError, match="not one on all its shards"):
-        seal_checkpoint(storage, inventory.layout, checkpoint, without, ORDER)
+        seal_checkpoint(tree_of(inventory), checkpoint, without, now=NOW)
 
 
 @pytest.mark.parametrize("harm", [b"", b"{", b"\0" * 100])
@@ -229,7 +239,7 @@ def test_a_manifest_that_cannot_be_believed_stays_until_reseal(tree: TreeBuilder
     answer = sealed(tree.checkpoint, LATER)
     assert (answer.manifest, codes(answer.findings)) == (None, {Code.MANIFEST_UNREADABLE})
     assert path.read_bytes() == harm
-    assert sealed(tree.checkpoint, LATER._replace(reseal=True)).written
+    assert sealed(tree.checkpoint, LATER, reseal=True).written
     assert recorded(tree.checkpoint).sealed_at == "2023-11-14T22:14:20Z"
 
 
@@ -237,7 +247,7 @@ def test_a_newer_manifest_stays_even_at_a_reseal(tree: TreeBuilder) -> None:
     path = tree.checkpoint / sealed(tree.checkpoint).path
     newer = path.read_bytes().replace(b"manifest/1", b"manifest/2")
     path.write_bytes(newer)
-    answer = sealed(tree.checkpoint, LATER._replace(reseal=True))
+    answer = sealed(tree.checkpoint, LATER, reseal=True)
     assert (answer.manifest, codes(answer.findings)) == (None, {Code.MANIFEST_NEWER})
     assert path.read_bytes() == newer
 
@@ -250,7 +260,7 @@ def test_a_file_that_changes_between_reading_and_sealing_is_not_sealed(
     (checkpoint,) = inventory.checkpoints
     verdict = read_whole(inventory, checkpoint)
     change(shard_of(tree))
-    answer = seal_checkpoint(LocalStorage(inventory.root), inventory.layout, checkpoint, verdict, ORDER)
+    answer = seal_checkpoint(tree_of(inventory), checkpoint, verdict, now=NOW)
     assert (answer.manifest, codes(answer.findings)) == (None, {Code.CHANGED_WHILE_READING})
     assert not (tree.checkpoint / answer.path).exists()
 
@@ -261,7 +271,7 @@ def test_a_link_in_the_place_of_the_manifest_is_not_written_through(tree: TreeBu
     folder.mkdir()
     (folder / "llama2_7b-1_2.ckpt.manifest.json").symlink_to(tmp_path / "precious")
     with pytest.raises(UnsafeError, match="symbolic link"):
-        sealed(tree.checkpoint, ORDER._replace(reseal=True))
+        sealed(tree.checkpoint, reseal=True)
     assert (tmp_path / "precious").read_bytes() == b"precious"
 
 
@@ -294,7 +304,7 @@ def test_a_sealer_waits_for_another_and_then_says_so(tree: TreeBuilder, monkeypa
         locked(f"{tree.checkpoint}/.ckpttool/seal", timeout=0),
         pytest.raises(LockedError, match="another ckpttool"),
     ):
-        sealed(tree.checkpoint, LATER._replace(reseal=True))
+        sealed(tree.checkpoint, LATER, reseal=True)
     assert snapshot(tree.checkpoint) == before
 
 
@@ -315,9 +325,7 @@ def test_sealers_beside_one_another_lose_nothing(tmp_path: Path) -> None:
     def seal_one(index: int) -> None:
         """Seal as a process that saw only one rank's folder, because the others had not been copied yet."""
         part = replace(checkpoint, shards=checkpoint.shards[index : index + 1])
-        storage = LocalStorage(inventory.root)
-        order = ORDER._replace(now=ORDER.now + index)
-        seal_checkpoint(storage, inventory.layout, part, read_whole(inventory, part), order)
+        seal_checkpoint(tree_of(inventory), part, read_whole(inventory, part), now=NOW + index)
 
     all_at_once(lambda index=index: seal_one(index) for index in range(ranks))  # type: ignore[misc]
     found = recorded(tree.checkpoint)
@@ -332,7 +340,7 @@ from tests.api.test_sealing import LATER, sealed
 fatal = sys.argv[2]
 if fatal:
     setattr(os, fatal, lambda *_, **__: os._exit(9))
-sealed(Path(sys.argv[1]), LATER._replace(reseal=True, now=LATER.now + int(sys.argv[3])))
+sealed(Path(sys.argv[1]), LATER + int(sys.argv[3]), reseal=True)
 """
 
 
@@ -362,7 +370,7 @@ def test_a_kill_before_the_rename_leaves_the_old_manifest(tree: TreeBuilder, cal
     assert seal_in_another_process(tree.checkpoint, killed_at=call).wait(timeout=60) == 9
     assert recorded(tree.checkpoint) == before
     # What the dead one left behind is in nobody's way.
-    assert sealed(tree.checkpoint, LATER._replace(reseal=True)).written
+    assert sealed(tree.checkpoint, LATER, reseal=True).written
 
 
 def test_a_failure_before_the_rename_leaves_the_old_manifest_and_nothing_else(
@@ -377,7 +385,7 @@ def test_a_failure_before_the_rename_leaves_the_old_manifest_and_nothing_else(
 
     monkeypatch.setattr(os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        sealed(tree.checkpoint, LATER._replace(reseal=True))
+        sealed(tree.checkpoint, LATER, reseal=True)
     assert snapshot(tree.checkpoint) == before
 
 
@@ -394,7 +402,7 @@ def test_a_folder_that_does_not_reach_the_disk_is_said(tree: TreeBuilder, monkey
 
     monkeypatch.setattr(os, "fsync", third_fails)
     with pytest.raises(NotDurableError):
-        sealed(tree.checkpoint, LATER._replace(reseal=True))
+        sealed(tree.checkpoint, LATER, reseal=True)
     assert recorded(tree.checkpoint).sealed_at != FIRST
 
 
@@ -416,7 +424,7 @@ def test_a_manifest_that_vanishes_under_the_lock_is_written_anew(tree: TreeBuild
     path = tree.checkpoint / sealed(tree.checkpoint).path
     path.unlink()
     assert sealed(tree.checkpoint).written
-    assert not isinstance(read_manifest(LocalStorage(str(tree.checkpoint)), str(path)), ManifestProblem)
+    assert recorded(tree.checkpoint).sealed_at == FIRST
 
 
 def test_the_newer_layout_keeps_the_manifest_beside_the_shards_and_the_lock_elsewhere(tmp_path: Path) -> None:

@@ -17,17 +17,20 @@ from ckpttool.domain.checkpoint import Checkpoint, LayoutName
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.manifest import CHUNK_BYTES, Manifest
 from ckpttool.domain.shard import FormatName
+from ckpttool.records import SealPlace
 from ckpttool.records import manifest as record
 from ckpttool.records.hashed_json import closed, is_whole
-from ckpttool.records.manifest import ManifestProblem, manifest_bytes, manifest_path, read_manifest
+from ckpttool.records.manifest import ManifestProblem, manifest_bytes, read_manifest
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.locate import locate
+from ckpttool.trainers.registry import layout_of
 from tests.inventories import checkpoint
 from tests.manifests import NAMES, any_manifest, manifest, seal, sealed_checkpoint
 from tests.trees import TreeBuilder
 
 PATH = ".ckpttool/llama-10_2.ckpt.manifest.json"
+PLACE = SealPlace(path=PATH, layout=LayoutName.MINDFORMERS_RANK, checkpoint="10_2", prefix="llama")
 WHOLE = manifest(seal())
 
 
@@ -50,9 +53,15 @@ class OneFile(LocalStorage):
         return self._data
 
 
-def read(folder: Path, data: bytes, path: str = PATH) -> Manifest | ManifestProblem | None:
-    (folder / path).write_bytes(data)
-    return read_manifest(LocalStorage(str(folder)), path)
+def place_of(layout: LayoutName, one: Checkpoint) -> SealPlace:
+    place = layout_of(layout).seal_place(one)
+    assert isinstance(place, SealPlace)
+    return place
+
+
+def read(folder: Path, data: bytes, place: SealPlace = PLACE) -> Manifest | ManifestProblem | None:
+    (folder / place.path).write_bytes(data)
+    return read_manifest(LocalStorage(str(folder)), place)
 
 
 def assert_not_verified(found: Manifest | ManifestProblem | None, code: Code = Code.MANIFEST_UNREADABLE) -> None:
@@ -75,7 +84,7 @@ def test_a_whole_manifest_is_believed(folder: Path) -> None:
 
 
 def test_no_manifest_is_none(tmp_path: Path) -> None:
-    assert read_manifest(LocalStorage(str(tmp_path)), PATH) is None
+    assert read_manifest(LocalStorage(str(tmp_path)), PLACE) is None
 
 
 def test_every_flipped_bit_is_not_verified() -> None:
@@ -83,7 +92,7 @@ def test_every_flipped_bit_is_not_verified() -> None:
     for bit in range(8 * len(whole)):
         damaged = bytearray(whole)
         damaged[bit // 8] ^= 1 << bit % 8
-        found = read_manifest(OneFile(bytes(damaged)), PATH)
+        found = read_manifest(OneFile(bytes(damaged)), PLACE)
         assert isinstance(found, ManifestProblem), bit
         assert found.finding.severity is Severity.UNKNOWN
 
@@ -91,7 +100,7 @@ def test_every_flipped_bit_is_not_verified() -> None:
 def test_every_truncation_is_not_verified() -> None:
     whole = manifest_bytes(WHOLE)
     for length in range(len(whole)):
-        assert_not_verified(read_manifest(OneFile(whole[:length]), PATH))
+        assert_not_verified(read_manifest(OneFile(whole[:length]), PLACE))
 
 
 @given(st.binary(min_size=1, max_size=80), st.booleans())
@@ -181,23 +190,23 @@ def as_link_to_a_device(path: Path) -> None:
 @pytest.mark.parametrize("make", [as_folder, as_loop, as_link_to_a_device, os.mkfifo])
 def test_what_is_no_file_is_not_verified_and_nothing_waits_for_it(folder: Path, make: Callable[[Path], None]) -> None:
     make(folder / PATH)
-    assert_not_verified(read_manifest(LocalStorage(str(folder)), PATH))
+    assert_not_verified(read_manifest(LocalStorage(str(folder)), PLACE))
 
 
 def test_a_file_in_the_place_of_the_folder_is_not_verified(tmp_path: Path) -> None:
     (tmp_path / ".ckpttool").write_bytes(b"")
-    assert_not_verified(read_manifest(LocalStorage(str(tmp_path)), PATH))
+    assert_not_verified(read_manifest(LocalStorage(str(tmp_path)), PLACE))
 
 
 def test_a_link_to_a_manifest_is_followed_for_reading(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "m.json"
     elsewhere.write_bytes(manifest_bytes(WHOLE))
     (folder / PATH).symlink_to(elsewhere)
-    assert read_manifest(LocalStorage(str(folder)), PATH) == WHOLE
+    assert read_manifest(LocalStorage(str(folder)), PLACE) == WHOLE
 
 
 def test_a_manifest_copied_to_another_checkpoint_is_not_verified(folder: Path) -> None:
-    assert_not_verified(read(folder, manifest_bytes(WHOLE), ".ckpttool/llama-15_2.ckpt.manifest.json"))
+    assert_not_verified(read(folder, manifest_bytes(WHOLE), place_of(LayoutName.MINDFORMERS_RANK, checkpoint("15_2"))))
 
 
 @pytest.mark.parametrize(
@@ -211,11 +220,13 @@ def test_a_manifest_copied_to_another_checkpoint_is_not_verified(folder: Path) -
     ],
 )
 def test_every_layout_has_its_place(layout: LayoutName, name: str, expected: str) -> None:
-    assert manifest_path(layout, replace(checkpoint(), name=name)) == expected
+    place = place_of(layout, replace(checkpoint(), name=name))
+    assert (place.path, place.layout, place.checkpoint) == (expected, layout, name)
+    assert place.is_apart is expected.startswith(".ckpttool/")
 
 
 def places(*checkpoints: Checkpoint) -> set[str]:
-    return {manifest_path(LayoutName.MINDFORMERS_RANK, one) for one in checkpoints}
+    return {place_of(LayoutName.MINDFORMERS_RANK, one).path for one in checkpoints}
 
 
 def test_no_two_checkpoints_of_a_tree_share_a_manifest() -> None:
@@ -262,18 +273,15 @@ def test_our_own_files_are_no_strays_in_any_layout(tmp_path: Path, copy_tree: Ca
         assert all(".ckpttool" not in shard.path for one in found.checkpoints for shard in one.shards)
 
 
-def place_of(one: Manifest) -> str:
-    return manifest_path(one.layout, sealed_checkpoint(one.checkpoint, one.prefix, FormatName.SAFETENSORS))
-
-
 @given(any_manifest())
 def test_reading_what_was_written_gives_the_same_value(one: Manifest) -> None:
     with TemporaryDirectory() as folder:
         # The place may be a name of any bytes; what counts is that it is the one that is asked for.
-        path = Path(folder, place_of(one))
+        place = place_of(one.layout, sealed_checkpoint(one.checkpoint, one.prefix, FormatName.SAFETENSORS))
+        path = Path(folder, place.path)
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(manifest_bytes(one))
-        assert read_manifest(LocalStorage(folder), place_of(one)) == one
+        assert read_manifest(LocalStorage(folder), place) == one
 
 
 @given(any_manifest(), st.randoms())

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import PurePosixPath
 from typing import Any, NoReturn
@@ -17,10 +17,10 @@ from ckpttool.domain.health import Health
 from ckpttool.domain.shard import FileStamp, FormatName
 from ckpttool.errors import IncompleteError, UsageError
 from ckpttool.formats.strict_json import MAX_DEPTH, ParseError, parse_json
-from ckpttool.records import ledger
+from ckpttool.records import SealPlace, ledger
 from ckpttool.records.hashed_json import closed, is_whole
 from ckpttool.records.journal import JOURNAL, TRASH, journal_bytes, read_journal
-from ckpttool.records.manifest import ManifestProblem, manifest_bytes, manifest_path, read_manifest
+from ckpttool.records.manifest import ManifestProblem, manifest_bytes, read_manifest
 from ckpttool.records.timeline_json import read_timeline
 from ckpttool.storage.base import Entry, Kind, OverLimitError
 from ckpttool.trainers.mindformers.health_file import read_health
@@ -28,6 +28,7 @@ from ckpttool.trainers.mindformers.iteration_json import parse_common, parse_met
 from ckpttool.trainers.mindformers.name_map import parse_name_map
 from ckpttool.trainers.mindformers.pointers import parse_meta
 from ckpttool.trainers.mindformers.spell_health_file import updated_health_json
+from ckpttool.trainers.registry import layout_of
 from tests.manifests import sealed_checkpoint
 from tests.writers import MemorySource
 
@@ -316,9 +317,10 @@ def journal(data: bytes) -> None:
 def manifest(data: bytes) -> None:
     """Read a manifest in the place that it names; one that is believed is written and read back as the same value."""
     for document in (data, hashed(data)):
-        path = _place(document)
+        place = _place(document)
+        path = place.path
         tree = MemoryTree({path: document})
-        found = read_manifest(tree, path)
+        found = read_manifest(tree, place)
         assert found is not None
         if isinstance(found, ManifestProblem):
             assert len(found.finding.message) <= LONGEST_MESSAGE + len(path)
@@ -326,26 +328,29 @@ def manifest(data: bytes) -> None:
             continue
         assert all(not seal.path.startswith("/") and ".." not in seal.path.split("/") for seal in found.shards)
         tree.files[path] = manifest_bytes(found)
-        assert read_manifest(tree, path) == found
-        # In another place the same bytes prove nothing.
-        other = MemoryTree({"other.manifest.json": document})
-        assert isinstance(read_manifest(other, "other.manifest.json"), ManifestProblem)
+        assert read_manifest(tree, place) == found
+        # In another checkpoint's place the same bytes prove nothing.
+        other = replace(place, checkpoint=f"{place.checkpoint}0")
+        assert isinstance(read_manifest(tree, other), ManifestProblem)
 
 
-def _place(document: bytes) -> str:
+def _place(document: bytes) -> SealPlace:
     record: Any = None
     with suppress(ValueError, RecursionError):
         record = json.loads(document)
     own = record if isinstance(record, dict) else {}
     layouts = {layout.value: layout for layout in LayoutName}
-    layout = own.get("layout")
+    spelled = own.get("layout")
     name, prefix = (str(own.get(key, "")).replace("/", "_") for key in ("checkpoint", "prefix"))
     checkpoint = sealed_checkpoint(name, prefix, FormatName.MINDSPORE_CKPT)
-    known = layouts.get(layout) if isinstance(layout, str) else None
+    known = layouts.get(spelled) if isinstance(spelled, str) else None
+    layout = known or LayoutName.MINDFORMERS_RANK
     try:
-        return manifest_path(known or LayoutName.MINDFORMERS_RANK, checkpoint)
+        place = layout_of(layout).seal_place(checkpoint)
     except UnicodeEncodeError:  # half a surrogate pair, which no file is named by
-        return "a.manifest.json"
+        return SealPlace(path="a.manifest.json", layout=layout, checkpoint=name, prefix=prefix)
+    assert isinstance(place, SealPlace)
+    return place
 
 
 def own_ledger(data: bytes) -> None:

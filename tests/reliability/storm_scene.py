@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.errors import ExitCode
+from ckpttool.records import SealPlace
 from ckpttool.records.hashed_json import is_whole
 from ckpttool.records.ledger import ledger_place
 from ckpttool.records.manifest import ManifestProblem, read_manifest
@@ -130,7 +132,10 @@ class Scene:
         """Every manifest that is there."""
         found: dict[str, object] = {}
         for path in (self.root / ".ckpttool").glob("*.manifest.json"):
-            manifest = read_manifest(LocalStorage(str(self.root)), f".ckpttool/{path.name}")
+            prefix, _, label = path.name.partition(".")[0].rpartition("-")
+            where = f".ckpttool/{path.name}"
+            place = SealPlace(path=where, layout=LayoutName.MINDFORMERS_RANK, checkpoint=label, prefix=prefix)
+            manifest = read_manifest(LocalStorage(str(self.root)), place)
             assert not isinstance(manifest, ManifestProblem), f"{path.name} is torn"
             found[path.name] = manifest
         return found

@@ -201,7 +201,8 @@ class Counting:
 
 def session(root: Path, level: Level, engine: Counting) -> tuple[Session, Inventory]:
     tree = api.scan(api.TreeQuestion(path=str(root), sizes=True))
-    return Session(LocalStorage(tree.inventory.root), tree.inventory, Scope(level=level), engine), tree.inventory
+    storage = LocalStorage(tree.inventory.root)
+    return Session(storage, tree.inventory, Scope(level=level), engine, tree.seal_place), tree.inventory
 
 
 class TestReading:

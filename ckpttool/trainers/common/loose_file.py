@@ -11,6 +11,7 @@ from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
 from ckpttool.domain.units import Rank, Step
 from ckpttool.formats import FORMATS, read_header
 from ckpttool.formats.base import HEAD_BYTES
+from ckpttool.records import SealPlace, own_path
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.mindformers.layouts.names import FORMAT_OF_SUFFIX
@@ -78,11 +79,10 @@ class LooseFile:
         """Refuse: nobody knows what the file is a part of."""
         return Refusal("is one checkpoint, not a tree of rank_N/ or iteration_*/ folders")
 
-    def manifest_place(self, checkpoint: Checkpoint) -> str | Refusal:
+    def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Return a place beside it."""
-        from ckpttool.records.manifest import manifest_path
-
-        return manifest_path(self.name, checkpoint)
+        path = own_path(checkpoint.name, ".file.manifest.json")
+        return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=checkpoint.prefix)
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:  # noqa: ARG002  there is none
         """Read none: nothing names it."""

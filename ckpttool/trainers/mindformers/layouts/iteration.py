@@ -16,7 +16,7 @@ from ckpttool.domain.progress import Progress
 from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
 from ckpttool.domain.units import MAX_RANKS, Rank
 from ckpttool.formats.strict_json import ParseError
-from ckpttool.records import MANIFEST_NAME, OWN_FOLDER
+from ckpttool.records import MANIFEST_NAME, OWN_FOLDER, SealPlace
 from ckpttool.storage.base import Entry, Kind, LostLinkError, Storage
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import (
@@ -115,11 +115,10 @@ class MindFormersIteration:
         """Return the save's own folder, with all that is in it."""
         return Members(paths=(checkpoint.name,))
 
-    def manifest_place(self, checkpoint: Checkpoint) -> str | Refusal:
+    def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Return a place in the save's own folder."""
-        from ckpttool.records.manifest import manifest_path
-
-        return manifest_path(self.name, checkpoint)
+        path = f"{checkpoint.name}/{MANIFEST_NAME}"
+        return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=None)
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:  # noqa: ARG002  one for all ranks
         """Read the tracker."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count, repeat
@@ -14,6 +15,7 @@ from ckpttool.domain.finding import Finding, in_order
 from ckpttool.domain.frozen import many
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import EpochStep, Rank
+from ckpttool.records import SealPlace, own_path
 from ckpttool.storage.base import Kind, Storage
 from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions, stamped
 from ckpttool.trainers.common.tracker_file import TRACKER
@@ -125,11 +127,14 @@ class MindFormersRank:
         """Return the ranks' shards: their folders hold those of other saves, too."""
         return Members(paths=tuple(shard.path for shard in checkpoint.shards))
 
-    def manifest_place(self, checkpoint: Checkpoint) -> str | Refusal:
+    def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Return a place outside the ranks' folders, which other saves share."""
-        from ckpttool.records.manifest import manifest_path
-
-        return manifest_path(self.name, checkpoint)
+        prefix, name = checkpoint.prefix, checkpoint.name
+        # `x-_1` and `25_2` would give the name of `x` and `_1-25_2`.
+        ambiguous = re.search(r"-_[0-9]+\Z", prefix) is not None
+        label = f"{prefix}-{name}.{SUFFIX_OF_FORMAT[checkpoint.format]}"
+        path = own_path(label, ".manifest.json", ambiguous=ambiguous)
+        return SealPlace(path=path, layout=self.name, checkpoint=name, prefix=prefix)
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read these ranks' meta.json."""

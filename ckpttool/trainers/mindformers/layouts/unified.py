@@ -12,6 +12,7 @@ from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
 from ckpttool.domain.units import EpochStep, Rank, Step
 from ckpttool.formats import read_header
 from ckpttool.formats.strict_json import ParseError
+from ckpttool.records import MANIFEST_NAME, SealPlace
 from ckpttool.storage.base import Kind, Storage
 from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions, damage, stamp_if_there
 from ckpttool.trainers.mindformers.name_map import parse_name_map
@@ -82,11 +83,9 @@ class MindFormersUnified:
         """Refuse: the folder is one save."""
         return Refusal("is one checkpoint, not a tree of rank_N/ or iteration_*/ folders")
 
-    def manifest_place(self, checkpoint: Checkpoint) -> str | Refusal:
+    def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Return a place in the folder."""
-        from ckpttool.records.manifest import manifest_path
-
-        return manifest_path(self.name, checkpoint)
+        return SealPlace(path=MANIFEST_NAME, layout=self.name, checkpoint=checkpoint.name, prefix=None)
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:  # noqa: ARG002  there is none
         """Read none: nothing names the folder."""
