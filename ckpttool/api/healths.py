@@ -148,7 +148,7 @@ def _points(log: TrainingLog | None) -> tuple[tuple[Step, float], ...]:
 
 def _write(place: str, inventory: Inventory, report: HealthReport) -> bool:
     """Bring the health file in line with what the log showed, and tell whether it was changed."""
-    from ckpttool.trainers.mindformers.spell_health_file import updated_health_json
+    from ckpttool.trainers.mindformers.health_file import updated_health_json
     from ckpttool.write import locked
     from ckpttool.write import replace as write
 

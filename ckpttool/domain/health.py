@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 
 from ckpttool.domain.finding import Finding
@@ -14,6 +15,14 @@ class Health(str, Enum):
     HEALTHY = "healthy"
     UNHEALTHY = "unhealthy"
     UNKNOWN = "unknown"
+
+
+_WORST_LAST = (Health.HEALTHY, Health.UNKNOWN, Health.UNHEALTHY)
+
+
+def worst_health(healths: Iterable[Health]) -> Health:
+    """Return the worst of several words on one checkpoint: what cannot be told is worse than healthy."""
+    return max(healths, key=_WORST_LAST.index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

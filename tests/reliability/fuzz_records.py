@@ -23,11 +23,10 @@ from ckpttool.records.journal import JOURNAL, TRASH, journal_bytes, read_journal
 from ckpttool.records.manifest import ManifestProblem, manifest_bytes, read_manifest
 from ckpttool.records.timeline_json import read_timeline
 from ckpttool.storage.base import Entry, Kind, OverLimitError
-from ckpttool.trainers.mindformers.health_file import read_health
+from ckpttool.trainers.mindformers.health_file import read_health, updated_health_json
 from ckpttool.trainers.mindformers.iteration_json import parse_common, parse_metadata_files
 from ckpttool.trainers.mindformers.name_map import parse_name_map
 from ckpttool.trainers.mindformers.pointers import parse_meta
-from ckpttool.trainers.mindformers.spell_health_file import updated_health_json
 from ckpttool.trainers.registry import layout_of
 from tests.manifests import sealed_checkpoint
 from tests.writers import MemorySource

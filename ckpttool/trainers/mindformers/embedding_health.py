@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ckpttool.decide.log_runs import Shown, homes, shown
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.health import Health
+from ckpttool.domain.health import Health, worst_health
 from ckpttool.domain.health_events import HealthJudgement, HealthReport, SavedCheckpoint
 from ckpttool.domain.metrics import LogAttempt
 
@@ -59,7 +59,7 @@ def _judge(
     norm = None if seen.row is None else seen.row.embedding_local_norm
     if norm == 0:
         note = "the log shows norm 0: no tensor matched the embedding, so nothing was measured"
-        health = Health.UNKNOWN if health is Health.HEALTHY else health
+        health = worst_health((health, Health.UNKNOWN))
     elif norm is not None and threshold is not None:
         source = "log"
         healthy = norm < threshold  # false for NaN too

@@ -1,4 +1,4 @@
-"""`health_ckpts.json`: what MindFormers' health monitor recorded at each save."""
+"""`health_ckpts.json`: what MindFormers' health monitor recorded at each save, read and brought up to date."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.health import Health, HealthBook, HealthRecord
+from ckpttool.domain.health import Health, HealthBook, HealthRecord, worst_health
 from ckpttool.domain.units import ByteCount
 from ckpttool.formats.strict_json import (
     MOST_MEMORY,
@@ -29,8 +29,7 @@ HEALTH_FILE_LIMIT = ByteCount(64 << 20)
 _NEXT_OBJECT = re.compile(r"[\s,]*\{")
 _SALVAGED_BYTES = 256 << 10  # of a file that was refused because its values would fill the memory
 _SHOWN_ENTRIES = 20  # wrong entries that get a finding each; the rest is one number
-# The worst entry of a name wins; "cannot be told" is worse than "healthy".
-_BADNESS = {Health.HEALTHY: 0, Health.UNKNOWN: 1, Health.UNHEALTHY: 2}
+_MARKS = {Health.HEALTHY: 0, Health.UNHEALTHY: 1}
 
 
 def read_health(storage: Storage, path: str) -> HealthBook:
@@ -64,6 +63,40 @@ def read_health(storage: Storage, path: str) -> HealthBook:
     return _book(path, entries)
 
 
+def updated_health_json(old: bytes | None, judgements: Iterable[tuple[str, Health]]) -> bytes:
+    """Return the file's new content; the very same bytes where nothing changes.
+
+    Order, unknown fields and entries of other checkpoints stay. Every entry of a judged name gets its mark, so that
+    no contradiction is left; a name without an entry gets one at the end. What is unknown changes nothing: the file has
+    no word for it.
+
+    Args:
+        old: The file as it is; None where there is none.
+        judgements: File names as the trainer writes them (rank 0's), with what they were found to be.
+
+    Raises:
+        ValueError: The old content is no list of objects; overwriting it could lose what somebody still wants to see.
+    """
+    entries = _entries(old)
+    changed = False
+    for name, health in judgements:
+        mark = _MARKS.get(health)
+        if mark is None:
+            continue
+        own = [entry for entry in entries if entry.get("ckpt_name") == name]
+        for entry in own:
+            # `True == 1`: only an integer is what MindFormers writes and readers understand.
+            if type(entry.get("is_health")) is not int or entry["is_health"] != mark:
+                entry["is_health"] = mark
+                changed = True
+        if not own:
+            entries.append({"is_health": mark, "ckpt_name": name})
+            changed = True
+    if old is not None and not changed:
+        return old
+    return json.dumps(entries, indent=4).encode("ascii")
+
+
 def _salvaged(path: str, data: bytes, why: Finding) -> HealthBook:
     """Keep the bad news of the whole entries before the place where the file is torn.
 
@@ -72,10 +105,7 @@ def _salvaged(path: str, data: bytes, why: Finding) -> HealthBook:
     over_limit = memory_of(data) > MOST_MEMORY
     readable = data[:_SALVAGED_BYTES] if over_limit else data
     book = _book(path, _whole_entries(readable.decode("utf-8", "replace")))
-    records = tuple(
-        replace(record, health=Health.UNKNOWN if record.health is Health.HEALTHY else record.health)
-        for record in book.records
-    )
+    records = tuple(replace(record, health=worst_health((record.health, Health.UNKNOWN))) for record in book.records)
     return replace(book, records=records, findings=(why, *book.findings), over_limit=over_limit)
 
 
@@ -110,17 +140,17 @@ def _book(path: str, entries: Iterable[Json]) -> HealthBook:
             problems.add(error)
             marks.setdefault(name, []).append(Health.UNKNOWN)
     records = tuple(
-        HealthRecord(name=name, health=max(marks[name], key=_BADNESS.__getitem__), entries=len(marks[name]))
-        for name in sorted(marks)
+        HealthRecord(name=name, health=worst_health(marks[name]), entries=len(marks[name])) for name in sorted(marks)
     )
     contradictory = [name for name, said in sorted(marks.items()) if {Health.HEALTHY, Health.UNHEALTHY} <= set(said)]
     return HealthBook(path=path, records=records, findings=_findings(path, problems, contradictory))
 
 
 def _health(mark: int, where: str) -> Health:
-    if mark not in (0, 1):
-        raise ParseError(f"expected 0 (healthy) or 1 (unhealthy), found {mark}", where=where, key="is_health")
-    return Health.UNHEALTHY if mark else Health.HEALTHY
+    for health, own in _MARKS.items():
+        if own == mark:
+            return health
+    raise ParseError(f"expected 0 (healthy) or 1 (unhealthy), found {mark}", where=where, key="is_health")
 
 
 class _Problems:
@@ -175,3 +205,15 @@ def _unreadable(path: str, problem: str, line: int | None = None) -> Finding:
         line=line,
         remedy="ckpttool health --threshold X --log LOG judges the checkpoints again from the training log",
     )
+
+
+def _entries(old: bytes | None) -> list[dict[str, object]]:
+    if old is None:
+        return []
+    try:
+        document = json.loads(old)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    if not isinstance(document, list) or not all(isinstance(entry, dict) for entry in document):
+        raise ValueError("expected a list of objects")
+    return document

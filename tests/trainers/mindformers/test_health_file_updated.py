@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.domain.health import Health
-from ckpttool.trainers.mindformers.spell_health_file import updated_health_json
+from ckpttool.trainers.mindformers.health_file import updated_health_json
 
 REAL = Path(__file__).parents[3] / "fixtures" / "health_pp2" / "output" / "health_ckpts.json"
 HEALTHY, UNHEALTHY, UNKNOWN = Health.HEALTHY, Health.UNHEALTHY, Health.UNKNOWN
