@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckpttool.api.checks import chosen
-from ckpttool.api.evidence import judge
 from ckpttool.api.trees import HEALTH_FILE, Tree, health_file_beside
 from ckpttool.decide.lineage import Course, newest_first
 from ckpttool.decide.log_evidence import log_findings
@@ -23,6 +22,7 @@ from ckpttool.domain.log_question import HealthQuestion
 from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Verdict
 from ckpttool.errors import IncompleteError, UsageError, WriteFailedError
+from ckpttool.trainers.mindformers.embedding_health import judge_checkpoints
 from ckpttool.trainers.registry import log_reader
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def health(tree: Tree, question: HealthQuestion, verdicts: Sequence[Verdict] = (
     log = log_reader(question.logs.columns).merged(question.logs.patterns, inventory.root)
     if question.write and log is not None:
         _assert_read_to_its_end(log)
-    report = judge(inventory, log, question.threshold, question.pipeline_stages)
+    report = judge_checkpoints(inventory, log, threshold=question.threshold, pipeline_stages=question.pipeline_stages)
     weights = [_weights_of(one, tree, verdicts) for one in inventory.checkpoints]
     report = _with_newest(_with_weights(report, weights), inventory)
     place = question.health_file or health_file_beside(inventory.root)

@@ -39,7 +39,8 @@ from ckpttool.trainers.mindformers.load import (
 from ckpttool.trainers.mindformers.loaded_instead import Start, loaded_instead
 
 if TYPE_CHECKING:
-    from ckpttool.api.evidence import Evidence, Pick
+    from ckpttool.decide.detour import Pick
+    from ckpttool.decide.log_evidence import Evidence
     from ckpttool.domain.advice import SpikeAdvice, StopAdvice
     from ckpttool.domain.node import Node
     from ckpttool.domain.settings import RunConfig
@@ -149,7 +150,7 @@ def _pick(
         return pick(tree.inventory), None
     if evidence.question.spike is None:
         return pick(evidence.inventory), None
-    from ckpttool.api.evidence import go_around
+    from ckpttool.decide.detour import go_around
 
     return go_around(evidence, pick)
 

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ckpttool.decide.log_runs import Home
+from ckpttool.decide.asd.features import FeaturePolicy
+from ckpttool.decide.log_runs import Home, homes, shown
 from ckpttool.decide.policies.base import judge
 from ckpttool.decide.policies.robust_z import RobustZPolicy
+from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.decide.recorded_health import IGNORE_HEALTH
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
+from ckpttool.decide.timeline import Courses, timeline
+from ckpttool.domain.asd import AsdConfig, AsdEvent
+from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory, LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health import Health
-from ckpttool.domain.health_events import CheckpointMark, HealthEvent, HealthJudgement, MarkState, SavedCheckpoint
-from ckpttool.domain.metrics import LogAttempt, StepMetrics
+from ckpttool.domain.health_events import (
+    CheckpointMark,
+    HealthEvent,
+    HealthJudgement,
+    HealthReport,
+    HealthTimeline,
+    MarkState,
+    SavedCheckpoint,
+    SuspectInterval,
+    SuspectKind,
+)
+from ckpttool.domain.log_answer import LogReading
+from ckpttool.domain.log_question import EvidenceQuestion
+from ckpttool.domain.metrics import LocalTime, LogAttempt, StepMetrics, TrainingLog, local_time_of
 from ckpttool.domain.units import Step
 
 LARGE_SPIKE = 2.0
@@ -31,6 +48,29 @@ def saved(checkpoint: Checkpoint, layout: LayoutName) -> SavedCheckpoint:
         prefix=checkpoint.prefix,
         run=checkpoint.run if layout is LayoutName.MINDFORMERS_RANK else None,
     )
+
+
+def saves_of(
+    inventory: Inventory, attempts: Sequence[LogAttempt] | None, written: Mapping[CheckpointKey, LocalTime]
+) -> tuple[list[SavedCheckpoint], tuple[Home, ...]]:
+    """Return the checkpoints with the time of their save: the log's own at that step, else the files'; and their homes.
+
+    A copy may have given the files a later time. That errs on the safe side: what was saved before a strike may then
+    look as if it was saved after it, never the other way round.
+
+    Args:
+        inventory: The tree; scanned with sizes.
+        attempts: What the logs show.
+        written: When each checkpoint's files were written, on the clock of the logs.
+    """
+    saves = [saved(one, inventory.layout) for one in inventory.checkpoints]
+    found = homes(saves, attempts)
+    timed = []
+    for one, save, home in zip(inventory.checkpoints, saves, found, strict=True):
+        row = None if home.known is None else shown(save, home, attempts).row
+        told = None if row is None else local_time_of(row.time)
+        timed.append(replace(save, time=written.get(one.key) if told is None else told))
+    return timed, found
 
 
 def large_spikes(metrics: Iterable[StepMetrics]) -> Iterator[HealthEvent]:
@@ -179,3 +219,143 @@ def no_steps(sources: Sequence[str]) -> Finding:
         path=sources[0],
         remedy="give the log of a rank that trained; where its columns have other names, --columns says which",
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLogs:
+    """What was read of all that was given as a log or a timeline."""
+
+    log: TrainingLog | None
+    """All logs of the training; None where there is none."""
+    detected: tuple[AsdEvent, ...]
+    """What detectors of silent errors logged."""
+    timelines: tuple[HealthTimeline, ...]
+    """What replays that were saved told."""
+    written: Mapping[CheckpointKey, LocalTime]
+    """When each checkpoint's files were written, on the clock of the logs."""
+
+    @property
+    def attempts(self) -> Sequence[LogAttempt] | None:
+        """Each start of the training; None where none are known."""
+        return None if self.log is None else self.log.attempts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What the logs say, and the tree with what they hold against its checkpoints."""
+
+    question: EvidenceQuestion
+    inventory: Inventory
+    strikes_only: Inventory
+    """Without the reasons that are spikes: after a stop the skipped steps have changed no weight."""
+    log: TrainingLog | None
+    line: HealthTimeline
+    report: HealthReport | None
+    """Where a threshold was given."""
+    without_answer: tuple[Finding, ...]
+    """What was asked of the logs and none of them tells."""
+
+    def findings(self, chosen: Checkpoint | None) -> tuple[Finding, ...]:
+        """Say what in the logs cannot be read, where they and the record disagree, and what could not be judged."""
+        found: list[Finding] = []
+        if self.log is not None:
+            reading = LogReading.of(self.log)
+            gravest_first = sorted(reading.problems, key=lambda each: not each.ends_the_log)
+            problems = ((each.source, each.line, each.reason) for each in gravest_first[:3])
+            found += log_findings(problems, reading.problem_count)
+        if not any(one.severity is Severity.UNKNOWN for one in found):
+            found += self.without_answer
+        if self.report is not None:
+            found += (replace(each, severity=Severity.NOTE) for each in self.report.findings)
+            judged = zip(self.inventory.checkpoints, self.report.judgements, strict=True)
+            found += (
+                Finding(code=Code.HEALTH_UNKNOWN, severity=Severity.NOTE, message=f"{one.name}: {judgement.note}")
+                for one, judgement in judged
+                if chosen is not None and one.key == chosen.key and judgement.note is not None
+            )
+        return (*found, *self._since(chosen))
+
+    def _since(self, chosen: Checkpoint | None) -> list[Finding]:
+        attempts = None if self.log is None else self.log.attempts
+        if chosen is None or not attempts:
+            return []
+        saves = [saved(one, self.inventory.layout) for one in self.inventory.checkpoints]
+        places = zip(self.inventory.checkpoints, saves, homes(saves, attempts), strict=True)
+        told = (trained_since(save, home, attempts) for one, save, home in places if one.key == chosen.key)
+        return [one for one in told if one is not None]
+
+
+def weigh(
+    inventory: Inventory,
+    logs: ReadLogs,
+    question: EvidenceQuestion,
+    report: HealthReport | None,
+    *,
+    ignore: bool,
+) -> Evidence:
+    """Hold what the logs say against the checkpoints.
+
+    Args:
+        inventory: With recorded health; with sizes and times where strikes are told by time.
+        logs: What was read.
+        question: How to judge.
+        report: Every checkpoint's health, where a threshold was given.
+        ignore: Health is no reason.
+    """
+    courses = _courses(logs, question)
+    judged = inventory
+    if report is not None:
+        judged = with_judgements(inventory, report.judgements, threshold=question.threshold, ignore=ignore)
+    strikes_only = both = judged
+    if not ignore:
+        saves, places = saves_of(inventory, logs.attempts, logs.written)
+        strikes = courses.marks(saves, places, {*SuspectKind} - {SuspectKind.SPIKE})
+        strikes_only = with_marks(judged, strikes, Code.SAVED_AFTER_STRIKE)
+        both = with_marks(strikes_only, courses.marks(saves, places, {SuspectKind.SPIKE}), Code.SAVED_IN_SPIKE)
+    return Evidence(
+        question=question,
+        inventory=both,
+        strikes_only=strikes_only,
+        log=logs.log,
+        line=courses.whole,
+        report=report,
+        without_answer=_log_without_answer(question, logs),
+    )
+
+
+def _courses(logs: ReadLogs, question: EvidenceQuestion) -> Courses:
+    """Return what is suspect by all that was read."""
+    told = [interval for line in logs.timelines for interval in line.intervals]
+    strikes: tuple[SuspectInterval, ...] = ()
+    if logs.detected:
+        noticed = FeaturePolicy(config=AsdConfig(enable=True)).judge_events(logs.detected)
+        strikes = timeline(noticed, margin_minutes=question.margin_minutes).intervals
+    limit = question.spike_threshold
+
+    def judged(rows: Sequence[StepMetrics]) -> HealthTimeline:
+        spikes: tuple[SuspectInterval, ...] = ()
+        if rows and (question.timeline or question.spike is not None):
+            # A step that the trainer skipped changed no weight.
+            applied = (row for row in rows if not row.skipped)
+            if limit is None:
+                events = large_spikes(applied)
+            else:
+                events = judge(SkipPolicy(threshold=limit, count_threshold=sys.maxsize), applied)
+            spikes = timeline(events, [row.step for row in rows]).intervals
+        return HealthTimeline(intervals=(*told, *spikes, *strikes))
+
+    return Courses(judged(() if logs.log is None else logs.log.metrics), logs.attempts, judged, on_any=judged(()))
+
+
+def _log_without_answer(question: EvidenceQuestion, logs: ReadLogs) -> tuple[Finding, ...]:
+    """Say that logs were to have a say, and show nothing that could be one.
+
+    Detectors and timelines tell of suspect stretches, or that there are none, without steps.
+    """
+    log = logs.log
+    if log is None and question.threshold is not None:
+        return (no_log(),)
+    told = bool(logs.detected or logs.timelines)
+    if log is None or log.metrics or (question.threshold is None and (told or not question.timeline)):
+        return ()
+    return (no_steps(log.sources),)

@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
 
+from ckpttool.decide.detour import Stop, advise_after_stop, advise_spike, ended_in_skips, sample_clock, spike_to_pass
 from ckpttool.decide.policies.base import Policy, judge
-from ckpttool.domain.health_events import LOSES_UPDATE, EventKind, HealthEvent, ReplayResult, SkippedSpan
-from ckpttool.domain.metrics import StepMetrics
+from ckpttool.decide.policies.skip import SkipPolicy
+from ckpttool.decide.timeline import Courses, mark_checkpoints, timeline, without_skipped
+from ckpttool.domain.advice import SampleClock, SpikeAdvice, StopAdvice
+from ckpttool.domain.health_events import (
+    LOSES_UPDATE,
+    CheckpointMark,
+    EventKind,
+    HealthEvent,
+    HealthTimeline,
+    MarkState,
+    ReplayResult,
+    SavedCheckpoint,
+    SkippedSpan,
+)
+from ckpttool.domain.log_answer import ReplayAnswer
+from ckpttool.domain.log_question import SpikeQuestion
+from ckpttool.domain.metrics import LogAttempt, StepMetrics
 from ckpttool.domain.units import Step
+from ckpttool.errors import UsageError
 
 ONLY_AN_OBSERVATION = (
     "from step {step} on the log is only an observation: the training that wrote it applied that update, so with this "
@@ -17,15 +35,59 @@ ONLY_AN_OBSERVATION = (
 )
 
 
-def replay(policy: Policy, metrics: Iterable[StepMetrics]) -> ReplayResult:
+class Trace:
+    """What is kept of the steps that pass by: their numbers, and the samples that they count."""
+
+    def __init__(self) -> None:
+        """Begin before the first step."""
+        self.steps: array[int] | list[int] = array("q")
+        self.skipped: set[Step] = set()
+        """Those that the trainer says it skipped."""
+        self.clock: SampleClock | None = None
+        self.unseen = 0
+        self.without_norm = 0
+        self._counted: StepMetrics | None = None  # the last row that shows the samples consumed
+
+    def watch(self, metrics: Iterable[StepMetrics]) -> Iterator[StepMetrics]:
+        """Yield the steps on, as they are."""
+        last: Step | None = None
+        for row in metrics:
+            if last is not None and row.step > last + 1:
+                self.unseen += row.step - last - 1
+            last = row.step
+            try:
+                self.steps.append(row.step)
+            except OverflowError:  # nobody trains that long, but a log may say it
+                self.steps = [*self.steps, row.step]
+            self.without_norm += row.global_norm is None
+            if row.skipped:
+                self.skipped.add(row.step)
+            if self.clock is None and row.consumed_samples is not None:
+                self.clock = sample_clock([row] if self._counted is None else [self._counted, row])
+                self._counted = row
+            yield row
+
+    @property
+    def newest(self) -> Step:
+        """The last step of the training; 0 where none is shown."""
+        return Step(max(self.steps, default=0))
+
+    def ascending(self) -> Sequence[Step]:
+        """Return the steps in order: a log goes back where training was resumed."""
+        ordered = all(self.steps[index] < self.steps[index + 1] for index in range(len(self.steps) - 1))
+        return cast("Sequence[Step]", self.steps if ordered else sorted(self.steps))
+
+
+def replay(policy: Policy, metrics: Iterable[StepMetrics], trace: Trace | None = None) -> ReplayResult:
     """Return what the policy notices, what it costs, and how far the log can tell.
 
     Args:
         policy: The rule.
         metrics: In the order of the log; consumed once, in bounded memory.
+        trace: Keeps what is needed of the steps.
     """
-    seen = _Seen()
-    return _told(policy.name, tuple(judge(policy, seen.watch(metrics))), seen)
+    trace = Trace() if trace is None else trace
+    return _told(policy.name, tuple(judge(policy, trace.watch(metrics))), trace)
 
 
 def logged(policy: str, events: Iterable[HealthEvent]) -> ReplayResult:
@@ -35,63 +97,39 @@ def logged(policy: str, events: Iterable[HealthEvent]) -> ReplayResult:
         policy: What users call it.
         events: What it notices.
     """
-    return _told(policy, tuple(events), _Seen())
+    return _told(policy, tuple(events), Trace())
 
 
-def _told(policy: str, events: tuple[HealthEvent, ...], seen: _Seen) -> ReplayResult:
+def _told(policy: str, events: tuple[HealthEvent, ...], trace: Trace) -> ReplayResult:
     lost = [(event.step, event.value) for event in events if event.kind in LOSES_UPDATE and event.step is not None]
     stop = next((event.step for event in events if event.kind is EventKind.STOP), None)
     first_lost = lost[0][0] if lost else None
-    index = None if seen.last is None else seen.last - len({step for step, _ in lost})
+    last = Step(trace.steps[-1]) if trace.steps else None
+    index = None if last is None else last - len({step for step, _ in lost})
     return ReplayResult(
         policy=policy,
-        first_step=seen.first,
-        last_step=seen.last,
-        steps_seen=seen.steps,
-        steps_unseen=seen.unseen,
+        first_step=Step(trace.steps[0]) if trace.steps else None,
+        last_step=last,
+        steps_seen=len(trace.steps),
+        steps_unseen=trace.unseen,
         spans=_spans(lost),
         stopped_at=stop,
         updates_lost=len(lost),
         learning_rate_index=index,
         events=events,
-        notes=tuple(_notes(seen, events, first_lost)),
+        notes=tuple(_notes(trace, events, first_lost)),
     )
 
 
-@dataclass(slots=True)
-class _Seen:
-    """Counts the steps on their way to the policy."""
-
-    first: Step | None = None
-    last: Step | None = None
-    steps: int = 0
-    unseen: int = 0
-    without_norm: int = 0
-    said_skipped: set[Step] = field(default_factory=set)
-
-    def watch(self, metrics: Iterable[StepMetrics]) -> Iterator[StepMetrics]:
-        for row in metrics:
-            if self.first is None:
-                self.first = row.step
-            elif self.last is not None and row.step > self.last + 1:
-                self.unseen += row.step - self.last - 1
-            self.last = row.step
-            self.steps += 1
-            self.without_norm += row.global_norm is None
-            if row.skipped:
-                self.said_skipped.add(row.step)
-            yield row
-
-
-def _notes(seen: _Seen, events: tuple[HealthEvent, ...], first_lost: Step | None) -> Iterator[str]:
-    if first_lost is not None and first_lost not in seen.said_skipped:
+def _notes(trace: Trace, events: tuple[HealthEvent, ...], first_lost: Step | None) -> Iterator[str]:
+    if first_lost is not None and first_lost not in trace.skipped:
         yield ONLY_AN_OBSERVATION.format(step=first_lost)
-    if seen.unseen:
-        yield f"the log does not show {seen.unseen} of the steps between; what is in a row there cannot be decided"
-    if seen.without_norm:
-        yield f"{seen.without_norm} steps show no norm; they are judged as if they were not in the log"
-    if seen.first is not None and seen.first > 1:
-        yield f"the log begins at step {seen.first}: updates lost before are not known"
+    if trace.unseen:
+        yield f"the log does not show {trace.unseen} of the steps between; what is in a row there cannot be decided"
+    if trace.without_norm:
+        yield f"{trace.without_norm} steps show no norm; they are judged as if they were not in the log"
+    if trace.steps and trace.steps[0] > 1:
+        yield f"the log begins at step {trace.steps[0]}: updates lost before are not known"
     yield from (event.message for event in events if event.kind in {EventKind.UNDECIDED, EventKind.RESTART})
 
 
@@ -108,3 +146,61 @@ def _spans(lost: list[tuple[Step, float | None]]) -> tuple[SkippedSpan, ...]:
         else:
             spans.append(SkippedSpan(first=step, last=step, updates=1, peak=peak))
     return tuple(spans)
+
+
+def courses_of(
+    policy: Policy | None, whole: HealthTimeline, attempts: Sequence[LogAttempt] | None, margin_minutes: float
+) -> Courses:
+    """Return what the policy makes suspect on the course of each start of the training.
+
+    Args:
+        policy: The rule; None where what is suspect is told by times, whichever start it was.
+        whole: What it makes suspect over all logs.
+        attempts: What they show.
+        margin_minutes: How much earlier than its first event a strike's damage may have begun.
+    """
+
+    def judged(rows: Sequence[StepMetrics]) -> HealthTimeline:
+        if policy is None:
+            return whole
+        events = without_skipped(judge(policy, rows), {row.step for row in rows if row.skipped})
+        return timeline(events, [row.step for row in rows], margin_minutes=margin_minutes)
+
+    return Courses(whole, attempts, judged, on_any=whole if policy is None else HealthTimeline(intervals=()))
+
+
+def advise(wish: SpikeQuestion, policy: Policy, answer: ReplayAnswer, trace: Trace) -> SpikeAdvice | StopAdvice:
+    """Return the way around a spike, or on after a stop.
+
+    Args:
+        wish: Which spike, and which checkpoints there are.
+        policy: The rule.
+        answer: What it would have done.
+        trace: The steps.
+
+    Raises:
+        UsageError: There is none, or no checkpoints are told.
+        IncompleteError: Whether there is one cannot be known.
+    """
+    known = _checkpoints(wish, answer, trace)
+    stop = None
+    if answer.result.stopped_at is not None and isinstance(policy, SkipPolicy):
+        stop = Stop(step=answer.result.stopped_at, count=policy.count_threshold)
+    elif wish.around is None:
+        stop = ended_in_skips(answer.reading.notes, trace.newest)
+    if stop is not None:
+        good = [mark.step for mark in known if mark.step is not None]
+        return advise_after_stop(stop.step, good, count=stop.count, clock=trace.clock)
+    threshold = policy.threshold if isinstance(policy, SkipPolicy) else None
+    spike = spike_to_pass(answer.timeline, wish.around, answer.reading, threshold)
+    good = [mark.step for mark in known if mark.state is not MarkState.SUSPECT and mark.step is not None]
+    return advise_spike(spike, good, newest=trace.newest, clock=trace.clock)
+
+
+def _checkpoints(wish: SpikeQuestion, answer: ReplayAnswer, trace: Trace) -> tuple[CheckpointMark, ...]:
+    if wish.every is not None:
+        steps = range(wish.every, trace.newest + 1, wish.every)
+        return mark_checkpoints(answer.timeline, (SavedCheckpoint(name=str(step), step=Step(step)) for step in steps))
+    if answer.marks is None:
+        raise UsageError("--around-spike needs checkpoints: give --every STEPS, or --health-timeline DIR")
+    return answer.marks

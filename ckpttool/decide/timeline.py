@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from ckpttool.decide.log_runs import Home
+from ckpttool.decide.log_runs import Home, course
 from ckpttool.domain.health_events import (
     MARKS_SPIKE,
     CheckpointMark,
@@ -18,7 +18,7 @@ from ckpttool.domain.health_events import (
     SuspectInterval,
     SuspectKind,
 )
-from ckpttool.domain.metrics import LocalTime, show_local_time
+from ckpttool.domain.metrics import LocalTime, LogAttempt, StepMetrics, show_local_time
 from ckpttool.domain.units import Step
 
 SETTLED_AFTER = 10
@@ -50,6 +50,66 @@ def timeline(events: Iterable[HealthEvent], shown: Sequence[Step] = (), *, margi
 def mark_checkpoints(line: HealthTimeline, saves: Iterable[SavedCheckpoint]) -> tuple[CheckpointMark, ...]:
     """Return each checkpoint with where it stands on the timeline."""
     return tuple(_mark(line, save) for save in saves)
+
+
+class Courses:
+    """What is suspect by the logs: in all, and on the course of each start of the training that they show."""
+
+    def __init__(
+        self,
+        whole: HealthTimeline,
+        attempts: Sequence[LogAttempt] | None,
+        judged: Callable[[Sequence[StepMetrics]], HealthTimeline],
+        *,
+        on_any: HealthTimeline,
+    ) -> None:
+        """Take what is suspect in all.
+
+        Args:
+            whole: By all logs, the last attempt at each step.
+            attempts: What the logs show; None where they go back more often than any training.
+            judged: What is suspect by the steps of one course.
+            on_any: What is suspect whichever start saved a checkpoint: told by times, not by steps.
+        """
+        self.whole = whole
+        self._attempts = attempts
+        self._judged = judged
+        self._on_any = on_any
+        self._known: dict[int, HealthTimeline] = {}
+
+    def of(self, attempt: int | None) -> HealthTimeline:
+        """Return what is suspect on the course of an attempt; of None what is on any."""
+        if attempt is None or self._attempts is None:
+            return self._on_any
+        if len(self._attempts) == 1:
+            return self.whole
+        if attempt not in self._known:
+            self._known[attempt] = self._judged(course(self._attempts, attempt))
+        return self._known[attempt]
+
+    def marks(
+        self,
+        saves: Sequence[SavedCheckpoint],
+        homes: Sequence[Home],
+        kinds: Collection[SuspectKind] = frozenset(SuspectKind),
+    ) -> tuple[CheckpointMark, ...]:
+        """Return each checkpoint with where it stands, by the course of the start of the training that saved it.
+
+        Args:
+            saves: The checkpoints.
+            homes: Which attempts in the logs may have saved each of them.
+            kinds: The suspect stretches that count.
+        """
+
+        def kept(line: HealthTimeline) -> HealthTimeline:
+            return HealthTimeline(intervals=tuple(interval for interval in line.intervals if interval.kind in kinds))
+
+        return mark_by_start(kept(self.whole), saves, homes, lambda attempt: kept(self.of(attempt)))
+
+
+def without_skipped(events: Iterable[HealthEvent], skipped: Collection[Step]) -> list[HealthEvent]:
+    """Return the events that may have harmed the weights: a step that the trainer itself skipped changed none."""
+    return [event for event in events if event.step is None or event.step not in skipped]
 
 
 def mark_by_start(

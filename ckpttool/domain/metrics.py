@@ -23,6 +23,14 @@ def parse_local_time(text: str) -> LocalTime:
     return LocalTime(datetime.fromisoformat(text.replace(",", ".")).replace(tzinfo=timezone.utc).timestamp())
 
 
+def local_time_of(text: str | None) -> LocalTime | None:
+    """Return the moment that a log tells; None where it tells none: a column of times may hold anything."""
+    try:
+        return None if text is None else parse_local_time(text)
+    except ValueError:
+        return None
+
+
 def show_local_time(time: LocalTime) -> str:
     """Return the moment as logs write it, to the second."""
     return datetime.fromtimestamp(time, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ckpttool.domain.asd import AsdEvent, AsdKind
-from ckpttool.domain.metrics import LocalTime, LogProblem, parse_local_time
+from ckpttool.domain.metrics import LocalTime, LogProblem, local_time_of
 from ckpttool.domain.units import STEP_DIGITS, Rank, Step
 from ckpttool.logs.base import LogSource, lines, problem
 from ckpttool.logs.reading import open_log
@@ -165,10 +165,7 @@ def _time(stamp: str | None, line: str) -> LocalTime | None:
     if stamp is None:
         head = _HEAD_TIME.search(line)
         stamp = f"{head[1]} {head[2]}" if head else None
-    try:
-        return None if stamp is None else parse_local_time(stamp)
-    except ValueError:
-        return None
+    return local_time_of(stamp)
 
 
 def _int(text: str | None) -> int | None:

@@ -13,10 +13,12 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from datetime import datetime, timezone
 from typing import BinaryIO
 
+from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey
 from ckpttool.domain.log_question import STDIN
-from ckpttool.domain.metrics import LogItem, LogProblem, StepMetrics, TrainingLog
+from ckpttool.domain.metrics import LocalTime, LogItem, LogProblem, StepMetrics, TrainingLog
 from ckpttool.errors import UsageError
 from ckpttool.logs.base import LogFormat, LogPlaces, LogSource, RankLogs, Readable
 from ckpttool.logs.columns import Csv, JsonLines
@@ -213,6 +215,17 @@ def _open_finite(path: str, flags: int) -> int:
         raise OSError(None, "not a file")
     os.set_blocking(fd, True)  # from a writer that is there, wait for more
     return fd
+
+
+def written(checkpoints: Iterable[Checkpoint]) -> dict[CheckpointKey, LocalTime]:
+    """Return when the last of each checkpoint's files was written, on the clock that this machine's logs show."""
+    found: dict[CheckpointKey, LocalTime] = {}
+    for checkpoint in checkpoints:
+        times = [shard.modified_ns for shard in checkpoint.shards if shard.modified_ns is not None]
+        if times:
+            here = datetime.fromtimestamp(max(times) / 1e9).astimezone()
+            found[checkpoint.key] = LocalTime(here.replace(tzinfo=timezone.utc).timestamp())
+    return found
 
 
 class _Stream:

@@ -87,3 +87,8 @@ def test_the_log_is_read_no_further_than_the_stop() -> None:
 
     assert replay(SkipPolicy(count_threshold=3), endless()).stopped_at == 3
     assert read == [1, 2, 3]
+
+
+def test_a_step_that_no_training_reaches_is_replayed_as_the_log_says_it() -> None:
+    result = replay(SkipPolicy(), [row(10**30, 1.0), row(10**30 + 1, 5.0), row(7, 1.0)])
+    assert (result.first_step, result.last_step, result.steps_seen, result.updates_lost) == (10**30, 7, 3, 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from ckpttool.decide.asd.features import FeaturePolicy
 from ckpttool.decide.log_runs import Home
 from ckpttool.decide.policies.base import judge
 from ckpttool.decide.policies.skip import SkipPolicy
-from ckpttool.decide.timeline import mark_by_start, mark_checkpoints, timeline
+from ckpttool.decide.timeline import Courses, mark_by_start, mark_checkpoints, timeline, without_skipped
 from ckpttool.domain.asd import AsdConfig, AsdEvent, AsdKind
 from ckpttool.domain.health_events import (
     EventKind,
@@ -21,7 +23,7 @@ from ckpttool.domain.health_events import (
     SuspectInterval,
     SuspectKind,
 )
-from ckpttool.domain.metrics import LocalTime, parse_local_time, show_local_time
+from ckpttool.domain.metrics import LocalTime, LogAttempt, StepMetrics, parse_local_time, show_local_time
 from ckpttool.domain.units import Rank, Step
 from tests.decide.rows import NAN, bloom, row
 
@@ -198,3 +200,54 @@ class TestByTheStartThatSavedIt:
         common = HealthTimeline(intervals=(strike,))
         (mark,) = mark_by_start(both, [save], [Home(attempts=(), sure=False)], lambda _: common)
         assert mark.state is MarkState.SUSPECT
+
+
+class TestCourses:
+    """Three starts: the first is calm, the second has a spike; and a strike is told by its time."""
+
+    SPIKE = SuspectInterval(kind=SuspectKind.SPIKE, reason="a spike", first_step=Step(2))
+    STRIKE = SuspectInterval(kind=SuspectKind.SDC_STRIKE, reason="a strike", first_time=LocalTime(5.0))
+    ON_ANY = HealthTimeline(intervals=(STRIKE,))
+    WHOLE = HealthTimeline(intervals=(SPIKE, STRIKE))
+
+    def courses(self, *norms: float) -> tuple[Courses, list[int]]:
+        asked: list[int] = []
+
+        def judged(rows: Sequence[StepMetrics]) -> HealthTimeline:
+            asked.append(len(rows))
+            return self.WHOLE if any((row.global_norm or 0) > 3 for row in rows) else self.ON_ANY
+
+        attempts = [
+            LogAttempt(rows=[StepMetrics(step=Step(step), global_norm=norm) for step in (1, 2)], begun=True, ended=True)
+            for norm in norms
+        ]
+        return Courses(self.WHOLE, attempts, judged, on_any=self.ON_ANY), asked
+
+    def test_each_start_is_judged_by_its_own_steps_and_once(self) -> None:
+        courses, asked = self.courses(1.0, 9.0)
+        assert [courses.of(0), courses.of(1), courses.of(1)] == [self.ON_ANY, self.WHOLE, self.WHOLE]
+        assert asked == [2, 2]
+
+    def test_a_single_start_is_all_there_is(self) -> None:
+        courses, asked = self.courses(1.0)
+        assert (courses.of(0), asked) == (self.WHOLE, [])
+
+    def test_of_no_start_that_is_known_only_what_is_told_by_time_holds(self) -> None:
+        courses, asked = self.courses(9.0, 9.0)
+        assert courses.of(None) == self.ON_ANY
+        assert Courses(self.WHOLE, None, lambda _: self.WHOLE, on_any=self.ON_ANY).of(0) == self.ON_ANY
+        assert asked == []
+
+    def test_marks_are_of_the_kinds_that_count(self) -> None:
+        courses, _ = self.courses(9.0)
+        save = SavedCheckpoint(name="x", step=Step(2), time=LocalTime(1.0))
+        home = Home(attempts=(0,), sure=True)
+        (spike,) = courses.marks([save], [home], {SuspectKind.SPIKE})
+        (strike,) = courses.marks([save], [home], {SuspectKind.SDC_STRIKE})
+        assert (spike.state, strike.state) == (MarkState.SUSPECT, MarkState.CLEAR)
+        assert courses.marks([save], [home])[0].state is MarkState.SUSPECT
+
+
+def test_what_a_trainer_skipped_itself_harmed_no_weight() -> None:
+    events = [HealthEvent(kind=EventKind.SPIKE, message="m", step=step) for step in (None, Step(1), Step(2))]
+    assert [event.step for event in without_skipped(events, {Step(2)})] == [None, 1]

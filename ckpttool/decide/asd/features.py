@@ -14,7 +14,7 @@ from ckpttool.decide.policies.base import Watch, least_noticed, number, spell
 from ckpttool.domain.asd import AsdConfig, AsdDialect, AsdEvent, AsdKind, FeatureValue
 from ckpttool.domain.health_events import EventKind, HealthEvent
 from ckpttool.domain.log_question import ReplayQuestion
-from ckpttool.domain.metrics import LocalTime, StepMetrics, parse_local_time
+from ckpttool.domain.metrics import LocalTime, StepMetrics, local_time_of
 from ckpttool.domain.units import Rank
 from ckpttool.formats.strict_json import (
     Json,
@@ -199,7 +199,7 @@ class FeatureWatch(Watch):
         norm = row.global_norm
         if norm is None:
             return ()
-        return self.take(FeatureValue(value=norm * norm, step=row.step, time=_time(row.time)))
+        return self.take(FeatureValue(value=norm * norm, step=row.step, time=local_time_of(row.time)))
 
     def take(self, value: FeatureValue) -> tuple[HealthEvent, ...]:
         """Judge the next feature value of a parameter on a rank."""
@@ -296,10 +296,3 @@ def _logged(event: AsdEvent) -> HealthEvent:
         since_step=event.group_since_step,
         message=message,
     )
-
-
-def _time(text: str | None) -> LocalTime | None:
-    try:
-        return None if text is None else parse_local_time(text)
-    except ValueError:  # a column of times may hold anything
-        return None

@@ -5,11 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from ckpttool.decide.log_evidence import saved
 from ckpttool.decide.log_runs import Shown, homes, shown
+from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.health import Health, worst_health
 from ckpttool.domain.health_events import HealthJudgement, HealthReport, SavedCheckpoint
-from ckpttool.domain.metrics import LogAttempt
+from ckpttool.domain.metrics import LogAttempt, TrainingLog
+
+
+def judge_checkpoints(
+    inventory: Inventory, log: TrainingLog | None, *, threshold: float | None, pipeline_stages: int | None
+) -> HealthReport:
+    """Judge every checkpoint of a tree by the log and by what is recorded.
+
+    Where nobody tells the pipeline stages, there is one where there is but one rank; more the files do not tell.
+    """
+    sizes = {checkpoint.topology.world_size for checkpoint in inventory.checkpoints}
+    known = 1 if pipeline_stages is None and sizes == {1} else pipeline_stages
+    saves = [saved(checkpoint, inventory.layout) for checkpoint in inventory.checkpoints]
+    return judge_health(saves, () if log is None else log.attempts, threshold=threshold, pipeline_stages=known)
 
 
 def judge_health(

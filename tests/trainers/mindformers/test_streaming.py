@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ckpttool.decide.rewind import advise_spike
+from ckpttool.decide.detour import advise_spike
 from ckpttool.domain.advice import Spike
 from ckpttool.domain.plan import BatchSegment, ResumePlan
 from ckpttool.domain.question import DataQuestion

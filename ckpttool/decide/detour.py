@@ -2,17 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from ckpttool.decide.log_evidence import Evidence, only_up_to
+from ckpttool.decide.policies.robust_z import RobustZPolicy
 from ckpttool.domain.advice import Choice, DataDetour, RewindRecipe, SampleClock, Spike, SpikeAdvice, StopAdvice
+from ckpttool.domain.checkpoint import Inventory
+from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health_events import HealthTimeline, SuspectKind
-from ckpttool.domain.metrics import StepMetrics
+from ckpttool.domain.log_answer import LogReading
+from ckpttool.domain.metrics import LogNote, NoteKind, StepMetrics
+from ckpttool.domain.plan import NoResumePoint, ResumePoint
 from ckpttool.domain.units import Step
+from ckpttool.errors import IncompleteError, UsageError
+
+Pick = Callable[[Inventory], "ResumePoint | NoResumePoint"]
+"""Chooses from a tree whose checkpoints carry the reasons against them."""
 
 _SAME_DATA_AGAIN = (
     "if the spike returns at the same data, skip more batches, lower the learning rate or change the seed; and move "
     "the later checkpoints away, or the next resume picks one of them"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Where too many skipped steps in a row ended a training."""
+
+    step: Step
+    count: int
+    """Steps in a row, `step` included."""
+
+
+def ended_in_skips(notes: Sequence[LogNote], newest: Step | None) -> Stop | None:
+    """Return where too many skipped steps in a row ended the training; None where it went on since, or never began.
+
+    Args:
+        notes: What the logs tell besides numbers, in their order.
+        newest: The last step that they show.
+    """
+    stops = [
+        Stop(step=note.step, count=note.count or 1)
+        for note in notes
+        if note.kind is NoteKind.COUNT_STOP and note.step is not None
+    ]
+    return stops[-1] if stops and newest is not None and stops[-1].step >= newest else None
+
+
+def spike_to_pass(line: HealthTimeline, around: Step | None, reading: LogReading, threshold: float | None) -> Spike:
+    """Return the spike to go around.
+
+    Args:
+        line: What is suspect by the logs.
+        around: The spike nearest to this step; None: the last one.
+        reading: What was read of them.
+        threshold: The global norm from which a step is a spike; None: a z-score tells.
+
+    Raises:
+        UsageError: There is none; the message says what else to try.
+        IncompleteError: Nobody can know, for the log was not read to its end, or shows no step.
+    """
+    spike = find_spike(line, around)
+    if spike is not None:
+        return spike
+    if reading.unreadable or not reading.steps:
+        ends = [f"{problem.source}: {problem.reason}" for problem in reading.problems if problem.ends_the_log]
+        why = ends[0] if ends else f"{', '.join(reading.sources)}: no training step was found"
+        raise IncompleteError(f"{why}; whether there was a spike is unknown")
+    if threshold is not None:
+        raise UsageError(f"no step of the log has a global norm of {threshold:g} or more")
+    needed = RobustZPolicy().warm_up
+    few = f"; a z-score needs more than {needed} steps, and it shows {reading.steps}" if reading.steps <= needed else ""
+    raise UsageError(f"the log shows no spike{few}; a threshold of the global norm tells what is one")
 
 
 def find_spike(line: HealthTimeline, around: Step | None = None) -> Spike | None:
@@ -146,3 +207,41 @@ def _distance(spike: Spike, step: Step) -> tuple[int, int]:
     """Return how far a step lies from a spike; of two at the same distance the earlier one is meant."""
     end = spike.onset if spike.end is None else spike.end
     return (max(spike.onset - step, step - end, 0), spike.onset)
+
+
+def go_around(evidence: Evidence, pick: Pick) -> tuple[ResumePoint | NoResumePoint, SpikeAdvice | StopAdvice]:
+    """Choose a checkpoint from which the training gets around a spike, or on after a stop.
+
+    Args:
+        evidence: Of a log, with a spike that is asked for.
+        pick: Chooses from a tree whose checkpoints carry the reasons against them.
+
+    Returns:
+        What to resume from, and why. Where waiting is better than going back, that is what would be resumed anyway.
+
+    Raises:
+        UsageError: The log shows neither a spike nor a stop.
+        IncompleteError: The same, of a log that could not be read to its end.
+    """
+    log, wish = evidence.log, evidence.question.spike
+    if log is None or wish is None:
+        raise AssertionError("there is a log, for a spike was asked for")
+    clock = sample_clock(log.metrics)
+    newest = log.metrics[-1].step if log.metrics else None
+    stop = None if wish.around is not None else ended_in_skips(log.notes, newest)
+    if stop is not None:
+        point = pick(only_up_to(evidence.strikes_only, stop.step, "where training stopped"))
+        return point, advise_after_stop(stop.step, _steps(point), count=stop.count, clock=clock)
+    spike = spike_to_pass(evidence.line, wish.around, LogReading.of(log), evidence.question.spike_threshold)
+    newest = spike.onset if newest is None else newest  # a replay that was saved knows of a spike, and the log of none
+    recipe = RewindRecipe()
+    limit = Step(spike.onset - recipe.margin)
+    why = f"{recipe.margin} steps before the spike of step {spike.onset}"
+    point = pick(only_up_to(evidence.inventory, limit, why))
+    advice = advise_spike(spike, _steps(point), newest=newest, clock=clock, recipe=recipe)
+    return (point if advice.choice is Choice.REWIND else pick(evidence.inventory)), advice
+
+
+def _steps(point: ResumePoint | NoResumePoint) -> list[Step]:
+    known = point.checkpoint.step if isinstance(point, ResumePoint) else None
+    return [] if known is None else [known]

@@ -6,14 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ckpttool.decide.detour import (
+    Stop,
+    advise_after_stop,
+    advise_spike,
+    ended_in_skips,
+    find_spike,
+    sample_clock,
+    spike_to_pass,
+)
 from ckpttool.decide.policies.base import judge
 from ckpttool.decide.policies.skip import SkipPolicy
-from ckpttool.decide.rewind import advise_after_stop, advise_spike, find_spike, sample_clock
 from ckpttool.decide.timeline import timeline
 from ckpttool.domain.advice import Choice, RewindRecipe, SampleClock, Spike
 from ckpttool.domain.health_events import EventKind, HealthEvent, HealthTimeline
-from ckpttool.domain.metrics import StepMetrics
+from ckpttool.domain.log_answer import LogReading
+from ckpttool.domain.metrics import LogNote, LogProblem, NoteKind, StepMetrics
 from ckpttool.domain.units import Step
+from ckpttool.errors import IncompleteError, UsageError
 from tests.decide.rows import bloom
 
 BLOOM = Spike(onset=Step(31216), end=Step(31250))
@@ -142,3 +152,50 @@ def test_bloom_from_its_log_to_the_advice() -> None:
     rows = bloom()
     spike = find_spike(timeline(judge(SkipPolicy(threshold=1.0), rows), [row.step for row in rows]))
     assert spike == BLOOM
+
+
+def told(kind: NoteKind, step: int | None, *, count: int | None = None) -> LogNote:
+    return LogNote(kind=kind, source="log", line=1, step=None if step is None else Step(step), count=count)
+
+
+def test_a_training_ended_in_skips_where_its_log_says_so_and_shows_no_later_step() -> None:
+    notes = [told(NoteKind.COUNT_STOP, 30, count=5), told(NoteKind.COUNT_STOP, 40, count=3)]
+    assert ended_in_skips(notes, Step(40)) == Stop(step=Step(40), count=3)
+    assert ended_in_skips([*notes, told(NoteKind.COUNT_STOP, None)], Step(40)) == Stop(step=Step(40), count=3)
+    assert ended_in_skips([told(NoteKind.COUNT_STOP, 40)], Step(40)) == Stop(step=Step(40), count=1)
+
+
+def test_a_training_that_went_on_since_or_ended_otherwise_did_not_end_in_skips() -> None:
+    stop = told(NoteKind.COUNT_STOP, 40, count=3)
+    assert ended_in_skips([stop], Step(41)) is None
+    assert ended_in_skips([stop], None) is None
+    assert ended_in_skips([told(NoteKind.NAN_STOP, 40)], Step(40)) is None
+    assert ended_in_skips([], Step(40)) is None
+
+
+def reading(steps: int, *problems: LogProblem) -> LogReading:
+    return LogReading(
+        sources=("a.log",), steps=steps, notes=(), problems=problems, problem_count=1, unreadable=len(problems)
+    )
+
+
+@pytest.mark.parametrize(
+    ("read", "threshold", "error", "words"),
+    [
+        (reading(500), None, UsageError, "the log shows no spike; a threshold"),
+        (reading(20), None, UsageError, "a z-score needs more than 64 steps, and it shows 20"),
+        (reading(500), 3.0, UsageError, "no step of the log has a global norm of 3 or more"),
+        (reading(0), 3.0, IncompleteError, "a.log: no training step was found; whether there was"),
+        (
+            reading(500, LogProblem(source="a.log", line=0, reason="cut short", text="")),
+            3.0,
+            IncompleteError,
+            "a.log: cut short; whether there was a spike is unknown",
+        ),
+    ],
+)
+def test_where_there_is_no_spike_to_pass_it_is_said_whether_that_is_known(
+    read: LogReading, threshold: float | None, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        spike_to_pass(HealthTimeline(intervals=()), None, read, threshold)
