@@ -25,8 +25,8 @@ from ckpttool.verify.collect import collect
 from ckpttool.verify.kernels.digest import digest_pass
 from ckpttool.verify.kernels.passes import Wants
 from ckpttool.verify.report import judge
-from ckpttool.verify.siblings import compare_siblings
-from ckpttool.verify.witnesses import Neighbours, Witness
+from ckpttool.verify.siblings.compare import compare_siblings
+from ckpttool.verify.siblings.neighbours import Neighbours, Sibling
 from tests.trees import Tensor, ckpt_bytes, safetensors_bytes
 from tests.writers import crc_trailer
 
@@ -86,12 +86,12 @@ class Scene:
 
     checkpoint: Checkpoint
     files: Mapping[str, bytes]
-    """Of this checkpoint and of its witnesses, by path."""
+    """Of this checkpoint and of its siblings, by path."""
     path: str
     """The shard that is broken."""
     neighbours: tuple[ShardReport, ...]
     """The other ranks' shards, whole."""
-    witnesses: tuple[Witness, ...]
+    siblings: tuple[Sibling, ...]
 
     @property
     def data(self) -> bytes:
@@ -114,7 +114,7 @@ class Scene:
         """As `among_siblings`, of a shard that was looked at already."""
         reports = [report, *self.neighbours]
         verdict = collect(self.checkpoint, reports, report.level)
-        return blocking([*verdict.findings, *compare_siblings(reports, self.witnesses)])
+        return blocking([*verdict.findings, *compare_siblings(reports, self.siblings)])
 
     def with_manifest(self, data: bytearray | bytes) -> tuple[Finding, ...]:
         """Everything above a note that a manifest alone shows."""
@@ -192,7 +192,7 @@ def scene(root: Path, name: str, *, change: Change = unchanged, rank: int = 0) -
     """
     inventory = api.scan(api.TreeQuestion(path=str(root))).inventory
     checkpoint = next(one for one in inventory.checkpoints if one.name == name)
-    others = Neighbours(inventory.checkpoints).witnesses(checkpoint)
+    others = Neighbours(inventory.checkpoints).siblings(checkpoint)
     files = {
         shard.path: change(shard.path, (Path(inventory.root) / shard.path).read_bytes())
         for one in (checkpoint, *others)
@@ -214,8 +214,8 @@ def staged(checkpoint: Checkpoint, others: Sequence[Checkpoint], files: Mapping[
         files=files,
         path=path,
         neighbours=tuple(report for report in reports(checkpoint) if report.path != path),
-        witnesses=tuple(
-            Witness(
+        siblings=tuple(
+            Sibling(
                 reports=tuple(reports(one)),
                 older=(one.run, one.step or 0) < (checkpoint.run, checkpoint.step or 0),
                 same_run=one.run == checkpoint.run,

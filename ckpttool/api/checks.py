@@ -17,7 +17,7 @@ from ckpttool.errors import UsageError
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.plan import in_bucket, plan_checks
 from ckpttool.verify.session import Scope, Session
-from ckpttool.verify.witnesses import Neighbours
+from ckpttool.verify.siblings.neighbours import Neighbours
 
 if TYPE_CHECKING:
     from ckpttool.records.ledger import Memory

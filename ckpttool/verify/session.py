@@ -16,15 +16,15 @@ from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
 from ckpttool.records import OWN_FOLDER, SealPlace
 from ckpttool.storage.base import Storage, is_there
-from ckpttool.verify.bench import are_all_heard
 from ckpttool.verify.checks.recorded import changed_headers, missing_files
 from ckpttool.verify.collect import collect
 from ckpttool.verify.engines.base import Engine
 from ckpttool.verify.engines.waiting import TIMEOUT_SECONDS, WaitingEngine
 from ckpttool.verify.plan import in_bucket, plan_checks
 from ckpttool.verify.report import reports_of
-from ckpttool.verify.siblings import compare_siblings
-from ckpttool.verify.witnesses import Neighbours, Witness
+from ckpttool.verify.siblings.compare import compare_siblings
+from ckpttool.verify.siblings.neighbours import Neighbours, Sibling
+from ckpttool.verify.siblings.pairs import are_all_paired
 
 if TYPE_CHECKING:
     from ckpttool.domain.manifest import ShardSeal
@@ -167,15 +167,15 @@ class Session:
 
     def _beside_siblings(self, checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> Sequence[Finding]:
         """Compare with other checkpoints: with a second one only where the first leaves something open."""
-        witnesses: list[Witness] = []
-        findings = compare_siblings(reports, witnesses)
-        for other in self._neighbours.witnesses(checkpoint):
-            if witnesses and not findings and are_all_heard(reports, witnesses):
+        siblings: list[Sibling] = []
+        findings = compare_siblings(reports, siblings)
+        for other in self._neighbours.siblings(checkpoint):
+            if siblings and not findings and are_all_paired(reports, siblings):
                 break
             older = self._neighbours.is_older(other, checkpoint)
             same_run = other.run == checkpoint.run
-            witnesses.append(Witness(reports=self._headers_of(other), older=older, same_run=same_run))
-            findings = compare_siblings(reports, witnesses)
+            siblings.append(Sibling(reports=self._headers_of(other), older=older, same_run=same_run))
+            findings = compare_siblings(reports, siblings)
         return findings
 
     def _headers_of(self, checkpoint: Checkpoint) -> tuple[ShardReport, ...]:

@@ -22,7 +22,7 @@ from ckpttool.trainers.mindformers.layouts.runs import Cohort, Sample
 SAMPLE_TRIES = 3
 """Shards of a cohort that are opened until one tells the step; `verify` looks at all of them."""
 
-JURY = 5
+MOST_ASKED = 5
 """Shards of a cohort that are asked at most where the first one says what cannot be."""
 
 LEAP = 8
@@ -122,9 +122,9 @@ def _asked_again(
 ) -> Scalars:
     """Ask ranks spread over the cohort, and take what most say; else what most say that fits the label."""
     last = len(folders) - 1
-    places = dict.fromkeys(place * last // (JURY - 1) for place in (0, 4, 2, 1, 3))
-    heard = [_scalars(storage, folders[place], shape, name) for place in places]
-    said = [one for one in heard if one is not None and one.step_num is not None] or [first]
+    places = dict.fromkeys(place * last // (MOST_ASKED - 1) for place in (0, 4, 2, 1, 3))
+    asked = [_scalars(storage, folders[place], shape, name) for place in places]
+    said = [one for one in asked if one is not None and one.step_num is not None] or [first]
     fitting = [one for one in said if _fits(one, name.position)]
     for votes, needed in ((said, len(said) // 2 + 1), (fitting, len(fitting) // 2 + 1)):
         ballot = Counter((one.epoch_num, one.step_num) for one in votes).most_common(1)

@@ -9,7 +9,7 @@ import pytest
 
 from ckpttool.domain.finding import Code
 from ckpttool.storage.local import LocalStorage
-from ckpttool.trainers.mindformers.layouts.samples import JURY
+from ckpttool.trainers.mindformers.layouts.samples import MOST_ASKED
 from tests.answers import chosen, coded, named, plan, reasons, scanned, why_not
 from tests.storages import FaultyStorage, scan
 from tests.trees import TreeBuilder
@@ -58,7 +58,7 @@ class TestAStaleShard:
         scan(storage)
         asked = {path.partition("/")[0] for path in storage.opened if path.endswith("15_2.ckpt")}
         assert asked == {"rank_0", "rank_15", "rank_31", "rank_47", "rank_63"}
-        assert len(storage.opened) <= 3 + 2 * JURY
+        assert len(storage.opened) <= 3 + 2 * MOST_ASKED
 
 
 class TestAWrongStep:
@@ -120,7 +120,7 @@ def test_one_save_in_two_formats_is_in_order(tmp_path: Path) -> None:
     assert len(storage.opened) == 4
 
 
-def test_a_jury_that_cannot_be_read_leaves_the_first_word(tmp_path: Path) -> None:
+def test_other_ranks_that_cannot_be_read_leave_the_first_word(tmp_path: Path) -> None:
     tree = three_saves(tmp_path, ranks=2).save(epoch=6, step=2, run=1)
     tree.truncate(tree.shard(0, 6, 2, run=1), 0)
     assert named(scanned(tree.output), "_1-6_2").step == 12

@@ -6,20 +6,20 @@ from collections.abc import Iterator, Sequence
 
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.verdict import ShardReport
-from ckpttool.verify.bench import JURY, Bench
+from ckpttool.verify.siblings.pairs import MIN_PEERS, Peers
 
 
-def stripped_checksums(bench: Bench) -> Iterator[Finding]:
+def stripped_checksums(peers: Peers) -> Iterator[Finding]:
     """Find a checksum that was stripped: a cut file may look as if it never had one."""
-    carriers = [report for report in bench.reports if report.embedded_checksum]
-    before = [pair for pair in bench.pairs if pair.then.embedded_checksum and pair.witness.same_run]
+    carriers = [report for report in peers.reports if report.embedded_checksum]
+    before = [pair for pair in peers.pairs if pair.then.embedded_checksum and pair.sibling.same_run]
     # Several shards, none with a checksum, all with one before: it was switched off.
-    switched_off = not carriers and len(before) == len(bench.reports) > 1
-    bereft = {id(pair.now): pair.then.path for pair in before if not switched_off}
-    for report in bench.reports:
-        if report.embedded_checksum or not (carriers or id(report) in bereft):
+    switched_off = not carriers and len(before) == len(peers.reports) > 1
+    lost = {id(pair.now): pair.then.path for pair in before if not switched_off}
+    for report in peers.reports:
+        if report.embedded_checksum or not (carriers or id(report) in lost):
             continue
-        who = f"{len(carriers)} of {len(bench.reports)} shards do" if carriers else f"{bereft[id(report)]} does"
+        who = f"{len(carriers)} of {len(peers.reports)} shards do" if carriers else f"{lost[id(report)]} does"
         yield Finding(
             code=Code.CHECKSUM_MISSING,
             severity=Severity.SUSPECT,
@@ -29,30 +29,30 @@ def stripped_checksums(bench: Bench) -> Iterator[Finding]:
         )
 
 
-def zero_tails(bench: Bench) -> Iterator[Finding]:
+def zero_tails(peers: Peers) -> Iterator[Finding]:
     """Find a last page of tensor data that is zero where it should not be.
 
     It often is by right: moments of a layer that is not trained, rows of an embedding for tokens that never came.
     Those are zero from the first step on. So a page that was not zero *before* and is zero now was lost. With
-    no earlier step to ask, replicas speak; with nobody to ask, it stays a note.
+    no earlier step to compare with, replicas tell; without any, it stays a note.
     """
-    for report in bench.reports:
+    for report in peers.reports:
         if not report.zero_tail:
             continue
-        alike = [(one, witness) for one, witness in bench.others(report) if one.schema_hash == report.schema_hash]
+        alike = [(one, sibling) for one, sibling in peers.others(report) if one.schema_hash == report.schema_hash]
         if not any(one.zero_tail for one, _ in alike):
-            earlier = [one for one, witness in alike if witness.older]
-            yield _zero_tail(report, against=earlier or _replicas(bench, report))
+            earlier = [one for one, sibling in alike if sibling.older]
+            yield _zero_tail(report, against=earlier or _replicas(peers, report))
 
 
-def _replicas(bench: Bench, report: ShardReport) -> Sequence[ShardReport]:
+def _replicas(peers: Peers, report: ShardReport) -> Sequence[ShardReport]:
     """Return the other ranks with the same tensors where they have one and the same last page; else none.
 
     Slices of a sharded model have pages of their own, and only one of them holds the rows that nobody uses.
     """
-    peers = [one for one in bench.reports if one is not report and one.schema_hash == report.schema_hash]
-    pages = {peer.tail_hash for peer in peers}
-    return peers if len(peers) >= JURY - 1 and len(pages) == 1 and not peers[0].zero_tail else ()
+    others = [one for one in peers.reports if one is not report and one.schema_hash == report.schema_hash]
+    pages = {peer.tail_hash for peer in others}
+    return others if len(others) >= MIN_PEERS - 1 and len(pages) == 1 and not others[0].zero_tail else ()
 
 
 def _zero_tail(report: ShardReport, *, against: Sequence[ShardReport]) -> Finding:

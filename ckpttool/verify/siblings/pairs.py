@@ -1,4 +1,4 @@
-"""Shards of one role, each beside the first witness that can speak about it."""
+"""Shards of one role, each beside the same rank's at the first other step that can be compared."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ckpttool.domain.finding import Severity, worst
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.shard import Scalars, ShardRole
 from ckpttool.domain.verdict import ShardReport
-from ckpttool.verify.witnesses import Witness
+from ckpttool.verify.siblings.neighbours import Sibling
 
 _Place = tuple[int | None, ShardRole]
 
 _FIELDS = attrgetter(*(field.name for field in fields(Scalars)))
 
-JURY = 3
+MIN_PEERS = 3
 """Shards of one role from which on a single odd one is outvoted."""
 
 
@@ -27,17 +27,17 @@ class Pair:
 
     now: ShardReport
     then: ShardReport
-    witness: Witness
+    sibling: Sibling
     """Where `then` comes from."""
 
 
-class Bench:
+class Peers:
     """All that the rules of one role compare."""
 
-    def __init__(self, reports: Sequence[ShardReport], witnesses: Sequence[Witness]) -> None:
-        """Take the shards, whose headers could be parsed, and the witnesses, best first."""
+    def __init__(self, reports: Sequence[ShardReport], siblings: Sequence[Sibling]) -> None:
+        """Take the shards, whose headers could be parsed, and the siblings, best first."""
         self.reports = reports
-        self._known = [(witness, _by_place(witness)) for witness in witnesses]
+        self._known = [(sibling, _by_place(sibling)) for sibling in siblings]
         self.pairs = [pair for report in reports if (pair := self._pair(report)) is not None]
         self.alike: dict[str | None, list[Pair]] = defaultdict(list)
         """The pairs by the schema that they had then."""
@@ -45,26 +45,26 @@ class Bench:
             self.alike[pair.then.schema_hash].append(pair)
 
     def _pair(self, report: ShardReport) -> Pair | None:
-        for witness, known in self._known:
+        for sibling, known in self._known:
             then = known.get(_place(report))
             if then is not None and _is_sound(then, beside=report):
-                return Pair(now=report, then=then, witness=witness)
+                return Pair(now=report, then=then, sibling=sibling)
         return None
 
-    def testimonies(self) -> Iterator[tuple[Witness, dict[int, ShardReport]]]:
-        """Return each witness with what it can say about our shards, by their id()."""
-        for witness, known in self._known:
+    def by_sibling(self) -> Iterator[tuple[Sibling, dict[int, ShardReport]]]:
+        """Return each sibling with its shards of the same ranks, by the id() of ours."""
+        for sibling, known in self._known:
             pairs = ((report, known[_place(report)]) for report in self.reports if _place(report) in known)
-            yield witness, {id(report): then for report, then in pairs if _is_sound(then, beside=report)}
+            yield sibling, {id(report): then for report, then in pairs if _is_sound(then, beside=report)}
 
-    def others(self, report: ShardReport) -> Iterator[tuple[ShardReport, Witness]]:
-        """Return all that the witnesses know of the same rank."""
-        return ((known[_place(report)], witness) for witness, known in self._known if _place(report) in known)
+    def others(self, report: ShardReport) -> Iterator[tuple[ShardReport, Sibling]]:
+        """Return the same rank's shards of all siblings."""
+        return ((known[_place(report)], sibling) for sibling, known in self._known if _place(report) in known)
 
 
-def are_all_heard(reports: Sequence[ShardReport], witnesses: Sequence[Witness]) -> bool:
-    """Tell whether some witness can speak about every shard that could be parsed."""
-    known = {place for witness in witnesses for place in _by_place(witness)}
+def are_all_paired(reports: Sequence[ShardReport], siblings: Sequence[Sibling]) -> bool:
+    """Tell whether some sibling holds the same rank as every shard that could be parsed."""
+    known = {place for sibling in siblings for place in _by_place(sibling)}
     return all(_place(report) in known for report in reports if report.schema_hash is not None)
 
 
@@ -78,12 +78,12 @@ def _place(report: ShardReport) -> _Place:
     return report.rank, report.role
 
 
-def _by_place(witness: Witness) -> dict[_Place, ShardReport]:
+def _by_place(sibling: Sibling) -> dict[_Place, ShardReport]:
     """Return the shards that could be parsed, but for those that are of another step than most of their checkpoint."""
-    usual = {role: _usual_scalars([one for one in witness.reports if one.role is role]) for role in ShardRole}
+    usual = {role: _usual_scalars([one for one in sibling.reports if one.role is role]) for role in ShardRole}
     return {
         _place(report): report
-        for report in witness.reports
+        for report in sibling.reports
         if report.schema_hash is not None and usual[report.role] in {None, report.scalars}
     }
 
@@ -96,5 +96,5 @@ def _usual_scalars(reports: Sequence[ShardReport]) -> Scalars | None:
 
 
 def _is_sound(then: ShardReport, *, beside: ShardReport) -> bool:
-    """Tell whether a sibling can testify: whole by itself, and with the training scalars that this one has."""
+    """Tell whether a sibling's shard may be compared with: whole by itself, and with the scalars that this one has."""
     return worst(then.findings) < Severity.SUSPECT and not lacks(then.scalars, beside.scalars)

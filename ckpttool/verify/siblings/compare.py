@@ -13,91 +13,91 @@ from dataclasses import replace
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.verdict import ShardReport
-from ckpttool.verify.bench import JURY, Bench, Pair, lacks
-from ckpttool.verify.copies import copied
-from ckpttool.verify.file_ends import stripped_checksums, zero_tails
-from ckpttool.verify.witnesses import Witness
+from ckpttool.verify.siblings.copies import copied
+from ckpttool.verify.siblings.file_ends import stripped_checksums, zero_tails
+from ckpttool.verify.siblings.neighbours import Sibling
+from ckpttool.verify.siblings.pairs import MIN_PEERS, Pair, Peers, lacks
 
 
-def compare_siblings(reports: Sequence[ShardReport], witnesses: Sequence[Witness]) -> list[Finding]:
+def compare_siblings(reports: Sequence[ShardReport], siblings: Sequence[Sibling]) -> list[Finding]:
     """Find shards that differ from what their siblings lead us to expect.
 
     Args:
         reports: All shards of the checkpoint.
-        witnesses: Headers of other checkpoints of the same training, best first; may be empty.
+        siblings: Headers of other checkpoints of the same training, best first; may be empty.
     """
     findings: list[Finding] = []
     for role in ShardRole:
         sound = [report for report in reports if report.role is role and report.schema_hash is not None]
         if sound:
-            bench = Bench(sound, witnesses)
+            peers = Peers(sound, siblings)
             for rule in (_changed_schemas, _odd_ones, _changed_metadata, stripped_checksums, zero_tails, copied):
-                findings += rule(bench)
+                findings += rule(peers)
     return findings
 
 
-def _changed_schemas(bench: Bench) -> Iterator[Finding]:
+def _changed_schemas(peers: Peers) -> Iterator[Finding]:
     """Compare each rank's tensors with its own at the other step."""
-    for pair in bench.pairs:
+    for pair in peers.pairs:
         schema = pair.now.schema_hash
         if schema == pair.then.schema_hash:
             continue
-        group = bench.alike[pair.then.schema_hash]
+        group = peers.alike[pair.then.schema_hash]
         followed = sum(one.now.schema_hash == schema for one in group)
         if len(group) > 1 and 2 * followed > len(group):  # the training changed, not the disk
             continue
-        # The witness may be the damaged one. Two files do not come by the same tensors by accident.
-        others = [other.schema_hash for other, witness in bench.others(pair.now) if witness is not pair.witness]
+        # The sibling may be the damaged one. Two files do not come by the same tensors by accident.
+        others = [other.schema_hash for other, sibling in peers.others(pair.now) if sibling is not pair.sibling]
         if schema in others:
             continue
-        loyal = sum(one.now.schema_hash == pair.then.schema_hash for one in group)
-        finding = _schema_differs(pair.now, pair.then, loyal=loyal, same_run=pair.witness.same_run)
-        is_richer = _is_richer(bench, pair.now, pair.then)
-        if pair.then.schema_hash not in others and (is_richer or _is_witness_odd(bench, pair)):
+        unchanged = sum(one.now.schema_hash == pair.then.schema_hash for one in group)
+        finding = _schema_differs(pair.now, pair.then, unchanged=unchanged, same_run=pair.sibling.same_run)
+        is_richer = _is_richer(peers, pair.now, pair.then)
+        if pair.then.schema_hash not in others and (is_richer or _is_sibling_odd(peers, pair)):
             finding = _noted(finding)
         elif is_richer:
             finding = replace(finding, severity=min(finding.severity, Severity.SUSPECT))
         yield finding
 
 
-def _is_witness_odd(bench: Bench, pair: Pair) -> bool:
-    """Tell whether the one that is to testify held what nobody else did, where ranks hold what others hold as well.
+def _is_sibling_odd(peers: Peers, pair: Pair) -> bool:
+    """Tell whether the sibling held what nobody else did, where ranks hold what others hold as well.
 
     And now it holds what several did then and do now, or what all do now: two files do not come by the same tensors
     by accident. Nor does one come by a tensor more.
     """
     schema = pair.now.schema_hash
-    if len(bench.alike[pair.then.schema_hash]) > 1 or (pair.now.tensors or 0) < (pair.then.tensors or 0):
+    if len(peers.alike[pair.then.schema_hash]) > 1 or (pair.now.tensors or 0) < (pair.then.tensors or 0):
         return False
-    loyal = sum(one.now.schema_hash == schema for one in bench.alike.get(schema, ()))
-    if not loyal:
+    unchanged = sum(one.now.schema_hash == schema for one in peers.alike.get(schema, ()))
+    if not unchanged:
         return False
-    if len(bench.reports) >= JURY and all(one.schema_hash == schema for one in bench.reports):
+    if len(peers.reports) >= MIN_PEERS and all(one.schema_hash == schema for one in peers.reports):
         return True
-    loners = sum(len(group) == 1 for group in bench.alike.values())
-    return loyal >= JURY - 1 and 2 * loners < len(bench.pairs)
+    loners = sum(len(group) == 1 for group in peers.alike.values())
+    return unchanged >= MIN_PEERS - 1 and 2 * loners < len(peers.pairs)
 
 
-def _is_richer(bench: Bench, now: ShardReport, then: ShardReport) -> bool:
+def _is_richer(peers: Peers, now: ShardReport, then: ShardReport) -> bool:
     """Tell whether a shard holds more, and what no other rank holds: nothing is lost, and it is no copy of another."""
     if (now.tensors or 0) <= (then.tensors or 0):
         return False
-    was_known = any(one.then.schema_hash == now.schema_hash for one in bench.pairs)
-    return not was_known and sum(one.schema_hash == now.schema_hash for one in bench.reports) == 1
+    was_known = any(one.then.schema_hash == now.schema_hash for one in peers.pairs)
+    return not was_known and sum(one.schema_hash == now.schema_hash for one in peers.reports) == 1
 
 
-def _odd_ones(bench: Bench) -> Iterator[Finding]:
-    """Compare with the other ranks where no other step can speak, and all of them hold the same."""
-    heard = {id(pair.now) for pair in bench.pairs}
-    usual, times = Counter(report.schema_hash for report in bench.reports).most_common(1)[0]
-    if times != len(bench.reports) - 1 or len(bench.reports) < JURY:
+def _odd_ones(peers: Peers) -> Iterator[Finding]:
+    """Compare with the other ranks where there is no other step to compare with, and all of them hold the same."""
+    paired = {id(pair.now) for pair in peers.pairs}
+    usual, times = Counter(report.schema_hash for report in peers.reports).most_common(1)[0]
+    if times != len(peers.reports) - 1 or len(peers.reports) < MIN_PEERS:
         return
-    for report in bench.reports:
+    for report in peers.reports:
         # Only the legacy layout has files that all ranks fill alike.
-        if id(report) not in heard and report.role is ShardRole.FULL and report.schema_hash != usual:
-            peer = next(one for one in bench.reports if one.schema_hash == usual)
-            finding = _schema_differs(report, peer, loyal=times, same_run=True)
-            yield _noted(finding) if _is_richer(bench, report, peer) else finding
+        if id(report) not in paired and report.role is ShardRole.FULL and report.schema_hash != usual:
+            peer = next(one for one in peers.reports if one.schema_hash == usual)
+            finding = _schema_differs(report, peer, unchanged=times, same_run=True)
+            yield _noted(finding) if _is_richer(peers, report, peer) else finding
 
 
 def _noted(finding: Finding) -> Finding:
@@ -106,24 +106,24 @@ def _noted(finding: Finding) -> Finding:
     return replace(finding, code=Code.SCHEMA_DIFFERS, severity=Severity.NOTE, message=message, remedy=None)
 
 
-def _schema_differs(now: ShardReport, then: ShardReport, *, loyal: int, same_run: bool) -> Finding:
+def _schema_differs(now: ShardReport, then: ShardReport, *, unchanged: int, same_run: bool) -> Finding:
     """Say how a shard differs.
 
     Args:
         now: The shard.
         then: What it is compared with.
-        loyal: How many other ranks still hold what they held together with this one.
+        unchanged: How many other ranks still hold what they held together with this one.
         same_run: Whether one start of the training wrote both: then no configuration changed between them.
     """
     fewer = (now.tensors or 0) < (then.tensors or 0)
     # A `.ckpt` that ends too early is valid otherwise. The training scalars stand last, so with them it is not cut.
     is_ckpt = now.format is FormatName.MINDSPORE_CKPT
     may_be_cut = fewer and is_ckpt and (now.role is not ShardRole.FULL or lacks(now.scalars, then.scalars))
-    severity = Severity.DAMAGE if loyal or may_be_cut else Severity.SUSPECT if same_run else Severity.NOTE
+    severity = Severity.DAMAGE if unchanged or may_be_cut else Severity.SUSPECT if same_run else Severity.NOTE
     what = f"{now.tensors} tensors, but {then.tensors} in {then.path}"
     if now.tensors == then.tensors:
         what = f"as many tensors ({now.tensors}) as {then.path}, but of other names, types or shapes"
-    support = f"; {loyal} other ranks hold what it held" if loyal else ""
+    support = f"; {unchanged} other ranks hold what it held" if unchanged else ""
     return Finding(
         code=Code.ENTRIES_MISSING if fewer and severity is Severity.DAMAGE else Code.SCHEMA_DIFFERS,
         severity=severity,
@@ -135,25 +135,25 @@ def _schema_differs(now: ShardReport, then: ShardReport, *, loyal: int, same_run
     )
 
 
-def _changed_metadata(bench: Bench) -> Iterator[Finding]:
+def _changed_metadata(peers: Peers) -> Iterator[Finding]:
     """Compare the free text of the headers: nothing else would show a flipped bit in it."""
     # What a ledger remembers of a shard does not hold it.
-    told = [report for report in bench.reports if not report.remembered]
+    told = [report for report in peers.reports if not report.remembered]
     usual, times = Counter(report.metadata_hash for report in told).most_common(1)[0] if told else (None, 0)
     is_common = 2 * times > len(told)
-    then = {id(pair.now): pair.then for pair in bench.pairs}
+    then = {id(pair.now): pair.then for pair in peers.pairs}
     for report in told:
         if is_common and report.metadata_hash == usual:
             continue
-        witness = then.get(id(report))
-        if witness is None and is_common and len(told) >= JURY:
-            witness = next(one for one in told if one.metadata_hash == usual)
-        if witness is None or report.metadata_hash == witness.metadata_hash:
+        sibling = then.get(id(report))
+        if sibling is None and is_common and len(told) >= MIN_PEERS:
+            sibling = next(one for one in told if one.metadata_hash == usual)
+        if sibling is None or report.metadata_hash == sibling.metadata_hash:
             continue
         yield Finding(
             code=Code.SCHEMA_DIFFERS,
             severity=Severity.SUSPECT,
-            message=f"the free text of its header (__metadata__) is not that of {witness.path}: bits flipped, or "
+            message=f"the free text of its header (__metadata__) is not that of {sibling.path}: bits flipped, or "
             "another program wrote it",
             path=report.path,
             remedy="compare the two headers, or resume from another checkpoint",

@@ -12,12 +12,12 @@ from ckpttool.domain.progress import Progress
 from ckpttool.domain.shard import FormatName
 from ckpttool.domain.verdict import ShardReport
 
-MOST_WITNESSES = 2
+MOST_SIBLINGS = 2
 """One may be damaged itself, or stand on the other side of a change; more would only cost time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Witness:
+class Sibling:
     """Headers of another checkpoint."""
 
     reports: tuple[ShardReport, ...]
@@ -43,15 +43,15 @@ class Neighbours:
         first, second = (self._progress.of(each) if each.position is None else each.step for each in (one, other))
         return (one.run, -1 if first is None else first) < (other.run, -1 if second is None else second)
 
-    def witnesses(self, checkpoint: Checkpoint) -> tuple[Checkpoint, ...]:
+    def siblings(self, checkpoint: Checkpoint) -> tuple[Checkpoint, ...]:
         """Return the checkpoints to compare with: the nearest of the same run, else an earlier run's last."""
         training = self._trainings.get(_kind(checkpoint), _Training())
         own_run = training.runs.get(checkpoint.run, _Run())
         at = own_run.places.get(checkpoint.name, len(own_run.saved))
-        before, after = own_run.saved[max(0, at - MOST_WITNESSES) : at], own_run.saved[at + 1 : at + 1 + MOST_WITNESSES]
+        before, after = own_run.saved[max(0, at - MOST_SIBLINGS) : at], own_run.saved[at + 1 : at + 1 + MOST_SIBLINGS]
         earlier_runs = [run.saved[-1] for run in islice(training.before(checkpoint.run), 1)]
         nearest = (*before[-1:], *after[:1], *before[-2:-1], *after[1:2], *earlier_runs)
-        return nearest[:MOST_WITNESSES]
+        return nearest[:MOST_SIBLINGS]
 
     def earlier(self, checkpoint: Checkpoint) -> Checkpoint | None:
         """Return the checkpoint that the training passed before this one; None where none is, or no step is known.

@@ -8,21 +8,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.verdict import ShardReport
-from ckpttool.verify.bench import JURY, Bench
+from ckpttool.verify.siblings.pairs import MIN_PEERS, Peers
 
 _SLICES_AMONG = 10
 """Ranks of which at most one may end like another where they hold slices."""
 
 
-def copied(bench: Bench) -> Iterator[Finding]:
+def copied(peers: Peers) -> Iterator[Finding]:
     """Find one rank's file in another rank's place, where their tensors have the same names and shapes.
 
     Ranks that held different last pages before hold different slices, and slices never become equal. (The other
     way round is no sign: slices that nobody has trained yet are equal, and part later.)
     """
-    steps = _steps(bench)
+    steps = _steps(peers)
     alike: dict[tuple[str | None, str], list[ShardReport]] = defaultdict(list)
-    for report in bench.reports:
+    for report in peers.reports:
         if report.tail_hash is not None and not report.zero_tail:
             alike[report.schema_hash, report.tail_hash].append(report)
     for group in alike.values():
@@ -42,16 +42,16 @@ class _Step:
     zeros: frozenset[str]
 
 
-def _steps(bench: Bench) -> list[_Step]:
+def _steps(peers: Peers) -> list[_Step]:
     steps = []
-    for witness, known in bench.testimonies():
+    for sibling, known in peers.by_sibling():
         pages = {place: then.tail_hash for place, then in known.items() if then.tail_hash is not None}
         everyone: dict[str | None, Counter[str]] = defaultdict(Counter)
-        for report in bench.reports:
+        for report in peers.reports:
             if id(report) in pages:
                 everyone[report.schema_hash][pages[id(report)]] += 1
         zeros = frozenset(pages[place] for place, then in known.items() if then.zero_tail and place in pages)
-        steps.append(_Step(same_run=witness.same_run, pages=pages, everyone=everyone, zeros=zeros))
+        steps.append(_Step(same_run=sibling.same_run, pages=pages, everyone=everyone, zeros=zeros))
     return steps
 
 
@@ -62,15 +62,15 @@ def _copies(group: Sequence[ShardReport], steps: Sequence[_Step]) -> Iterator[Fi
     family = _families(group, steps)
     found: dict[int, Finding] = {}
     for index, step in enumerate(steps):
-        scene = _Scene(group, step, family)
-        for report in scene.odd_ones() if step.same_run else ():
+        then = _GroupAtStep(group, step, family)
+        for report in then.odd_ones() if step.same_run else ():
             severity = Severity.SUSPECT
             # Where ranks share pages, the step itself may hold the copy: any other that knows the two as equal tells.
-            speakers = steps[:index] if scene.are_slices else steps
-            like = scene.other_slice(report)
-            if like is None or any(_are_equal(report, like, one) for one in speakers):
-                like = scene.stranger(report)
-                # The step may be the damaged one. A second witness must know the two as different.
+            comparable = steps[:index] if then.are_slices else steps
+            like = then.other_slice(report)
+            if like is None or any(_are_equal(report, like, one) for one in comparable):
+                like = then.other_family(report)
+                # The step may be the damaged one. A second step must know the two as different.
                 times = sum({id(report), id(like)} <= one.pages.keys() for one in steps)
                 severity = Severity.NOTE if times == 1 else Severity.SUSPECT
             known = found.get(id(report))
@@ -100,7 +100,7 @@ def _families(group: Sequence[ShardReport], steps: Sequence[_Step]) -> dict[int,
     return {place: head(place) for place in parent}
 
 
-class _Scene:
+class _GroupAtStep:
     """A group of ranks that end alike now, as they were at one other step."""
 
     def __init__(self, group: Sequence[ShardReport], step: _Step, family: dict[int, int]) -> None:
@@ -115,7 +115,7 @@ class _Scene:
             self._by_family.setdefault(family[id(one)], one)
         everyone = step.everyone[group[0].schema_hash]
         self.are_slices = (
-            everyone.total() >= JURY and (everyone.total() - len(everyone)) * _SLICES_AMONG <= everyone.total()
+            everyone.total() >= MIN_PEERS and (everyone.total() - len(everyone)) * _SLICES_AMONG <= everyone.total()
         )
         self._shared = [page for page in self._ours if everyone[page] > 1 and page not in step.zeros]
         self._left = [page for page in self._shared if everyone[page] > self._ours[page]]
@@ -143,7 +143,7 @@ class _Scene:
         other = next((one for one in candidates if one != page), None)
         return None if other is None else self._by_page[other]
 
-    def stranger(self, report: ShardReport) -> ShardReport | None:
+    def other_family(self, report: ShardReport) -> ShardReport | None:
         """Return one that ended differently then, and that nothing shows to be a replica of this one."""
         mine = self._family[id(report)]
         return next((one for family, one in self._by_family.items() if family != mine), None)

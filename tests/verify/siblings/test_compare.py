@@ -13,16 +13,16 @@ from ckpttool.domain.checkpoint import Checkpoint, Topology
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import FormatName, Scalars, ShardRole
 from ckpttool.domain.verdict import ShardReport
-from ckpttool.verify.siblings import compare_siblings
-from ckpttool.verify.witnesses import Neighbours, Witness
+from ckpttool.verify.siblings.compare import compare_siblings
+from ckpttool.verify.siblings.neighbours import Neighbours, Sibling
 from tests.inventories import checkpoint, finding
 from tests.verify.looking import report
 
 CKPT = FormatName.MINDSPORE_CKPT
 
 
-def before(*reports: ShardReport, same_run: bool = True, older: bool = True) -> Witness:
-    return Witness(
+def before(*reports: ShardReport, same_run: bool = True, older: bool = True) -> Sibling:
+    return Sibling(
         reports=tuple(replace(one, path=one.path.replace("now", "then")) for one in reports),
         older=older,
         same_run=same_run,
@@ -96,14 +96,14 @@ class TestSchemas:
         (one,) = compare_siblings([other], [before(report(), same_run=False)])
         assert one.severity is Severity.NOTE
 
-    def test_a_shard_is_not_blamed_for_the_damage_of_its_witness(self) -> None:
-        """Only a second witness can tell which of the two is right."""
+    def test_a_shard_is_not_blamed_for_the_damage_of_its_sibling(self) -> None:
+        """Only a second sibling can tell which of the two is right."""
         then = [*ranks(3), report(3, schema="flipped")]
         assert [one.severity for one in compare_siblings(ranks(), [before(*then)])] == [Severity.NOTE]
         assert compare_siblings(ranks(), [before(*then), before(*ranks())]) == []
         assert [one.severity for one in compare_siblings(ranks(), [before(*then), before(*then)])] == [Severity.SUSPECT]
 
-    def test_nor_where_that_witness_lacks_another_rank(self) -> None:
+    def test_nor_where_that_sibling_lacks_another_rank(self) -> None:
         then = [report(1, schema="flipped"), report(2)]
         assert [one.severity for one in compare_siblings(ranks(3), [before(*then)])] == [Severity.NOTE]
         assert said(compare_siblings([report(1, schema="cut", tensors=9), report(2)], [before(*ranks(3))])) == [
@@ -111,10 +111,10 @@ class TestSchemas:
         ]
 
     def test_a_rank_that_held_more_than_all_others_and_holds_what_they_do_is_suspect(self) -> None:
-        """Another rank's file: a witness comes by no tensor through damage."""
+        """Another rank's file: a sibling comes by no tensor through damage."""
         then = [report(0, schema="counter", tensors=11), *ranks(4)[1:]]
-        for witnesses in ([before(*then)], [before(*then), before(*then)]):
-            assert said(compare_siblings(ranks(), witnesses)) == [(Code.SCHEMA_DIFFERS, Severity.SUSPECT, "rank_0/now")]
+        for siblings in ([before(*then)], [before(*then), before(*then)]):
+            assert said(compare_siblings(ranks(), siblings)) == [(Code.SCHEMA_DIFFERS, Severity.SUSPECT, "rank_0/now")]
         assert compare_siblings(then, [before(*then)]) == []
 
     def test_several_ranks_with_tensors_of_their_own_excuse_none_that_lost_them(self) -> None:
@@ -138,12 +138,12 @@ class TestSchemas:
         now = [then[0], report(1, schema="counter", tensors=11), *then[2:]]
         assert said(compare_siblings(now, [before(*then)])) == [(Code.SCHEMA_DIFFERS, Severity.DAMAGE, "rank_1/now")]
 
-    def test_a_second_witness_clears_a_shard_of_what_the_first_one_says(self) -> None:
+    def test_a_second_sibling_clears_a_shard_of_what_the_first_one_says(self) -> None:
         flipped, healthy = before(report(schema="flipped")), before(report(), older=False)
         assert [one.severity for one in compare_siblings([report()], [flipped])] == [Severity.SUSPECT]
         assert compare_siblings([report()], [flipped, healthy]) == []
 
-    def test_a_witness_that_is_damaged_itself_is_not_heard(self) -> None:
+    def test_a_sibling_that_is_damaged_itself_is_not_believed(self) -> None:
         damaged = report(schema="other", findings=[finding()])
         cut = report(schema="cut", tensors=9, scalars=Scalars(epoch_num=10))
         for useless in (damaged, cut, report(schema=None)):
@@ -185,7 +185,7 @@ class TestMetadata:
         assert compare_siblings(now, [before(*ranks())]) == []
         assert compare_siblings(now[:1], [before(*ranks(1))]) == []
 
-    def test_what_a_ledger_remembers_does_not_hold_the_text_and_accuses_nobody(self) -> None:
+    def test_what_a_ledger_remembers_does_not_hold_the_text_and_blames_nobody(self) -> None:
         known = [replace(one, metadata_hash=None, tail_hash=None, remembered=True) for one in ranks(3)]
         assert compare_siblings([*known, report(3)], []) == []
         assert compare_siblings([*known, report(3)], [before(*ranks())]) == []
@@ -243,7 +243,7 @@ class TestZeroTails:
     def test_with_nobody_to_ask_it_stays_a_note(self) -> None:
         assert [one.severity for one in compare_siblings([report(zero_tail=True)], [])] == [Severity.NOTE]
 
-    def test_a_step_at_which_the_tensors_were_others_is_no_witness(self) -> None:
+    def test_a_step_at_which_the_tensors_were_others_is_no_sibling(self) -> None:
         now = [report(rank, schema="sgd", zero_tail=True) for rank in range(4)]
         assert {one.severity for one in compare_siblings(now, [before(*ranks())])} == {Severity.NOTE}
 
@@ -270,13 +270,13 @@ class TestCopies:
         assert [one.severity for one in compare_siblings(ranks(), [before(*then)])] == [Severity.NOTE]
         assert compare_siblings(ranks(), [before(*then), before(*ranks())]) == []
 
-    def test_of_two_ranks_a_second_witness_tells_a_copy_from_a_damaged_witness(self) -> None:
+    def test_of_two_ranks_a_second_sibling_tells_a_copy_from_a_damaged_sibling(self) -> None:
         now = [report(0, tail="b"), report(1, tail="b")]
         first, second = (before(*self.slices(name, count=2)) for name in ("a", "c"))
         assert [one.severity for one in compare_siblings(now, [first])] == [Severity.NOTE] * 2
         assert [one.severity for one in compare_siblings(now, [first, second])] == [Severity.SUSPECT] * 2
 
-    def test_two_ranks_are_compared_at_every_witness_that_knows_both(self) -> None:
+    def test_two_ranks_are_compared_at_every_sibling_that_knows_both(self) -> None:
         now = self.slices("c")
         now[3] = replace(now[3], tail_hash=now[2].tail_hash)
         nearer = before(*self.slices("b", count=3))
@@ -335,18 +335,18 @@ class TestWitnesses:
             (4, ["_1-17_2", "20_2"]),
         ],
     )
-    def test_the_nearest_of_the_own_run_speak_first_then_an_earlier_run(self, index: int, expected: list[str]) -> None:
+    def test_the_nearest_of_the_own_run_come_first_then_an_earlier_run(self, index: int, expected: list[str]) -> None:
         tree = self.tree()
-        assert [one.name for one in Neighbours(tree).witnesses(tree[index])] == expected
+        assert [one.name for one in Neighbours(tree).siblings(tree[index])] == expected
 
-    def test_other_trainings_formats_and_world_sizes_are_no_witnesses(self) -> None:
+    def test_other_trainings_formats_and_world_sizes_are_no_siblings(self) -> None:
         one = checkpoint("10_2")
         others = [
             checkpoint("15_2", prefix="qwen"),
             checkpoint("15_2", fmt=FormatName.SAFETENSORS),
             replace(checkpoint("15_2"), topology=Topology(world_size=8)),
         ]
-        assert Neighbours([one, *others]).witnesses(one) == ()
+        assert Neighbours([one, *others]).siblings(one) == ()
 
     @pytest.mark.parametrize(("index", "expected"), [(0, None), (1, "10_2"), (2, "15_2"), (3, "15_2"), (4, "_1-17_2")])
     def test_numbers_are_compared_with_what_the_training_passed(self, index: int, expected: str | None) -> None:
@@ -392,13 +392,13 @@ class TestWitnesses:
             before, after = own_run[:at], own_run[at + 1 :]
             earlier_runs = [other for other in alike if other.run < one.run]
             nearest = (*before[-1:], *after[:1], *before[-2:-1], *after[1:2], *earlier_runs[-1:])
-            assert neighbours.witnesses(one) == nearest[:2]
+            assert neighbours.siblings(one) == nearest[:2]
             told = [(other.run, other.step, other) for other in alike if other.step is not None]
             passed = [other for other in told if one.step is not None and other[0] <= one.run and other[1] < one.step]
             expected = max(passed, key=lambda other: other[:2], default=None)
             assert neighbours.earlier(one) is (None if expected is None else expected[2])
 
     def test_a_checkpoint_of_another_tree_has_no_neighbours_in_this_one(self) -> None:
-        stranger = checkpoint("10_2", prefix="qwen")
-        assert Neighbours(self.tree()).witnesses(stranger) == ()
-        assert Neighbours(self.tree()).earlier(stranger) is None
+        other_family = checkpoint("10_2", prefix="qwen")
+        assert Neighbours(self.tree()).siblings(other_family) == ()
+        assert Neighbours(self.tree()).earlier(other_family) is None
