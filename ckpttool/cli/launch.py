@@ -12,7 +12,7 @@ from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import EvidenceOptions
 from ckpttool.cli.options import ChoiceOptions, DataOptions, Format, FormatOpt, Quiet, TreeOptions
 from ckpttool.cli.output import error, looking_at
-from ckpttool.cli.own_output import assert_folder
+from ckpttool.cli.output_files import assert_folder
 from ckpttool.cli.reports import Allow, codes
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.preflight import Preflight

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import report_files, reports
+from ckpttool.cli import output_files, reports
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.reports import ReportOptions
 
@@ -22,5 +22,5 @@ def lint_config(*, files: Files, report: ReportOptions) -> None:
 
     Example: ckpttool lint-config pretrain.yaml
     """
-    report_files.assert_replaceable(report.files(), inputs=files)
+    output_files.assert_reports_replaceable(report.files(), inputs=files)
     raise typer.Exit(reports.show(api.lint_configs(files, allowed=report.allowed()), report))

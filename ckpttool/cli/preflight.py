@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import output, report_files, reports
+from ckpttool.cli import output, output_files, reports
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import EvidenceOptions
 from ckpttool.cli.options import ChoiceOptions, DataOptions, Quiet, TreeOptions
@@ -46,7 +46,7 @@ def preflight(
         strict=strict,
         allowed=report.allowed(),
     )
-    report_files.assert_replaceable(report.files(), inputs=[config], tree=question.tree)
+    output_files.assert_reports_replaceable(report.files(), inputs=[config], tree=question.tree)
     answer = api.preflight(question)
     output.looking_at(answer.took, quiet=quiet)
     raise typer.Exit(reports.show(answer, report))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Annotated
 
 import typer
@@ -10,21 +9,11 @@ import typer
 from ckpttool import __version__
 from ckpttool.cli import answers, output
 from ckpttool.cli.options import Format
+from ckpttool.cli.output_files import ReportFormat
 from ckpttool.domain.finding import Code
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.preflight import Lint, Preflight
 from ckpttool.errors import CkptToolError, ExitCode, UsageError
-
-
-class ReportFormat(str, Enum):
-    """How a report is written."""
-
-    TABLE = "table"
-    JSON = "json"
-    GITHUB = "github"
-    JUNIT = "junit"
-    SARIF = "sarif"
-
 
 Allow = Annotated[
     list[str] | None,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import output, progress, stats_file
+from ckpttool.cli import output, output_files, progress
 from ckpttool.cli.answers import VERDICTS, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Format, FormatOpt, LevelName, MaxAge, Names, Quiet, TreeOptions, finite
@@ -95,12 +95,12 @@ def verify(
     found = api.scan(tree.question(sizes=True))
     output.looking_at(found.took, quiet=quiet)
     if check.stats is not None:
-        stats_file.assert_replaceable(check.stats, found.inventory)
+        output_files.assert_stats_replaceable(check.stats, found)
     started = time.monotonic()
     verdicts = progress.counted(api.verify(found, question), api.bytes_to_read(found, question), quiet=quiet)
     seconds = time.monotonic() - started
     answer = Verification(inventory=found.inventory, verdicts=tuple(verdicts), level=question.level, seconds=seconds)
     code = show(VERDICTS, answer, fmt)
     if check.stats is not None:
-        stats_file.write(check.stats, answer)
+        output_files.write_stats(check.stats, answer)
     raise typer.Exit(code)

@@ -92,6 +92,11 @@ class Layout(Protocol):
         """What a folder of it is told by, for people: `rank_N/`, with the slash where that is a folder."""
         ...
 
+    @property
+    def is_tree(self) -> bool:
+        """Whether a root of it is a folder of checkpoints; the folder of a lone file is anybody's."""
+        ...
+
     def recognise(self, listing: Listing) -> bool:
         """Tell from names alone whether this folder is arranged so."""
         ...

@@ -35,6 +35,7 @@ class LooseFile:
 
     name = LayoutName.LOOSE_FILE
     sign = "a lone file"
+    is_tree = False
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by a single name with a suffix that checkpoints have."""

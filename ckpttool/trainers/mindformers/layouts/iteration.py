@@ -68,6 +68,7 @@ class MindFormersIteration:
 
     name = LayoutName.MINDFORMERS_ITERATION
     sign = "iteration_*/"
+    is_tree = True
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by an `iteration_%08d` folder; a tracker of that name is written by other trainers, too."""

@@ -73,6 +73,7 @@ class MindFormersRank:
 
     name = LayoutName.MINDFORMERS_RANK
     sign = "rank_N/"
+    is_tree = True
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by a folder named `rank_N`, matched whole."""

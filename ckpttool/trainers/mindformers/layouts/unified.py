@@ -32,6 +32,7 @@ class MindFormersUnified:
 
     name = LayoutName.MINDFORMERS_UNIFIED
     sign = SCALARS_FILE
+    is_tree = True
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by the file of training scalars."""
