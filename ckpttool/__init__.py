@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.preflight import Lint, Preflight, PreflightQuestion
     from ckpttool.domain.question import CheckQuestion, DataQuestion, LaunchOrder, ResumeQuestion, TreeQuestion
     from ckpttool.domain.shard import FormatName, Scalars, Shard
-    from ckpttool.domain.units import ByteCount, EpochStep, Rank, Step
+    from ckpttool.domain.units import ByteCount, Rank, Step
     from ckpttool.domain.verdict import Level, ShardReport, Verdict
     from ckpttool.errors import CkptToolError, ExitCode
     from ckpttool.trainers.mindformers.train_config import TrainConfig
@@ -96,7 +96,7 @@ _NAMES = {
     "ckpttool.domain.question": ("CheckQuestion", "DataQuestion", "LaunchOrder", "ResumeQuestion", "TreeQuestion"),
     "ckpttool.domain.shard": ("FormatName", "Scalars", "Shard"),
     "ckpttool.trainers.mindformers.train_config": ("TrainConfig",),
-    "ckpttool.domain.units": ("ByteCount", "EpochStep", "Rank", "Step"),
+    "ckpttool.domain.units": ("ByteCount", "Rank", "Step"),
     "ckpttool.domain.verdict": ("Level", "ShardReport", "Verdict"),
     "ckpttool.errors": ("CkptToolError", "ExitCode"),
 }
@@ -114,7 +114,6 @@ __all__ = [
     "ConfigChange",
     "DataPosition",
     "DataQuestion",
-    "EpochStep",
     "EvidenceQuestion",
     "ExitCode",
     "Finding",

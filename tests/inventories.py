@@ -10,8 +10,9 @@ from ckpttool.domain.expectation import Evidence, WorldEvidence
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.health import Health
 from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
-from ckpttool.domain.units import EpochStep, Rank, Step
+from ckpttool.domain.units import Rank, Step
 from ckpttool.domain.verdict import Level, Verdict
+from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.registry import layout_of
 
 PREFIX = "llama"
@@ -41,12 +42,16 @@ def checkpoint(
     epoch, in_epoch = map(int, label.split("_"))
     true = epoch * in_epoch if step == -1 else step
     own = f"_{run}" if run else ""
+    at = EpochStep(epoch=epoch, step=in_epoch)
     suffix = "ckpt" if fmt is FormatName.MINDSPORE_CKPT else "safetensors"
     return Checkpoint(
         name=f"{own}-{label}" if run else label,
         prefix=prefix,
         run=run,
-        position=EpochStep(epoch=epoch, step=in_epoch),
+        label=label,
+        sort_key=at.sort_key,
+        facts=at.facts,
+        claims=at.claims,
         scalars=Scalars(epoch_num=epoch, step_num=true, global_step=true, global_batch_size=batch),
         step=None if true is None else Step(true),
         step_source="unknown" if true is None else "content",

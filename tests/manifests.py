@@ -34,7 +34,6 @@ def sealed_checkpoint(name: str, prefix: str, fmt: FormatName) -> Checkpoint:
         name=name,
         prefix=prefix,
         run=0,
-        position=None,
         scalars=Scalars(),
         step=None,
         step_source="unknown",

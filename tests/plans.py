@@ -8,8 +8,9 @@ from ckpttool.domain.checkpoint import Checkpoint, CommitState, Topology
 from ckpttool.domain.data_position import SkipBatches
 from ckpttool.domain.plan import ResumePlan, ResumePoint
 from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
-from ckpttool.domain.units import EpochStep, Rank, Step
+from ckpttool.domain.units import Rank, Step
 from ckpttool.domain.verdict import Level, VerdictWord
+from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.load import LoadKeys, data_settings
 
 LEGACY_LOAD = LoadKeys(
@@ -24,6 +25,7 @@ NEWER_LOAD = LoadKeys(
     load_ckpt_format="safetensors",
     use_legacy_format=False,
 )
+AT = EpochStep(epoch=15, step=2)
 SCALARS = Scalars(epoch_num=15, step_num=30, global_step=30, global_batch_size=8)
 
 
@@ -50,7 +52,10 @@ def resume_plan(
         name="15_2",
         prefix="llama2_7b",
         run=0,
-        position=EpochStep(epoch=15, step=2),
+        label=str(AT),
+        sort_key=AT.sort_key,
+        facts=AT.facts,
+        claims=AT.claims,
         scalars=scalars,
         step=Step(scalars.step_num or 0),
         step_source="content",

@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ckpttool.api.trees import Tree
-from ckpttool.decide.lineage import newest_first
 from ckpttool.decide.naming import LATEST, focused, named
 from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import CheckQuestion
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.errors import UsageError

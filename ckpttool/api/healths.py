@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.api.checks import chosen
 from ckpttool.api.trees import HEALTH_FILE, Tree, health_file_beside
-from ckpttool.decide.lineage import Course, newest_first
+from ckpttool.decide.lineage import Course
 from ckpttool.decide.log_evidence import log_findings
 from ckpttool.decide.recorded_health import recorded_name
 from ckpttool.decide.weight_trend import unread, weigh
@@ -19,6 +19,7 @@ from ckpttool.domain.health import Health
 from ckpttool.domain.health_events import HealthJudgement, HealthReport
 from ckpttool.domain.log_answer import HealthAnswer, LogReading, WeightNumbers
 from ckpttool.domain.log_question import HealthQuestion
+from ckpttool.domain.progress import newest_first
 from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Verdict
 from ckpttool.errors import IncompleteError, UsageError, WriteFailedError

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckpttool.decide.completeness import assess, believable
-from ckpttool.decide.lineage import newest_first
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.expectation import Evidence, WorldEvidence
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health import HealthBook
+from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.errors import IncompleteError, UsageError
 from ckpttool.records import OWN_FOLDER, SealPlace

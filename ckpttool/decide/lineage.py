@@ -1,8 +1,7 @@
-"""What 'newest' means: a later run outranks an earlier one, and inside a run the one that is further wins."""
+"""The way that a tree's trainings took: what lies on it, and what was left or done again."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 
 from ckpttool.decide.tracker import TrackedCourse
@@ -10,41 +9,11 @@ from ckpttool.domain.checkpoint import Checkpoint, Inventory, RunSummary
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.plan import PastSizes
 from ckpttool.domain.progress import Progress
-from ckpttool.domain.units import EpochStep, Step
-
-_NO_POSITION = EpochStep(epoch=0, step=0)
-_BEFORE_ALL = Step(-1)
-
-
-def newest_first(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """Order by lineage: run, then how far it came; never by mtime.
-
-    A checkpoint without a known step (all of its shards empty, say, after a power cut) stands where its label puts it
-    among the others of its run: it cannot be chosen, but whoever reads the answer must learn that it is there. So must
-    he of one in the newer layout whose batch size nothing tells, where others differ: it stands first.
-    """
-    found = list(checkpoints)
-    progress = Progress(found)
-    known: dict[tuple[str, int], list[tuple[EpochStep, Step]]] = defaultdict(list)
-    for one in found:
-        if one.step is not None and one.position is not None:
-            known[one.prefix, one.run].append((one.position, one.step))
-
-    def age(one: Checkpoint) -> tuple[int, bool, int, bool, EpochStep, str]:
-        label = one.position or _NO_POSITION
-        place = progress.of(one) if one.position is None else one.step  # a run that is marked has one batch size
-        step = one.step if place is None else place
-        if step is None:
-            before = [step for position, step in known[one.prefix, one.run] if position <= label]
-            step = max(before, default=_BEFORE_ALL)
-        is_lost = one.position is None and place is None
-        return (one.run, is_lost, step, one.step is None, label, one.format.value)
-
-    return sorted(found, key=age, reverse=True)
+from ckpttool.domain.units import Step
 
 
 class Course:
-    """The way that a tree's trainings took: what lies on it, and what was left or done again."""
+    """What a tree's runs say of each save."""
 
     def __init__(self, inventory: Inventory) -> None:
         """Compare the runs, or in the newer layout the iterations with the tracker."""

@@ -38,7 +38,7 @@ def recorded_name(checkpoint: Checkpoint) -> str | None:
     for shard in checkpoint.shards:
         if shard.rank == 0:
             return shard.path.rpartition("/")[2]
-    if checkpoint.position is None or not checkpoint.shards:
+    if checkpoint.label is None or not checkpoint.shards:
         return None
     first = checkpoint.shards[0]
     folder, _, name = first.path.partition("/")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from ckpttool.decide.lineage import Course, newest_first
+from ckpttool.decide.lineage import Course
 from ckpttool.decide.mixed_runs import told_apart, two_runs_in
 from ckpttool.decide.naming import LATEST, named
 from ckpttool.decide.recorded_health import IGNORE_HEALTH, health_reason
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, blocking
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePoint
+from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import ResumeQuestion
 from ckpttool.domain.units import Rank, on_ranks
 from ckpttool.domain.verdict import Level, Verdict

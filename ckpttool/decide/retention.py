@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ckpttool.decide.lineage import Course, newest_first
+from ckpttool.decide.lineage import Course
 from ckpttool.decide.mixed_runs import two_runs_in
 from ckpttool.decide.naming import named
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, blocking
 from ckpttool.domain.health import Health
+from ckpttool.domain.progress import newest_first
 from ckpttool.domain.retention import Fate, RetentionPlan, RetentionPolicy, Why
 from ckpttool.domain.verdict import Verdict, VerdictWord
 from ckpttool.errors import UsageError

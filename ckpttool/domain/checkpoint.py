@@ -8,8 +8,8 @@ from typing import TypeAlias
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health import Health
-from ckpttool.domain.shard import FormatName, Scalars, Shard
-from ckpttool.domain.units import ByteCount, EpochStep, Rank, Step
+from ckpttool.domain.shard import FormatName, NameClaim, Scalars, Shard
+from ckpttool.domain.units import ByteCount, Rank, Step
 
 
 class LayoutName(str, Enum):
@@ -56,12 +56,19 @@ class Checkpoint:
     """All files of one save, over all ranks, whether or not it is whole."""
 
     name: str
-    """`20_2`, `_1-25_2` or `iteration_00000030`: what `--checkpoint` takes."""
-    prefix: str
-    """What precedes `_rank_` (legacy) or `-model-` in its file names."""
-    run: int
-    """0 for the first run of the tree, else the `_k` of a later one; a higher one was started later."""
-    position: EpochStep | None
+    """What `--checkpoint` takes."""
+    prefix: str = ""
+    """What its file names begin with, where several trainings may share the folder: each has its own."""
+    run: int = 0
+    """0 for the first run of the tree; a higher one was started later."""
+    label: str | None = None
+    """What its name says beside the run, so that saves of several runs may share it; None: names mark no runs."""
+    sort_key: tuple[int, ...] = ()
+    """Orders the saves of one run as their names do. To be compared: only the layout that made it may read it."""
+    facts: tuple[tuple[str, int | None], ...] = ()
+    """What else is shown of it, by name: `epoch`, `step_in_epoch`; None where nothing tells."""
+    claims: tuple[NameClaim, ...] = ()
+    """What its name says of the scalars inside."""
     scalars: Scalars
     """As one rank's shard has them; `verify` tells whether the others agree."""
     step: Step | None
@@ -78,9 +85,9 @@ class Checkpoint:
     commit: CommitState
     """Every layout must say it: a save that was not finished is never chosen, whatever its files look like."""
     health: Health = Health.UNKNOWN
-    """As the trainer recorded it inside the checkpoint (newer layout)."""
+    """As the trainer recorded it inside the checkpoint."""
     renames: tuple[Rename, ...] = ()
-    """What must be renamed before MindFormers can load it by one name."""
+    """What must be renamed before the trainer can load it by one name."""
     findings: tuple[Finding, ...] = ()
     """What the listing alone shows about this checkpoint: missing ranks, files that are no files."""
 
@@ -112,9 +119,9 @@ class Checkpoint:
 
     def is_named_as(self, other: Checkpoint) -> bool:
         """Tell whether two runs gave their saves one label, at one step as far as both tell."""
-        alike = (self.prefix, self.position, self.format) == (other.prefix, other.position, other.format)
+        alike = (self.prefix, self.label, self.format) == (other.prefix, other.label, other.format)
         same_step = self.step is None or other.step is None or self.step == other.step
-        return alike and self.position is not None and self.run != other.run and same_step
+        return alike and self.label is not None and self.run != other.run and same_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """How far saves are on a training's way: in samples, for a step counts batches of the size that its own run had.
 
-At a resume with another global batch size MindFormers scales its step counter, so step 60 of 16 samples is further than
-step 100 of 8. The steps of two runs say the same only where nothing says that their batch sizes differ.
+At a resume with another global batch size a trainer may scale its step counter, so step 60 of 16 samples is further
+than step 100 of 8. The steps of two runs say the same only where nothing says that their batch sizes differ.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from ckpttool.domain.checkpoint import Checkpoint, RunSummary
+from ckpttool.domain.units import Step
 
 
 class Progress:
@@ -29,7 +30,7 @@ class Progress:
             counted[one.prefix] = counted.get(one.prefix, True) and samples is not None
             if size is not None:
                 told[one.prefix, one.run][size] += 1
-                sizes[one.prefix] |= {size} if one.position is None else set()
+                sizes[one.prefix] |= {size} if one.label is None else set()
         self._of_run = {key: _most(votes) for key, votes in told.items()}
         for key, votes in told.items():
             usual = self._of_run[key]
@@ -43,16 +44,15 @@ class Progress:
     def batch_size(self, checkpoint: Checkpoint) -> int | None:
         """Return the samples in a batch of those that a checkpoint's step counts; None where nothing tells.
 
-        A run of the `rank_N` layout has one size, so what most of its saves say holds for all of them. In the newer
-        layout nothing marks a run.
+        A run that names mark has one size, so what most of its saves say holds for all of them.
         """
-        if checkpoint.position is None:
+        if checkpoint.label is None:
             return checkpoint.scalars.global_batch_size
         return self._of_run.get((checkpoint.prefix, checkpoint.run))
 
     def samples(self, checkpoint: Checkpoint) -> int | None:
         """Return the samples that the training had seen when it saved this; None where nothing tells."""
-        if checkpoint.position is None:
+        if checkpoint.label is None:
             return checkpoint.samples
         size = self.batch_size(checkpoint)
         return None if size is None or checkpoint.step is None else checkpoint.step * size
@@ -62,7 +62,7 @@ class Progress:
         return self.samples(checkpoint) if self.counts_samples(checkpoint.prefix) else checkpoint.step
 
     def of_run(self, run: RunSummary) -> tuple[int, int] | None:
-        """Return how far a run of the `rank_N` layout was at its first save and at its last; None: not known."""
+        """Return how far a run was at its first save and at its last; None: not known."""
         if run.first_step is None or run.last_step is None:
             return None
         if not self.counts_samples(run.prefix):
@@ -73,6 +73,35 @@ class Progress:
     def told(self, place: int, prefix: str) -> str:
         """Say in words how far something is: `step 30`, or `480 samples` where steps do not all count the same."""
         return f"{place} samples" if self.counts_samples(prefix) else f"step {place}"
+
+
+def newest_first(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """Order by lineage: run, then how far it came; never by mtime.
+
+    A checkpoint without a known step (all of its shards empty, say, after a power cut) stands where its name puts it
+    among the others of its run: it cannot be chosen, but whoever reads the answer must learn that it is there. So must
+    he of one whose run nothing marks and whose batch size nothing tells, where others differ: it stands first.
+    """
+    found = list(checkpoints)
+    progress = Progress(found)
+    known: dict[tuple[str, int], list[tuple[tuple[int, ...], Step]]] = defaultdict(list)
+    for one in found:
+        if one.step is not None and one.label is not None:
+            known[one.prefix, one.run].append((one.sort_key, one.step))
+
+    def age(one: Checkpoint) -> tuple[int, bool, int, bool, tuple[int, ...], str]:
+        place = progress.of(one) if one.label is None else one.step  # a run that is marked has one batch size
+        step = one.step if place is None else place
+        if step is None:
+            before = [step for key, step in known[one.prefix, one.run] if key <= one.sort_key]
+            step = max(before, default=_BEFORE_ALL)
+        is_lost = one.label is None and place is None
+        return (one.run, is_lost, step, one.step is None, one.sort_key, one.format.value)
+
+    return sorted(found, key=age, reverse=True)
+
+
+_BEFORE_ALL = Step(-1)
 
 
 def _most(votes: Counter[int]) -> int | None:

@@ -111,3 +111,15 @@ class Scalars:
     global_batch_size: int | None = None
     """Samples a batch over all ranks; files of MindFormers 1.2 have none."""
     consumed_samples: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameClaim:
+    """What the name of a save says of a training scalar inside."""
+
+    scalar: str
+    value: int
+    at_least: bool = False
+    """Whether a larger one agrees, too."""
+    message: str
+    """What to say where it does not, with `%d` for what is inside."""

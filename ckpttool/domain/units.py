@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NewType
 
-from ckpttool.domain.frozen import dataclass
-
 Step = NewType("Step", int)
 """Global step: data batches consumed since the training began, skipped ones included."""
 
@@ -18,31 +16,6 @@ Rank = NewType("Rank", int)
 
 ByteCount = NewType("ByteCount", int)
 """A size in bytes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class EpochStep:
-    """Epoch and step as a file name holds them, both counted from 1.
-
-    In data-sink mode `epoch` counts sink intervals and `step` is the sink size; after a resume without
-    data sinking the numbers start anew and are not even monotonic. So this is a label, not a position.
-    """
-
-    epoch: int
-    step: int
-
-    def __str__(self) -> str:
-        """Return the label as MindFormers spells it in a file name, `20_2`."""
-        return f"{self.epoch}_{self.step}"
-
-    def global_step(self, *, steps_per_epoch: int) -> Step:
-        """Convert the label of a *never resumed* run to its global step.
-
-        Args:
-            steps_per_epoch: Steps in one of the epochs that the label counts: the sink size in data-sink
-                mode, else the batches in the data set.
-        """
-        return Step((self.epoch - 1) * steps_per_epoch + self.step)
 
 
 _MOST_RANGES = 12

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.shard import FormatName, Scalars, ShardRole
-from ckpttool.domain.units import EpochStep
+from ckpttool.domain.shard import FormatName, NameClaim, Scalars, ShardRole
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
 
 _REQUIRED = {
@@ -109,36 +108,24 @@ def _scalars_differ(reports: Sequence[ShardReport]) -> list[Finding]:
 
 
 def _name_differs(checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> list[Finding]:
-    """Compare the label with the content as far as it must agree.
-
-    `epoch_num` is the label's epoch in every file that MindFormers writes. The label's step is counted in the epoch
-    (or is the sink size), so it tells only that no fewer steps were done.
-    """
-    position = checkpoint.position
-    if position is None:
-        return []
+    """Compare what the name says with the content."""
     return [
-        finding for report in reports if report.role is ShardRole.FULL for finding in _against_label(position, report)
+        _misnamed(report, claim, actual)
+        for report in reports
+        if report.role is ShardRole.FULL
+        for claim in checkpoint.claims
+        if (actual := getattr(report.scalars, claim.scalar)) is not None
+        and (actual < claim.value if claim.at_least else actual != claim.value)
     ]
 
 
-def _against_label(position: EpochStep, report: ShardReport) -> Iterator[Finding]:
-    epoch, step = report.scalars.epoch_num, report.scalars.step_num
-    if epoch is not None and epoch != position.epoch:
-        message = f"the name says epoch {position.epoch}, the content {epoch}"
-        yield _misnamed(report, message, expected=position.epoch, actual=epoch)
-    if step is not None and step < position.step:
-        message = f"the name says step {position.step} of its epoch, the content that only {step} steps were done"
-        yield _misnamed(report, message, expected=position.step, actual=step)
-
-
-def _misnamed(report: ShardReport, message: str, *, expected: int, actual: int) -> Finding:
+def _misnamed(report: ShardReport, claim: NameClaim, actual: int) -> Finding:
     return Finding(
         code=Code.NAME_DISAGREES,
         severity=Severity.SUSPECT,
-        message=message,
+        message=claim.message % actual,
         path=report.path,
-        expected=str(expected),
+        expected=str(claim.value),
         actual=str(actual),
         remedy="an older file under a newer name? resume from another checkpoint",
     )

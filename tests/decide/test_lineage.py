@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from ckpttool.decide.lineage import Course, newest_first
+from ckpttool.decide.lineage import Course
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
 from ckpttool.domain.finding import Code, Severity
+from ckpttool.domain.progress import newest_first
 from ckpttool.domain.shard import FormatName
 from tests.inventories import checkpoint, tree
 
@@ -20,7 +21,7 @@ ITERATION = LayoutName.MINDFORMERS_ITERATION
 def iterations(*steps: int, tracked: int | None, sizes: Sequence[int | None] = (8, 8, 8)) -> Inventory:
     name = None if tracked is None else f"iteration_{tracked:08d}"
     found = [
-        replace(checkpoint(f"{step}_1", batch=size), name=f"iteration_{step:08d}", position=None)
+        replace(checkpoint(f"{step}_1", batch=size), name=f"iteration_{step:08d}", label=None, sort_key=())
         for step, size in zip(steps, sizes, strict=False)
     ]
     return tree(*found, layout=ITERATION, tracked=name)

@@ -58,7 +58,7 @@ class TestAttach:
         assert "and" not in note.message.partition("llama_rank_0-5_2.ckpt")[2].partition("but")[0]
 
     def test_a_checkpoint_without_files_or_label_is_recorded_nowhere(self) -> None:
-        nameless = replace(checkpoint("10_2", ranks=[1]), position=None)
+        nameless = replace(checkpoint("10_2", ranks=[1]), label=None, sort_key=())
         hollow = checkpoint("15_2", ranks=[])
         found = attach_health(tree(nameless, hollow), book(at10_2=Health.HEALTHY, at15_2=Health.HEALTHY))
         assert [one.health for one in found.checkpoints] == [Health.UNKNOWN, Health.UNKNOWN]

@@ -257,7 +257,7 @@ class TestPrefixes:
 
 def test_in_the_newer_layout_the_tracker_tells_the_course() -> None:
     found = tuple(
-        replace(checkpoint(f"{step}_1"), name=f"iteration_{step:08d}", position=None) for step in (10, 20, 30)
+        replace(checkpoint(f"{step}_1"), name=f"iteration_{step:08d}", label=None, sort_key=()) for step in (10, 20, 30)
     )
     inventory = tree(*found, layout=LayoutName.MINDFORMERS_ITERATION, tracked="iteration_00000010")
     assert point(inventory).checkpoint.name == "iteration_00000010"

@@ -12,7 +12,7 @@ from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, Rename
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, Rejection, Simulation
-from ckpttool.domain.units import EpochStep, Rank, Step
+from ckpttool.domain.units import Rank, Step
 from ckpttool.domain.verdict import Level
 from ckpttool.errors import ExitCode
 from ckpttool.render import text as text_parts
@@ -33,7 +33,7 @@ def checkpoint(name: str, step: int) -> Checkpoint:
         resume_plan().point.checkpoint,
         name=name,
         step=Step(step),
-        position=EpochStep(epoch=step // 2, step=2),
+        sort_key=(step // 2, 2),
         topology=Topology(world_size=4),
     )
 

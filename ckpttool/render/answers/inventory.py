@@ -38,12 +38,13 @@ def world_size(inventory: Inventory) -> int | None:
 
 
 def _checkpoint(checkpoint: Checkpoint) -> Document:
+    facts = dict(checkpoint.facts)
     return {
         "name": checkpoint.name,
         "prefix": checkpoint.prefix,
         "run": checkpoint.run,
-        "epoch": epoch(checkpoint),
-        "step_in_epoch": checkpoint.position.step if checkpoint.position else None,
+        "epoch": facts.get("epoch"),
+        "step_in_epoch": facts.get("step_in_epoch"),
         "step": checkpoint.step,
         "step_source": checkpoint.step_source,
         "optimizer_step": checkpoint.scalars.global_step,
@@ -86,11 +87,6 @@ class _Shards(Spelled):
                 for shard in self._shards
             ]
         )
-
-
-def epoch(checkpoint: Checkpoint) -> int | None:
-    """Return the epoch, by the file name or by what the shards hold."""
-    return checkpoint.position.epoch if checkpoint.position else checkpoint.scalars.epoch_num
 
 
 def rename_document(rename: Rename) -> dict[str, Document]:

@@ -13,7 +13,7 @@ from ckpttool.domain.plan import NoResumePoint, Rejection, Resolution, ResumePla
 from ckpttool.domain.units import counted, on_all
 from ckpttool.domain.verdict import Level, VerdictWord
 from ckpttool.errors import ExitCode
-from ckpttool.render.answers.inventory import epoch, rename_document
+from ckpttool.render.answers.inventory import rename_document
 from ckpttool.render.answers.resume import data_document, load_document, position_document
 from ckpttool.render.escape import shown
 from ckpttool.render.json import Document, finding_document
@@ -84,7 +84,7 @@ def _resume(plan: ResumePlan) -> Document:
         "run": checkpoint.run,
         "step": checkpoint.step,
         "optimizer_step": checkpoint.scalars.global_step,
-        "epoch": epoch(checkpoint),
+        "epoch": dict(checkpoint.facts).get("epoch"),
         "global_batch_size": checkpoint.scalars.global_batch_size,
         "samples": checkpoint.samples,
         "world_size": checkpoint.topology.world_size,

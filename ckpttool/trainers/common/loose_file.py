@@ -57,9 +57,7 @@ class LooseFile:
         step = None if scalars.step_num is None else Step(scalars.step_num)
         checkpoint = Checkpoint(
             name=name,
-            prefix="",
-            run=0,
-            position=None,
+            facts=(("epoch", scalars.epoch_num),),
             scalars=scalars,
             step=step,
             step_source="unknown" if step is None else "content",

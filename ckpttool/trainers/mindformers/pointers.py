@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.pointer import Pointer, PointerText
-from ckpttool.domain.units import EpochStep, Rank, Step
+from ckpttool.domain.units import Rank, Step
 from ckpttool.formats.strict_json import ParseError, get_int, get_str, parse_object
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.common.tracker_file import TRACKER
+from ckpttool.trainers.mindformers.epoch_step import EpochStep, epoch_step
 from ckpttool.trainers.mindformers.layouts.names import iteration_folder, iteration_step
 
 META_LIMIT = 64 * 1024
@@ -61,7 +62,7 @@ def meta_pointers(storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
 
 def metas_naming(checkpoint: Checkpoint) -> dict[str, PointerText]:
     """Spell the meta.json of every rank that has a shard of a checkpoint, as it is when that was saved last."""
-    position = checkpoint.position
+    position = epoch_step(checkpoint)
     if position is None:
         return {}
     own = [(shard.rank, shard.path.rpartition("/")[2]) for shard in checkpoint.shards if shard.rank is not None]

@@ -14,6 +14,7 @@ from ckpttool.domain.data_position import Samples
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import ResumePlan
+from ckpttool.trainers.mindformers.epoch_step import epoch_step
 from ckpttool.trainers.mindformers.load import load_keys, planned_skip
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def _labelled(config: TrainConfig, checkpoint: Checkpoint, batch: int | None) ->
     `4_20` at step 80 was saved 20 batches into the fourth epoch, so three have 60. Where labels count sinks, and after
     a resume, they tell nothing.
     """
-    label, step, old = checkpoint.position, checkpoint.step, checkpoint.scalars.global_batch_size
+    label, step, old = epoch_step(checkpoint), checkpoint.step, checkpoint.scalars.global_batch_size
     if label is None or step is None or checkpoint.run:
         return 0
     if config.sink_mode:

@@ -40,7 +40,7 @@ class Neighbours:
 
     def is_older(self, one: Checkpoint, other: Checkpoint) -> bool:
         """Tell whether one was saved before another: in an earlier run, or before the training came so far."""
-        first, second = (self._progress.of(each) if each.position is None else each.step for each in (one, other))
+        first, second = (self._progress.of(each) if each.label is None else each.step for each in (one, other))
         return (one.run, -1 if first is None else first) < (other.run, -1 if second is None else second)
 
     def siblings(self, checkpoint: Checkpoint) -> tuple[Checkpoint, ...]:

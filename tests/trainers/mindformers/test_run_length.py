@@ -13,7 +13,8 @@ from ckpttool.domain.data_position import DataEffect, Samples
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.shard import Scalars
-from ckpttool.domain.units import EpochStep, Step
+from ckpttool.domain.units import Step
+from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.load import planned_skip
 from ckpttool.trainers.mindformers.run_length import length_findings, run_length
 from ckpttool.trainers.mindformers.train_config import TrainConfig
@@ -34,7 +35,9 @@ def saved(epoch: int, step: int, true: int, *, run: int = 0, batch: int | None =
     base = resume_plan().point.checkpoint
     label = EpochStep(epoch=epoch, step=step)
     scalars = Scalars(epoch_num=epoch, step_num=true, global_step=true, global_batch_size=batch)
-    return replace(base, name=str(label), position=label, scalars=scalars, step=Step(true), run=run)
+    return replace(
+        base, name=str(label), label=str(label), sort_key=label.sort_key, scalars=scalars, step=Step(true), run=run
+    )
 
 
 def planned(
@@ -127,13 +130,13 @@ class TestWhatTellsTheBatchesOfAnEpoch:
             (saved(3, 8, 49),),  # no whole number
             (saved(3, 30, 48),),  # more than an epoch has
             (AT_48, saved(3, 8, 28)),  # two that differ
-            (replace(AT_48, position=None),),
+            (replace(AT_48, label=None, sort_key=()),),
             (replace(AT_48, prefix="other"),),
             (replace(AT_48, step=None),),
         ],
     )
     def test_names_that_imply_nothing_or_two_things_tell_nothing(self, others: tuple[Checkpoint, ...]) -> None:
-        chosen = replace(AT_48, position=EpochStep(epoch=1, step=8))
+        chosen = replace(AT_48, label="1_8", sort_key=(1, 8))
         assert run_length(PLAIN, planned(chosen, 48), tree(chosen, *others)) is None
 
     def test_names_of_sinks_tell_nothing_unless_a_sink_is_an_epoch(self) -> None:

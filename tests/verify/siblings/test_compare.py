@@ -362,7 +362,9 @@ class TestWitnesses:
         neighbours = Neighbours([*before, after])
         assert neighbours.earlier(after) is before[1]
         assert neighbours.is_older(before[1], after)
-        newer = [replace(checkpoint(f"{step}_1", batch=size), position=None) for step, size in ((27, 2), (22, 4))]
+        newer = [
+            replace(checkpoint(f"{step}_1", batch=size), label=None, sort_key=()) for step, size in ((27, 2), (22, 4))
+        ]
         assert Neighbours(newer).is_older(newer[0], newer[1])
         assert not Neighbours(newer).is_older(newer[1], newer[0])
 

@@ -198,8 +198,6 @@ def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkp
     return Checkpoint(
         name=name,
         prefix=parsed.prefixes.most_common(1)[0][0] if parsed.prefixes else "",
-        run=0,
-        position=None,
         scalars=common.scalars if common else Scalars(),
         step=step,
         step_source="content" if common and common.scalars.step_num is not None else "name",
@@ -209,6 +207,7 @@ def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkp
         expected=expected,
         commit=_commit(expected, common, world),
         health=common.health if common else Health.UNKNOWN,
+        facts=(("epoch", common.scalars.epoch_num if common else None),),
         findings=tuple(findings),
     )
 

@@ -12,7 +12,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ckpttool.domain.shard import FormatName
-from ckpttool.domain.units import MAX_RANKS, EpochStep, Step
+from ckpttool.domain.units import MAX_RANKS, Step
+from ckpttool.trainers.mindformers.epoch_step import EpochStep
 
 RANK_MARK = "\0"
 """Stands for the rank in a shape. No file name can hold it."""

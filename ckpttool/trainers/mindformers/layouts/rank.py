@@ -14,11 +14,12 @@ from ckpttool.domain.expectation import Evidence, Expected
 from ckpttool.domain.finding import Finding, in_order
 from ckpttool.domain.frozen import many
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
-from ckpttool.domain.units import EpochStep, Rank
+from ckpttool.domain.units import Rank
 from ckpttool.records import SealPlace, own_path
 from ckpttool.storage.base import Kind, Storage
 from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions, stamped
 from ckpttool.trainers.common.tracker_file import TRACKER
+from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.layouts.names import (
     RANK_MARK,
     SUFFIX_OF_FORMAT,
@@ -200,7 +201,10 @@ def _checkpoint(key: _Key, groups: Mapping[_Key, _Group]) -> Checkpoint:
         name=checkpoint_name(key.run, key.position),
         prefix=key.prefix,
         run=key.run,
-        position=key.position,
+        label=str(key.position),
+        sort_key=key.position.sort_key,
+        facts=key.position.facts,
+        claims=key.position.claims,
         scalars=group.sample.scalars,
         step=group.sample.step,
         step_source=group.sample.source,
@@ -233,19 +237,18 @@ def _rename(key: _Key, shard: Shard, run: int) -> Rename:
 
 def _with_times(storage: Storage, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
     """Take the times of saves of which names leave open whether they are two runs' in one, or say that they differ."""
-    saves: dict[tuple[str, EpochStep | None, FormatName], list[Checkpoint]] = defaultdict(list)
+    saves: dict[tuple[str, str | None, FormatName], list[Checkpoint]] = defaultdict(list)
     for one in checkpoints:
-        saves[one.prefix, one.position, one.format].append(one)
+        saves[one.prefix, one.label, one.format].append(one)
     doubtful = {
         id(one) for alike in saves.values() if len(alike) > 1 and len({one.ranks for one in alike}) > 1 for one in alike
     }
     return [stamped(storage, one) if one.renames or id(one) in doubtful else one for one in checkpoints]
 
 
-def _order(checkpoint: Checkpoint) -> tuple[str, int, int, EpochStep, str]:
-    position = checkpoint.position or EpochStep(epoch=0, step=0)
+def _order(checkpoint: Checkpoint) -> tuple[str, int, int, tuple[int, ...], str]:
     step = -1 if checkpoint.step is None else checkpoint.step
-    return (checkpoint.prefix, checkpoint.run, step, position, checkpoint.format.value)
+    return (checkpoint.prefix, checkpoint.run, step, checkpoint.sort_key, checkpoint.format.value)
 
 
 def _unfinished(

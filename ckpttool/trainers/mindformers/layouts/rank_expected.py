@@ -11,7 +11,7 @@ from ckpttool.domain.checkpoint import Checkpoint, Inventory, RunSummary
 from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByRank, WorldEvidence, WorldSize
 from ckpttool.domain.finding import Code, Finding, note, suspect, unknown
 from ckpttool.domain.shard import Shard, ShardRole
-from ckpttool.domain.units import EpochStep, Rank
+from ckpttool.domain.units import Rank
 from ckpttool.trainers.mindformers.layouts.misplaced import Misplaced, misplaced_shards, ranks_found_elsewhere
 
 _RESTORE = "restore it from that rank's disk, or resume from an older checkpoint; --world-size corrects the count"
@@ -187,9 +187,9 @@ def _unproven_shrinks(
         return {}
     meant = {one.world_size for one in evidence if one.confirms}
     worlds = {(run.prefix, run.run): run.world_size for run in runs}
-    saves: dict[tuple[str, int], set[tuple[int, EpochStep | None]]] = {}
+    saves: dict[tuple[str, int], set[tuple[int, str | None]]] = {}
     for one in inventory.checkpoints:
-        saves.setdefault((one.prefix, worlds[one.prefix, one.run]), set()).add((one.run, one.position))
+        saves.setdefault((one.prefix, worlds[one.prefix, one.run]), set()).add((one.run, one.label))
     unproven: dict[tuple[str, int], tuple[Finding, ...]] = {}
     for run in runs:
         larger = [

@@ -7,9 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.units import MAX_RANKS, EpochStep, Rank, on_ranks
+from ckpttool.domain.units import MAX_RANKS, Rank, on_ranks
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.records import OWN_FOLDER
+from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.layouts.names import (
     RANK_MARK,
     FileKind,

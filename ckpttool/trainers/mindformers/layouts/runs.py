@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ckpttool.domain.shard import Scalars
-from ckpttool.domain.units import EpochStep, Step
+from ckpttool.domain.units import Step
+from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.layouts.names import FileKind, FileName, parse_shape
 from ckpttool.trainers.mindformers.layouts.rank_folders import RankFolder
 

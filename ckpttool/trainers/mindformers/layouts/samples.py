@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from ckpttool.domain.shard import Scalars
-from ckpttool.domain.units import EpochStep, Step
+from ckpttool.domain.units import Step
 from ckpttool.formats import read_header
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import ScanOptions
+from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.layouts.names import FileName
 from ckpttool.trainers.mindformers.layouts.rank_folders import RankFolder
 from ckpttool.trainers.mindformers.layouts.runs import Cohort, Sample

@@ -9,12 +9,13 @@ from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, Layou
 from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
-from ckpttool.domain.units import EpochStep, Rank, Step
+from ckpttool.domain.units import Rank, Step
 from ckpttool.formats import read_header
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.records import MANIFEST_NAME, SealPlace
 from ckpttool.storage.base import Kind, Storage
 from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions, damage, stamp_if_there
+from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.name_map import parse_name_map
 
 if TYPE_CHECKING:
@@ -58,11 +59,12 @@ class MindFormersUnified:
         expected = _expected(storage, present, findings)
         parts = sorted(name for name in present if name.endswith(".safetensors") and name != SCALARS_FILE)
         step = None if scalars.step_num is None else Step(scalars.step_num)
+        at = None if step is None else EpochStep(epoch=scalars.epoch_num or 0, step=step)
         checkpoint = Checkpoint(
             name=NAME,
-            prefix="",
-            run=0,
-            position=None if step is None else EpochStep(epoch=scalars.epoch_num or 0, step=step),
+            label=None if at is None else str(at),
+            sort_key=() if at is None else at.sort_key,
+            facts=(("epoch", scalars.epoch_num),) if at is None else at.facts,
             scalars=scalars,
             step=step,
             step_source="unknown" if step is None else "content",

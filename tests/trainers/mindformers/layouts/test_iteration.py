@@ -50,7 +50,7 @@ class TestIterations:
         newest = inventory.checkpoints[-1]
         assert (newest.step, newest.step_source, newest.topology.world_size) == (30, "content", 4)
         assert newest.scalars.global_batch_size == 8
-        assert (newest.commit, newest.health, newest.position) == (CommitState.COMMITTED, Health.UNKNOWN, None)
+        assert (newest.commit, newest.health, newest.label) == (CommitState.COMMITTED, Health.UNKNOWN, None)
         assert [(shard.rank, shard.role) for shard in newest.shards] == [
             (rank, role) for rank in range(4) for role in (ShardRole.MODEL, ShardRole.OPTIMIZER)
         ]

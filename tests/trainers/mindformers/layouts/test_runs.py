@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.domain.units import EpochStep, Rank, Step
+from ckpttool.domain.units import Rank, Step
+from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.layouts.rank_folders import RankFolder
 from ckpttool.trainers.mindformers.layouts.runs import Place, align_runs, cohorts_of, reference_runs
 from tests.answers import named, names, scanned

@@ -105,7 +105,7 @@ def test_a_map_that_cannot_be_followed_is_not(
 def test_scalars_that_cannot_be_read_tell_no_step(folder: Path, content: bytes) -> None:
     (folder / HYPER).write_bytes(content)
     (one,) = local(folder).checkpoints
-    assert (one.step, one.step_source, one.position, one.scalars) == (None, "unknown", None, Scalars())
+    assert (one.step, one.step_source, one.label, one.scalars) == (None, "unknown", None, Scalars())
     assert refusal(folder).rejected[0].checkpoint.name == "unified"
 
 
