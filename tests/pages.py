@@ -6,8 +6,10 @@ import ast
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from ckpttool.formats.base import ShardFormat
 from ckpttool.logs.base import LogFormat
 from ckpttool.render import guide, schemas
 from ckpttool.trainers.base import LaunchTarget, Layout, Trainer
+from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS, Quirks, quirks_of
 from ckpttool.trainers.registry import LOOSE_FILE, TRAINERS
 from tests.reliability import figures
 
@@ -76,21 +79,26 @@ def _options(_page: Path, command: str) -> Iterator[str]:
 
 def _exits(_page: Path, _of: str) -> Iterator[str]:
     yield from ("| exit | meaning |", "|---|---|")
-    yield from (f"| {code.value} | {_cell(meaning)} |" for code, meaning in meanings())
+    for name, meaning in meanings(errors.ExitCode):
+        yield f"| {errors.ExitCode[name].value} | {_cell(meaning)} |"
 
 
-def meanings() -> Iterator[tuple[errors.ExitCode, str]]:
-    """Return every exit code with the text under it."""
-    (definition,) = ast.parse(inspect.getsource(errors.ExitCode)).body
+def meanings(of: type) -> Iterator[tuple[str, str]]:
+    """Return the members of an enum, or the fields of a value, each with the text under it, without its full stop."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(of))).body
     assert isinstance(definition, ast.ClassDef)
-    after_docstring = definition.body[1:]
-    for member, text in zip(after_docstring[::2], after_docstring[1::2], strict=True):
-        assert isinstance(member, ast.Assign)
-        assert isinstance(text, ast.Expr)
-        yield (
-            errors.ExitCode[ast.unparse(member.targets[0])],
-            " ".join(ast.literal_eval(text.value).split()).rstrip("."),
-        )
+    for member, text in pairwise(definition.body):
+        if isinstance(member, (ast.Assign, ast.AnnAssign)) and isinstance(text, ast.Expr):
+            target = member.targets[0] if isinstance(member, ast.Assign) else member.target
+            yield ast.unparse(target), " ".join(ast.literal_eval(text.value).split()).rstrip(".")
+
+
+def _versions(_page: Path, _of: str) -> Iterator[str]:
+    yield from (f"| MindFormers by itself | {' | '.join(KNOWN_VERSIONS)} |", f"|---{'|---' * len(KNOWN_VERSIONS)}|")
+    for field, what in meanings(Quirks):
+        values = [getattr(quirks_of(version), field) for version in KNOWN_VERSIONS]
+        if set(values) <= {True, False}:
+            yield f"| {_cell(what)} | {' | '.join('yes' if value else '–' for value in values)} |"
 
 
 def _schemas(_page: Path, _of: str) -> Iterator[str]:
@@ -170,6 +178,7 @@ MAKERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
     "schemas": _schemas,
     "seam": _seam,
     "trainers": _trainers,
+    "versions": _versions,
 }
 """What makes a block, by the first word of its name; the rest says of what."""
 

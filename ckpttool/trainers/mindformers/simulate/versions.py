@@ -23,17 +23,19 @@ class Quirks:
     reads_safetensors: bool = False
     """Follows `load_ckpt_format`; else only `.ckpt` exists."""
     has_health_monitor: bool = False
+    """With its health monitor on, `health_ckpts.json` must have a healthy entry; which one that is filters nothing."""
     takes_unified: bool = False
     """With safetensors, a `hyper_param.safetensors` in the folder ends the selection."""
     cuts_prefix_at_first_dash: bool = False
-    """Else at the last one, so that a prefix may hold dashes."""
+    """Ends a file's prefix at its first dash; else at the last one, so that a prefix may hold dashes."""
     keeps_dash_in_prefix: bool = False
     """Compares `llama_rank_0-`, which no other run's name begins with, instead of `llama_rank_0`."""
     counts_rank_entries: bool = False
     """Takes the number of entries that begin with `rank_` for the number of ranks, instead of the world size."""
     counts_rank_entries_for_times: bool = False
-    """The same, where the times decide."""
+    """Counts them so where the times of files decide, too."""
     starts_at_random_from_empty_folder: bool = False
+    """Takes an empty folder for a start from random weights, with only a warning."""
     steps_from_rank_0: bool = False
     """Where ranks load different steps, all count on from rank 0's; else each from its own."""
     has_iterations: bool = False
@@ -41,6 +43,7 @@ class Quirks:
     takes_hugging_face: bool = False
     """Newer layout: a `model.safetensors.index.json` makes the folder itself the checkpoint."""
     looks_for_healthy_iteration: bool = False
+    """Newer layout, with its health monitor on: takes the newest iteration whose `common.json` says healthy, unseen."""
     common_fields: frozenset[str] = frozenset()
     """All that may stand in common.json: one field more is an error."""
 
