@@ -18,7 +18,6 @@ import typer
 from ckpttool import errors
 from ckpttool.cli.main import COMMANDS, app
 from ckpttool.decide.policies.base import Policy, Watch
-from ckpttool.formats import safe_yaml
 from ckpttool.formats.base import ShardFormat
 from ckpttool.logs.base import LogFormat
 from ckpttool.render import guide, schemas
@@ -119,10 +118,9 @@ def _findings(page: Path, _of: str) -> Iterator[str]:
 
 
 def _trainers(_page: Path, _of: str) -> Iterator[str]:
-    config = safe_yaml.parse_document(b"a: 1", what="a config")
     yield from ("| trainer | scan, verify, resolve | launch, preflight | lint-config | logs |", "|---|---|---|---|---|")
     for trainer in TRAINERS:
-        answers = (trainer.launch, trainer.read_config(config, path="a config"), trainer.log_formats or None)
+        answers = (trainer.launch, trainer.configs, trainer.log_formats or None)
         signs = ", ".join(f"`{layout.sign}`" for layout in trainer.layouts) or "–"
         yield f"| {trainer.name} | {signs} | {' | '.join('–' if each is None else 'yes' for each in answers)} |"
     yield f"| {LOOSE_FILE.sign}, torch's too: `verify` and `seal` | – | – | – | CSV, JSON lines, TensorBoard |"

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ckpttool.api.preflights import judged, read_base
+from ckpttool.api.preflights import assert_startable, judged, read_base
 from ckpttool.api.resumes import resolve
 from ckpttool.decide.preflight import allow
 from ckpttool.domain.launch import Launch, LaunchJob
@@ -16,14 +16,13 @@ from ckpttool.domain.question import DataQuestion, LaunchOrder, ResumeQuestion, 
 from ckpttool.errors import UsageError
 from ckpttool.storage import open_storage
 from ckpttool.storage.disk import Disk, LocalDisk
-from ckpttool.trainers.registry import launch_target
 from ckpttool.write import replace as write
 
 if TYPE_CHECKING:
     from ckpttool.domain.finding import Code, Finding
     from ckpttool.domain.node import Node
     from ckpttool.domain.plan import ResumePlan
-    from ckpttool.trainers.mindformers.train_config import TrainConfig
+    from ckpttool.domain.settings import RunConfig
 
 
 def launch(  # noqa: PLR0913  # the last two are what the machine says, where it is not to be asked
@@ -38,10 +37,10 @@ def launch(  # noqa: PLR0913  # the last two are what the machine says, where it
     """Write the config that makes the trainer resume as `resolve` says, and spell the command.
 
     Only the settings of the resume change; comments, order and quoting of the base config stay. The new file is
-    written last, in one piece, when everything else is known to be right.
+    written last, in one piece, when all else is known to be right.
 
     Args:
-        question: Which tree. Its config is `order.base`, whatever it says of another one.
+        question: Which tree. Its config is `order.base`, whatever it says.
         choice: Which checkpoints may be chosen.
         data: What changes about the data.
         order: What to write, for which machines, and what is accepted.
@@ -56,25 +55,26 @@ def launch(  # noqa: PLR0913  # the last two are what the machine says, where it
     """
     devices = None if order.devices_per_node is None else order.nodes * order.devices_per_node
     base = read_base(order.base, order.allowed, devices=devices)
-    answer = resolve(replace(question, config=base.train), choice, data, node=node)
+    answer = resolve(replace(question, config=base.run), choice, data, node=node)
+    target = assert_startable(answer.tree)
     asked = PreflightQuestion(
         config=order.base, tree=question, choice=choice, data=data, strict=order.strict, allowed=order.allowed
     )
     decision, disk = answer.decision, disk or LocalDisk()
     if isinstance(decision, NoResumePoint):
-        return judged(asked, base, answer, disk)
-    job = _job(base.train, decision, order)
-    commands = launch_target().commands(job)
+        return judged(asked, base, answer, disk).answer
+    job = _job(base.run, decision, order)
+    commands = target.commands(job)
     ready = judged(replace(asked, devices=job.nodes * job.devices_per_node), base, answer, disk)
-    if not ready.go:
-        return ready
-    plan = _absolute(replace(decision, findings=_told(decision, ready, order.allowed)))
-    config = launch_target().config(base.text, plan)
-    content = config.text.encode("utf-8")
+    edited = ready.launch_config()
+    if ready.plan is None or edited is None:
+        return ready.answer
+    plan = replace(ready.plan, findings=_told(decision, ready.answer, order.allowed))
+    content = edited.text.encode("utf-8")
     written = not (order.force and _is_already(order.output, content))
     if written:
         write(order.output, content, overwrite=order.force, backup=True)
-    return Launch(plan=plan, output=order.output, changes=config.changes, commands=commands, written=written)
+    return Launch(plan=plan, output=order.output, changes=edited.changes, commands=commands, written=written)
 
 
 def _told(plan: ResumePlan, ready: Preflight, allowed: tuple[Code, ...]) -> tuple[Finding, ...]:
@@ -82,11 +82,6 @@ def _told(plan: ResumePlan, ready: Preflight, allowed: tuple[Code, ...]) -> tupl
     told = allow(plan.findings, allowed)
     reasons = (reason.finding for check in ready.checks for reason in check.reasons)
     return (*(one for one in reasons if one.code in allowed and one not in told), *told)
-
-
-def _absolute(plan: ResumePlan) -> ResumePlan:
-    """Name the tree by its whole path: the trainer need not start in the folder that we were started in."""
-    return replace(plan, load=plan.load.at(os.path.abspath(plan.load.path)))
 
 
 def _is_already(path: str, content: bytes) -> bool:
@@ -100,7 +95,7 @@ def _is_already(path: str, content: bytes) -> bool:
         return False
 
 
-def _job(config: TrainConfig, plan: ResumePlan, order: LaunchOrder) -> LaunchJob:
+def _job(config: RunConfig, plan: ResumePlan, order: LaunchOrder) -> LaunchJob:
     """Say how many devices each node starts; a rank that no node starts would be missed by all others."""
     world = config.world_size or plan.point.checkpoint.topology.world_size or 1
     if order.devices_per_node is None and world % order.nodes:

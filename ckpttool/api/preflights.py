@@ -9,25 +9,24 @@ from typing import TYPE_CHECKING
 
 from ckpttool.api.resumes import Answer, resolve
 from ckpttool.decide import preflight as judge
-from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Code, Finding, seen_in_part
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import ResumePlan
-from ckpttool.domain.preflight import Check, DiskNeed, Lint, Preflight, PreflightQuestion, Reason
-from ckpttool.errors import CkptToolError, ConfigError, ExitCode
-from ckpttool.formats.safe_yaml import parse_document, read_bytes
-from ckpttool.formats.settings import settings_of
+from ckpttool.domain.preflight import Check, DiskNeed, Lint, NextSaves, Preflight, PreflightQuestion, Reason
+from ckpttool.errors import CkptToolError, ConfigError, ExitCode, UsageError
+from ckpttool.formats.safe_yaml import read_bytes
+from ckpttool.render.answers import preflight_summaries as summaries
 from ckpttool.storage.disk import Disk, LocalDisk
-from ckpttool.trainers.mindformers.config import train_config_of
-from ckpttool.trainers.mindformers.lint import lint
-from ckpttool.trainers.mindformers.next_saves import next_saves
-from ckpttool.trainers.registry import launch_target
+from ckpttool.trainers.registry import config_readers, lint, read_config, trainer_named
 
 if TYPE_CHECKING:
+    from ckpttool.api.trees import Tree
+    from ckpttool.domain.launch import LaunchConfig
     from ckpttool.domain.node import Node
-    from ckpttool.domain.settings import Settings
-    from ckpttool.trainers.mindformers.train_config import TrainConfig
+    from ckpttool.domain.settings import RunConfig
+    from ckpttool.trainers.base import LaunchTarget
 
 _AFTER_CONFIG = ("checkpoint", "health", "launch", "disk")
 
@@ -36,15 +35,13 @@ _AFTER_CONFIG = ("checkpoint", "health", "launch", "disk")
 class BaseConfig:
     """A config that was read, with all that is to be said of it alone."""
 
-    text: str
-    settings: Settings
-    train: TrainConfig
+    run: RunConfig
     findings: tuple[Finding, ...]
     """What is wrong with it, by rules and by what was read; what the user accepts is a note."""
 
 
 def lint_configs(paths: Sequence[str], *, allowed: Iterable[Code] = ()) -> Lint:
-    """Say what in configs MindFormers finds wrong late or never; no checkpoint is looked at.
+    """Say what in configs a trainer finds wrong late or never; no checkpoint is looked at.
 
     Returns:
         One check a file. A file that cannot be used at all is a finding too, with its exit code.
@@ -67,10 +64,11 @@ def preflight(question: PreflightQuestion, disk: Disk | None = None, *, node: No
     if isinstance(config, Check):
         return _cut_short(question, [first], _AFTER_CONFIG)
     try:
-        answer = resolve(replace(question.tree, config=config.train), question.choice, question.data, node=node)
+        answer = resolve(replace(question.tree, config=config.run), question.choice, question.data, node=node)
+        assert_startable(answer.tree)
     except CkptToolError as error:
         return _cut_short(question, [first, _stopped("checkpoint", error)], _AFTER_CONFIG[1:])
-    return judged(question, config, answer, disk or LocalDisk())
+    return judged(question, config, answer, disk or LocalDisk()).answer
 
 
 def read_base(path: str, allowed: tuple[Code, ...], *, devices: int | None = None) -> BaseConfig:
@@ -84,13 +82,8 @@ def read_base(path: str, allowed: tuple[Code, ...], *, devices: int | None = Non
     Raises:
         CkptToolError: It cannot be used at all.
     """
-    content = read_bytes(path)
-    document = parse_document(content, what=path)
-    settings, train = settings_of(document, path=path), train_config_of(document, path=path, devices=devices)
-    findings = lint(settings)
-    return BaseConfig(
-        text=content.decode("utf-8"), settings=settings, train=train, findings=judge.allow(findings, allowed)
-    )
+    run = read_config(read_bytes(path), path=path, devices=devices)
+    return BaseConfig(run=run, findings=judge.allow(lint(run), allowed))
 
 
 def _read(path: str, allowed: tuple[Code, ...], *, devices: int | None = None) -> BaseConfig | Check:
@@ -98,14 +91,14 @@ def _read(path: str, allowed: tuple[Code, ...], *, devices: int | None = None) -
         return read_base(path, allowed, devices=devices)
     except CkptToolError as error:
         line = error.line if isinstance(error, ConfigError) else None
-        reason = Reason(finding=judge.unusable(str(error), path, line), file=path)
+        reason = Reason(finding=judge.unusable(str(error), path, line, trainer=config_readers()), file=path)
         return Check(name="config", summary="cannot be used", reasons=(reason,), stopped=error.exit_code)
 
 
 def _config_check(path: str, config: BaseConfig | Check, *, name: str = "config") -> Check:
     if isinstance(config, Check):
         return replace(config, name=name)
-    summary = judge.config_summary(config.findings)
+    summary = summaries.config_summary(config.findings)
     reasons = tuple(Reason(finding=finding, file=path) for finding in config.findings)
     return Check(name=name, summary=summary, reasons=reasons)
 
@@ -145,69 +138,120 @@ class _Teller:
         return beside if not os.path.lexists(inside) and os.path.lexists(beside) else inside
 
 
-def _health(recorded: Inventory, chosen: Checkpoint) -> str:
-    same = next((one for one in recorded.checkpoints if one.shards == chosen.shards), chosen)
-    return judge.health_summary(chosen, same.health)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What stands against a launch, and what it would be."""
+
+    answer: Preflight
+    plan: ResumePlan | None
+    """With the whole path of the tree: the trainer need not start in the folder that we were started in."""
+    edited: LaunchConfig | CkptToolError | None
+    """The launch config, or why there is none; None where nothing was chosen."""
+
+    def launch_config(self) -> LaunchConfig | None:
+        """Return the launch config; None where something stands against the launch.
+
+        Raises:
+            CkptToolError: None can be made, although the user accepts that the base config disagrees.
+        """
+        if not self.answer.go:
+            return None
+        if isinstance(self.edited, CkptToolError):
+            raise self.edited
+        return self.edited
 
 
-def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk: Disk) -> Preflight:
+def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk: Disk) -> Judged:
     """Say what stands against a launch of what was decided: for `preflight`, and for `launch` before it writes."""
-    decision, root = answer.decision, answer.tree.inventory.root
+    decision, root, target = answer.decision, answer.tree.inventory.root, assert_startable(answer.tree)
     logs = [one.path for one in decision.findings if one.code is Code.LOG_UNREADABLE]
     named = frozenset(path for path in (question.tree.health_file, *logs) if path is not None)
     teller = _Teller(config=question.config, root=root, allowed=question.allowed, named=named)
-    found = judge.by_check(decision, config.train, strict=question.strict, devices=question.devices)
-    plan = decision if isinstance(decision, ResumePlan) else None
+    plan, edited = None, None
+    of_devices: tuple[Finding, ...] = ()
+    if isinstance(decision, ResumePlan):
+        plan = replace(decision, load=decision.load.at(os.path.abspath(decision.load.path)))
+        edited = _edited(target, config, plan)
+        if question.devices is not None:
+            of_devices = target.other_devices(config.run, question.devices)
+    found = judge.by_check(decision, config.run, strict=question.strict, of_devices=of_devices)
     nothing = ExitCode.NOTHING_TO_RESUME if plan is None and not seen_in_part(decision.findings) else None
-    health = _health(answer.tree.inventory, plan.point.checkpoint) if plan else "nothing was chosen"
-    need = _disk_need(config, answer, plan, disk)
-    return Preflight(
+    need = _disk_need(target.next_saves(config.run, answer.tree.inventory), answer, plan, disk)
+    checks = (
+        _config_check(question.config, config),
+        teller.check("checkpoint", summaries.checkpoint_summary(decision), found["checkpoint"], nothing),
+        _health_check(teller, answer.tree.inventory, plan, found["health"]),
+        _launch_check(teller, config, plan, edited, found["launch"]),
+        _disk_check(teller, need),
+    )
+    preflight = Preflight(
         config=question.config,
         root=root,
-        checks=(
-            _config_check(question.config, config),
-            teller.check("checkpoint", judge.checkpoint_summary(decision), found["checkpoint"], nothing),
-            replace(
-                _skipped_without(plan, teller.check("health", health, found["health"])),
-                unsure=plan is not None and plan.point.checkpoint.health is Health.UNKNOWN,
-            ),
-            _skipped_without(plan, _launch(teller, config, plan, found["launch"])),
-            _disk_check(teller, need),
-        ),
+        checks=checks,
         decision=decision,
         disk=need if isinstance(need, DiskNeed) else None,
         took=answer.tree.took,
     )
+    return Judged(answer=preflight, plan=plan, edited=edited)
 
 
-def _skipped_without(plan: ResumePlan | None, check: Check) -> Check:
-    """Skip what needs a plan, unless something is known against it all the same."""
-    return check if plan is not None or check.reasons else replace(check, skipped=True)
+def assert_startable(tree: Tree) -> LaunchTarget:
+    """Return how the trainer of a tree is started.
+
+    Raises:
+        UsageError: Nobody knows how.
+    """
+    if tree.trainer is None or tree.trainer.launch is None:
+        whose = "a lone file" if tree.trainer is None else tree.trainer.title
+        raise UsageError(f"ckpttool does not know how a training is started from {whose}: {tree.inventory.root}")
+    return tree.trainer.launch
 
 
-def _launch(teller: _Teller, config: BaseConfig, plan: ResumePlan | None, findings: Iterable[Finding]) -> Check:
-    """Make the launch config as `launch` would, and throw it away."""
-    if plan is None:
-        return teller.check("launch", "nothing was chosen", findings)
-    there = plan.load.at(os.path.abspath(plan.load.path))
+def _edited(target: LaunchTarget, config: BaseConfig, plan: ResumePlan) -> LaunchConfig | CkptToolError:
     try:
-        edited = launch_target().config(config.text, replace(plan, load=there))
+        return target.config(config.run, plan)
     except CkptToolError as error:
-        problem = judge.not_editable(str(error), teller.config)
+        return error
+
+
+def _health_check(teller: _Teller, recorded: Inventory, plan: ResumePlan | None, findings: Iterable[Finding]) -> Check:
+    if plan is None:
+        return _skipped(teller.check("health", "nothing was chosen", findings))
+    chosen = plan.point.checkpoint
+    same = next((one for one in recorded.checkpoints if one.key == chosen.key), chosen)
+    check = teller.check("health", summaries.health_summary(chosen, same.health), findings)
+    return replace(check, unsure=chosen.health is Health.UNKNOWN)
+
+
+def _launch_check(
+    teller: _Teller,
+    config: BaseConfig,
+    plan: ResumePlan | None,
+    edited: LaunchConfig | CkptToolError | None,
+    findings: Iterable[Finding],
+) -> Check:
+    if plan is None or edited is None:
+        return _skipped(teller.check("launch", "nothing was chosen", findings))
+    if isinstance(edited, CkptToolError):
+        problem = judge.not_editable(str(edited), teller.config)
         return teller.check("launch", "the base config cannot be edited", (*findings, problem))
-    return teller.check("launch", judge.launch_summary(plan, config.train, len(edited.changes)), findings)
+    title = trainer_named(config.run.trainer).title
+    summary = summaries.launch_summary(plan, config.run, len(edited.changes), trainer=title)
+    return teller.check("launch", summary, findings)
 
 
-def _disk_need(config: BaseConfig, answer: Answer, plan: ResumePlan | None, disk: Disk) -> DiskNeed | Finding | None:
+def _skipped(check: Check) -> Check:
+    """Skip what needs a plan, unless something is known against it all the same."""
+    return check if check.reasons else replace(check, skipped=True)
+
+
+def _disk_need(coming: NextSaves, answer: Answer, plan: ResumePlan | None, disk: Disk) -> DiskNeed | Finding | None:
     """Compare what the next saves take with what there is; None where there is no whole save to go by."""
     if plan is None:
         return None
     inventory, shards = answer.tree.inventory, plan.point.checkpoint.shards
-    coming = next_saves(config.settings, inventory.root)
     folder = disk.nearest(coming.folder)
-    folders = [folder]
-    if folder == inventory.root:
-        folders += [os.path.join(folder, f"rank_{rank}") for rank in inventory.folder_ranks]
+    folders = (folder, *coming.inside) if folder == inventory.root else (folder,)
     try:
         size = sum(answer.tree.storage.stamp(shard.path).size for shard in shards)
         room = disk.room(folder)
@@ -221,6 +265,7 @@ def _disk_need(config: BaseConfig, answer: Answer, plan: ResumePlan | None, disk
         free_bytes=room.free_bytes,
         free_files=room.free_files,
         unwritable=tuple(each for each in folders if not disk.is_writable(each)),
+        stays=coming.stays,
     )
 
 
@@ -229,4 +274,4 @@ def _disk_check(teller: _Teller, need: DiskNeed | Finding | None) -> Check:
         return Check(name="disk", summary="nothing was chosen", skipped=True)
     if isinstance(need, Finding):
         return teller.check("disk", "room unknown", [need])
-    return teller.check("disk", judge.disk_summary(need), judge.disk_findings(need))
+    return teller.check("disk", summaries.disk_summary(need), judge.disk_findings(need))

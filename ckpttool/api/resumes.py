@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckpttool.api.checks import session_for
-from ckpttool.api.trees import Tree, own_config, scan
+from ckpttool.api.trees import Tree, scan
 from ckpttool.decide.data_position import exact_batches_near, moved_on, next_step, plan_data
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.naming import focused
@@ -171,7 +171,7 @@ def _plan(
     question: TreeQuestion,
     advice: SpikeAdvice | StopAdvice | None,
 ) -> ResumePlan:
-    checkpoint, config = point.checkpoint, own_config(question.config)
+    checkpoint, config = point.checkpoint, own_train_config(question.config)
     if checkpoint.step is None:
         raise AssertionError(f"choose() took {checkpoint.name}, whose step is unknown")
     if config is not None and config.world_size is None:  # as many as wrote it, unless somebody says otherwise
@@ -201,6 +201,15 @@ def _plan(
     from ckpttool.api.streams import from_states
 
     return from_states(plan, config, config.streaming, data)
+
+
+def own_train_config(config: RunConfig | None) -> TrainConfig | None:
+    """Narrow."""
+    if config is None:
+        return None
+    from ckpttool.trainers.mindformers.train_config import own
+
+    return own(config)
 
 
 def _deduplicated(storage: Storage, checkpoint: Checkpoint) -> bool | None:
@@ -330,7 +339,7 @@ def simulate(answer: Answer, version: str) -> Simulation:
     from ckpttool.trainers.mindformers.simulate.seen import MindFormersSettings
     from ckpttool.trainers.mindformers.simulate.view import view_for_mindformers
 
-    inventory, config = answer.tree.inventory, own_config(answer.question.config)
+    inventory, config = answer.tree.inventory, own_train_config(answer.question.config)
     newest = inventory.checkpoints[-1] if inventory.checkpoints else None
     fmt = config.load_ckpt_format if config else LOAD_FORMAT[newest.format if newest else FormatName.MINDSPORE_CKPT]
     settings = MindFormersSettings(

@@ -22,11 +22,11 @@ from ckpttool.storage.hidden import HiddenStorage
 from ckpttool.trainers.base import Layout, Refusal, ScanOptions
 from ckpttool.trainers.locate import Located, locate
 from ckpttool.trainers.mindformers.health_file import read_health
-from ckpttool.trainers.registry import layouts, list_root, trainer_of
+from ckpttool.trainers.registry import layouts, list_root, trainer_named, trainer_of
 
 if TYPE_CHECKING:
     from ckpttool.domain.settings import RunConfig
-    from ckpttool.trainers.mindformers.train_config import TrainConfig
+    from ckpttool.trainers.base import Trainer
 
 HEALTH_FILE = "health_ckpts.json"
 
@@ -45,6 +45,11 @@ class Tree:
     """What was taken instead of the path that was given, for people."""
     book: HealthBook
     """The health file, as it was read; what it says is attached to the checkpoints."""
+
+    @property
+    def trainer(self) -> Trainer | None:
+        """Whose checkpoints these are; None for a lone file."""
+        return trainer_of(self.layout)
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | None:
         """Return where a checkpoint's seal is kept; None where its layout has no place for one."""
@@ -83,6 +88,7 @@ def _scanned(located: Located, question: TreeQuestion) -> Tree:
     per_epoch = question.steps_per_epoch or (config.sink_size if config else None)
     options = ScanOptions(sizes=question.sizes, steps_per_epoch=per_epoch)
     layout = _layout(located, question)
+    _assert_own(config, trainer_of(layout), located.storage.root)
     inventory = layout.scan(located.storage, located.listing, options)
     expected = layout.expected(inventory, _evidence(layout, question, inventory, located.storage))
     book = _health_book(question, located)
@@ -94,6 +100,15 @@ def _scanned(located: Located, question: TreeQuestion) -> Tree:
         took=located.took,
         book=book,
     )
+
+
+def _assert_own(config: RunConfig | None, trainer: Trainer | None, root: str) -> None:
+    if config is None or trainer is None or config.trainer == trainer.name:
+        return
+    if trainer.configs is None:
+        raise UsageError(f"{root} holds checkpoints of {trainer.title}, whose configs ckpttool does not read")
+    whose = trainer_named(config.trainer).title
+    raise UsageError(f"{config.path} is a config for {whose}, but {root} holds checkpoints of {trainer.title}")
 
 
 def _layout(located: Located, question: TreeQuestion) -> Layout:
@@ -119,18 +134,10 @@ def read_config(path: str) -> RunConfig:
     Raises:
         UsageError: It cannot be read, or is no safe YAML.
     """
-    from ckpttool.trainers.mindformers.config import read_train_config
+    from ckpttool.formats.safe_yaml import read_bytes
+    from ckpttool.trainers import registry
 
-    return read_train_config(path)
-
-
-def own_config(config: RunConfig | None) -> TrainConfig | None:
-    """Return a config with what its trainer alone knows of it."""
-    if config is None:
-        return None
-    from ckpttool.trainers.mindformers.train_config import own
-
-    return own(config)
+    return registry.read_config(read_bytes(path), path=path)
 
 
 def _evidence(layout: Layout, question: TreeQuestion, inventory: Inventory, storage: Storage) -> Evidence:

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.settings import KeyPath, Nested, Setting, Settings, Value
+from ckpttool.domain.settings import Nested, Setting, Settings, Value, dotted
 
 _V = TypeVar("_V", bound="View")
 
@@ -70,11 +70,6 @@ class View:
                 return entry.line
             key = key.rpartition(".")[0]
         return None
-
-
-def dotted(key: KeyPath) -> str:
-    """Spell a key path as people do."""
-    return ".".join(map(str, key))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

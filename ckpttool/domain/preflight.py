@@ -67,6 +67,20 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NextSaves:
+    """What a training will ask of the disk, by its config."""
+
+    folder: str
+    """Where it saves; it need not exist yet."""
+    inside: tuple[str, ...]
+    """Folders in that of the checkpoints that its files go to, if it saves there."""
+    count: int
+    """How many more saves must fit beside what is there."""
+    stays: str | None
+    """What makes no room by itself, in words that a remedy can quote; None where nothing is to be said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DiskNeed:
     """What the next saves take, and what there is."""
 
@@ -81,6 +95,8 @@ class DiskNeed:
     """None where the file system counts no inodes."""
     unwritable: tuple[str, ...]
     """Folders that this user may not write to."""
+    stays: str | None = None
+    """As in `NextSaves`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,11 @@ Value: TypeAlias = "str | int | float | bool | Nested | None"
 """What YAML makes of a setting; None where nothing stands after the colon. A date comes as text."""
 
 
+def dotted(key: KeyPath) -> str:
+    """Spell a key path as people do."""
+    return ".".join(map(str, key))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """One key, or one item of a list."""
@@ -53,9 +58,12 @@ class RunConfig:
     """
 
     trainer: str
-    """Whose config it is, as people call that trainer."""
+    """Whose config it is, by that trainer's name."""
     path: str
     """As the user gave it."""
+    text: str
+    """The whole file: a launch config is made of it, and the file may change meanwhile."""
+    settings: Settings
     world_size: int | None
     """Ranks that it starts."""
     global_batch_size: int | None
@@ -67,8 +75,6 @@ class RunConfig:
     findings: tuple[Finding, ...]
     """Wrong types and unknown places that change a resume, with lines."""
     pipeline_stages: int | None = None
-    lines: tuple[tuple[str, int], ...] = ()
-    """Where a setting stands: dotted key and line from 1, in the order of the file."""
 
     def started_on(self, devices: int | None) -> RunConfig:
         """Return what the config means where so many devices are started; None where that is not known.
@@ -80,4 +86,4 @@ class RunConfig:
 
     def line(self, key: str) -> int | None:
         """Return the line on which a setting stands; None where the config has no such key."""
-        return next((line for name, line in self.lines if name == key), None)
+        return next((entry.line for entry in self.settings.entries if dotted(entry.key) == key), None)

@@ -51,6 +51,16 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
+def at_step(step: Step | None) -> str:
+    """Spell the step of a checkpoint, of which it may not be known."""
+    return "its step is unknown" if step is None else f"step {step}"
+
+
+def in_gib(nbytes: int) -> str:
+    """Spell a size of which every byte may count: in bytes below a GiB."""
+    return f"{nbytes / (1 << 30):,.1f} GiB" if nbytes >= 1 << 30 else f"{nbytes:,} bytes"
+
+
 def on_all(ranks: int) -> str:
     """Spell that something is so on every rank that there is."""
     return "on its one rank" if ranks == 1 else f"on all {ranks} ranks"

@@ -41,6 +41,8 @@ class PlainText:
 class Document:
     """A YAML mapping and where its keys stand."""
 
+    text: str
+    """The whole file."""
     data: dict[str, object]
     """Exactly what `yaml.safe_load` gives."""
     lines: dict[KeyPath, int]
@@ -68,7 +70,8 @@ def parse_document(content: bytes, *, what: str) -> Document:
 
     _refuse_long(content, what)
     try:
-        loader = _loader_class()(content.decode("utf-8"))
+        text = content.decode("utf-8")
+        loader = _loader_class()(text)
         try:
             node = loader.get_single_node()
             if not isinstance(node, yaml.MappingNode):
@@ -84,7 +87,7 @@ def parse_document(content: bytes, *, what: str) -> Document:
         raise ConfigError(f"{what!r} cannot be read: {_one_line(error)}", line=_marked_line(error)) from error
     except (ValueError, TypeError) as error:  # a date like 2024-13-45, a list as a key
         raise ConfigError(f"{what!r} cannot be read: {error}".replace("\n", " ")) from error
-    return Document(data=data, lines=walk.lines, plain=tuple(walk.plain), numbers=tuple(walk.numbers))
+    return Document(text=text, data=data, lines=walk.lines, plain=tuple(walk.plain), numbers=tuple(walk.numbers))
 
 
 def read_bytes(path: str) -> bytes:

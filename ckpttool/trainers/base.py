@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
     from ckpttool.domain.plan import ResumePlan
     from ckpttool.domain.pointer import Pointer, PointerText
+    from ckpttool.domain.preflight import NextSaves
     from ckpttool.domain.question import DataQuestion
-    from ckpttool.domain.settings import RunConfig, Settings
-    from ckpttool.formats.safe_yaml import Document
+    from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.base import LogFormat, LogPlaces
 
 _FROM_A_COPY = "bring it back from a copy, or resume from another checkpoint"
@@ -160,15 +160,52 @@ class Layout(Protocol):
         ...
 
 
+class ConfigReader(Protocol):
+    """How a trainer's configs are read."""
+
+    def read(self, content: bytes, *, path: str, devices: int | None = None) -> RunConfig | None:
+        """Return what a config says about resuming, parallelism and data; None where it is none of this trainer's.
+
+        Args:
+            content: The whole file.
+            path: As the user gave it.
+            devices: Ranks that will be started, for configs in which that does not stand.
+
+        Raises:
+            CkptToolError: It is one of this trainer's and cannot be used.
+        """
+        ...
+
+    def lint(self, config: RunConfig) -> tuple[Finding, ...]:
+        """Say what a config gets wrong, in the order of the file; what was found when it was read is a part of it."""
+        ...
+
+
 class LaunchTarget(Protocol):
     """How a trainer is started."""
 
-    def config(self, base_text: str, plan: ResumePlan) -> LaunchConfig:
-        """Return the user's config with what the plan says, and nothing else, changed."""
+    def config(self, base: RunConfig, plan: ResumePlan) -> LaunchConfig:
+        """Return the user's config with what the plan says, and nothing else, changed.
+
+        Raises:
+            CkptToolError: It cannot be made of this one.
+        """
         ...
 
     def commands(self, job: LaunchJob) -> tuple[str, ...]:
-        """Return the shell command for each node, by node rank."""
+        """Return the shell command for each node, by node rank.
+
+        Raises:
+            UsageError: No job can be made of these.
+        """
+        ...
+
+    def other_devices(self, base: RunConfig, devices: int) -> tuple[Finding, ...]:
+        """Find that a config is for another number of devices than will be started, whatever it resumes from."""
+        ...
+
+    def next_saves(self, base: RunConfig, inventory: Inventory) -> NextSaves:
+        """Say where the next saves go, and how many must fit there."""
         ...
 
 
@@ -177,7 +214,12 @@ class Trainer(Protocol):
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """What JSON, a config and a plan call it."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """What its people call it: for sentences."""
         ...
 
     @property
@@ -198,6 +240,11 @@ class Trainer(Protocol):
     @property
     def log_places(self) -> LogPlaces | None:
         """Where its training logs lie; None where ckpttool does not know."""
+        ...
+
+    @property
+    def configs(self) -> ConfigReader | None:
+        """How its configs are read; None where ckpttool does not know."""
         ...
 
     @property
@@ -223,20 +270,6 @@ class Trainer(Protocol):
         Raises:
             UsageError: The config is another trainer's.
         """
-        ...
-
-    def read_config(self, document: Document, *, path: str, devices: int | None = None) -> RunConfig | None:
-        """Return what a config says about resuming, parallelism and data; None where its configs are not read.
-
-        Args:
-            document: The config.
-            path: As the user gave it.
-            devices: Ranks that will be started, for configs in which that does not stand.
-        """
-        ...
-
-    def lint(self, settings: Settings) -> tuple[Finding, ...]:
-        """Say what a config gets wrong, in the order of the file; nothing where its configs are not read."""
         ...
 
     def effects(self, plan: ResumePlan, config: RunConfig | None, data: DataQuestion) -> tuple[Finding, ...]:

@@ -6,14 +6,17 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import LayoutName
+from ckpttool.errors import UsageError
 from ckpttool.storage.base import Storage
-from ckpttool.trainers.base import LaunchTarget, Layout, Listing, Trainer
+from ckpttool.trainers.base import Layout, Listing, Trainer
 from ckpttool.trainers.common.loose_file import LooseFile
 from ckpttool.trainers.huggingface.trainer import HuggingFace
 from ckpttool.trainers.megatron.trainer import Megatron
 from ckpttool.trainers.mindformers.trainer import MindFormers
 
 if TYPE_CHECKING:
+    from ckpttool.domain.finding import Finding
+    from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.reading import LogReader
 
 TRAINERS: tuple[Trainer, ...] = (HuggingFace(), MindFormers(), Megatron())
@@ -55,9 +58,38 @@ def trainer_of(layout: Layout) -> Trainer | None:
     return next((trainer for trainer, own in names if layout.name in own), None)
 
 
-def launch_target() -> LaunchTarget:
-    """Return how a plan is started."""
-    return next(trainer.launch for trainer in TRAINERS if trainer.launch is not None)
+def trainer_named(name: str) -> Trainer:
+    """Return a trainer by the name that a config or a plan has."""
+    return next(trainer for trainer in TRAINERS if trainer.name == name)
+
+
+def read_config(content: bytes, *, path: str, devices: int | None = None) -> RunConfig:
+    """Return what a training config says to the first trainer that takes it for one of its own.
+
+    Args:
+        content: The whole file.
+        path: As the user gave it.
+        devices: Ranks that will be started, for configs in which that does not stand.
+
+    Raises:
+        CkptToolError: It cannot be used.
+    """
+    for trainer in TRAINERS:
+        config = None if trainer.configs is None else trainer.configs.read(content, path=path, devices=devices)
+        if config is not None:
+            return config
+    raise UsageError(f"{path} is a config of no trainer that ckpttool knows")
+
+
+def lint(config: RunConfig) -> tuple[Finding, ...]:
+    """Say what a config gets wrong, by its own trainer's rules."""
+    reader = trainer_named(config.trainer).configs
+    return () if reader is None else reader.lint(config)
+
+
+def config_readers() -> str:
+    """Name the trainers whose configs are read, for sentences."""
+    return " and ".join(trainer.title for trainer in TRAINERS if trainer.configs is not None)
 
 
 def list_root(storage: Storage) -> Listing:

@@ -8,12 +8,13 @@ import pytest
 
 from ckpttool.decide import preflight as judge
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePlan
 from ckpttool.domain.preflight import DiskNeed
 from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level
 from ckpttool.errors import ExitCode
+from ckpttool.trainers.mindformers import loaded_instead
+from ckpttool.trainers.mindformers.launch_check import other_devices
 from tests.plans import resume_plan
 from tests.trainers.mindformers.test_launch_check import FITS
 
@@ -48,6 +49,11 @@ class TestDisk:
         (finding,) = judge.disk_findings(replace(NEED, free_bytes=399))
         assert (finding.code, finding.severity, finding.path) == (Code.DISK_SPACE_LOW, Severity.SUSPECT, "out")
         assert "3 more saves would fit" in finding.message
+        assert finding.remedy == "make room, or keep fewer"
+
+    def test_what_the_trainer_never_removes_is_told_where_room_is_to_be_made(self) -> None:
+        (finding,) = judge.disk_findings(replace(NEED, free_bytes=0, stays="old saves stay"))
+        assert finding.remedy == "make room (old saves stay), or keep fewer"
 
     def test_one_inode_less_is_not(self) -> None:
         (finding,) = judge.disk_findings(replace(NEED, free_files=7))
@@ -55,7 +61,6 @@ class TestDisk:
 
     def test_a_file_system_without_inodes_lacks_none(self) -> None:
         assert judge.disk_findings(replace(NEED, free_files=None)) == ()
-        assert "inodes" not in judge.disk_summary(replace(NEED, free_files=None))
 
     def test_each_folder_that_cannot_be_written_to_is_named(self) -> None:
         found = judge.disk_findings(replace(NEED, unwritable=("out", "out/rank_1")))
@@ -75,13 +80,13 @@ class TestNewerOnes:
     def test_a_newer_one_that_was_not_chosen_is_a_note_and_with_strict_suspect(self) -> None:
         plan = plan_with(rejections=(rejected("20_2", 40, NOTE, MISSING),))
         for strict, severity in ((False, Severity.NOTE), (True, Severity.SUSPECT)):
-            (finding,) = judge.by_check(plan, FITS, strict=strict, devices=None)["checkpoint"]
+            (finding,) = judge.by_check(plan, FITS, strict=strict)["checkpoint"]
             assert (finding.code, finding.severity, finding.path) == (Code.NEWER_NOT_CHOSEN, severity, "rank_3/x")
             assert "20_2 (step 40) is newer and was not chosen: shard-missing" in finding.message
 
     def test_one_without_a_step_is_told_all_the_same(self) -> None:
         plan = plan_with(rejections=(rejected("20_2", None, MISSING),))
-        (finding,) = judge.by_check(plan, FITS, strict=False, devices=None)["checkpoint"]
+        (finding,) = judge.by_check(plan, FITS, strict=False)["checkpoint"]
         assert "its step is unknown" in finding.message
 
     def test_one_that_could_not_be_looked_at_is_unknown_however_many_are_newer(self) -> None:
@@ -89,40 +94,36 @@ class TestNewerOnes:
         for reasons in ((UNREAD,), (NOTE, UNREAD, SUSPECTED)):
             plan = plan_with(rejections=(*damaged, rejected("20_2", 40, *reasons)))
             for strict in (False, True):
-                told = judge.by_check(plan, FITS, strict=strict, devices=None)["checkpoint"]
+                told = judge.by_check(plan, FITS, strict=strict)["checkpoint"]
                 assert [one.severity for one in told if "20_2" in one.message] == [Severity.UNKNOWN]
 
     def test_one_that_is_known_to_be_damaged_need_not_be_looked_at_further(self) -> None:
         plan = plan_with(rejections=(rejected("20_2", 40, UNREAD, MISSING),))
-        (finding,) = judge.by_check(plan, FITS, strict=False, devices=None)["checkpoint"]
+        (finding,) = judge.by_check(plan, FITS, strict=False)["checkpoint"]
         assert finding.severity is Severity.NOTE
 
     def test_a_hundred_of_them_are_not_all_told(self) -> None:
         plan = plan_with(rejections=tuple(rejected(f"{n}_2", n, MISSING) for n in range(100)))
-        assert len(judge.by_check(plan, FITS, strict=True, devices=None)["checkpoint"]) == 8
+        assert len(judge.by_check(plan, FITS, strict=True)["checkpoint"]) == 8
 
 
 class TestNothing:
     NONE = NoResumePoint(root="out", evidence=Level.STRUCTURE, rejected=(), findings=(NOTE,))
 
     def test_an_empty_tree_and_a_broken_one_are_told_apart(self) -> None:
-        empty = judge.by_check(self.NONE, FITS, strict=False, devices=4)["checkpoint"]
+        empty = judge.by_check(self.NONE, FITS, strict=False)["checkpoint"]
         assert codes(empty) == [Code.NOTHING_TO_RESUME, Code.META_BEHIND]
         broken = replace(self.NONE, rejected=(rejected("20_2", 40, NOTE, MISSING),))
-        found = judge.by_check(broken, FITS, strict=False, devices=4)["checkpoint"]
+        found = judge.by_check(broken, FITS, strict=False)["checkpoint"]
         assert codes(found) == [Code.NOTHING_TO_RESUME, Code.META_BEHIND, Code.SHARD_MISSING, Code.META_BEHIND]
         assert "none of the 1 checkpoints" in found[0].message
 
     def test_every_lost_shard_of_the_newest_one_is_named_and_of_the_others_the_gravest_reason(self) -> None:
         lost = [replace(MISSING, path=f"rank_{rank}/x") for rank in range(500)]
         both = replace(self.NONE, rejected=(rejected("20_2", 40, *lost), rejected("15_2", 30, NOTE, *lost)))
-        found = judge.by_check(both, FITS, strict=False, devices=4)["checkpoint"]
+        found = judge.by_check(both, FITS, strict=False)["checkpoint"]
         assert [finding.path for finding in found[1:501]] == [finding.path for finding in lost]
         assert codes(found[501:]) == [Code.SHARD_MISSING, Code.META_BEHIND]
-
-    def test_nothing_to_resume_from_is_said_of_the_folder(self) -> None:
-        broken = replace(self.NONE, rejected=(rejected("20_2", 40, MISSING),))
-        assert judge.checkpoint_summary(broken) == "nothing to resume from in out"
 
 
 class TestWhereAFindingBelongs:
@@ -137,24 +138,22 @@ class TestWhereAFindingBelongs:
         ],
     )
     def test_it_is_told_under_one_check(self, finding: Finding, check: str) -> None:
-        found = judge.by_check(plan_with(finding), FITS, strict=False, devices=None)
+        found = judge.by_check(plan_with(finding), FITS, strict=False)
         assert {name: findings for name, findings in found.items() if findings} == {check: (finding,)}
 
     def test_what_the_config_s_own_check_tells_is_not_told_again(self) -> None:
         own = replace(NOTE, code=Code.CONFIG_WRONG_TYPE, path="base.yaml", line=3)
-        found = judge.by_check(plan_with(own), replace(FITS, findings=(own,)), strict=False, devices=None)
+        found = judge.by_check(plan_with(own), replace(FITS, findings=(own,)), strict=False)
         assert set(found.values()) == {()}
 
     def test_devices_that_do_not_fit_the_config_stand_against_the_launch(self) -> None:
-        assert judge.by_check(resume_plan(), FITS, strict=False, devices=4)["launch"] == ()
-        (finding,) = judge.by_check(resume_plan(), FITS, strict=False, devices=8)["launch"]
-        assert "8 will be started" in finding.message
+        assert judge.by_check(resume_plan(), FITS, strict=False)["launch"] == ()
+        unfit = tuple(other_devices(FITS, 8))
+        assert judge.by_check(resume_plan(), FITS, strict=False, of_devices=unfit)["launch"] == unfit
 
-    def test_what_is_known_without_devices_is_not_told_twice(self) -> None:
-        other = replace(FITS, load_ckpt_format="safetensors")
-        plan = resume_plan()
-        found = judge.by_check(plan, other, strict=False, devices=4)["launch"]
-        assert judge.by_check(replace(plan, findings=found), other, strict=False, devices=4)["launch"] == found
+    def test_no_code_is_told_under_two_checks_and_each_is_told_under_one_that_there_is(self) -> None:
+        assert set(judge.CHECK_OF.values()) == {"health", "launch"}
+        assert not loaded_instead.CODES - {code for code, check in judge.CHECK_OF.items() if check == "launch"}
 
 
 class TestAllowed:
@@ -175,49 +174,7 @@ class TestWords:
         assert judge.stopped("x", ExitCode.UNKNOWN_LAYOUT).severity is Severity.UNKNOWN
 
     def test_a_config_that_cannot_be_used_or_edited_is_found_in_its_file(self) -> None:
-        assert (judge.unusable("x", "a.yaml", 3).path, judge.unusable("x", "a.yaml", 3).line) == ("a.yaml", 3)
+        unusable = judge.unusable("x", "a.yaml", 3, trainer="Its trainer")
+        assert unusable.remedy == "mend the file, or give another; Its trainer reads it no better"
+        assert (unusable.path, unusable.line) == ("a.yaml", 3)
         assert judge.not_editable("x", "a.yaml").path == "a.yaml"
-
-    def test_the_checkpoint_is_told_with_its_ranks_and_what_is_lost(self) -> None:
-        plan = resume_plan()
-        assert judge.checkpoint_summary(plan) == "15_2, step 30, whole on all 4 ranks (structure: struct-ok)"
-        lossy = replace(plan, point=replace(plan.point, lost_steps=1))
-        assert judge.checkpoint_summary(lossy).endswith("; 1 step to be done again")
-        assert "step 30, whole (" in judge.checkpoint_summary(resume_plan(ranks=0))
-
-    def test_health_is_told_as_recorded_or_as_unknown(self) -> None:
-        checkpoint = resume_plan().point.checkpoint
-        assert judge.health_summary(checkpoint, Health.UNKNOWN) == "unknown: nothing is recorded"
-        healthy = replace(checkpoint, health=Health.HEALTHY)
-        assert judge.health_summary(healthy, Health.HEALTHY) == "healthy, as it was recorded"
-
-    def test_health_that_a_log_tells_is_not_called_recorded(self) -> None:
-        checkpoint = replace(resume_plan().point.checkpoint, health=Health.HEALTHY)
-        assert judge.health_summary(checkpoint, Health.UNKNOWN) == "healthy, by the log; nothing is recorded"
-        assert judge.health_summary(checkpoint, Health.UNHEALTHY) == "healthy, by the log; unhealthy is recorded"
-        unknown = replace(checkpoint, health=Health.UNKNOWN)
-        assert judge.health_summary(unknown, Health.HEALTHY) == "unknown, by the log; healthy is recorded"
-
-    @pytest.mark.parametrize(
-        ("findings", "words"),
-        [
-            ([], "nothing against it"),
-            ([NOTE], "1 note"),
-            ([MISSING, MISSING], "2 problems"),
-            ([MISSING, NOTE, NOTE], "1 problem and 2 notes"),
-        ],
-    )
-    def test_a_config_s_problems_are_counted(self, findings: list[Finding], words: str) -> None:
-        assert judge.config_summary(findings) == words
-
-    def test_a_launch_is_told_in_the_numbers_that_decide_whether_it_fits(self) -> None:
-        assert judge.launch_summary(resume_plan(), FITS, 1) == (
-            "1 setting to change, 4 ranks, batches of 8 samples, data_skip_steps 30"
-        )
-        vague = resume_plan(global_batch_size=None, batches=0)
-        assert judge.launch_summary(vague, replace(FITS, world_size=None), 2) == (
-            "2 settings to change, data from its beginning"
-        )
-
-    def test_a_disk_is_told_with_what_is_needed_and_free(self) -> None:
-        assert judge.disk_summary(NEED) == "4 saves of 100 bytes in 2 files each; 400 bytes and 8 inodes free"

@@ -10,19 +10,20 @@ if TYPE_CHECKING:
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.plan import ResumePlan
     from ckpttool.domain.question import DataQuestion
-    from ckpttool.domain.settings import RunConfig, Settings
-    from ckpttool.formats.safe_yaml import Document
+    from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.base import LogFormat, LogPlaces
     from ckpttool.storage.base import Storage
-    from ckpttool.trainers.base import LaunchTarget, Layout
+    from ckpttool.trainers.base import ConfigReader, LaunchTarget, Layout
 
 
 class Megatron:
     """A trainer of which only the log is known."""
 
     name = "megatron"
+    title = "Megatron-LM"
     places: tuple[str, ...] = ()
     layouts: tuple[Layout, ...] = ()
+    configs: ConfigReader | None = None
     launch: LaunchTarget | None = None
     log_places: LogPlaces | None = None
 
@@ -40,14 +41,6 @@ class Megatron:
     def saves_in(self, config: RunConfig) -> Layout | None:  # noqa: ARG002  as above
         """Return none: its layouts are not known."""
         return None
-
-    def read_config(self, document: Document, *, path: str, devices: int | None = None) -> RunConfig | None:  # noqa: ARG002  not read
-        """Return none: its configs are not read."""
-        return None
-
-    def lint(self, settings: Settings) -> tuple[Finding, ...]:  # noqa: ARG002  as above
-        """Say nothing: its configs are not read."""
-        return ()
 
     def effects(self, plan: ResumePlan, config: RunConfig | None, data: DataQuestion) -> tuple[Finding, ...]:  # noqa: ARG002  not known
         """Say nothing: nothing is known of them."""

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ckpttool.formats.safe_yaml import Document, parse_document, read_bytes
 from ckpttool.formats.settings import settings_of
 from ckpttool.trainers.mindformers.lint import WHEN_READ, lint
 from ckpttool.trainers.mindformers.lint.types import WHOLE_DATA_SET
 from ckpttool.trainers.mindformers.train_config import AUTO_PARALLEL, LEGACY_SWITCHES, StreamingData, TrainConfig
+
+if TYPE_CHECKING:
+    from ckpttool.domain.finding import Finding
+    from ckpttool.domain.settings import RunConfig
 
 Section = dict[str, object]
 
@@ -21,33 +26,36 @@ _BASE = "base_config"
 """Names a file whose settings hold where this one has none."""
 
 
+class TrainConfigs:
+    """MindFormers' YAML."""
+
+    def read(self, content: bytes, *, path: str, devices: int | None = None) -> TrainConfig:
+        """Return what it says. Any YAML may be one: MindFormers demands no key."""
+        return train_config_of(parse_document(content, what=path), path=path, devices=devices)
+
+    def lint(self, config: RunConfig) -> tuple[Finding, ...]:
+        """Judge it by all rules."""
+        return lint(config.settings)
+
+
 def read_train_config(path: str) -> TrainConfig:
+    """Return what a config file says; see `train_config_of`."""
+    return TrainConfigs().read(read_bytes(path), path=path)
+
+
+def train_config_of(document: Document, *, path: str, devices: int | None = None) -> TrainConfig:
     """Return what a YAML config says about resuming, parallelism and data, with everything in it that looks wrong.
 
     Defaults are those of MindFormers' own template (1.6 and later), so that a short config means here what it means
     there: `sink_mode: True` and `sink_size: 1`, parallel sizes of 1, semi-automatic parallelism where `use_parallel`.
 
     Args:
-        path: The config, as the user gave it.
-
-    Raises:
-        UsageError: It cannot be read, or is no YAML with settings.
-        UnsafeError: It is larger, or stands for more values, than a config can.
-    """
-    return train_config_of(parse_document(read_bytes(path), what=path), path=path)
-
-
-def train_config_of(document: Document, *, path: str, devices: int | None = None) -> TrainConfig:
-    """Return what `read_train_config` does, for a document that is parsed already.
-
-    Args:
         document: The config.
         path: As the user gave it.
         devices: Ranks that will be started. Only data-parallel mode needs it: its world size stands in no config.
     """
-    data = document.data
-    sizes = _sizes(data)
-    runner = _section(data, "runner_config")
+    data, settings = document.data, settings_of(document, path=path)
+    sizes, runner = _sizes(data), _section(data, "runner_config")
     sink_mode = bool(runner.get("sink_mode", True))
     has_section = bool(data.get("checkpoint"))
     resume, switch = data.get("resume_training"), _legacy_switch(data)
@@ -80,8 +88,9 @@ def train_config_of(document: Document, *, path: str, devices: int | None = None
         device_batch_size=sizes.batch_of_device,
         shards_optimizer=_section(data, "parallel").get("enable_parallel_optimizer") is True,
         streaming=_streaming(data, sizes),
-        findings=lint(settings_of(document, path=path), WHEN_READ),
-        lines=tuple((".".join(map(str, key)), line) for key, line in document.lines.items()),
+        text=document.text,
+        settings=settings,
+        findings=lint(settings, WHEN_READ),
     )
     return config.started_on(devices)
 

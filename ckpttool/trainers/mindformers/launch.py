@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping as Dict
 from contextlib import suppress
 
+from ckpttool.domain.checkpoint import Inventory
+from ckpttool.domain.finding import Finding
 from ckpttool.domain.launch import ConfigChange, LaunchConfig, LaunchJob
 from ckpttool.domain.plan import ResumePlan
+from ckpttool.domain.preflight import NextSaves
+from ckpttool.domain.settings import RunConfig
 from ckpttool.errors import CkptToolError, UsageError
 from ckpttool.render.shell import join, join_for_eval, quote_for_eval
 from ckpttool.render.yaml_edit import Editor, Mapping, Scalar, Value, spell
@@ -30,13 +34,25 @@ _CLUSTER_TIMEOUT = "7200"
 class MindFormersLaunch:
     """A config with four settings changed, and msrun."""
 
-    def config(self, base_text: str, plan: ResumePlan) -> LaunchConfig:
-        """Return `render_config` of the same."""
-        return render_config(base_text, plan)
+    def config(self, base: RunConfig, plan: ResumePlan) -> LaunchConfig:
+        """Return `render_config` of its text."""
+        return render_config(base.text, plan)
 
     def commands(self, job: LaunchJob) -> tuple[str, ...]:
         """Return `launch_commands` of the same."""
         return launch_commands(job)
+
+    def other_devices(self, base: RunConfig, devices: int) -> tuple[Finding, ...]:
+        """Compare with the world size that the config makes."""
+        from ckpttool.trainers.mindformers.launch_check import other_devices
+
+        return tuple(other_devices(base, devices))
+
+    def next_saves(self, base: RunConfig, inventory: Inventory) -> NextSaves:
+        """Go by the callback that saves."""
+        from ckpttool.trainers.mindformers.next_saves import next_saves
+
+        return next_saves(base.settings, inventory.root, ranks=inventory.folder_ranks)
 
 
 def render_config(base_text: str, plan: ResumePlan) -> LaunchConfig:

@@ -8,6 +8,7 @@ from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.data_position import Samples
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.plan import ResumePlan
+from ckpttool.domain.settings import RunConfig, dotted
 from ckpttool.trainers.mindformers.counters import mindformers_counters
 from ckpttool.trainers.mindformers.load import load_keys, planned_skip
 from ckpttool.trainers.mindformers.train_config import TrainConfig
@@ -38,7 +39,7 @@ def check(config: TrainConfig, plan: ResumePlan) -> tuple[Finding, ...]:
     )
 
 
-def other_devices(config: TrainConfig, devices: int) -> Iterator[Finding]:
+def other_devices(config: RunConfig, devices: int) -> Iterator[Finding]:
     """Find that the config is for another number of devices than will be started, whatever it resumes from."""
     if config.world_size is not None and config.world_size != devices:
         yield _finding(
@@ -50,7 +51,7 @@ def other_devices(config: TrainConfig, devices: int) -> Iterator[Finding]:
         )
 
 
-def _finding(config: TrainConfig, severity: Severity, key: str, message: str, remedy: str) -> Finding:
+def _finding(config: RunConfig, severity: Severity, key: str, message: str, remedy: str) -> Finding:
     return Finding(
         code=Code.CONFIG_DISAGREES,
         severity=severity,
@@ -141,7 +142,7 @@ def _prefix(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
     there = plan.point.checkpoint.prefix
     if config.prefix is None or not there or config.prefix == there:
         return
-    lines = dict(config.lines)
+    lines = {dotted(entry.key): entry.line for entry in config.settings.entries if entry.line is not None}
     keys = ("checkpoint.prefix", *(key for key in lines if key.startswith("callbacks.") and key.endswith(".prefix")))
     yield Finding(
         code=Code.PREFIX_DIFFERS,

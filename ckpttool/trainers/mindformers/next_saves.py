@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from ckpttool.domain.frozen import dataclass
+import os
+from collections.abc import Iterable
+
+from ckpttool.domain.preflight import NextSaves
 from ckpttool.domain.settings import Settings
+from ckpttool.domain.units import Rank
 from ckpttool.trainers.mindformers.lint.view import KEPT_CHECKPOINTS, ConfigView
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NextSaves:
-    """What the disk will be asked for."""
-
-    folder: str
-    count: int
-    """How many more saves must fit beside what is there."""
+_STAYS = "older runs' checkpoints are never removed by MindFormers"
 
 
-def next_saves(settings: Settings, root: str) -> NextSaves:
+def next_saves(settings: Settings, root: str, *, ranks: Iterable[Rank] = ()) -> NextSaves:
     """Return where the next saves go, and how many are there at once before the oldest of them goes.
 
     That is as many as are kept and the one that is being written. What lies there now makes no room: MindFormers never
@@ -26,6 +23,7 @@ def next_saves(settings: Settings, root: str) -> NextSaves:
         settings: Of the base config.
         root: The checkpoint folder that is resumed from; a relative path in a config means a folder of wherever the
             training is started, which is taken to be where it was started before.
+        ranks: Those that have a folder there.
     """
     view = ConfigView(settings)
     callback = next(iter(view.callbacks("CheckpointMonitor")), "callbacks.0")
@@ -35,7 +33,12 @@ def next_saves(settings: Settings, root: str) -> NextSaves:
         kept = view.count("checkpoint.save_max", kept)
         save_path = view.get("checkpoint.save_path")
         folder = save_path if isinstance(save_path, str) and save_path.startswith("/") else folder
-    return NextSaves(folder=folder or root, count=max(kept, 1) + 1)
+    return NextSaves(
+        folder=folder or root,
+        inside=tuple(os.path.join(root, f"rank_{rank}") for rank in ranks),
+        count=max(kept, 1) + 1,
+        stays=_STAYS,
+    )
 
 
 def _below(output: object) -> str | None:

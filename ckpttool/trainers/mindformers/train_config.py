@@ -8,8 +8,8 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.settings import RunConfig
 from ckpttool.errors import UsageError
 
-TRAINER = "MindFormers"
-"""As its people call it."""
+TRAINER = "mindformers"
+"""Its name: in JSON, and where a config or a plan says whose it is."""
 
 AUTO_PARALLEL = (1, 2, "SEMI_AUTO_PARALLEL", "AUTO_PARALLEL")  # no set: a config may hold a list in its place
 """The modes in which the sizes of `parallel_config` count; in every other one MindFormers resets them to 1."""
@@ -111,4 +111,4 @@ def own(config: RunConfig | None) -> TrainConfig | None:
     """
     if config is None or isinstance(config, TrainConfig):
         return config
-    raise UsageError(f"{config.path} is a config for {config.trainer}, but the checkpoints are MindFormers'")
+    raise UsageError(f"{config.path} is a config for {config.trainer}, but the checkpoints are of {TRAINER}")

@@ -9,17 +9,17 @@ if TYPE_CHECKING:
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.plan import ResumePlan
     from ckpttool.domain.question import DataQuestion
-    from ckpttool.domain.settings import RunConfig, Settings
-    from ckpttool.formats.safe_yaml import Document
+    from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.base import LogFormat, LogPlaces
     from ckpttool.storage.base import Storage
-    from ckpttool.trainers.base import LaunchTarget, Layout
+    from ckpttool.trainers.base import ConfigReader, LaunchTarget, Layout
 
 
 class MindFormers:
     """The home ground: every question is answered."""
 
     name = "mindformers"
+    title = "MindFormers"
     places = ("checkpoint", "output/checkpoint", "unified_checkpoint", "output/unified_checkpoint")
 
     @property
@@ -46,6 +46,13 @@ class MindFormers:
         return MindFormersLogs()
 
     @property
+    def configs(self) -> ConfigReader | None:
+        """Its YAML."""
+        from ckpttool.trainers.mindformers.config import TrainConfigs
+
+        return TrainConfigs()
+
+    @property
     def launch(self) -> LaunchTarget | None:
         """Msrun with a config."""
         from ckpttool.trainers.mindformers.launch import MindFormersLaunch
@@ -65,18 +72,6 @@ class MindFormers:
         own_config = own(config)
         _, newer, legacy = self.layouts
         return legacy if own_config is not None and own_config.use_legacy_format else newer
-
-    def read_config(self, document: Document, *, path: str, devices: int | None = None) -> RunConfig | None:
-        """Return what its YAML says."""
-        from ckpttool.trainers.mindformers.config import train_config_of
-
-        return train_config_of(document, path=path, devices=devices)
-
-    def lint(self, settings: Settings) -> tuple[Finding, ...]:
-        """Say what its YAML gets wrong."""
-        from ckpttool.trainers.mindformers.lint import lint
-
-        return lint(settings)
 
     def effects(self, plan: ResumePlan, config: RunConfig | None, data: DataQuestion) -> tuple[Finding, ...]:
         """Say what it rounds and what it resets."""

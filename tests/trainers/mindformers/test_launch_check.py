@@ -5,11 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.settings import Setting, Settings
 from ckpttool.domain.shard import Scalars
 from ckpttool.trainers.mindformers.launch_check import check, other_devices
 from ckpttool.trainers.mindformers.load import LoadKeys
 from ckpttool.trainers.mindformers.train_config import TrainConfig
 from tests.plans import LEGACY_LOAD, NEWER_LOAD, SCALARS, resume_plan
+
+THRESHOLD = "monitor_config.health_checkpoint.embedding_local_norm_threshold"
+
+
+def settings_at(**lines: int) -> Settings:
+    """Settings that stand on these lines, whatever their values."""
+    entries = (Setting(key=tuple(key.split(".")), value=None, line=line) for key, line in lines.items())
+    return Settings(path="base.yaml", entries=tuple(entries))
+
 
 FITS = TrainConfig(
     path="base.yaml",
@@ -25,7 +35,8 @@ FITS = TrainConfig(
     use_checkpoint_health_monitor=False,
     prefix=None,
     findings=(),
-    lines=(("load_ckpt_format", 3), ("monitor_config.health_checkpoint.embedding_local_norm_threshold", 9)),
+    text="",
+    settings=settings_at(load_ckpt_format=3, **{THRESHOLD: 9}),
 )
 FITS_NEWER = replace(FITS, use_legacy_format=False, load_ckpt_format="safetensors")
 LEGACY, NEWER = resume_plan(), resume_plan(load=NEWER_LOAD)
@@ -110,7 +121,7 @@ class TestLayout:
         by_threshold = only(check(replace(FITS_NEWER, health_check_picks=True), NEWER))
         assert (by_threshold.severity, by_threshold.line) == (Severity.SUSPECT, 9)
         assert "embedding_local_norm_threshold" in str(by_threshold.remedy)
-        by_switch = replace(FITS_NEWER, health_check_picks=True, lines=(("use_checkpoint_health_monitor", 5),))
+        by_switch = replace(FITS_NEWER, health_check_picks=True, settings=settings_at(use_checkpoint_health_monitor=5))
         assert only(check(by_switch, NEWER)).line == 5
         assert check(replace(FITS, health_check_picks=True), LEGACY) == ()
 

@@ -12,7 +12,6 @@ import pytest
 from ckpttool.domain.launch import LaunchJob
 from ckpttool.errors import UsageError
 from ckpttool.trainers.mindformers.launch import launch_commands
-from ckpttool.trainers.registry import launch_target
 
 # The launcher's way with its arguments: how many it takes, and the unquoted eval at the end.
 LAUNCHER = r"""
@@ -115,7 +114,7 @@ def test_there_is_one_command_a_node() -> None:
 
 
 def test_a_plain_job_is_a_plain_line() -> None:
-    (command,) = launch_target().commands(LaunchJob(config="/run/new.yaml"))
+    (command,) = launch_commands(LaunchJob(config="/run/new.yaml"))
     quoted = "'python run_mindformer.py --config /run/new.yaml'"
     assert command == f"bash scripts/msrun_launcher.sh {quoted} 8 8118 output/msrun_log True 7200"
 

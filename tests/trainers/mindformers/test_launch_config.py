@@ -17,7 +17,6 @@ from ckpttool.render import yaml_edit
 from ckpttool.render.yaml_edit import spell
 from ckpttool.trainers.mindformers.launch import render_config
 from ckpttool.trainers.mindformers.load import LoadKeys, load_keys, planned_skip
-from ckpttool.trainers.registry import launch_target
 from tests.plans import LEGACY_LOAD, NEWER_LOAD, resume_plan
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -57,7 +56,7 @@ def expected(document: dict[str, Any], plan: ResumePlan = LEGACY) -> dict[str, A
 class TestRealShapes:
     def test_the_legacy_layout_changes_these_lines_and_no_other(self) -> None:
         base = (CONFIGS / "llama2_legacy.yaml").read_text()
-        launch = launch_target().config(base, LEGACY)
+        launch = render_config(base, LEGACY)
         assert difference(base, launch.text) == [
             "- load_checkpoint: ''   # a folder to resume from\n",
             "+ load_checkpoint: 'output/checkpoint'   # a folder to resume from\n",

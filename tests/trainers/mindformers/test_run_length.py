@@ -20,10 +20,15 @@ from ckpttool.trainers.mindformers.run_length import length_findings, run_length
 from ckpttool.trainers.mindformers.train_config import TrainConfig
 from tests.inventories import tree
 from tests.plans import resume_plan
-from tests.trainers.mindformers.test_launch_check import FITS
+from tests.trainers.mindformers.test_launch_check import FITS, settings_at
 
 PLAIN = replace(
-    FITS, sink_mode=False, sink_size=None, epochs=8, global_batch_size=2, lines=(("runner_config.epochs", 7),)
+    FITS,
+    sink_mode=False,
+    sink_size=None,
+    epochs=8,
+    global_batch_size=2,
+    settings=settings_at(**{"runner_config.epochs": 7}),
 )
 SINKS = replace(PLAIN, sink_mode=True, sink_size=2)
 SIZED = replace(SINKS, dataset_samples=41)

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from ckpttool.decide.lint_engine import Problem, Rule, dotted, note, suspect
+from ckpttool.decide.lint_engine import Problem, Rule, note, suspect
 from ckpttool.domain.finding import Code
+from ckpttool.domain.settings import dotted
 from ckpttool.trainers.mindformers.lint.view import ConfigView
 from ckpttool.trainers.mindformers.train_config import TOP_ONLY
 

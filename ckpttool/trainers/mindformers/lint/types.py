@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpttool.decide.lint_engine import Problem, Rule, dotted, note, suspect
+from ckpttool.decide.lint_engine import Problem, Rule, note, suspect
 from ckpttool.domain.finding import Code
-from ckpttool.domain.settings import KeyPath, Setting
+from ckpttool.domain.settings import KeyPath, Setting, dotted
 from ckpttool.trainers.mindformers.lint.view import ConfigView
 from ckpttool.trainers.mindformers.train_config import LEGACY_SWITCHES
 

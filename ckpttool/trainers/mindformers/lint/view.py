@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ckpttool.decide.lint_engine import View, dotted
+from ckpttool.decide.lint_engine import View
+from ckpttool.domain.settings import dotted
 from ckpttool.trainers.mindformers.train_config import AUTO_PARALLEL, LEGACY_SWITCHES
 
 KEPT_CHECKPOINTS = 5

@@ -1,0 +1,89 @@
+"""What each check of a preflight saw, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.data_position import DataPosition, Samples, SkipBatches, Stateful, Tokens, Unknown, skip_of
+from ckpttool.domain.finding import Finding, blocking, seen_in_part
+from ckpttool.domain.health import Health
+from ckpttool.domain.plan import NoResumePoint, ResumePlan
+from ckpttool.domain.preflight import DiskNeed
+from ckpttool.domain.settings import RunConfig
+from ckpttool.domain.units import at_step, counted, in_gib, on_all
+
+
+def checkpoint_summary(decision: ResumePlan | NoResumePoint) -> str:
+    """Say what would be resumed from, and how much is known of it."""
+    if isinstance(decision, NoResumePoint):
+        in_part = seen_in_part(decision.findings)
+        root = decision.root
+        return f"unknown from this machine alone: {root}" if in_part else f"nothing to resume from in {root}"
+    point = decision.point
+    ranks = point.checkpoint.topology.world_size or len(point.checkpoint.ranks)
+    on = f"whole {on_all(ranks)}" if ranks else "whole"
+    if seen_in_part(decision.findings):
+        on = f"whole on the {counted(ranks, 'rank')} seen here"
+    lost = f"; {counted(point.lost_steps, 'step')} to be done again" if point.lost_steps else ""
+    chosen = f"{point.checkpoint.name}, {at_step(point.checkpoint.step)}"
+    return f"{chosen}, {on} ({point.evidence.word}: {point.verdict.value}){lost}"
+
+
+def health_summary(checkpoint: Checkpoint, recorded: Health) -> str:
+    """Say what is known of the chosen checkpoint's health, and from where.
+
+    Args:
+        checkpoint: As the logs judged it, where they had a say.
+        recorded: What the training recorded.
+    """
+    if checkpoint.health is recorded:
+        known = recorded is not Health.UNKNOWN
+        return f"{recorded.value}, as it was recorded" if known else "unknown: nothing is recorded"
+    written = "nothing" if recorded is Health.UNKNOWN else recorded.value
+    return f"{checkpoint.health.value}, by the log; {written} is recorded"
+
+
+def config_summary(findings: Iterable[Finding]) -> str:
+    """Count what is wrong with a config."""
+    found = tuple(findings)
+    problems = len(blocking(found))
+    notes = len(found) - problems
+    if not found:
+        return "nothing against it"
+    told = [counted(problems, "problem")] if problems else []
+    return " and ".join([*told, counted(notes, "note")] if notes else told)
+
+
+def launch_summary(plan: ResumePlan, config: RunConfig, changes: int, *, trainer: str) -> str:
+    """Say what will be started, in the numbers that decide whether it fits."""
+    skip = skip_of(plan.data)
+    facts = [f"{counted(changes, 'setting')} to change"]
+    if config.world_size is not None:
+        facts.append(counted(config.world_size, "rank"))
+    if skip is not None and skip.global_batch_size is not None:
+        facts.append(f"batches of {counted(skip.global_batch_size, 'sample')}")
+    return ", ".join([*facts, _data_told(plan.data, trainer)])
+
+
+def _data_told(position: DataPosition, trainer: str) -> str:
+    match position:
+        case SkipBatches(batches=0):
+            return "data from its beginning"
+        case SkipBatches(batches=batches):
+            return f"data_skip_steps {batches}"
+        case Samples() | Tokens():
+            return f"the data counted by {trainer}"
+        case Stateful(where=where):
+            return f"the data from {where}"
+        case Unknown(why=why):  # pragma: no branch  mypy knows all
+            return f"the data where nobody knows: {why}"
+
+
+def disk_summary(need: DiskNeed) -> str:
+    """Say what the next saves need of what there is."""
+    files = "" if need.free_files is None else f" and {need.free_files:,} inodes"
+    return (
+        f"{counted(need.saves, 'save')} of {in_gib(need.save_bytes)} in {counted(need.save_files, 'file')} each; "
+        f"{in_gib(need.free_bytes)}{files} free"
+    )

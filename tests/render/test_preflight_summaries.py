@@ -1,0 +1,84 @@
+"""Proves that each check's line says what was seen, and no more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ckpttool.domain.data_position import DataEffect, Samples, skip_of
+from ckpttool.domain.finding import Finding
+from ckpttool.domain.health import Health
+from ckpttool.domain.plan import NoResumePoint
+from ckpttool.domain.verdict import Level
+from ckpttool.render.answers import preflight_summaries as summaries
+from tests.decide.test_preflight import MISSING, NEED, NOTE
+from tests.plans import resume_plan
+from tests.trainers.mindformers.test_launch_check import FITS
+
+
+def test_the_checkpoint_is_told_with_its_ranks_and_what_is_lost() -> None:
+    plan = resume_plan()
+    assert summaries.checkpoint_summary(plan) == "15_2, step 30, whole on all 4 ranks (structure: struct-ok)"
+    lossy = replace(plan, point=replace(plan.point, lost_steps=1))
+    assert summaries.checkpoint_summary(lossy).endswith("; 1 step to be done again")
+    assert "step 30, whole (" in summaries.checkpoint_summary(resume_plan(ranks=0))
+
+
+def test_health_is_told_as_recorded_or_as_unknown() -> None:
+    checkpoint = resume_plan().point.checkpoint
+    assert summaries.health_summary(checkpoint, Health.UNKNOWN) == "unknown: nothing is recorded"
+    healthy = replace(checkpoint, health=Health.HEALTHY)
+    assert summaries.health_summary(healthy, Health.HEALTHY) == "healthy, as it was recorded"
+
+
+def test_health_that_a_log_tells_is_not_called_recorded() -> None:
+    checkpoint = replace(resume_plan().point.checkpoint, health=Health.HEALTHY)
+    assert summaries.health_summary(checkpoint, Health.UNKNOWN) == "healthy, by the log; nothing is recorded"
+    assert summaries.health_summary(checkpoint, Health.UNHEALTHY) == "healthy, by the log; unhealthy is recorded"
+    unknown = replace(checkpoint, health=Health.UNKNOWN)
+    assert summaries.health_summary(unknown, Health.HEALTHY) == "unknown, by the log; healthy is recorded"
+
+
+@pytest.mark.parametrize(
+    ("findings", "words"),
+    [
+        ([], "nothing against it"),
+        ([NOTE], "1 note"),
+        ([MISSING, MISSING], "2 problems"),
+        ([MISSING, NOTE, NOTE], "1 problem and 2 notes"),
+    ],
+)
+def test_a_config_s_problems_are_counted(findings: list[Finding], words: str) -> None:
+    assert summaries.config_summary(findings) == words
+
+
+def test_a_launch_is_told_in_the_numbers_that_decide_whether_it_fits() -> None:
+    assert summaries.launch_summary(resume_plan(), FITS, 1, trainer="Its trainer") == (
+        "1 setting to change, 4 ranks, batches of 8 samples, data_skip_steps 30"
+    )
+    vague = resume_plan(global_batch_size=None, batches=0)
+    assert summaries.launch_summary(vague, replace(FITS, world_size=None), 2, trainer="Its trainer") == (
+        "2 settings to change, data from its beginning"
+    )
+
+
+def test_a_disk_is_told_with_what_is_needed_and_free() -> None:
+    assert summaries.disk_summary(NEED) == "4 saves of 100 bytes in 2 files each; 400 bytes and 8 inodes free"
+
+
+def test_data_that_the_trainer_counts_are_told_as_its_own() -> None:
+    plan = resume_plan()
+    skip = skip_of(plan.data)
+    assert skip is not None
+    left = replace(plan, data=Samples(samples=240, effect=DataEffect.UNKNOWN, unchanged=skip))
+    assert summaries.launch_summary(left, FITS, 1, trainer="Its trainer").endswith(", the data counted by Its trainer")
+
+
+def test_a_file_system_without_inodes_is_told_without_them() -> None:
+    assert "inodes" not in summaries.disk_summary(replace(NEED, free_files=None))
+
+
+def test_nothing_to_resume_from_is_said_of_the_folder() -> None:
+    nothing = NoResumePoint(root="out", evidence=Level.STRUCTURE, rejected=(), findings=(NOTE,))
+    assert summaries.checkpoint_summary(nothing) == "nothing to resume from in out"
