@@ -131,6 +131,7 @@ def verdicts(
         if asked is not None:
             asked.append(one.name)
         own = (found or finding(),) if one.name in bad else ()
-        return Verdict(name=one.name, step=one.step, level=Level.STRUCTURE, reports=(), findings=(*one.findings, *own))
+        findings = (*one.findings, *own)
+        return Verdict(key=one.key, name=one.name, step=one.step, level=Level.STRUCTURE, reports=(), findings=findings)
 
     return verdict_of

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ckpttool.api.checks import chosen
 from ckpttool.api.trees import HEALTH_FILE, Tree, health_file_beside
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.log_evidence import log_findings
@@ -55,7 +54,8 @@ def health(tree: Tree, question: HealthQuestion, verdicts: Sequence[Verdict] = (
     if question.write and log is not None:
         _assert_read_to_its_end(log)
     report = judge_checkpoints(inventory, log, threshold=question.threshold, pipeline_stages=question.pipeline_stages)
-    weights = [_weights_of(one, tree, verdicts) for one in inventory.checkpoints]
+    looked_into = {verdict.key: weigh(verdict) for verdict in verdicts}
+    weights = [looked_into.get(checkpoint.key) for checkpoint in inventory.checkpoints]
     report = _with_newest(_with_weights(report, weights), inventory)
     place = question.health_file or health_file_beside(inventory.root)
     written = False
@@ -91,13 +91,6 @@ def _assert_read_to_its_end(log: TrainingLog) -> None:
     for each in log.problems:
         if each.ends_the_log:
             raise IncompleteError(f"{each.source}: {each.reason}; nothing was recorded from the part that was read")
-
-
-def _weights_of(checkpoint: Checkpoint, tree: Tree, verdicts: Sequence[Verdict]) -> WeightNumbers | None:
-    """Return what the shards of a checkpoint hold; None where they were not looked into."""
-    judged = chosen(tree, "all" if tree.focus is None else None) if verdicts else ()
-    looked_into = zip(judged, verdicts, strict=False)
-    return next((weigh(verdict) for one, verdict in looked_into if one is checkpoint), None)
 
 
 def _with_weights(report: HealthReport, weights: Sequence[WeightNumbers | None]) -> HealthReport:

@@ -12,7 +12,7 @@ from ckpttool.domain.shard import FileStamp, FormatName, Scalars, ShardRole
 from ckpttool.domain.units import ByteCount, Rank, Step
 
 if TYPE_CHECKING:
-    from ckpttool.domain.checkpoint import Inventory
+    from ckpttool.domain.checkpoint import CheckpointKey, Inventory
     from ckpttool.domain.manifest import ShardSeal
 
 
@@ -140,6 +140,8 @@ class ShardReport:
 class Verdict:
     """What is known of one checkpoint. Status is derived from the findings, never kept beside them."""
 
+    key: CheckpointKey
+    """Whose verdict this is: names alone may occur twice in a tree."""
     name: str
     step: Step | None
     level: Level

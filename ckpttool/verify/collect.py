@@ -36,6 +36,7 @@ def collect(checkpoint: Checkpoint, reports: Iterable[ShardReport], level: Level
     findings += _scalars_differ(ordered)
     findings += _name_differs(checkpoint, bearers)
     return Verdict(
+        key=checkpoint.key,
         name=checkpoint.name,
         step=checkpoint.step,
         level=level,

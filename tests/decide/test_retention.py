@@ -78,7 +78,9 @@ def _verdict(checkpoint: Checkpoint, level: Level, *, bad: bool, matched: bool =
         findings=(),
     )
     own = (finding(),) if bad else ()
-    return Verdict(name=checkpoint.name, step=checkpoint.step, level=level, reports=(report,), findings=own)
+    return Verdict(
+        key=checkpoint.key, name=checkpoint.name, step=checkpoint.step, level=level, reports=(report,), findings=own
+    )
 
 
 def planned(inventory: Inventory, policy: RetentionPolicy | None = None, looks: Looks | None = None) -> RetentionPlan:

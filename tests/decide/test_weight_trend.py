@@ -6,7 +6,7 @@ import pytest
 
 from ckpttool.decide.weight_trend import unread, weigh
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.shard import Scalars, ShardRole
+from ckpttool.domain.shard import FormatName, Scalars, ShardRole
 from ckpttool.domain.units import ByteCount, Rank, Step
 from ckpttool.domain.verdict import Level, ShardReport, TensorStat, Verdict
 
@@ -43,7 +43,8 @@ def verdict(*ranks: list[TensorStat], findings: tuple[Finding, ...] = ()) -> Ver
         )
         for rank, stats in enumerate(ranks)
     )
-    return Verdict(name="10_2", step=Step(20), level=Level.NUMERICS, reports=reports, findings=findings)
+    key = ("", "10_2", FormatName.MINDSPORE_CKPT)
+    return Verdict(key=key, name="10_2", step=Step(20), level=Level.NUMERICS, reports=reports, findings=findings)
 
 
 def test_the_rank_where_it_is_largest_speaks_and_copies_are_not_added_up() -> None:
