@@ -106,15 +106,28 @@ def _schemas(_page: Path, _of: str) -> Iterator[str]:
         yield f"| `ckpttool/{name}/1` | {_cell(str(schemas.schema(name)['description']))} |"
 
 
-def _findings(page: Path, _of: str) -> Iterator[str]:
-    groups: list[tuple[str, list[str]]] = []
-    for marks, title in re.findall(r"^(###?) (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+def groups_of_findings() -> dict[str, dict[str, str]]:
+    """Return the codes under each heading of the page, with their titles."""
+    text = (GUIDE / "findings.md").read_text(encoding="utf-8")
+    groups: dict[str, dict[str, str]] = {}
+    for marks, heading, title in re.findall(r"^(###?) (.*)$(?:\n\n\*\*(.*)\*\*$)?", text, re.MULTILINE):
         if marks == "##":
-            groups.append((title, []))
+            groups[heading] = {}
         else:
-            groups[-1][1].append(title)
-    for title, codes in (group for group in groups if group[1]):
-        yield f"- **{title}:** {', '.join(f'[{code}](#{code})' for code in codes)}."
+            groups[list(groups)[-1]][heading] = title
+    return {heading: codes for heading, codes in groups.items() if codes}
+
+
+def _findings(_page: Path, _of: str) -> Iterator[str]:
+    for heading, codes in groups_of_findings().items():
+        yield f"- **{heading}:** {', '.join(f'[{code}](#{code})' for code in codes)}."
+
+
+def _rules(_page: Path, _of: str) -> Iterator[str]:
+    yield from ("| rule | what it finds |", "|---|---|")
+    for heading in ("Rules about configs", "Settings", "Starts", "Preflight"):
+        for code, title in groups_of_findings()[heading].items():
+            yield f"| [{code}](findings.md#{code}) | {_cell(title)} |"
 
 
 def _trainers(_page: Path, _of: str) -> Iterator[str]:
@@ -173,6 +186,7 @@ MAKERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
     "layers": _layers,
     "reliability": _reliability,
     "rooms": _rooms,
+    "rules": _rules,
     "schemas": _schemas,
     "seam": _seam,
     "trainers": _trainers,

@@ -10,9 +10,23 @@ import pytest
 
 from ckpttool.cli.main import COMMANDS
 from ckpttool.decide.policies.registry import POLICIES
+from ckpttool.domain.finding import Code
 from ckpttool.errors import ExitCode
 from ckpttool.render import guide
-from tests.pages import GUIDE, MAKERS, MEASURED, PAGES, README, ROOT, SEAMS, blocks, fresh, layers, meanings
+from tests.pages import (
+    GUIDE,
+    MAKERS,
+    MEASURED,
+    PAGES,
+    README,
+    ROOT,
+    SEAMS,
+    blocks,
+    fresh,
+    groups_of_findings,
+    layers,
+    meanings,
+)
 
 LINK = re.compile(r"(?<!!)\[(?:[^\[\]]|\[[^\]]*\])*\]\((?P<target>[^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -116,7 +130,13 @@ def test_the_pages_name_every_rule_about_configs() -> None:
     from ckpttool.trainers.mindformers.lint import RULES
 
     page = text_of(GUIDE / "mindformers.md")
-    assert [rule.code.value for rule in RULES if f"`{rule.code.value}`" not in page] == []
+    assert [rule.code.value for rule in RULES if f"| [{rule.code.value}](findings.md#" not in page] == []
+
+
+def test_every_finding_is_in_one_group() -> None:
+    codes = [code for of_group in groups_of_findings().values() for code in of_group]
+    assert sorted(codes) == sorted(code.value for code in Code)
+    assert all(title for of_group in groups_of_findings().values() for title in of_group.values())
 
 
 def test_the_two_commands_of_the_readme_stay_as_they_are() -> None:
