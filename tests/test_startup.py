@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import os
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import ckpttool
+from ckpttool import api
 from ckpttool.__main__ import main
 from tests.cli.running import environment
 from tests.trees import TreeBuilder
@@ -139,9 +141,20 @@ def test_a_noun_loads_no_room_but_the_domain() -> None:
 
 
 def test_every_public_name_is_there() -> None:
-    assert [name for name in ckpttool.__all__ if getattr(ckpttool, name, None) is None] == []
-    assert set(ckpttool.__all__) <= set(dir(ckpttool))
-    assert len(set(ckpttool.__all__)) == len(ckpttool.__all__)
+    public = vars(ckpttool)["__all__"]
+    assert {"scan", "resolve", "verify", "Finding", "__version__"} <= set(public)
+    assert [name for name in public if getattr(ckpttool, name, None) is None] == []
+    assert set(public) <= set(dir(ckpttool))
+    assert len(set(public)) == len(public)
+
+
+def test_every_name_of_a_stub_is_read_by_the_module_beside_it() -> None:
+    for package in (ckpttool, api):
+        stub = Path(str(package.__file__) + "i").read_text(encoding="utf-8")
+        offered = {
+            alias.name for node in ast.parse(stub).body if isinstance(node, ast.ImportFrom) for alias in node.names
+        }
+        assert offered == set(vars(package)["__all__"]) - {"__version__"}
 
 
 def test_a_name_that_is_not_public_is_missed_as_usual() -> None:
