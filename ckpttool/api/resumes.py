@@ -19,6 +19,7 @@ from ckpttool.domain.data_position import DataEffect, DataPosition, Samples
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import NoResumePoint, PastSizes, ResumePlan, ResumePoint, Simulation, SkipAnswer
+from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import DEFAULT_DIR, CheckQuestion, DataQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import Step
@@ -340,7 +341,7 @@ def simulate(answer: Answer, version: str) -> Simulation:
     from ckpttool.trainers.mindformers.simulate.view import view_for_mindformers
 
     inventory, config = answer.tree.inventory, own_train_config(answer.question.config)
-    newest = inventory.checkpoints[-1] if inventory.checkpoints else None
+    newest = next(iter(newest_first(inventory.checkpoints)), None)
     fmt = config.load_ckpt_format if config else LOAD_FORMAT[newest.format if newest else FormatName.MINDSPORE_CKPT]
     settings = MindFormersSettings(
         load_ckpt_format=fmt,

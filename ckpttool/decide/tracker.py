@@ -11,7 +11,7 @@ from enum import Enum
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.progress import Progress
+from ckpttool.domain.progress import Progress, newest_first
 
 CLEARLY_NS = 10 * 10**9
 """Between two writes of one copy there is less, as there may be between clocks; between two saves there is more."""
@@ -93,7 +93,7 @@ def _tracked(inventory: Inventory, progress: Progress) -> tuple[str, int] | None
     if named is not None:
         place = progress.of(named)
         return None if place is None else (named.prefix, place)
-    prefix = inventory.checkpoints[-1].prefix
+    prefix = newest_first(inventory.checkpoints)[0].prefix
     step = inventory.tracked_step
     return None if step is None or progress.counts_samples(prefix) else (prefix, step)
 

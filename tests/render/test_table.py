@@ -64,6 +64,19 @@ def test_a_damaged_newest_one_is_not_called_the_newest_whole_one() -> None:
     assert text.startswith("2 checkpoints, 1 on all 4 ranks, newest complete 5_2\n")
 
 
+def test_the_newest_is_the_one_that_is_furthest_whatever_its_prefix() -> None:
+    """As `resolve` means it: the order of the inventory puts one training after the other."""
+    ahead, behind = replace(checkpoint("20_2", 40), prefix="alpha"), replace(checkpoint("5_2", 10), prefix="beta")
+    text = drawn(inventory_answer.table(inventory(ahead, behind)))
+    assert text.startswith("2 checkpoints, 2 on all 4 ranks, newest 20_2\n")
+
+
+def test_one_without_a_step_is_the_newest_where_its_name_says_so() -> None:
+    lost = replace(checkpoint("10_2", 20), step=None, label="10_2", findings=(finding(),))
+    text = drawn(inventory_answer.table(inventory(lost, checkpoint("5_2", 10))))
+    assert text.startswith("2 checkpoints, 1 on all 4 ranks, newest complete 5_2\n")
+
+
 def test_an_empty_tree_is_said_in_words() -> None:
     assert drawn(inventory_answer.table(inventory())).startswith("No checkpoint in out (mindformers-rank)")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, Rename
 from ckpttool.domain.finding import blocking
+from ckpttool.domain.progress import newest_first
 from ckpttool.domain.shard import Shard
 from ckpttool.domain.units import counted
 from ckpttool.render.escape import shown, size
@@ -34,7 +35,7 @@ def document(inventory: Inventory) -> Document:
 
 def world_size(inventory: Inventory) -> int | None:
     """Ranks that the newest checkpoint must have; None where nothing tells."""
-    return inventory.checkpoints[-1].topology.world_size if inventory.checkpoints else None
+    return next((one.topology.world_size for one in newest_first(inventory.checkpoints)), None)
 
 
 def _checkpoint(checkpoint: Checkpoint) -> Document:
@@ -99,7 +100,7 @@ def table(inventory: Inventory) -> RenderableType:
     parts: list[RenderableType] = [_headline(inventory)]
     if inventory.checkpoints:
         parts += [line(), _CheckpointTable(inventory)]
-    findings = [finding for one in reversed(inventory.checkpoints) for finding in one.findings]
+    findings = [finding for one in newest_first(inventory.checkpoints) for finding in one.findings]
     findings += inventory.findings
     parts += grouped_findings(findings, world_size(inventory))
     return stack(*parts, *pointer(findings))
@@ -108,11 +109,12 @@ def table(inventory: Inventory) -> RenderableType:
 def _headline(inventory: Inventory) -> Text:
     if not inventory.checkpoints:
         return line(f"No checkpoint in {shown(inventory.root)} ({inventory.layout.value})", style="bold red")
-    whole = [one for one in inventory.checkpoints if not blocking(one.findings)]
+    ordered = newest_first(inventory.checkpoints)
+    whole = [one for one in ordered if not blocking(one.findings)]
     world = world_size(inventory)
     ranks = "complete" if world in {None, 1} else f"on all {world} ranks"
-    which = "newest" if whole and whole[-1] is inventory.checkpoints[-1] else "newest complete"
-    newest = f", {which} {shown(whole[-1].name)}" if whole else ""
+    which = "newest" if whole and whole[0] is ordered[0] else "newest complete"
+    newest = f", {which} {shown(whole[0].name)}" if whole else ""
     answer = f"{counted(len(inventory.checkpoints), 'checkpoint')}, {len(whole)} {ranks}{newest}"
     headline = line(answer, style="bold green" if len(whole) == len(inventory.checkpoints) else "bold yellow")
     return headline.append(f"\n{shown(inventory.root)} ({inventory.layout.value})", style="dim")
@@ -122,7 +124,7 @@ class _CheckpointTable:
     """One line a checkpoint, newest first; on a narrow terminal only what the answer needs."""
 
     def __init__(self, inventory: Inventory) -> None:
-        self._newest_first = inventory.checkpoints[::-1]
+        self._newest_first = newest_first(inventory.checkpoints)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         narrow = options.max_width < NARROW
