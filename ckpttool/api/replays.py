@@ -20,7 +20,7 @@ from ckpttool.errors import UsageError
 from ckpttool.logs.asd_events import detector_events
 from ckpttool.logs.log_pass import LogPass
 from ckpttool.logs.reading import written
-from ckpttool.trainers.registry import log_reader
+from ckpttool.trainers.registry import log_reader, threshold_settings, told_trainers
 
 if TYPE_CHECKING:
     from ckpttool.api.trees import Tree
@@ -76,7 +76,9 @@ def replay(question: ReplayQuestion, tree: Tree | None = None) -> ReplayAnswer:
         marks=marks,
         advice=None,
     )
-    return answer if question.spike is None else replace(answer, advice=advise(question.spike, policy, answer, trace))
+    if question.spike is None:
+        return answer
+    return replace(answer, advice=told_trainers(advise(question.spike, policy, answer, trace)))
 
 
 def _detected(policy: Policy, logs: LogPass) -> tuple[AsdEvent, ...]:
@@ -106,4 +108,6 @@ def calibrate(question: LogQuestion, *, warm_up: int | None = None) -> Calibrati
     log = reader.merged(question.patterns, keep=(*_CALIBRATES, "time") if several else _CALIBRATES)
     if log is None:
         raise UsageError("give a training log")
-    return CalibrationAnswer(calibration=recommend(log.metrics, warm_up=warm_up), reading=LogReading.of(log))
+    calibration = recommend(log.metrics, warm_up=warm_up)
+    settings = threshold_settings(calibration)
+    return CalibrationAnswer(calibration=calibration, settings=settings, reading=LogReading.of(log))

@@ -152,8 +152,10 @@ def _pick(
     if evidence.question.spike is None:
         return pick(evidence.inventory), None
     from ckpttool.decide.detour import go_around
+    from ckpttool.trainers.registry import told_trainers
 
-    return go_around(evidence, pick)
+    point, advice = go_around(evidence, pick)
+    return point, told_trainers(advice)
 
 
 def _with_focus(choice: ResumeQuestion, tree: Tree) -> ResumeQuestion:
@@ -235,7 +237,7 @@ def _data(
     step, recorded = checkpoint.step or Step(0), checkpoint.scalars.global_batch_size
     skip = plan_data(step, recorded, wanted, past)
     if advice is not None and advice.detour is not None and advice.followed:
-        return moved_on(skip, plan_data(Step(advice.detour.data_skip_steps), recorded, wanted, past))
+        return moved_on(skip, plan_data(advice.detour.last_skipped, recorded, wanted, past))
     if config is not None and skip.samples is not None and counts_data_itself(checkpoint.scalars, wanted):
         return Samples(samples=skip.samples, effect=DataEffect.UNKNOWN, unchanged=skip)
     return skip

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 
 from ckpttool.decide.policies.robust_z import robust
+from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.domain.advice import Bin, Calibration, Refusal, Threshold
 from ckpttool.domain.metrics import StepMetrics
 from ckpttool.domain.units import Step
@@ -23,7 +24,6 @@ _HEADROOM = 1.25
 
 _WARM_UP_SHARE = 0.1
 _BINS = 24
-_DEFAULT_COUNT = 10  # MindFormers' own
 _PER = 10_000
 _RULE_OF_THREE = 3.0  # no event in n trials: at most 3/n with 95 % confidence
 
@@ -41,14 +41,14 @@ def calibrate(metrics: Sequence[StepMetrics], *, warm_up: int | None = None) -> 
     norms, embedding = _Points(), _Points()
     for row in metrics[left_out:]:
         norms.add(row.step, row.global_norm)
-        # 0 is no norm: MindFormers prints it where no tensor matched the embedding.
+        # 0 is no norm: it is printed where no tensor matched the embedding.
         embedding.add(row.step, row.embedding_local_norm or None)
     global_norm = _threshold("global_norm_spike_threshold", norms)
     longest = _longest_run(norms, global_norm.value) if isinstance(global_norm, Threshold) else 0
     return Calibration(
         warm_up=left_out,
         global_norm=global_norm,
-        count_threshold=max(_DEFAULT_COUNT, 2 * longest) if isinstance(global_norm, Threshold) else None,
+        count_threshold=max(SkipPolicy().count_threshold, 2 * longest) if isinstance(global_norm, Threshold) else None,
         longest_run=longest,
         embedding_local_norm=_threshold("embedding_local_norm_threshold", embedding),
         notes=tuple(_notes(global_norm)),
@@ -149,4 +149,3 @@ def _notes(global_norm: Threshold | Refusal) -> Iterator[str]:
             f"{global_norm.alarm_share:.1%} of the steps lie at or above {global_norm.value:g}: this stretch is not "
             "normal, so do not trust a threshold taken from it"
         )
-    yield "MindFormers takes these thresholds only as floats: 3.0 is right, 3 stops the training at its start"

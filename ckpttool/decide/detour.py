@@ -174,7 +174,6 @@ def _detour(base: Step, skip: int, clock: SampleClock | None) -> DataDetour:
         skip_batches=skip,
         first_skipped=Step(base + 1),
         last_skipped=Step(base + skip),
-        data_skip_steps=base + skip,
         samples_before=before,
         samples_after=after,
     )

@@ -79,6 +79,16 @@ class Calibration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ThresholdSettings:
+    """Thresholds as one trainer takes them."""
+
+    text: str
+    """To merge into its config; empty where no threshold is recommended."""
+    notes: tuple[str, ...]
+    """Sentences that must be read with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SampleClock:
     """One point at which the samples consumed are known, and how fast they run from there."""
 
@@ -118,6 +128,20 @@ class RewindRecipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrainersDetour:
+    """A detour in the settings of one trainer."""
+
+    trainer: str
+    """Its name in JSON."""
+    title: str
+    """Its name for people."""
+    config: tuple[tuple[str, int | bool], ...] = ()
+    """Settings of its config."""
+    argument: str | None = None
+    """Arguments of its command, for a shell; None where it has a config, or there is nothing to skip."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DataDetour:
     """Load a checkpoint and let the data go on later than it stands. Each trainer's own setting for it."""
 
@@ -125,13 +149,13 @@ class DataDetour:
     skip_batches: int
     first_skipped: Step
     last_skipped: Step
-    """Steps as Megatron's `--iterations-to-skip` lists them, from 1."""
-    data_skip_steps: int
-    """MindFormers' setting: batches from the start of the data. Never 0, which would mean 'not set'."""
+    """From 1, as steps are counted: so many batches from the start of the data are not trained, or not again."""
     samples_before: int | None
     """Samples consumed at the checkpoint; None where the log does not tell them."""
     samples_after: int | None
     """Samples consumed where the data go on."""
+    told: tuple[TrainersDetour, ...] = ()
+    """How each trainer that can do it is told."""
 
 
 class Choice(str, Enum):

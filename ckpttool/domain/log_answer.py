@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, Threshold
+from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, Threshold, ThresholdSettings
 from ckpttool.domain.asd import AsdCheck
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import dataclass
@@ -103,6 +103,8 @@ class CalibrationAnswer:
     """Thresholds that fit a run."""
 
     calibration: Calibration
+    settings: ThresholdSettings
+    """What to merge into the config of the trainer that takes such thresholds."""
     reading: LogReading
 
     @property

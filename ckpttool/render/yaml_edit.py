@@ -244,3 +244,9 @@ def _reads_as(text: str, value: str) -> bool:
 def _trailing_comma(inside: str) -> bool:
     lines = (re.sub(r"(^|\s)#.*", "", line) for line in _BREAKS.split(inside))
     return "".join(lines).rstrip().endswith(",")
+
+
+def yaml_float(value: float) -> str:
+    """Spell a number so that YAML 1.1 reads a float: `1e-05` is text to it, and `3` a whole number."""
+    mantissa, exponent, power = repr(float(value)).partition("e")
+    return (mantissa if "." in mantissa else f"{mantissa}.0") + exponent + power

@@ -22,6 +22,7 @@ from ckpttool.storage.base import Entry, Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
 
 if TYPE_CHECKING:
+    from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
     from ckpttool.domain.launch import LaunchConfig, LaunchJob
     from ckpttool.domain.load_settings import LoadSettings
     from ckpttool.domain.plan import ResumePlan
@@ -270,6 +271,14 @@ class Trainer(Protocol):
         Raises:
             UsageError: The config is another trainer's.
         """
+        ...
+
+    def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
+        """Say how it is told to go around bad data, of an advice that has a detour; None where it cannot be."""
+        ...
+
+    def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
+        """Say how it is told thresholds; None where it takes none."""
         ...
 
     def effects(self, plan: ResumePlan, config: RunConfig | None, data: DataQuestion) -> tuple[Finding, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from ckpttool.trainers.megatron.trainer import Megatron
 from ckpttool.trainers.mindformers.trainer import MindFormers
 
 if TYPE_CHECKING:
+    from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.reading import LogReader
@@ -50,6 +52,19 @@ def log_reader(columns: str | None = None) -> LogReader:
     formats = [format_ for trainer in TRAINERS for format_ in trainer.log_formats]
     places = [trainer.log_places for trainer in TRAINERS if trainer.log_places is not None]
     return LogReader(formats, places, columns=columns)
+
+
+def told_trainers(advice: SpikeAdvice | StopAdvice) -> SpikeAdvice | StopAdvice:
+    """Return the advice with its detour in the settings of every trainer that can do it."""
+    if advice.detour is None:
+        return advice
+    told = [detour for trainer in TRAINERS if (detour := trainer.detour(advice)) is not None]
+    return replace(advice, detour=replace(advice.detour, told=tuple(told)))
+
+
+def threshold_settings(calibration: Calibration) -> ThresholdSettings:
+    """Return thresholds in the settings of the trainer that takes such."""
+    return next(told for trainer in TRAINERS if (told := trainer.thresholds(calibration)) is not None)
 
 
 def trainer_of(layout: Layout) -> Trainer | None:

@@ -70,7 +70,7 @@ def test_without_an_embedding_norm_only_the_data_skip_is_recommended(here: Path)
 
 @pytest.mark.parametrize(("value", "text"), [(3.0, "3.0"), (1e-05, "1.0e-05"), (2.5e16, "2.5e+16"), (230, "230.0")])
 def test_a_threshold_is_spelt_so_that_yaml_reads_a_float(value: float, text: str) -> None:
-    from ckpttool.trainers.mindformers.settings_to_paste import yaml_float
+    from ckpttool.render.yaml_edit import yaml_float
 
     assert yaml_float(value) == text
     assert type(parse_document(f"key: {text}".encode(), what="x").data["key"]) is float

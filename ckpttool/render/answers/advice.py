@@ -55,20 +55,10 @@ def _detour_document(advice: SpikeAdvice | StopAdvice) -> Document:
         "skip_batches": detour.skip_batches,
         "first_skipped": detour.first_skipped,
         "last_skipped": detour.last_skipped,
-        "mindformers": {"data_skip_steps": detour.data_skip_steps, "ignore_data_skip": False},
-        "megatron": _megatron(advice, detour) if detour.skip_batches else None,
+        **{told.trainer: dict(told.config) if told.config else told.argument for told in detour.told},
         "samples_before": detour.samples_before,
         "samples_after": detour.samples_after,
     }
-
-
-def _megatron(advice: SpikeAdvice | StopAdvice, detour: DataDetour) -> str:
-    """Spell Megatron-LM's option for a shell: it wants every single iteration.
-
-    After a stop it can do what one number of steps cannot: train the good batches before the bad ones.
-    """
-    good = advice.good_batches_lost if isinstance(advice, StopAdvice) else 0
-    return f"--iterations-to-skip $(seq {detour.first_skipped + good} {detour.last_skipped})"
 
 
 def advice_parts(advice: SpikeAdvice | StopAdvice) -> list[RenderableType]:
@@ -107,8 +97,9 @@ def _detour(advice: SpikeAdvice | StopAdvice, detour: DataDetour) -> Iterator[Ro
         yield "skip", "nothing: it stands behind the bad batches"
     else:
         yield "skip", f"{detour.skip_batches} batches, {detour.first_skipped} to {detour.last_skipped}"
-    yield "MindFormers", f"data_skip_steps: {detour.data_skip_steps}, ignore_data_skip: False"
-    if detour.skip_batches:
-        yield "Megatron-LM", _megatron(advice, detour)
+    for told in detour.told:
+        settings = told.argument or ", ".join(f"{name}: {value}" for name, value in told.config)
+        if settings:
+            yield told.title, settings
     if detour.samples_before is not None:
         yield "consumed samples", f"{detour.samples_before} -> {detour.samples_after}"

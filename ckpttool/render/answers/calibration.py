@@ -11,7 +11,7 @@ from ckpttool.domain.log_answer import CalibrationAnswer
 from ckpttool.render.answers.reading import reading_document, reading_parts
 from ckpttool.render.json import Document
 from ckpttool.render.text import Picture, line, stack
-from ckpttool.trainers.mindformers.settings_to_paste import yaml_float, yaml_to_paste
+from ckpttool.render.yaml_edit import yaml_float
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,8 +29,8 @@ def document(answer: CalibrationAnswer) -> Document:
         "global_norm_spike_count_threshold": calibration.count_threshold,
         "longest_run": calibration.longest_run,
         "embedding_local_norm_threshold": _threshold(calibration.embedding_local_norm),
-        "notes": list(calibration.notes),
-        "yaml": yaml_to_paste(calibration) or None,
+        "notes": [*calibration.notes, *answer.settings.notes],
+        "yaml": answer.settings.text or None,
     }
 
 
@@ -58,7 +58,7 @@ def table(answer: CalibrationAnswer) -> RenderableType:
     from ckpttool.render.chart import histogram
 
     calibration = answer.calibration
-    yaml = yaml_to_paste(calibration)
+    yaml = answer.settings.text
     parts: list[RenderableType] = [_headline(yaml), line()]
     if yaml:
         parts += [line(f"{yaml}\n", no_wrap=True)]
@@ -66,7 +66,7 @@ def table(answer: CalibrationAnswer) -> RenderableType:
         parts += [line(each) for each in _basis(threshold, calibration)]
         if isinstance(threshold, Threshold):
             parts += [Picture(partial(histogram, threshold)), line()]
-    parts += [line(note, style="dim") for note in calibration.notes]
+    parts += [line(note, style="dim") for note in (*calibration.notes, *answer.settings.notes)]
     return stack(*parts, *reading_parts(answer.reading))
 
 

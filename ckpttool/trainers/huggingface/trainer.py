@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ckpttool.domain.expectation import Evidence
 
 if TYPE_CHECKING:
+    from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.plan import ResumePlan
     from ckpttool.domain.question import DataQuestion
@@ -40,6 +41,14 @@ class HuggingFace:
 
     def saves_in(self, config: RunConfig) -> Layout | None:  # noqa: ARG002  as above
         """Return none: its layouts are not known."""
+        return None
+
+    def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:  # noqa: ARG002  not known
+        """Return none: how it skips data is not known here."""
+        return None
+
+    def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:  # noqa: ARG002  as above
+        """Return none: it takes none that are known here."""
         return None
 
     def effects(self, plan: ResumePlan, config: RunConfig | None, data: DataQuestion) -> tuple[Finding, ...]:  # noqa: ARG002  not known

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ckpttool.domain.expectation import Evidence
 
 if TYPE_CHECKING:
+    from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.plan import ResumePlan
     from ckpttool.domain.question import DataQuestion
@@ -40,6 +41,24 @@ class Megatron:
 
     def saves_in(self, config: RunConfig) -> Layout | None:  # noqa: ARG002  as above
         """Return none: its layouts are not known."""
+        return None
+
+    def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
+        """Spell its option for a shell: it wants every single iteration.
+
+        After a stop it can do what one number of steps cannot: train the good batches before the bad ones.
+        """
+        from ckpttool.domain.advice import StopAdvice, TrainersDetour
+
+        detour = advice.detour
+        if detour is None:
+            return None
+        first = detour.first_skipped + (advice.good_batches_lost if isinstance(advice, StopAdvice) else 0)
+        argument = f"--iterations-to-skip $(seq {first} {detour.last_skipped})" if detour.skip_batches else None
+        return TrainersDetour(trainer=self.name, title="Megatron-LM", argument=argument)
+
+    def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:  # noqa: ARG002  as above
+        """Return none: it takes none that are known here."""
         return None
 
     def effects(self, plan: ResumePlan, config: RunConfig | None, data: DataQuestion) -> tuple[Finding, ...]:  # noqa: ARG002  not known

@@ -1,12 +1,13 @@
-"""Settings of MindFormers, spelt so that it reads them as they are meant."""
+"""Thresholds as settings of MindFormers, spelt so that it reads them as they are meant."""
 
 from __future__ import annotations
 
-from ckpttool.domain.advice import Calibration, Threshold
+from ckpttool.domain.advice import Calibration, Threshold, ThresholdSettings
+from ckpttool.render.yaml_edit import yaml_float
 
 
-def yaml_to_paste(calibration: Calibration) -> str:
-    """Return the settings for a MindFormers config; empty where no threshold is recommended.
+def threshold_settings(calibration: Calibration) -> ThresholdSettings:
+    """Return the settings for a MindFormers config.
 
     MindFormers demands floats, and norms at all only with `local_norm` and `use_clip_grad`, which its documentation
     leaves out in part.
@@ -22,10 +23,5 @@ def yaml_to_paste(calibration: Calibration) -> str:
         lines.append(f"    embedding_local_norm_threshold: {yaml_float(embedding.value)}")
     if lines:
         lines += ["runner_wrapper:", "  local_norm: True", "  use_clip_grad: True"]
-    return "\n".join(lines)
-
-
-def yaml_float(value: float) -> str:
-    """Spell a number so that YAML 1.1 reads a float: `1e-05` is text to it, and `3` a whole number."""
-    mantissa, exponent, power = repr(float(value)).partition("e")
-    return (mantissa if "." in mantissa else f"{mantissa}.0") + exponent + power
+    note = "MindFormers takes these thresholds only as floats: 3.0 is right, 3 stops the training at its start"
+    return ThresholdSettings(text="\n".join(lines), notes=(note,) if isinstance(norm, Threshold) else ())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
     from ckpttool.domain.expectation import Evidence
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.plan import ResumePlan
@@ -72,6 +73,21 @@ class MindFormers:
         own_config = own(config)
         _, newer, legacy = self.layouts
         return legacy if own_config is not None and own_config.use_legacy_format else newer
+
+    def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
+        """Count the batches from the start of the data; never 0, which would mean 'not set'."""
+        from ckpttool.domain.advice import TrainersDetour
+
+        if advice.detour is None:
+            return None
+        config = (("data_skip_steps", advice.detour.last_skipped), ("ignore_data_skip", False))
+        return TrainersDetour(trainer=self.name, title="MindFormers", config=config)
+
+    def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
+        """Spell the settings of its data skip and its health monitor."""
+        from ckpttool.trainers.mindformers.settings_to_paste import threshold_settings
+
+        return threshold_settings(calibration)
 
     def effects(self, plan: ResumePlan, config: RunConfig | None, data: DataQuestion) -> tuple[Finding, ...]:
         """Say what it rounds and what it resets."""
