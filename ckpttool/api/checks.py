@@ -14,6 +14,7 @@ from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import CheckQuestion
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.errors import UsageError
+from ckpttool.verify.engines.base import Engines
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.plan import in_bucket, plan_checks
 from ckpttool.verify.session import Scope, Session
@@ -32,9 +33,10 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
         jump=question.jump,
         hashes=question.hashes,
         memory=_memory(tree, question),
-        timeout=question.timeout,
     )
-    return Session(tree.storage, tree.inventory, scope, _engine(question), tree.seal_place)
+    headers = WaitingEngine(timeout=question.timeout)
+    tasks = headers if question.level is Level.STRUCTURE else _content_engine(question)
+    return Session(tree.storage, tree.inventory, scope, Engines(tasks=tasks, headers=headers), tree.seal_place)
 
 
 def _memory(tree: Tree, question: CheckQuestion) -> Memory | None:
@@ -48,9 +50,7 @@ def _memory(tree: Tree, question: CheckQuestion) -> Memory | None:
     return Memory(tree.storage, place, max_age=question.max_age)
 
 
-def _engine(question: CheckQuestion) -> Engine:
-    if question.level is Level.STRUCTURE:
-        return WaitingEngine(timeout=question.timeout)
+def _content_engine(question: CheckQuestion) -> Engine:
     from ckpttool.verify.engines.threads import ThreadEngine
 
     return ThreadEngine(jobs=question.jobs or _cores(), timeout=question.timeout)

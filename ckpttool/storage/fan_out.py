@@ -24,19 +24,31 @@ WORKERS = 32
 def map_waiting(work: Callable[[T], R], items: Sequence[T]) -> Iterable[R]:
     """Apply `work` to every item and yield the results in the order of the items.
 
-    A voluntary context switch means that the thread slept for the disk. At least one an item, and the
-    rest of the items go to `WORKERS` threads.
+    Where the disk lets this thread wait for some of them, the rest go to `WORKERS` threads.
     """
     done: list[R] = []
     index = 0
+    probe = Probe()
     while index < len(items):
-        before = sleeps()
         batch = items[index : index + PROBE_ITEMS]
         done += [work(item) for item in batch]
         index += len(batch)
-        if sleeps() - before >= len(batch) and len(items) - index > 1:
+        if probe.has_waited_for(len(batch)) and len(items) - index > 1:
             return chain(done, _in_threads(work, items[index:]))
     return done
+
+
+class Probe:
+    """Tells whether this thread keeps waiting: a voluntary context switch means that it slept for the disk."""
+
+    def __init__(self) -> None:
+        """Begin to count."""
+        self._before = sleeps()
+
+    def has_waited_for(self, items: int) -> bool:
+        """Tell whether it slept at least once for each of these items, which are all since it was asked last."""
+        before, self._before = self._before, sleeps()
+        return self._before - before >= items
 
 
 def _in_threads(work: Callable[[T], R], items: Sequence[T]) -> Iterable[R]:

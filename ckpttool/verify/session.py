@@ -18,8 +18,7 @@ from ckpttool.records import OWN_FOLDER, SealPlace
 from ckpttool.storage.base import Storage, is_there
 from ckpttool.verify.checks.recorded import changed_headers, missing_files
 from ckpttool.verify.collect import collect
-from ckpttool.verify.engines.base import Engine
-from ckpttool.verify.engines.waiting import TIMEOUT_SECONDS, WaitingEngine
+from ckpttool.verify.engines.base import Engines
 from ckpttool.verify.plan import in_bucket, plan_checks
 from ckpttool.verify.report import reports_of
 from ckpttool.verify.siblings.compare import compare_siblings
@@ -44,8 +43,6 @@ class Scope:
     """Also hash every file as a whole, for sealing."""
     memory: Memory | None = None
     """Answers for files that were verified before and have not changed since."""
-    timeout: float = TIMEOUT_SECONDS
-    """Seconds after which the header of a sibling counts as hung."""
 
 
 _HELD_HEADERS = 3
@@ -60,20 +57,16 @@ class Session:
         storage: Storage,
         inventory: Inventory,
         scope: Scope,
-        engine: Engine,
+        engines: Engines,
         seal_place: Callable[[Checkpoint], SealPlace | None],
     ) -> None:
-        """Take the tree, what to look for, who reads the content, and where seals lie.
-
-        Headers are read by this process.
-        """
+        """Take the tree, what to look for, who reads, and where seals lie."""
         self._storage = storage
         self._seal_place = seal_place
         self._inventory = inventory
         self._neighbours = Neighbours(inventory.checkpoints)
         self._scope = scope
-        self._engine = engine
-        self._header_engine = engine if scope.level is Level.STRUCTURE else WaitingEngine(timeout=scope.timeout)
+        self._engines = engines
         self._headers: dict[CheckpointKey, tuple[ShardReport, ...]] = {}
         self._read_ahead: tuple[CheckpointKey, list[ShardReport]] | None = None
         """Of the checkpoint before the one at hand, whose numbers were needed: it need not be read again."""
@@ -155,7 +148,7 @@ class Session:
         known = self._remembered(tasks)
         yield from known.values()
         left = [task for task in tasks if task.path not in known]
-        yield from reports_of(left, self._engine)
+        yield from reports_of(left, self._engines.tasks)
 
     def _remembered(self, tasks: Sequence[CheckTask]) -> dict[str, ShardReport]:
         memory = self._scope.memory
@@ -184,7 +177,7 @@ class Session:
             while len(self._headers) >= _HELD_HEADERS:
                 self._headers.pop(next(iter(self._headers)))
             tasks = plan_checks(self._inventory.root, checkpoint, Level.STRUCTURE)
-            self._headers[key] = tuple(reports_of(tasks, self._header_engine))
+            self._headers[key] = tuple(reports_of(tasks, self._engines.headers))
         return self._headers[key]
 
     def _before(self, checkpoint: Checkpoint) -> Checkpoint | None:

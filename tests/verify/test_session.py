@@ -20,6 +20,8 @@ from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict, Verd
 from ckpttool.formats import read_header
 from ckpttool.storage.local import LocalStorage
 from ckpttool.verify.check import check
+from ckpttool.verify.engines.base import Engines
+from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.observation import Observation
 from ckpttool.verify.session import Scope, Session
 from tests.detection import with_crc
@@ -202,7 +204,9 @@ class Counting:
 def session(root: Path, level: Level, engine: Counting) -> tuple[Session, Inventory]:
     tree = api.scan(api.TreeQuestion(path=str(root), sizes=True))
     storage = LocalStorage(tree.inventory.root)
-    return Session(storage, tree.inventory, Scope(level=level), engine, tree.seal_place), tree.inventory
+    headers = engine if level is Level.STRUCTURE else WaitingEngine()
+    engines = Engines(tasks=engine, headers=headers)
+    return Session(storage, tree.inventory, Scope(level=level), engines, tree.seal_place), tree.inventory
 
 
 class TestReading:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.manifest import CHUNK_BYTES, ShardSeal, differing_chunks, tensors_in
 from ckpttool.formats.base import Checksum, quoted
-from ckpttool.verify.checks.many import at_most
+from ckpttool.verify.checks.structure import capped
 from ckpttool.verify.kernels.passes import PassResult
 from ckpttool.verify.observation import Observation
 
@@ -36,10 +36,10 @@ def judge_checksums(observed: Observation, content: PassResult) -> tuple[bool, t
         findings += _embedded(observed, content, embedded)
     if observed.records is not None and observed.records.verifiable:
         compared += 1
-        findings += at_most(_records(observed, content))
+        findings += capped(_records(observed, content))
     if observed.task.seal is not None:
         compared += 1
-        findings += at_most(_sealed(observed, content, observed.task.seal))
+        findings += capped(_sealed(observed, content, observed.task.seal))
     if not compared:
         findings.append(_nothing_to_compare(observed))
     return bool(compared) and not any(one.severity > Severity.NOTE for one in findings), tuple(findings)

@@ -8,7 +8,7 @@ from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.stat_columns import Kind, Oddity, StatColumns
 from ckpttool.domain.verdict import TensorStat
 from ckpttool.formats.base import quoted
-from ckpttool.verify.checks.many import at_most
+from ckpttool.verify.checks.structure import capped
 from ckpttool.verify.kernels.passes import PassResult
 
 JUMP = 1000.0
@@ -45,7 +45,7 @@ def stats_of(content: PassResult) -> StatColumns:
 def judge_numbers(path: str, stats: Sequence[TensorStat]) -> Sequence[Finding]:
     """Report NaN and infinity: no training goes on from them."""
     sick = stats.sick() if isinstance(stats, StatColumns) else (one for one in stats if one.nans or one.infinities)
-    return at_most(
+    return capped(
         Finding(
             code=Code.NONFINITE_VALUES,
             severity=Severity.SUSPECT,
@@ -71,7 +71,7 @@ def compare_numbers(
         before: The same rank's numbers in the checkpoint before.
         jump: Factor, up or down, from which a change is suspect.
     """
-    return at_most(_changes(path, stats, before, jump))
+    return capped(_changes(path, stats, before, jump))
 
 
 def _changes(path: str, stats: Sequence[TensorStat], before: Sequence[TensorStat], jump: float) -> Iterator[Finding]:

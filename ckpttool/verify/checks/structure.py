@@ -1,8 +1,11 @@
-"""Headers, sizes, the training scalars and the last bytes: what a shard says about itself."""
+"""Headers, their free text, sizes, the scalars and the last bytes: what a shard says about itself."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.finding import Code, Finding, Severity, worst
@@ -10,15 +13,33 @@ from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, ShardReport
 from ckpttool.formats import read_header
-from ckpttool.formats.base import Header
+from ckpttool.formats.base import Header, quoted
 from ckpttool.formats.front import Front
 from ckpttool.formats.torch.zip import look_at_pickles
 from ckpttool.storage.base import ByteSource
-from ckpttool.verify.checks.metadata import metadata_hash, misspelt
 from ckpttool.verify.observation import Observation
 
 if TYPE_CHECKING:
     from ckpttool.formats.torch.zip_directory import ZipDirectory
+
+CHECKSUM_KEY = "crc_num"
+"""Where MindSpore puts a checksum. Not part of what siblings have in common."""
+
+_VALUES: dict[str, frozenset[str]] = {
+    CHECKSUM_KEY: frozenset(),
+    "format": frozenset({"ms", "pt", "np", "tf"}),
+    "remove_redundancy": frozenset({"True", "False"}),
+}
+"""The keys that MindSpore writes, and what it and others write there; of a key without values, any will do.
+
+Source: `_exec_save` in mindspore/train/serialization.py, 2.10.
+"""
+
+MOST = 16
+"""Findings of one kind that a shard may have: one in which all is wrong must not drown the others, nor the memory.
+
+A sick model of a thousand tensors on a thousand ranks has a million.
+"""
 
 _PICKLE = Finding(
     code=Code.UNSUPPORTED_FORMAT,
@@ -108,3 +129,80 @@ def _hash(data: bytes) -> str:
     from xxhash import xxh3_64_hexdigest  # half a millisecond that `--help` need not pay
 
     return xxh3_64_hexdigest(data)
+
+
+def metadata_hash(header: Header) -> str | None:
+    """Hash what siblings have in common of the free text, so that they can be compared; None without any."""
+    common = _common(header)
+    return _text_hash(common) if common else None
+
+
+def misspelt(header: Header) -> tuple[Finding, ...]:
+    """Find words of a header's free text that are one bit away from a word that MindSpore writes.
+
+    No checksum covers this text, and no size follows from it. Anybody may write other words, and they are no damage.
+    But nobody writes `crc_nul` by intent: it is where a checksum was, and the file would pass for one that never had
+    any.
+    """
+    return _misspelt(_common(header))
+
+
+_Pairs = tuple[tuple[str, str], ...]
+
+
+def _common(header: Header) -> _Pairs:
+    """Return the free text without the checksum, whose value is different in every file and never misspelt."""
+    return tuple([pair for pair in header.metadata if pair[0] != CHECKSUM_KEY])
+
+
+@lru_cache(maxsize=1)  # all ranks have the same; no more, for it comes from files
+def _text_hash(pairs: _Pairs) -> str:
+    from xxhash import xxh3_128_hexdigest  # half a millisecond that `--help` need not pay
+
+    return xxh3_128_hexdigest("\0".join(chain.from_iterable(pairs)).encode("utf-8", "surrogatepass"))
+
+
+@lru_cache(maxsize=1)
+def _misspelt(pairs: _Pairs) -> tuple[Finding, ...]:
+    return tuple(_one_bit_off(pairs))
+
+
+def _one_bit_off(pairs: _Pairs) -> Iterator[Finding]:
+    for key, value in pairs:
+        known = _VALUES.get(key)
+        if known is None:
+            close = next((word for word in _VALUES if _one_bit_apart(word, key)), None)
+            spelled = key
+        else:
+            close = None if value in known else next((word for word in known if _one_bit_apart(word, value)), None)
+            spelled = value
+        if close is not None:
+            yield Finding(
+                code=Code.HEADER_INVALID,
+                severity=Severity.DAMAGE,
+                message=f"The header's metadata say {quoted(spelled)}, which is one bit away from {quoted(close)}.",
+                expected=close,
+                actual=spelled,
+            )
+
+
+def _one_bit_apart(word: str, other: str) -> bool:
+    ours, theirs = word.encode(), other.encode("utf-8", "surrogatepass")
+    if len(ours) != len(theirs):
+        return False
+    return sum((mine ^ its).bit_count() for mine, its in zip(ours, theirs, strict=True)) == 1
+
+
+def capped(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the first findings, and one that counts the rest; all are of one kind."""
+    kept: list[Finding] = []
+    more = 0
+    for finding in findings:
+        if len(kept) < MOST:
+            kept.append(finding)
+        else:
+            more += 1
+    if more:
+        message = f"{more} more of the same in this file"
+        kept.append(replace(kept[-1], message=message, tensor=None, expected=None, actual=None))
+    return tuple(kept)

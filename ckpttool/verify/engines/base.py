@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ckpttool.domain.verdict import CheckTask
 from ckpttool.verify.observation import Observation
@@ -15,3 +15,12 @@ class Engine(Protocol):
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
         """Yield one observation a task, in any order, as they finish."""
         ...
+
+
+class Engines(NamedTuple):
+    """Who reads what of a tree; the same engine may do both."""
+
+    tasks: Engine
+    """The shards that were asked for, as hard as was asked for."""
+    headers: Engine
+    """The headers of their siblings."""

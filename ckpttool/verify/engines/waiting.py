@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.verdict import CheckTask
-from ckpttool.storage.fan_out import PROBE_ITEMS, WORKERS, sleeps
+from ckpttool.storage.fan_out import PROBE_ITEMS, WORKERS, Probe
 from ckpttool.verify.check import check, failed, guarded
 from ckpttool.verify.engines.crew import Crew
 from ckpttool.verify.observation import Observation
@@ -74,16 +74,13 @@ class _Run:
         return [observed for observed in self._observations if observed is not None]
 
     def _run(self) -> None:
-        done, slept = 0, sleeps()
+        done, probe = 0, Probe()
         while (index := self._begin()) is not None:
             self._finish(index, guarded(self._tasks[index], self._work))
             done += 1
-            if done % PROBE_ITEMS == 0 and self._hired == 1:
-                # A voluntary context switch means that this thread slept for the disk.
-                if sleeps() - slept >= PROBE_ITEMS:
-                    for _ in range(min(WORKERS - 1, len(self._tasks) - self._next)):
-                        self.hire()
-                slept = sleeps()
+            if done % PROBE_ITEMS == 0 and self._hired == 1 and probe.has_waited_for(PROBE_ITEMS):
+                for _ in range(min(WORKERS - 1, len(self._tasks) - self._next)):
+                    self.hire()
 
     def _begin(self) -> int | None:
         with self._lock:

@@ -18,7 +18,7 @@ from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level, ShardReport, VerdictWord
 from ckpttool.verify.check import check
-from ckpttool.verify.checks.many import MOST
+from ckpttool.verify.checks.structure import MOST
 from ckpttool.verify.report import judge
 from tests.conftest import FIXTURES
 from tests.detection import seal_of

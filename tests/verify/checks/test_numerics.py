@@ -11,8 +11,8 @@ import pytest
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.verdict import Level, ShardReport, TensorStat, VerdictWord
 from ckpttool.verify.check import check
-from ckpttool.verify.checks.many import MOST
 from ckpttool.verify.checks.numerics import JUMP, compare_numbers, judge_numbers
+from ckpttool.verify.checks.structure import MOST
 from ckpttool.verify.report import judge
 from tests.trees import Tensor, floats, safetensors_bytes, training_scalars, weights
 from tests.verify.looking import codes, task_for

@@ -11,7 +11,7 @@ from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.verdict import Level, ShardReport, VerdictWord
 from ckpttool.formats import read_header
 from ckpttool.verify.check import check
-from ckpttool.verify.checks.metadata import metadata_hash
+from ckpttool.verify.checks.structure import metadata_hash
 from tests.trees import floats, safetensors_bytes, shard_bytes, training_scalars, weights
 from tests.verify.looking import CKPT, SAFETENSORS, codes, task_for
 from tests.writers import MemorySource, entries_json, safetensors_file
