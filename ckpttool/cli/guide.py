@@ -28,6 +28,7 @@ def guide(topic: TopicArgument = None) -> None:
         output.result(pages.list_text(width=min(WIDTH, shutil.get_terminal_size().columns)))
         return
     name = topic.strip().lower().replace("_", "-").partition(".md")[0]  # as a link on a page spells it, too
-    if name not in pages.topics():
+    found = pages.page(name)
+    if found is None:
         raise unknown_word("page", topic, pages.topics(), "`ckpttool guide` lists all pages")
-    output.page(pages.page(name))
+    output.page(found)

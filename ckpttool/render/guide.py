@@ -38,14 +38,15 @@ def topics() -> tuple[str, ...]:
     return (*PAGES, *(command for command in _commands() if command not in PAGES))
 
 
-def page_of(topic: str) -> str:
-    """Return the name of the page that one of the topics is on."""
-    return topic if topic in PAGES else _commands()[topic]
+def page_of(topic: str) -> str | None:
+    """Return the name of the page that a topic is on; None where it is none."""
+    return topic if topic in PAGES else _commands().get(topic)
 
 
-def page(topic: str) -> str:
-    """Return the Markdown of the page that one of the topics is on."""
-    return _read(page_of(topic))
+def page(topic: str) -> str | None:
+    """Return the Markdown of the page that a topic is on; None where it is none."""
+    name = page_of(topic)
+    return None if name is None else _read(name)
 
 
 def list_text(*, width: int) -> str:

@@ -53,7 +53,7 @@ def test_on_a_terminal_a_page_is_laid_out() -> None:
 
 def test_on_a_terminal_no_command_is_broken_and_no_word_is_cut() -> None:
     said = re.sub(r"\x1b\[[0-9;]*m", "", on_a_terminal("guide", "seal"))
-    command = next(line for line in guide.page("seal").splitlines() if line.startswith("$ printf X | dd "))
+    command = next(line for line in ask("guide", "seal").stdout.splitlines() if line.startswith("$ printf X | dd "))
     assert len(command) > 80
     assert command in said
     assert "…" not in said

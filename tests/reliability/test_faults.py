@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.render import guide
 from tests.cli.running import ask
 from tests.conftest import TESTS
+from tests.pages import GUIDE
 from tests.reliability import fault_disks, fault_hostile, fault_makers, fault_records
 from tests.reliability.fault_scenes import CHANGES, CKPT, SCENES, Scene, Site, hear, nothing, patiently, stage
 from tests.reliability.faults import FAULTS
@@ -78,7 +78,7 @@ def test_every_proof_is_a_test_that_is_there() -> None:
 
 
 def test_what_cannot_be_seen_is_said_where_a_user_looks() -> None:
-    limits, health = (" ".join(guide.page(name).split()) for name in ("limits", "health"))
+    limits, health = (" ".join((GUIDE / name).read_text().split()) for name in ("limits.md", "health.md"))
     assert "Whoever rewrites a shard and its manifest together is not noticed" in limits
     assert "A checkpoint can be whole and useless" in health
     assert "silent-data-corruption strike" in health
