@@ -15,7 +15,7 @@ _REQUIRED = {
     ShardRole.FULL: ("epoch_num", "step_num", "global_step", "loss_scale"),
     ShardRole.SCALARS: ("epoch_num", "step_num", "global_step"),
 }
-"""What MindFormers appends. `global_batch_size` came with 1.3, and the unified layout asks for it in its own rules."""
+"""What is appended to each. `global_batch_size` came later, and the unified layout asks for it in its own rules."""
 
 _SCALAR_NAMES = tuple(field.name for field in fields(Scalars) if field.name != "consumed_samples")
 
@@ -66,7 +66,7 @@ def _scalars_missing(reports: Sequence[ShardReport]) -> list[Finding]:
                     severity=Severity.DAMAGE,
                     message=f"no {', '.join(lacking)} inside: {cut}it is no training state",
                     path=report.path,
-                    remedy="resume from another checkpoint; MindFormers would take this one and start at step 0",
+                    remedy="resume from another checkpoint; the trainer would take this one and start at step 0",
                 )
             )
     return findings

@@ -112,7 +112,7 @@ def _mismatch(observed: Observation, what: str, expected: int | None, actual: in
         path=observed.task.path,
         expected=f"{expected or 0:08x}",
         actual=None if actual is None else f"{actual:08x}",
-        remedy="resume from another checkpoint; MindFormers does not look at this checksum",
+        remedy="resume from another checkpoint; the trainer does not look at this checksum",
     )
 
 
