@@ -76,7 +76,7 @@ def checkpoint(
 
 def tree(
     *checkpoints: Checkpoint,
-    layout: LayoutName = LayoutName.MINDFORMERS_RANK,
+    layout: str = LayoutName.MINDFORMERS_RANK,
     folders: Iterable[int] | None = None,
     unreadable: Iterable[int] = (),
     tracked: str | None = None,

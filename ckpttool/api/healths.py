@@ -81,7 +81,7 @@ def _assert_writable(inventory: Inventory, question: HealthQuestion) -> None:
         raise UsageError("--write records a judgement: give the --threshold to judge by")
     if inventory.layout is not LayoutName.MINDFORMERS_RANK:
         raise UsageError(
-            f"--write is for the rank_N layout: in {inventory.layout.value} each checkpoint holds its own mark, and "
+            f"--write is for the rank_N layout: in {inventory.layout} each checkpoint holds its own mark, and "
             "checkpoints are never changed; resolve --health-threshold judges without one"
         )
 

@@ -14,10 +14,11 @@ from ckpttool.decide.lineage import Course
 from ckpttool.decide.naming import focused
 from ckpttool.decide.recorded_health import unheard_record
 from ckpttool.decide.resume import choose
-from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory, LayoutName
+from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.domain.data_position import DataEffect, DataPosition, Samples
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.load_settings import LoadSettings
 from ckpttool.domain.plan import NoResumePoint, PastSizes, ResumePlan, ResumePoint, Simulation, SkipAnswer
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import DEFAULT_DIR, CheckQuestion, DataQuestion, ResumeQuestion, TreeQuestion
@@ -28,13 +29,13 @@ from ckpttool.errors import IncompleteError, NothingToResumeError, UnknownLayout
 from ckpttool.formats import read_header
 from ckpttool.storage import above, open_storage
 from ckpttool.storage.base import Storage
+from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.common.launchers import jobs_of
 from ckpttool.trainers.mindformers.load import (
     LOAD_FORMAT,
     counts_data_itself,
     data_settings,
     load_keys,
-    load_settings,
     planned_skip,
 )
 from ckpttool.trainers.mindformers.loaded_instead import Start, loaded_instead
@@ -71,10 +72,10 @@ def resolve(question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion, 
     if choice.evidence is not Level.STRUCTURE or (choice.logs is not None and choice.logs.timeline):
         question = replace(question, sizes=True)
     tree = scan(question)
-    if tree.inventory.layout is LayoutName.LOOSE_FILE:
-        raise UnknownLayoutError(
-            f"{question.path} stands in no rank_N/ or iteration_*/ folder: its other ranks are unknown"
-        )
+    answers = [tree.layout.load(tree.inventory, checkpoint) for checkpoint in tree.inventory.checkpoints]
+    refusals = [answer for answer in answers if isinstance(answer, Refusal)]
+    if refusals and len(refusals) == len(answers):
+        raise UnknownLayoutError(f"{question.path} {refusals[0].why}")
     choice = _with_focus(choice, tree)
     if question.config is not None:
         choice = replace(choice, saves_as=question.config.prefix)
@@ -184,7 +185,7 @@ def _plan(
     plan = ResumePlan(
         root=tree.inventory.root,
         point=point,
-        load=replace(load_settings(tree.inventory, checkpoint), data=data_settings(position)),
+        load=replace(_load(tree, checkpoint), data=data_settings(position)),
         data=position,
         next_step=next_step(checkpoint.step, checkpoint.scalars.global_batch_size, wanted),
         findings=_beyond(tree, point),
@@ -213,6 +214,13 @@ def own_train_config(config: RunConfig | None) -> TrainConfig | None:
     from ckpttool.trainers.mindformers.train_config import own
 
     return own(config)
+
+
+def _load(tree: Tree, checkpoint: Checkpoint) -> LoadSettings:
+    load = tree.layout.load(tree.inventory, checkpoint)
+    if isinstance(load, Refusal):
+        raise UnknownLayoutError(f"{checkpoint.name} {load.why}")
+    return load
 
 
 def _deduplicated(storage: Storage, checkpoint: Checkpoint) -> bool | None:

@@ -121,7 +121,7 @@ def _layout(located: Located, question: TreeQuestion) -> Layout:
     if len(found) == 1 or question.layout is not None or pointed_at:
         return located.layout
     if question.config is None:
-        names = " and ".join(layout.name.value for layout in found)
+        names = " and ".join(layout.name for layout in found)
         raise UsageError(f"{located.storage.root} holds {names} side by side: say which is meant with --layout")
     trainer = trainer_of(located.layout)
     wanted = None if trainer is None else trainer.saves_in(question.config)

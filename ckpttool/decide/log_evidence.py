@@ -39,7 +39,7 @@ LARGE_SPIKE = 2.0
 weights by less than two usual steps; and a new batch size or learning rate may lift the level that much for good."""
 
 
-def saved(checkpoint: Checkpoint, layout: LayoutName) -> SavedCheckpoint:
+def saved(checkpoint: Checkpoint, layout: str) -> SavedCheckpoint:
     """Return what policies need to know of a checkpoint; its recorded health is attached to it already."""
     return SavedCheckpoint(
         name=checkpoint.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ckpttool.domain.checkpoint import Checkpoint, LayoutName
+from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.manifest import Manifest, ShardSeal, differing_chunks
 from ckpttool.domain.verdict import ShardReport, Verdict
@@ -12,7 +12,7 @@ from ckpttool.domain.verdict import ShardReport, Verdict
 _SHOWN_CHUNKS = 8  # numbers that a message lists; a file that was replaced differs in all of them
 
 
-def manifest_of(layout: LayoutName, checkpoint: Checkpoint, verdict: Verdict, *, at: str, by: str) -> Manifest:
+def manifest_of(layout: str, checkpoint: Checkpoint, verdict: Verdict, *, at: str, by: str) -> Manifest:
     """Put down what was read of a whole checkpoint.
 
     Args:

@@ -21,6 +21,10 @@ class LayoutName(str, Enum):
     LOOSE_FILE = "loose-file"
     """One file outside any tree: can be checked and sealed, not resumed from."""
 
+    def __str__(self) -> str:
+        """Return the word."""
+        return self.value
+
 
 class CommitState(str, Enum):
     """Whether the trainer itself says that the checkpoint is finished."""
@@ -142,7 +146,7 @@ class Inventory:
 
     root: str
     """The folder that holds the checkpoints, as the user would write it."""
-    layout: LayoutName
+    layout: str
     checkpoints: tuple[Checkpoint, ...]
     runs: tuple[RunSummary, ...]
     findings: tuple[Finding, ...]

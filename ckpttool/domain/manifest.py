@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ckpttool.domain.checkpoint import Inventory, LayoutName
+from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.shard import FormatName, Scalars, TensorEntry
@@ -45,7 +45,7 @@ class ShardSeal:
 class Manifest:
     """The seal of one checkpoint."""
 
-    layout: LayoutName
+    layout: str
     checkpoint: str
     """The checkpoint's name."""
     prefix: str

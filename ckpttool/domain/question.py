@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import BatchSegment
 from ckpttool.domain.units import Step
@@ -26,7 +25,7 @@ class TreeQuestion:
 
     path: str
     """Output folder, checkpoint folder, a rank's folder, or one shard."""
-    layout: LayoutName | None = None
+    layout: str | None = None
     """Look for this layout alone, where a folder holds several."""
     world_size: int | None = None
     """Ranks that the training had; None: what the tree shows."""

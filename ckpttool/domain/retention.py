@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from ckpttool.domain.checkpoint import Checkpoint, LayoutName
+from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.pointer import PointerFix
@@ -94,7 +94,7 @@ class RetentionPlan:
     """The fate of every checkpoint of a tree."""
 
     root: str
-    layout: LayoutName
+    layout: str
     policy: RetentionPolicy
     fates: tuple[Fate, ...]
     """Newest first; those of other trainings last."""
@@ -184,7 +184,7 @@ class Repair:
     """What the trainer's own records should say, and what became of it."""
 
     root: str
-    layout: LayoutName
+    layout: str
     checkpoint: Checkpoint | None
     """The newest whole one, or the one that was asked for, which they shall name; None where there is none."""
     fixes: tuple[PointerFix, ...]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.domain.frozen import dataclass
 
 OWN_FOLDER = ".ckpttool"
@@ -21,7 +20,7 @@ class SealPlace:
 
     path: str
     """Relative to the root."""
-    layout: LayoutName
+    layout: str
     checkpoint: str
     """The checkpoint's name."""
     prefix: str | None

@@ -65,7 +65,7 @@ def manifest_bytes(manifest: Manifest) -> bytes:
     """
     head = {
         "schema": f"ckpttool/manifest/{manifest.version}",
-        "layout": manifest.layout.value,
+        "layout": manifest.layout,
         "checkpoint": _escaped(manifest.checkpoint),
         "prefix": _escaped(manifest.prefix),
         "world_size": manifest.world_size,

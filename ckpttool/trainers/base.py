@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.expectation import Evidence, Expected
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import FileStamp
@@ -84,7 +84,7 @@ class Layout(Protocol):
     """One way to arrange checkpoints in folders."""
 
     @property
-    def name(self) -> LayoutName:
+    def name(self) -> str:
         """What `--layout` and JSON call it."""
         ...
 

@@ -6,7 +6,6 @@ import errno
 import os
 from typing import NamedTuple
 
-from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.errors import IncompleteError, UnknownLayoutError
 from ckpttool.storage import open_storage, shortest
 from ckpttool.storage.base import Entry, Kind, Storage
@@ -27,7 +26,7 @@ class Located(NamedTuple):
     """What was taken instead of the path itself, for people; None where it is the path."""
 
 
-def locate(path: str, *, layout: LayoutName | None = None) -> Located:
+def locate(path: str, *, layout: str | None = None) -> Located:
     """Find the tree that `path` means.
 
     Raises:
@@ -49,7 +48,7 @@ def locate(path: str, *, layout: LayoutName | None = None) -> Located:
         raise IncompleteError(f"{path} cannot be read: {reason}") from None
 
 
-def _around_file(path: str, wanted: LayoutName | None) -> Located:
+def _around_file(path: str, wanted: str | None) -> Located:
     folder, name = os.path.split(path)
     folder = folder or "."
     around = _around_part(path, folder, name, wanted)
@@ -62,7 +61,7 @@ def _around_file(path: str, wanted: LayoutName | None) -> Located:
     return found if found is not None and found.layout.speaks_of_all(name) else _loose(folder, name)
 
 
-def _around_part(path: str, folder: str, file: str | None, wanted: LayoutName | None) -> Located | None:
+def _around_part(path: str, folder: str, file: str | None, wanted: str | None) -> Located | None:
     """Find the tree above a folder whose name says that it is a part of one.
 
     Args:
@@ -95,7 +94,7 @@ def _loose(folder: str, name: str) -> Located:
     return Located(storage=open_storage(folder), listing=listing, layout=LOOSE_FILE, focus=name, took=None)
 
 
-def _around_folder(path: str, wanted: LayoutName | None) -> Located:
+def _around_folder(path: str, wanted: str | None) -> Located:
     found = _try(path, wanted)
     if found is not None:
         return found
@@ -130,7 +129,7 @@ def _whose(path: str) -> str:
     return whose_tracker([entry.name for entry in list_root(open_storage(path)).entries])
 
 
-def _try(root: str, wanted: LayoutName | None, *, focus: str | None = None, took: str | None = None) -> Located | None:
+def _try(root: str, wanted: str | None, *, focus: str | None = None, took: str | None = None) -> Located | None:
     storage = open_storage(root)
     listing = list_root(storage)
     layout = recognise(listing, wanted=wanted)

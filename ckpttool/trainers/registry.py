@@ -6,7 +6,6 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.errors import UsageError
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import Layout, Listing, Trainer
@@ -116,7 +115,7 @@ def list_root(storage: Storage) -> Listing:
     return Listing(entries=tuple(sorted(storage.entries(""), key=itemgetter(0))))
 
 
-def recognise(listing: Listing, *, wanted: LayoutName | None = None) -> Layout | None:
+def recognise(listing: Listing, *, wanted: str | None = None) -> Layout | None:
     """Return the layout of a folder; None where no layout knows it.
 
     Args:

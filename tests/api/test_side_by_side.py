@@ -23,7 +23,7 @@ def both(tmp_path: Path) -> Path:
     return root
 
 
-def layout_of(path: Path, *, layout: LayoutName | None = None) -> LayoutName:
+def layout_of(path: Path, *, layout: str | None = None) -> str:
     return api.scan(api.TreeQuestion(path=str(path), layout=layout)).inventory.layout
 
 

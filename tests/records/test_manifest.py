@@ -53,7 +53,7 @@ class OneFile(LocalStorage):
         return self._data
 
 
-def place_of(layout: LayoutName, one: Checkpoint) -> SealPlace:
+def place_of(layout: str, one: Checkpoint) -> SealPlace:
     place = layout_of(layout).seal_place(one)
     assert isinstance(place, SealPlace)
     return place

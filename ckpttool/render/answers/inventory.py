@@ -25,7 +25,7 @@ def document(inventory: Inventory) -> Document:
     return {
         "schema": "ckpttool/inventory/1",
         "root": inventory.root,
-        "layout": inventory.layout.value,
+        "layout": inventory.layout,
         "world_size": world_size(inventory),
         "checkpoints": [_checkpoint(checkpoint) for checkpoint in inventory.checkpoints],
         "findings": [finding_document(finding) for finding in inventory.findings],
@@ -108,7 +108,7 @@ def table(inventory: Inventory) -> RenderableType:
 
 def _headline(inventory: Inventory) -> Text:
     if not inventory.checkpoints:
-        return line(f"No checkpoint in {shown(inventory.root)} ({inventory.layout.value})", style="bold red")
+        return line(f"No checkpoint in {shown(inventory.root)} ({inventory.layout})", style="bold red")
     ordered = newest_first(inventory.checkpoints)
     whole = [one for one in ordered if not blocking(one.findings)]
     world = world_size(inventory)
@@ -117,7 +117,7 @@ def _headline(inventory: Inventory) -> Text:
     newest = f", {which} {shown(whole[0].name)}" if whole else ""
     answer = f"{counted(len(inventory.checkpoints), 'checkpoint')}, {len(whole)} {ranks}{newest}"
     headline = line(answer, style="bold green" if len(whole) == len(inventory.checkpoints) else "bold yellow")
-    return headline.append(f"\n{shown(inventory.root)} ({inventory.layout.value})", style="dim")
+    return headline.append(f"\n{shown(inventory.root)} ({inventory.layout})", style="dim")
 
 
 class _CheckpointTable:

@@ -33,7 +33,7 @@ def document(pruning: Pruning) -> Document:
     return {
         "schema": "ckpttool/prune/1",
         "root": plan.root,
-        "layout": plan.layout.value,
+        "layout": plan.layout,
         "applied": pruning.applied,
         "evidence": "auto" if pruning.order.level is None else pruning.order.level.word,
         "policy": {
@@ -82,7 +82,7 @@ def table(pruning: Pruning) -> RenderableType:
     """Show what goes and what stays, and why, newest first."""
     plan = pruning.plan
     parts: list[RenderableType] = [_headline(pruning)]
-    parts.append(line(f"{shown(plan.root)} ({plan.layout.value}); {_LOOKED[pruning.order.level]}", style="dim"))
+    parts.append(line(f"{shown(plan.root)} ({plan.layout}); {_LOOKED[pruning.order.level]}", style="dim"))
     if plan.fates:
         parts += [line(), _FateTable(plan.fates, done=pruning.applied)]
     parts += [line(), *record_lines(pruning.fixes)] if pruning.fixes else []

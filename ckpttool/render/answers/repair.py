@@ -20,7 +20,7 @@ def document(repair: Repair) -> Document:
     return {
         "schema": "ckpttool/repair/1",
         "root": repair.root,
-        "layout": repair.layout.value,
+        "layout": repair.layout,
         "applied": repair.applied,
         "checkpoint": None if repair.checkpoint is None else repair.checkpoint.name,
         "records": records_document(repair.fixes),

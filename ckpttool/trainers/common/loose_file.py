@@ -41,15 +41,15 @@ class LooseFile:
         """Tell by a single name with a suffix that checkpoints have."""
         return len(listing.entries) == 1 and listing.entries[0].name.rpartition(".")[1:] in _SUFFIXES
 
-    def part(self, folder: str, file: str | None) -> Part | Refusal | None:  # noqa: ARG002  the same of all
+    def part(self, folder: str, file: str | None) -> Part | Refusal | None:
         """Take none: its folder is anybody's."""
         return None
 
-    def speaks_of_all(self, name: str) -> bool:  # noqa: ARG002  the same of all
+    def speaks_of_all(self, name: str) -> bool:
         """Take no file for another one."""
         return False
 
-    def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:  # noqa: ARG002  one file, one way
+    def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Look at the file's header."""
         name = listing.entries[0].name
         stamp = storage.stamp(name)
@@ -69,12 +69,12 @@ class LooseFile:
         run = RunSummary(prefix="", run=0, first_step=step, last_step=step, world_size=1)
         return Inventory(root=storage.root, layout=self.name, checkpoints=(checkpoint,), runs=(run,), findings=())
 
-    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:  # noqa: ARG002  of it nothing is known
+    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
         """Expect the file and no more."""
         itself = FilesByPath(paths=tuple(shard.path for shard in inventory.checkpoints[0].shards), ranks={})
         return Expected(checkpoints=(Expectation(files=itself, world_size=None),), runs=inventory.runs)
 
-    def members(self, checkpoint: Checkpoint) -> Members | Refusal:  # noqa: ARG002  the same of all
+    def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Refuse: nobody knows what the file is a part of."""
         return Refusal("is one checkpoint, not a tree of rank_N/ or iteration_*/ folders")
 
@@ -83,19 +83,19 @@ class LooseFile:
         path = own_path(checkpoint.name, ".file.manifest.json")
         return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=checkpoint.prefix)
 
-    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:  # noqa: ARG002  there is none
+    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read none: nothing names it."""
         return iter(())
 
-    def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:  # noqa: ARG002  there is none
+    def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
         """Spell none."""
         return {}
 
-    def recorded_name(self, checkpoint: Checkpoint) -> str | None:  # noqa: ARG002  the same of all
+    def recorded_name(self, checkpoint: Checkpoint) -> str | None:
         """Return none: no training's health file is its own."""
         return None
 
-    def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:  # noqa: ARG002  as above
+    def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Refuse: it may be one of many."""
         return Refusal("stands in no rank_N/ or iteration_*/ folder: its other ranks are unknown")
 

@@ -35,22 +35,22 @@ class HuggingFace:
 
         return (HfTrainer(),)
 
-    def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:  # noqa: ARG002  it has no tree
+    def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
         """Say nothing: its trees are not read."""
         return Evidence()
 
-    def saves_in(self, config: RunConfig) -> Layout | None:  # noqa: ARG002  as above
+    def saves_in(self, config: RunConfig) -> Layout | None:
         """Return none: its layouts are not known."""
         return None
 
-    def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:  # noqa: ARG002  not known
+    def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
         """Return none: how it skips data is not known here."""
         return None
 
-    def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:  # noqa: ARG002  as above
+    def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
         """Return none: it takes none that are known here."""
         return None
 
-    def effects(self, plan: ResumePlan, config: RunConfig | None, data: DataQuestion) -> tuple[Finding, ...]:  # noqa: ARG002  not known
+    def effects(self, plan: ResumePlan, config: RunConfig | None, data: DataQuestion) -> tuple[Finding, ...]:
         """Say nothing: nothing is known of them."""
         return ()

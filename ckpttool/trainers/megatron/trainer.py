@@ -35,11 +35,11 @@ class Megatron:
 
         return (Text(),)
 
-    def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:  # noqa: ARG002  it has no tree
+    def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
         """Say nothing: its trees are not read."""
         return Evidence()
 
-    def saves_in(self, config: RunConfig) -> Layout | None:  # noqa: ARG002  as above
+    def saves_in(self, config: RunConfig) -> Layout | None:
         """Return none: its layouts are not known."""
         return None
 
@@ -57,10 +57,10 @@ class Megatron:
         argument = f"--iterations-to-skip $(seq {first} {detour.last_skipped})" if detour.skip_batches else None
         return TrainersDetour(trainer=self.name, title="Megatron-LM", argument=argument)
 
-    def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:  # noqa: ARG002  as above
+    def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
         """Return none: it takes none that are known here."""
         return None
 
-    def effects(self, plan: ResumePlan, config: RunConfig | None, data: DataQuestion) -> tuple[Finding, ...]:  # noqa: ARG002  not known
+    def effects(self, plan: ResumePlan, config: RunConfig | None, data: DataQuestion) -> tuple[Finding, ...]:
         """Say nothing: nothing is known of them."""
         return ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, Rename
+from ckpttool.domain.checkpoint import Rename
 from ckpttool.domain.data_position import DataPosition, Samples, SkipBatches, Stateful, Tokens, Unknown, skip_of
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.load_settings import LoadSettings, Place, SettingValue, TrainerSetting
@@ -60,47 +60,6 @@ def load_keys(load: LoadSettings) -> LoadKeys:
         load_ckpt_format=str(load.value(_FORMAT)),
         use_legacy_format=load.value(_LEGACY) is not False,
     )
-
-
-def load_settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
-    """Say what to set; the settings hold once the checkpoint's renames, if any, are done.
-
-    Source:
-        Legacy layout: a folder and a file name make every rank load its own file of that name, and skip
-        MindFormers' own choice. Newer layout: a path that has no tracker is taken as the iteration itself. Unified
-        files: a folder with `hyper_param.safetensors` is loaded as a whole.
-    """
-    return _keys(inventory, checkpoint).settings(checkpoint.renames)
-
-
-def _keys(inventory: Inventory, checkpoint: Checkpoint) -> LoadKeys:
-    match inventory.layout:
-        case LayoutName.MINDFORMERS_RANK:
-            return LoadKeys(
-                load_checkpoint=inventory.root,
-                resume_training=_common_file_name(checkpoint),
-                load_ckpt_format=LOAD_FORMAT[checkpoint.format],
-                use_legacy_format=True,
-            )
-        case LayoutName.MINDFORMERS_ITERATION:
-            path = checkpoint.name if inventory.root == "." else f"{inventory.root}/{checkpoint.name}"
-            return LoadKeys(
-                load_checkpoint=path, resume_training=True, load_ckpt_format="safetensors", use_legacy_format=False
-            )
-        case LayoutName.MINDFORMERS_UNIFIED | LayoutName.LOOSE_FILE:  # pragma: no branch  mypy knows all
-            return LoadKeys(
-                load_checkpoint=inventory.root,
-                resume_training=True,
-                load_ckpt_format="safetensors",
-                use_legacy_format=True,
-            )
-
-
-def _common_file_name(checkpoint: Checkpoint) -> str:
-    """Return rank 0's file name as it is after the renames; MindFormers puts each rank's own number into it."""
-    first = checkpoint.shards[0].path
-    renamed = {rename.source: rename.target for rename in checkpoint.renames}
-    return renamed.get(first, first).rpartition("/")[2]
 
 
 def data_settings(position: DataPosition) -> tuple[TrainerSetting, ...]:

@@ -5,9 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, Rename
+from ckpttool.domain.load_settings import LoadSettings
 from ckpttool.domain.shard import FormatName
-from ckpttool.trainers.mindformers.load import LoadKeys, load_keys, load_settings
+from ckpttool.trainers.mindformers.load import LoadKeys, load_keys
+from ckpttool.trainers.registry import layout_of
 from tests.inventories import checkpoint, tree
+
+
+def load_settings(inventory: Inventory, chosen: Checkpoint) -> LoadSettings:
+    """What the layout says."""
+    load = layout_of(inventory.layout).load(inventory, chosen)
+    assert isinstance(load, LoadSettings)
+    return load
 
 
 def loaded(inventory: Inventory, chosen: Checkpoint) -> LoadKeys:

@@ -74,7 +74,7 @@ class MindFormersIteration:
         """Tell by an `iteration_%08d` folder; a tracker of that name is written by other trainers, too."""
         return any(_is_iteration(entry) for entry in listing.beginning(ITERATION_START))
 
-    def part(self, folder: str, file: str | None) -> Part | Refusal | None:  # noqa: ARG002  whatever lies in it
+    def part(self, folder: str, file: str | None) -> Part | Refusal | None:
         """Take an iteration's folder, and whatever lies in it, for the save."""
         return Part(focus=folder, took=f"checkpoint {folder}") if is_iteration(folder) else None
 
@@ -121,7 +121,7 @@ class MindFormersIteration:
         path = f"{checkpoint.name}/{MANIFEST_NAME}"
         return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=None)
 
-    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:  # noqa: ARG002  one for all ranks
+    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read the tracker."""
         return iter((tracker_pointer(storage),))
 
@@ -129,15 +129,19 @@ class MindFormersIteration:
         """Spell the tracker."""
         return tracker_naming(checkpoint)
 
-    def recorded_name(self, checkpoint: Checkpoint) -> str | None:  # noqa: ARG002  the same of all
+    def recorded_name(self, checkpoint: Checkpoint) -> str | None:
         """Return none: the mark is in the save itself."""
         return None
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the save's folder: a path that has no tracker is taken as the iteration itself."""
-        from ckpttool.trainers.mindformers.load import load_settings
+        from ckpttool.trainers.mindformers.load import LoadKeys
 
-        return load_settings(inventory, checkpoint)
+        path = checkpoint.name if inventory.root == "." else f"{inventory.root}/{checkpoint.name}"
+        keys = LoadKeys(
+            load_checkpoint=path, resume_training=True, load_ckpt_format="safetensors", use_legacy_format=False
+        )
+        return keys.settings(checkpoint.renames)
 
 
 def _in_order(checkpoints: list[Checkpoint]) -> list[Checkpoint]:

@@ -39,11 +39,11 @@ class MindFormersUnified:
         """Tell by the file of training scalars."""
         return any(entry.name == SCALARS_FILE for entry in listing.beginning(SCALARS_FILE))
 
-    def part(self, folder: str, file: str | None) -> Part | Refusal | None:  # noqa: ARG002  the same of all
+    def part(self, folder: str, file: str | None) -> Part | Refusal | None:
         """Take none: the files lie in the root."""
         return None
 
-    def speaks_of_all(self, name: str) -> bool:  # noqa: ARG002  the same of all
+    def speaks_of_all(self, name: str) -> bool:
         """Take any file for all of them: they are one save."""
         return True
 
@@ -78,11 +78,11 @@ class MindFormersUnified:
         run = RunSummary(prefix="", run=0, first_step=step, last_step=step, world_size=1)
         return Inventory(root=storage.root, layout=self.name, checkpoints=(checkpoint,), runs=(run,), findings=())
 
-    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:  # noqa: ARG002  no rank has a file
+    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
         """Go by the map of parameters to files."""
         return Expected(checkpoints=tuple(map(_expectation, inventory.checkpoints)), runs=inventory.runs)
 
-    def members(self, checkpoint: Checkpoint) -> Members | Refusal:  # noqa: ARG002  the same of all
+    def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Refuse: the folder is one save."""
         return Refusal("is one checkpoint, not a tree of rank_N/ or iteration_*/ folders")
 
@@ -90,23 +90,29 @@ class MindFormersUnified:
         """Return a place in the folder."""
         return SealPlace(path=MANIFEST_NAME, layout=self.name, checkpoint=checkpoint.name, prefix=None)
 
-    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:  # noqa: ARG002  there is none
+    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read none: nothing names the folder."""
         return iter(())
 
-    def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:  # noqa: ARG002  there is none
+    def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
         """Spell none."""
         return {}
 
-    def recorded_name(self, checkpoint: Checkpoint) -> str | None:  # noqa: ARG002  the same of all
+    def recorded_name(self, checkpoint: Checkpoint) -> str | None:
         """Return none: the health file names what the ranks saved."""
         return None
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the folder: it is loaded as a whole."""
-        from ckpttool.trainers.mindformers.load import load_settings
+        from ckpttool.trainers.mindformers.load import LoadKeys
 
-        return load_settings(inventory, checkpoint)
+        keys = LoadKeys(
+            load_checkpoint=inventory.root,
+            resume_training=True,
+            load_ckpt_format="safetensors",
+            use_legacy_format=True,
+        )
+        return keys.settings(checkpoint.renames)
 
 
 def _expectation(checkpoint: Checkpoint) -> Expectation:

@@ -1,0 +1,207 @@
+"""A trainer that is made up, with the layout of torch's distributed checkpoints: what it takes to add one.
+
+`step-20/__1_0.distcp` is what rank 1 wrote, `step-20/.metadata` is written last and names every file. The real one is a
+pickle; here it is JSON, so that a test can write it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, RunSummary, Topology
+from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath
+from ckpttool.domain.finding import Code, Finding, damage, note
+from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
+from ckpttool.domain.plan import ResumePlan
+from ckpttool.domain.pointer import Pointer, PointerText
+from ckpttool.domain.question import DataQuestion
+from ckpttool.domain.settings import RunConfig
+from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
+from ckpttool.domain.units import Rank, Step
+from ckpttool.formats.strict_json import ParseError, get_int, get_list, parse_object
+from ckpttool.logs.base import LogFormat, LogPlaces
+from ckpttool.records import OWN_FOLDER, SealPlace
+from ckpttool.storage.base import Kind, Storage
+from ckpttool.trainers.base import (
+    ConfigReader,
+    LaunchTarget,
+    Layout,
+    Listing,
+    Members,
+    Part,
+    Refusal,
+    ScanOptions,
+    stamp_if_there,
+)
+from tests.trees import floats, safetensors_bytes
+
+_SAVE = r"step-(?P<step>[0-9]{1,18})"
+_SHARD = r"__(?P<rank>[0-9]{1,6})_[0-9]{1,6}\.distcp"
+
+
+class ToyLayout:
+    """One folder a save; whole once its `.metadata` is there."""
+
+    name = "toy-dcp"
+    sign = "step-N/"
+    is_tree = True
+
+    def recognise(self, listing: Listing) -> bool:
+        """Tell by the folder of a save."""
+        return any(_is_save(entry.name) for entry in listing.entries if entry.kind is Kind.FOLDER)
+
+    def part(self, folder: str, file: str | None) -> Part | Refusal | None:
+        """Take a save's folder, and its files, for the save."""
+        return Part(focus=folder, took=f"checkpoint {folder}") if _is_save(folder) else None
+
+    def speaks_of_all(self, name: str) -> bool:
+        """Tell by nothing: no file in the root is the trainer's."""
+        return False
+
+    def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
+        """Read the names and the record of each save."""
+        names = [entry.name for entry in listing.entries]
+        saves = sorted(
+            (_scan(storage, name, options) for name in names if _is_save(name)), key=lambda one: one.step or 0
+        )
+        strays = [name for name in names if not _is_save(name) and name != OWN_FOLDER]
+        steps = [save.step for save in saves if save.step is not None]
+        run = RunSummary(prefix="", run=0, first_step=min(steps), last_step=max(steps), world_size=0)
+        return Inventory(
+            root=storage.root,
+            layout=self.name,
+            checkpoints=tuple(saves),
+            runs=(run,),
+            findings=tuple(note(Code.STRAY_FILE, "no save", path=name) for name in strays),
+            strays=tuple(strays),
+        )
+
+    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
+        """Go by each save's record; without one nothing is known."""
+        return Expected(checkpoints=tuple(map(_expectation, inventory.checkpoints)), runs=inventory.runs)
+
+    def members(self, checkpoint: Checkpoint) -> Members | Refusal:
+        """Refuse."""
+        return Refusal("is a tree of the toy trainer, whose saves ckpttool does not move")
+
+    def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
+        """Refuse."""
+        return Refusal("is a tree of the toy trainer, in which ckpttool has no place for a seal")
+
+    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
+        """Read none: there are none."""
+        return iter(())
+
+    def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
+        """Spell none."""
+        return {}
+
+    def recorded_name(self, checkpoint: Checkpoint) -> str | None:
+        """Return none: it keeps no health file."""
+        return None
+
+    def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
+        """Name the save's folder on the command line."""
+        path = f"{inventory.root}/{checkpoint.name}"
+        setting = TrainerSetting(place=Place.parsed("argument:--load"), value=path, is_path=True)
+        return LoadSettings(trainer="toy", path=path, settings=(setting,))
+
+
+def _is_save(name: str) -> bool:
+    return re.fullmatch(_SAVE, name) is not None
+
+
+def _scan(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
+    files = sorted(entry.name for entry in storage.entries(name) if entry.kind is Kind.FILE)
+    shards = [_shard(storage, f"{name}/{file}", options) for file in files if re.fullmatch(_SHARD, file)]
+    named, findings = int(name.partition("-")[2]), []
+    try:
+        record = parse_object(storage.small_file(f"{name}/.metadata", limit=1 << 20), what=f"{name}/.metadata")
+        step = get_int(record, "step", where=name)
+        expected = tuple(f"{name}/{file}" for file in map(str, get_list(record, "files", where=name)))
+    except (OSError, ParseError):
+        step, expected = named, None
+    if step != named:
+        findings = [damage(Code.STEP_DISAGREES, f"its record says step {step}", path=f"{name}/.metadata")]
+    return Checkpoint(
+        name=name,
+        scalars=Scalars(),
+        step=Step(step),
+        step_source="name" if expected is None else "content",
+        shards=tuple(shards),
+        topology=Topology(),
+        format=FormatName.SAFETENSORS,
+        expected=expected,
+        commit=CommitState.UNCOMMITTED if expected is None else CommitState.COMMITTED,
+        findings=tuple(findings),
+    )
+
+
+def _shard(storage: Storage, path: str, options: ScanOptions) -> Shard:
+    match = re.fullmatch(rf"{_SAVE}/{_SHARD}", path)
+    assert match is not None
+    stamp = stamp_if_there(storage, path) if options.sizes else None
+    return Shard(
+        path=path, rank=Rank(int(match["rank"])), role=ShardRole.FULL, format=FormatName.SAFETENSORS, stamp=stamp
+    )
+
+
+def _expectation(checkpoint: Checkpoint) -> Expectation:
+    files = None if checkpoint.expected is None else FilesByPath(paths=checkpoint.expected, ranks={})
+    return Expectation(files=files, world_size=None)
+
+
+class Toy:
+    """Its trees are read; nothing else is known of it."""
+
+    name = "toy"
+    title = "Toy"
+    places: tuple[str, ...] = ("saves",)
+    layouts: tuple[Layout, ...] = (ToyLayout(),)
+    log_formats: tuple[LogFormat, ...] = ()
+    log_places: LogPlaces | None = None
+    configs: ConfigReader | None = None
+    launch: LaunchTarget | None = None
+
+    def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
+        """Say nothing."""
+        return Evidence()
+
+    def saves_in(self, config: RunConfig) -> Layout | None:
+        """Return none: its configs are not read."""
+        return None
+
+    def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
+        """Return none."""
+        return None
+
+    def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
+        """Return none."""
+        return None
+
+    def effects(self, plan: ResumePlan, config: RunConfig | None, data: DataQuestion) -> tuple[Finding, ...]:
+        """Say nothing."""
+        return ()
+
+
+def save(root: Path, step: int, *, ranks: Iterable[int] = range(4), names: int | None = None) -> Path:
+    """Write a save as the toy trainer does.
+
+    Args:
+        root: The tree.
+        step: In the folder's name.
+        ranks: That write a file.
+        names: The step that the record says; None: the same.
+    """
+    folder = root / f"step-{step}"
+    folder.mkdir(parents=True)
+    files = [f"__{rank}_0.distcp" for rank in ranks]
+    for rank, file in enumerate(files):
+        (folder / file).write_bytes(safetensors_bytes([floats("dense.bias", [8], seed=step + rank)]))
+    record = {"step": step if names is None else names, "files": files}
+    (folder / ".metadata").write_text(json.dumps(record))
+    return folder
