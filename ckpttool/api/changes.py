@@ -11,6 +11,8 @@ from dataclasses import replace
 from ckpttool.api.sealing import no_other_sealer
 from ckpttool.api.trees import Tree, scan
 from ckpttool.decide.naming import named
+from ckpttool.decide.signs_of_writing import signs_of_writing as signs
+from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.pointer import Pointer, PointerFix
 from ckpttool.domain.question import TreeQuestion
@@ -18,11 +20,12 @@ from ckpttool.errors import IncompleteError, NotDurableError, UnknownLayoutError
 from ckpttool.records import OWN_FOLDER
 from ckpttool.records.journal import JOURNAL, read_journal
 from ckpttool.storage import open_storage
-from ckpttool.trainers.base import Refusal
-from ckpttool.trainers.signs_of_writing import places, record_obstacles, signs_of_writing
+from ckpttool.trainers.base import Members, Refusal
 from ckpttool.write import ensure_folder, locked, remove, sweep
 from ckpttool.write import replace as write
-from ckpttool.write.moves import bring_back
+from ckpttool.write.blockers import files_not_to_replace, files_to_move
+from ckpttool.write.files import is_own_temporary
+from ckpttool.write.moves import restore
 
 NEW_RECORD_MODE = 0o640
 """Where there is none yet whose mode it could have."""
@@ -76,7 +79,7 @@ def _undo_interrupted(root: str) -> None:
         # In the root, where the tracker is, others may write too; one who loses a temporary file says so.
         for folder in sorted({move.path.rpartition("/")[0] for batch in batches for move in batch.moves}):
             sweep(f"{root}/{folder}")
-        bring_back(root, batches)
+        restore(root, batches)
         remove(f"{root}/{JOURNAL}")
 
 
@@ -95,18 +98,58 @@ def pending(tree: Tree) -> list[Finding]:
     ]
 
 
-def signs(tree: Tree, *, grace: float) -> list[Finding]:
+def signs_of_writing(tree: Tree, *, grace: float) -> list[Finding]:
     """Say where somebody is writing."""
-    return list(signs_of_writing(tree.storage, tree.inventory, now=time.time(), grace=grace))
+    return list(signs(_unfinished(tree), _written(tree), now=time.time(), grace=grace))
 
 
-def obstacles(tree: Tree, paths: Iterable[str]) -> list[Finding]:
+def _unfinished(tree: Tree) -> Iterator[str]:
+    """Find temporary files among what the scan told apart, whether it knew them or took them for strays."""
+    own = (finding for checkpoint in tree.inventory.checkpoints for finding in checkpoint.findings)
+    for finding in (*tree.inventory.findings, *own):
+        name = (finding.path or "").rpartition("/")[2]
+        unfinished = finding.code is Code.IN_PROGRESS or (
+            finding.code is Code.STRAY_FILE and tree.layout.is_unfinished(name)
+        )
+        # One of ours is no sign of a training: whoever holds the lock sweeps it away.
+        if unfinished and finding.path is not None and not is_own_temporary(name):
+            yield finding.path
+
+
+def _written(tree: Tree) -> Iterator[tuple[str, float]]:
+    """Yield what saves write, with its mtime in Unix seconds."""
+    for checkpoint in tree.inventory.checkpoints:
+        for shard in checkpoint.shards:
+            if shard.modified_ns is not None:
+                yield shard.path, shard.modified_ns / 1e9
+        for path in members_of(tree, checkpoint).records:
+            try:
+                written = tree.storage.stamp(path).modified_ns
+            except OSError:  # not there, which is for the check of the checkpoint to say
+                continue
+            if written is not None:
+                yield path, written / 1e9
+
+
+def members_of(tree: Tree, checkpoint: Checkpoint) -> Members:
+    """Return what goes with a checkpoint when it goes.
+
+    Raises:
+        UnknownLayoutError: Its layout does not say how a save is moved.
+    """
+    members = tree.layout.members(checkpoint)
+    if isinstance(members, Refusal):
+        raise UnknownLayoutError(f"{tree.inventory.root} {members.why}")
+    return members
+
+
+def blockers(tree: Tree, paths: Iterable[str]) -> list[Finding]:
     """Say what must not be changed: whatever is reached through a link, or lies on another disk.
 
     Raises:
         IncompleteError: Something is not there any more.
     """
-    found = (place.obstacle for place in places(tree.storage, paths) if place.obstacle is not None)
+    found = (file.blocker for file in files_to_move(tree.storage.root, paths) if file.blocker is not None)
     return _unsafe(tree, found, "change the tree that the link leads to, or the other disk's own, by hand")
 
 
@@ -116,14 +159,14 @@ def unwritable(tree: Tree, fixes: Iterable[PointerFix]) -> list[Finding]:
     Raises:
         IncompleteError: A folder is not there any more.
     """
-    found = record_obstacles(tree.storage, [fix.path for fix in fixes])
+    found = files_not_to_replace(tree.storage.root, [fix.path for fix in fixes])
     return _unsafe(tree, found, "put a file in its place, or change what the link leads to by hand")
 
 
-def _unsafe(tree: Tree, obstacles: Iterator[str], remedy: str) -> list[Finding]:
+def _unsafe(tree: Tree, blockers: Iterator[str], remedy: str) -> list[Finding]:
     """Look at the disk for what is in the way, and say each once."""
     try:
-        found = dict.fromkeys(obstacles)
+        found = dict.fromkeys(blockers)
     except OSError as error:
         raise _changed(error.filename or tree.inventory.root) from None
     code = Code.NOT_A_REGULAR_FILE
@@ -158,7 +201,7 @@ def assert_unchanged(tree: Tree, question: TreeQuestion, *, grace: float) -> Non
         after = {shard.path: shard.stamp for one in now.inventory.checkpoints for shard in one.shards}
         differs = sorted(path for path, _ in before.items() ^ after.items())
         raise _changed(differs[0] if differs else tree.inventory.root)
-    for sign in signs(now, grace=grace):
+    for sign in signs_of_writing(now, grace=grace):
         raise IncompleteError(f"{sign.path}: {sign.message}; nothing was changed")
 
 

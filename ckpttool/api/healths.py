@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ckpttool.api.trees import HEALTH_FILE, Tree, health_file_beside
+from ckpttool.api.trees import HEALTH_FILE, Tree, health_file_beside, recorded_names
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.log_evidence import log_findings
-from ckpttool.decide.recorded_health import recorded_name
 from ckpttool.decide.weight_trend import unread, weigh
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Finding, Severity
 from ckpttool.domain.health import Health
 from ckpttool.domain.health_events import HealthJudgement, HealthReport
@@ -22,6 +21,7 @@ from ckpttool.domain.progress import newest_first
 from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Verdict
 from ckpttool.errors import IncompleteError, UsageError, WriteFailedError
+from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.mindformers.embedding_health import judge_checkpoints
 from ckpttool.trainers.registry import log_reader
 
@@ -49,7 +49,7 @@ def health(tree: Tree, question: HealthQuestion, verdicts: Sequence[Verdict] = (
     """
     inventory = tree.inventory
     if question.write:
-        _assert_writable(inventory, question)
+        _assert_writable(tree, question)
     log = log_reader(question.logs.columns).merged(question.logs.patterns, inventory.root)
     if question.write and log is not None:
         _assert_read_to_its_end(log)
@@ -61,7 +61,7 @@ def health(tree: Tree, question: HealthQuestion, verdicts: Sequence[Verdict] = (
     written = False
     if question.write:
         place = place or os.path.join(os.path.normpath(os.path.join(inventory.root, os.pardir)), HEALTH_FILE)
-        written = _write(place, inventory, report)
+        written = _write(place, tree, report)
         report = replace(report, findings=tuple(replace(one, severity=Severity.NOTE) for one in report.findings))
     findings = (*report.findings, *_other_findings(inventory, log, verdicts))
     return HealthAnswer(
@@ -76,14 +76,12 @@ def health(tree: Tree, question: HealthQuestion, verdicts: Sequence[Verdict] = (
     )
 
 
-def _assert_writable(inventory: Inventory, question: HealthQuestion) -> None:
+def _assert_writable(tree: Tree, question: HealthQuestion) -> None:
     if question.threshold is None:
         raise UsageError("--write records a judgement: give the --threshold to judge by")
-    if inventory.layout is not LayoutName.MINDFORMERS_RANK:
-        raise UsageError(
-            f"--write is for the rank_N layout: in {inventory.layout} each checkpoint holds its own mark, and "
-            "checkpoints are never changed; resolve --health-threshold judges without one"
-        )
+    for checkpoint in tree.inventory.checkpoints:
+        if isinstance(refusal := tree.layout.recorded_name(checkpoint), Refusal):
+            raise UsageError(f"--write {refusal.why}; resolve --health-threshold judges without one")
 
 
 def _assert_read_to_its_end(log: TrainingLog) -> None:
@@ -140,7 +138,7 @@ def _points(log: TrainingLog | None) -> tuple[tuple[Step, float], ...]:
     return tuple((row.step, row.embedding_local_norm) for row in log.metrics if row.embedding_local_norm is not None)
 
 
-def _write(place: str, inventory: Inventory, report: HealthReport) -> bool:
+def _write(place: str, tree: Tree, report: HealthReport) -> bool:
     """Bring the health file in line with what the log showed, and tell whether it was changed."""
     from ckpttool.trainers.mindformers.health_file import updated_health_json
     from ckpttool.write import locked
@@ -148,8 +146,8 @@ def _write(place: str, inventory: Inventory, report: HealthReport) -> bool:
 
     judged = [
         (name, judgement.health)
-        for one, judgement in zip(inventory.checkpoints, report.judgements, strict=True)
-        if judgement.source == "log" and (name := recorded_name(one)) is not None
+        for name, judgement in zip(recorded_names(tree.layout, tree.inventory), report.judgements, strict=True)
+        if judgement.source == "log" and name is not None
     ]
     with locked(place, timeout=LOCK_SECONDS):
         old = _content(place)

@@ -9,11 +9,12 @@ from dataclasses import replace
 
 from ckpttool.api.changes import (
     assert_unchanged,
+    blockers,
     change_of,
+    members_of,
     moving,
-    obstacles,
     pending,
-    signs,
+    signs_of_writing,
     unreadable,
     unwritable,
     whole_tree,
@@ -38,15 +39,14 @@ from ckpttool.domain.retention import (
     Trashed,
 )
 from ckpttool.domain.verdict import Level, Verdict
-from ckpttool.errors import CkptToolError, IncompleteError, NotDurableError, UnknownLayoutError, WriteFailedError
+from ckpttool.errors import CkptToolError, IncompleteError, NotDurableError, WriteFailedError
 from ckpttool.records.journal import JOURNAL, TIME_FORMAT, TRASH, journal_bytes, trash_folders
 from ckpttool.records.manifest import read_manifest
-from ckpttool.trainers.base import Refusal
-from ckpttool.trainers.signs_of_writing import places
 from ckpttool.verify.session import Session
 from ckpttool.write import ensure_folder, remove
 from ckpttool.write import replace as write
-from ckpttool.write.moves import bring_back, carry, discard
+from ckpttool.write.blockers import files_to_move
+from ckpttool.write.moves import delete, move_to_trash, restore
 
 DAY_SECONDS = 86400.0
 
@@ -70,7 +70,7 @@ def prune(question: TreeQuestion, policy: RetentionPolicy, order: PruneOrder) ->
         return _proposal(tree, question, policy, order, pending(tree))[0]
     with change_of(tree.inventory.root):
         tree = whole_tree(question)
-        if signs(tree, grace=order.grace):  # it will be refused: no content need be read for that
+        if signs_of_writing(tree, grace=order.grace):  # it will be refused: no content need be read for that
             order = replace(order, level=Level.STRUCTURE)
         pruning, batches = _proposal(tree, question, policy, order, [])
         if pruning.applied:
@@ -79,7 +79,7 @@ def prune(question: TreeQuestion, policy: RetentionPolicy, order: PruneOrder) ->
                     assert_unchanged(tree, question, grace=order.grace)
                     _move(tree.inventory.root, batches, pruning.fixes)
             for name in _expired(tree, order):
-                discard(tree.inventory.root, f"{TRASH}/{name}")
+                delete(tree.inventory.root, f"{TRASH}/{name}")
     return pruning
 
 
@@ -90,16 +90,16 @@ def _proposal(
     scan_without = scans_without(replace(question, sizes=True))
 
     def without(gone: Sequence[Checkpoint]) -> Inventory:
-        return scan_without([path for checkpoint in gone for path in _members(tree, checkpoint)])
+        return scan_without([path for checkpoint in gone for path in members_of(tree, checkpoint).paths])
 
-    plan = retain(tree.inventory, policy, _Looks(tree, order), without)
+    plan = retain(tree.inventory, policy, _Verifier(tree, order), without)
     against = list(refusals)
     batches: tuple[Batch, ...] = ()
     pointers = _pointers(tree, plan)
     fixes = tuple(left_behind(pointers, plan.going, plan.whole, tree.layout.pointing_to))
     if plan.going:
-        in_the_way = obstacles(tree, _all_paths(tree, plan.going)) or unwritable(tree, fixes)
-        against += [*signs(tree, grace=order.grace), *in_the_way, *unreadable(pointers)]
+        in_the_way = blockers(tree, _all_paths(tree, plan.going)) or unwritable(tree, fixes)
+        against += [*signs_of_writing(tree, grace=order.grace), *in_the_way, *unreadable(pointers)]
         batches = () if against else _batches(tree, plan.going)
     expired = set(_expired(tree, order))
     pruning = Pruning(
@@ -128,7 +128,7 @@ def _pointers(tree: Tree, plan: RetentionPlan) -> list[Pointer]:
 
 def _paths(tree: Tree, checkpoint: Checkpoint) -> list[str]:
     """Return what goes with a checkpoint, in order: its members, and its seal where that is kept apart from them."""
-    paths = list(_members(tree, checkpoint))
+    paths = list(members_of(tree, checkpoint).paths)
     place = tree.seal_place(checkpoint)
     if place is None or not place.is_apart:
         return paths
@@ -139,13 +139,6 @@ def _paths(tree: Tree, checkpoint: Checkpoint) -> list[str]:
     except OSError as error:
         raise IncompleteError(f"{place.path}: whether it is there is not known ({error.strerror or error})") from None
     return [*paths, place.path]
-
-
-def _members(tree: Tree, checkpoint: Checkpoint) -> tuple[str, ...]:
-    members = tree.layout.members(checkpoint)
-    if isinstance(members, Refusal):
-        raise UnknownLayoutError(f"{tree.inventory.root} {members.why}")
-    return members.paths
 
 
 def _all_paths(tree: Tree, going: Sequence[Checkpoint]) -> Iterator[str]:
@@ -164,10 +157,10 @@ def _batches(tree: Tree, going: Sequence[Checkpoint]) -> tuple[Batch, ...]:
             name += "+"
         taken.add(name)
         try:
-            found = list(places(tree.storage, _paths(tree, checkpoint)))
+            found = list(files_to_move(tree.storage.root, _paths(tree, checkpoint)))
         except OSError as error:
             raise IncompleteError(f"{checkpoint.name} changed while the plan was made ({error.strerror})") from None
-        moves = tuple(Move(path=place.path, stamp=place.stamp) for place in found if place.stamp is not None)
+        moves = tuple(Move(path=file.path, stamp=file.stamp) for file in found if file.stamp is not None)
         batches.append(Batch(trash=f"{TRASH}/{name}", moves=moves))
     return tuple(batches)
 
@@ -185,18 +178,18 @@ def _move(root: str, batches: Sequence[Batch], fixes: Sequence[PointerFix]) -> N
             write_pointers(root, fixes)
         except NotDurableError as error:
             raise WriteFailedError(f"nothing was moved, for what must be on the disk first is not: {error}") from error
-        carry(root, batches)
+        move_to_trash(root, batches)
     except BaseException:
         # Where this fails too, the next prune does it.
         with suppress(CkptToolError):
-            bring_back(root, batches)
+            restore(root, batches)
             remove(f"{root}/{JOURNAL}")
         raise
     remove(f"{root}/{JOURNAL}")
 
 
-class _Looks:
-    """Looks at checkpoints of one tree as hard as the order says."""
+class _Verifier:
+    """Verifies checkpoints of one tree as hard as the order says."""
 
     def __init__(self, tree: Tree, order: PruneOrder) -> None:
         self._tree = tree

@@ -6,7 +6,7 @@ from ckpttool.api.changes import (
     assert_unchanged,
     change_of,
     pending,
-    signs,
+    signs_of_writing,
     unwritable,
     whole_tree,
     write_pointers,
@@ -66,7 +66,7 @@ def _proposal(tree: Tree, choice: ResumeQuestion, *, grace: float, apply: bool, 
         pointers = tree.layout.pointers(tree.storage, checkpoint.ranks)
         fixes = tuple(repairs(pointers, checkpoint, tree.layout.pointing_to))
     if fixes:
-        against = [*against, *signs(tree, grace=grace), *unwritable(tree, fixes)]
+        against = [*against, *signs_of_writing(tree, grace=grace), *unwritable(tree, fixes)]
     return Repair(
         root=tree.inventory.root,
         layout=tree.inventory.layout,

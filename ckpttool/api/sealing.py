@@ -67,8 +67,7 @@ def seal_checkpoint(
         verdict: On this checkpoint, of all its shards, every byte read, with digests. It must come from the files
             alone: whether they agree with an older manifest is found out here, under the lock.
         now: Unix seconds.
-        reseal: Take what is on the disk now, where it differs from what was sealed or where the manifest cannot be
-            read.
+        reseal: Take what is on the disk now, where it differs from what was sealed or where that cannot be read.
 
     Returns:
         What is recorded now. Its findings are reasons to refuse where `manifest` is None, else what differs from the

@@ -93,7 +93,7 @@ def _scanned(located: Located, question: TreeQuestion) -> Tree:
     expected = layout.expected(inventory, _evidence(layout, question, inventory, located.storage))
     book = _health_book(question, located)
     return Tree(
-        inventory=assess(inventory, expected, book),
+        inventory=assess(inventory, expected, book, recorded_names(layout, inventory)),
         layout=layout,
         storage=located.storage,
         focus=located.focus,
@@ -171,6 +171,12 @@ def _sealed_world(layout: Layout, inventory: Inventory, storage: Storage) -> lis
 def _seal_place(layout: Layout, checkpoint: Checkpoint) -> SealPlace | None:
     place = layout.seal_place(checkpoint)
     return None if isinstance(place, Refusal) else place
+
+
+def recorded_names(layout: Layout, inventory: Inventory) -> tuple[str | None, ...]:
+    """Return the name under which the trainer's health file has each checkpoint; None where it has none of them."""
+    names = map(layout.recorded_name, inventory.checkpoints)
+    return tuple(None if isinstance(name, Refusal) else name for name in names)
 
 
 def _health_book(question: TreeQuestion, located: Located) -> HealthBook:

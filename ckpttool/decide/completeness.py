@@ -31,15 +31,16 @@ def believable(evidence: Evidence) -> Evidence:
     return evidence
 
 
-def assess(inventory: Inventory, expected: Expected, book: HealthBook) -> Inventory:
+def assess(inventory: Inventory, expected: Expected, book: HealthBook, names: Sequence[str | None]) -> Inventory:
     """Say of every save what is missing, empty, not committed or recorded, and of the tree where it was rewound.
 
     Args:
         inventory: As scanned.
         expected: What must be there of each save.
         book: What the trainer's health file says.
+        names: Under which it has each save; None where the record is inside the save.
     """
-    inventory = attach_health(compare(inventory, expected), book)
+    inventory = attach_health(compare(inventory, expected), book, names)
     return replace(inventory, findings=(*Course(inventory).rewinds(), *inventory.findings))
 
 

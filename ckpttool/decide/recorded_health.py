@@ -1,10 +1,11 @@
-"""What MindFormers recorded about a checkpoint's health, and what that is worth."""
+"""What the trainer recorded about a checkpoint's health, and what that is worth."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, in_order
 from ckpttool.domain.health import Health, HealthBook
 
@@ -12,38 +13,25 @@ IGNORE_HEALTH = "--ignore-health takes it all the same"
 """What to do about a checkpoint that nothing but its health speaks against; whoever says it looks at the rest."""
 
 
-def attach_health(inventory: Inventory, book: HealthBook) -> Inventory:
+def attach_health(inventory: Inventory, book: HealthBook, names: Sequence[str | None]) -> Inventory:
     """Give every checkpoint the health that was recorded for it; unknown where nothing was.
 
-    The health file names rank 0's file. In the newer layout the record is inside the checkpoint, and MindFormers
-    does not use the health file: what `scan` read stands.
+    Args:
+        inventory: Of the tree.
+        book: The trainer's health file.
+        names: Under which it has each of the checkpoints, in their order; None where the record is inside the
+            checkpoint: what `scan` read there stands.
     """
     findings = [*inventory.findings, *book.findings]
-    if inventory.layout is LayoutName.MINDFORMERS_ITERATION:
-        return replace(inventory, findings=in_order(findings))
-    recorded: dict[str | None, Health] = {record.name: record.health for record in book.records}
+    recorded = {record.name: record.health for record in book.records}
     checkpoints = tuple(
-        replace(checkpoint, health=recorded.get(recorded_name(checkpoint), Health.UNKNOWN))
-        for checkpoint in inventory.checkpoints
+        checkpoint if name is None else replace(checkpoint, health=recorded.get(name, Health.UNKNOWN))
+        for checkpoint, name in zip(inventory.checkpoints, names, strict=True)
     )
-    known = {recorded_name(checkpoint) for checkpoint in checkpoints}
-    ghosts = sorted({record.name for record in book.records} - known)
-    if ghosts:
+    ghosts = sorted(recorded.keys() - set(names))
+    if ghosts and None not in names:
         findings.append(_ghosts(ghosts, book.path))
     return replace(inventory, checkpoints=checkpoints, findings=in_order(findings))
-
-
-def recorded_name(checkpoint: Checkpoint) -> str | None:
-    """Return the file name under which the checkpoint is recorded: rank 0's, or what it would be."""
-    for shard in checkpoint.shards:
-        if shard.rank == 0:
-            return shard.path.rpartition("/")[2]
-    if checkpoint.label is None or not checkpoint.shards:
-        return None
-    first = checkpoint.shards[0]
-    folder, _, name = first.path.partition("/")
-    head, _, tail = name.rpartition(f"_{folder}")
-    return f"{head}_rank_0{tail}"
 
 
 def _ghosts(names: list[str], path: str | None) -> Finding:

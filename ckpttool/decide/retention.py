@@ -28,8 +28,8 @@ from ckpttool.domain.verdict import Verdict, VerdictWord
 from ckpttool.errors import UsageError
 
 
-class Looks(Protocol):
-    """Looks at checkpoints, when they are asked for."""
+class Verifier(Protocol):
+    """Verifies checkpoints, when they are asked for."""
 
     def headers(self, checkpoint: Checkpoint) -> Verdict:
         """Judge it by headers and sizes."""
@@ -93,13 +93,13 @@ class _Count:
             self._strong.add(one.at)
 
 
-def retain(inventory: Inventory, policy: RetentionPolicy, looks: Looks, without: Without) -> RetentionPlan:
+def retain(inventory: Inventory, policy: RetentionPolicy, verifier: Verifier, without: Without) -> RetentionPlan:
     """Decide about every checkpoint of a tree. Content is looked at only where something would go because of it.
 
     Args:
         inventory: With expected ranks and recorded health.
         policy: What is to be kept.
-        looks: Looks at one checkpoint's shards.
+        verifier: Verifies one checkpoint.
         without: Lists the same tree as it would be judged if some checkpoints were gone.
 
     Raises:
@@ -108,10 +108,10 @@ def retain(inventory: Inventory, policy: RetentionPolicy, looks: Looks, without:
     own = newest_first(_of_one_training(inventory, policy.prefix))
     kept = _named(inventory, policy.keep)
     course = Course(inventory)
-    candidates = [_candidate(one, course, policy, looks) for one in own]
-    _keep_last(candidates, policy, looks)
-    _keep_healthy(candidates, policy, looks)
-    _keep_every(candidates, policy, looks)
+    candidates = [_candidate(one, course, policy, verifier) for one in own]
+    _keep_last(candidates, policy, verifier)
+    _keep_healthy(candidates, policy, verifier)
+    _keep_every(candidates, policy, verifier)
     for one in candidates:
         _keep_what_is_not_ours(one, kept)
     others = [one for one in inventory.checkpoints if policy.prefix not in {None, one.prefix}]
@@ -149,12 +149,12 @@ def _named(inventory: Inventory, names: Iterable[str]) -> list[Checkpoint]:
     return found
 
 
-def _candidate(checkpoint: Checkpoint, course: Course, policy: RetentionPolicy, looks: Looks) -> _Candidate:
+def _candidate(checkpoint: Checkpoint, course: Course, policy: RetentionPolicy, verifier: Verifier) -> _Candidate:
     one = _Candidate(checkpoint)
     doubt = two_runs_in(checkpoint, course.inventory)
     against = blocking((*checkpoint.findings, *([] if doubt is None else [doubt])))
     if not against:
-        verdict = looks.headers(checkpoint)
+        verdict = verifier.headers(checkpoint)
         one.word = verdict.word
         against = blocking(verdict.findings)
     if against:
@@ -172,15 +172,15 @@ def _candidate(checkpoint: Checkpoint, course: Course, policy: RetentionPolicy, 
             one.because = f"a branch that the training left; --drop-abandoned lets it go{when}"
         on_course = not left and course.done_again(checkpoint) is None
         one.good = on_course and checkpoint.health is not Health.UNHEALTHY
-        one.strong = looks.has_checksums(checkpoint)
+        one.strong = verifier.has_checksums(checkpoint)
     return one
 
 
-def _prove(one: _Candidate, looks: Looks) -> bool:
+def _prove(one: _Candidate, verifier: Verifier) -> bool:
     """Look at a good one as hard as is asked for, and say whether it still is."""
     if one.proven:
         return True
-    verdict = looks.content(one.checkpoint)
+    verdict = verifier.content(one.checkpoint)
     if verdict is not None:
         one.word = verdict.word
         one.strong = verdict.word is VerdictWord.VERIFIED
@@ -192,28 +192,28 @@ def _prove(one: _Candidate, looks: Looks) -> bool:
     return True
 
 
-def _keep_last(candidates: Sequence[_Candidate], policy: RetentionPolicy, looks: Looks) -> None:
+def _keep_last(candidates: Sequence[_Candidate], policy: RetentionPolicy, verifier: Verifier) -> None:
     count = _Count(policy.keep_last)
     for one in candidates:
         if one.stays is not None or count.replaces(one):
             continue
         if not one.good:
             one.why.append(Why.NEWER)
-        elif _prove(one, looks):
+        elif _prove(one, verifier):
             one.why.append(Why.VERIFIED if one.strong and count.is_full(one) else Why.LAST)
             count.add(one)
 
 
-def _keep_healthy(candidates: Sequence[_Candidate], policy: RetentionPolicy, looks: Looks) -> None:
+def _keep_healthy(candidates: Sequence[_Candidate], policy: RetentionPolicy, verifier: Verifier) -> None:
     count = _Count(policy.keep_healthy)
     for one in candidates:
         healthy = one.good and one.stays is None and one.checkpoint.health is Health.HEALTHY
-        if healthy and not count.replaces(one) and _prove(one, looks):
+        if healthy and not count.replaces(one) and _prove(one, verifier):
             one.why.append(Why.HEALTHY)
             count.add(one)
 
 
-def _keep_every(candidates: Sequence[_Candidate], policy: RetentionPolicy, looks: Looks) -> None:
+def _keep_every(candidates: Sequence[_Candidate], policy: RetentionPolicy, verifier: Verifier) -> None:
     """Keep the first at or after each multiple; where several runs saved the same step, the latest run's."""
     if policy.keep_every is None:
         return
@@ -227,7 +227,7 @@ def _keep_every(candidates: Sequence[_Candidate], policy: RetentionPolicy, looks
         count = _Count(1)
         for one in members:
             # Alone in its stretch nothing goes because of it, so it need not be read.
-            if not count.replaces(one) and (len(members) == 1 or _prove(one, looks)):
+            if not count.replaces(one) and (len(members) == 1 or _prove(one, verifier)):
                 one.why.append(Why.EVERY)
                 count.add(one)
 

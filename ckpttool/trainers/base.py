@@ -60,7 +60,7 @@ class Refusal(NamedTuple):
     """An answer, too: this layout cannot do what is asked for."""
 
     why: str
-    """In words that follow the path in a sentence: "is one checkpoint, not a tree of …"."""
+    """In words that follow the path, or what was asked for, in a sentence: "is one checkpoint, not a tree of …"."""
 
 
 class Part(NamedTuple):
@@ -78,6 +78,8 @@ class Members(NamedTuple):
     paths: tuple[str, ...]
     """Files, or the one folder that holds them, relative to the root. The first goes first: once it is gone, the save
     looks whole to nobody."""
+    records: tuple[str, ...] = ()
+    """What the trainer writes with a save besides its shards: their times, too, tell that one is under way."""
 
 
 class Layout(Protocol):
@@ -131,6 +133,10 @@ class Layout(Protocol):
         """
         ...
 
+    def is_unfinished(self, name: str) -> bool:
+        """Tell whether a file's name is one under which the trainer writes what it renames when it is done."""
+        ...
+
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Return what goes with a save when it goes; a refusal where its saves are not to be moved."""
         ...
@@ -152,8 +158,8 @@ class Layout(Protocol):
         """Spell such records as they are when a save was the last, by path; one that cannot name it is left out."""
         ...
 
-    def recorded_name(self, checkpoint: Checkpoint) -> str | None:
-        """Return the name under which the trainer's health file has a save; None where it is in none."""
+    def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
+        """Return the name under which the trainer's health file has a save; a refusal where it has none of them."""
         ...
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
@@ -284,6 +290,12 @@ class Trainer(Protocol):
     def effects(self, plan: ResumePlan, config: RunConfig | None, data: DataQuestion) -> tuple[Finding, ...]:
         """Say what it will make of a plan: counters that it gets wrong, settings that disagree."""
         ...
+
+
+def without_health_file(layout: str) -> Refusal:
+    """Refuse to record a judgement where no file beside the saves is for it."""
+    mark = f"in {layout} each checkpoint holds its own mark, and checkpoints are never changed"
+    return Refusal(f"is for the rank_N layout: {mark}")
 
 
 def stamp_if_there(storage: Storage, path: str) -> FileStamp | None:

@@ -73,7 +73,7 @@ def replace(path: str, data: bytes, *, overwrite: bool, backup: bool, mode: int 
                 "a power cut may still undo it; check the disk, then write again"
             ) from error
     finally:
-        let_go(folder_fd)
+        close(folder_fd)
 
 
 def ensure_folder(path: str, *, mode: int = 0o777) -> None:
@@ -95,7 +95,7 @@ def ensure_folder(path: str, *, mode: int = 0o777) -> None:
         try:
             os.fsync(parent_fd)
         finally:
-            let_go(parent_fd)
+            close(parent_fd)
     except OSError as error:
         raise WriteFailedError(f"cannot make the folder {path!r}: {error.strerror or error}") from error
 
@@ -127,7 +127,7 @@ def remove(path: str) -> None:
                 f"{path!r} is removed, but the disk did not confirm it ({error.strerror}): a power cut may restore it"
             ) from error
     finally:
-        let_go(folder_fd)
+        close(folder_fd)
 
 
 def sweep(folder: str) -> None:
@@ -138,9 +138,14 @@ def sweep(folder: str) -> None:
     """
     with suppress(OSError):
         for name in os.listdir(folder):
-            if _OWN_TEMPORARY.fullmatch(name):
+            if is_own_temporary(name):
                 with suppress(OSError):
                     os.unlink(os.path.join(folder, name))
+
+
+def is_own_temporary(name: str) -> bool:
+    """Tell whether a file is one that a ckpttool is writing, or did not finish."""
+    return _OWN_TEMPORARY.fullmatch(name) is not None
 
 
 @contextmanager
@@ -168,7 +173,7 @@ def locked(path: str, *, timeout: float) -> Iterator[None]:
             lock.release()
 
 
-def let_go(folder_fd: int) -> None:
+def close(folder_fd: int) -> None:
     """Close a folder. It was only read, so nothing hangs on what a disk says to that."""
     with suppress(OSError):
         os.close(folder_fd)

@@ -16,12 +16,12 @@ from contextlib import contextmanager, suppress
 from ckpttool.domain.retention import Batch, Move
 from ckpttool.domain.shard import FileStamp
 from ckpttool.errors import IncompleteError, UnsafeError, WriteFailedError
-from ckpttool.write.files import let_go
+from ckpttool.write.files import close
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def carry(root: str, batches: Sequence[Batch]) -> None:
+def move_to_trash(root: str, batches: Sequence[Batch]) -> None:
     """Move every batch to its trash folder, which must not exist yet.
 
     Args:
@@ -31,18 +31,18 @@ def carry(root: str, batches: Sequence[Batch]) -> None:
     Raises:
         IncompleteError: A file is not the one that was planned with; it and what follows stayed.
         UnsafeError: A link stands in the way, or another disk.
-        WriteFailedError: A rename failed. What was moved so far is in the trash; `bring_back` takes it from there.
+        WriteFailedError: A rename failed. What was moved so far is in the trash; `restore` takes it from there.
     """
     with _opened(root) as root_fd:
         for batch in batches:
             try:
-                _carry_batch(root_fd, batch)
+                _trash_batch(root_fd, batch)
             except OSError as error:
                 raise _stopped(batch.trash, error) from error
 
 
-def bring_back(root: str, batches: Sequence[Batch]) -> None:
-    """Undo `carry`, wherever it was stopped: everything that is in the trash folders goes back to its place.
+def restore(root: str, batches: Sequence[Batch]) -> None:
+    """Undo `move_to_trash`, wherever it was stopped: everything that is in the trash folders goes back to its place.
 
     What is in its place, or in neither, stays as it is. Can be stopped itself and done again.
 
@@ -54,12 +54,12 @@ def bring_back(root: str, batches: Sequence[Batch]) -> None:
     with _opened(root) as root_fd:
         for batch in reversed(batches):
             try:
-                _bring_back_batch(root_fd, batch)
+                _restore_batch(root_fd, batch)
             except OSError as error:
                 raise _stopped(batch.trash, error) from error
 
 
-def discard(root: str, trash: str) -> None:
+def delete(root: str, trash: str) -> None:
     """Delete a trash folder with all that is in it. Links are removed, never followed.
 
     Raises:
@@ -84,17 +84,17 @@ def _stopped(trash: str, error: OSError) -> WriteFailedError:
     )
 
 
-def _carry_batch(root_fd: int, batch: Batch) -> None:
+def _trash_batch(root_fd: int, batch: Batch) -> None:
     with _made(root_fd, batch) as trash_fd:
         first, rest = batch.moves[:1], batch.moves[1:]
         for moves in (first, rest):
             for move in moves:
-                _carry_one(root_fd, trash_fd, move)
+                _trash_one(root_fd, trash_fd, move)
             _settle(trash_fd, moves)
             _settle(root_fd, moves)
 
 
-def _carry_one(root_fd: int, trash_fd: int, move: Move) -> None:
+def _trash_one(root_fd: int, trash_fd: int, move: Move) -> None:
     folder, _, name = move.path.rpartition("/")
     with _entered(root_fd, folder) as source, _entered(trash_fd, folder) as target:
         _assert_same(source, name, move)
@@ -118,21 +118,21 @@ def _changed(move: Move) -> IncompleteError:
     return IncompleteError(f"{move.path!r} changed since the plan was made; run again when nothing writes here")
 
 
-def _bring_back_batch(root_fd: int, batch: Batch) -> None:
+def _restore_batch(root_fd: int, batch: Batch) -> None:
     """Restore the first file last, and when all others are safe."""
     if not _is_there(root_fd, batch.trash):  # stopped before it was made, or after it was removed
         return
     with _entered(root_fd, batch.trash) as trash_fd:
         first, rest = batch.moves[:1], batch.moves[1:]
         for moves in (rest[::-1], first):
-            back = [move for move in moves if _bring_one_back(root_fd, trash_fd, move)]
+            back = [move for move in moves if _restore_one(root_fd, trash_fd, move)]
             _settle(root_fd, back)
         for folder in sorted(_folders(batch.moves)):
             _remove_empty(trash_fd, folder)
     _remove_empty(root_fd, batch.trash)
 
 
-def _bring_one_back(root_fd: int, trash_fd: int, move: Move) -> bool:
+def _restore_one(root_fd: int, trash_fd: int, move: Move) -> bool:
     if not _is_there(trash_fd, move.path):
         return False
     folder, _, name = move.path.rpartition("/")
@@ -213,7 +213,7 @@ def _opened(root: str) -> Iterator[int]:
     try:
         yield fd
     finally:
-        let_go(fd)
+        close(fd)
 
 
 @contextmanager
@@ -232,8 +232,8 @@ def _entered(base_fd: int, path: str) -> Iterator[int]:
                 if error.errno in {errno.ELOOP, errno.ENOTDIR}:
                     raise UnsafeError(f"{path!r} is a link or no folder, and nothing is moved through a link") from None
                 raise
-            let_go(fd)
+            close(fd)
             fd = deeper
         yield fd
     finally:
-        let_go(fd)
+        close(fd)

@@ -11,7 +11,7 @@ import pytest
 from ckpttool.domain.retention import Batch, Move
 from ckpttool.domain.shard import FileStamp
 from ckpttool.errors import CkptToolError, IncompleteError, UnsafeError, WriteFailedError
-from ckpttool.write.moves import bring_back, carry, discard
+from ckpttool.write.moves import delete, move_to_trash, restore
 
 TRASH = ".ckpttool/trash"
 
@@ -43,12 +43,12 @@ def names(root: Path) -> set[str]:
 
 def test_files_and_folders_keep_their_paths_in_the_trash_and_come_back(root: Path) -> None:
     one = batch(root, "rank_0/a", "rank_1/a", "iteration_1")
-    carry(str(root), [one])
+    move_to_trash(str(root), [one])
     assert names(root) == {f"{TRASH}/t/rank_0/a", f"{TRASH}/t/rank_1/a", f"{TRASH}/t/iteration_1/x"}
-    bring_back(str(root), [one])
+    restore(str(root), [one])
     assert names(root) == {"rank_0/a", "rank_1/a", "iteration_1/x"}
     assert list((root / TRASH).iterdir()) == []
-    bring_back(str(root), [one])
+    restore(str(root), [one])
 
 
 def test_a_file_that_is_gone_or_another_stops_before_it_is_touched(root: Path) -> None:
@@ -57,8 +57,8 @@ def test_a_file_that_is_gone_or_another_stops_before_it_is_touched(root: Path) -
         one = batch(root, "rank_0/a", "rank_1/a")
         (root / "rank_1/a").unlink() if change == "unlink" else (root / "rank_1/a").write_text("other content")
         with pytest.raises(IncompleteError, match="'rank_1/a' changed since the plan"):
-            carry(str(root), [one])
-        bring_back(str(root), [one])
+            move_to_trash(str(root), [one])
+        restore(str(root), [one])
         assert (root / "rank_0/a").exists()
 
 
@@ -66,7 +66,7 @@ def test_a_trash_folder_that_is_there_already_is_not_filled(root: Path) -> None:
     one = batch(root, "rank_0/a")
     (root / TRASH / "t").mkdir()
     with pytest.raises(WriteFailedError, match="File exists"):
-        carry(str(root), [one])
+        move_to_trash(str(root), [one])
     assert (root / "rank_0/a").exists()
 
 
@@ -76,7 +76,7 @@ def test_no_folder_on_the_way_may_be_a_link(place: str, root: Path, tmp_path: Pa
     (root / place).rename(tmp_path / "elsewhere")
     (root / place).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UnsafeError, match="is a link or no folder"):
-        carry(str(root), [one])
+        move_to_trash(str(root), [one])
     assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {"a", "x"}
 
 
@@ -84,7 +84,7 @@ def test_a_link_in_place_of_a_file_is_not_moved(root: Path) -> None:
     (root / "rank_1/a").unlink()
     (root / "rank_1/a").symlink_to("/etc/hostname")
     with pytest.raises(UnsafeError, match="nothing is moved through a link"):
-        carry(str(root), [batch(root, "rank_1/a")])
+        move_to_trash(str(root), [batch(root, "rank_1/a")])
 
 
 def test_another_disk_is_noticed_before_the_rename(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,25 +98,25 @@ def test_another_disk_is_noticed_before_the_rename(root: Path, monkeypatch: pyte
 
     monkeypatch.setattr(os, "fstat", fstat)
     with pytest.raises(UnsafeError, match="on another disk than the trash"):
-        carry(str(root), [one])
+        move_to_trash(str(root), [one])
     assert (root / "rank_1/a").exists()
 
 
 def test_a_tree_that_is_gone_is_said(tmp_path: Path) -> None:
     with pytest.raises(WriteFailedError, match="cannot open"):
-        carry(str(tmp_path / "nowhere"), [])
+        move_to_trash(str(tmp_path / "nowhere"), [])
 
 
 def test_what_cannot_come_back_for_the_disk_s_sake_is_said(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = batch(root, "rank_0/a", "rank_1/a")
-    carry(str(root), [one])
+    move_to_trash(str(root), [one])
 
     def failing(*_: object, **__: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(os, "rename", failing)
     with pytest.raises(WriteFailedError, match="Input/output error"):
-        bring_back(str(root), [one])
+        restore(str(root), [one])
 
 
 def test_the_first_file_leaves_first_and_comes_back_last(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_the_first_file_leaves_first_and_comes_back_last(root: Path, monkeypatch
 
     monkeypatch.setattr(os, "rename", rename)
     monkeypatch.setattr(os, "fsync", fsync)
-    carry(str(root), [one])
+    move_to_trash(str(root), [one])
     assert [event for event in events if event not in {"sync trash", "sync t"}] == [
         "rank_0",
         "sync rank_0",
@@ -150,7 +150,7 @@ def test_the_first_file_leaves_first_and_comes_back_last(root: Path, monkeypatch
         "sync rank_2",
     ]
     events.clear()
-    bring_back(str(root), [one])
+    restore(str(root), [one])
     assert events == ["rank_2", "rank_1", "sync rank_1", "sync rank_2", "rank_0", "sync rank_0"]
 
 
@@ -158,20 +158,20 @@ def test_deleting_follows_no_link_and_leaves_nothing(root: Path, tmp_path: Path)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/x").write_text("mine")
     one = batch(root, "rank_0/a", "iteration_1")
-    carry(str(root), [one])
+    move_to_trash(str(root), [one])
     (root / one.trash / "link").symlink_to(tmp_path / "mine")
     (root / one.trash / "rank_0/a").chmod(0o400)
-    discard(str(root), one.trash)
+    delete(str(root), one.trash)
     assert list((root / TRASH).iterdir()) == []
     assert (tmp_path / "mine/x").exists()
 
 
 def test_what_cannot_be_deleted_is_tried_again_next_time(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = batch(root, "rank_0/a", "rank_1/a")
-    carry(str(root), [one])
+    move_to_trash(str(root), [one])
     with monkeypatch.context() as patch:
         patch.setattr(os, "rmdir", lambda *_, **__: (_ for _ in ()).throw(OSError(errno.EACCES, "no")))
         with pytest.raises(CkptToolError, match="the next ckpttool prune --apply tries again"):
-            discard(str(root), one.trash)
-    discard(str(root), one.trash)
+            delete(str(root), one.trash)
+    delete(str(root), one.trash)
     assert list((root / TRASH).iterdir()) == []

@@ -157,7 +157,7 @@ def test_what_is_said_of_the_tree_joins_its_findings_in_order() -> None:
     expectation = Expectation(files=all_of(one), world_size=4)
     said = (note(Code.BREAKPOINT_FILE, "y"),)
     expected = Expected(checkpoints=(expectation,), runs=inventory.runs, findings=said)
-    found = assess(inventory, expected, HealthBook(path=None, records=()))
+    found = assess(inventory, expected, HealthBook(path=None, records=()), [None] * len(inventory.checkpoints))
     assert [each.code for each in found.findings] == [Code.BREAKPOINT_FILE, Code.UNREADABLE]
     assert found.checkpoints[0].topology.world_size == 4
 

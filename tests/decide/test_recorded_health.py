@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from ckpttool.decide.recorded_health import attach_health, health_reason, unheard_record
-from ckpttool.domain.checkpoint import LayoutName
+from ckpttool.decide import recorded_health
+from ckpttool.decide.recorded_health import health_reason, unheard_record
+from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import Health, HealthBook, HealthRecord
 from tests.inventories import checkpoint, finding, tree
@@ -20,6 +21,12 @@ def book(**entries: Health) -> HealthBook:
         for (own, _, label), health in ((key.partition("at"), health) for key, health in entries.items())
     )
     return HealthBook(path="output/health_ckpts.json", records=records)
+
+
+def attach_health(inventory: Inventory, said: HealthBook) -> Inventory:
+    """Attach it under the names that rank 0's files have, or would have."""
+    names = [f"llama_rank_0{f'_{one.run}' if one.run else ''}-{one.label}.ckpt" for one in inventory.checkpoints]
+    return recorded_health.attach_health(inventory, said, names)
 
 
 class TestAttach:
@@ -38,12 +45,6 @@ class TestAttach:
         (one,) = attach_health(tree(checkpoint("10_2")), book(at10_2=Health.UNKNOWN)).checkpoints
         assert one.health is Health.UNKNOWN
 
-    def test_it_is_known_even_where_rank_zeros_own_file_is_lost(self) -> None:
-        (one,) = attach_health(
-            tree(checkpoint("10_2", run=1, ranks=[1, 2, 3])), book(run1at10_2=Health.UNHEALTHY)
-        ).checkpoints
-        assert one.health is Health.UNHEALTHY
-
     def test_an_entry_without_a_checkpoint_is_noted_and_harms_none(self) -> None:
         found = attach_health(
             tree(checkpoint("10_2")), book(at10_2=Health.HEALTHY, at5_2=Health.UNHEALTHY, at4_2=Health.UNHEALTHY)
@@ -57,24 +58,17 @@ class TestAttach:
         (note,) = attach_health(tree(), book(at5_2=Health.HEALTHY)).findings
         assert "and" not in note.message.partition("llama_rank_0-5_2.ckpt")[2].partition("but")[0]
 
-    def test_a_checkpoint_without_files_or_label_is_recorded_nowhere(self) -> None:
-        nameless = replace(checkpoint("10_2", ranks=[1]), label=None, sort_key=())
-        hollow = checkpoint("15_2", ranks=[])
-        found = attach_health(tree(nameless, hollow), book(at10_2=Health.HEALTHY, at15_2=Health.HEALTHY))
-        assert [one.health for one in found.checkpoints] == [Health.UNKNOWN, Health.UNKNOWN]
-
-    def test_the_newer_layout_keeps_its_own_record(self) -> None:
-        inventory = tree(checkpoint("10_2", health=Health.UNHEALTHY), layout=LayoutName.MINDFORMERS_ITERATION)
-        found = attach_health(inventory, book(at10_2=Health.HEALTHY))
-        assert found.checkpoints[0].health is Health.UNHEALTHY
+    def test_a_checkpoint_that_holds_its_own_mark_keeps_it_and_entries_of_others_are_no_ghosts(self) -> None:
+        inventory = tree(checkpoint("10_2", health=Health.UNHEALTHY))
+        found = recorded_health.attach_health(inventory, book(at10_2=Health.HEALTHY, at5_2=Health.HEALTHY), [None])
+        assert (found.checkpoints[0].health, found.findings) == (Health.UNHEALTHY, ())
 
     def test_findings_of_the_file_join_those_of_the_tree_in_order(self) -> None:
         about_file = finding(Code.HEALTH_UNREADABLE, Severity.UNKNOWN, "health_ckpts.json")
         about_tree = finding(Code.STRAY_FILE, Severity.NOTE, "x")
         said = HealthBook(path="health_ckpts.json", records=(), findings=(about_file,))
-        for layout in LayoutName:
-            found = attach_health(tree(layout=layout, findings=[about_tree]), said)
-            assert found.findings == (about_file, about_tree)
+        found = attach_health(tree(findings=[about_tree]), said)
+        assert found.findings == (about_file, about_tree)
 
 
 class TestReason:

@@ -31,8 +31,8 @@ from tests.reference_picker import left_behind
 RENAME = Rename(source="rank_3/llama_rank_3-20_2.ckpt", target="rank_3/llama_rank_3_1-20_2.ckpt")
 
 
-class Looks:
-    """Looks that find what a test planted, and write down whose content was read."""
+class Verifier:
+    """A verifier that finds what a test planted, and writes down whose content was read."""
 
     def __init__(
         self,
@@ -83,16 +83,18 @@ def _verdict(checkpoint: Checkpoint, level: Level, *, bad: bool, matched: bool =
     )
 
 
-def planned(inventory: Inventory, policy: RetentionPolicy | None = None, looks: Looks | None = None) -> RetentionPlan:
+def planned(
+    inventory: Inventory, policy: RetentionPolicy | None = None, verifier: Verifier | None = None
+) -> RetentionPlan:
     """Plan for a tree in which nothing is missing but what is said to be."""
-    return replanned(inventory, lambda raw: raw, policy, looks)
+    return replanned(inventory, lambda raw: raw, policy, verifier)
 
 
 def replanned(
     raw: Inventory,
     judge: Callable[[Inventory], Inventory] = expect_ranks,
     policy: RetentionPolicy | None = None,
-    looks: Looks | None = None,
+    verifier: Verifier | None = None,
 ) -> RetentionPlan:
     """Plan for a tree that is judged anew without what goes."""
 
@@ -102,7 +104,7 @@ def replanned(
         left = tree(*staying, layout=raw.layout, folders=raw.folder_ranks, tracked=raw.tracked)
         return judge(left)
 
-    return retain(judge(raw), policy or RetentionPolicy(keep_last=1), looks or Looks(), without)
+    return retain(judge(raw), policy or RetentionPolicy(keep_last=1), verifier or Verifier(), without)
 
 
 def formats(gone: Sequence[Checkpoint], name: str) -> set[FormatName]:
@@ -136,13 +138,13 @@ class TestTheNewest:
         assert going(planned(FOUR, RetentionPolicy(keep_last=4))) == set()
 
     def test_a_damaged_one_counts_for_nothing_and_never_goes(self) -> None:
-        plan = planned(FOUR, looks=Looks(damaged=["40_2", "10_2"]))
+        plan = planned(FOUR, verifier=Verifier(damaged=["40_2", "10_2"]))
         assert going(plan) == {"20_2"}
         assert whys(plan)["40_2"] == (Why.NOT_WHOLE,)
         assert whys(plan)["10_2"] == (Why.NOT_WHOLE,)
 
     def test_where_nothing_is_good_nothing_goes(self) -> None:
-        plan = planned(FOUR, looks=Looks(damaged=["10_2", "20_2", "30_2", "40_2"]))
+        plan = planned(FOUR, verifier=Verifier(damaged=["10_2", "20_2", "30_2", "40_2"]))
         assert (going(plan), plan.good, plan.whole) == (set(), (), ())
 
     def test_an_incomplete_one_is_not_even_opened(self) -> None:
@@ -201,8 +203,8 @@ class TestHealth:
             checkpoint("20_2", health=Health.HEALTHY),
             checkpoint("30_2"),
         )
-        looks = Looks(sealed=["10_2", "20_2", "30_2"], rotten=["20_2"])
-        plan = planned(inventory, RetentionPolicy(keep_last=1, keep_healthy=1), looks)
+        verifier = Verifier(sealed=["10_2", "20_2", "30_2"], rotten=["20_2"])
+        plan = planned(inventory, RetentionPolicy(keep_last=1, keep_healthy=1), verifier)
         assert going(plan) == set()
         assert whys(plan)["20_2"] == (Why.NOT_WHOLE,)
 
@@ -223,14 +225,14 @@ class TestEvery:
 
     def test_a_rotten_one_does_not_stand_in_for_the_next(self) -> None:
         inventory = tree(*(checkpoint(f"{step}_1") for step in (50, 60, 70, 120)))
-        looks = Looks(sealed=["50_1", "60_1", "70_1", "120_1"], rotten=["50_1"])
-        assert going(planned(inventory, RetentionPolicy(keep_last=1, keep_every=50), looks)) == {"70_1"}
+        verifier = Verifier(sealed=["50_1", "60_1", "70_1", "120_1"], rotten=["50_1"])
+        assert going(planned(inventory, RetentionPolicy(keep_last=1, keep_every=50), verifier)) == {"70_1"}
 
     def test_one_alone_in_its_stretch_is_not_read(self) -> None:
         inventory = tree(*(checkpoint(f"{step}_1") for step in (50, 100, 150)))
-        looks = Looks(looked="checksum")
-        assert going(planned(inventory, RetentionPolicy(keep_last=1, keep_every=50), looks)) == set()
-        assert looks.read == ["150_1"]
+        verifier = Verifier(looked="checksum")
+        assert going(planned(inventory, RetentionPolicy(keep_last=1, keep_every=50), verifier)) == set()
+        assert verifier.read == ["150_1"]
 
 
 class TestNames:
@@ -247,7 +249,7 @@ class TestNames:
             planned(tree(), RetentionPolicy(keep_last=1, keep=("25_2",)))
 
     def test_why_a_damaged_one_stays_is_said_beside_its_name(self) -> None:
-        plan = planned(FOUR, RetentionPolicy(keep_last=1, keep=("40_2",)), Looks(damaged=["40_2"]))
+        plan = planned(FOUR, RetentionPolicy(keep_last=1, keep=("40_2",)), Verifier(damaged=["40_2"]))
         assert plan.fates[0].why == (Why.NOT_WHOLE, Why.NAMED)
         assert plan.fates[0].because == "not whole (shard-truncated): never goes by itself; named by --keep"
 
@@ -277,29 +279,29 @@ class TestTrainings:
 
 class TestProof:
     def test_what_a_checksum_can_prove_is_replaced_only_by_what_a_checksum_did_prove(self) -> None:
-        looks = Looks(sealed=["10_2", "20_2"])
-        plan = planned(FOUR, looks=looks)
+        verifier = Verifier(sealed=["10_2", "20_2"])
+        plan = planned(FOUR, verifier=verifier)
         assert going(plan) == {"10_2", "30_2"}
         assert whys(plan)["20_2"] == (Why.VERIFIED,)
         assert plan.fates[2].because == "among the 1 newest that a checksum proves"
-        assert looks.read == ["20_2"]
+        assert verifier.read == ["20_2"]
 
     def test_content_that_does_not_agree_counts_for_nothing_and_never_goes(self) -> None:
-        looks = Looks(sealed=["10_2", "20_2", "30_2", "40_2"], rotten=["40_2", "20_2"])
-        plan = planned(FOUR, looks=looks)
+        verifier = Verifier(sealed=["10_2", "20_2", "30_2", "40_2"], rotten=["40_2", "20_2"])
+        plan = planned(FOUR, verifier=verifier)
         assert going(plan) == {"10_2", "20_2"}  # nobody had a reason to read 20_2
-        assert looks.read == ["40_2", "30_2"]
+        assert verifier.read == ["40_2", "30_2"]
         assert whys(plan)["40_2"] == (Why.NOT_WHOLE,)
 
     def test_a_checksum_that_was_not_compared_proves_nothing(self) -> None:
-        plan = planned(FOUR, looks=Looks(sealed=["30_2", "40_2"], unproven=["40_2"]))
+        plan = planned(FOUR, verifier=Verifier(sealed=["30_2", "40_2"], unproven=["40_2"]))
         assert going(plan) == {"10_2", "20_2"}
         assert whys(plan)["30_2"] == (Why.VERIFIED,)
 
     def test_without_a_look_at_content_a_seal_still_counts_for_more(self) -> None:
-        looks = Looks(sealed=["20_2"], rotten=["20_2"], looked="structure")
-        assert going(planned(FOUR, looks=looks)) == {"10_2", "30_2"}
-        assert looks.read == []
+        verifier = Verifier(sealed=["20_2"], rotten=["20_2"], looked="structure")
+        assert going(planned(FOUR, verifier=verifier)) == {"10_2", "30_2"}
+        assert verifier.read == []
 
 
 class TestBranches:
@@ -448,11 +450,11 @@ def policy_of(wish: Wish) -> RetentionPolicy:
     )
 
 
-def looks_of(saves: Iterable[Kept], wish: Wish) -> Looks:
+def verifier_of(saves: Iterable[Kept], wish: Wish) -> Verifier:
     def names(chosen: Callable[[Kept], bool]) -> list[str]:
         return [save.name for save in saves if chosen(save)]
 
-    return Looks(
+    return Verifier(
         damaged=names(lambda save: save.damaged),
         sealed=names(lambda save: save.sealed),
         rotten=names(lambda save: save.rotten),
@@ -464,18 +466,18 @@ def looks_of(saves: Iterable[Kept], wish: Wish) -> Looks:
 def test_what_goes_is_what_the_second_rule_lets_go_but_for_evidence(
     saves: list[Kept], wish: Wish, chance: Random
 ) -> None:
-    plan = replanned(raw_of(saves), declared, policy_of(wish), looks_of(saves, wish))
+    plan = replanned(raw_of(saves), declared, policy_of(wish), verifier_of(saves, wish))
     expected = {save.name for save in saves if may_go(save, saves, wish, world=WORLD)}
     evidence = {name for name, why in whys(plan).items() if why == (Why.EVIDENCE,)}
     assert going(plan) | evidence == expected
     shuffled = list(saves)
     chance.shuffle(shuffled)
-    assert replanned(raw_of(shuffled), declared, policy_of(wish), looks_of(saves, wish)) == plan
+    assert replanned(raw_of(shuffled), declared, policy_of(wish), verifier_of(saves, wish)) == plan
 
 
 @given(SAVES, WISHES)
 def test_where_there_was_a_good_one_the_newest_good_ones_stay(saves: list[Kept], wish: Wish) -> None:
-    plan = replanned(raw_of(saves), declared, policy_of(wish), looks_of(saves, wish))
+    plan = replanned(raw_of(saves), declared, policy_of(wish), verifier_of(saves, wish))
     good = [save for save in saves if proven(save, saves, wish, world=WORLD)]
     good.sort(key=lambda save: (save.run, save.step), reverse=True)
     assert {save.name for save in good[: wish.last]}.isdisjoint(going(plan))
@@ -486,7 +488,7 @@ def test_where_there_was_a_good_one_the_newest_good_ones_stay(saves: list[Kept],
 
 @given(SAVES, WISHES)
 def test_for_each_that_goes_so_many_newer_good_ones_of_no_lesser_proof_stay(saves: list[Kept], wish: Wish) -> None:
-    plan = replanned(raw_of(saves), declared, policy_of(wish), looks_of(saves, wish))
+    plan = replanned(raw_of(saves), declared, policy_of(wish), verifier_of(saves, wish))
     gone = going(plan)
     staying = [save for save in saves if save.name not in gone and proven(save, saves, wish, world=WORLD)]
     for save in saves:
@@ -497,7 +499,7 @@ def test_for_each_that_goes_so_many_newer_good_ones_of_no_lesser_proof_stay(save
 
 @given(SAVES, WISHES)
 def test_nothing_damaged_incomplete_or_left_behind_goes(saves: list[Kept], wish: Wish) -> None:
-    gone = going(replanned(raw_of(saves), declared, policy_of(wish), looks_of(saves, wish)))
+    gone = going(replanned(raw_of(saves), declared, policy_of(wish), verifier_of(saves, wish)))
     for save in saves:
         if save.name in gone:
             assert whole(save, world=WORLD)
@@ -510,8 +512,8 @@ def test_the_resume_point_and_every_judgement_of_what_stays_are_the_same_afterwa
 ) -> None:
     ranks = {rank for save in saves for rank in save.ranks}
     before = expect_ranks(raw_of(saves))
-    looks = looks_of(saves, wish)
-    gone = going(replanned(raw_of(saves), expect_ranks, policy_of(wish), looks))
+    verifier = verifier_of(saves, wish)
+    gone = going(replanned(raw_of(saves), expect_ranks, policy_of(wish), verifier))
     after = expect_ranks(raw_of([save for save in saves if save.name not in gone], folders=ranks))
     lacking = {one.name: bool(one.findings) for one in before.checkpoints}
     assert {one.name: lacking[one.name] for one in after.checkpoints} == {
@@ -521,7 +523,7 @@ def test_the_resume_point_and_every_judgement_of_what_stays_are_the_same_afterwa
     assert {one.name: left[one.name] for one in after.checkpoints} == {
         one.name: Course(after).abandoned(one) is not None for one in after.checkpoints
     }
-    chosen = [choose(each, ResumeQuestion(), looks.headers) for each in (before, after)]
+    chosen = [choose(each, ResumeQuestion(), verifier.headers) for each in (before, after)]
     assert [None if isinstance(one, NoResumePoint) else one.checkpoint.name for one in chosen] in (
         [None, None],
         [chosen[1].checkpoint.name] * 2 if not isinstance(chosen[1], NoResumePoint) else [],
@@ -530,7 +532,7 @@ def test_the_resume_point_and_every_judgement_of_what_stays_are_the_same_afterwa
 
 @given(SAVES, WISHES)
 def test_what_was_pruned_once_is_not_pruned_further(saves: list[Kept], wish: Wish) -> None:
-    looks = looks_of(saves, wish)
-    gone = going(replanned(raw_of(saves), declared, policy_of(wish), looks))
+    verifier = verifier_of(saves, wish)
+    gone = going(replanned(raw_of(saves), declared, policy_of(wish), verifier))
     left = [save for save in saves if save.name not in gone]
-    assert going(replanned(raw_of(left), declared, policy_of(wish), looks)) == set()
+    assert going(replanned(raw_of(left), declared, policy_of(wish), verifier)) == set()

@@ -84,6 +84,10 @@ class ToyLayout:
         """Go by each save's record; without one nothing is known."""
         return Expected(checkpoints=tuple(map(_expectation, inventory.checkpoints)), runs=inventory.runs)
 
+    def is_unfinished(self, name: str) -> bool:
+        """Tell of none: it writes under the last name at once."""
+        return False
+
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Refuse."""
         return Refusal("is a tree of the toy trainer, whose saves ckpttool does not move")
@@ -100,9 +104,9 @@ class ToyLayout:
         """Spell none."""
         return {}
 
-    def recorded_name(self, checkpoint: Checkpoint) -> str | None:
-        """Return none: it keeps no health file."""
-        return None
+    def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
+        """Refuse: it keeps no health file."""
+        return Refusal("is for trainers that keep a health file")
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the save's folder on the command line."""

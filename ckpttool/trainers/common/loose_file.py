@@ -13,7 +13,7 @@ from ckpttool.formats import FORMATS, read_header
 from ckpttool.formats.base import HEAD_BYTES
 from ckpttool.records import SealPlace, own_path
 from ckpttool.storage.base import Storage
-from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions, without_health_file
 from ckpttool.trainers.mindformers.layouts.names import FORMAT_OF_SUFFIX
 
 if TYPE_CHECKING:
@@ -74,6 +74,10 @@ class LooseFile:
         itself = FilesByPath(paths=tuple(shard.path for shard in inventory.checkpoints[0].shards), ranks={})
         return Expected(checkpoints=(Expectation(files=itself, world_size=None),), runs=inventory.runs)
 
+    def is_unfinished(self, name: str) -> bool:
+        """Tell of none: it stands in nobody's tree."""
+        return False
+
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Refuse: nobody knows what the file is a part of."""
         return Refusal("is one checkpoint, not a tree of rank_N/ or iteration_*/ folders")
@@ -91,9 +95,9 @@ class LooseFile:
         """Spell none."""
         return {}
 
-    def recorded_name(self, checkpoint: Checkpoint) -> str | None:
-        """Return none: no training's health file is its own."""
-        return None
+    def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
+        """Refuse: the file names what ranks saved."""
+        return without_health_file(self.name)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Refuse: it may be one of many."""

@@ -29,6 +29,7 @@ from ckpttool.trainers.base import (
     lost_link,
     stamp_if_there,
     stamped,
+    without_health_file,
 )
 from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.mindformers.layouts.iteration_records import (
@@ -39,7 +40,14 @@ from ckpttool.trainers.mindformers.layouts.iteration_records import (
     read_metadata,
     withheld,
 )
-from ckpttool.trainers.mindformers.layouts.names import ITERATION_START, is_iteration, iteration_folder, iteration_step
+from ckpttool.trainers.mindformers.layouts.names import (
+    ITERATION_START,
+    FileKind,
+    is_iteration,
+    iteration_folder,
+    iteration_step,
+    parse_shape,
+)
 from ckpttool.trainers.mindformers.pointers import tracked_step, tracker_naming, tracker_pointer
 
 if TYPE_CHECKING:
@@ -48,7 +56,9 @@ if TYPE_CHECKING:
     from ckpttool.trainers.mindformers.iteration_json import CommonRecord
 
 _ROLES = {"model": ShardRole.MODEL, "opt": ShardRole.OPTIMIZER}
-_RECORDS = {"common.json", "metadata.json", MANIFEST_NAME}
+_WRITTEN = ("common.json", "metadata.json")
+"""With every save. Not the tracker: we write that ourselves."""
+_RECORDS = {*_WRITTEN, MANIFEST_NAME}
 
 
 class _Parsed(NamedTuple):
@@ -112,9 +122,14 @@ class MindFormersIteration:
         """Go by each save's own record."""
         return expected_of_iterations(inventory, evidence)
 
+    def is_unfinished(self, name: str) -> bool:
+        """Tell by the names under which MindFormers and Python write."""
+        return parse_shape(name).kind is FileKind.IN_PROGRESS
+
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Return the save's own folder, with all that is in it."""
-        return Members(paths=(checkpoint.name,))
+        records = tuple(f"{checkpoint.name}/{record}" for record in _WRITTEN)
+        return Members(paths=(checkpoint.name,), records=records)
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Return a place in the save's own folder."""
@@ -129,9 +144,9 @@ class MindFormersIteration:
         """Spell the tracker."""
         return tracker_naming(checkpoint)
 
-    def recorded_name(self, checkpoint: Checkpoint) -> str | None:
-        """Return none: the mark is in the save itself."""
-        return None
+    def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
+        """Refuse: the mark is in the save itself."""
+        return without_health_file(self.name)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the save's folder: a path that has no tracker is taken as the iteration itself."""

@@ -31,7 +31,7 @@ from ckpttool.trainers.mindformers.layouts.names import (
     rank_of_folder,
     shape_of,
 )
-from ckpttool.trainers.mindformers.layouts.rank_expected import expected_of_ranks
+from ckpttool.trainers.mindformers.layouts.rank_expected import expected_of_ranks, path_for
 from ckpttool.trainers.mindformers.layouts.rank_findings import file_findings, meta_findings
 from ckpttool.trainers.mindformers.layouts.rank_folders import RankFolder, list_rank_folders
 from ckpttool.trainers.mindformers.layouts.runs import (
@@ -125,6 +125,10 @@ class MindFormersRank:
         """Weigh how many ranks each run had: no record says it."""
         return expected_of_ranks(inventory, evidence)
 
+    def is_unfinished(self, name: str) -> bool:
+        """Tell by the names under which MindFormers and Python write."""
+        return parse_shape(name).kind is FileKind.IN_PROGRESS
+
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Return the ranks' shards: their folders hold those of other saves, too."""
         return Members(paths=tuple(shard.path for shard in checkpoint.shards))
@@ -146,11 +150,9 @@ class MindFormersRank:
         """Spell the meta.json of every rank that has a shard of it."""
         return metas_naming(checkpoint)
 
-    def recorded_name(self, checkpoint: Checkpoint) -> str | None:
+    def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
         """Return rank 0's file name, or what it would be."""
-        from ckpttool.decide.recorded_health import recorded_name
-
-        return recorded_name(checkpoint)
+        return path_for(checkpoint.shards[0], Rank(0)).rpartition("/")[2]
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the folder and the file: then every rank loads its own file of that name, and nothing is chosen."""

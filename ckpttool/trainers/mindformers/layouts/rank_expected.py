@@ -56,7 +56,7 @@ class _Folders:
             role: The only one that there is.
         """
         del role
-        path, folder = _path_for(template, rank), f"rank_{rank}"
+        path, folder = path_for(template, rank), f"rank_{rank}"
         if folder in self._unreadable:
             return unknown(
                 Code.UNREADABLE,
@@ -236,8 +236,8 @@ def _shrink_notes(
     ]
 
 
-def _path_for(template: Shard, rank: Rank) -> str:
-    """Spell the path that a missing rank's shard would have, after one that is there."""
+def path_for(template: Shard, rank: Rank) -> str:
+    """Spell the path of one rank's shard, after another's."""
     folder, _, name = template.path.partition("/")
     head, _, tail = name.rpartition(f"_{folder}")
     return f"rank_{rank}/{head}_rank_{rank}{tail}"

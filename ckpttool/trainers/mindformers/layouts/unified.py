@@ -14,8 +14,18 @@ from ckpttool.formats import read_header
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.records import MANIFEST_NAME, SealPlace
 from ckpttool.storage.base import Kind, Storage
-from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions, damage, stamp_if_there
+from ckpttool.trainers.base import (
+    Listing,
+    Members,
+    Part,
+    Refusal,
+    ScanOptions,
+    damage,
+    stamp_if_there,
+    without_health_file,
+)
 from ckpttool.trainers.mindformers.epoch_step import EpochStep
+from ckpttool.trainers.mindformers.layouts.names import FileKind, parse_shape
 from ckpttool.trainers.mindformers.name_map import parse_name_map
 
 if TYPE_CHECKING:
@@ -82,6 +92,10 @@ class MindFormersUnified:
         """Go by the map of parameters to files."""
         return Expected(checkpoints=tuple(map(_expectation, inventory.checkpoints)), runs=inventory.runs)
 
+    def is_unfinished(self, name: str) -> bool:
+        """Tell by the names under which MindFormers and Python write."""
+        return parse_shape(name).kind is FileKind.IN_PROGRESS
+
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Refuse: the folder is one save."""
         return Refusal("is one checkpoint, not a tree of rank_N/ or iteration_*/ folders")
@@ -98,9 +112,9 @@ class MindFormersUnified:
         """Spell none."""
         return {}
 
-    def recorded_name(self, checkpoint: Checkpoint) -> str | None:
-        """Return none: the health file names what the ranks saved."""
-        return None
+    def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
+        """Refuse: the file names what ranks saved."""
+        return without_health_file(self.name)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the folder: it is loaded as a whole."""
