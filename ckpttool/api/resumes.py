@@ -39,6 +39,7 @@ from ckpttool.trainers.mindformers.load import (
     planned_skip,
 )
 from ckpttool.trainers.mindformers.loaded_instead import Start, loaded_instead
+from ckpttool.trainers.registry import told_skip
 
 if TYPE_CHECKING:
     from ckpttool.decide.detour import Pick
@@ -314,7 +315,8 @@ def scale_skip(data: DataQuestion, *, steps: int | None = None, path: str | None
     skip = plan_data(total, recorded, data, past)
     samples, new = skip.samples or 0, skip.global_batch_size or 1
     exact = () if skip.repeated_samples == 0 else exact_batches_near(samples, new, sink_size=skip.sink_size)
-    return SkipAnswer(skip=skip, steps=total, old_global_batch=None if data.segments else old, exact_sizes=exact)
+    before = None if data.segments else old
+    return SkipAnswer(skip=skip, steps=total, old_global_batch=before, exact_sizes=exact, told=told_skip(skip))
 
 
 def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[int | None, int | None, PastSizes]:

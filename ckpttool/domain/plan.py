@@ -89,12 +89,29 @@ class SkipAnswer:
     """Samples a batch before; None where segments tell it all."""
     exact_sizes: tuple[int, ...]
     """Global batch sizes near the wished-for one at which no sample is seen twice; empty where it is exact."""
+    told: TrainersSkip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainersSkip:
+    """A skip in the setting of one trainer."""
+
+    setting: str
+    value: int | bool
+    remark: str | None = None
+    """Why it is this setting, where one would expect another."""
+    whole_sinks: str = ""
+    """Whose way it is to count whole sinks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
     """What the trainer would pick by itself."""
 
+    trainer: str
+    """Its name in JSON."""
+    title: str
+    """Its name for people."""
     version: str
     would_resume: str | None
     """Checkpoint name; None where it stops with an error, starts from random weights, or lets every rank differ."""

@@ -16,6 +16,9 @@ from ckpttool.domain.finding import Code, Severity
 
 PAGE = "findings.md"
 
+_WEIGHT = "Weight"
+"""The part that says how grave a finding can be."""
+
 _COMMAND = " " * 6
 """An indented block inside a list item: there a step is a command, to be copied as it is."""
 
@@ -34,8 +37,8 @@ class Explanation(NamedTuple):
     meaning: str
     evidence: str
     """How ckpttool knows."""
-    mindformers: str | None
-    """What MindFormers does with it; None where that is not known or not its business."""
+    trainers: tuple[tuple[str, str], ...]
+    """What a trainer does with it, by the trainer's title; none where that is not known or not its business."""
     remedy: tuple[str, ...]
     """What to do, one step a line."""
 
@@ -113,10 +116,16 @@ def _explanation(heading: _Block, blocks: list[_Block]) -> Explanation:
         title=_plain(title[1]),
         meaning=_part(rest, "What it is"),
         evidence=_part(rest, "How we know"),
-        mindformers=_part(rest, "MindFormers") if rest[0].lines[0].startswith("**MindFormers:**") else None,
+        trainers=tuple(_trainers(rest)),
         severities=_severities(rest),
         remedy=_remedy(rest),
     )
+
+
+def _trainers(rest: list[_Block]) -> Iterator[tuple[str, str]]:
+    """Take what stands before the weight: a block for each trainer, under its title."""
+    while (label := re.match(r"\*\*([^*:]+):\*\* ", rest[0].lines[0])) and label[1] != _WEIGHT:
+        yield label[1], _part(rest, label[1])
 
 
 def _part(rest: list[_Block], label: str) -> str:
@@ -131,7 +140,7 @@ def _part(rest: list[_Block], label: str) -> str:
 
 def _severities(rest: list[_Block]) -> tuple[Severity, ...]:
     block = rest[0]
-    words = _part(rest, "Weight").split(", ")
+    words = _part(rest, _WEIGHT).split(", ")
     by_word = {severity.word: severity for severity in Severity}
     if unknown := [word for word in words if word not in by_word]:
         _fail(block, f"{', '.join(unknown)} is no weight; they are {', '.join(by_word)}")

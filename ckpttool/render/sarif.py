@@ -46,7 +46,7 @@ def sarif(checks: Sequence[Check], *, place: str, version: str) -> Document:
 
 def _rule(code: Code) -> Document:
     one = next(each for each in explanations() if each.code is code)
-    text = " ".join([one.meaning, *([f"MindFormers: {one.mindformers}"] if one.mindformers else [])])
+    text = " ".join([one.meaning, *(f"{title}: {text}" for title, text in one.trainers)])
     return {
         "id": code.value,
         "shortDescription": {"text": one.title},

@@ -23,9 +23,10 @@ from ckpttool.storage.fan_out import map_waiting
 
 if TYPE_CHECKING:
     from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
+    from ckpttool.domain.data_position import SkipBatches
     from ckpttool.domain.launch import LaunchConfig, LaunchJob
     from ckpttool.domain.load_settings import LoadSettings
-    from ckpttool.domain.plan import ResumePlan
+    from ckpttool.domain.plan import ResumePlan, TrainersSkip
     from ckpttool.domain.pointer import Pointer, PointerText
     from ckpttool.domain.preflight import NextSaves
     from ckpttool.domain.question import DataQuestion
@@ -285,6 +286,10 @@ class Trainer(Protocol):
 
     def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
         """Say how it is told thresholds; None where it takes none."""
+        ...
+
+    def skip(self, skip: SkipBatches) -> TrainersSkip | None:
+        """Say how it is told to skip batches of the data; None where it is not."""
         ...
 
     def effects(self, plan: ResumePlan, config: RunConfig | None, data: DataQuestion) -> tuple[Finding, ...]:

@@ -16,7 +16,9 @@ from ckpttool.trainers.mindformers.trainer import MindFormers
 
 if TYPE_CHECKING:
     from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings
+    from ckpttool.domain.data_position import SkipBatches
     from ckpttool.domain.finding import Finding
+    from ckpttool.domain.plan import TrainersSkip
     from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.reading import LogReader
 
@@ -64,6 +66,11 @@ def told_trainers(advice: SpikeAdvice | StopAdvice) -> SpikeAdvice | StopAdvice:
 def threshold_settings(calibration: Calibration) -> ThresholdSettings:
     """Return thresholds in the settings of the trainer that takes such."""
     return next(told for trainer in TRAINERS if (told := trainer.thresholds(calibration)) is not None)
+
+
+def told_skip(skip: SkipBatches) -> TrainersSkip:
+    """Return a skip in the setting of the trainer that has one."""
+    return next(told for trainer in TRAINERS if (told := trainer.skip(skip)) is not None)
 
 
 def trainer_of(layout: Layout) -> Trainer | None:

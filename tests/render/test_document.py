@@ -21,6 +21,7 @@ from ckpttool.render import json as document
 from ckpttool.render.answers import inventory as inventory_answer
 from ckpttool.render.answers import plan as plan_answer
 from ckpttool.render.answers import skip as skip_answer
+from ckpttool.trainers.registry import told_skip
 from tests.inventories import tree
 from tests.plans import NEWER_LOAD, resume_plan
 
@@ -122,7 +123,9 @@ def test_the_newer_layout_resumes_with_a_true_and_no_name() -> None:
 
 def test_mindformers_is_only_there_when_asked_for() -> None:
     assert "mindformers" not in told(plan_answer.plan_document(resume_plan()))
-    simulation = Simulation(version="2.1.0", would_resume=None, because="it stops.")
+    simulation = Simulation(
+        trainer="mindformers", title="MindFormers", version="2.1.0", would_resume=None, because="it stops."
+    )
     told_by = told(plan_answer.plan_document(resume_plan(), simulation))["mindformers"]
     assert told_by == {"version": "2.1.0", "would_resume": None, "because": "it stops."}
 
@@ -180,7 +183,9 @@ def test_sizes_that_were_not_taken_are_null_and_not_zero() -> None:
 def test_a_skip_is_exact_where_no_sample_is_seen_twice(repeated: int) -> None:
     skip = SkipBatches(batches=666, repeated_samples=repeated, samples=512_000, global_batch_size=768)
     spelled = told(
-        skip_answer.document(SkipAnswer(skip=skip, steps=Step(1000), old_global_batch=512, exact_sizes=(640, 800)))
+        skip_answer.document(
+            SkipAnswer(skip=skip, steps=Step(1000), old_global_batch=512, exact_sizes=(640, 800), told=told_skip(skip))
+        )
     )
     assert spelled["schema"] == "ckpttool/skip/1"
     assert spelled["exact"] is (repeated == 0)

@@ -25,7 +25,7 @@ PACKAGE = Path(ckpttool.__file__).parent
 
 
 def texts(one: Explanation) -> str:
-    return " ".join([one.title, one.meaning, one.evidence, one.mindformers or "", *one.remedy])
+    return " ".join([one.title, one.meaning, one.evidence, *(text for _, text in one.trainers), *one.remedy])
 
 
 @cache
@@ -145,7 +145,7 @@ def test_json_holds_what_the_text_says() -> None:
         "severities": ["damage"],
         "meaning": one.meaning,
         "evidence": one.evidence,
-        "mindformers": one.mindformers,
+        "mindformers": dict(one.trainers).get("MindFormers"),
         "remedy": list(one.remedy),
     }
 

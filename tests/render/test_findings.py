@@ -15,6 +15,7 @@ from ckpttool.domain.finding import Code, Severity
 from ckpttool.render import findings
 from ckpttool.render.answers import explanation as explain
 from ckpttool.render.findings import Explanation, explanations
+from ckpttool.trainers.registry import TRAINERS
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
@@ -70,13 +71,17 @@ def test_an_entry_is_read_part_by_part() -> None:
         severities=(Severity.NOTE, Severity.DAMAGE),
         meaning="It goes on _here_ and `C:\\_`.",
         evidence="We look.",
-        mindformers="Stops.",
+        trainers=(("MindFormers", "Stops."),),
         remedy=("One step on two lines:", "if true; then", "  ckpttool resolve DIR", "fi", "Another."),
     )
 
 
-def test_what_mindformers_does_may_be_left_out() -> None:
-    assert one_entry(AS_WRITTEN.replace("**MindFormers:** Stops.\n\n", "")).mindformers is None
+def test_the_page_speaks_of_no_trainer_but_those_that_there_are() -> None:
+    assert {title for one in explanations() for title, _ in one.trainers} <= {trainer.title for trainer in TRAINERS}
+
+
+def test_what_a_trainer_does_may_be_left_out() -> None:
+    assert one_entry(AS_WRITTEN.replace("**MindFormers:** Stops.\n\n", "")).trainers == ()
 
 
 @pytest.mark.parametrize(
@@ -90,7 +95,7 @@ def test_what_mindformers_does_may_be_left_out() -> None:
         ("**What it is:** It goes\non \\_here\\_ and `C:\\_`.\n\n", "", r"12: expected \*\*What it is:\*\* and found"),
         ("**How we know:** We look.\n\n", "", r"15: expected \*\*How we know:\*\* and found '\*\*MindFormers:"),
         ("**How we know:**", "**Evidence:**", r"15: expected \*\*How we know:\*\* and found '\*\*Evidence:"),
-        ("**MindFormers:**", "**Megatron:**", r"17: expected \*\*Weight:\*\* and found '\*\*Megatron:"),
+        ("**MindFormers:**", "**MindFormers**", r"17: expected \*\*Weight:\*\* and found '\*\*MindFormers\*\*"),
         ("**MindFormers:** Stops.", "**MindFormers:** ", "17: a line is indented, ends in a blank or says nothing"),
         ("We look.", "We look.\n  And look.", "15: a line is indented"),
         ("note, damage", "note or damage", "19: note or damage is no weight; they are note, suspect, unknown"),
@@ -152,8 +157,8 @@ def as_printed(one: Explanation) -> Iterator[str]:
     yield one.title
     yield f"What it is: {one.meaning}"
     yield f"How we know: {one.evidence}"
-    if one.mindformers is not None:
-        yield f"MindFormers: {one.mindformers}"
+    for title, text in one.trainers:
+        yield f"{title}: {text}"
     yield f"Weight: {', '.join(severity.word for severity in one.severities)}"
     yield "What to do:"
     yield from one.remedy

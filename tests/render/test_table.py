@@ -182,7 +182,10 @@ def test_renames_are_listed_before_anything_is_started() -> None:
 
 @pytest.mark.parametrize(("pick", "words"), [("15_2", "the same"), ("20_2", "20_2"), (None, "nothing sound")])
 def test_mindformers_own_choice_is_compared_with_ours(pick: str | None, words: str) -> None:
-    text = drawn(table.plan_table(resume_plan(), Simulation(version="2.1.0", would_resume=pick, because="why.")))
+    simulation = Simulation(
+        trainer="mindformers", title="MindFormers", version="2.1.0", would_resume=pick, because="why."
+    )
+    text = drawn(table.plan_table(resume_plan(), simulation))
     assert f"MindFormers 2.1.0 by itself would take: {words}\n  why." in text
 
 

@@ -38,8 +38,8 @@ def one_text(explanation: Explanation, *, width: int = WIDTH) -> str:
     lines = [*textwrap.wrap(f"{explanation.code.value}: {explanation.title}", width), ""]
     lines += _labelled("What it is", explanation.meaning, width)
     lines += _labelled("How we know", explanation.evidence, width)
-    if explanation.mindformers is not None:
-        lines += _labelled("MindFormers", explanation.mindformers, width)
+    for title, text in explanation.trainers:
+        lines += _labelled(title, text, width)
     lines += _labelled("Weight", _weights(explanation), width)
     lines += _labelled("What to do", explanation.remedy[0], width)
     for step in explanation.remedy[1:]:
@@ -91,6 +91,11 @@ def list_document() -> Document:
     return {"schema": "ckpttool/explanations/1", "explanations": [_document(one) for one in explanations()]}
 
 
+def _trainers() -> list[str]:
+    """Return the titles of all trainers of which an explanation speaks: each has its field everywhere."""
+    return sorted({title for one in explanations() for title, _ in one.trainers})
+
+
 def _document(explanation: Explanation) -> dict[str, Document]:
     return {
         "code": explanation.code.value,
@@ -98,6 +103,6 @@ def _document(explanation: Explanation) -> dict[str, Document]:
         "severities": [severity.word for severity in explanation.severities],
         "meaning": explanation.meaning,
         "evidence": explanation.evidence,
-        "mindformers": explanation.mindformers,
+        **{title.lower(): dict(explanation.trainers).get(title) for title in _trainers()},
         "remedy": list(explanation.remedy),
     }

@@ -69,7 +69,7 @@ def plan_document(answer: ResumePlan | NoResumePoint, simulation: Simulation | N
 
         document["advice"] = advice_document(answer.advice)
     if simulation is not None:
-        document["mindformers"] = {
+        document[simulation.trainer] = {
             "version": simulation.version,
             "would_resume": simulation.would_resume,
             "because": simulation.because,
@@ -112,7 +112,7 @@ def plan_table(
 
     Args:
         answer: The decision.
-        simulation: What MindFormers would have done.
+        simulation: What the trainer would have done by itself.
         code: How the command ends: what is not all well is not green.
     """
     if isinstance(answer, ResumePlan):
@@ -247,5 +247,5 @@ def _simulation(simulation: Simulation, answer: ResumePlan | NoResumePoint) -> I
     ours = answer.point.checkpoint.name if isinstance(answer, ResumePlan) else None
     pick = simulation.would_resume
     same = "the same" if pick is not None and pick == ours else (shown(pick) if pick else "nothing sound")
-    yield line(f"MindFormers {shown(simulation.version)} by itself would take: {same}", style="bold")
+    yield line(f"{simulation.title} {shown(simulation.version)} by itself would take: {same}", style="bold")
     yield Indented(line(shown(simulation.because)))

@@ -34,10 +34,9 @@ def document(answer: SkipAnswer) -> Document:
 def table(answer: SkipAnswer) -> RenderableType:
     """Show what `scale-skip` computed."""
     skip = answer.skip
-    headline = line(f"data_skip_steps: {skip.batches}", style="bold green")
-    if skip.batches == 0:
-        headline = line("ignore_data_skip: True", style="bold green")
-        headline.append("  (data_skip_steps: 0 would mean 'unset' to MindFormers)", style="dim")
+    headline = line(f"{answer.told.setting}: {answer.told.value}", style="bold green")
+    if answer.told.remark is not None:
+        headline.append(f"  ({answer.told.remark})", style="dim")
     old = f" of {answer.old_global_batch} samples" if answer.old_global_batch is not None else " of several sizes"
     new = f" of {skip.global_batch_size} samples" if skip.global_batch_size is not None else ""
     before, after = (counted(number, "batch", "batches") for number in (answer.steps, skip.batches))
@@ -45,7 +44,7 @@ def table(answer: SkipAnswer) -> RenderableType:
     if skip.repeated_samples:
         lines.append(f"{counted(skip.repeated_samples, 'sample')} left over: seen twice, none lost")
     if skip.sink_size is not None:
-        lines.append(f"rounded down to whole sinks of {skip.sink_size} batches, as MindSpore does")
+        lines.append(f"rounded down to whole sinks of {skip.sink_size} batches, {answer.told.whole_sinks}")
     if answer.exact_sizes:
         lines.append(f"exact with a global batch size of {' or '.join(map(str, answer.exact_sizes))}")
     return stack(headline, line(), *(Indented(line(each)) for each in lines))

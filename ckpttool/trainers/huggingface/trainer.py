@@ -8,8 +8,9 @@ from ckpttool.domain.expectation import Evidence
 
 if TYPE_CHECKING:
     from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
+    from ckpttool.domain.data_position import SkipBatches
     from ckpttool.domain.finding import Finding
-    from ckpttool.domain.plan import ResumePlan
+    from ckpttool.domain.plan import ResumePlan, TrainersSkip
     from ckpttool.domain.question import DataQuestion
     from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.base import LogFormat, LogPlaces
@@ -49,6 +50,10 @@ class HuggingFace:
 
     def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
         """Return none: it takes none that are known here."""
+        return None
+
+    def skip(self, skip: SkipBatches) -> TrainersSkip | None:
+        """Return none: it counts by itself, or nothing is known of it."""
         return None
 
     def effects(self, plan: ResumePlan, config: RunConfig | None, data: DataQuestion) -> tuple[Finding, ...]:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
+    from ckpttool.domain.data_position import SkipBatches
     from ckpttool.domain.expectation import Evidence
     from ckpttool.domain.finding import Finding
-    from ckpttool.domain.plan import ResumePlan
+    from ckpttool.domain.plan import ResumePlan, TrainersSkip
     from ckpttool.domain.question import DataQuestion
     from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.base import LogFormat, LogPlaces
@@ -88,6 +89,16 @@ class MindFormers:
         from ckpttool.trainers.mindformers.settings_to_paste import threshold_settings
 
         return threshold_settings(calibration)
+
+    def skip(self, skip: SkipBatches) -> TrainersSkip | None:
+        """Begin the data anew where nothing is to be skipped: its setting has no zero."""
+        from ckpttool.domain.plan import TrainersSkip
+
+        sinks = "as MindSpore does"
+        if skip.batches:
+            return TrainersSkip(setting="data_skip_steps", value=skip.batches, whole_sinks=sinks)
+        remark = "data_skip_steps: 0 would mean 'unset' to MindFormers"
+        return TrainersSkip(setting="ignore_data_skip", value=True, remark=remark, whole_sinks=sinks)
 
     def effects(self, plan: ResumePlan, config: RunConfig | None, data: DataQuestion) -> tuple[Finding, ...]:
         """Say what it rounds and what it resets."""

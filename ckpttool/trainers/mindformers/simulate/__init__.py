@@ -37,7 +37,9 @@ def simulate(view: MindFormersView, version: str) -> Simulation:
         pick = _pick(view, quirks)
     except StopsError as stop:
         pick = Pick(name=None, because=f"it stops with an error: {stop}")
-    return Simulation(version=version, would_resume=pick.name, because=pick.because)
+    return Simulation(
+        trainer="mindformers", title="MindFormers", version=version, would_resume=pick.name, because=pick.because
+    )
 
 
 def _pick(view: MindFormersView, quirks: Quirks) -> Pick:
