@@ -24,6 +24,7 @@ from ckpttool.render import guide, schemas
 from ckpttool.trainers.base import LaunchTarget, Layout, Trainer
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS, Quirks, quirks_of
 from ckpttool.trainers.registry import LOOSE_FILE, TRAINERS
+from tests import schema_tables
 from tests.reliability import figures
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -103,7 +104,11 @@ def _versions(_page: Path, _of: str) -> Iterator[str]:
 def _schemas(_page: Path, _of: str) -> Iterator[str]:
     yield from ("| document | what it tells |", "|---|---|")
     for name in schemas.names():
-        yield f"| `ckpttool/{name}/1` | {_cell(str(schemas.schema(name)['description']))} |"
+        yield f"| [`ckpttool/{name}/1`](#ckpttool{name}1) | {_cell(str(schemas.schema(name)['description']))} |"
+
+
+def _fields(_page: Path, _of: str) -> Iterator[str]:
+    yield from schema_tables.documents()
 
 
 def groups_of_findings() -> dict[str, dict[str, str]]:
@@ -181,6 +186,7 @@ def _cell(text: str) -> str:
 MAKERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
     "commands": _commands,
     "exits": _exits,
+    "fields": _fields,
     "findings": _findings,
     "options": _options,
     "layers": _layers,
