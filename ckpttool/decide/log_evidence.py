@@ -14,7 +14,7 @@ from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.decide.recorded_health import IGNORE_HEALTH
 from ckpttool.decide.timeline import Courses, timeline
 from ckpttool.domain.asd import AsdConfig, AsdEvent
-from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory, LayoutName
+from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health import Health
@@ -39,14 +39,14 @@ LARGE_SPIKE = 2.0
 weights by less than two usual steps; and a new batch size or learning rate may lift the level that much for good."""
 
 
-def saved(checkpoint: Checkpoint, layout: str) -> SavedCheckpoint:
+def saved(checkpoint: Checkpoint) -> SavedCheckpoint:
     """Return what policies need to know of a checkpoint; its recorded health is attached to it already."""
     return SavedCheckpoint(
         name=checkpoint.name,
         step=checkpoint.step,
         recorded=checkpoint.health,
         prefix=checkpoint.prefix,
-        run=checkpoint.run if layout is LayoutName.MINDFORMERS_RANK else None,
+        run=None if checkpoint.label is None else checkpoint.run,
     )
 
 
@@ -63,7 +63,7 @@ def saves_of(
         attempts: What the logs show.
         written: When each checkpoint's files were written, on the clock of the logs.
     """
-    saves = [saved(one, inventory.layout) for one in inventory.checkpoints]
+    saves = [saved(checkpoint) for checkpoint in inventory.checkpoints]
     found = homes(saves, attempts)
     timed = []
     for one, save, home in zip(inventory.checkpoints, saves, found, strict=True):
@@ -279,7 +279,7 @@ class Evidence:
         attempts = None if self.log is None else self.log.attempts
         if chosen is None or not attempts:
             return []
-        saves = [saved(one, self.inventory.layout) for one in self.inventory.checkpoints]
+        saves = [saved(checkpoint) for checkpoint in self.inventory.checkpoints]
         places = zip(self.inventory.checkpoints, saves, homes(saves, attempts), strict=True)
         told = (trained_since(save, home, attempts) for one, save, home in places if one.key == chosen.key)
         return [one for one in told if one is not None]

@@ -23,7 +23,7 @@ def judge_checkpoints(
     """
     sizes = {checkpoint.topology.world_size for checkpoint in inventory.checkpoints}
     known = 1 if pipeline_stages is None and sizes == {1} else pipeline_stages
-    saves = [saved(checkpoint, inventory.layout) for checkpoint in inventory.checkpoints]
+    saves = [saved(checkpoint) for checkpoint in inventory.checkpoints]
     return judge_health(saves, () if log is None else log.attempts, threshold=threshold, pipeline_stages=known)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ckpttool.decide.weight_trend import unread, weigh
+from ckpttool.decide.checkpoint_health import unread, weigh
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import FormatName, Scalars, ShardRole
 from ckpttool.domain.units import ByteCount, Rank, Step
