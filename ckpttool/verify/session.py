@@ -98,7 +98,8 @@ class Session:
         findings += tuple(changed_headers(reports, seals))
         # What a manifest proves is what was sealed, whatever its siblings hold.
         sealed = {report.path for report in reports if report.path in seals and report.checksum_matched}
-        findings += tuple(one for one in self._beside_siblings(checkpoint, reports) if one.path not in sealed)
+        beside = self._beside_siblings(checkpoint, reports)
+        findings += tuple(finding for finding in beside if finding.path not in sealed)
         verdict = collect(checkpoint, reports, self._scope.level)
         yield replace(verdict, findings=_completed(verdict.findings + findings, checkpoint))
 
@@ -220,7 +221,7 @@ class Session:
 def _completed(findings: Iterable[Finding], checkpoint: Checkpoint) -> tuple[Finding, ...]:
     """Add whose shard it is and what to do, where a check did not say it."""
     whose = {shard.path: shard.rank for shard in checkpoint.shards}
-    return tuple(helped(_of_rank(one, whose)) for one in findings)
+    return tuple(helped(_of_rank(finding, whose)) for finding in findings)
 
 
 def _of_rank(finding: Finding, whose: Mapping[str, Rank | None]) -> Finding:

@@ -42,7 +42,7 @@ def judge_checksums(observed: Observation, content: PassResult) -> tuple[bool, t
         findings += capped(_sealed(observed, content, observed.task.seal))
     if not compared:
         findings.append(_nothing_to_compare(observed))
-    return bool(compared) and not any(one.severity > Severity.NOTE for one in findings), tuple(findings)
+    return bool(compared) and not any(finding.severity > Severity.NOTE for finding in findings), tuple(findings)
 
 
 def _embedded(observed: Observation, content: PassResult, checksum: Checksum) -> Iterator[Finding]:

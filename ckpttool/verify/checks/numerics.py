@@ -44,19 +44,21 @@ def stats_of(content: PassResult) -> StatColumns:
 
 def judge_numbers(path: str, stats: Sequence[TensorStat]) -> Sequence[Finding]:
     """Report NaN and infinity: no training goes on from them."""
-    sick = stats.sick() if isinstance(stats, StatColumns) else (one for one in stats if one.nans or one.infinities)
+    sick = stats.sick() if isinstance(stats, StatColumns) else (stat for stat in stats if stat.nans or stat.infinities)
     return capped(
         Finding(
             code=Code.NONFINITE_VALUES,
             severity=Severity.SUSPECT,
-            message=f"{quoted(one.name)} holds {one.nans} NaN and {one.infinities} infinite values of {one.elements}",
+            message=(
+                f"{quoted(stat.name)} holds {stat.nans} NaN and {stat.infinities} infinite values of {stat.elements}"
+            ),
             path=path,
-            tensor=one.name,
+            tensor=stat.name,
             expected="0",
-            actual=str(one.nans + one.infinities),
+            actual=str(stat.nans + stat.infinities),
             remedy="resume from a checkpoint before they appeared",
         )
-        for one in sick
+        for stat in sick
     )
 
 
@@ -75,19 +77,19 @@ def compare_numbers(
 
 
 def _changes(path: str, stats: Sequence[TensorStat], before: Sequence[TensorStat], jump: float) -> Iterator[Finding]:
-    for one, old in _pairs(stats, before, jump):
+    for now, old in _pairs(stats, before, jump):
         # A single number is a counter or a schedule (loss_scale, beta1_power, learning_rate): it is meant to move.
-        if not old.norm or old.elements != one.elements or one.elements == 1:
+        if not old.norm or old.elements != now.elements or now.elements == 1:
             continue
-        name = quoted(one.name)
-        if not one.norm and not one.nans and not one.infinities:
+        name = quoted(now.name)
+        if not now.norm and not now.nans and not now.infinities:
             message = f"{name} is all zero; its norm was {old.norm:.4g} in the checkpoint before"
-            yield _suspect(Code.ALL_ZERO_TENSOR, path, one.name, message)
-        elif one.norm and not one.norm / jump <= old.norm <= one.norm * jump:
+            yield _suspect(Code.ALL_ZERO_TENSOR, path, now.name, message)
+        elif now.norm and not now.norm / jump <= old.norm <= now.norm * jump:
             message = (
-                f"the norm of {name} went from {old.norm:.4g} to {one.norm:.4g}, by more than a factor of {jump:g}"
+                f"the norm of {name} went from {old.norm:.4g} to {now.norm:.4g}, by more than a factor of {jump:g}"
             )
-            yield _suspect(Code.NORM_JUMP, path, one.name, message)
+            yield _suspect(Code.NORM_JUMP, path, now.name, message)
 
 
 def _pairs(

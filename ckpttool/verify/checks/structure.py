@@ -114,7 +114,7 @@ def _findings(task: CheckTask, header: Header, records: ZipDirectory | None) -> 
         return (_PICKLE,) if is_one and worst(own) < Severity.UNSAFE else own
     # That torch wrote it is worth a word only where something else was expected.
     asked_for = task.named_format is FormatName.TORCH_ZIP
-    own = tuple(one for one in header.findings if not (asked_for and one.code is Code.UNSUPPORTED_FORMAT))
+    own = tuple(finding for finding in header.findings if not (asked_for and finding.code is Code.UNSUPPORTED_FORMAT))
     return (*own, *records.findings)
 
 

@@ -63,7 +63,7 @@ class ThreadEngine:
                 if task is not None:
                     workers[index] = _Worker(board, self._work, self._crew)
                     # What hung once would hang again at each of its other parts.
-                    return tuple(self._hung(one) for one in (task, *board.withdraw(task.path)))
+                    return tuple(self._hung(hung) for hung in (task, *board.withdraw(task.path)))
 
     def _hung(self, task: CheckTask) -> Observation:
         message = f"no answer from the disk within {patience(task, self._timeout):g} s: unknown, not damaged"

@@ -43,14 +43,14 @@ def _changed_schemas(peers: Peers) -> Iterator[Finding]:
         if schema == pair.then.schema_hash:
             continue
         group = peers.alike[pair.then.schema_hash]
-        followed = sum(one.now.schema_hash == schema for one in group)
+        followed = sum(other.now.schema_hash == schema for other in group)
         if len(group) > 1 and 2 * followed > len(group):  # the training changed, not the disk
             continue
         # The sibling may be the damaged one. Two files do not come by the same tensors by accident.
         others = [other.schema_hash for other, sibling in peers.others(pair.now) if sibling is not pair.sibling]
         if schema in others:
             continue
-        unchanged = sum(one.now.schema_hash == pair.then.schema_hash for one in group)
+        unchanged = sum(other.now.schema_hash == pair.then.schema_hash for other in group)
         finding = _schema_differs(pair.now, pair.then, unchanged=unchanged, same_run=pair.sibling.same_run)
         is_richer = _is_richer(peers, pair.now, pair.then)
         if pair.then.schema_hash not in others and (is_richer or _is_sibling_odd(peers, pair)):
@@ -69,10 +69,10 @@ def _is_sibling_odd(peers: Peers, pair: Pair) -> bool:
     schema = pair.now.schema_hash
     if len(peers.alike[pair.then.schema_hash]) > 1 or (pair.now.tensors or 0) < (pair.then.tensors or 0):
         return False
-    unchanged = sum(one.now.schema_hash == schema for one in peers.alike.get(schema, ()))
+    unchanged = sum(other.now.schema_hash == schema for other in peers.alike.get(schema, ()))
     if not unchanged:
         return False
-    if len(peers.reports) >= MIN_PEERS and all(one.schema_hash == schema for one in peers.reports):
+    if len(peers.reports) >= MIN_PEERS and all(peer.schema_hash == schema for peer in peers.reports):
         return True
     loners = sum(len(group) == 1 for group in peers.alike.values())
     return unchanged >= MIN_PEERS - 1 and 2 * loners < len(peers.pairs)
@@ -82,8 +82,8 @@ def _is_richer(peers: Peers, now: ShardReport, then: ShardReport) -> bool:
     """Tell whether a shard holds more, and what no other rank holds: nothing is lost, and it is no copy of another."""
     if (now.tensors or 0) <= (then.tensors or 0):
         return False
-    was_known = any(one.then.schema_hash == now.schema_hash for one in peers.pairs)
-    return not was_known and sum(one.schema_hash == now.schema_hash for one in peers.reports) == 1
+    was_known = any(pair.then.schema_hash == now.schema_hash for pair in peers.pairs)
+    return not was_known and sum(peer.schema_hash == now.schema_hash for peer in peers.reports) == 1
 
 
 def _odd_ones(peers: Peers) -> Iterator[Finding]:
@@ -95,7 +95,7 @@ def _odd_ones(peers: Peers) -> Iterator[Finding]:
     for report in peers.reports:
         # Only the legacy layout has files that all ranks fill alike.
         if id(report) not in paired and report.role is ShardRole.FULL and report.schema_hash != usual:
-            peer = next(one for one in peers.reports if one.schema_hash == usual)
+            peer = next(peer for peer in peers.reports if peer.schema_hash == usual)
             finding = _schema_differs(report, peer, unchanged=times, same_run=True)
             yield _noted(finding) if _is_richer(peers, report, peer) else finding
 
@@ -147,7 +147,7 @@ def _changed_metadata(peers: Peers) -> Iterator[Finding]:
             continue
         sibling = then.get(id(report))
         if sibling is None and is_common and len(told) >= MIN_PEERS:
-            sibling = next(one for one in told if one.metadata_hash == usual)
+            sibling = next(peer for peer in told if peer.metadata_hash == usual)
         if sibling is None or report.metadata_hash == sibling.metadata_hash:
             continue
         yield Finding(

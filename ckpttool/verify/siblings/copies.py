@@ -26,7 +26,7 @@ def copied(peers: Peers) -> Iterator[Finding]:
         if report.tail_hash is not None and not report.zero_tail:
             alike[report.schema_hash, report.tail_hash].append(report)
     for group in alike.values():
-        if any(len({step.pages.get(id(one)) for one in group} - {None}) > 1 for step in steps):
+        if any(len({step.pages.get(id(report)) for report in group} - {None}) > 1 for step in steps):
             yield from _copies(group, steps)
 
 
@@ -58,7 +58,7 @@ def _steps(peers: Peers) -> list[_Step]:
 def _copies(group: Sequence[ShardReport], steps: Sequence[_Step]) -> Iterator[Finding]:
     """Yield what is to be said of each of a group that is odd at some step, at its worst."""
     # Who is known at most steps says most about the others.
-    group = sorted(group, key=lambda one: -sum(id(one) in step.pages for step in steps))
+    group = sorted(group, key=lambda report: -sum(id(report) in step.pages for step in steps))
     family = _families(group, steps)
     found: dict[int, Finding] = {}
     for index, step in enumerate(steps):
@@ -68,10 +68,10 @@ def _copies(group: Sequence[ShardReport], steps: Sequence[_Step]) -> Iterator[Fi
             # Where ranks share pages, the step itself may hold the copy: any other that knows the two as equal tells.
             comparable = steps[:index] if then.are_slices else steps
             like = then.other_slice(report)
-            if like is None or any(_are_equal(report, like, one) for one in comparable):
+            if like is None or any(_are_equal(report, like, step) for step in comparable):
                 like = then.other_family(report)
                 # The step may be the damaged one. A second step must know the two as different.
-                times = sum({id(report), id(like)} <= one.pages.keys() for one in steps)
+                times = sum({id(report), id(like)} <= step.pages.keys() for step in steps)
                 severity = Severity.NOTE if times == 1 else Severity.SUSPECT
             known = found.get(id(report))
             if like is not None and (known is None or known.severity < severity):
@@ -79,13 +79,13 @@ def _copies(group: Sequence[ShardReport], steps: Sequence[_Step]) -> Iterator[Fi
     yield from found.values()
 
 
-def _are_equal(one: ShardReport, other: ShardReport, step: _Step) -> bool:
-    return id(one) in step.pages and step.pages[id(one)] == step.pages.get(id(other))
+def _are_equal(report: ShardReport, other: ShardReport, step: _Step) -> bool:
+    return id(report) in step.pages and step.pages[id(report)] == step.pages.get(id(other))
 
 
 def _families(group: Sequence[ShardReport], steps: Sequence[_Step]) -> dict[int, int]:
     """Join those that were equal at any step, and those that were equal to the same one: they may be replicas."""
-    parent = {id(one): id(one) for one in group}
+    parent = {id(report): id(report) for report in group}
 
     def head(one: int) -> int:
         while parent[one] != one:
@@ -94,9 +94,9 @@ def _families(group: Sequence[ShardReport], steps: Sequence[_Step]) -> dict[int,
 
     for step in steps:
         first: dict[str, int] = {}
-        for one in group:
-            if id(one) in step.pages:
-                parent[head(id(one))] = head(first.setdefault(step.pages[id(one)], id(one)))
+        for report in group:
+            if id(report) in step.pages:
+                parent[head(id(report))] = head(first.setdefault(step.pages[id(report)], id(report)))
     return {place: head(place) for place in parent}
 
 
@@ -106,13 +106,13 @@ class _GroupAtStep:
     def __init__(self, group: Sequence[ShardReport], step: _Step, family: dict[int, int]) -> None:
         self._pages = step.pages
         self._family = family
-        self._known = [one for one in group if id(one) in step.pages]
-        self._ours = Counter(step.pages[id(one)] for one in self._known)
+        self._known = [report for report in group if id(report) in step.pages]
+        self._ours = Counter(step.pages[id(report)] for report in self._known)
         self._by_page: dict[str, ShardReport] = {}
         self._by_family: dict[int, ShardReport] = {}
-        for one in self._known:
-            self._by_page.setdefault(step.pages[id(one)], one)
-            self._by_family.setdefault(family[id(one)], one)
+        for report in self._known:
+            self._by_page.setdefault(step.pages[id(report)], report)
+            self._by_family.setdefault(family[id(report)], report)
         everyone = step.everyone[group[0].schema_hash]
         self.are_slices = (
             everyone.total() >= MIN_PEERS and (everyone.total() - len(everyone)) * _SLICES_AMONG <= everyone.total()
@@ -126,7 +126,7 @@ class _GroupAtStep:
             usual, times = self._ours.most_common(1)[0]
             # Without a majority nobody can tell which is the copy: then all are named.
             is_open = 2 * times <= len(self._known)
-            yield from (one for one in self._known if is_open or self._pages[id(one)] != usual)
+            yield from (report for report in self._known if is_open or self._pages[id(report)] != usual)
 
     def other_slice(self, report: ShardReport) -> ShardReport | None:
         """Return one that held another slice; None where they need not be slices, but a replica was damaged then.
@@ -140,7 +140,7 @@ class _GroupAtStep:
             candidates = self._by_page
         elif page in self._shared:
             candidates = self._shared if page in self._left else self._left
-        other = next((one for one in candidates if one != page), None)
+        other = next((candidate for candidate in candidates if candidate != page), None)
         return None if other is None else self._by_page[other]
 
     def other_family(self, report: ShardReport) -> ShardReport | None:

@@ -39,9 +39,9 @@ def zero_tails(peers: Peers) -> Iterator[Finding]:
     for report in peers.reports:
         if not report.zero_tail:
             continue
-        alike = [(one, sibling) for one, sibling in peers.others(report) if one.schema_hash == report.schema_hash]
-        if not any(one.zero_tail for one, _ in alike):
-            earlier = [one for one, sibling in alike if sibling.older]
+        alike = [(then, sibling) for then, sibling in peers.others(report) if then.schema_hash == report.schema_hash]
+        if not any(then.zero_tail for then, _ in alike):
+            earlier = [then for then, sibling in alike if sibling.older]
             yield _zero_tail(report, against=earlier or _replicas(peers, report))
 
 
@@ -50,7 +50,7 @@ def _replicas(peers: Peers, report: ShardReport) -> Sequence[ShardReport]:
 
     Slices of a sharded model have pages of their own, and only one of them holds the rows that nobody uses.
     """
-    others = [one for one in peers.reports if one is not report and one.schema_hash == report.schema_hash]
+    others = [peer for peer in peers.reports if peer is not report and peer.schema_hash == report.schema_hash]
     pages = {peer.tail_hash for peer in others}
     return others if len(others) >= MIN_PEERS - 1 and len(pages) == 1 and not others[0].zero_tail else ()
 

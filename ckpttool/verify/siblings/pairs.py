@@ -80,7 +80,7 @@ def _place(report: ShardReport) -> _Place:
 
 def _by_place(sibling: Sibling) -> dict[_Place, ShardReport]:
     """Return the shards that could be parsed, but for those that are of another step than most of their checkpoint."""
-    usual = {role: _usual_scalars([one for one in sibling.reports if one.role is role]) for role in ShardRole}
+    usual = {role: _usual_scalars([report for report in sibling.reports if report.role is role]) for role in ShardRole}
     return {
         _place(report): report
         for report in sibling.reports
