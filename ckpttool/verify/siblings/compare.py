@@ -88,13 +88,13 @@ def _is_richer(peers: Peers, now: ShardReport, then: ShardReport) -> bool:
 
 def _odd_ones(peers: Peers) -> Iterator[Finding]:
     """Compare with the other ranks where there is no other step to compare with, and all of them hold the same."""
-    paired = {id(pair.now) for pair in peers.pairs}
+    paired = {pair.now.path for pair in peers.pairs}
     usual, times = Counter(report.schema_hash for report in peers.reports).most_common(1)[0]
     if times != len(peers.reports) - 1 or len(peers.reports) < MIN_PEERS:
         return
     for report in peers.reports:
         # Only the legacy layout has files that all ranks fill alike.
-        if id(report) not in paired and report.role is ShardRole.FULL and report.schema_hash != usual:
+        if report.path not in paired and report.role is ShardRole.FULL and report.schema_hash != usual:
             peer = next(peer for peer in peers.reports if peer.schema_hash == usual)
             finding = _schema_differs(report, peer, unchanged=times, same_run=True)
             yield _noted(finding) if _is_richer(peers, report, peer) else finding
@@ -141,11 +141,11 @@ def _changed_metadata(peers: Peers) -> Iterator[Finding]:
     told = [report for report in peers.reports if not report.remembered]
     usual, times = Counter(report.metadata_hash for report in told).most_common(1)[0] if told else (None, 0)
     is_common = 2 * times > len(told)
-    then = {id(pair.now): pair.then for pair in peers.pairs}
+    then = {pair.now.path: pair.then for pair in peers.pairs}
     for report in told:
         if is_common and report.metadata_hash == usual:
             continue
-        sibling = then.get(id(report))
+        sibling = then.get(report.path)
         if sibling is None and is_common and len(told) >= MIN_PEERS:
             sibling = next(peer for peer in told if peer.metadata_hash == usual)
         if sibling is None or report.metadata_hash == sibling.metadata_hash:

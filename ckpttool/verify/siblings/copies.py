@@ -26,7 +26,7 @@ def copied(peers: Peers) -> Iterator[Finding]:
         if report.tail_hash is not None and not report.zero_tail:
             alike[report.schema_hash, report.tail_hash].append(report)
     for group in alike.values():
-        if any(len({step.pages.get(id(report)) for report in group} - {None}) > 1 for step in steps):
+        if any(len({step.pages.get(report.path) for report in group} - {None}) > 1 for step in steps):
             yield from _copies(group, steps)
 
 
@@ -35,8 +35,8 @@ class _Step:
     """Another step, at which the ranks are compared with each other: every step has pages of its own."""
 
     same_run: bool
-    pages: dict[int, str]
-    """How each of our shards ended there, by its id()."""
+    pages: dict[str, str]
+    """How each of our shards ended there, by its path now."""
     everyone: dict[str | None, Counter[str]]
     """The same, counted for each schema that ranks hold now."""
     zeros: frozenset[str]
@@ -48,8 +48,8 @@ def _steps(peers: Peers) -> list[_Step]:
         pages = {place: then.tail_hash for place, then in known.items() if then.tail_hash is not None}
         everyone: dict[str | None, Counter[str]] = defaultdict(Counter)
         for report in peers.reports:
-            if id(report) in pages:
-                everyone[report.schema_hash][pages[id(report)]] += 1
+            if report.path in pages:
+                everyone[report.schema_hash][pages[report.path]] += 1
         zeros = frozenset(pages[place] for place, then in known.items() if then.zero_tail and place in pages)
         steps.append(_Step(same_run=sibling.same_run, pages=pages, everyone=everyone, zeros=zeros))
     return steps
@@ -58,9 +58,9 @@ def _steps(peers: Peers) -> list[_Step]:
 def _copies(group: Sequence[ShardReport], steps: Sequence[_Step]) -> Iterator[Finding]:
     """Yield what is to be said of each of a group that is odd at some step, at its worst."""
     # Who is known at most steps says most about the others.
-    group = sorted(group, key=lambda report: -sum(id(report) in step.pages for step in steps))
+    group = sorted(group, key=lambda report: -sum(report.path in step.pages for step in steps))
     family = _families(group, steps)
-    found: dict[int, Finding] = {}
+    found: dict[str, Finding] = {}
     for index, step in enumerate(steps):
         then = _GroupAtStep(group, step, family)
         for report in then.odd_ones() if step.same_run else ():
@@ -70,49 +70,51 @@ def _copies(group: Sequence[ShardReport], steps: Sequence[_Step]) -> Iterator[Fi
             like = then.other_slice(report)
             if like is None or any(_are_equal(report, like, step) for step in comparable):
                 like = then.other_family(report)
+                if like is None:
+                    continue
                 # The step may be the damaged one. A second step must know the two as different.
-                times = sum({id(report), id(like)} <= step.pages.keys() for step in steps)
+                times = sum({report.path, like.path} <= step.pages.keys() for step in steps)
                 severity = Severity.NOTE if times == 1 else Severity.SUSPECT
-            known = found.get(id(report))
-            if like is not None and (known is None or known.severity < severity):
-                found[id(report)] = _copy(report, like, severity)
+            known = found.get(report.path)
+            if known is None or known.severity < severity:
+                found[report.path] = _copy(report, like, severity)
     yield from found.values()
 
 
 def _are_equal(report: ShardReport, other: ShardReport, step: _Step) -> bool:
-    return id(report) in step.pages and step.pages[id(report)] == step.pages.get(id(other))
+    return report.path in step.pages and step.pages[report.path] == step.pages.get(other.path)
 
 
-def _families(group: Sequence[ShardReport], steps: Sequence[_Step]) -> dict[int, int]:
+def _families(group: Sequence[ShardReport], steps: Sequence[_Step]) -> dict[str, str]:
     """Join those that were equal at any step, and those that were equal to the same one: they may be replicas."""
-    parent = {id(report): id(report) for report in group}
+    parent = {report.path: report.path for report in group}
 
-    def head(one: int) -> int:
+    def head(one: str) -> str:
         while parent[one] != one:
             parent[one] = one = parent[parent[one]]
         return one
 
     for step in steps:
-        first: dict[str, int] = {}
+        first: dict[str, str] = {}
         for report in group:
-            if id(report) in step.pages:
-                parent[head(id(report))] = head(first.setdefault(step.pages[id(report)], id(report)))
+            if report.path in step.pages:
+                parent[head(report.path)] = head(first.setdefault(step.pages[report.path], report.path))
     return {place: head(place) for place in parent}
 
 
 class _GroupAtStep:
     """A group of ranks that end alike now, as they were at one other step."""
 
-    def __init__(self, group: Sequence[ShardReport], step: _Step, family: dict[int, int]) -> None:
+    def __init__(self, group: Sequence[ShardReport], step: _Step, family: dict[str, str]) -> None:
         self._pages = step.pages
         self._family = family
-        self._known = [report for report in group if id(report) in step.pages]
-        self._ours = Counter(step.pages[id(report)] for report in self._known)
+        self._known = [report for report in group if report.path in step.pages]
+        self._ours = Counter(step.pages[report.path] for report in self._known)
         self._by_page: dict[str, ShardReport] = {}
-        self._by_family: dict[int, ShardReport] = {}
+        self._by_family: dict[str, ShardReport] = {}
         for report in self._known:
-            self._by_page.setdefault(step.pages[id(report)], report)
-            self._by_family.setdefault(family[id(report)], report)
+            self._by_page.setdefault(step.pages[report.path], report)
+            self._by_family.setdefault(family[report.path], report)
         everyone = step.everyone[group[0].schema_hash]
         self.are_slices = (
             everyone.total() >= MIN_PEERS and (everyone.total() - len(everyone)) * _SLICES_AMONG <= everyone.total()
@@ -126,7 +128,7 @@ class _GroupAtStep:
             usual, times = self._ours.most_common(1)[0]
             # Without a majority nobody can tell which is the copy: then all are named.
             is_open = 2 * times <= len(self._known)
-            yield from (report for report in self._known if is_open or self._pages[id(report)] != usual)
+            yield from (report for report in self._known if is_open or self._pages[report.path] != usual)
 
     def other_slice(self, report: ShardReport) -> ShardReport | None:
         """Return one that held another slice; None where they need not be slices, but a replica was damaged then.
@@ -134,7 +136,7 @@ class _GroupAtStep:
         They are slices where nearly every rank had a page of its own. Or where others had the pages of both, and not
         all of those are in the group now: what each rank counts for itself becomes equal on all of them.
         """
-        page = self._pages[id(report)]
+        page = self._pages[report.path]
         candidates: Iterable[str] = ()
         if self.are_slices:
             candidates = self._by_page
@@ -145,7 +147,7 @@ class _GroupAtStep:
 
     def other_family(self, report: ShardReport) -> ShardReport | None:
         """Return one that ended differently then, and that nothing shows to be a replica of this one."""
-        mine = self._family[id(report)]
+        mine = self._family[report.path]
         return next((one for family, one in self._by_family.items() if family != mine), None)
 
 

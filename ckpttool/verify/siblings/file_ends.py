@@ -15,11 +15,11 @@ def stripped_checksums(peers: Peers) -> Iterator[Finding]:
     before = [pair for pair in peers.pairs if pair.then.embedded_checksum and pair.sibling.same_run]
     # Several shards, none with a checksum, all with one before: it was switched off.
     switched_off = not carriers and len(before) == len(peers.reports) > 1
-    lost = {id(pair.now): pair.then.path for pair in before if not switched_off}
+    lost = {pair.now.path: pair.then.path for pair in before if not switched_off}
     for report in peers.reports:
-        if report.embedded_checksum or not (carriers or id(report) in lost):
+        if report.embedded_checksum or not (carriers or report.path in lost):
             continue
-        who = f"{len(carriers)} of {len(peers.reports)} shards do" if carriers else f"{lost[id(report)]} does"
+        who = f"{len(carriers)} of {len(peers.reports)} shards do" if carriers else f"{lost[report.path]} does"
         yield Finding(
             code=Code.CHECKSUM_MISSING,
             severity=Severity.SUSPECT,

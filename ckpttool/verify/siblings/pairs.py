@@ -51,11 +51,11 @@ class Peers:
                 return Pair(now=report, then=then, sibling=sibling)
         return None
 
-    def by_sibling(self) -> Iterator[tuple[Sibling, dict[int, ShardReport]]]:
-        """Return each sibling with its shards of the same ranks, by the id() of ours."""
+    def by_sibling(self) -> Iterator[tuple[Sibling, dict[str, ShardReport]]]:
+        """Return each sibling with its shards of the same ranks, by the path of ours."""
         for sibling, known in self._known:
             pairs = ((report, known[_place(report)]) for report in self.reports if _place(report) in known)
-            yield sibling, {id(report): then for report, then in pairs if _is_sound(then, beside=report)}
+            yield sibling, {report.path: then for report, then in pairs if _is_sound(then, beside=report)}
 
     def others(self, report: ShardReport) -> Iterator[tuple[ShardReport, Sibling]]:
         """Return the same rank's shards of all siblings."""
