@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -151,12 +151,6 @@ def test_findings_about_the_choice_and_about_the_resume_are_both_told() -> None:
     assert [finding["code"] for finding in findings] == ["run-rewound", "shard-missing"]
 
 
-def test_a_finding_tells_every_field_it_has() -> None:
-    spelled = document.finding_document(FINDING)
-    assert spelled.keys() == {field.name for field in fields(Finding)}
-    assert (spelled["code"], spelled["severity"]) == ("shard-missing", "damage")
-
-
 def test_an_empty_tree_has_no_world_size() -> None:
     empty = Inventory(root="x", layout=LayoutName.MINDFORMERS_RANK, checkpoints=(), runs=(), findings=())
     assert told(inventory_answer.document(empty))["world_size"] is None
@@ -190,53 +184,6 @@ def test_a_skip_is_exact_where_no_sample_is_seen_twice(repeated: int) -> None:
     assert spelled["schema"] == "ckpttool/skip/1"
     assert spelled["exact"] is (repeated == 0)
     assert (spelled["steps"], spelled["data_skip_steps"], spelled["samples"]) == (1000, 666, 512_000)
-
-
-def test_any_name_survives_as_ascii() -> None:
-    text = document.dumps({"name": "模\udcff\x1b"})
-    assert text.isascii()
-    assert json.loads(text) == {"name": "模\udcff\x1b"}
-
-
-def test_a_number_that_is_none_is_a_fault_of_ours() -> None:
-    with pytest.raises(ValueError, match="Out of range float"):
-        document.dumps({"norm": float("nan")})
-
-
-LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
-DOCUMENTS = st.recursive(
-    LEAVES | st.sampled_from([LayoutName.MINDFORMERS_RANK, "},\n{", "}", '"', "\\"]),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner),
-)
-
-
-@given(DOCUMENTS)
-def test_a_document_is_spelled_as_the_standard_library_spells_it(value: document.Document) -> None:
-    spelled = json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False)
-    assert document.dumps(value) == spelled
-    assert "".join(document.pieces(value)) == spelled
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        [{"a": [], "b": {}}, {"a": {}}, {"b": "},\n        {"}],
-        [{"a": 1}, {}],
-        [{"a": [1]}, {"a": []}],
-        {"list": [{"x": {}}, {"y": "}"}], "more": [[], [{}], [{"z": None}]]},
-        [{"a": "{"}, {"}": "}"}],
-        (),
-        [()],
-    ],
-)
-def test_objects_in_lists_are_spelled_as_the_standard_library_spells_them(value: document.Document) -> None:
-    assert document.dumps(value) == json.dumps(value, indent=2)
-
-
-@pytest.mark.parametrize("value", [float("nan"), [1.5, float("inf")], {"loss": {"scale": float("-inf")}}])
-def test_a_number_that_is_none_is_spelled_nowhere(value: document.Document) -> None:
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        document.dumps(value)
 
 
 @given(st.lists(st.tuples(st.text(), st.none() | st.integers(min_value=0), st.none() | st.integers(min_value=0))))
