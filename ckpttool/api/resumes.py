@@ -9,36 +9,22 @@ from typing import TYPE_CHECKING
 
 from ckpttool.api.checks import session_for
 from ckpttool.api.trees import Tree, scan
-from ckpttool.decide.data_position import exact_batches_near, moved_on, next_step, plan_data
+from ckpttool.decide.data_position import exact_batches_near, moved_on, next_step, plan_data, with_config
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.naming import focused
 from ckpttool.decide.recorded_health import unheard_record
 from ckpttool.decide.resume import choose
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
-from ckpttool.domain.data_position import DataEffect, DataPosition, Samples
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.load_settings import LoadSettings
 from ckpttool.domain.plan import NoResumePoint, PastSizes, ResumePlan, ResumePoint, Simulation, SkipAnswer
-from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import DEFAULT_DIR, CheckQuestion, DataQuestion, ResumeQuestion, TreeQuestion
-from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import IncompleteError, NothingToResumeError, UnknownLayoutError, UsageError
-from ckpttool.formats import read_header
-from ckpttool.storage import above, open_storage
 from ckpttool.storage.base import Storage
-from ckpttool.trainers.base import Refusal
+from ckpttool.trainers.base import Refusal, Resume, no_effects
 from ckpttool.trainers.common.launchers import jobs_of
-from ckpttool.trainers.mindformers.load import (
-    LOAD_FORMAT,
-    counts_data_itself,
-    data_settings,
-    load_keys,
-    planned_skip,
-)
-from ckpttool.trainers.mindformers.loaded_instead import Start, loaded_instead
 from ckpttool.trainers.registry import told_skip
 
 if TYPE_CHECKING:
@@ -47,7 +33,6 @@ if TYPE_CHECKING:
     from ckpttool.domain.advice import SpikeAdvice, StopAdvice
     from ckpttool.domain.node import Node
     from ckpttool.domain.settings import RunConfig
-    from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +100,8 @@ def _from_here(
     jobs = jobs_of(os.environ if node is None else node.environment)
     if not jobs and isinstance(decision, ResumePlan):
         return decision  # nobody speaks of other machines
+    from ckpttool.decide.one_node import judge_one_node
     from ckpttool.storage.mounts import mount_of, mount_table
-    from ckpttool.trainers.mindformers.one_node import judge_one_node
 
     inventory, config = tree.inventory, question.config
     shards = [shard.path for one in inventory.checkpoints[:1] for shard in one.shards[:1]]
@@ -176,108 +161,43 @@ def _plan(
     question: TreeQuestion,
     advice: SpikeAdvice | StopAdvice | None,
 ) -> ResumePlan:
-    checkpoint, config = point.checkpoint, own_train_config(question.config)
+    checkpoint, config = point.checkpoint, question.config
     if checkpoint.step is None:
         raise AssertionError(f"choose() took {checkpoint.name}, whose step is unknown")
     if config is not None and config.world_size is None:  # as many as wrote it, unless somebody says otherwise
         config = config.started_on(checkpoint.topology.world_size or len(checkpoint.ranks) or None)
-    wanted = _with_config(data, config)
-    position = _data(checkpoint, Course(tree.inventory).past(checkpoint), wanted, config, advice)
-    plan = ResumePlan(
-        root=tree.inventory.root,
-        point=point,
-        load=replace(_load(tree, checkpoint), data=data_settings(position)),
-        data=position,
-        next_step=next_step(checkpoint.step, checkpoint.scalars.global_batch_size, wanted),
-        findings=_beyond(tree, point),
-        advice=advice,
-    )
-    start = Start(
-        plan=plan,
-        inventory=tree.inventory,
-        load_path=os.path.abspath(plan.load.path),
-        config=config,
-        fault_tolerance=question.fault_tolerance,
-        deduplicated=_deduplicated(tree.storage, checkpoint) if config is not None and config.data_parallel else None,
-    )
-    plan = replace(plan, findings=(*loaded_instead(start), *_consequences(plan, data, config), *plan.findings))
-    if config is None or config.streaming is None:
-        return plan
-    from ckpttool.api.streams import from_states
-
-    return from_states(plan, config, config.streaming, data)
-
-
-def own_train_config(config: RunConfig | None) -> TrainConfig | None:
-    """Narrow."""
-    if config is None:
-        return None
-    from ckpttool.trainers.mindformers.train_config import own
-
-    return own(config)
-
-
-def _load(tree: Tree, checkpoint: Checkpoint) -> LoadSettings:
     load = tree.layout.load(tree.inventory, checkpoint)
     if isinstance(load, Refusal):
         raise UnknownLayoutError(f"{checkpoint.name} {load.why}")
-    return load
-
-
-def _deduplicated(storage: Storage, checkpoint: Checkpoint) -> bool | None:
-    """Ask a shard whether each tensor lies in one of them alone; None where it does not say."""
-    shard = checkpoint.shards[0]
-    try:
-        with storage.open(shard.path) as source:
-            said = dict(read_header(source, named=shard.format).metadata).get("remove_redundancy")
-    except OSError as error:
-        raise IncompleteError(f"{shard.path} cannot be read: {error.strerror or error}") from None
-    return None if said is None else said == "True"
-
-
-def _data(
-    checkpoint: Checkpoint,
-    past: PastSizes,
-    wanted: DataQuestion,
-    config: RunConfig | None,
-    advice: SpikeAdvice | StopAdvice | None,
-) -> DataPosition:
-    """Say where the data go on: behind the checkpoint, or behind what has to be gone around."""
-    step, recorded = checkpoint.step or Step(0), checkpoint.scalars.global_batch_size
-    skip = plan_data(step, recorded, wanted, past)
+    wanted, recorded = with_config(data, config), checkpoint.scalars.global_batch_size
+    past = Course(tree.inventory).past(checkpoint)
+    skip = plan_data(checkpoint.step, recorded, wanted, past)
     if advice is not None and advice.detour is not None and advice.followed:
-        return moved_on(skip, plan_data(advice.detour.last_skipped, recorded, wanted, past))
-    if config is not None and skip.samples is not None and counts_data_itself(checkpoint.scalars, wanted):
-        return Samples(samples=skip.samples, effect=DataEffect.UNKNOWN, unchanged=skip)
-    return skip
-
-
-def _consequences(plan: ResumePlan, data: DataQuestion, config: TrainConfig | None) -> tuple[Finding, ...]:
-    """Say what MindFormers will make of this plan: counters that it rounds, settings that disagree."""
-    if config is not None:
-        from ckpttool.trainers.mindformers import launch_check
-
-        return (*config.findings, *launch_check.check(config, plan))
-    if data.new_global_batch is None and data.sink_size is None:
-        return ()
-    from ckpttool.trainers.mindformers.counters import mindformers_counters
-
-    counters = mindformers_counters(
-        scalars=plan.point.checkpoint.scalars,
-        new_global_batch_size=planned_skip(plan).global_batch_size,
-        new_sink_size=planned_skip(plan).sink_size,
-        legacy=load_keys(plan.load).use_legacy_format,
+        skip = moved_on(skip, plan_data(advice.detour.last_skipped, recorded, wanted, past))
+    plan = ResumePlan(
+        root=tree.inventory.root,
+        point=point,
+        load=load,
+        data=skip,
+        next_step=next_step(checkpoint.step, recorded, wanted),
+        findings=_beyond(tree, point),
+        advice=advice,
     )
-    return counters.findings
-
-
-def _with_config(data: DataQuestion, config: RunConfig | None) -> DataQuestion:
-    if config is None:
-        return data
+    resume = Resume(
+        plan=plan,
+        inventory=tree.inventory,
+        storage=tree.storage,
+        data=data,
+        config=config,
+        environment=question.environment,
+    )
+    trainer = tree.trainer
+    effects = no_effects("a lone file") if trainer is None else trainer.effects(resume)
     return replace(
-        data,
-        new_global_batch=data.new_global_batch or config.global_batch_size,
-        sink_size=data.sink_size or config.sink_size,
+        plan,
+        load=replace(load, data=effects.settings),
+        data=effects.position,
+        findings=(*effects.findings, *plan.findings),
     )
 
 
@@ -334,31 +254,16 @@ def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[int | None, 
     return chosen.step, chosen.scalars.global_batch_size, Course(answer.tree.inventory).past(chosen)
 
 
-def _world_of(answer: Answer, newest: Checkpoint | None) -> int | None:
-    """Return how many ranks would start; None where only the folders tell, of which none holds a checkpoint."""
-    if newest is not None:
-        return newest.topology.world_size or 1
-    config = answer.question.config
-    return answer.question.world_size or (config.world_size if config else None)
-
-
 def simulate(answer: Answer, version: str) -> Simulation:
-    """Tell what a version of MindFormers would pick in the same tree by itself, and why.
+    """Tell what a version of the trainer would pick in the same tree by itself, and why.
 
     Raises:
-        UsageError: The version is not known.
+        UsageError: The version is not known, or nobody knows how this trainer chooses.
     """
-    from ckpttool.trainers.mindformers.simulate import simulate as pick
-    from ckpttool.trainers.mindformers.simulate.seen import MindFormersSettings
-    from ckpttool.trainers.mindformers.simulate.view import view_for_mindformers
-
-    inventory, config = answer.tree.inventory, own_train_config(answer.question.config)
-    newest = next(iter(newest_first(inventory.checkpoints)), None)
-    fmt = config.load_ckpt_format if config else LOAD_FORMAT[newest.format if newest else FormatName.MINDSPORE_CKPT]
-    settings = MindFormersSettings(
-        load_ckpt_format=fmt,
-        world_size=_world_of(answer, newest),
-        use_checkpoint_health_monitor=config.use_checkpoint_health_monitor if config else False,
+    tree, config = answer.tree, answer.question.config
+    if tree.trainer is None or tree.trainer.simulator is None:
+        whose = "a lone file" if tree.trainer is None else tree.trainer.title
+        raise UsageError(f"ckpttool does not know which checkpoint {whose} would take by itself")
+    return tree.trainer.simulator.pick(
+        tree.storage, tree.inventory, version, config=config, world_size=answer.question.world_size
     )
-    output = open_storage(above(inventory.root))
-    return pick(view_for_mindformers(answer.tree.storage, settings, output=output), version)

@@ -108,7 +108,7 @@ class TreeOptions:
             health_file=self.health_file,
             sizes=sizes,
             config=api.read_config(config) if config is not None else None,
-            fault_tolerance=os.environ.get("MS_ENABLE_TFT", ""),
+            environment=os.environ,
         )
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ckpttool.domain.data_position import SkipBatches
 from ckpttool.domain.plan import BatchSegment, PastSizes
 from ckpttool.domain.question import DataQuestion
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
+
+if TYPE_CHECKING:
+    from ckpttool.domain.settings import RunConfig
 
 _NO_PAST = PastSizes()
 
@@ -96,6 +100,17 @@ def moved_on(skip: SkipBatches, further: SkipBatches) -> SkipBatches:
     if skip.samples is None or size is None:
         return replace(further, lost_samples=None)
     return replace(further, lost_samples=max(0, further.batches * size - skip.samples))
+
+
+def with_config(question: DataQuestion, config: RunConfig | None) -> DataQuestion:
+    """Return what is asked of the data, with what the config says where the user says nothing."""
+    if config is None:
+        return question
+    return replace(
+        question,
+        new_global_batch=question.new_global_batch or config.global_batch_size,
+        sink_size=question.sink_size or config.sink_size,
+    )
 
 
 def next_step(step: Step, recorded_global_batch: int | None, question: DataQuestion) -> Step:

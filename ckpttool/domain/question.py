@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.frozen import dataclass
@@ -35,8 +36,8 @@ class TreeQuestion:
     sizes: bool = False
     """Take every shard's size: one more call a file."""
     config: RunConfig | None = None
-    fault_tolerance: str = ""
-    """`MS_ENABLE_TFT` as the start will see it: with it MindFormers may choose by itself."""
+    environment: Mapping[str, str] | None = None
+    """As the start will see it: some trainers go by it. None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.expectation import Evidence, Expected
 from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import Rank
 from ckpttool.records import SealPlace
@@ -23,10 +24,10 @@ from ckpttool.storage.fan_out import map_waiting
 
 if TYPE_CHECKING:
     from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
-    from ckpttool.domain.data_position import SkipBatches
+    from ckpttool.domain.data_position import DataPosition, SkipBatches
     from ckpttool.domain.launch import LaunchConfig, LaunchJob
-    from ckpttool.domain.load_settings import LoadSettings
-    from ckpttool.domain.plan import ResumePlan, TrainersSkip
+    from ckpttool.domain.load_settings import LoadSettings, TrainerSetting
+    from ckpttool.domain.plan import ResumePlan, Simulation, TrainersSkip
     from ckpttool.domain.pointer import Pointer, PointerText
     from ckpttool.domain.preflight import NextSaves
     from ckpttool.domain.question import DataQuestion
@@ -217,6 +218,61 @@ class LaunchTarget(Protocol):
         ...
 
 
+class Simulator(Protocol):
+    """What a trainer would do by itself."""
+
+    def pick(
+        self,
+        storage: Storage,
+        inventory: Inventory,
+        version: str,
+        *,
+        config: RunConfig | None = None,
+        world_size: int | None = None,
+    ) -> Simulation:
+        """Tell which save a version would take, and why.
+
+        Args:
+            storage: The tree.
+            inventory: What it holds.
+            version: As people write it: `2.1`.
+            config: Of the run that is to resume.
+            world_size: Ranks that the user says it has.
+
+        Raises:
+            UsageError: The version is not known.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    """A resume, before anybody asked its trainer about it."""
+
+    plan: ResumePlan
+    """With the batches that were consumed as its data position."""
+    inventory: Inventory
+    """The whole tree: what lies beside the chosen checkpoint may be loaded for it."""
+    storage: Storage
+    data: DataQuestion
+    """What the user says of the data; what the config says of them is not in it."""
+    config: RunConfig | None
+    environment: Mapping[str, str] | None
+    """As the start will see it; None: not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effects:
+    """What a trainer makes of a resume."""
+
+    position: DataPosition
+    """Where its data go on."""
+    settings: tuple[TrainerSetting, ...]
+    """What tells it so."""
+    findings: tuple[Finding, ...]
+    """What it gets wrong, or loads instead, and where the config disagrees; with what was found when that was read."""
+
+
 class Trainer(Protocol):
     """One training framework. A new one is its folder and one line in `TRAINERS`."""
 
@@ -292,9 +348,26 @@ class Trainer(Protocol):
         """Say how it is told to skip batches of the data; None where it is not."""
         ...
 
-    def effects(self, plan: ResumePlan, config: RunConfig | None, data: DataQuestion) -> tuple[Finding, ...]:
-        """Say what it will make of a plan: counters that it gets wrong, settings that disagree."""
+    @property
+    def simulator(self) -> Simulator | None:
+        """What tells which save it would take by itself; None where ckpttool does not know."""
         ...
+
+    def effects(self, resume: Resume) -> Effects:
+        """Say what it will make of a plan: where its data go on, and what it gets wrong or loads instead.
+
+        Raises:
+            UsageError: The config is another trainer's.
+            IncompleteError: What it goes by cannot be read.
+        """
+        ...
+
+
+def no_effects(title: str) -> Effects:
+    """Say that nobody knows what a trainer makes of a resume."""
+    from ckpttool.domain.data_position import Unknown
+
+    return Effects(position=Unknown(why=f"ckpttool does not know how {title} resumes"), settings=(), findings=())
 
 
 def without_health_file(layout: str) -> Refusal:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ckpttool import api
 from ckpttool.decide.completeness import MOST_NAMED
+from ckpttool.decide.one_node import judge_one_node
 from ckpttool.decide.resume import choose
 from ckpttool.domain import exits
 from ckpttool.domain.checkpoint import LayoutName
@@ -24,7 +25,6 @@ from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import Outcome
 from ckpttool.errors import ExitCode
 from ckpttool.storage.mounts import mount_of, mount_table
-from ckpttool.trainers.mindformers.one_node import judge_one_node
 from tests.answers import coded, decide
 from tests.cli.running import ask, run
 from tests.conftest import FIXTURES

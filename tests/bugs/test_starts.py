@@ -124,7 +124,7 @@ def test_a_shard_that_cannot_be_asked_is_no_go_and_no_guess(config: Path, monkey
     edited(config, DATA_PARALLEL)
     output = FIXTURES / "sink2_safetensors" / "output"
     assert preflighted(output, config, devices=4) == (ExitCode.OK, [])
-    monkeypatch.setattr("ckpttool.api.resumes.read_header", broken)
+    monkeypatch.setattr("ckpttool.trainers.mindformers.effects.read_header", broken)
     code, (finding,) = preflighted(output, config, devices=4)
     assert (code, finding.code) == (ExitCode.INCOMPLETE, Code.CANNOT_ANSWER)
     assert "Input/output error" in finding.message
@@ -136,7 +136,7 @@ def test_fault_tolerance_in_the_environment_stops_a_launch_that_names_a_file(
     """The environment is the command line's; the library is told."""
     output = shutil.copytree(FIXTURES / "sink2_ckpt" / "output", tmp_path / "output")
     assert preflighted(output, config) == (ExitCode.OK, [])
-    assert stopped_by(output, config, fault_tolerance="{TTP:1}") is Code.FAULT_TOLERANCE_PICKS
+    assert stopped_by(output, config, environment={"MS_ENABLE_TFT": "{TTP:1}"}) is Code.FAULT_TOLERANCE_PICKS
     new = tmp_path / "new.yaml"
     line = ("launch", str(output), "--config", str(config), "--output", str(new))
     monkeypatch.setenv("MS_ENABLE_TFT", "{TTP:1,UCE:1}")

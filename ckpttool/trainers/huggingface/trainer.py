@@ -9,13 +9,11 @@ from ckpttool.domain.expectation import Evidence
 if TYPE_CHECKING:
     from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
     from ckpttool.domain.data_position import SkipBatches
-    from ckpttool.domain.finding import Finding
-    from ckpttool.domain.plan import ResumePlan, TrainersSkip
-    from ckpttool.domain.question import DataQuestion
+    from ckpttool.domain.plan import TrainersSkip
     from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.base import LogFormat, LogPlaces
     from ckpttool.storage.base import Storage
-    from ckpttool.trainers.base import ConfigReader, LaunchTarget, Layout
+    from ckpttool.trainers.base import ConfigReader, Effects, LaunchTarget, Layout, Resume, Simulator
 
 
 class HuggingFace:
@@ -27,6 +25,7 @@ class HuggingFace:
     layouts: tuple[Layout, ...] = ()
     configs: ConfigReader | None = None
     launch: LaunchTarget | None = None
+    simulator: Simulator | None = None
     log_places: LogPlaces | None = None
 
     @property
@@ -56,6 +55,8 @@ class HuggingFace:
         """Return none: it counts by itself, or nothing is known of it."""
         return None
 
-    def effects(self, plan: ResumePlan, config: RunConfig | None, data: DataQuestion) -> tuple[Finding, ...]:
-        """Say nothing: nothing is known of them."""
-        return ()
+    def effects(self, resume: Resume) -> Effects:
+        """Say that nobody knows."""
+        from ckpttool.trainers.base import no_effects
+
+        return no_effects(self.title)

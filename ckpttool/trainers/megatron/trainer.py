@@ -9,13 +9,11 @@ from ckpttool.domain.expectation import Evidence
 if TYPE_CHECKING:
     from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
     from ckpttool.domain.data_position import SkipBatches
-    from ckpttool.domain.finding import Finding
-    from ckpttool.domain.plan import ResumePlan, TrainersSkip
-    from ckpttool.domain.question import DataQuestion
+    from ckpttool.domain.plan import TrainersSkip
     from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.base import LogFormat, LogPlaces
     from ckpttool.storage.base import Storage
-    from ckpttool.trainers.base import ConfigReader, LaunchTarget, Layout
+    from ckpttool.trainers.base import ConfigReader, Effects, LaunchTarget, Layout, Resume, Simulator
 
 
 class Megatron:
@@ -27,6 +25,7 @@ class Megatron:
     layouts: tuple[Layout, ...] = ()
     configs: ConfigReader | None = None
     launch: LaunchTarget | None = None
+    simulator: Simulator | None = None
     log_places: LogPlaces | None = None
 
     @property
@@ -56,7 +55,7 @@ class Megatron:
             return None
         first = detour.first_skipped + (advice.good_batches_lost if isinstance(advice, StopAdvice) else 0)
         argument = f"--iterations-to-skip $(seq {first} {detour.last_skipped})" if detour.skip_batches else None
-        return TrainersDetour(trainer=self.name, title="Megatron-LM", argument=argument)
+        return TrainersDetour(trainer=self.name, title=self.title, argument=argument)
 
     def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
         """Return none: it takes none that are known here."""
@@ -66,6 +65,8 @@ class Megatron:
         """Return none: it counts by itself, or nothing is known of it."""
         return None
 
-    def effects(self, plan: ResumePlan, config: RunConfig | None, data: DataQuestion) -> tuple[Finding, ...]:
-        """Say nothing: nothing is known of them."""
-        return ()
+    def effects(self, resume: Resume) -> Effects:
+        """Say that nobody knows."""
+        from ckpttool.trainers.base import no_effects
+
+        return no_effects(self.title)

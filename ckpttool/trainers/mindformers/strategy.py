@@ -32,9 +32,8 @@ def world_evidence(output: Storage, config: RunConfig | None) -> Evidence:
         from ckpttool.trainers.mindformers.train_config import own
 
         mine = own(config)
-        if mine is not None:
-            weights_alone = mine.no_save_optim
-            worlds += [] if mine.world_size is None else [_of_config(mine, mine.world_size)]
+        weights_alone = mine.no_save_optim
+        worlds += [] if mine.world_size is None else [_of_config(mine, mine.world_size)]
     strategies = strategy_world(output)
     if strategies is not None:
         source = f"there are strategy files of {strategies} ranks"

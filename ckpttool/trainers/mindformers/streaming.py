@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.question import DataQuestion
 from ckpttool.domain.units import Rank
+from ckpttool.trainers.mindformers.dataset_state import read_states
 from ckpttool.trainers.mindformers.load import planned_skip
 from ckpttool.trainers.mindformers.train_config import StreamingData, TrainConfig
 
@@ -86,7 +88,7 @@ def _fixed(config: TrainConfig, what: str, fix: str) -> Finding:
     )
 
 
-def no_folder(config: TrainConfig) -> Finding:
+def _no_folder(config: TrainConfig) -> Finding:
     """Say that the config names no folder of state files, so that no training starts with it."""
     return Finding(
         code=Code.STREAM_STATE_MISSING,
@@ -98,7 +100,7 @@ def no_folder(config: TrainConfig) -> Finding:
     )
 
 
-def not_known(config: TrainConfig, why: str, fix: str) -> Finding:
+def _not_known(config: TrainConfig, why: str, fix: str) -> Finding:
     """Say that the state files could not be looked for."""
     return Finding(
         code=Code.STREAM_STATE_MISSING,
@@ -133,3 +135,47 @@ def unusable_states(folder: str, missing: Sequence[Rank], broken: Sequence[tuple
         yield replace(finding, message=message, ranks=tuple(missing))
     for rank, why in broken[:_SHOWN]:
         yield replace(finding, message=f"the data loader's state of rank {rank} cannot be loaded: {why}", ranks=(rank,))
+
+
+def state_findings(
+    plan: ResumePlan, config: TrainConfig, stream: StreamingData, data: DataQuestion
+) -> tuple[Finding, ...]:
+    """Say whether streaming data can go on where the chosen checkpoint stands.
+
+    Args:
+        plan: What is to be resumed.
+        config: With streaming data.
+        stream: What it says of them.
+        data: What the user asks of the data.
+    """
+    return tuple(not_movable(config, plan, data)) or tuple(_states(plan, config, stream))
+
+
+def _states(plan: ResumePlan, config: TrainConfig, stream: StreamingData) -> Iterator[Finding]:
+    """Look for the files from the folder in which we run: so does MindFormers, from where it is started."""
+    folder = state_folder(stream, plan)
+    if stream.state_dir is None:
+        yield _no_folder(config)
+        return
+    if folder is None:
+        return
+    if not os.path.isabs(stream.state_dir) and not os.path.isdir(stream.state_dir):
+        yield _not_known(
+            config,
+            f"there is no folder {stream.state_dir!r} here, and MindFormers looks from where training is started",
+            "run ckpttool in that folder, or write an absolute `dataset_state_dir`",
+        )
+        return
+    ranks = writers(stream, config.world_size)
+    if ranks is None:
+        yield _not_known(
+            config,
+            "the config does not tell which ranks read data",
+            "give the whole config (with `parallel`, `parallel_config` and `dataset_strategy`), and --devices in "
+            "data-parallel mode",
+        )
+        return
+    states = read_states(folder, ranks)
+    yield from unusable_states(os.path.abspath(folder), states.missing, states.broken)
+    for rank, why in states.unread[:1]:
+        yield _not_known(config, f"the state of rank {rank} in {folder} cannot be read ({why})", "let it be read")

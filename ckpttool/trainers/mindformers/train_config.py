@@ -103,12 +103,12 @@ class TrainConfig(RunConfig):
         return replace(self, world_size=devices, global_batch_size=batch)
 
 
-def own(config: RunConfig | None) -> TrainConfig | None:
+def own(config: RunConfig) -> TrainConfig:
     """Return a config as MindFormers' own, with all that it says.
 
     Raises:
         UsageError: It is of another trainer.
     """
-    if config is None or isinstance(config, TrainConfig):
+    if isinstance(config, TrainConfig):
         return config
     raise UsageError(f"{config.path} is a config for {config.trainer}, but the checkpoints are of {TRAINER}")

@@ -8,13 +8,11 @@ if TYPE_CHECKING:
     from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
     from ckpttool.domain.data_position import SkipBatches
     from ckpttool.domain.expectation import Evidence
-    from ckpttool.domain.finding import Finding
-    from ckpttool.domain.plan import ResumePlan, TrainersSkip
-    from ckpttool.domain.question import DataQuestion
+    from ckpttool.domain.plan import TrainersSkip
     from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.base import LogFormat, LogPlaces
     from ckpttool.storage.base import Storage
-    from ckpttool.trainers.base import ConfigReader, LaunchTarget, Layout
+    from ckpttool.trainers.base import ConfigReader, Effects, LaunchTarget, Layout, Resume, Simulator
 
 
 class MindFormers:
@@ -71,9 +69,8 @@ class MindFormers:
         """Go by the switch between the two layouts."""
         from ckpttool.trainers.mindformers.train_config import own
 
-        own_config = own(config)
         _, newer, legacy = self.layouts
-        return legacy if own_config is not None and own_config.use_legacy_format else newer
+        return legacy if own(config).use_legacy_format else newer
 
     def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
         """Count the batches from the start of the data; never 0, which would mean 'not set'."""
@@ -82,7 +79,7 @@ class MindFormers:
         if advice.detour is None:
             return None
         config = (("data_skip_steps", advice.detour.last_skipped), ("ignore_data_skip", False))
-        return TrainersDetour(trainer=self.name, title="MindFormers", config=config)
+        return TrainersDetour(trainer=self.name, title=self.title, config=config)
 
     def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
         """Spell the settings of its data skip and its health monitor."""
@@ -100,24 +97,15 @@ class MindFormers:
         remark = "data_skip_steps: 0 would mean 'unset' to MindFormers"
         return TrainersSkip(setting="ignore_data_skip", value=True, remark=remark, whole_sinks=sinks)
 
-    def effects(self, plan: ResumePlan, config: RunConfig | None, data: DataQuestion) -> tuple[Finding, ...]:
-        """Say what it rounds and what it resets."""
-        from ckpttool.trainers.mindformers.train_config import own
+    @property
+    def simulator(self) -> Simulator | None:
+        """Its own choice, by version."""
+        from ckpttool.trainers.mindformers.simulate import MindFormersSimulator
 
-        if (own_config := own(config)) is not None:
-            from ckpttool.trainers.mindformers import launch_check
+        return MindFormersSimulator()
 
-            return (*own_config.findings, *launch_check.check(own_config, plan))
-        if data.new_global_batch is None and data.sink_size is None:
-            return ()
-        from ckpttool.trainers.mindformers.counters import mindformers_counters
-        from ckpttool.trainers.mindformers.load import load_keys, planned_skip
+    def effects(self, resume: Resume) -> Effects:
+        """Say what it rounds and resets, what it would load instead, and whether streaming data can go on."""
+        from ckpttool.trainers.mindformers.effects import effects
 
-        skip = planned_skip(plan)
-        counters = mindformers_counters(
-            scalars=plan.point.checkpoint.scalars,
-            new_global_batch_size=skip.global_batch_size,
-            new_sink_size=skip.sink_size,
-            legacy=load_keys(plan.load).use_legacy_format,
-        )
-        return counters.findings
+        return effects(resume)

@@ -8,13 +8,57 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.plan import Simulation
+from ckpttool.domain.progress import newest_first
+from ckpttool.domain.shard import FormatName
+from ckpttool.storage import above, open_storage
 from ckpttool.trainers.mindformers.simulate.names import Pick, StopsError
 
 if TYPE_CHECKING:
+    from ckpttool.domain.checkpoint import Checkpoint, Inventory
+    from ckpttool.domain.settings import RunConfig
+    from ckpttool.storage.base import Storage
     from ckpttool.trainers.mindformers.simulate.seen import MindFormersView
     from ckpttool.trainers.mindformers.simulate.versions import Quirks
+    from ckpttool.trainers.mindformers.train_config import TrainConfig
 
-__all__ = ["simulate"]
+__all__ = ["MindFormersSimulator", "simulate"]
+
+
+class MindFormersSimulator:
+    """MindFormers' own choice, with `resume_training: True`."""
+
+    def pick(
+        self,
+        storage: Storage,
+        inventory: Inventory,
+        version: str,
+        *,
+        config: RunConfig | None = None,
+        world_size: int | None = None,
+    ) -> Simulation:
+        """Look at the folder as MindFormers would, with the config's settings or those that fit the newest save."""
+        from ckpttool.trainers.mindformers.load import LOAD_FORMAT
+        from ckpttool.trainers.mindformers.simulate.seen import MindFormersSettings
+        from ckpttool.trainers.mindformers.simulate.view import view_for_mindformers
+        from ckpttool.trainers.mindformers.train_config import own
+
+        mine = None if config is None else own(config)
+        newest = next(iter(newest_first(inventory.checkpoints)), None)
+        settings = MindFormersSettings(
+            load_ckpt_format=LOAD_FORMAT[newest.format if newest else FormatName.MINDSPORE_CKPT]
+            if mine is None
+            else mine.load_ckpt_format,
+            world_size=_world_of(newest, world_size, mine),
+            use_checkpoint_health_monitor=mine is not None and mine.use_checkpoint_health_monitor,
+        )
+        return simulate(view_for_mindformers(storage, settings, output=open_storage(above(storage.root))), version)
+
+
+def _world_of(newest: Checkpoint | None, world_size: int | None, config: TrainConfig | None) -> int | None:
+    """Return how many ranks would start; None where only the folders tell, of which none holds a checkpoint."""
+    if newest is not None:
+        return newest.topology.world_size or 1
+    return world_size or (None if config is None else config.world_size)
 
 
 def simulate(view: MindFormersView, version: str) -> Simulation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from ckpttool.domain.checkpoint import Inventory, LayoutName
+from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, blocking
 from ckpttool.domain.node import Job, Mount, Reach
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePlan
@@ -24,8 +24,8 @@ def judge_one_node(
 ) -> ResumePlan | NoResumePoint:
     """Add to a decision that it rests on one machine of several, where it may be so.
 
-    Only where each rank has a folder can ranks be elsewhere: the newer layout's file names count all of them, and its
-    records name them.
+    Only where each rank has a folder can ranks be elsewhere: other layouts' names count all of them, or their records
+    name them.
 
     Args:
         decision: What was chosen from the files that are seen here.
@@ -34,7 +34,7 @@ def judge_one_node(
         jobs: What launchers say.
         mount: Of the tree's files.
     """
-    if mount.reach is Reach.SHARED or inventory.layout is not LayoutName.MINDFORMERS_RANK:
+    if mount.reach is Reach.SHARED or not inventory.folder_ranks:
         return decision
     if isinstance(decision, NoResumePoint):
         return _nothing_here(decision, inventory, jobs, mount)

@@ -1,0 +1,93 @@
+"""What MindFormers makes of a resume: where its data go on, what it would load instead, which counters it rounds."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ckpttool.decide.data_position import with_config
+from ckpttool.domain.data_position import DataEffect, DataPosition, Samples, Stateful
+from ckpttool.errors import IncompleteError
+from ckpttool.formats import read_header
+from ckpttool.trainers.base import Effects, Resume
+from ckpttool.trainers.mindformers.load import counts_data_itself, data_settings, load_keys, planned_skip
+from ckpttool.trainers.mindformers.loaded_instead import Start, loaded_instead
+
+if TYPE_CHECKING:
+    from ckpttool.domain.checkpoint import Checkpoint
+    from ckpttool.domain.finding import Finding
+    from ckpttool.domain.plan import ResumePlan
+    from ckpttool.domain.question import DataQuestion
+    from ckpttool.storage.base import Storage
+    from ckpttool.trainers.mindformers.train_config import TrainConfig
+
+
+def effects(resume: Resume) -> Effects:
+    """Say what MindFormers will make of a resume."""
+    config = None
+    if resume.config is not None:
+        from ckpttool.trainers.mindformers.train_config import own
+
+        config = own(resume.config)
+    position = _position(resume)
+    plan = replace(resume.plan, data=position)
+    start = Start(
+        plan=plan,
+        inventory=resume.inventory,
+        load_path=os.path.abspath(plan.load.path),
+        config=config,
+        fault_tolerance=(resume.environment or {}).get("MS_ENABLE_TFT", ""),
+        deduplicated=_deduplicated(resume.storage, plan.point.checkpoint) if config and config.data_parallel else None,
+    )
+    findings = (*loaded_instead(start), *_counted(plan, resume.data, config))
+    settings = data_settings(position)
+    if config is not None and config.streaming is not None:
+        from ckpttool.trainers.mindformers.streaming import state_findings, state_folder
+
+        findings = (*state_findings(plan, config, config.streaming, resume.data), *findings)
+        folder = state_folder(config.streaming, plan)
+        position = position if folder is None else Stateful(where=folder, without=planned_skip(plan))
+    return Effects(position=position, settings=settings, findings=findings)
+
+
+def _position(resume: Resume) -> DataPosition:
+    """Leave the data to MindFormers where it alone will know how large its batches are."""
+    skip, advice = planned_skip(resume.plan), resume.plan.advice
+    if resume.config is None or skip.samples is None:
+        return skip
+    is_moved = advice is not None and advice.detour is not None and advice.followed
+    wanted = with_config(resume.data, resume.config)
+    if is_moved or not counts_data_itself(resume.plan.point.checkpoint.scalars, wanted):
+        return skip
+    return Samples(samples=skip.samples, effect=DataEffect.UNKNOWN, unchanged=skip)
+
+
+def _deduplicated(storage: Storage, checkpoint: Checkpoint) -> bool | None:
+    """Ask a shard whether each tensor lies in one of them alone; None where it does not say."""
+    shard = checkpoint.shards[0]
+    try:
+        with storage.open(shard.path) as source:
+            said = dict(read_header(source, named=shard.format).metadata).get("remove_redundancy")
+    except OSError as error:
+        raise IncompleteError(f"{shard.path} cannot be read: {error.strerror or error}") from None
+    return None if said is None else said == "True"
+
+
+def _counted(plan: ResumePlan, data: DataQuestion, config: TrainConfig | None) -> tuple[Finding, ...]:
+    """Say which counters it rounds, and which settings disagree."""
+    if config is not None:
+        from ckpttool.trainers.mindformers import launch_check
+
+        return (*config.findings, *launch_check.check(config, plan))
+    if data.new_global_batch is None and data.sink_size is None:
+        return ()
+    from ckpttool.trainers.mindformers.counters import mindformers_counters
+
+    counters = mindformers_counters(
+        scalars=plan.point.checkpoint.scalars,
+        new_global_batch_size=planned_skip(plan).global_batch_size,
+        new_sink_size=planned_skip(plan).sink_size,
+        legacy=load_keys(plan.load).use_legacy_format,
+    )
+    return counters.findings
