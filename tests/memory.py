@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from zlib import crc32
 
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount
-from ckpttool.storage.base import ByteSource, Entry, Kind, OverLimitError, Storage
+from ckpttool.storage.base import ByteSource, Entry, Kind, NotRegularError, OverLimitError, Storage
 from tests.writers import MemorySource
 
 
@@ -69,13 +70,15 @@ class MemoryStorage:
 
     def _file(self, path: str) -> tuple[bytes, int | None]:
         full = self._full(path)
+        if full in self._bucket.folders:
+            raise NotRegularError(errno.EINVAL, "not a regular file", full)
         if full not in self._bucket.files:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), full)
         return self._bucket.files[full]
 
     def stamp(self, path: str) -> FileStamp:
         data, modified_ns = self._file(path)
-        return FileStamp(size=ByteCount(len(data)), token=(f"etag of {len(data)}",), modified_ns=modified_ns)
+        return FileStamp(size=ByteCount(len(data)), token=(f"etag {crc32(data)}",), modified_ns=modified_ns)
 
     def small_file(self, path: str, *, limit: int) -> bytes:
         data, _ = self._file(path)

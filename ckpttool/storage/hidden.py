@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from ckpttool.domain.shard import FileStamp
-from ckpttool.storage.base import ByteSource, Entry, Kind, Storage
+from ckpttool.storage.base import ByteSource, Entry, Kind, OverLimitError, Storage
 
 
 class HiddenStorage:
@@ -47,6 +47,8 @@ class HiddenStorage:
         """Read a whole record file, once."""
         if path not in self._files:
             self._files[path] = self._storage.small_file(path, limit=limit)
+        if len(self._files[path]) > limit:
+            raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", path)
         return self._files[path]
 
     @contextmanager
