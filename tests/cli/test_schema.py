@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -73,3 +75,18 @@ def test_a_document_that_is_not_there_is_a_usage_error(name: str, why: str) -> N
     said = ask("schema", name)
     assert said.code == 2
     assert why in said.stderr
+
+
+def fields(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:  # noqa: ANN401  JSON
+    for name, field in node.get("properties", {}).items():
+        yield f"{path}{name}", field
+        yield from fields(field, f"{path}{name}.")
+    for inner in (*node.get("anyOf", ()), *node.get("$defs", {}).values(), node.get("items")):
+        yield from fields(inner, path) if isinstance(inner, dict) else ()
+
+
+@pytest.mark.parametrize("name", schemas.names())
+def test_every_field_says_what_it_holds(name: str) -> None:
+    of_itself = {"schema"}  # and a reference to a part, which says it there
+    silent = [path for path, field in fields(schemas.schema(name)) if not {"description", "$ref"} & field.keys()]
+    assert {path for path in silent if path.rpartition(".")[2] not in of_itself} == set()
