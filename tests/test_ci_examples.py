@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,40 @@ def test_a_batch_script_on_other_nodes_than_the_config_is_for_stops(
     script, extra = slurm_script()
     monkeypatch.setattr(sys.modules[__name__], "slurm_script", lambda: (script, {**extra, "SLURM_JOB_NUM_NODES": "4"}))
     assert as_ci(slurm_script, checkout).returncode == 10
+
+
+def nightly_script() -> tuple[str, dict[str, str]]:
+    (script,) = [
+        text for text in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL) if "ckpttool prune" in text
+    ]
+    return script, {}
+
+
+def saved_at(tree: Path, seconds: float) -> None:
+    for path in tree.rglob("*.ckpt"):
+        os.utime(path, (seconds, seconds))
+
+
+def test_the_nightly_script_seals_reads_and_prunes_what_nobody_is_saving(checkout: Path) -> None:
+    tree = checkout.parent / "run/output/checkpoint"
+    saved_at(tree, time.time())
+    assert as_ci(nightly_script, checkout).returncode == 14  # a save may be under way
+    assert len(list(tree.glob("rank_0/*.ckpt"))) == 5
+    saved_at(tree, 1_700_000_000)
+    done = as_ci(nightly_script, checkout)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tree.glob(".ckpttool/*.manifest.json")] == ["llama2_7b-_1-30_2.ckpt.manifest.json"]
+    assert len(list(tree.glob("rank_0/*.ckpt"))) == 3
+    assert len(list(tree.glob(".ckpttool/trash/*"))) == 2
+
+
+def test_the_nightly_script_lets_nothing_damaged_go(checkout: Path) -> None:
+    tree = checkout.parent / "run/output/checkpoint"
+    torn = tree / "rank_1/llama2_7b_rank_1-10_2.ckpt"
+    os.truncate(torn, 500)
+    saved_at(tree, 1_700_000_000)
+    assert as_ci(nightly_script, checkout).returncode in {0, 10}  # 10 in the night whose part it is in
+    assert torn.exists()
 
 
 def test_the_hook_of_the_page_is_the_one_that_there_is() -> None:
