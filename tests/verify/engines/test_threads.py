@@ -94,9 +94,6 @@ class TestTheWork:
             others = [begin for path, begin in own if path != own[0][0]]
             assert others == sorted(others, reverse=True)  # the other's from the end
 
-    def test_no_tasks_make_no_looks(self) -> None:
-        assert list(ThreadEngine(jobs=2, timeout=60).run([])) == []
-
     def test_nothing_more_is_begun_when_nobody_wants_the_rest(self) -> None:
         begun = threading.Semaphore(0)
         count = 0
@@ -123,17 +120,6 @@ class TestADeadDisk:
             return seen(task)
 
         return ThreadEngine(jobs=jobs, timeout=0.1, work=work)
-
-    @pytest.mark.parametrize("jobs", [1, 2])
-    def test_a_read_that_hangs_is_unreadable_and_the_rest_goes_on(self, jobs: int) -> None:
-        release = threading.Event()
-        try:
-            observations = list(self.hanging(["3", "7"], release, jobs=jobs).run(tasks(10)))
-        finally:
-            release.set()
-        words = {observed.task.path: observed.report.word for observed in observations}
-        assert len(observations) == 10
-        assert {path for path, word in words.items() if word is VerdictWord.UNREADABLE} == {"3", "7"}
 
     def test_all_disks_dead_still_ends(self) -> None:
         release = threading.Event()
@@ -186,20 +172,6 @@ class TestADeadDisk:
             [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True, cwd=ROOT
         )
         assert done.stdout == "2\n"
-
-
-def test_an_exception_inside_a_check_is_a_report_and_the_others_go_on() -> None:
-    def work(task: CheckTask) -> Observation:
-        if task.path == "2":
-            raise ZeroDivisionError("ours")
-        return seen(task)
-
-    observations = {
-        observed.task.path: observed for observed in ThreadEngine(jobs=2, timeout=60, work=work).run(tasks(4))
-    }
-    assert len(observations) == 4
-    assert observations["2"].report.word is VerdictWord.UNREADABLE
-    assert "ZeroDivisionError" in observations["2"].report.findings[0].message
 
 
 class TestPartsOfOneFile:
