@@ -13,12 +13,12 @@ from pathlib import Path
 
 from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, RunSummary, Topology
+from ckpttool.domain.data_position import SkipBatches
 from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath
-from ckpttool.domain.finding import Code, Finding, damage, note
+from ckpttool.domain.finding import Code, damage, note
 from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
-from ckpttool.domain.plan import ResumePlan
+from ckpttool.domain.plan import TrainersSkip
 from ckpttool.domain.pointer import Pointer, PointerText
-from ckpttool.domain.question import DataQuestion
 from ckpttool.domain.settings import RunConfig
 from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
 from ckpttool.domain.units import Rank, Step
@@ -28,13 +28,17 @@ from ckpttool.records import OWN_FOLDER, SealPlace
 from ckpttool.storage.base import Kind, Storage
 from ckpttool.trainers.base import (
     ConfigReader,
+    Effects,
     LaunchTarget,
     Layout,
     Listing,
     Members,
     Part,
     Refusal,
+    Resume,
     ScanOptions,
+    Simulator,
+    no_effects,
     stamp_if_there,
 )
 from tests.trees import floats, safetensors_bytes
@@ -170,6 +174,7 @@ class Toy:
     log_places: LogPlaces | None = None
     configs: ConfigReader | None = None
     launch: LaunchTarget | None = None
+    simulator: Simulator | None = None
 
     def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
         """Say nothing."""
@@ -187,9 +192,13 @@ class Toy:
         """Return none."""
         return None
 
-    def effects(self, plan: ResumePlan, config: RunConfig | None, data: DataQuestion) -> tuple[Finding, ...]:
-        """Say nothing."""
-        return ()
+    def skip(self, skip: SkipBatches) -> TrainersSkip | None:
+        """Return none."""
+        return None
+
+    def effects(self, resume: Resume) -> Effects:
+        """Say that nobody knows."""
+        return no_effects(self.title)
 
 
 def save(root: Path, step: int, *, ranks: Iterable[int] = range(4), names: int | None = None) -> Path:
