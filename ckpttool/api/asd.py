@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ckpttool.decide.asd.config import VARIABLES, check_asd_config, defaults, dialect_of, emit_asd_config
+from ckpttool.decide.asd.config import check_asd_config, defaults, dialect_of, emit_asd_config
 from ckpttool.domain.asd import AsdCheck, AsdConfig, AsdDialect
 from ckpttool.domain.log_answer import AsdAnswer
 from ckpttool.errors import UsageError
+from ckpttool.trainers.registry import asd_dialects
 
 
 def check_asd(text: str, dialect: str | None = None) -> AsdAnswer:
@@ -17,7 +18,7 @@ def check_asd(text: str, dialect: str | None = None) -> AsdAnswer:
         UsageError: There is no such dialect, or it has no such string.
     """
     known = _with_variable(dialect)
-    prefix = f"{VARIABLES[known]}="
+    prefix = f"{known.variable}="
     return _answer(text.removeprefix(prefix), check_asd_config(text.removeprefix(prefix), known))
 
 
@@ -47,12 +48,13 @@ def asd_defaults(dialect: str | None = None) -> AsdConfig:
 
 
 def _with_variable(word: str | None) -> AsdDialect:
-    dialect = dialect_of(word)
-    if dialect not in VARIABLES:
-        known = ", ".join(each.value for each in VARIABLES)
-        raise UsageError(f"{dialect.value} reads no such string; those that do: {known}")
+    every = asd_dialects()
+    dialect = dialect_of(word, every)
+    if dialect.variable is None:
+        known = ", ".join(each.name for each in every if each.variable is not None)
+        raise UsageError(f"{dialect.name} reads no such string; those that do: {known}")
     return dialect
 
 
 def _answer(text: str, check: AsdCheck) -> AsdAnswer:
-    return AsdAnswer(variable=VARIABLES[check.dialect], text=text, check=check)
+    return AsdAnswer(variable=check.dialect.variable or "", text=text, check=check)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ckpttool.decide.asd.features import FeaturePolicy
 from ckpttool.decide.calibrate import calibrate as recommend
 from ckpttool.decide.log_evidence import saves_of
-from ckpttool.decide.policies.base import Policy
+from ckpttool.decide.policies.base import Policy, PolicySettings
 from ckpttool.decide.policies.registry import policy_of, settings_of
 from ckpttool.decide.replay import Trace, advise, courses_of, logged
 from ckpttool.decide.replay import replay as run
@@ -20,7 +20,8 @@ from ckpttool.errors import UsageError
 from ckpttool.logs.asd_events import detector_events
 from ckpttool.logs.log_pass import LogPass
 from ckpttool.logs.reading import written
-from ckpttool.trainers.registry import log_reader, threshold_settings, told_trainers
+from ckpttool.trainers.mindformers.skip_words import spelled
+from ckpttool.trainers.registry import asd_dialects, log_reader, threshold_settings, told_trainers
 
 if TYPE_CHECKING:
     from ckpttool.api.trees import Tree
@@ -46,7 +47,7 @@ def replay(question: ReplayQuestion, tree: Tree | None = None) -> ReplayAnswer:
         UsageError: A log is not there, a setting is not one of this policy, or there is no spike to go around.
         IncompleteError: Whether there is one cannot be known: a log could not be read to its end, or shows no step.
     """
-    policy = policy_of(question)
+    policy = policy_of(question.policy, _settings(question))
     reader = log_reader(question.logs.columns)
     logs = LogPass(reader, question.logs.patterns, keep=tree is not None)
     shown = logs
@@ -69,7 +70,7 @@ def replay(question: ReplayQuestion, tree: Tree | None = None) -> ReplayAnswer:
         courses = courses_of(None if detected else policy, line, attempts, question.margin_minutes)
         marks = courses.marks(*saves_of(tree.inventory, attempts, written(tree.inventory.checkpoints)))
     answer = ReplayAnswer(
-        settings=settings_of(policy),
+        settings=spelled(settings_of(policy)),
         result=result,
         reading=logs.reading(),
         timeline=line,
@@ -79,6 +80,17 @@ def replay(question: ReplayQuestion, tree: Tree | None = None) -> ReplayAnswer:
     if question.spike is None:
         return answer
     return replace(answer, advice=told_trainers(advise(question.spike, policy, answer, trace)))
+
+
+def _settings(question: ReplayQuestion) -> PolicySettings:
+    return PolicySettings(
+        threshold=question.threshold,
+        count=question.count,
+        nan_counts=question.nan_counts,
+        dialect=question.dialect,
+        asd_config=question.asd_config,
+        dialects=asd_dialects(),
+    )
 
 
 def _detected(policy: Policy, logs: LogPass) -> tuple[AsdEvent, ...]:

@@ -15,6 +15,7 @@ from ckpttool.cli.log_options import AroundSpike, Columns, Logs, Margin, spike
 from ckpttool.cli.options import Format, FormatOpt, Quiet, finite
 from ckpttool.decide.policies.registry import POLICIES
 from ckpttool.domain.frozen import dataclass
+from ckpttool.trainers.mindformers.skip_words import NanWord
 
 
 class PolicyName(str, Enum):
@@ -23,13 +24,6 @@ class PolicyName(str, Enum):
     _ignore_ = "name"
     for name in POLICIES:
         vars()[name.upper()] = name
-
-
-class NanWord(str, Enum):
-    """What a NaN does to the count in a row."""
-
-    AS_MINDFORMERS = "as-mindformers"
-    STRICT = "strict"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

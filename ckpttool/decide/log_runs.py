@@ -58,7 +58,7 @@ def homes(saves: Sequence[SavedCheckpoint], attempts: Sequence[LogAttempt] | Non
     end, lies where no other does. One that finds no place is in none of the logs, as where each start writes its log
     anew.
 
-    Steps are compared within one run and its own log alone: at another batch size MindFormers counts anew, and does so
+    Steps are compared within one run and its own log alone: at another batch size a trainer may count anew, and does so
     in both. Where a layout tells no runs, each attempt that shows the step may have saved it.
 
     Args:

@@ -17,7 +17,7 @@ class EventKind(str, Enum):
     SKIP = "skip"
     """The update is dropped, and counts towards the stop."""
     SKIP_UNCOUNTED = "skip-uncounted"
-    """The update is dropped, nothing is logged and the count starts anew: NaN in MindFormers."""
+    """The update is dropped, nothing is logged and the count starts anew: a NaN, where none counts."""
     OVERFLOW = "overflow"
     """The loss scaler drops the update; the norm is below the threshold."""
     STOP = "stop"

@@ -39,7 +39,7 @@ class HealthQuestion:
     """Without patterns: what lies in the output folder."""
     health_file: str | None = None
     pipeline_stages: int | None = None
-    """Of the run. With one stage MindFormers measures nothing."""
+    """Of the run. With one stage nothing is measured."""
     write: bool = False
     """Bring the health file in line with the judgement."""
 
@@ -72,7 +72,7 @@ class ReplayQuestion:
     count: int | None = None
     """`skip`: in a row until training stops."""
     nan_counts: bool = False
-    """`skip`: count NaN, which MindFormers does not."""
+    """`skip`: count NaN, which the trainer does not."""
     dialect: str | None = None
     """`features`: whose detector; None: torch_npu's."""
     asd_config: str | None = None

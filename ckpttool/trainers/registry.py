@@ -16,6 +16,7 @@ from ckpttool.trainers.mindformers.trainer import MindFormers
 
 if TYPE_CHECKING:
     from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings
+    from ckpttool.domain.asd import AsdDialect
     from ckpttool.domain.data_position import SkipBatches
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.plan import TrainersSkip
@@ -71,6 +72,14 @@ def threshold_settings(calibration: Calibration) -> ThresholdSettings:
 def told_skip(skip: SkipBatches) -> TrainersSkip:
     """Return a skip in the setting of the trainer that has one."""
     return next(told for trainer in TRAINERS if (told := trainer.skip(skip)) is not None)
+
+
+def asd_dialects() -> tuple[AsdDialect, ...]:
+    """Return all detectors of silent errors: those of the frameworks, and of trainers that count for themselves."""
+    from ckpttool.domain.asd import DIALECTS
+    from ckpttool.trainers.mindformers.asd import MONITOR
+
+    return (*DIALECTS, MONITOR)
 
 
 def trainer_of(layout: Layout) -> Trainer | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpttool.decide.policies.skip import NanRule, SkipPolicy
+from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.decide.policies.zclip import ZClipPolicy
 from ckpttool.decide.replay import replay
 from ckpttool.domain.health_events import SkippedSpan
@@ -28,7 +28,7 @@ def test_the_nan_hole_loses_updates_without_a_stop_and_the_strict_rule_stops() -
     norms = [5, NAN, 5, NAN]
     assert replay(SkipPolicy(count_threshold=2), rows(norms)).updates_lost == 4
     assert replay(SkipPolicy(count_threshold=2), rows(norms)).stopped_at is None
-    strict = replay(SkipPolicy(count_threshold=2, nan=NanRule.STRICT), rows(norms))
+    strict = replay(SkipPolicy(count_threshold=2, nan_counts=True), rows(norms))
     assert (strict.stopped_at, strict.last_step, strict.updates_lost) == (2, 2, 2)
     assert strict.learning_rate_index == 0
 

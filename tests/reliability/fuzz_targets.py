@@ -12,7 +12,6 @@ from ckpttool.cli.options import segments
 from ckpttool.cli.verify import bucket
 from ckpttool.decide.asd.config import check_asd_config, emit_asd_config
 from ckpttool.decide.naming import named
-from ckpttool.domain.asd import AsdDialect
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.errors import UsageError
 from ckpttool.render.escape import shown
@@ -29,7 +28,7 @@ from ckpttool.trainers.mindformers.simulate import simulate
 from ckpttool.trainers.mindformers.simulate.seen import MindFormersSettings
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
 from ckpttool.trainers.mindformers.simulate.view import view_for_mindformers
-from ckpttool.trainers.registry import layouts, list_root
+from ckpttool.trainers.registry import asd_dialects, layouts, list_root
 from tests.reliability import fuzz_configs, fuzz_logs, fuzz_pickles, fuzz_records, fuzz_shards
 from tests.reliability.fuzz_records import MemoryTree, assert_short
 
@@ -112,7 +111,7 @@ def _assert_sound(layout: Layout, inventory: Inventory, storage: MemoryTree) -> 
 def asd_config(data: bytes) -> None:
     """Read a configuration string of feature-value detection; what is in force is written and read back."""
     text = data.decode("utf-8", "surrogateescape")
-    for dialect in AsdDialect:
+    for dialect in asd_dialects():
         check = check_asd_config(text, dialect)
         assert all(finding.message for finding in check.findings)
         try:

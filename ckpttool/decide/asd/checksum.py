@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ckpttool.decide.asd.strikes import MINDFORMERS_CHECKSUM_MINUTES
 from ckpttool.domain.asd import AsdConfig, AsdDialect
 from ckpttool.domain.health_events import EventKind, HealthEvent
 from ckpttool.domain.metrics import LocalTime
@@ -20,7 +19,7 @@ class ChecksumClock:
 
     Source:
         torch_npu drops a strike within the cooldown, counted from the last start. MindSpore keeps it waiting until the
-        cooldown is over. MindFormers drops it too, but counts from the last stop, and lets the last moment in.
+        cooldown is over.
     """
 
     dialect: AsdDialect
@@ -69,7 +68,7 @@ class ChecksumClock:
             yield _event(EventKind.CHECKSUM_DROPPED, now, "a checksum is running already: this strike starts none")
         elif self._allowed(now):
             yield from self._start(now)
-        elif self.dialect is AsdDialect.MINDSPORE and self.started is not None:
+        elif self.dialect.early_strike_waits and self.started is not None:
             self.waiting = LocalTime(self.started + self.config.checksum_cooldown * _MINUTE)
         else:
             minutes = self.config.checksum_cooldown
@@ -80,13 +79,12 @@ class ChecksumClock:
         if self.started is None:
             return True
         cooldown = self.config.checksum_cooldown * _MINUTE
-        counted_from_stop = self.dialect is AsdDialect.MINDFORMERS
-        waited = now - self.started - (self._minutes * _MINUTE if counted_from_stop else 0)
-        return waited > cooldown if self.dialect is AsdDialect.TORCH_NPU else waited >= cooldown
+        waited = now - self.started - (self._minutes * _MINUTE if self.dialect.pauses_from_stop else 0)
+        return waited > cooldown if self.dialect.pauses_beyond else waited >= cooldown
 
     @property
     def _minutes(self) -> int:
-        return MINDFORMERS_CHECKSUM_MINUTES if self.dialect is AsdDialect.MINDFORMERS else self.config.cooldown
+        return self.config.cooldown if self.dialect.checksum_minutes is None else self.dialect.checksum_minutes
 
     def _start(self, now: LocalTime) -> Iterator[HealthEvent]:
         self.started = now

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from types import MappingProxyType
 
 from ckpttool.domain.asd import AsdCheck, AsdConfig, AsdDialect
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.errors import UsageError
-
-VARIABLES = MappingProxyType({AsdDialect.TORCH_NPU: "NPU_ASD_CONFIG", AsdDialect.MINDSPORE: "MS_NPU_ASD_CONFIG"})
-"""The environment variable of each parser; MindFormers' monitor has none."""
 
 _FLAGS = ("enable", "with_checksum")
 _COUNTS = {
@@ -35,23 +31,22 @@ _MOST_DIGITS = 4300
 
 
 def defaults(dialect: AsdDialect) -> AsdConfig:
-    """Return what is in force where nothing is set; MindSpore looks at fewer parameters."""
-    return replace(AsdConfig(), grad_sample_interval=10) if dialect is AsdDialect.MINDSPORE else AsdConfig()
+    """Return what is in force where nothing is set."""
+    return AsdConfig(grad_sample_interval=dialect.sample_interval)
 
 
-def dialect_of(word: str | None) -> AsdDialect:
-    """Return the dialect of that name; torch_npu's where none is given.
+def dialect_of(word: str | None, known: Sequence[AsdDialect]) -> AsdDialect:
+    """Return the dialect of that name; the first one where none is given.
 
     Raises:
         UsageError: There is none.
     """
     if word is None:
-        return AsdDialect.TORCH_NPU
-    try:
-        return AsdDialect(word.lower().replace("_", "-"))
-    except ValueError:
-        known = ", ".join(dialect.value for dialect in AsdDialect)
-        raise UsageError(f"--dialect: there is no {word!r}; there are {known}") from None
+        return known[0]
+    found = next((dialect for dialect in known if dialect.name == word.lower().replace("_", "-")), None)
+    if found is None:
+        raise UsageError(f"--dialect: there is no {word!r}; there are {', '.join(dialect.name for dialect in known)}")
+    return found
 
 
 def config_in_force(text: str | None, dialect: AsdDialect) -> AsdConfig:
@@ -76,7 +71,7 @@ def check_asd_config(text: str, dialect: AsdDialect) -> AsdCheck:
         nothing is stripped, a wrong flag raises, a wrong number is the default. MindSpore 2.7.1: takes `=` too, strips
         spaces, and warns and goes on in every case.
     """
-    reading = _Reading(dialect=dialect, strict=dialect is AsdDialect.TORCH_NPU)
+    reading = _Reading(dialect=dialect, strict=dialect.is_strict)
     config = reading.read(text)
     findings = [*reading.findings, *_misfits(config)]
     return AsdCheck(dialect=dialect, config=config, error=reading.error, findings=tuple(findings))

@@ -10,10 +10,9 @@ from typing import ClassVar
 from ckpttool.decide.asd.checksum import ChecksumClock
 from ckpttool.decide.asd.config import config_in_force, dialect_of
 from ckpttool.decide.asd.strikes import Abnormal, StrikeRule, strike_rule
-from ckpttool.decide.policies.base import Watch, least_noticed, number, spell
-from ckpttool.domain.asd import AsdConfig, AsdDialect, AsdEvent, AsdKind, FeatureValue
+from ckpttool.decide.policies.base import PolicySettings, Watch, least_noticed, number, spell
+from ckpttool.domain.asd import TORCH_NPU, AsdConfig, AsdDialect, AsdEvent, AsdKind, FeatureValue
 from ckpttool.domain.health_events import EventKind, HealthEvent
-from ckpttool.domain.log_question import ReplayQuestion
 from ckpttool.domain.metrics import LocalTime, StepMetrics, local_time_of
 from ckpttool.domain.units import Rank
 from ckpttool.formats.strict_json import (
@@ -47,25 +46,25 @@ class FeaturePolicy:
     """Abnormal values, cooldown, strikes and checksum runs as one of three implementations has them.
 
     Source:
-        torch_npu 7.1 and later, MindSpore 2.7.1 and later, MindFormers' SDCMonitor. The value test is the same in the
-        first two; MindFormers only counts what the device logged.
+        torch_npu 7.1 and later, MindSpore 2.7.1 and later: the value test is the same in both. A trainer's monitor only
+        counts what the device logged.
     """
 
     name: ClassVar[str] = "features"
     options: ClassVar[tuple[str, ...]] = ("--asd-config", "--dialect")
 
     config: AsdConfig
-    dialect: AsdDialect = AsdDialect.TORCH_NPU
+    dialect: AsdDialect = TORCH_NPU
 
     @classmethod
-    def from_settings(cls, question: ReplayQuestion) -> FeaturePolicy:
+    def from_settings(cls, settings: PolicySettings) -> FeaturePolicy:
         """Return it with what is asked for, and the dialect's defaults for the rest.
 
         Raises:
             UsageError: There is no such dialect, or its parser would stop the training over the string.
         """
-        dialect = dialect_of(question.dialect)
-        return cls(config=config_in_force(question.asd_config, dialect), dialect=dialect)
+        dialect = dialect_of(settings.dialect, settings.dialects)
+        return cls(config=config_in_force(settings.asd_config, dialect), dialect=dialect)
 
     def begin(self) -> FeatureWatch:
         """Return a memory without any value."""
@@ -222,8 +221,7 @@ class FeatureWatch(Watch):
         """Yield what follows from an abnormal value: an event, a strike, a checksum."""
         yield from self._advance(abnormal.time)
         rule = self._rule(abnormal.rank)
-        # MindSpore looks for no strike while its checksum runs.
-        blind = self.policy.dialect is AsdDialect.MINDSPORE and self.checksum.running(abnormal.time)
+        blind = self.policy.dialect.blind_in_checksum and self.checksum.running(abnormal.time)
         for event in rule.take(abnormal):
             if event.kind is not EventKind.SDC_STRIKE:
                 yield event

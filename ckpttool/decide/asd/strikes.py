@@ -1,4 +1,4 @@
-"""Cooldown, strikes and checksum runs: what three implementations make of the same abnormal values."""
+"""Cooldown, strikes and checksum runs: what different implementations make of the same abnormal values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ckpttool.decide.policies.base import number, spell
-from ckpttool.domain.asd import AsdConfig, AsdDialect
+from ckpttool.domain.asd import AsdConfig, AsdDialect, StrikeCount
 from ckpttool.domain.health_events import EventKind, HealthEvent
 from ckpttool.domain.metrics import LocalTime, show_local_time
 from ckpttool.domain.units import Rank, Step
@@ -25,9 +25,6 @@ from ckpttool.formats.strict_json import (
 )
 
 _MINUTE = 60.0
-
-MINDFORMERS_CHECKSUM_MINUTES = 5
-"""How long a checksum of MindFormers' SDCMonitor runs; the others run as long as the cooldown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +92,7 @@ class StrikeRule(Protocol):
 
 def strike_rule(dialect: AsdDialect, config: AsdConfig) -> StrikeRule:
     """Return a fresh rule for one rank."""
-    return _RULES[dialect](config=config)
+    return _RULES[dialect.counts](config=config)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,7 +107,7 @@ class _Remembered:
 
 
 @dataclass(slots=True, kw_only=True)
-class _TorchNpu:
+class _ByHistory:
     """torch_npu 7.1 and later.
 
     Source:
@@ -187,7 +184,7 @@ class _TorchNpu:
 
 
 @dataclass(slots=True, kw_only=True)
-class _MindSpore:
+class _ByWindow:
     """MindSpore 2.7.1 and later.
 
     Source:
@@ -227,12 +224,8 @@ class _MindSpore:
 
 
 @dataclass(slots=True, kw_only=True)
-class _MindFormers:
-    """MindFormers' SDCMonitor, which reads the device's log.
-
-    Source:
-        Its code: no cooldown, but all values of one step are one error; expiry is strict.
-    """
+class _BySteps:
+    """A monitor that reads the device's log: no cooldown, but all values of one step are one; expiry is strict."""
 
     config: AsdConfig
     errors: deque[Abnormal] = field(default_factory=deque)
@@ -259,10 +252,10 @@ class _MindFormers:
         self.errors = deque(map(Abnormal.restored, as_list(saved)))
 
 
-_RULES: dict[AsdDialect, Callable[..., StrikeRule]] = {
-    AsdDialect.TORCH_NPU: _TorchNpu,
-    AsdDialect.MINDSPORE: _MindSpore,
-    AsdDialect.MINDFORMERS: _MindFormers,
+_RULES: dict[StrikeCount, Callable[..., StrikeRule]] = {
+    StrikeCount.HISTORY: _ByHistory,
+    StrikeCount.WINDOW: _ByWindow,
+    StrikeCount.STEPS: _BySteps,
 }
 
 

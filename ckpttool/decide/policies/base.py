@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar, Protocol
 
+from ckpttool.domain.asd import DIALECTS, AsdDialect
+from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health_events import EventKind, HealthEvent
-from ckpttool.domain.log_question import ReplayQuestion
 from ckpttool.domain.metrics import StepMetrics
 from ckpttool.formats.strict_json import Json, as_float
 
@@ -45,6 +46,24 @@ class Watch(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySettings:
+    """What a user asks of a policy; None: its own default. Which of them a policy has, it says itself."""
+
+    threshold: float | None = None
+    """`skip`: the norm. Others: standard deviations."""
+    count: int | None = None
+    """In a row until training stops."""
+    nan_counts: bool = False
+    """Whether a NaN counts in a row."""
+    dialect: str | None = None
+    """Whose detector."""
+    asd_config: str | None = None
+    """What its environment variable holds."""
+    dialects: tuple[AsdDialect, ...] = DIALECTS
+    """All detectors there are; the first one where none is named."""
+
+
 class Policy(Protocol):
     """One rule with its settings, a frozen value. What it remembers is the watch's, so it can judge many logs."""
 
@@ -54,7 +73,7 @@ class Policy(Protocol):
     """Those of `ckpttool replay` that are settings of it, in order."""
 
     @classmethod
-    def from_settings(cls, question: ReplayQuestion) -> Policy:
+    def from_settings(cls, settings: PolicySettings) -> Policy:
         """Return it with what is asked for, and its own defaults for the rest.
 
         Raises:

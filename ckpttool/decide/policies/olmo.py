@@ -7,9 +7,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ckpttool.decide.policies.base import Watch, least_noticed, number, spell
+from ckpttool.decide.policies.base import PolicySettings, Watch, least_noticed, number, spell
 from ckpttool.domain.health_events import EventKind, HealthEvent
-from ckpttool.domain.log_question import ReplayQuestion
 from ckpttool.domain.metrics import StepMetrics
 from ckpttool.formats.strict_json import Json, as_object, get_list
 
@@ -31,9 +30,9 @@ class OlmoPolicy:
     sigmas: float = 6.0
 
     @classmethod
-    def from_settings(cls, question: ReplayQuestion) -> OlmoPolicy:
+    def from_settings(cls, settings: PolicySettings) -> OlmoPolicy:
         """Return it with what is asked for, and its own defaults for the rest."""
-        return cls(sigmas=question.threshold or cls().sigmas)
+        return cls(sigmas=settings.threshold or cls().sigmas)
 
     def begin(self) -> Watch:
         """Return a memory without any step."""

@@ -10,12 +10,11 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
-from ckpttool.domain.asd import AsdConfig
+from ckpttool.domain.asd import AsdConfig, AsdDialect
 from ckpttool.errors import UsageError
 
 if TYPE_CHECKING:
-    from ckpttool.decide.policies.base import Policy
-    from ckpttool.domain.log_question import ReplayQuestion
+    from ckpttool.decide.policies.base import Policy, PolicySettings
 
 POLICIES: Mapping[str, str] = MappingProxyType(
     {
@@ -41,26 +40,26 @@ def policy_type(name: str) -> type[Policy]:
     return cast("type[Policy]", getattr(import_module(module), policy))
 
 
-def policy_of(question: ReplayQuestion) -> Policy:
+def policy_of(name: str, settings: PolicySettings) -> Policy:
     """Return the policy that the user means.
 
     Raises:
         UsageError: There is no such policy, or a setting is not one of it.
     """
-    policy = policy_type(question.policy)
-    if question.threshold is not None and not (0 < question.threshold < math.inf):
-        raise UsageError(f"--threshold must be above 0 and finite, not {question.threshold:g}")
+    policy = policy_type(name)
+    if settings.threshold is not None and not (0 < settings.threshold < math.inf):
+        raise UsageError(f"--threshold must be above 0 and finite, not {settings.threshold:g}")
     given = {
-        "--threshold": question.threshold is not None,
-        "--count": question.count is not None,
-        "--nan": question.nan_counts,
-        "--dialect": question.dialect is not None,
-        "--asd-config": question.asd_config is not None,
+        "--threshold": settings.threshold is not None,
+        "--count": settings.count is not None,
+        "--nan": settings.nan_counts,
+        "--dialect": settings.dialect is not None,
+        "--asd-config": settings.asd_config is not None,
     }
-    for name, is_given in given.items():
-        if is_given and name not in policy.options:
-            raise UsageError(f"{name} is no setting of {policy.name}, which has {', '.join(policy.options)}")
-    return policy.from_settings(question)
+    for option, is_given in given.items():
+        if is_given and option not in policy.options:
+            raise UsageError(f"{option} is no setting of {policy.name}, which has {', '.join(policy.options)}")
+    return policy.from_settings(settings)
 
 
 def settings_of(policy: Policy) -> tuple[tuple[str, str | float], ...]:
@@ -71,7 +70,12 @@ def settings_of(policy: Policy) -> tuple[tuple[str, str | float], ...]:
 def _settings(value: object) -> Iterator[tuple[str, str | float]]:
     for field in fields(value):  # type: ignore[arg-type]  # every policy is a dataclass
         own = getattr(value, field.name)
-        if isinstance(own, AsdConfig):
-            yield from _settings(own)
-        else:
-            yield field.name, own.value if isinstance(own, Enum) else own
+        match own:
+            case AsdConfig():
+                yield from _settings(own)
+            case AsdDialect():
+                yield field.name, own.name
+            case Enum():
+                yield field.name, own.value
+            case _:
+                yield field.name, own

@@ -8,9 +8,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ckpttool.decide.policies.base import Watch, least_noticed, number, spell
+from ckpttool.decide.policies.base import PolicySettings, Watch, least_noticed, number, spell
 from ckpttool.domain.health_events import EventKind, HealthEvent
-from ckpttool.domain.log_question import ReplayQuestion
 from ckpttool.domain.metrics import StepMetrics
 from ckpttool.formats.strict_json import Json, as_object, get_int, get_list
 
@@ -45,9 +44,9 @@ class RobustZPolicy:
     """Spikes in a row that are the new level."""
 
     @classmethod
-    def from_settings(cls, question: ReplayQuestion) -> RobustZPolicy:
+    def from_settings(cls, settings: PolicySettings) -> RobustZPolicy:
         """Return it with what is asked for, and its own defaults for the rest."""
-        return cls(z_limit=question.threshold or cls().z_limit)
+        return cls(z_limit=settings.threshold or cls().z_limit)
 
     def begin(self) -> Watch:
         """Return a memory without any step."""

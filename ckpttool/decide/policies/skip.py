@@ -1,28 +1,17 @@
-"""MindFormers' data skip by global norm, exactly as it is, or with its NaN hole closed."""
+"""Data skip by the global norm, exactly as a trainer has it, or with its NaN hole closed."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 from typing import ClassVar
 
-from ckpttool.decide.policies.base import Watch
+from ckpttool.decide.policies.base import PolicySettings, Watch
 from ckpttool.domain.health_events import EventKind, HealthEvent
-from ckpttool.domain.log_question import ReplayQuestion
 from ckpttool.domain.metrics import StepMetrics
 from ckpttool.domain.units import Step
 from ckpttool.formats.strict_json import Json, as_object, get_bool, get_int, get_optional_int
-
-
-class NanRule(str, Enum):
-    """What a NaN does to the count of steps in a row."""
-
-    AS_MINDFORMERS = "as-mindformers"
-    """It starts anew: NaN is not at or above the threshold. The update is dropped all the same."""
-    STRICT = "strict"
-    """It counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +19,9 @@ class SkipPolicy:
     """Drop an update whose norm is at or above the threshold; stop at the N-th in a row.
 
     Source:
-        MindFormers 1.6 to 2.1: the wrapper applies an update where there is no overflow and `norm < threshold`, so a
-        norm equal to the threshold is skipped, although the documentation says "above". TrainingStateMonitor counts in
-        memory only: a restart begins at 0.
+        The code of the trainer that has it (its folder says which versions). The wrapper applies an update where there
+        is no overflow and `norm < threshold`, so a norm equal to the threshold is skipped, although the documentation
+        says "above". The monitor counts in memory only: a restart begins at 0.
     """
 
     name: ClassVar[str] = "skip"
@@ -40,15 +29,17 @@ class SkipPolicy:
 
     threshold: float = 3.0
     count_threshold: int = 10
-    nan: NanRule = NanRule.AS_MINDFORMERS
+    nan_counts: bool = False
+    """Whether a NaN counts in a row. In the trainer it does not, for it is not at or above the threshold: the count
+    starts anew, though the update is dropped all the same."""
 
     @classmethod
-    def from_settings(cls, question: ReplayQuestion) -> SkipPolicy:
+    def from_settings(cls, settings: PolicySettings) -> SkipPolicy:
         """Return it with what is asked for, and its own defaults for the rest."""
         return cls(
-            threshold=question.threshold or cls().threshold,
-            count_threshold=question.count or cls().count_threshold,
-            nan=NanRule.STRICT if question.nan_counts else NanRule.AS_MINDFORMERS,
+            threshold=settings.threshold or cls().threshold,
+            count_threshold=settings.count or cls().count_threshold,
+            nan_counts=settings.nan_counts,
         )
 
     def begin(self) -> Watch:
@@ -111,7 +102,7 @@ class _InARow(Watch):
         norm = row.global_norm
         if norm is None:
             yield from self._unseen(row.step, row.step)
-        elif norm >= self.policy.threshold or (math.isnan(norm) and self.policy.nan is NanRule.STRICT):
+        elif norm >= self.policy.threshold or (math.isnan(norm) and self.policy.nan_counts):
             yield from self._skip(row.step, norm)
         elif math.isnan(norm):
             self._reset()

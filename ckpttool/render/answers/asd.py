@@ -21,7 +21,7 @@ def document(answer: AsdAnswer) -> Document:
     config = answer.check.config
     return {
         "schema": "ckpttool/asd/1",
-        "dialect": answer.check.dialect.value,
+        "dialect": answer.check.dialect.name,
         "variable": answer.variable,
         "string": answer.text,
         "starts": answer.check.error is None,
@@ -37,7 +37,7 @@ def table(answer: AsdAnswer) -> RenderableType:
     rows = [(name, str(getattr(answer.check.config, name)).lower()) for name in names]
     parts: list[RenderableType] = [_headline(answer), line()]
     if answer.check.error is None:
-        parts += [line(f"In force for {answer.check.dialect.value}:"), Pairs(rows), line()]
+        parts += [line(f"In force for {answer.check.dialect.name}:"), Pairs(rows), line()]
     # All of them: a string has few, and each one counts.
     lines = [line(f"{each.severity.word} {each.code.value} {shown(each.message)}") for each in answer.findings]
     return stack(*parts, *lines)

@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.decide.asd.config import check_asd_config, defaults, emit_asd_config
-from ckpttool.domain.asd import AsdCheck, AsdConfig, AsdDialect
+from ckpttool.domain.asd import MINDSPORE, AsdCheck, AsdConfig, AsdDialect
+from ckpttool.domain.asd import TORCH_NPU as TORCH
 from ckpttool.domain.finding import Code, Severity
-
-TORCH, MINDSPORE = AsdDialect.TORCH_NPU, AsdDialect.MINDSPORE
 
 
 def complaints(check: AsdCheck) -> list[str]:

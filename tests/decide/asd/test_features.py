@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ckpttool.decide.asd.features import FeaturePolicy, ValueTest
-from ckpttool.decide.policies.base import judge
-from ckpttool.decide.policies.registry import POLICIES, policy_type
+from ckpttool.decide.policies.base import PolicySettings, judge
+from ckpttool.decide.policies.registry import POLICIES, policy_of
 from ckpttool.domain.asd import AsdConfig, AsdEvent, AsdKind, FeatureValue
 from ckpttool.domain.health_events import EventKind, HealthEvent
-from ckpttool.domain.log_question import LogQuestion, ReplayQuestion
 from ckpttool.domain.metrics import LocalTime, StepMetrics, parse_local_time
 from ckpttool.domain.units import Rank, Step
 from tests.decide.rows import INF, NAN, rows
@@ -123,7 +122,7 @@ def test_a_training_log_with_times_strikes_and_one_with_unreadable_times_does_no
 
 def test_every_policy_by_name_judges_an_empty_log() -> None:
     for name in POLICIES:
-        policy = policy_type(name).from_settings(ReplayQuestion(logs=LogQuestion(), policy=name))
+        policy = policy_of(name, PolicySettings())
         assert policy.name == name
         assert list(judge(policy, [])) == []
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from ckpttool.decide.asd.features import FeaturePolicy
-from ckpttool.domain.asd import AsdConfig, AsdDialect, AsdEvent, AsdKind
+from ckpttool.domain.asd import MINDSPORE, AsdConfig, AsdDialect, AsdEvent, AsdKind
+from ckpttool.domain.asd import TORCH_NPU as TORCH
 from ckpttool.domain.health_events import EventKind, HealthEvent
 from ckpttool.domain.metrics import LocalTime
 from ckpttool.domain.units import Rank, Step
+from ckpttool.trainers.mindformers.asd import MONITOR as MINDFORMERS
 
-TORCH, MINDSPORE, MINDFORMERS = AsdDialect.TORCH_NPU, AsdDialect.MINDSPORE, AsdDialect.MINDFORMERS
 DEFAULT = AsdConfig(enable=True)
 
 

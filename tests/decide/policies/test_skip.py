@@ -7,20 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.decide.policies.base import judge
-from ckpttool.decide.policies.skip import NanRule, SkipPolicy
+from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.domain.health_events import EventKind, HealthEvent
 from ckpttool.domain.metrics import StepMetrics
 from tests.decide.rows import INF, NAN, bloom, row, rows
-
-STRICT = NanRule.STRICT
 
 
 def steps(events: list[HealthEvent], kind: EventKind) -> list[int]:
     return [event.step for event in events if event.kind is kind and event.step is not None]
 
 
-def judged(norms: list[float | None], count: int, nan: NanRule = NanRule.AS_MINDFORMERS) -> list[HealthEvent]:
-    return list(judge(SkipPolicy(threshold=3.0, count_threshold=count, nan=nan), rows(norms)))
+def judged(norms: list[float | None], count: int, *, nan_counts: bool = False) -> list[HealthEvent]:
+    return list(judge(SkipPolicy(threshold=3.0, count_threshold=count, nan_counts=nan_counts), rows(norms)))
 
 
 def test_two_norms_over_the_threshold_stop_at_the_second_where_two_are_the_limit() -> None:
@@ -48,7 +46,7 @@ def test_nan_resets_the_count_as_in_mindformers_although_its_update_is_lost() ->
 
 
 def test_nan_counts_where_the_rule_is_strict() -> None:
-    assert steps(judged([5, NAN, 5, NAN], 2, STRICT), EventKind.STOP) == [2]
+    assert steps(judged([5, NAN, 5, NAN], 2, nan_counts=True), EventKind.STOP) == [2]
 
 
 def test_infinity_is_over_every_threshold() -> None:

@@ -15,22 +15,23 @@ from ckpttool.decide.asd.features import FeaturePolicy
 from ckpttool.decide.policies.base import Policy, Watch, judge, least_noticed
 from ckpttool.decide.policies.olmo import OlmoPolicy
 from ckpttool.decide.policies.robust_z import RobustZPolicy
-from ckpttool.decide.policies.skip import NanRule, SkipPolicy
+from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.decide.policies.zclip import ZClipPolicy
-from ckpttool.domain.asd import AsdConfig, AsdDialect
+from ckpttool.domain.asd import AsdConfig
 from ckpttool.domain.health_events import MARKS_SPIKE, EventKind, HealthEvent
 from ckpttool.domain.metrics import StepMetrics
 from ckpttool.domain.units import Step
 from ckpttool.formats.strict_json import ParseError
+from ckpttool.trainers.registry import asd_dialects
 from tests.decide.rows import INF, NAN, rows
 
 CHECKED = AsdConfig(
     enable=True, with_checksum=True, cooldown=1, strikes_num=2, strikes_window=3, checksum_cooldown=4, upper_thresh1=3
 )
-FEATURES = [FeaturePolicy(config=CHECKED, dialect=dialect) for dialect in AsdDialect]
+FEATURES = [FeaturePolicy(config=CHECKED, dialect=dialect) for dialect in asd_dialects()]
 POLICIES: list[Policy] = [
     SkipPolicy(threshold=3.0, count_threshold=3),
-    SkipPolicy(threshold=3.0, count_threshold=2, nan=NanRule.STRICT),
+    SkipPolicy(threshold=3.0, count_threshold=2, nan_counts=True),
     RobustZPolicy(window=12, warm_up=4, level_shift=3),
     ZClipPolicy(warm_up=3),
     OlmoPolicy(window=6, sigmas=2.0),
