@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ckpttool.api.trees import HEALTH_FILE, Tree, health_file_beside, recorded_names
+from ckpttool.api.trees import Tree, health_file_beside, recorded_names
 from ckpttool.decide.checkpoint_health import (
     assert_read_to_its_end,
     embedding_norms,
@@ -22,9 +22,9 @@ from ckpttool.domain.log_answer import HealthAnswer, LogReading
 from ckpttool.domain.log_question import HealthQuestion
 from ckpttool.domain.verdict import Verdict
 from ckpttool.errors import UsageError, WriteFailedError
-from ckpttool.trainers.base import Refusal
+from ckpttool.trainers.base import HealthFile, Refusal
 from ckpttool.trainers.mindformers.embedding_health import judge_checkpoints
-from ckpttool.trainers.registry import log_reader
+from ckpttool.trainers.registry import health_file_of, log_reader
 
 LOCK_SECONDS = 60.0
 """How long to wait for another ckpttool that writes the health file: each holds it for milliseconds."""
@@ -54,11 +54,12 @@ def health(tree: Tree, question: HealthQuestion, verdicts: Sequence[Verdict] = (
     report = judge_checkpoints(inventory, log, threshold=question.threshold, pipeline_stages=question.pipeline_stages)
     weights = {verdict.key: weigh(verdict) for verdict in verdicts}
     report = with_newest(with_weights(report, weights, inventory), inventory)
-    place = question.health_file or health_file_beside(inventory.root)
+    file = health_file_of(tree.layout)
+    place = question.health_file or (None if file is None else health_file_beside(inventory.root, file.name))
     written = False
-    if question.write:
-        place = place or os.path.join(os.path.normpath(os.path.join(inventory.root, os.pardir)), HEALTH_FILE)
-        written = _write(place, tree, report)
+    if question.write and file is not None:
+        place = place or os.path.join(os.path.normpath(os.path.join(inventory.root, os.pardir)), file.name)
+        written = _write(place, file, tree, report)
         report = replace(report, findings=tuple(replace(one, severity=Severity.NOTE) for one in report.findings))
     findings = (*report.findings, *other_findings(inventory, log, verdicts))
     return HealthAnswer(
@@ -76,14 +77,15 @@ def health(tree: Tree, question: HealthQuestion, verdicts: Sequence[Verdict] = (
 def _assert_writable(tree: Tree, question: HealthQuestion) -> None:
     if question.threshold is None:
         raise UsageError("--write records a judgement: give the --threshold to judge by")
+    if health_file_of(tree.layout) is None:
+        raise UsageError("--write: the trainer of this tree keeps no health file that ckpttool knows")
     for checkpoint in tree.inventory.checkpoints:
         if isinstance(refusal := tree.layout.recorded_name(checkpoint), Refusal):
             raise UsageError(f"--write {refusal.why}; resolve --health-threshold judges without one")
 
 
-def _write(place: str, tree: Tree, report: HealthReport) -> bool:
+def _write(place: str, file: HealthFile, tree: Tree, report: HealthReport) -> bool:
     """Bring the health file in line with what the log showed, and tell whether it was changed."""
-    from ckpttool.trainers.mindformers.health_file import updated_health_json
     from ckpttool.write import locked
     from ckpttool.write import replace as write
 
@@ -95,7 +97,7 @@ def _write(place: str, tree: Tree, report: HealthReport) -> bool:
     with locked(place, timeout=LOCK_SECONDS):
         old = _content(place)
         try:
-            new = updated_health_json(old, judged)
+            new = file.updated(old, judged)
         except ValueError as error:
             raise WriteFailedError(f"{place} is no health file ({error}); nothing was changed") from None
         if new == old:

@@ -19,16 +19,13 @@ from ckpttool.records import OWN_FOLDER, SealPlace
 from ckpttool.storage import above, open_storage
 from ckpttool.storage.base import Storage, is_there
 from ckpttool.storage.hidden import HiddenStorage
-from ckpttool.trainers.base import Layout, Refusal, ScanOptions
+from ckpttool.trainers.base import HealthFile, Layout, Refusal, ScanOptions
 from ckpttool.trainers.locate import Located, locate
-from ckpttool.trainers.mindformers.health_file import read_health
-from ckpttool.trainers.registry import layouts, list_root, trainer_named, trainer_of
+from ckpttool.trainers.registry import health_file_of, layouts, list_root, trainer_named, trainer_of
 
 if TYPE_CHECKING:
     from ckpttool.domain.settings import RunConfig
     from ckpttool.trainers.base import Trainer
-
-HEALTH_FILE = "health_ckpts.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +88,7 @@ def _scanned(located: Located, question: TreeQuestion) -> Tree:
     _assert_own(config, trainer_of(layout), located.storage.root)
     inventory = layout.scan(located.storage, located.listing, options)
     expected = layout.expected(inventory, _evidence(layout, question, inventory, located.storage))
-    book = _health_book(question, located)
+    book = _health_book(question, layout, located.storage.root)
     return Tree(
         inventory=assess(inventory, expected, book, recorded_names(layout, inventory)),
         layout=layout,
@@ -179,14 +176,17 @@ def recorded_names(layout: Layout, inventory: Inventory) -> tuple[str | None, ..
     return tuple(None if isinstance(name, Refusal) else name for name in names)
 
 
-def _health_book(question: TreeQuestion, located: Located) -> HealthBook:
+def _health_book(question: TreeQuestion, layout: Layout, root: str) -> HealthBook:
     """Read the health file that was named, else the one in the tree or in the output folder above it."""
+    file = health_file_of(layout)
     if question.health_file is not None:
-        return _named_health_book(question.health_file)
-    for folder in _health_folders(located.storage.root):
-        book = read_health(open_storage(folder), HEALTH_FILE)
+        return _named_health_book(question.health_file, file)
+    if file is None:
+        return HealthBook(path=None, records=())
+    for folder in _health_folders(root):
+        book = file.read(open_storage(folder), file.name)
         if book.path is not None:
-            return replace(book, path=os.path.join(folder, HEALTH_FILE))
+            return replace(book, path=os.path.join(folder, file.name))
     return HealthBook(path=None, records=())
 
 
@@ -194,15 +194,17 @@ def _health_folders(root: str) -> tuple[str, str]:
     return root, above(root)
 
 
-def health_file_beside(root: str) -> str | None:
+def health_file_beside(root: str, name: str) -> str | None:
     """Return the health file that `scan` reads for the checkpoints in a folder; None where there is none."""
-    found = (folder for folder in _health_folders(root) if is_there(open_storage(folder), HEALTH_FILE))
-    return next((os.path.join(folder, HEALTH_FILE) for folder in found), None)
+    found = (folder for folder in _health_folders(root) if is_there(open_storage(folder), name))
+    return next((os.path.join(folder, name) for folder in found), None)
 
 
-def _named_health_book(path: str) -> HealthBook:
+def _named_health_book(path: str, file: HealthFile | None) -> HealthBook:
+    if file is None:
+        raise UsageError(f"--health-file {path!r}: the trainer of this tree keeps no health file that ckpttool knows")
     folder, name = os.path.split(path)
-    book = read_health(open_storage(folder or "."), name)
+    book = file.read(open_storage(folder or "."), name)
     if book.path is None:
         raise IncompleteError(f"{path} does not exist")
     return replace(book, path=path, findings=tuple(replace(each, path=path) for each in book.findings))

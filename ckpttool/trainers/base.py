@@ -8,23 +8,21 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.expectation import Evidence, Expected
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import Rank
 from ckpttool.records import SealPlace
-from ckpttool.storage.base import Entry, Storage, unreadable
-from ckpttool.storage.fan_out import map_waiting
+from ckpttool.storage.base import Entry, Storage
 
 if TYPE_CHECKING:
     from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
     from ckpttool.domain.data_position import DataPosition, SkipBatches
+    from ckpttool.domain.health import Health, HealthBook
     from ckpttool.domain.launch import LaunchConfig, LaunchJob
     from ckpttool.domain.load_settings import LoadSettings, TrainerSetting
     from ckpttool.domain.plan import ResumePlan, Simulation, TrainersSkip
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
     from ckpttool.domain.question import DataQuestion
     from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.base import LogFormat, LogPlaces
-
-_FROM_A_COPY = "bring it back from a copy, or resume from another checkpoint"
 
 
 class Listing(NamedTuple):
@@ -166,6 +162,31 @@ class Layout(Protocol):
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Say what makes the trainer load exactly this save, once its renames, if any, are done."""
+        ...
+
+
+class HealthFile(Protocol):
+    """A file in which a trainer records the health of its saves, in or above the folder that holds them."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+    def read(self, storage: Storage, path: str) -> HealthBook:
+        """Return what it says; whatever is wrong with it is a finding. The path is relative to the storage's root."""
+        ...
+
+    def updated(self, old: bytes | None, judgements: Iterable[tuple[str, Health]]) -> bytes:
+        """Return its new content; the very same bytes where nothing changes.
+
+        Args:
+            old: The file as it is; None where there is none.
+            judgements: Names under which saves are recorded, with what they were found to be.
+
+        Raises:
+            ValueError: The old content is none of such a file.
+        """
         ...
 
 
@@ -307,6 +328,11 @@ class Trainer(Protocol):
         ...
 
     @property
+    def health_file(self) -> HealthFile | None:
+        """Where it records the health of saves; None where ckpttool knows of no such file."""
+        ...
+
+    @property
     def configs(self) -> ConfigReader | None:
         """How its configs are read; None where ckpttool does not know."""
         ...
@@ -368,41 +394,3 @@ def no_effects(title: str) -> Effects:
     from ckpttool.domain.data_position import Unknown
 
     return Effects(position=Unknown(why=f"ckpttool does not know how {title} resumes"), settings=(), findings=())
-
-
-def without_health_file(layout: str) -> Refusal:
-    """Refuse to record a judgement where no file beside the saves is for it."""
-    mark = f"in {layout} each checkpoint holds its own mark, and checkpoints are never changed"
-    return Refusal(f"is for the rank_N layout: {mark}")
-
-
-def stamp_if_there(storage: Storage, path: str) -> FileStamp | None:
-    """Return a listed file's stamp; None where it is gone or unreadable since the listing."""
-    try:
-        return storage.stamp(path)
-    except OSError:
-        return None
-
-
-def stamped(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-    """Take the size and time of each of a checkpoint's files."""
-    stamps = map_waiting(lambda shard: shard.stamp or stamp_if_there(storage, shard.path), checkpoint.shards)
-    pairs = zip(checkpoint.shards, stamps, strict=True)
-    return replace(checkpoint, shards=tuple(replace(shard, stamp=stamp) for shard, stamp in pairs))
-
-
-def lost_link(storage: Storage, path: str, rank: Rank) -> list[Finding]:
-    """Report a link under a shard's name that leads nowhere, in the words of the check of every shard.
-
-    The shard counts as listed: what it should lead to is unknown, not missing.
-    """
-    try:
-        with storage.open(path):
-            return []  # it was mounted meanwhile
-    except OSError as error:
-        return [unreadable(path, error, rank)]
-
-
-def damage(code: Code, message: str, path: str, *, remedy: str = _FROM_A_COPY) -> Finding:
-    """Report what the listing alone shows to be damaged."""
-    return Finding(code=code, severity=Severity.DAMAGE, message=message, path=path, remedy=remedy)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.errors import UsageError
 from ckpttool.storage.base import Storage
-from ckpttool.trainers.base import Layout, Listing, Trainer
+from ckpttool.trainers.base import HealthFile, Layout, Listing, Trainer
 from ckpttool.trainers.common.loose_file import LooseFile
 from ckpttool.trainers.huggingface.trainer import HuggingFace
 from ckpttool.trainers.megatron.trainer import Megatron
@@ -54,6 +54,14 @@ def log_reader(columns: str | None = None) -> LogReader:
     formats = [format_ for trainer in TRAINERS for format_ in trainer.log_formats]
     places = [trainer.log_places for trainer in TRAINERS if trainer.log_places is not None]
     return LogReader(formats, places, columns=columns)
+
+
+def health_file_of(layout: Layout) -> HealthFile | None:
+    """Return the file in which the health of such saves is recorded; for a lone file, which is nobody's, the first."""
+    owner = trainer_of(layout)
+    if owner is not None:
+        return owner.health_file
+    return next((trainer.health_file for trainer in TRAINERS if trainer.health_file is not None), None)
 
 
 def told_trainers(advice: SpikeAdvice | StopAdvice) -> SpikeAdvice | StopAdvice:

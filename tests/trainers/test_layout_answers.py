@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ckpttool.trainers.base import Members, Refusal
-from ckpttool.trainers.registry import layout_of
+from ckpttool.trainers.registry import health_file_of, layout_of
 from tests.inventories import checkpoint
 
 RANK, ITERATION = layout_of("mindformers-rank"), layout_of("mindformers-iteration")
@@ -49,3 +49,11 @@ def test_a_mark_inside_the_save_is_in_no_health_file(name: str) -> None:
 def test_a_name_under_which_a_save_is_written_is_a_sign_of_writing(name: str) -> None:
     assert ITERATION.is_unfinished(name)
     assert not ITERATION.is_unfinished(name.replace("tmp", "old"))
+
+
+def test_a_health_file_is_the_trainer_s_and_of_a_lone_file_any_trainer_s() -> None:
+    names = {
+        name: health_file_of(layout_of(name)) for name in ("mindformers-rank", "mindformers-unified", "loose-file")
+    }
+    assert {file.name for file in names.values() if file is not None} == {"health_ckpts.json"}
+    assert None not in names.values()

@@ -29,6 +29,7 @@ from ckpttool.storage.base import Kind, Storage
 from ckpttool.trainers.base import (
     ConfigReader,
     Effects,
+    HealthFile,
     LaunchTarget,
     Layout,
     Listing,
@@ -39,8 +40,8 @@ from ckpttool.trainers.base import (
     ScanOptions,
     Simulator,
     no_effects,
-    stamp_if_there,
 )
+from ckpttool.trainers.common.listed import stamp_if_there
 from tests.trees import floats, safetensors_bytes
 
 _SAVE = r"step-(?P<step>[0-9]{1,18})"
@@ -172,6 +173,7 @@ class Toy:
     layouts: tuple[Layout, ...] = (ToyLayout(),)
     log_formats: tuple[LogFormat, ...] = ()
     log_places: LogPlaces | None = None
+    health_file: HealthFile | None = None
     configs: ConfigReader | None = None
     launch: LaunchTarget | None = None
     simulator: Simulator | None = None

@@ -13,7 +13,8 @@ from ckpttool.formats import FORMATS, read_header
 from ckpttool.formats.base import HEAD_BYTES
 from ckpttool.records import SealPlace, own_path
 from ckpttool.storage.base import Storage
-from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions, without_health_file
+from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.common.listed import without_health_file
 from ckpttool.trainers.mindformers.layouts.names import FORMAT_OF_SUFFIX
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.base import LogFormat, LogPlaces
     from ckpttool.storage.base import Storage
-    from ckpttool.trainers.base import ConfigReader, Effects, LaunchTarget, Layout, Resume, Simulator
+    from ckpttool.trainers.base import ConfigReader, Effects, HealthFile, LaunchTarget, Layout, Resume, Simulator
 
 
 class Megatron:
@@ -23,6 +23,7 @@ class Megatron:
     title = "Megatron-LM"
     places: tuple[str, ...] = ()
     layouts: tuple[Layout, ...] = ()
+    health_file: HealthFile | None = None
     configs: ConfigReader | None = None
     launch: LaunchTarget | None = None
     simulator: Simulator | None = None

@@ -32,6 +32,20 @@ _SHOWN_ENTRIES = 20  # wrong entries that get a finding each; the rest is one nu
 _MARKS = {Health.HEALTHY: 0, Health.UNHEALTHY: 1}
 
 
+class MindFormersHealthFile:
+    """`health_ckpts.json`: a list of `{"is_health": 0, "ckpt_name": "..."}`."""
+
+    name = "health_ckpts.json"
+
+    def read(self, storage: Storage, path: str) -> HealthBook:
+        """Read it."""
+        return read_health(storage, path)
+
+    def updated(self, old: bytes | None, judgements: Iterable[tuple[str, Health]]) -> bytes:
+        """Change the marks of these names, and nothing else."""
+        return updated_health_json(old, judgements)
+
+
 def read_health(storage: Storage, path: str) -> HealthBook:
     """Read what was recorded about each checkpoint file; the worst where a name occurs several times.
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.base import LogFormat, LogPlaces
     from ckpttool.storage.base import Storage
-    from ckpttool.trainers.base import ConfigReader, Effects, LaunchTarget, Layout, Resume, Simulator
+    from ckpttool.trainers.base import ConfigReader, Effects, HealthFile, LaunchTarget, Layout, Resume, Simulator
 
 
 class MindFormers:
@@ -44,6 +44,13 @@ class MindFormers:
         from ckpttool.trainers.mindformers.logs.places import MindFormersLogs
 
         return MindFormersLogs()
+
+    @property
+    def health_file(self) -> HealthFile | None:
+        """That of its health monitor."""
+        from ckpttool.trainers.mindformers.health_file import MindFormersHealthFile
+
+        return MindFormersHealthFile()
 
     @property
     def configs(self) -> ConfigReader | None:

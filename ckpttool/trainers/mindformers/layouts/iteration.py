@@ -19,18 +19,8 @@ from ckpttool.formats.strict_json import ParseError
 from ckpttool.records import MANIFEST_NAME, OWN_FOLDER, SealPlace
 from ckpttool.storage.base import Entry, Kind, LostLinkError, Storage
 from ckpttool.storage.fan_out import map_waiting
-from ckpttool.trainers.base import (
-    Listing,
-    Members,
-    Part,
-    Refusal,
-    ScanOptions,
-    damage,
-    lost_link,
-    stamp_if_there,
-    stamped,
-    without_health_file,
-)
+from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.common.listed import damage, lost_link, stamp_if_there, stamped, without_health_file
 from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.mindformers.layouts.iteration_records import (
     SHARD_NAME,

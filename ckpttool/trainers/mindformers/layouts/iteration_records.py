@@ -24,7 +24,7 @@ from ckpttool.domain.shard import Scalars, ShardRole
 from ckpttool.domain.units import Rank
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.storage.base import LOST_LINK_REMEDY, LostLinkError, OverLimitError, Storage
-from ckpttool.trainers.base import damage
+from ckpttool.trainers.common.listed import damage
 
 if TYPE_CHECKING:
     from ckpttool.trainers.mindformers.iteration_json import CommonRecord

@@ -17,7 +17,8 @@ from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import Rank
 from ckpttool.records import SealPlace, own_path
 from ckpttool.storage.base import Kind, Storage
-from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions, stamped
+from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.common.listed import stamped
 from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.layouts.names import (

@@ -14,16 +14,8 @@ from ckpttool.formats import read_header
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.records import MANIFEST_NAME, SealPlace
 from ckpttool.storage.base import Kind, Storage
-from ckpttool.trainers.base import (
-    Listing,
-    Members,
-    Part,
-    Refusal,
-    ScanOptions,
-    damage,
-    stamp_if_there,
-    without_health_file,
-)
+from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.common.listed import damage, stamp_if_there, without_health_file
 from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.layouts.names import FileKind, parse_shape
 from ckpttool.trainers.mindformers.name_map import parse_name_map

@@ -1,0 +1,53 @@
+"""What layouts say of the files that they list."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.shard import FileStamp
+from ckpttool.domain.units import Rank
+from ckpttool.storage.base import Storage, unreadable
+from ckpttool.storage.fan_out import map_waiting
+from ckpttool.trainers.base import Refusal
+
+_FROM_A_COPY = "bring it back from a copy, or resume from another checkpoint"
+
+
+def without_health_file(layout: str) -> Refusal:
+    """Refuse to record a judgement where no file beside the saves is for it."""
+    mark = f"in {layout} each checkpoint holds its own mark, and checkpoints are never changed"
+    return Refusal(f"is for the rank_N layout: {mark}")
+
+
+def stamp_if_there(storage: Storage, path: str) -> FileStamp | None:
+    """Return a listed file's stamp; None where it is gone or unreadable since the listing."""
+    try:
+        return storage.stamp(path)
+    except OSError:
+        return None
+
+
+def stamped(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+    """Take the size and time of each of a checkpoint's files."""
+    stamps = map_waiting(lambda shard: shard.stamp or stamp_if_there(storage, shard.path), checkpoint.shards)
+    pairs = zip(checkpoint.shards, stamps, strict=True)
+    return replace(checkpoint, shards=tuple(replace(shard, stamp=stamp) for shard, stamp in pairs))
+
+
+def lost_link(storage: Storage, path: str, rank: Rank) -> list[Finding]:
+    """Report a link under a shard's name that leads nowhere, in the words of the check of every shard.
+
+    The shard counts as listed: what it should lead to is unknown, not missing.
+    """
+    try:
+        with storage.open(path):
+            return []  # it was mounted meanwhile
+    except OSError as error:
+        return [unreadable(path, error, rank)]
+
+
+def damage(code: Code, message: str, path: str, *, remedy: str = _FROM_A_COPY) -> Finding:
+    """Report what the listing alone shows to be damaged."""
+    return Finding(code=code, severity=Severity.DAMAGE, message=message, path=path, remedy=remedy)
