@@ -8,6 +8,7 @@ from importlib.resources import files
 
 PAGES = (
     "concepts",
+    "on-call",
     "resolve",
     "scan",
     "verify",
