@@ -19,7 +19,7 @@ from ckpttool.domain.question import TreeQuestion
 from ckpttool.errors import IncompleteError, NotDurableError, UnknownLayoutError, UsageError
 from ckpttool.records import OWN_FOLDER
 from ckpttool.records.journal import JOURNAL, read_journal
-from ckpttool.storage import open_storage
+from ckpttool.storage import assert_changeable, open_storage
 from ckpttool.trainers.base import Members, Refusal
 from ckpttool.write import ensure_folder, locked, remove, sweep
 from ckpttool.write import replace as write
@@ -37,8 +37,10 @@ def whole_tree(question: TreeQuestion) -> Tree:
     Raises:
         UnknownLayoutError: It holds no saves that come one after the other.
         UsageError: The path means one checkpoint, not all.
+        UnsafeError: It is no folder of this machine.
     """
     tree = scan(replace(question, sizes=True))
+    assert_changeable(tree.inventory.root)
     for checkpoint in tree.inventory.checkpoints:
         if isinstance(refusal := tree.layout.members(checkpoint), Refusal):
             raise UnknownLayoutError(f"{question.path} {refusal.why}")

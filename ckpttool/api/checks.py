@@ -87,8 +87,8 @@ def chosen(tree: Tree, name: str | tuple[str, ...] | None) -> Sequence[Checkpoin
     """
     ordered = newest_first(tree.inventory.checkpoints)
     if isinstance(name, tuple):
-        meant = {id(one) for each in name or (None,) for one in _meant(tree, ordered, each)}
-        return [one for one in ordered if id(one) in meant]
+        meant = {checkpoint.key for each in name or (None,) for checkpoint in _meant(tree, ordered, each)}
+        return [checkpoint for checkpoint in ordered if checkpoint.key in meant]
     return _meant(tree, ordered, name)
 
 
@@ -109,7 +109,7 @@ def bytes_to_read(tree: Tree, question: CheckQuestion) -> int:
     judged: Collection[Checkpoint] = chosen(tree, question.name)
     if question.level is Level.NUMERICS and question.jump != 0:
         before = map(Neighbours(tree.inventory.checkpoints).earlier, judged)
-        judged = {id(one): one for one in (*judged, *before) if one is not None}.values()
+        judged = {checkpoint.key: checkpoint for checkpoint in (*judged, *before) if checkpoint is not None}.values()
     return sum(
         task.cost
         for checkpoint in judged

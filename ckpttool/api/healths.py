@@ -22,6 +22,7 @@ from ckpttool.domain.log_answer import HealthAnswer, LogReading
 from ckpttool.domain.log_question import HealthQuestion
 from ckpttool.domain.verdict import Verdict
 from ckpttool.errors import UsageError, WriteFailedError
+from ckpttool.storage import above, assert_changeable
 from ckpttool.trainers.base import HealthFile, Refusal
 from ckpttool.trainers.mindformers.embedding_health import judge_checkpoints
 from ckpttool.trainers.registry import health_file_of, log_reader
@@ -42,6 +43,7 @@ def health(tree: Tree, question: HealthQuestion, verdicts: Sequence[Verdict] = (
         UsageError: A log is not there, or what is asked cannot be.
         IncompleteError: The record was to be written, and a log could not be read to its end.
         LockedError: Another process writes the health file.
+        UnsafeError: The record was to be written, and lies in no folder of this machine.
         WriteFailedError: It could not be written; nothing was changed.
         NotDurableError: It is written, but the disk did not confirm it.
     """
@@ -58,7 +60,7 @@ def health(tree: Tree, question: HealthQuestion, verdicts: Sequence[Verdict] = (
     place = question.health_file or (None if file is None else health_file_beside(inventory.root, file.name))
     written = False
     if question.write and file is not None:
-        place = place or os.path.join(os.path.normpath(os.path.join(inventory.root, os.pardir)), file.name)
+        place = place or os.path.join(above(inventory.root), file.name)
         written = _write(place, file, tree, report)
         report = replace(report, findings=tuple(replace(one, severity=Severity.NOTE) for one in report.findings))
     findings = (*report.findings, *other_findings(inventory, log, verdicts))
@@ -86,6 +88,7 @@ def _assert_writable(tree: Tree, question: HealthQuestion) -> None:
 
 def _write(place: str, file: HealthFile, tree: Tree, report: HealthReport) -> bool:
     """Bring the health file in line with what the log showed, and tell whether it was changed."""
+    assert_changeable(place)
     from ckpttool.write import locked
     from ckpttool.write import replace as write
 

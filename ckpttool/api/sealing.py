@@ -20,6 +20,7 @@ from ckpttool.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.errors import UnknownLayoutError, UnsafeError
 from ckpttool.records import OWN_FOLDER, SealPlace
 from ckpttool.records.manifest import ManifestProblem, manifest_bytes, read_manifest
+from ckpttool.storage import assert_changeable
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import Refusal
 from ckpttool.write import ensure_folder, locked, replace
@@ -42,10 +43,12 @@ def seal(
     Raises:
         UsageError: The checkpoint that was named is not there.
         UnknownLayoutError: Its layout does not say where a seal is kept.
+        UnsafeError: The tree is no folder of this machine, or a link would lead out of it.
         LockedError: Another process is sealing in this tree.
         WriteFailedError: Nothing was changed.
         NotDurableError: A manifest is in place, but the disk did not confirm it.
     """
+    assert_changeable(tree.inventory.root)
     session = session_for(tree, CheckQuestion(level=Level.CHECKSUM, jobs=jobs, hashes=True))
     now = time.time()
     for checkpoint in chosen(tree, name):

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable
 
-from ckpttool.errors import UsageError
+from ckpttool.errors import UnsafeError, UsageError
 from ckpttool.storage.base import Storage
 from ckpttool.storage.local import LocalStorage
 
@@ -27,6 +27,16 @@ def open_storage(root: str) -> Storage:
     if opener is None:
         raise UsageError(f"{root}: ckpttool reads folders, and knows nothing of {scheme}://; copy it to a disk first")
     return opener(root)
+
+
+def assert_changeable(root: str) -> None:
+    """See that a root is a folder of this machine: nothing is written anywhere else.
+
+    Raises:
+        UnsafeError: It is not.
+    """
+    if _split(root)[0]:
+        raise UnsafeError(f"{root} is only read: ckpttool changes nothing but folders of this machine")
 
 
 def shortest(root: str) -> str:

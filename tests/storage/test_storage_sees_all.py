@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ckpttool.errors import ExitCode
 from ckpttool.storage import STORAGES
 from ckpttool.storage.local import LocalStorage
 from tests.answers import FIXTURES
@@ -169,3 +170,28 @@ def test_a_tree_in_memory_is_judged_as_the_same_tree_on_a_disk(
 def plain(said: Said) -> str:
     """The document without what no two runs share."""
     return json.dumps({key: value for key, value in said.json.items() if key != "seconds"}, indent=1)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["seal"],
+        ["prune", "--keep-last", "1"],
+        ["prune", "--keep-last", "1", "--apply"],
+        ["repair-meta", "--apply"],
+        ["health", "--threshold", "5", "--write"],
+    ],
+    ids=" ".join,
+)
+def test_nothing_is_changed_but_in_a_folder_of_this_machine(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = copied("health_pp2/output", tmp_path)
+    bucket = Bucket.copied(folder)
+    monkeypatch.setitem(STORAGES, "memory", lambda root: MemoryStorage(root, bucket))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    said = ask(command[0], "memory://tree", *command[1:])
+    assert said.code == ExitCode.UNSAFE
+    assert "is only read: ckpttool changes nothing but folders of this machine" in said.stderr
+    assert list((tmp_path / "here").iterdir()) == []
