@@ -61,7 +61,9 @@ def _folder(page: Path) -> str:
 def _commands(page: Path, _of: str) -> Iterator[str]:
     yield from ("| command | what it is for |", "|---|---|")
     for name, what in COMMANDS.items():
-        yield f"| [`{name}`]({_folder(page)}{guide.page_of(name)}.md) | {_cell(what)} |"
+        there = guide.page_of(name)
+        heading = "" if there == name else f"#options-of-ckpttool-{name}"
+        yield f"| [`{name}`]({_folder(page)}{there}.md{heading}) | {_cell(what)} |"
 
 
 def _options(_page: Path, command: str) -> Iterator[str]:
