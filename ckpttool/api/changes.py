@@ -13,7 +13,7 @@ from ckpttool.api.trees import Tree, scan
 from ckpttool.decide.naming import named
 from ckpttool.decide.signs_of_writing import signs_of_writing as signs
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, unknown, unsafe
 from ckpttool.domain.pointer import Pointer, PointerFix
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.errors import IncompleteError, NotDurableError, UnknownLayoutError, UsageError
@@ -96,7 +96,7 @@ def pending(tree: Tree) -> list[Finding]:
     message = "a prune was interrupted here, or is running: what it was moving looks incomplete"
     remedy = "ckpttool prune --apply undoes it first, then plans anew"
     return [
-        Finding(code=Code.IN_PROGRESS, severity=Severity.UNKNOWN, message=message, path=JOURNAL, remedy=remedy),
+        unknown(Code.IN_PROGRESS, message, path=JOURNAL, remedy=remedy),
     ]
 
 
@@ -172,16 +172,15 @@ def _unsafe(tree: Tree, blockers: Iterator[str], remedy: str) -> list[Finding]:
     except OSError as error:
         raise _changed(error.filename or tree.inventory.root) from None
     code = Code.NOT_A_REGULAR_FILE
-    return [Finding(code=code, severity=Severity.UNSAFE, message=message, remedy=remedy) for message in found]
+    return [unsafe(code, message, remedy=remedy) for message in found]
 
 
 def unreadable(pointers: Iterable[Pointer]) -> list[Finding]:
     """Say which of the trainer's records may name what goes, for they cannot be read."""
     return [
-        Finding(
-            code=Code.META_UNREADABLE,
-            severity=Severity.UNKNOWN,
-            message=f"{pointer.path} {pointer.trouble}; it may name what would go",
+        unknown(
+            Code.META_UNREADABLE,
+            f"{pointer.path} {pointer.trouble}; it may name what would go",
             path=pointer.path,
             remedy="make it readable (mount the disk that a link leads to), or remove it and let ckpttool repair-meta "
             "--apply write it anew",

@@ -13,7 +13,7 @@ from ckpttool.api.checks import chosen, session_for
 from ckpttool.api.trees import Tree
 from ckpttool.decide.sealing import manifest_of, merge
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Code, Finding, Severity, blocking
+from ckpttool.domain.finding import Code, Finding, blocking, unknown
 from ckpttool.domain.manifest import Sealing
 from ckpttool.domain.question import CheckQuestion
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
@@ -134,10 +134,9 @@ def _target(root: str, path: str) -> str:
 def _changed_since(storage: Storage, verdict: Verdict) -> tuple[Finding, ...]:
     """Find files that are no longer those whose bytes were read: minutes may lie between the two."""
     return tuple(
-        Finding(
-            code=Code.CHANGED_WHILE_READING,
-            severity=Severity.UNKNOWN,
-            message="changed after it was read: somebody writes it",
+        unknown(
+            Code.CHANGED_WHILE_READING,
+            "changed after it was read: somebody writes it",
             path=report.path,
             remedy="seal again when the save has ended",
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ckpttool.decide.tracker import TrackedCourse
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, RunSummary
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, note, suspect
 from ckpttool.domain.plan import PastSizes
 from ckpttool.domain.progress import Progress
 from ckpttool.domain.units import Step
@@ -60,10 +60,9 @@ class Course:
             return []
         why = "" if is_named else ", but nothing of its course can be loaded"
         return [
-            Finding(
-                code=Code.RUN_REWOUND,
-                severity=Severity.NOTE,
-                message=(
+            note(
+                Code.RUN_REWOUND,
+                (
                     f"run {run.run} did the steps from {run.first_step} on again{why}: {checkpoint.name} is on run "
                     f"{checkpoint.run}'s own course"
                 ),
@@ -129,10 +128,9 @@ class Course:
         return f"step {step}{more}"
 
     def _rewound(self, earlier: RunSummary, last: int, later: RunSummary, own_last: int) -> Finding:
-        return Finding(
-            code=Code.RUN_REWOUND,
-            severity=Severity.NOTE,
-            message=(
+        return note(
+            Code.RUN_REWOUND,
+            (
                 f"run {later.run} was rewound: it is at {self._where(later, later.last_step, own_last)}, behind run "
                 f"{earlier.run}'s {self._where(earlier, earlier.last_step, last)}; what is higher there is an "
                 "abandoned branch"
@@ -142,9 +140,8 @@ class Course:
 
     def _branch(self, why: str, checkpoint: Checkpoint, place: int) -> Finding:
         more = f" ({place} samples)" if self.progress.counts_samples(checkpoint.prefix) else ""
-        return Finding(
-            code=Code.ABANDONED_BRANCH,
-            severity=Severity.SUSPECT,
-            message=f"{why}, so step {checkpoint.step}{more} is on a branch that the training left",
+        return suspect(
+            Code.ABANDONED_BRANCH,
+            f"{why}, so step {checkpoint.step}{more} is on a branch that the training left",
             remedy=f"choose it with --checkpoint {checkpoint.name} if that is what you mean",
         )

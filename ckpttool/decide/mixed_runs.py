@@ -14,7 +14,7 @@ from operator import itemgetter
 
 from ckpttool.decide.tracker import CLEARLY_NS
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, note, suspect
 from ckpttool.domain.shard import Shard
 from ckpttool.domain.units import Rank, on_ranks
 from ckpttool.domain.verdict import Verdict
@@ -58,10 +58,9 @@ def told_apart(verdict: Verdict) -> list[Finding]:
     fewer, than = (files[:at], "before") if 2 * at <= len(files) else (files[at:], "after")
     more = f" and {len(fewer) - 1} more files were" if len(fewer) > 1 else " was"
     return [
-        Finding(
-            code=Code.TIMES_DISAGREE,
-            severity=Severity.NOTE,
-            message=(
+        note(
+            Code.TIMES_DISAGREE,
+            (
                 f"{fewer[0][1]}{more} written more than an hour {than} the other files of {verdict.name}: copied, or "
                 "of another run of that name"
             ),
@@ -104,10 +103,9 @@ def _times(checkpoint: Checkpoint, ranks: AbstractSet[Rank]) -> list[int]:
 
 
 def _hours_apart(checkpoint: Checkpoint, one: Shard, other: Shard) -> Finding:
-    return Finding(
-        code=Code.TIMES_DISAGREE,
-        severity=Severity.SUSPECT,
-        message=(
+    return suspect(
+        Code.TIMES_DISAGREE,
+        (
             f"{other.path} was written more than an hour after {one.path}, and by their names they are of other runs: "
             f"{checkpoint.name} may be two runs' saves"
         ),
@@ -118,10 +116,9 @@ def _hours_apart(checkpoint: Checkpoint, one: Shard, other: Shard) -> Finding:
 
 def _mixed(checkpoint: Checkpoint, twin: Checkpoint, late: list[Shard]) -> Finding:
     ranks = tuple(shard.rank for shard in late if shard.rank is not None)
-    return Finding(
-        code=Code.TIMES_DISAGREE,
-        severity=Severity.SUSPECT,
-        message=(
+    return suspect(
+        Code.TIMES_DISAGREE,
+        (
             f"{checkpoint.name} on {on_ranks(ranks)} was written when the others wrote "
             f"{twin.name}, so it may be of that run: two runs under one name"
         ),

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from ckpttool.domain.checkpoint import Inventory
-from ckpttool.domain.finding import Code, Finding, Severity, blocking
+from ckpttool.domain.finding import Code, Finding, Severity, blocking, unknown
 from ckpttool.domain.node import Job, Mount, Reach
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePlan
 from ckpttool.domain.units import Rank
@@ -44,10 +44,9 @@ def judge_one_node(
     job = next((job for job in jobs if job.several or (job.ranks or 0) > len(seen)), None)
     if job is None:
         return decision
-    finding = Finding(
-        code=Code.ONE_NODE_ONLY,
-        severity=Severity.UNKNOWN,
-        message=f"{job.said_by} speaks of more machines than this one, and {_ranks(seen)} lie on {_on(mount)}: nobody "
+    finding = unknown(
+        Code.ONE_NODE_ONLY,
+        f"{job.said_by} speaks of more machines than this one, and {_ranks(seen)} lie on {_on(mount)}: nobody "
         "knows from here whether there are more",
         actual=f"{len(seen)} ranks seen",
         remedy=_TOGETHER + _if_all_here(seen),
@@ -70,10 +69,9 @@ def _nothing_here(decision: NoResumePoint, inventory: Inventory, jobs: Sequence[
         return decision
     where = f"of {max(elsewhere)} ranks only {_ranks(seen)} lie here" if elsewhere else "no checkpoint lies here"
     why = "as one machine's share would" if job is None else f"and {job.said_by} speaks of more machines"
-    finding = Finding(
-        code=Code.ONE_NODE_ONLY,
-        severity=Severity.UNKNOWN,
-        message=f"{where}, on {_on(mount)}, {why}: nobody knows from here what others have",
+    finding = unknown(
+        Code.ONE_NODE_ONLY,
+        f"{where}, on {_on(mount)}, {why}: nobody knows from here what others have",
         actual=f"{len(seen)} ranks seen",
         remedy=_TOGETHER + _if_all_here(seen),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ckpttool.domain.finding import Code, Finding, Severity, seen_in_part, told
+from ckpttool.domain.finding import Code, Finding, Severity, damage, seen_in_part, suspect, told, unknown, unsafe
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import DiskNeed
 from ckpttool.domain.settings import RunConfig
@@ -66,16 +66,15 @@ def by_check(
 def stopped(message: str, code: ExitCode) -> Finding:
     """Say what kept a question from being answered."""
     if code is ExitCode.UNSAFE:
-        return Finding(code=Code.CANNOT_ANSWER, severity=Severity.UNSAFE, message=message)
-    return Finding(code=Code.CANNOT_ANSWER, severity=Severity.UNKNOWN, message=message)
+        return unsafe(Code.CANNOT_ANSWER, message)
+    return unknown(Code.CANNOT_ANSWER, message)
 
 
 def unusable(message: str, path: str, line: int | None, *, trainer: str) -> Finding:
     """Say why a config cannot be used at all, by its trainer either."""
-    return Finding(
-        code=Code.CONFIG_UNUSABLE,
-        severity=Severity.DAMAGE,
-        message=message,
+    return damage(
+        Code.CONFIG_UNUSABLE,
+        message,
         path=path,
         remedy=f"mend the file, or give another; {trainer} reads it no better",
         line=line,
@@ -91,10 +90,9 @@ def _chosen_or_not(decision: ResumePlan | NoResumePoint, *, strict: bool) -> tup
 
 def not_editable(message: str, path: str) -> Finding:
     """Say that no launch config can be made of the base config."""
-    return Finding(
-        code=Code.CONFIG_DISAGREES,
-        severity=Severity.SUSPECT,
-        message=f"`ckpttool launch` cannot make a launch config of it: {message}",
+    return suspect(
+        Code.CONFIG_DISAGREES,
+        f"`ckpttool launch` cannot make a launch config of it: {message}",
         path=path,
         remedy="write the settings that it names in the plain form `key: value`",
     )
@@ -102,10 +100,9 @@ def not_editable(message: str, path: str) -> Finding:
 
 def _nothing(decision: NoResumePoint) -> Finding:
     seen = len(decision.rejected)
-    return Finding(
-        code=Code.NOTHING_TO_RESUME,
-        severity=Severity.DAMAGE,
-        message=f"none of the {seen} checkpoints in {decision.root} can be resumed from"
+    return damage(
+        Code.NOTHING_TO_RESUME,
+        f"none of the {seen} checkpoints in {decision.root} can be resumed from"
         if seen
         else f"there is no checkpoint in {decision.root} that can be resumed from",
         remedy="ckpttool resolve says for each why not; restore what is missing, or start anew",
@@ -149,10 +146,9 @@ def _space(need: DiskNeed) -> Iterator[Finding]:
     of_older = f" ({need.stays})" if need.stays is not None else ""
     if need.free_bytes < wanted:
         fits = need.free_bytes // need.save_bytes
-        yield Finding(
-            code=Code.DISK_SPACE_LOW,
-            severity=Severity.SUSPECT,
-            message=f"{counted(need.saves, 'save')} of {in_gib(need.save_bytes)} need {in_gib(wanted)}, but "
+        yield suspect(
+            Code.DISK_SPACE_LOW,
+            f"{counted(need.saves, 'save')} of {in_gib(need.save_bytes)} need {in_gib(wanted)}, but "
             f"{in_gib(need.free_bytes)} are free: {counted(fits, 'more save')} would fit",
             path=need.folder,
             expected=str(wanted),
@@ -164,10 +160,9 @@ def _space(need: DiskNeed) -> Iterator[Finding]:
 def _inodes(need: DiskNeed) -> Iterator[Finding]:
     wanted = need.saves * need.save_files
     if need.free_files is not None and need.free_files < wanted:
-        yield Finding(
-            code=Code.DISK_INODES_LOW,
-            severity=Severity.SUSPECT,
-            message=f"{counted(need.saves, 'save')} of {counted(need.save_files, 'file')} need {wanted:,} inodes, but "
+        yield suspect(
+            Code.DISK_INODES_LOW,
+            f"{counted(need.saves, 'save')} of {counted(need.save_files, 'file')} need {wanted:,} inodes, but "
             f"{need.free_files:,} are free",
             path=need.folder,
             expected=str(wanted),
@@ -178,10 +173,9 @@ def _inodes(need: DiskNeed) -> Iterator[Finding]:
 
 def _rights(need: DiskNeed) -> Iterator[Finding]:
     for folder in need.unwritable:
-        yield Finding(
-            code=Code.FOLDER_NOT_WRITABLE,
-            severity=Severity.SUSPECT,
-            message=f"this user may not write to {folder}, where the next save goes",
+        yield suspect(
+            Code.FOLDER_NOT_WRITABLE,
+            f"this user may not write to {folder}, where the next save goes",
             path=folder,
             remedy="start as the user who owns it, or mend its mode; --allow folder-not-writable where another user "
             "starts the training",
@@ -190,10 +184,9 @@ def _rights(need: DiskNeed) -> Iterator[Finding]:
 
 def disk_unknown(folder: str, why: str) -> Finding:
     """Say that nobody knows whether the next saves fit."""
-    return Finding(
-        code=Code.DISK_UNKNOWN,
-        severity=Severity.UNKNOWN,
-        message=f"how much room the next saves have in {folder} cannot be told: {why}",
+    return unknown(
+        Code.DISK_UNKNOWN,
+        f"how much room the next saves have in {folder} cannot be told: {why}",
         path=folder,
         remedy="look at the mount, or accept it with --allow disk-unknown",
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.finding import Code, Finding, Severity, in_order
+from ckpttool.domain.finding import Code, Finding, Severity, in_order, note, suspect, unknown
 from ckpttool.domain.health import Health, HealthBook
 
 IGNORE_HEALTH = "--ignore-health takes it all the same"
@@ -36,11 +36,9 @@ def attach_health(inventory: Inventory, book: HealthBook, names: Sequence[str | 
 
 def _ghosts(names: list[str], path: str | None) -> Finding:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return Finding(
-        code=Code.HEALTH_NAMES_NOTHING,
-        severity=Severity.NOTE,
-        message=f"the health file has an entry for {names[0]}{more} but there is no such checkpoint: pruned, or never "
-        "written",
+    return note(
+        Code.HEALTH_NAMES_NOTHING,
+        f"the health file has an entry for {names[0]}{more} but there is no such checkpoint: pruned, or never written",
         path=path,
     )
 
@@ -56,17 +54,15 @@ def health_reason(checkpoint: Checkpoint, *, require: bool, ignore: bool) -> Fin
     if ignore:
         return None
     if checkpoint.health is Health.UNHEALTHY:
-        return Finding(
-            code=Code.MARKED_UNHEALTHY,
-            severity=Severity.SUSPECT,
-            message=f"{checkpoint.name} was recorded as unhealthy when it was saved",
+        return suspect(
+            Code.MARKED_UNHEALTHY,
+            f"{checkpoint.name} was recorded as unhealthy when it was saved",
             remedy=IGNORE_HEALTH,
         )
     if checkpoint.health is Health.UNKNOWN and require:
-        return Finding(
-            code=Code.HEALTH_UNKNOWN,
-            severity=Severity.SUSPECT,
-            message=f"nothing is recorded about the health of {checkpoint.name}, and --require-health asks for it",
+        return suspect(
+            Code.HEALTH_UNKNOWN,
+            f"nothing is recorded about the health of {checkpoint.name}, and --require-health asks for it",
             remedy="judge it from the training log with ckpttool health, or leave --require-health out",
         )
     return None
@@ -87,10 +83,9 @@ def unheard_record(book: HealthBook, *, named: bool) -> tuple[Finding, ...]:
         return ()
     why = "was to have a say and cannot be read" if named else "is too large to be read to its end"
     return (
-        Finding(
-            code=Code.HEALTH_UNHEARD,
-            severity=Severity.UNKNOWN,
-            message=f"the health file {why}: a checkpoint that it calls unhealthy may have been chosen",
+        unknown(
+            Code.HEALTH_UNHEARD,
+            f"the health file {why}: a checkpoint that it calls unhealthy may have been chosen",
             path=book.path,
             remedy="give one that can be read with --health-file, or --ignore-health",
         ),

@@ -10,7 +10,7 @@ from ckpttool.decide.mixed_runs import told_apart, two_runs_in
 from ckpttool.decide.naming import LATEST, named
 from ckpttool.decide.recorded_health import IGNORE_HEALTH, health_reason
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.finding import Code, Finding, Severity, blocking
+from ckpttool.domain.finding import Code, Finding, Severity, blocking, suspect, unknown
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePoint
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import ResumeQuestion
@@ -260,10 +260,9 @@ def _mixed_prefixes(candidates: Sequence[Checkpoint], saves_as: str | None = Non
     why = "nothing says which is meant"
     if saves_as is not None:
         why = f"the config means none of them: it saves as {saves_as}"
-    return Finding(
-        code=Code.RUN_MIXED,
-        severity=Severity.SUSPECT,
-        message=f"checkpoints of several trainings lie here ({', '.join(prefixes)}), and {why}",
+    return suspect(
+        Code.RUN_MIXED,
+        f"checkpoints of several trainings lie here ({', '.join(prefixes)}), and {why}",
         remedy=f"choose one with --prefix {prefixes[0]}",
     )
 
@@ -292,10 +291,9 @@ def _passed_over(candidates: Sequence[Checkpoint]) -> list[Finding]:
 
 
 def _no_step(checkpoint: Checkpoint) -> Finding:
-    return Finding(
-        code=Code.STEP_UNKNOWN,
-        severity=Severity.UNKNOWN,
-        message=f"no shard of {checkpoint.name} tells its step, and a name alone cannot",
+    return unknown(
+        Code.STEP_UNKNOWN,
+        f"no shard of {checkpoint.name} tells its step, and a name alone cannot",
         remedy="give --sink-size (or steps per epoch, without data sinking) if the run was never resumed",
     )
 
@@ -303,10 +301,9 @@ def _no_step(checkpoint: Checkpoint) -> Finding:
 def _needs_renames(checkpoint: Checkpoint) -> Finding:
     first = checkpoint.renames[0]
     more = f" and {len(checkpoint.renames) - 1} more" if len(checkpoint.renames) > 1 else ""
-    return Finding(
-        code=Code.NEEDS_RENAMES,
-        severity=Severity.SUSPECT,
-        message=(
+    return suspect(
+        Code.NEEDS_RENAMES,
+        (
             f"whole on every rank, but ranks disagree about the run's suffix, and MindFormers loads by one name: "
             f"rename {first.source} to {first.target}{more}"
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, damage
 from ckpttool.domain.manifest import Manifest, ShardSeal, differing_chunks
 from ckpttool.domain.verdict import ShardReport, Verdict
 
@@ -108,10 +108,9 @@ def _differs(before: ShardSeal, now: ShardSeal) -> Finding:
     chunks = differing_chunks(before, now.size, now.chunks)
     numbers = ", ".join(map(str, chunks[:_SHOWN_CHUNKS])) + (", …" if len(chunks) > _SHOWN_CHUNKS else "")
     sizes = "" if before.size == now.size else f" and has {now.size} bytes instead of {before.size}"
-    return Finding(
-        code=Code.CHECKSUM_MISMATCH,
-        severity=Severity.DAMAGE,
-        message=f"differs from what was sealed on {before.first_seen} in {len(chunks)} of "
+    return damage(
+        Code.CHECKSUM_MISMATCH,
+        f"differs from what was sealed on {before.first_seen} in {len(chunks)} of "
         f"{max(len(before.chunks), len(now.chunks))} chunks of 64 MiB (from 0: {numbers}){sizes}; the old seal is kept",
         path=before.path,
         expected=before.xxh3_128,
@@ -121,10 +120,9 @@ def _differs(before: ShardSeal, now: ShardSeal) -> Finding:
 
 
 def _gone(before: ShardSeal) -> Finding:
-    return Finding(
-        code=Code.SHARD_MISSING,
-        severity=Severity.DAMAGE,
-        message=f"was sealed on {before.first_seen} and is not there now; its seal is kept",
+    return damage(
+        Code.SHARD_MISSING,
+        f"was sealed on {before.first_seen} and is not there now; its seal is kept",
         path=before.path,
         remedy="copy the shard back; ckpttool seal --reseal where it was removed or renamed on purpose",
     )
@@ -133,10 +131,9 @@ def _gone(before: ShardSeal) -> Finding:
 def _world(old: Manifest, new: Manifest) -> tuple[Finding, ...]:
     if None in {old.world_size, new.world_size} or old.world_size == new.world_size:
         return ()
-    finding = Finding(
-        code=Code.WORLD_SIZE_DIFFERS,
-        severity=Severity.DAMAGE,
-        message=f"was sealed with {old.world_size} ranks and has {new.world_size} now; the old number is kept",
+    finding = damage(
+        Code.WORLD_SIZE_DIFFERS,
+        f"was sealed with {old.world_size} ranks and has {new.world_size} now; the old number is kept",
         expected=str(old.world_size),
         actual=str(new.world_size),
         remedy="ckpttool seal --reseal where the change was meant",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, unknown
 
 
 def signs_of_writing(
@@ -19,19 +19,17 @@ def signs_of_writing(
         grace: Seconds. A time so far in the future says nothing but that a clock was wrong.
     """
     for path in sorted(unfinished):
-        yield Finding(
-            code=Code.IN_PROGRESS,
-            severity=Severity.UNKNOWN,
-            message="a temporary file: a save is under way, or was cut off",
+        yield unknown(
+            Code.IN_PROGRESS,
+            "a temporary file: a save is under way, or was cut off",
             path=path,
             remedy="wait for the save; where no training runs, remove the file",
         )
     youngest = min(((abs(now - mtime), path) for path, mtime in written), default=None)
     if youngest is not None and youngest[0] < grace:
-        yield Finding(
-            code=Code.IN_PROGRESS,
-            severity=Severity.UNKNOWN,
-            message=f"written {youngest[0]:.0f} s ago: somebody may still be saving (--grace {grace:g})",
+        yield unknown(
+            Code.IN_PROGRESS,
+            f"written {youngest[0]:.0f} s ago: somebody may still be saving (--grace {grace:g})",
             path=youngest[1],
             remedy="wait; where no training runs, --grace 0",
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, note
 from ckpttool.domain.progress import Progress, newest_first
 
 CLEARLY_NS = 10 * 10**9
@@ -76,12 +76,12 @@ class TrackedCourse:
                 f"the tracker is at {self._told}, behind {many}: the training was rewound, "
                 f"and {'they are' if len(left) > 1 else 'it is'} an abandoned branch"
             )
-            findings.append(Finding(code=Code.RUN_REWOUND, severity=Severity.NOTE, message=message, path=left[0]))
+            findings.append(note(Code.RUN_REWOUND, message, path=left[0]))
         if cut:
             many = f"{len(cut)} iterations beyond it were saved" if len(cut) > 1 else f"{cut[0]} was saved"
             them = "them" if len(cut) > 1 else "it"
             message = f"the tracker is at {self._told}; {many}, but the tracker was not written after {them}"
-            findings.append(Finding(code=Code.TRACKER_DISAGREES, severity=Severity.NOTE, message=message, path=cut[0]))
+            findings.append(note(Code.TRACKER_DISAGREES, message, path=cut[0]))
         return findings
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, Threshold, ThresholdSettings
 from ckpttool.domain.asd import AsdCheck
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, Severity, suspect
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health_events import (
     CheckpointMark,
@@ -129,5 +129,5 @@ class AsdAnswer:
         error = self.check.error
         if error is None:
             return self.check.findings
-        stopped = Finding(code=Code.CONFIG_WRONG_TYPE, severity=Severity.SUSPECT, message=error)
+        stopped = suspect(Code.CONFIG_WRONG_TYPE, error)
         return (stopped, *(each for each in self.check.findings if each.severity is Severity.NOTE))

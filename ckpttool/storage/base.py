@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, unknown
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import Rank
 
@@ -138,10 +138,9 @@ LOST_LINK_REMEDY = "mount the disk that it leads to, or mend the link"
 
 def unreadable(path: str, error: OSError, rank: Rank | None = None) -> Finding:
     """Report what a storage withholds."""
-    return Finding(
-        code=Code.UNREADABLE,
-        severity=Severity.UNKNOWN,
-        message=f"cannot be read ({error.strerror or error}): unknown, not damaged",
+    return unknown(
+        Code.UNREADABLE,
+        f"cannot be read ({error.strerror or error}): unknown, not damaged",
         path=path,
         remedy=LOST_LINK_REMEDY if isinstance(error, LostLinkError) else None,
         ranks=() if rank is None else (rank,),

@@ -10,7 +10,7 @@ train/serialization.py; the names are `str()` of MindSpore's types, tried out wi
 from __future__ import annotations
 
 from ckpttool.domain.dtype import DType
-from ckpttool.domain.finding import Code, Finding, Severity, damage
+from ckpttool.domain.finding import Code, Finding, damage, unknown
 from ckpttool.domain.shard import TensorEntry
 from ckpttool.formats.base import quoted
 from ckpttool.formats.mindspore.wire import Record
@@ -148,9 +148,6 @@ def _text(raw: bytes) -> str:
 
 def _map_parameter(record: Record) -> Finding:
     name = _text(record.tag)
-    return Finding(
-        code=Code.UNSUPPORTED_FORMAT,
-        severity=Severity.UNKNOWN,
-        message=f"{quoted(name)} is a map parameter, which ckpttool cannot look into.",
-        tensor=name,
+    return unknown(
+        Code.UNSUPPORTED_FORMAT, f"{quoted(name)} is a map parameter, which ckpttool cannot look into.", tensor=name
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, damage, unknown
 from ckpttool.formats.torch.zip_directory import Deflated
 from ckpttool.storage.base import ByteSource
 
@@ -70,17 +70,12 @@ def _fault(source: ByteSource, one: Deflated) -> str | None:
 
 
 def _damaged(one: Deflated, why: str) -> Finding:
-    return Finding(
-        code=Code.CHECKSUM_MISMATCH,
-        severity=Severity.DAMAGE,
-        message=f"The deflated record '{one.record.name[:120]}' is not whole: {why}.",
-    )
+    return damage(Code.CHECKSUM_MISMATCH, f"The deflated record '{one.record.name[:120]}' is not whole: {why}.")
 
 
 def _too_much() -> Finding:
-    return Finding(
-        code=Code.UNSUPPORTED_FORMAT,
-        severity=Severity.UNKNOWN,
-        message=f"The archive of torch.jit.save holds more than {MOST_BYTES >> 20} MiB of deflated source, which "
+    return unknown(
+        Code.UNSUPPORTED_FORMAT,
+        f"The archive of torch.jit.save holds more than {MOST_BYTES >> 20} MiB of deflated source, which "
         "ckpttool does not inflate.",
     )

@@ -21,7 +21,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from ckpttool.domain.dtype import DType
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, Severity, damage, suspect, unsafe
 from ckpttool.domain.shard import TensorEntry
 from ckpttool.formats.torch.zip_end import DirectoryPlace, find_directory
 from ckpttool.storage.base import ByteSource
@@ -363,16 +363,15 @@ def _grave(findings: list[Finding]) -> bool:
 
 
 def _gap(begin: int, end: int, before: bytes) -> Finding:
-    return Finding(
-        code=Code.OFFSETS_NOT_CONTIGUOUS,
-        severity=Severity.SUSPECT,
-        message=f"The bytes from {begin} to {end}, before {_shown(before)}, belong to no record; torch leaves no gaps.",
+    return suspect(
+        Code.OFFSETS_NOT_CONTIGUOUS,
+        f"The bytes from {begin} to {end}, before {_shown(before)}, belong to no record; torch leaves no gaps.",
     )
 
 
 def _damaged(code: Code, message: str, *, expected: str | None = None, actual: str | None = None) -> _BadZipError:
-    return _BadZipError(Finding(code=code, severity=Severity.DAMAGE, message=message, expected=expected, actual=actual))
+    return _BadZipError(damage(code, message, expected=expected, actual=actual))
 
 
 def _refused(code: Code, message: str) -> _BadZipError:
-    return _BadZipError(Finding(code=code, severity=Severity.UNSAFE, message=message))
+    return _BadZipError(unsafe(code, message))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Protocol
 
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, damage, suspect
 
 _END = Struct("<4s4H2LH")
 _LOCATOR = Struct("<4sLQL")
@@ -105,12 +105,12 @@ def _after_the_end(size: int, end: int, comment: int) -> tuple[Finding, ...]:
         return ()
     if beyond == comment:
         message = f"The archive ends in a comment of {comment} bytes; torch writes none."
-        return (Finding(code=Code.TRAILING_BYTES, severity=Severity.SUSPECT, message=message),)
+        return (suspect(Code.TRAILING_BYTES, message),)
     message = f"The archive ends at byte {end + _END.size + comment}, but the file has {size}."
     code = Code.TRAILING_BYTES if beyond > comment else Code.SHARD_TRUNCATED
-    return (Finding(code=code, severity=Severity.DAMAGE, message=message),)
+    return (damage(code, message),)
 
 
 def _broken(code: Code, message: str, *, expected: str | None = None, actual: str | None = None) -> DirectoryPlace:
-    finding = Finding(code=code, severity=Severity.DAMAGE, message=message, expected=expected, actual=actual)
+    finding = damage(code, message, expected=expected, actual=actual)
     return DirectoryPlace(findings=(finding,))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, suspect, unknown
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.question import DataQuestion
 from ckpttool.domain.units import Rank
@@ -77,10 +77,9 @@ def not_movable(config: TrainConfig, plan: ResumePlan, data: DataQuestion) -> It
 
 
 def _fixed(config: TrainConfig, what: str, fix: str) -> Finding:
-    return Finding(
-        code=Code.STREAM_POSITION_FIXED,
-        severity=Severity.SUSPECT,
-        message=f"{what} would move the data position, but a streaming data loader goes on where its state of the "
+    return suspect(
+        Code.STREAM_POSITION_FIXED,
+        f"{what} would move the data position, but a streaming data loader goes on where its state of the "
         "checkpoint's step says, or stops",
         path=config.path,
         remedy=fix,
@@ -90,10 +89,9 @@ def _fixed(config: TrainConfig, what: str, fix: str) -> Finding:
 
 def _no_folder(config: TrainConfig) -> Finding:
     """Say that the config names no folder of state files, so that no training starts with it."""
-    return Finding(
-        code=Code.STREAM_STATE_MISSING,
-        severity=Severity.SUSPECT,
-        message="`streaming: True` needs a `dataset_state_dir`: without one MindFormers stops with a ValueError",
+    return suspect(
+        Code.STREAM_STATE_MISSING,
+        "`streaming: True` needs a `dataset_state_dir`: without one MindFormers stops with a ValueError",
         path=config.path,
         remedy="write the `dataset_state_dir` of the training that is to go on",
         line=config.line(_DIR) or config.line("train_dataset.data_loader.streaming"),
@@ -102,10 +100,9 @@ def _no_folder(config: TrainConfig) -> Finding:
 
 def _not_known(config: TrainConfig, why: str, fix: str) -> Finding:
     """Say that the state files could not be looked for."""
-    return Finding(
-        code=Code.STREAM_STATE_MISSING,
-        severity=Severity.UNKNOWN,
-        message=f"{why}, so nobody knows whether the state files of the streaming data are there",
+    return unknown(
+        Code.STREAM_STATE_MISSING,
+        f"{why}, so nobody knows whether the state files of the streaming data are there",
         path=config.path,
         remedy=fix,
         line=config.line(_DIR),
@@ -121,13 +118,7 @@ def unusable_states(folder: str, missing: Sequence[Rank], broken: Sequence[tuple
         broken: Ranks whose file is none, with what is wrong.
     """
     remedy = "choose a checkpoint whose step has its states with --checkpoint; later states prove no step: the data "
-    finding = Finding(
-        code=Code.STREAM_STATE_MISSING,
-        severity=Severity.SUSPECT,
-        message="",
-        path=folder,
-        remedy=f"{remedy}are fetched ahead of the training",
-    )
+    finding = suspect(Code.STREAM_STATE_MISSING, "", path=folder, remedy=f"{remedy}are fetched ahead of the training")
     if missing:
         names = ", ".join(map(str, missing[:_SHOWN])) + (f" and {len(missing) - _SHOWN} more" * (len(missing) > _SHOWN))
         message = f"expected the data loader's state of rank {names} as dataset_state_rank{missing[0]}.json, found none"

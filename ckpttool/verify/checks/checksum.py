@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, Severity, damage, note
 from ckpttool.domain.manifest import CHUNK_BYTES, ShardSeal, differing_chunks, tensors_in
 from ckpttool.formats.base import Checksum, quoted
 from ckpttool.verify.checks.structure import capped
@@ -71,10 +71,9 @@ def _sealed(observed: Observation, content: PassResult, seal: ShardSeal) -> Iter
     """Compare with the manifest, chunk by chunk, so that the damaged place and its tensors are named."""
     size = observed.report.stamp.size if observed.report.stamp else 0
     if size != seal.size:
-        yield Finding(
-            code=Code.CHECKSUM_MISMATCH,
-            severity=Severity.DAMAGE,
-            message=f"has {size} bytes, the manifest recorded {seal.size} on {seal.first_seen}",
+        yield damage(
+            Code.CHECKSUM_MISMATCH,
+            f"has {size} bytes, the manifest recorded {seal.size} on {seal.first_seen}",
             path=observed.task.path,
             expected=str(seal.size),
             actual=str(size),
@@ -84,10 +83,9 @@ def _sealed(observed: Observation, content: PassResult, seal: ShardSeal) -> Iter
     for index in differing_chunks(seal, size, chunks):
         begin, end = index * CHUNK_BYTES, min((index + 1) * CHUNK_BYTES, size)
         touched = _named(tensors_in(observed.header.entries if observed.header else (), begin, end))
-        yield Finding(
-            code=Code.CHECKSUM_MISMATCH,
-            severity=Severity.DAMAGE,
-            message=(
+        yield damage(
+            Code.CHECKSUM_MISMATCH,
+            (
                 f"bytes {begin} to {end} (chunk {index}, {touched}) are not what the manifest recorded "
                 f"on {seal.first_seen}"
             ),
@@ -105,10 +103,9 @@ def _named(names: Sequence[str]) -> str:
 
 def _mismatch(observed: Observation, what: str, expected: int | None, actual: int | None) -> Finding:
     found = f", computed {actual:08x}" if actual is not None else ""
-    return Finding(
-        code=Code.CHECKSUM_MISMATCH,
-        severity=Severity.DAMAGE,
-        message=f"{what} does not agree (recorded {expected or 0:08x}{found}): the content changed after it was saved",
+    return damage(
+        Code.CHECKSUM_MISMATCH,
+        f"{what} does not agree (recorded {expected or 0:08x}{found}): the content changed after it was saved",
         path=observed.task.path,
         expected=f"{expected or 0:08x}",
         actual=None if actual is None else f"{actual:08x}",
@@ -123,10 +120,9 @@ def _nothing_to_compare(observed: Observation) -> Finding:
         if zeros
         else "it carries no checksum and no manifest covers it"
     )
-    return Finding(
-        code=Code.CHECKSUM_MISSING,
-        severity=Severity.NOTE,
-        message=f"every byte was read, but {why}; changed tensor data would not be seen",
+    return note(
+        Code.CHECKSUM_MISSING,
+        f"every byte was read, but {why}; changed tensor data would not be seen",
         path=observed.task.path,
         remedy="ckpttool seal records checksums now, so that later damage is seen",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, unsafe
 from ckpttool.domain.shard import TensorEntry
 from ckpttool.domain.verdict import Level
 from ckpttool.storage.base import ByteSource
@@ -21,10 +21,9 @@ def too_many(observed: Observation) -> Finding | None:
     wants, entries = _wants(observed), _entries(observed)
     if len(entries) <= MOST_ENTRIES or not (wants.entry_crcs or wants.numerics):
         return None
-    return Finding(
-        code=Code.OVER_LIMIT,
-        severity=Severity.UNSAFE,
-        message=f"has {len(entries)} tensors or records; ckpttool looks at most at {MOST_ENTRIES} one by one",
+    return unsafe(
+        Code.OVER_LIMIT,
+        f"has {len(entries)} tensors or records; ckpttool looks at most at {MOST_ENTRIES} one by one",
         path=observed.task.path,
         expected=f"<= {MOST_ENTRIES}",
         actual=str(len(entries)),

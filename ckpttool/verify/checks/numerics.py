@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, suspect
 from ckpttool.domain.stat_columns import Kind, Oddity, StatColumns
 from ckpttool.domain.verdict import TensorStat
 from ckpttool.formats.base import quoted
@@ -46,12 +46,9 @@ def judge_numbers(path: str, stats: Sequence[TensorStat]) -> Sequence[Finding]:
     """Report NaN and infinity: no training goes on from them."""
     sick = stats.sick() if isinstance(stats, StatColumns) else (stat for stat in stats if stat.nans or stat.infinities)
     return capped(
-        Finding(
-            code=Code.NONFINITE_VALUES,
-            severity=Severity.SUSPECT,
-            message=(
-                f"{quoted(stat.name)} holds {stat.nans} NaN and {stat.infinities} infinite values of {stat.elements}"
-            ),
+        suspect(
+            Code.NONFINITE_VALUES,
+            (f"{quoted(stat.name)} holds {stat.nans} NaN and {stat.infinities} infinite values of {stat.elements}"),
             path=path,
             tensor=stat.name,
             expected="0",
@@ -105,10 +102,9 @@ def _pairs(
 
 
 def _suspect(code: Code, path: str, tensor: str, message: str) -> Finding:
-    return Finding(
-        code=code,
-        severity=Severity.SUSPECT,
-        message=message,
+    return suspect(
+        code,
+        message,
         path=path,
         tensor=tensor,
         remedy="look at the training's curve there, or resume from the checkpoint before; --jump sets the factor",

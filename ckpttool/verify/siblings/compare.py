@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, Severity, suspect
 from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.verdict import ShardReport
 from ckpttool.verify.siblings.copies import copied
@@ -150,10 +150,9 @@ def _changed_metadata(peers: Peers) -> Iterator[Finding]:
             sibling = next(peer for peer in told if peer.metadata_hash == usual)
         if sibling is None or report.metadata_hash == sibling.metadata_hash:
             continue
-        yield Finding(
-            code=Code.SCHEMA_DIFFERS,
-            severity=Severity.SUSPECT,
-            message=f"the free text of its header (__metadata__) is not that of {sibling.path}: bits flipped, or "
+        yield suspect(
+            Code.SCHEMA_DIFFERS,
+            f"the free text of its header (__metadata__) is not that of {sibling.path}: bits flipped, or "
             "another program wrote it",
             path=report.path,
             remedy="compare the two headers, or resume from another checkpoint",

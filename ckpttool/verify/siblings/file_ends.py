@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, note, suspect
 from ckpttool.domain.verdict import ShardReport
 from ckpttool.verify.siblings.pairs import MIN_PEERS, Peers
 
@@ -20,10 +20,9 @@ def stripped_checksums(peers: Peers) -> Iterator[Finding]:
         if report.embedded_checksum or not (carriers or report.path in lost):
             continue
         who = f"{len(carriers)} of {len(peers.reports)} shards do" if carriers else f"{lost[report.path]} does"
-        yield Finding(
-            code=Code.CHECKSUM_MISSING,
-            severity=Severity.SUSPECT,
-            message=f"carries no checksum of its own, but {who}: its end may have been cut off",
+        yield suspect(
+            Code.CHECKSUM_MISSING,
+            f"carries no checksum of its own, but {who}: its end may have been cut off",
             path=report.path,
             remedy="compare its size with its siblings', or resume from another checkpoint",
         )
@@ -57,16 +56,14 @@ def _replicas(peers: Peers, report: ShardReport) -> Sequence[ShardReport]:
 
 def _zero_tail(report: ShardReport, *, against: Sequence[ShardReport]) -> Finding:
     if not against:
-        return Finding(
-            code=Code.ZERO_TAIL,
-            severity=Severity.NOTE,
-            message="the last page of tensor data is zero, and there is nothing to compare it with; it may be meant so",
+        return note(
+            Code.ZERO_TAIL,
+            "the last page of tensor data is zero, and there is nothing to compare it with; it may be meant so",
             path=report.path,
         )
-    return Finding(
-        code=Code.ZERO_TAIL,
-        severity=Severity.SUSPECT,
-        message=f"the last page of tensor data is zero, and in {against[0].path} it is not: as after a power cut",
+    return suspect(
+        Code.ZERO_TAIL,
+        f"the last page of tensor data is zero, and in {against[0].path} it is not: as after a power cut",
         path=report.path,
         remedy="resume from another checkpoint, or prove it with a manifest: ckpttool verify --level checksum",
     )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from ckpttool.domain.checkpoint import Inventory
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, damage
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import MAX_RANKS, Rank
 
@@ -53,10 +53,9 @@ class Misplaced:
         else:
             code, what, there = Code.SHARD_RESPELLED, "is called otherwise than the other ranks'", f"looks for {name}"
             remedy = f"rename it to {self.target}"
-        return Finding(
-            code=code,
-            severity=Severity.DAMAGE,
-            message=f"rank {self.rank}'s shard {what}: MindFormers {there} ({world})",
+        return damage(
+            code,
+            f"rank {self.rank}'s shard {what}: MindFormers {there} ({world})",
             path=self.path,
             expected=self.target,
             actual=self.path,

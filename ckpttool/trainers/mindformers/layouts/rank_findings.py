@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, Severity, note
 from ckpttool.domain.units import MAX_RANKS, Rank, on_ranks
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.records import OWN_FOLDER
@@ -59,13 +59,7 @@ def file_findings(cohorts: Iterable[Cohort], root_strays: Iterable[str]) -> tupl
         if kind in {FileKind.STRAY, FileKind.OTHER_RANK, FileKind.RESPELLED}:
             paths += [folder.path_of(shape) for folder in folders]
         findings.append(
-            Finding(
-                code=code,
-                severity=Severity.NOTE,
-                message=f"{on_ranks(_ranks(folders))}: {why}",
-                path=folders[0].path_of(shape),
-                ranks=_ranks(folders),
-            )
+            note(code, f"{on_ranks(_ranks(folders))}: {why}", path=folders[0].path_of(shape), ranks=_ranks(folders))
         )
     return findings, sorted(paths)
 
@@ -175,7 +169,7 @@ def _stray_in_root(name: str) -> Finding:
         message += f"; no training has more than {MAX_RANKS} ranks"
     if name.startswith("rank_"):
         message += " (MindFormers 1.7 to 2.1 count it as a rank and then miss the last one)"
-    return Finding(code=Code.STRAY_FILE, severity=Severity.NOTE, message=message, path=name)
+    return note(Code.STRAY_FILE, message, path=name)
 
 
 def _meta_finding(code: Code, severity: Severity, message: str, folders: list[RankFolder]) -> Finding:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, Severity, note, unknown
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import Rank
 from ckpttool.storage.base import LOST_LINK_REMEDY, Entry, Kind, LostLinkError, Storage
@@ -100,10 +100,9 @@ def _list_one(storage: Storage, known: dict[str, tuple[str, ...]], rank: int, *,
 
 def _unlisted(rank: int, error: OSError) -> RankFolder:
     folder = f"rank_{rank}"
-    finding = Finding(
-        code=Code.UNREADABLE,
-        severity=Severity.UNKNOWN,
-        message=f"{folder} cannot be listed ({error.strerror}): what is in it is unknown, not missing",
+    finding = unknown(
+        Code.UNREADABLE,
+        f"{folder} cannot be listed ({error.strerror}): what is in it is unknown, not missing",
         path=folder,
         remedy=LOST_LINK_REMEDY
         if isinstance(error, LostLinkError)
@@ -161,10 +160,9 @@ def _read_meta(storage: Storage, folder: str) -> tuple[bytes | None, list[Findin
     try:
         return storage.small_file(path, limit=META_LIMIT), []
     except OSError as error:
-        finding = Finding(
-            code=Code.META_UNREADABLE,
-            severity=Severity.NOTE,
-            message=f"meta.json cannot be read ({error.strerror}); the shards tell the step instead",
+        finding = note(
+            Code.META_UNREADABLE,
+            f"meta.json cannot be read ({error.strerror}); the shards tell the step instead",
             path=path,
         )
         return None, [finding]
