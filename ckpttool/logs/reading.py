@@ -26,7 +26,7 @@ from ckpttool.logs.fields import parse_columns
 from ckpttool.logs.merge import merge
 from ckpttool.logs.table import FIELDS
 from ckpttool.logs.tensorboard import TensorBoard
-from ckpttool.storage import open_storage
+from ckpttool.storage import is_folder, open_storage
 from ckpttool.storage.base import ByteSource, Kind, LostLinkError
 
 _HEAD_BYTES = 1 << 20
@@ -80,7 +80,7 @@ class LogReader:
         """
         names: dict[str, None] = {}
         for pattern in patterns:
-            found = self._inside(pattern) if os.path.isdir(pattern) else expand_globs([pattern])
+            found = self._inside(pattern) if is_folder(pattern) else expand_globs([pattern])
             names.update(dict.fromkeys(found))
         return tuple(names)
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 from ckpttool.errors import UnsafeError, UsageError
-from ckpttool.storage.base import Storage
+from ckpttool.storage.base import Kind, Storage
 from ckpttool.storage.local import LocalStorage
 
 STORAGES: dict[str, Callable[[str], Storage]] = {"": LocalStorage}
@@ -27,6 +27,14 @@ def open_storage(root: str) -> Storage:
     if opener is None:
         raise UsageError(f"{root}: ckpttool reads folders, and knows nothing of {scheme}://; copy it to a disk first")
     return opener(root)
+
+
+def is_folder(root: str) -> bool:
+    """Tell whether a root can be listed; False where nothing is there, and where nobody may look."""
+    try:
+        return open_storage(root).kind("") is Kind.FOLDER
+    except OSError:
+        return False
 
 
 def assert_changeable(root: str) -> None:

@@ -7,7 +7,7 @@ import os
 from typing import NamedTuple
 
 from ckpttool.errors import IncompleteError, UnknownLayoutError
-from ckpttool.storage import open_storage, shortest
+from ckpttool.storage import is_folder, open_storage, shortest
 from ckpttool.storage.base import Entry, Kind, Storage
 from ckpttool.trainers.base import Layout, Listing, Refusal
 from ckpttool.trainers.common.tracker_file import TRACKER, whose_tracker
@@ -100,7 +100,7 @@ def _around_folder(path: str, wanted: str | None) -> Located:
         return found
     for place in (place for trainer in TRAINERS for place in trainer.places):
         inner = os.path.join(path, place) if path != "." else place
-        if _is_folder(inner) and (found := _try(inner, wanted, took=inner)) is not None:
+        if is_folder(inner) and (found := _try(inner, wanted, took=inner)) is not None:
             return found
     around = _around_part(path, path, None, wanted)
     if around is not None:
@@ -109,13 +109,6 @@ def _around_folder(path: str, wanted: str | None) -> Located:
     raise UnknownLayoutError(
         f"{path} holds no checkpoints that ckpttool knows: no {folders} folder, no {files}{_whose(path)}"
     )
-
-
-def _is_folder(path: str) -> bool:
-    try:
-        return open_storage(path).kind("") is Kind.FOLDER
-    except OSError:
-        return False
 
 
 def _signs() -> tuple[str, str]:

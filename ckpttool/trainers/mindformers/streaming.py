@@ -10,6 +10,7 @@ from ckpttool.domain.finding import Code, Finding, suspect, unknown
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.question import DataQuestion
 from ckpttool.domain.units import Rank
+from ckpttool.storage import is_folder
 from ckpttool.trainers.mindformers.dataset_state import read_states
 from ckpttool.trainers.mindformers.load import planned_skip
 from ckpttool.trainers.mindformers.train_config import StreamingData, TrainConfig
@@ -150,7 +151,7 @@ def _states(plan: ResumePlan, config: TrainConfig, stream: StreamingData) -> Ite
         return
     if folder is None:
         return
-    if not os.path.isabs(stream.state_dir) and not os.path.isdir(stream.state_dir):
+    if not os.path.isabs(stream.state_dir) and not is_folder(stream.state_dir):
         yield _not_known(
             config,
             f"there is no folder {stream.state_dir!r} here, and MindFormers looks from where training is started",
