@@ -14,7 +14,6 @@ from ckpttool.api.trees import read_config as read_config
 from ckpttool.api.trees import scan as scan
 from ckpttool.domain.checkpoint import Checkpoint as Checkpoint
 from ckpttool.domain.checkpoint import Inventory as Inventory
-from ckpttool.domain.checkpoint import LayoutName as LayoutName
 from ckpttool.domain.checkpoint import Rename as Rename
 from ckpttool.domain.checkpoint import Topology as Topology
 from ckpttool.domain.data_position import DataPosition as DataPosition

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from ckpttool.decide.completeness import believable, compare
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, LayoutName, Rename, RunSummary, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, Rename, RunSummary, Topology
 from ckpttool.domain.expectation import Evidence, WorldEvidence
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.health import Health
@@ -13,6 +13,7 @@ from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
 from ckpttool.domain.units import Rank, Step
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.trainers.mindformers.epoch_step import EpochStep
+from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from ckpttool.trainers.registry import layout_of
 
 PREFIX = "llama"
@@ -76,7 +77,7 @@ def checkpoint(
 
 def tree(
     *checkpoints: Checkpoint,
-    layout: str = LayoutName.MINDFORMERS_RANK,
+    layout: str = RANK_LAYOUT,
     folders: Iterable[int] | None = None,
     unreadable: Iterable[int] = (),
     tracked: str | None = None,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, LayoutName, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Topology
 from ckpttool.domain.manifest import CHUNK_BYTES, Manifest, ShardSeal
 from ckpttool.domain.shard import FormatName, Scalars
 from ckpttool.domain.units import ByteCount
+from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
+from ckpttool.trainers.registry import layout_names
 
 EARLIER, LATER = "2025-01-31T23:59:59Z", "2025-02-01T00:00:00Z"
 
@@ -69,7 +71,7 @@ def manifest(
 ) -> Manifest:
     """A manifest of the legacy layout."""
     return Manifest(
-        layout=LayoutName.MINDFORMERS_RANK,
+        layout=RANK_LAYOUT,
         checkpoint=checkpoint,
         prefix="llama",
         world_size=world_size,
@@ -109,7 +111,7 @@ def any_seal(draw: st.DrawFn) -> ShardSeal:
 def any_manifest(draw: st.DrawFn) -> Manifest:
     seals = draw(st.lists(any_seal(), max_size=4, unique_by=lambda one: one.path))
     return Manifest(
-        layout=draw(st.sampled_from(LayoutName)),
+        layout=draw(st.sampled_from(layout_names())),
         checkpoint=draw(NAMES),
         prefix=draw(st.just("") | NAMES),
         world_size=draw(st.none() | st.integers(1, 2**31)),

@@ -10,12 +10,12 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import BatchSegment
 from ckpttool.domain.units import STEP_DIGITS, Step
 from ckpttool.domain.verdict import Level
 from ckpttool.errors import UsageError
+from ckpttool.trainers.registry import layout_names
 
 
 class Format(str, Enum):
@@ -79,6 +79,13 @@ ConfigPath = Annotated[
 ]
 
 
+def _layout(name: str) -> str:
+    known = layout_names()
+    if name not in known:
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, known))}.")
+    return name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeOptions:
     """Which tree, and what is known about it beforehand."""
@@ -92,10 +99,8 @@ class TreeOptions:
     ] = None
     health_file: Annotated[str | None, typer.Option(help="health_ckpts.json; else found in or above DIR.")] = None
     layout: Annotated[
-        LayoutName | None,
-        typer.Option(
-            metavar="LAYOUT", help=f"Look for this one alone: {', '.join(each.value for each in LayoutName)}."
-        ),
+        str | None,
+        typer.Option(metavar="LAYOUT", parser=_layout, help=f"Look for this one alone: {', '.join(layout_names())}."),
     ] = None
 
     def question(self, *, config: str | None = None, sizes: bool = False) -> api.TreeQuestion:

@@ -12,20 +12,6 @@ from ckpttool.domain.shard import FormatName, NameClaim, Scalars, Shard
 from ckpttool.domain.units import ByteCount, Rank, Step
 
 
-class LayoutName(str, Enum):
-    """How a trainer arranges its files."""
-
-    MINDFORMERS_RANK = "mindformers-rank"
-    MINDFORMERS_ITERATION = "mindformers-iteration"
-    MINDFORMERS_UNIFIED = "mindformers-unified"
-    LOOSE_FILE = "loose-file"
-    """One file outside any tree: can be checked and sealed, not resumed from."""
-
-    def __str__(self) -> str:
-        """Return the word."""
-        return self.value
-
-
 class CommitState(str, Enum):
     """Whether the trainer itself says that the checkpoint is finished."""
 
@@ -147,6 +133,7 @@ class Inventory:
     root: str
     """The folder that holds the checkpoints, as the user would write it."""
     layout: str
+    """The word by which `--layout` knows it."""
     checkpoints: tuple[Checkpoint, ...]
     runs: tuple[RunSummary, ...]
     findings: tuple[Finding, ...]

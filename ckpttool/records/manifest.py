@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.manifest import CHUNK_BYTES, VERSION, Manifest, ShardSeal
 from ckpttool.domain.shard import FormatName
@@ -42,8 +41,6 @@ _DIGESTS = re.compile(r"(?:[0-9a-f]{32}(?: [0-9a-f]{32})*)?")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 _ESCAPE = re.compile("%(25|[89A-F][0-9A-F])?")
 _TO_ESCAPE = re.compile("[%\udc80-\udcff]")
-
-_Word = TypeVar("_Word", LayoutName, FormatName)
 
 
 class ManifestProblem(NamedTuple):
@@ -181,7 +178,7 @@ def _manifest(record: JsonObject, path: str) -> Manifest:
     if paths != sorted(set(paths)):
         raise ParseError("expected every path once, in order", where=path, key="shards")
     return Manifest(
-        layout=_one_of(LayoutName, record, "layout", path),
+        layout=get_str(record, "layout", where=path),
         checkpoint=_name(record, "checkpoint", path),
         prefix=_name(record, "prefix", path),
         world_size=get_optional_int(record, "world_size", minimum=1, where=path),
@@ -205,21 +202,19 @@ def _shard(record: JsonObject, where: str) -> ShardSeal:
         size=ByteCount(size),
         xxh3_128=_matching(_DIGEST, record, "xxh3_128", where),
         chunks=chunks,
-        format=_one_of(FormatName, record, "format", where),
+        format=_format(record, where),
         schema_hash=schema_hash,
         scalars=scalars_of(get_object(record, "scalars", where=where), where=f"{where}: scalars"),
         first_seen=_matching(_TIME, record, "first_seen", where),
     )
 
 
-def _one_of(kind: type[_Word], record: JsonObject, key: str, where: str) -> _Word:
-    text = get_str(record, key, where=where)
-    for word in kind:
-        if word.value == text:
-            return word
-    raise ParseError(
-        f"expected one of {', '.join(word.value for word in kind)}, found {text!a:.80}", where=where, key=key
-    )
+def _format(record: JsonObject, where: str) -> FormatName:
+    text = get_str(record, "format", where=where)
+    words = [known.value for known in FormatName]
+    if text not in words:
+        raise ParseError(f"expected one of {', '.join(words)}, found {text!a:.80}", where=where, key="format")
+    return FormatName(text)
 
 
 def _matching(pattern: re.Pattern[str], record: JsonObject, key: str, where: str) -> str:

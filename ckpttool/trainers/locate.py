@@ -11,7 +11,7 @@ from ckpttool.storage import is_folder, open_storage, shortest
 from ckpttool.storage.base import Entry, Kind, Storage
 from ckpttool.trainers.base import Layout, Listing, Refusal
 from ckpttool.trainers.common.tracker_file import TRACKER, whose_tracker
-from ckpttool.trainers.registry import LOOSE_FILE, TRAINERS, layouts, list_root, recognise
+from ckpttool.trainers.registry import LOOSE_FILE, layouts, list_root, places, recognise
 
 
 class Located(NamedTuple):
@@ -98,7 +98,7 @@ def _around_folder(path: str, wanted: str | None) -> Located:
     found = _try(path, wanted)
     if found is not None:
         return found
-    for place in (place for trainer in TRAINERS for place in trainer.places):
+    for place in places():
         inner = os.path.join(path, place) if path != "." else place
         if is_folder(inner) and (found := _try(inner, wanted, took=inner)) is not None:
             return found

@@ -35,6 +35,16 @@ def layouts() -> tuple[Layout, ...]:
     return tuple(layout for trainer in TRAINERS for layout in trainer.layouts)
 
 
+def places() -> tuple[str, ...]:
+    """Return where saves lie below an output folder or a working directory."""
+    return tuple(place for trainer in TRAINERS for place in trainer.places)
+
+
+def layout_names() -> tuple[str, ...]:
+    """Return what `--layout` takes, the most usual first."""
+    return (*(layout.name for layout in reversed(layouts())), LOOSE_FILE.name)
+
+
 def layout_of(name: str) -> Layout:
     """Return the layout that an inventory names."""
     return next(layout for layout in (*layouts(), LOOSE_FILE) if layout.name == name)

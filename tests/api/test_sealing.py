@@ -17,7 +17,7 @@ from ckpttool import __version__
 from ckpttool.api import sealing as seal_module
 from ckpttool.api.sealing import seal_checkpoint
 from ckpttool.api.trees import Tree
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import HealthBook
 from ckpttool.domain.manifest import Manifest, Sealing
@@ -27,6 +27,7 @@ from ckpttool.records.manifest import read_manifest
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.locate import locate
+from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT
 from ckpttool.trainers.registry import layout_of
 from ckpttool.verify.collect import collect
 from ckpttool.verify.engines.waiting import WaitingEngine
@@ -431,5 +432,5 @@ def test_the_newer_layout_keeps_the_manifest_beside_the_shards_and_the_lock_else
     tree = TreeBuilder(tmp_path, world=2).iteration(step=2)
     answer = sealed(tree.checkpoint)
     assert answer.path == "iteration_00000002/ckpttool.manifest.json"
-    assert scanned(tree.checkpoint).layout is LayoutName.MINDFORMERS_ITERATION
+    assert scanned(tree.checkpoint).layout == ITERATION_LAYOUT
     assert {path.name for path in (tree.checkpoint / "iteration_00000002").iterdir() if path.suffix == ".lock"} == set()

@@ -16,7 +16,6 @@ from ckpttool.decide.completeness import MOST_NAMED
 from ckpttool.decide.one_node import judge_one_node
 from ckpttool.decide.resume import choose
 from ckpttool.domain import exits
-from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.domain.expectation import WorldEvidence
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.launch import Launch
@@ -25,6 +24,7 @@ from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import Outcome
 from ckpttool.errors import ExitCode
 from ckpttool.storage.mounts import mount_of, mount_table
+from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT
 from tests.answers import coded, decide
 from tests.cli.running import ask, run
 from tests.conftest import FIXTURES
@@ -291,10 +291,10 @@ class TestCommands:
     world=st.integers(1, 16),
     several=st.booleans(),
     reach=st.sampled_from(Reach),
-    layout=st.sampled_from([LayoutName.MINDFORMERS_RANK, LayoutName.MINDFORMERS_ITERATION]),
+    layout=st.sampled_from([RANK_LAYOUT, ITERATION_LAYOUT]),
 )
 def test_nothing_is_ever_made_better_by_it(
-    shown: set[int], world: int, several: bool, reach: Reach, layout: LayoutName
+    shown: set[int], world: int, several: bool, reach: Reach, layout: str
 ) -> None:
     known = expect_ranks(
         tree(checkpoint(ranks=shown), checkpoint("20_2", ranks=shown, findings=[finding()]), layout=layout),

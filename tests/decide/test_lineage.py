@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 
 from ckpttool.decide.lineage import Course
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.progress import newest_first
+from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT
 from tests.inventories import checkpoint, tree
 
-ITERATION = LayoutName.MINDFORMERS_ITERATION
+ITERATION = ITERATION_LAYOUT
 
 
 def iterations(*steps: int, tracked: int | None, sizes: Sequence[int | None] = (8, 8, 8)) -> Inventory:

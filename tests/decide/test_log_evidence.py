@@ -13,17 +13,18 @@ from ckpttool.decide.log_evidence import (
     with_judgements,
     with_marks,
 )
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import Health
 from ckpttool.domain.health_events import CheckpointMark, HealthJudgement, MarkState
 from ckpttool.domain.units import Step
+from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from tests.decide.rows import INF, rows
 from tests.inventories import checkpoint
 
 
 def tree(*checkpoints: Checkpoint) -> Inventory:
-    return Inventory(root="output", layout=LayoutName.MINDFORMERS_RANK, checkpoints=checkpoints, runs=(), findings=())
+    return Inventory(root="output", layout=RANK_LAYOUT, checkpoints=checkpoints, runs=(), findings=())
 
 
 def judgement(health: Health, source: str, norm: float | None = None) -> HealthJudgement:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.decide.resume import choose
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, Rename
+from ckpttool.domain.checkpoint import Checkpoint, Inventory, Rename
 from ckpttool.domain.expectation import WorldEvidence
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import Health
@@ -20,6 +20,7 @@ from ckpttool.domain.question import ResumeQuestion
 from ckpttool.domain.shard import FormatName
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import UsageError
+from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT
 from tests.inventories import checkpoint, expect_ranks, finding, tree, verdicts
 from tests.reference_picker import Save, done_again, good, left_behind, lost, pick
 
@@ -259,7 +260,7 @@ def test_in_the_newer_layout_the_tracker_tells_the_course() -> None:
     found = tuple(
         replace(checkpoint(f"{step}_1"), name=f"iteration_{step:08d}", label=None, sort_key=()) for step in (10, 20, 30)
     )
-    inventory = tree(*found, layout=LayoutName.MINDFORMERS_ITERATION, tracked="iteration_00000010")
+    inventory = tree(*found, layout=ITERATION_LAYOUT, tracked="iteration_00000010")
     assert point(inventory).checkpoint.name == "iteration_00000010"
     assert [name for name, _ in rejected(point(inventory))] == ["iteration_00000030", "iteration_00000020"]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.resume import choose
 from ckpttool.decide.retention import retain
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, Rename
+from ckpttool.domain.checkpoint import Checkpoint, Inventory, Rename
 from ckpttool.domain.expectation import WorldEvidence
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import Health
@@ -24,6 +24,7 @@ from ckpttool.domain.shard import FormatName, Scalars, ShardRole
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.errors import UsageError
+from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT
 from tests.inventories import checkpoint, expect_ranks, finding, tree
 from tests.reference_keeper import Kept, Looked, Wish, may_go, proven, whole
 from tests.reference_picker import left_behind
@@ -341,7 +342,7 @@ class TestBranches:
 
     def test_two_beyond_the_tracker_do_not_become_one(self) -> None:
         found = [replace(checkpoint(f"{step}_1"), name=f"iteration_{step:08d}") for step in (5, 10, 20, 30)]
-        inventory = tree(*found, layout=LayoutName.MINDFORMERS_ITERATION, tracked="iteration_00000010")
+        inventory = tree(*found, layout=ITERATION_LAYOUT, tracked="iteration_00000010")
         policy = RetentionPolicy(keep_last=1, drop_abandoned=True)
         # Nothing is newer than what the tracker left behind, as the folders are numbered.
         assert going(planned(inventory, policy)) == {"iteration_00000005"}

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.domain.checkpoint import Checkpoint, LayoutName
+from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.manifest import CHUNK_BYTES, Manifest
 from ckpttool.domain.shard import FormatName
@@ -23,14 +23,16 @@ from ckpttool.records.hashed_json import closed, is_whole
 from ckpttool.records.manifest import ManifestProblem, manifest_bytes, read_manifest
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.base import ScanOptions
+from ckpttool.trainers.common.loose_file import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.locate import locate
+from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
 from ckpttool.trainers.registry import layout_of
 from tests.inventories import checkpoint
 from tests.manifests import NAMES, any_manifest, manifest, seal, sealed_checkpoint
 from tests.trees import TreeBuilder
 
 PATH = ".ckpttool/llama-10_2.ckpt.manifest.json"
-PLACE = SealPlace(path=PATH, layout=LayoutName.MINDFORMERS_RANK, checkpoint="10_2", prefix="llama")
+PLACE = SealPlace(path=PATH, layout=RANK_LAYOUT, checkpoint="10_2", prefix="llama")
 WHOLE = manifest(seal())
 
 
@@ -206,27 +208,27 @@ def test_a_link_to_a_manifest_is_followed_for_reading(folder: Path, tmp_path_fac
 
 
 def test_a_manifest_copied_to_another_checkpoint_is_not_verified(folder: Path) -> None:
-    assert_not_verified(read(folder, manifest_bytes(WHOLE), place_of(LayoutName.MINDFORMERS_RANK, checkpoint("15_2"))))
+    assert_not_verified(read(folder, manifest_bytes(WHOLE), place_of(RANK_LAYOUT, checkpoint("15_2"))))
 
 
 @pytest.mark.parametrize(
     ("layout", "name", "expected"),
     [
-        (LayoutName.MINDFORMERS_RANK, "10_2", ".ckpttool/llama-10_2.ckpt.manifest.json"),
-        (LayoutName.MINDFORMERS_RANK, "_1-10_2", ".ckpttool/llama-_1-10_2.ckpt.manifest.json"),
-        (LayoutName.MINDFORMERS_ITERATION, "iteration_00000030", "iteration_00000030/ckpttool.manifest.json"),
-        (LayoutName.MINDFORMERS_UNIFIED, "unified", "ckpttool.manifest.json"),
-        (LayoutName.LOOSE_FILE, "model.pt", ".ckpttool/model.pt.file.manifest.json"),
+        (RANK_LAYOUT, "10_2", ".ckpttool/llama-10_2.ckpt.manifest.json"),
+        (RANK_LAYOUT, "_1-10_2", ".ckpttool/llama-_1-10_2.ckpt.manifest.json"),
+        (ITERATION_LAYOUT, "iteration_00000030", "iteration_00000030/ckpttool.manifest.json"),
+        (UNIFIED_LAYOUT, "unified", "ckpttool.manifest.json"),
+        (LOOSE_FILE_LAYOUT, "model.pt", ".ckpttool/model.pt.file.manifest.json"),
     ],
 )
-def test_every_layout_has_its_place(layout: LayoutName, name: str, expected: str) -> None:
+def test_every_layout_has_its_place(layout: str, name: str, expected: str) -> None:
     place = place_of(layout, replace(checkpoint(), name=name))
     assert (place.path, place.layout, place.checkpoint) == (expected, layout, name)
     assert place.is_apart is expected.startswith(".ckpttool/")
 
 
 def places(*checkpoints: Checkpoint) -> set[str]:
-    return {place_of(LayoutName.MINDFORMERS_RANK, one).path for one in checkpoints}
+    return {place_of(RANK_LAYOUT, one).path for one in checkpoints}
 
 
 def test_no_two_checkpoints_of_a_tree_share_a_manifest() -> None:

@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import Any, NoReturn
 
-from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.domain.finding import Severity
 from ckpttool.domain.health import Health
 from ckpttool.domain.shard import FileStamp, FormatName
@@ -25,9 +24,10 @@ from ckpttool.records.timeline_json import read_timeline
 from ckpttool.storage.base import Entry, Kind, OverLimitError
 from ckpttool.trainers.mindformers.health_file import read_health, updated_health_json
 from ckpttool.trainers.mindformers.iteration_json import parse_common, parse_metadata_files
+from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from ckpttool.trainers.mindformers.name_map import parse_name_map
 from ckpttool.trainers.mindformers.pointers import parse_meta
-from ckpttool.trainers.registry import layout_of
+from ckpttool.trainers.registry import layout_names, layout_of
 from tests.manifests import sealed_checkpoint
 from tests.writers import MemorySource
 
@@ -338,12 +338,10 @@ def _place(document: bytes) -> SealPlace:
     with suppress(ValueError, RecursionError):
         record = json.loads(document)
     own = record if isinstance(record, dict) else {}
-    layouts = {layout.value: layout for layout in LayoutName}
     spelled = own.get("layout")
     name, prefix = (str(own.get(key, "")).replace("/", "_") for key in ("checkpoint", "prefix"))
     checkpoint = sealed_checkpoint(name, prefix, FormatName.MINDSPORE_CKPT)
-    known = layouts.get(spelled) if isinstance(spelled, str) else None
-    layout = known or LayoutName.MINDFORMERS_RANK
+    layout = spelled if isinstance(spelled, str) and spelled in layout_names() else RANK_LAYOUT
     try:
         place = layout_of(layout).seal_place(checkpoint)
     except UnicodeEncodeError:  # half a surrogate pair, which no file is named by

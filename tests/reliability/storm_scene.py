@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.errors import ExitCode
 from ckpttool.records import SealPlace
 from ckpttool.records.hashed_json import is_whole
@@ -17,6 +16,7 @@ from ckpttool.records.ledger import ledger_place
 from ckpttool.records.manifest import ManifestProblem, read_manifest
 from ckpttool.storage.local import LocalStorage
 from ckpttool.storage.mounts import boot_id, disk_identity, mount_table
+from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from ckpttool.trainers.mindformers.pointers import parse_meta
 from tests.detection import with_crc
 from tests.reliability.beside import Beside
@@ -134,7 +134,7 @@ class Scene:
         for path in (self.root / ".ckpttool").glob("*.manifest.json"):
             prefix, _, label = path.name.partition(".")[0].rpartition("-")
             where = f".ckpttool/{path.name}"
-            place = SealPlace(path=where, layout=LayoutName.MINDFORMERS_RANK, checkpoint=label, prefix=prefix)
+            place = SealPlace(path=where, layout=RANK_LAYOUT, checkpoint=label, prefix=prefix)
             manifest = read_manifest(LocalStorage(str(self.root)), place)
             assert not isinstance(manifest, ManifestProblem), f"{path.name} is torn"
             found[path.name] = manifest

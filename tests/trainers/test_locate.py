@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.errors import ExitCode, IncompleteError, UnknownLayoutError, UsageError
+from ckpttool.trainers.common.loose_file import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.locate import locate
+from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
 from tests.answers import cli, document
 from tests.trees import TreeBuilder, safetensors_bytes, training_scalars
 
@@ -54,7 +55,7 @@ class TestPlaces:
         monkeypatch.chdir(tree.base)
         found = locate(path)
         assert (found.storage.root, found.focus) == (root, focus)
-        assert found.layout.name is LayoutName.MINDFORMERS_RANK
+        assert found.layout.name == RANK_LAYOUT
         assert (found.took is None) == (os.path.normpath(path) == root)
         absolute = locate(str(tree.base / path))
         assert (absolute.storage.root, absolute.focus) == (str(tree.base / root), focus)
@@ -110,7 +111,7 @@ class TestPlaces:
     def test_a_file_beside_the_ranks_is_itself_and_not_the_newest_of_them(self, tree: TreeBuilder, name: str) -> None:
         tree.file(f"checkpoint/{name}", (tree.checkpoint / "rank_2" / SHARD).read_bytes())
         found = locate(str(tree.checkpoint / name))
-        assert (found.layout.name, found.focus) == (LayoutName.LOOSE_FILE, name)
+        assert (found.layout.name, found.focus) == (LOOSE_FILE_LAYOUT, name)
         said = cli("resolve", str(tree.checkpoint / name))
         assert said.exit_code == ExitCode.UNKNOWN_LAYOUT
         assert "stands in no rank_N/ or iteration_*/ folder" in said.stderr
@@ -123,7 +124,7 @@ class TestPlaces:
     def test_a_part_of_unified_weights_is_all_of_them(self, tmp_path: Path) -> None:
         hyper = tmp_path / "hyper_param.safetensors"
         hyper.write_bytes(_scalars())
-        assert locate(str(hyper)).layout.name is LayoutName.MINDFORMERS_UNIFIED
+        assert locate(str(hyper)).layout.name == UNIFIED_LAYOUT
         assert locate(str(tmp_path)).focus is None
 
     @pytest.mark.parametrize("path", ["output", "output/unified_checkpoint", "."])
@@ -133,17 +134,17 @@ class TestPlaces:
         tree = TreeBuilder(tmp_path).file("unified_checkpoint/hyper_param.safetensors", _scalars())
         monkeypatch.chdir(tmp_path)
         found = locate(path)
-        assert (found.storage.root, found.layout.name) == ("output/unified_checkpoint", LayoutName.MINDFORMERS_UNIFIED)
+        assert (found.storage.root, found.layout.name) == ("output/unified_checkpoint", UNIFIED_LAYOUT)
         tree.legacy().save(epoch=10, step=2)  # a training's own saves go first
         assert locate("output").storage.root == "output/checkpoint"
 
     def test_the_layout_that_is_asked_for_is_taken_where_a_folder_holds_two(self, tree: TreeBuilder) -> None:
         tree.iteration(step=10)
-        assert locate(str(tree.output)).layout.name is LayoutName.MINDFORMERS_ITERATION
-        wanted = locate(str(tree.output), layout=LayoutName.MINDFORMERS_RANK)
-        assert wanted.layout.name is LayoutName.MINDFORMERS_RANK
+        assert locate(str(tree.output)).layout.name == ITERATION_LAYOUT
+        wanted = locate(str(tree.output), layout=RANK_LAYOUT)
+        assert wanted.layout.name == RANK_LAYOUT
         shard = tree.checkpoint / "rank_2" / SHARD
-        assert locate(str(shard), layout=LayoutName.MINDFORMERS_RANK).focus == SHARD
+        assert locate(str(shard), layout=RANK_LAYOUT).focus == SHARD
 
 
 class TestTrackerOfWhom:
@@ -176,7 +177,7 @@ class TestTrackerOfWhom:
 
     def test_an_iteration_beside_another_trainers_folder_is_still_mindformers(self, newer: TreeBuilder) -> None:
         newer.folder("checkpoint/iter_0000006").remove("checkpoint/latest_checkpointed_iteration.txt")
-        assert locate(str(newer.output)).layout.name is LayoutName.MINDFORMERS_ITERATION
+        assert locate(str(newer.output)).layout.name == ITERATION_LAYOUT
 
 
 class TestNoTree:
@@ -191,7 +192,7 @@ class TestNoTree:
     def test_a_layout_that_is_asked_for_and_not_there_is_not_replaced(self, tree: TreeBuilder) -> None:
         for path in (tree.checkpoint, tree.checkpoint / "rank_2", tree.checkpoint / "rank_2" / SHARD):
             with pytest.raises(UnknownLayoutError):
-                locate(str(path), layout=LayoutName.MINDFORMERS_ITERATION)
+                locate(str(path), layout=ITERATION_LAYOUT)
 
     @pytest.mark.parametrize("name", ["meta.json", "llama2_7b_rank_2-network-1_2.ckpt", "llama2_7b_rank_1-10_2.ckpt"])
     def test_a_file_in_a_ranks_folder_that_is_no_shard_of_it_is_not_guessed_at(

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.domain.shard import FormatName
 from ckpttool.errors import CkptToolError, UnknownLayoutError
 from ckpttool.storage.local import LocalStorage
-from ckpttool.trainers.common.loose_file import LooseFile
+from ckpttool.trainers.common.loose_file import LOOSE_FILE_LAYOUT, LooseFile
 from ckpttool.trainers.registry import list_root
 from tests.answers import FIXTURES, plan, scanned
 
@@ -32,7 +31,7 @@ def test_its_content_tells_the_format_and_the_step(tmp_path: Path, source: Path,
     shutil.copy(source, tmp_path / name)
     inventory = scanned(tmp_path / name)
     (found,) = inventory.checkpoints
-    assert (inventory.layout, found.name, found.step, found.format) == (LayoutName.LOOSE_FILE, name, 40, fmt)
+    assert (inventory.layout, found.name, found.step, found.format) == (LOOSE_FILE_LAYOUT, name, 40, fmt)
     assert found.nbytes == source.stat().st_size
 
 

@@ -39,6 +39,7 @@ from ckpttool.trainers.base import (
     Resume,
     ScanOptions,
     Simulator,
+    Trainer,
     no_effects,
 )
 from ckpttool.trainers.common.listed import stamp_if_there
@@ -155,7 +156,7 @@ def _shard(storage: Storage, path: str, options: ScanOptions) -> Shard:
     assert match is not None
     stamp = stamp_if_there(storage, path) if options.sizes else None
     return Shard(
-        path=path, rank=Rank(int(match["rank"])), role=ShardRole.FULL, format=FormatName.SAFETENSORS, stamp=stamp
+        path=path, rank=Rank(int(match["rank"])), role=ShardRole.UNIFIED, format=FormatName.SAFETENSORS, stamp=stamp
     )
 
 
@@ -201,6 +202,9 @@ class Toy:
     def effects(self, resume: Resume) -> Effects:
         """Say that nobody knows."""
         return no_effects(self.title)
+
+
+TOY: Trainer = Toy()
 
 
 def save(root: Path, step: int, *, ranks: Iterable[int] = range(4), names: int | None = None) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, LayoutName, RunSummary, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, RunSummary, Topology
 from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath
 from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
 from ckpttool.domain.units import Rank, Step
@@ -31,10 +31,13 @@ _SUFFIXES = {(".", suffix) for suffix in _BY_SUFFIX}
 """With the dot before them: a file that is called `ckpt` is none."""
 
 
+LOOSE_FILE_LAYOUT = "loose-file"
+
+
 class LooseFile:
     """Not among the layouts that a folder is recognised by: it is what is left when a path is a lone file."""
 
-    name = LayoutName.LOOSE_FILE
+    name = LOOSE_FILE_LAYOUT
     sign = "a lone file"
     is_tree = False
 

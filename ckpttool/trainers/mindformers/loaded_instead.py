@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
-from ckpttool.domain.checkpoint import Inventory, LayoutName
+from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, brief
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.units import Rank
+from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT
 from ckpttool.trainers.mindformers.load import LoadKeys, load_keys
 from ckpttool.trainers.mindformers.run_length import length_findings
 from ckpttool.trainers.mindformers.simulate.names import with_rank
@@ -101,7 +102,7 @@ def _one_device(start: Start) -> Iterator[Finding]:
     config = start.config
     if config is None or config.use_parallel is not False:
         return
-    if start.inventory.layout is LayoutName.MINDFORMERS_RANK and start.keys.load_ckpt_format == "safetensors":
+    if start.inventory.layout == RANK_LAYOUT and start.keys.load_ckpt_format == "safetensors":
         yield _stops(
             Code.RANK_FOLDER_ON_ONE_DEVICE,
             "without `use_parallel: True` MindFormers loads no safetensors from rank folders: every start ends in a "
@@ -122,7 +123,7 @@ def _beside_the_ranks(start: Start) -> Iterator[Finding]:
     """
     is_ckpt = start.keys.load_ckpt_format == "ckpt"
     reslices = start.config is not None and start.config.auto_trans_ckpt
-    if start.inventory.layout is not LayoutName.MINDFORMERS_RANK or not is_ckpt or reslices:
+    if start.inventory.layout != RANK_LAYOUT or not is_ckpt or reslices:
         return
     beside = [name for name in start.inventory.strays if "/" not in name and name.endswith(".ckpt")]
     if beside:
@@ -192,7 +193,7 @@ def _uncountable(start: Start) -> Iterator[Finding]:
 
 
 def _reslices_ckpt(start: Start) -> bool:
-    config, is_rank_layout = start.config, start.inventory.layout is LayoutName.MINDFORMERS_RANK
+    config, is_rank_layout = start.config, start.inventory.layout == RANK_LAYOUT
     return config is not None and config.auto_trans_ckpt and is_rank_layout and start.keys.load_ckpt_format == "ckpt"
 
 
@@ -236,7 +237,7 @@ def _no_optimizer(start: Start) -> Iterator[Finding]:
         load_checkpoint of the newer layout (1.7.0 to 2.1.0) leaves as they are parameters that no file holds.
     """
     checkpoint, config = start.plan.point.checkpoint, start.config
-    is_newer = start.inventory.layout is LayoutName.MINDFORMERS_ITERATION
+    is_newer = start.inventory.layout == ITERATION_LAYOUT
     if not is_newer or any(shard.role is not ShardRole.MODEL for shard in checkpoint.shards):
         return
     is_meant = config is not None and (config.no_save_optim or config.no_load_optim)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.domain.checkpoint import Inventory, LayoutName
+from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.data_position import DataEffect, DataPosition, Samples, SkipBatches, Stateful, Tokens, Unknown
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.plan import NoResumePoint, Rejection, Simulation, SkipAnswer
@@ -21,6 +21,7 @@ from ckpttool.render import json as document
 from ckpttool.render.answers import inventory as inventory_answer
 from ckpttool.render.answers import plan as plan_answer
 from ckpttool.render.answers import skip as skip_answer
+from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from ckpttool.trainers.registry import told_skip
 from tests.inventories import tree
 from tests.plans import NEWER_LOAD, resume_plan
@@ -152,14 +153,14 @@ def test_findings_about_the_choice_and_about_the_resume_are_both_told() -> None:
 
 
 def test_an_empty_tree_has_no_world_size() -> None:
-    empty = Inventory(root="x", layout=LayoutName.MINDFORMERS_RANK, checkpoints=(), runs=(), findings=())
+    empty = Inventory(root="x", layout=RANK_LAYOUT, checkpoints=(), runs=(), findings=())
     assert told(inventory_answer.document(empty))["world_size"] is None
 
 
 def test_sizes_that_were_not_taken_are_null_and_not_zero() -> None:
     tree = Inventory(
         root="x",
-        layout=LayoutName.MINDFORMERS_RANK,
+        layout=RANK_LAYOUT,
         checkpoints=(resume_plan().point.checkpoint,),
         runs=(),
         findings=(FINDING,),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console, RenderableType
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, Rename, Topology
+from ckpttool.domain.checkpoint import Checkpoint, Inventory, Rename, Topology
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, Rejection, Simulation
@@ -18,6 +18,7 @@ from ckpttool.errors import ExitCode
 from ckpttool.render import text as text_parts
 from ckpttool.render.answers import inventory as inventory_answer
 from ckpttool.render.answers import plan as table
+from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from tests.plans import NEWER_LOAD, resume_plan
 
 
@@ -39,9 +40,7 @@ def checkpoint(name: str, step: int) -> Checkpoint:
 
 
 def inventory(*checkpoints: Checkpoint, findings: tuple[Finding, ...] = ()) -> Inventory:
-    return Inventory(
-        root="out", layout=LayoutName.MINDFORMERS_RANK, checkpoints=checkpoints, runs=(), findings=findings
-    )
+    return Inventory(root="out", layout=RANK_LAYOUT, checkpoints=checkpoints, runs=(), findings=findings)
 
 
 def finding(code: Code = Code.SHARD_MISSING, severity: Severity = Severity.DAMAGE, path: str = "rank_1/x") -> Finding:

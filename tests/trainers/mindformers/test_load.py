@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, Rename
+from ckpttool.domain.checkpoint import Checkpoint, Inventory, Rename
 from ckpttool.domain.load_settings import LoadSettings
 from ckpttool.domain.shard import FormatName
+from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
 from ckpttool.trainers.mindformers.load import LoadKeys, load_keys
 from ckpttool.trainers.registry import layout_of
 from tests.inventories import checkpoint, tree
@@ -54,16 +55,16 @@ def test_a_rename_of_another_rank_leaves_rank_zeros_name() -> None:
 
 def test_the_newer_layout_gets_the_iterations_own_folder() -> None:
     chosen = replace(checkpoint("20_2"), name="iteration_00000040")
-    load = loaded(tree(chosen, layout=LayoutName.MINDFORMERS_ITERATION), chosen)
+    load = loaded(tree(chosen, layout=ITERATION_LAYOUT), chosen)
     assert (load.load_checkpoint, load.resume_training) == ("output/checkpoint/iteration_00000040", True)
     assert (load.load_ckpt_format, load.use_legacy_format) == ("safetensors", False)
-    here = replace(tree(chosen, layout=LayoutName.MINDFORMERS_ITERATION), root=".")
+    here = replace(tree(chosen, layout=ITERATION_LAYOUT), root=".")
     assert loaded(here, chosen).load_checkpoint == "iteration_00000040"
 
 
 def test_unified_weights_are_loaded_as_a_whole_folder() -> None:
     chosen = checkpoint("20_2", fmt=FormatName.SAFETENSORS)
-    load = loaded(tree(chosen, layout=LayoutName.MINDFORMERS_UNIFIED), chosen)
+    load = loaded(tree(chosen, layout=UNIFIED_LAYOUT), chosen)
     assert (load.load_checkpoint, load.resume_training) == ("output/checkpoint", True)
     assert (load.load_ckpt_format, load.use_legacy_format) == ("safetensors", True)
 
@@ -83,5 +84,5 @@ def test_renames_come_first_and_the_settings_have_their_place() -> None:
 
 def test_only_a_switch_to_the_other_layout_must_be_written_where_nothing_stands() -> None:
     chosen = replace(checkpoint("20_2"), name="iteration_00000040")
-    for layout, is_default in ((LayoutName.MINDFORMERS_RANK, True), (LayoutName.MINDFORMERS_ITERATION, False)):
+    for layout, is_default in ((RANK_LAYOUT, True), (ITERATION_LAYOUT, False)):
         assert load_settings(tree(chosen, layout=layout), chosen).settings[-1].is_default is is_default

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from ckpttool.domain.checkpoint import LayoutName, Rename
+from ckpttool.domain.checkpoint import Rename
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.units import Rank
+from ckpttool.trainers.common.loose_file import LOOSE_FILE_LAYOUT
+from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
 from ckpttool.trainers.mindformers.load import LoadKeys
 from ckpttool.trainers.mindformers.loaded_instead import CODES, Start, loaded_instead
 from ckpttool.trainers.mindformers.train_config import TrainConfig
@@ -27,7 +29,7 @@ PLAN = resume_plan()
 START = Start(plan=PLAN, inventory=tree(PLAN.point.checkpoint), load_path=HERE, config=FITS)
 
 
-def start(load: LoadKeys = LEGACY_LOAD, *, layout: LayoutName = LayoutName.MINDFORMERS_RANK) -> Start:
+def start(load: LoadKeys = LEGACY_LOAD, *, layout: str = RANK_LAYOUT) -> Start:
     """The start of a plan that loads so."""
     return replace(START, plan=resume_plan(load=load), inventory=tree(PLAN.point.checkpoint, layout=layout))
 
@@ -66,10 +68,10 @@ class TestBesideTheRanks:
     def test_safetensors_and_other_layouts_are_left_alone(self) -> None:
         strays = ("best.ckpt",)
         for load, layout in (
-            (SAFETENSORS_LOAD, LayoutName.MINDFORMERS_RANK),
-            (NEWER_LOAD, LayoutName.MINDFORMERS_ITERATION),
-            (UNIFIED_LOAD, LayoutName.MINDFORMERS_UNIFIED),
-            (LEGACY_LOAD, LayoutName.LOOSE_FILE),
+            (SAFETENSORS_LOAD, RANK_LAYOUT),
+            (NEWER_LOAD, ITERATION_LAYOUT),
+            (UNIFIED_LOAD, UNIFIED_LAYOUT),
+            (LEGACY_LOAD, LOOSE_FILE_LAYOUT),
         ):
             found = start(load, layout=layout)
             assert Code.CKPT_BESIDE_RANKS not in {
@@ -115,7 +117,7 @@ class TestRankInPrefix:
 
 class TestNoOptimizer:
     def newer(self, *roles: ShardRole, config: TrainConfig | None) -> Start:
-        found = replace(start(NEWER_LOAD, layout=LayoutName.MINDFORMERS_ITERATION), config=config)
+        found = replace(start(NEWER_LOAD, layout=ITERATION_LAYOUT), config=config)
         shards = tuple(replace(found.plan.point.checkpoint.shards[0], role=role) for role in roles)
         chosen = replace(found.plan.point.checkpoint, shards=shards)
         return replace(found, plan=replace(found.plan, point=replace(found.plan.point, checkpoint=chosen)))
@@ -170,7 +172,7 @@ class TestOneDevice:
         assert (finding.code, finding.path) == (Code.RANK_FOLDER_ON_ONE_DEVICE, "base.yaml")
 
     def test_what_one_device_can_load_is_left_alone(self) -> None:
-        newer, unified = LayoutName.MINDFORMERS_ITERATION, LayoutName.MINDFORMERS_UNIFIED
+        newer, unified = ITERATION_LAYOUT, UNIFIED_LAYOUT
         assert loaded_instead(replace(start(LEGACY_LOAD), config=self.ALONE)) == ()
         assert loaded_instead(replace(start(NEWER_LOAD, layout=newer), config=self.ALONE)) == ()
         assert loaded_instead(replace(start(UNIFIED_LOAD, layout=unified), config=self.ALONE)) == ()
@@ -198,7 +200,7 @@ class TestFaultTolerance:
         assert loaded_instead(replace(switched, config=replace(FITS, remove_redundancy=True))) == ()
         assert loaded_instead(replace(switched, config=replace(FITS, remove_redundancy=None))) == ()
         assert loaded_instead(replace(switched, config=None)) == ()
-        newer = replace(start(NEWER_LOAD, layout=LayoutName.MINDFORMERS_ITERATION), fault_tolerance="{TTP:1}")
+        newer = replace(start(NEWER_LOAD, layout=ITERATION_LAYOUT), fault_tolerance="{TTP:1}")
         assert loaded_instead(replace(newer, config=replace(FITS_NEWER, remove_redundancy=False))) == ()
 
 
@@ -222,7 +224,7 @@ class TestRedundancy:
             assert loaded_instead(replace(parts, config=config)) == ()
         for config in (self.PARALLEL, self.REMOVES):
             assert loaded_instead(replace(whole, config=config)) == ()
-        newer = replace(start(NEWER_LOAD, layout=LayoutName.MINDFORMERS_ITERATION), deduplicated=True)
+        newer = replace(start(NEWER_LOAD, layout=ITERATION_LAYOUT), deduplicated=True)
         assert loaded_instead(replace(newer, config=self.REMOVES)) == ()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, LayoutName, RunSummary, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, RunSummary, Topology
 from ckpttool.domain.expectation import Evidence, Expected
 from ckpttool.domain.finding import Code, Finding, Severity, in_order
 from ckpttool.domain.health import Health
@@ -31,6 +31,7 @@ from ckpttool.trainers.mindformers.layouts.iteration_records import (
     withheld,
 )
 from ckpttool.trainers.mindformers.layouts.names import (
+    ITERATION_LAYOUT,
     ITERATION_START,
     FileKind,
     is_iteration,
@@ -66,7 +67,7 @@ class _Parsed(NamedTuple):
 class MindFormersIteration:
     """One folder for each save, shared by all ranks, with a tracker file beside them."""
 
-    name = LayoutName.MINDFORMERS_ITERATION
+    name = ITERATION_LAYOUT
     sign = "iteration_*/"
     is_tree = True
 

@@ -15,6 +15,9 @@ from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import MAX_RANKS, Step
 from ckpttool.trainers.mindformers.epoch_step import EpochStep
 
+RANK_LAYOUT, ITERATION_LAYOUT, UNIFIED_LAYOUT = "mindformers-rank", "mindformers-iteration", "mindformers-unified"
+"""What `--layout` and JSON call them. Of one name with their folders: whatever compares layouts is in this room."""
+
 RANK_MARK = "\0"
 """Stands for the rank in a shape. No file name can hold it."""
 

@@ -9,7 +9,7 @@ from itertools import chain, count, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, LayoutName, Rename, RunSummary, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, Rename, RunSummary, Topology
 from ckpttool.domain.expectation import Evidence, Expected
 from ckpttool.domain.finding import Finding, in_order
 from ckpttool.domain.frozen import many
@@ -22,6 +22,7 @@ from ckpttool.trainers.common.listed import stamped
 from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.layouts.names import (
+    RANK_LAYOUT,
     RANK_MARK,
     SUFFIX_OF_FORMAT,
     FileKind,
@@ -73,7 +74,7 @@ class _Group:
 class MindFormersRank:
     """The layout of every MindFormers version, and the only one before 1.7."""
 
-    name = LayoutName.MINDFORMERS_RANK
+    name = RANK_LAYOUT
     sign = "rank_N/"
     is_tree = True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, LayoutName, RunSummary, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, RunSummary, Topology
 from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
@@ -17,7 +17,7 @@ from ckpttool.storage.base import Kind, Storage
 from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.listed import damage, stamp_if_there, without_health_file
 from ckpttool.trainers.mindformers.epoch_step import EpochStep
-from ckpttool.trainers.mindformers.layouts.names import FileKind, parse_shape
+from ckpttool.trainers.mindformers.layouts.names import UNIFIED_LAYOUT, FileKind, parse_shape
 from ckpttool.trainers.mindformers.name_map import parse_name_map
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ NAME = "unified"
 class MindFormersUnified:
     """A folder with `hyper_param.safetensors`: MindFormers loads it as a whole and chooses nothing."""
 
-    name = LayoutName.MINDFORMERS_UNIFIED
+    name = UNIFIED_LAYOUT
     sign = SCALARS_FILE
     is_tree = True
 
@@ -64,7 +64,6 @@ class MindFormersUnified:
         at = None if step is None else EpochStep(epoch=scalars.epoch_num or 0, step=step)
         checkpoint = Checkpoint(
             name=NAME,
-            label=None if at is None else str(at),
             sort_key=() if at is None else at.sort_key,
             facts=(("epoch", scalars.epoch_num),) if at is None else at.facts,
             scalars=scalars,

@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 
 from ckpttool.decide.completeness import MOST_NAMED
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, LayoutName, Topology
+from ckpttool.domain.checkpoint import Checkpoint, Inventory, Topology
 from ckpttool.domain.expectation import WorldEvidence
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import Rank
 from ckpttool.errors import UsageError
+from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, UNIFIED_LAYOUT
 from tests.inventories import checkpoint, expect_ranks, finding, tree
 
 
@@ -162,7 +163,7 @@ class TestTooManyRanks:
         assert found.findings[-1].message.startswith(f"{rest} more shards are not there, of ranks 4100 to 1048575")
 
     def test_in_the_newer_layout_too(self) -> None:
-        inventory = tree(iteration(10, world=9999, model=[0]), layout=LayoutName.MINDFORMERS_ITERATION)
+        inventory = tree(iteration(10, world=9999, model=[0]), layout=ITERATION_LAYOUT)
         (found,) = expect_ranks(inventory).checkpoints
         assert found.findings[-1].message.startswith(f"{9998 - MOST_NAMED} more shards are not there")
 
@@ -244,29 +245,29 @@ class TestNewerLayout:
         record = ("iteration_00000010/p-model-0", "iteration_00000010/p-model-1")
         whole = iteration(10, world=2, model=[0, 1], expected=record)
         half = iteration(10, world=2, model=[0], expected=record)
-        found = expect_ranks(tree(whole, half, layout=LayoutName.MINDFORMERS_ITERATION))
+        found = expect_ranks(tree(whole, half, layout=ITERATION_LAYOUT))
         assert found.checkpoints[0].findings == ()
         assert missing(found.checkpoints[1]) == ["iteration_00000010/p-model-1"]
 
     def test_without_a_record_every_rank_must_have_every_role_that_the_tree_has(self) -> None:
         whole = iteration(10, world=2, model=[0, 1], opt=[0, 1])
         half = iteration(20, world=2, model=[0, 1], opt=[1])
-        found = expect_ranks(tree(whole, half, layout=LayoutName.MINDFORMERS_ITERATION))
+        found = expect_ranks(tree(whole, half, layout=ITERATION_LAYOUT))
         assert found.checkpoints[0].findings == ()
         (lacking,) = found.checkpoints[1].findings
         assert lacking.message.startswith("rank 0 has no optimizer shard")
 
     def test_a_training_that_never_saves_its_optimizer_is_not_asked_for_it(self) -> None:
-        found = expect_ranks(tree(iteration(10, world=2, model=[0, 1]), layout=LayoutName.MINDFORMERS_ITERATION))
+        found = expect_ranks(tree(iteration(10, world=2, model=[0, 1]), layout=ITERATION_LAYOUT))
         assert found.checkpoints[0].findings == ()
 
     def test_a_folder_whose_files_tell_no_world_is_not_measured_by_one(self) -> None:
-        found = expect_ranks(tree(iteration(10, world=None, model=[]), layout=LayoutName.MINDFORMERS_ITERATION))
+        found = expect_ranks(tree(iteration(10, world=None, model=[]), layout=ITERATION_LAYOUT))
         (nobody_knows,) = found.checkpoints[0].findings
         assert (nobody_knows.code, nobody_knows.severity) == (Code.METADATA_INCOMPLETE, Severity.UNKNOWN)
 
     def test_another_declared_size_is_noted_and_no_damage_because_it_is_resliced(self) -> None:
-        inventory = tree(iteration(10, world=2, model=[0, 1]), layout=LayoutName.MINDFORMERS_ITERATION)
+        inventory = tree(iteration(10, world=2, model=[0, 1]), layout=ITERATION_LAYOUT)
         (note,) = expect_ranks(inventory, [declared(4)]).checkpoints[0].findings
         assert (note.code, note.severity) == (Code.WORLD_SIZE_DIFFERS, Severity.NOTE)
         for evidence in (declared(2), hint(4)):
@@ -277,6 +278,6 @@ def test_unified_weights_are_compared_with_their_map_and_with_no_world() -> None
     whole = replace(checkpoint("10_2", ranks=[]), expected=())
     lacking = replace(whole, expected=("part0.safetensors",))
     unmapped = replace(whole, expected=None)
-    found = expect_ranks(tree(whole, lacking, unmapped, layout=LayoutName.MINDFORMERS_UNIFIED), [declared(8)])
+    found = expect_ranks(tree(whole, lacking, unmapped, layout=UNIFIED_LAYOUT), [declared(8)])
     assert [missing(one) for one in found.checkpoints] == [[], ["part0.safetensors"], []]
     assert worlds(found) == [None, None, None]

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.domain.checkpoint import LayoutName
 from ckpttool.domain.shard import FileStamp
 from ckpttool.storage.base import ByteSource, Entry, Kind
 from ckpttool.trainers.base import Listing
 from ckpttool.trainers.mindformers.layouts import rank_folders
-from ckpttool.trainers.mindformers.layouts.names import shape_of
+from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT, shape_of
 from ckpttool.trainers.mindformers.layouts.rank_folders import RankFolder, list_rank_folders
 from ckpttool.trainers.registry import list_root, recognise
 
@@ -105,13 +104,13 @@ def test_the_names_that_begin_so_are_found_among_the_others(held: set[str], star
 @pytest.mark.parametrize(
     ("name", "layout"),
     [
-        ("iteration_00000010", LayoutName.MINDFORMERS_ITERATION),
-        ("hyper_param.safetensors", LayoutName.MINDFORMERS_UNIFIED),
-        ("iteration_10", LayoutName.MINDFORMERS_RANK),
-        ("old_iteration_00000010", LayoutName.MINDFORMERS_RANK),
+        ("iteration_00000010", ITERATION_LAYOUT),
+        ("hyper_param.safetensors", UNIFIED_LAYOUT),
+        ("iteration_10", RANK_LAYOUT),
+        ("old_iteration_00000010", RANK_LAYOUT),
     ],
 )
-def test_one_name_among_ten_thousand_ranks_tells_the_layout(name: str, layout: LayoutName) -> None:
+def test_one_name_among_ten_thousand_ranks_tells_the_layout(name: str, layout: str) -> None:
     names = sorted([*(f"rank_{rank}" for rank in range(10_000)), name])
     found = recognise(Listing(entries=tuple(Entry(each, Kind.FOLDER) for each in names)))
     assert found is not None

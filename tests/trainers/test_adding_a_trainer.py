@@ -1,0 +1,199 @@
+"""A trainer is its folder and one line: what nobody answered is refused or unknown, never another trainer's answer."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from copy import copy
+from pathlib import Path
+
+import pytest
+
+from ckpttool.domain.finding import Code
+from ckpttool.errors import ExitCode
+from ckpttool.trainers import registry
+from ckpttool.trainers.base import Layout, Trainer
+from tests.answers import chosen, cli, document, plan, reasons, refusal, scanned, why_not
+from tests.trainers import toy
+from tests.trainers.toy import save
+
+# Another trainer's words: none of them may stand in an answer about the toy's tree.
+FOREIGN = ("MindFormers", "load_checkpoint", "resume_training", "data_skip_steps", "rank_0", "rank_1", "iteration_")
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "TRAINERS", (toy.TOY, *registry.TRAINERS))
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Three saves; the newest was never finished, the one before lacks a file."""
+    root = tmp_path / "saves"
+    for step in (10, 20, 30):
+        save(root, step)
+    (root / "step-30" / ".metadata").unlink()
+    (root / "step-20" / "__1_0.distcp").unlink()
+    return root
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "run.yaml"
+    path.write_text("runner_config:\n  epochs: 2\n")
+    return path
+
+
+def said(*arguments: str) -> tuple[int, str]:
+    """Exit code and all that a command printed, in words of the toy trainer."""
+    answer = cli(*arguments)
+    assert [word for word in FOREIGN if word in answer.output] == []
+    return answer.exit_code, answer.output
+
+
+class TestWhatIsAnswered:
+    def test_a_save_that_was_not_finished_is_not_chosen_and_the_reason_is_named(self, tree: Path) -> None:
+        answer = plan(tree)
+        assert chosen(answer) == ("step-10", 10)
+        assert why_not(answer) == [("step-30", {Code.UNCOMMITTED_SAVE}), ("step-20", {Code.SHARD_MISSING})]
+
+    def test_nor_is_it_taken_where_it_is_asked_for_by_name(self, tree: Path) -> None:
+        exit_code, _ = said("resolve", str(tree), "--checkpoint", "step-30")
+        assert exit_code == ExitCode.NOTHING_TO_RESUME
+
+    def test_its_healthy_neighbour_is_taken(self, tmp_path: Path) -> None:
+        save(tmp_path, 20)
+        save(tmp_path, 30)
+        answer = plan(tmp_path)
+        assert chosen(answer) == ("step-30", 30)
+        assert why_not(answer) == []
+
+    def test_a_missing_file_is_named_as_the_trainer_names_it(self, tree: Path) -> None:
+        (missing,) = reasons(plan(tree), "step-20")
+        assert missing.path == "step-20/__1_0.distcp"
+
+    def test_where_nothing_is_whole_there_is_nothing_to_resume_from(self, tree: Path) -> None:
+        (tree / "step-10" / ".metadata").write_text("{")
+        assert why_not(refusal(tree))[-1] == ("step-10", {Code.UNCOMMITTED_SAVE})
+
+    @pytest.mark.parametrize("fmt", ["table", "json"])
+    @pytest.mark.parametrize(
+        ("command", "code"),
+        [
+            (["scan"], ExitCode.DAMAGE),
+            (["verify"], ExitCode.DAMAGE),
+            (["verify", "--checkpoint", "all", "--level", "checksum"], ExitCode.DAMAGE),
+            (["verify", "--checkpoint", "step-10"], ExitCode.OK),
+        ],
+    )
+    def test_scan_and_verify_name_what_is_wrong_in_table_and_json(
+        self, tree: Path, command: list[str], code: ExitCode, fmt: str
+    ) -> None:
+        exit_code, output = said(command[0], str(tree), *command[1:], "--format", fmt)
+        assert exit_code == code
+        assert (Code.UNCOMMITTED_SAVE.value in output) == (code is ExitCode.DAMAGE)
+
+    def test_the_tree_is_found_from_its_parts(self, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tree.parent)
+        assert len(scanned(".").checkpoints) == 3
+        for part in ("saves/step-10", "saves/step-10/__1_0.distcp", "saves/step-10/.metadata"):
+            assert chosen(plan(part)) == ("step-10", 10)
+
+    def test_its_settings_are_its_own(self, tree: Path) -> None:
+        settings = document("resolve", str(tree))["load"]["settings"]
+        assert settings[0] == {"place": "argument:--load", "value": f"{tree}/step-10"}
+
+    def test_its_layout_can_be_asked_for_by_name(self, tree: Path) -> None:
+        assert said("scan", str(tree), "--layout", "toy-dcp")[0] == ExitCode.DAMAGE
+        assert cli("scan", str(tree), "--layout", "mindformers-rank").exit_code == ExitCode.UNKNOWN_LAYOUT
+        answer = cli("scan", str(tree), "--layout", "toy")
+        assert (answer.exit_code, "'toy' is not one of" in answer.stderr) == (ExitCode.USAGE, True)
+        assert "'toy-dcp'" in answer.stderr
+
+
+class TestWhatIsNotAnswered:
+    @pytest.mark.parametrize(
+        ("command", "why"),
+        [
+            (["prune", "--keep-last", "1"], "whose saves ckpttool does not move"),
+            (["prune", "--keep-last", "1", "--apply"], "whose saves ckpttool does not move"),
+            (["repair-meta"], "whose saves ckpttool does not move"),
+            (["seal"], "has no place for a seal"),
+        ],
+    )
+    def test_what_changes_a_tree_refuses_and_changes_nothing(self, tree: Path, command: list[str], why: str) -> None:
+        before = sorted(tree.rglob("*"))
+        exit_code, output = said(command[0], str(tree), *command[1:])
+        assert (exit_code, why in output) == (ExitCode.UNKNOWN_LAYOUT, True)
+        assert sorted(tree.rglob("*")) == before
+
+    def test_a_launch_is_refused_and_nothing_written(self, tree: Path, config: Path, tmp_path: Path) -> None:
+        new = tmp_path / "new.yaml"
+        exit_code, output = said("launch", str(tree), "--config", str(config), "--output", str(new))
+        assert exit_code == ExitCode.USAGE
+        assert "Toy, whose configs ckpttool does not read" in output
+        assert not new.exists()
+
+    def test_a_preflight_is_no_go(self, tree: Path, config: Path) -> None:
+        exit_code, output = said("preflight", str(tree), "--config", str(config))
+        assert exit_code == ExitCode.USAGE
+        assert output.startswith("NO-GO")
+        assert "Toy, whose configs ckpttool does not read" in output
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _without_each_answer(module: ast.Module) -> dict[str, ast.ClassDef]:
+    """The toy's classes, each with one answer left out, by the name of the class."""
+    variants = {}
+    for protocol, name in ((Layout, "ToyLayout"), (Trainer, "Toy")):
+        whole = next(node for node in module.body if isinstance(node, ast.ClassDef) and node.name == name)
+        for answer in _answers(protocol):
+            rest = [node for node in whole.body if _named(node) != answer]
+            assert len(rest) == len(whole.body) - 1, f"the toy does not answer {answer}"
+            variant = f"{name}_without_{answer}"
+            variants[variant] = copy(whole)
+            variants[variant].name, variants[variant].body = variant, rest
+    return variants
+
+
+def _answers(protocol: type) -> list[str]:
+    return [name for name in vars(protocol) if not name.startswith("_")]
+
+
+def _named(node: ast.stmt) -> str | None:
+    match node:
+        case (
+            ast.FunctionDef(name=name)
+            | ast.Assign(targets=[ast.Name(id=name)])
+            | ast.AnnAssign(target=ast.Name(id=name))
+        ):
+            return name
+        case _:
+            return None
+
+
+def test_mypy_asks_for_every_answer_that_is_missing(tmp_path: Path) -> None:
+    module = ast.parse(Path(toy.__file__).read_text(encoding="utf-8"))
+    variants = _without_each_answer(module)
+    module.body += variants.values()
+    protocols = {name: "Layout" if name.startswith("ToyLayout") else "Trainer" for name in variants}
+    checks = [f"check_{name}: {protocol} = {name}()" for name, protocol in protocols.items()]
+    imports = "from ckpttool.trainers.base import Trainer"
+    whole = ["whole_layout: Layout = ToyLayout()", "whole_trainer: Trainer = Toy()"]
+    text = "\n".join([ast.unparse(ast.fix_missing_locations(module)), imports, *whole, *checks, ""])
+    file = tmp_path / "variants.py"
+    file.write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--follow-imports=silent", "--no-error-summary", str(file)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = text.splitlines()
+    errors = {int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error: " in line}
+    told = {lines[number - 1] for number in errors}
+    assert (told.intersection(whole), set(checks) - told) == (set(), set()), done.stdout
