@@ -35,7 +35,7 @@ def emit_asd(config: AsdConfig, dialect: str | None = None) -> AsdAnswer:
         raise UsageError(str(error)) from None
     check = check_asd_config(text, known)
     # What the parser always does is no news to whoever writes a new string.
-    return _answer(text, replace(check, findings=tuple(each for each in check.findings if each.severity)))
+    return _answer(text, replace(check, findings=tuple(finding for finding in check.findings if finding.severity)))
 
 
 def asd_defaults(dialect: str | None = None) -> AsdConfig:
@@ -51,7 +51,7 @@ def _with_variable(word: str | None) -> AsdDialect:
     every = asd_dialects()
     dialect = dialect_of(word, every)
     if dialect.variable is None:
-        known = ", ".join(each.name for each in every if each.variable is not None)
+        known = ", ".join(other.name for other in every if other.variable is not None)
         raise UsageError(f"{dialect.name} reads no such string; those that do: {known}")
     return dialect
 

@@ -62,7 +62,8 @@ def health(tree: Tree, question: HealthQuestion, verdicts: Sequence[Verdict] = (
     if question.write and file is not None:
         place = place or os.path.join(above(inventory.root), file.name)
         written = _write(place, file, tree, report)
-        report = replace(report, findings=tuple(replace(one, severity=Severity.NOTE) for one in report.findings))
+        settled = (replace(finding, severity=Severity.NOTE) for finding in report.findings)
+        report = replace(report, findings=tuple(settled))
     findings = (*report.findings, *other_findings(inventory, log, verdicts))
     return HealthAnswer(
         root=inventory.root,

@@ -12,7 +12,7 @@ from ckpttool.api.trees import Tree, scan
 from ckpttool.decide.data_position import exact_batches_near, moved_on, next_step, plan_data, with_config
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.naming import focused
-from ckpttool.decide.recorded_health import unheard_record
+from ckpttool.decide.recorded_health import record_without_answer
 from ckpttool.decide.resume import choose
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.domain.finding import Finding
@@ -85,8 +85,8 @@ def resolve(question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion, 
         _assert_unchanged(tree.storage, verdicts[point.checkpoint.key])
         decision = _plan(tree, point, data, question, advice)
         if not choice.ignore_health:
-            unheard = unheard_record(tree.book, named=question.health_file is not None)
-            decision = replace(decision, findings=(*unheard, *decision.findings))
+            without_answer = record_without_answer(tree.book, named=question.health_file is not None)
+            decision = replace(decision, findings=(*without_answer, *decision.findings))
     if evidence is not None:
         chosen = None if isinstance(point, NoResumePoint) else point.checkpoint
         decision = replace(decision, findings=(*evidence.findings(chosen), *decision.findings))

@@ -106,8 +106,7 @@ def other_findings(inventory: Inventory, log: TrainingLog | None, verdicts: Sequ
     """Return what hinders the judgement: records, lines of logs and shards that could not be read."""
     found = [finding for finding in inventory.findings if finding.code.value.startswith("health-")]
     if log is not None:
-        problems = ((problem.source, problem.line, problem.reason) for problem in log.problems)
-        found += log_findings(problems, log.problem_count)
+        found += log_findings(log.problems, log.problem_count)
     for verdict in verdicts:
         found += unread(verdict)
     return tuple(found)

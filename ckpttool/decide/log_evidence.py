@@ -15,7 +15,7 @@ from ckpttool.decide.recorded_health import IGNORE_HEALTH
 from ckpttool.decide.timeline import Courses, timeline
 from ckpttool.domain.asd import AsdConfig, AsdEvent
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, Severity, note, suspect, unknown
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health import Health
 from ckpttool.domain.health_events import (
@@ -29,9 +29,8 @@ from ckpttool.domain.health_events import (
     SuspectInterval,
     SuspectKind,
 )
-from ckpttool.domain.log_answer import LogReading
 from ckpttool.domain.log_question import EvidenceQuestion
-from ckpttool.domain.metrics import LocalTime, LogAttempt, StepMetrics, TrainingLog, local_time_of
+from ckpttool.domain.metrics import LocalTime, LogAttempt, LogProblem, StepMetrics, TrainingLog, local_time_of
 from ckpttool.domain.units import Step
 
 LARGE_SPIKE = 2.0
@@ -66,10 +65,10 @@ def saves_of(
     saves = [saved(checkpoint) for checkpoint in inventory.checkpoints]
     found = homes(saves, attempts)
     timed = []
-    for one, save, home in zip(inventory.checkpoints, saves, found, strict=True):
+    for checkpoint, save, home in zip(inventory.checkpoints, saves, found, strict=True):
         row = None if home.known is None else shown(save, home, attempts).row
         told = None if row is None else local_time_of(row.time)
-        timed.append(replace(save, time=written.get(one.key) if told is None else told))
+        timed.append(replace(save, time=written.get(checkpoint.key) if told is None else told))
     return timed, found
 
 
@@ -100,18 +99,17 @@ def with_judgements(
     return replace(inventory, checkpoints=tuple(_judged(*pair, threshold=threshold, ignore=ignore) for pair in pairs))
 
 
-def _judged(one: Checkpoint, judgement: HealthJudgement, *, threshold: float | None, ignore: bool) -> Checkpoint:
+def _judged(checkpoint: Checkpoint, judgement: HealthJudgement, *, threshold: float | None, ignore: bool) -> Checkpoint:
     if judgement.source != "log":
-        return replace(one, health=judgement.health)
+        return replace(checkpoint, health=judgement.health)
     if judgement.health is not Health.UNHEALTHY or ignore:
-        return replace(one, health=judgement.health)
+        return replace(checkpoint, health=judgement.health)
     norm = judgement.embedding_local_norm
     return _against(
-        one,
-        Finding(
-            code=Code.NORM_ABOVE_THRESHOLD,
-            severity=Severity.SUSPECT,
-            message=f"the log shows the embedding local norm {norm:g} at its save, and the threshold is {threshold:g}",
+        checkpoint,
+        suspect(
+            Code.NORM_ABOVE_THRESHOLD,
+            f"the log shows the embedding local norm {norm:g} at its save, and the threshold is {threshold:g}",
             expected=f"below {threshold:g}",
             actual=f"{norm:g}",
             remedy=IGNORE_HEALTH,
@@ -128,12 +126,12 @@ def with_marks(inventory: Inventory, marks: Sequence[CheckpointMark], code: Code
         code: What kind of stretch it is.
     """
     checkpoints = []
-    for one, mark in zip(inventory.checkpoints, marks, strict=True):
+    for checkpoint, mark in zip(inventory.checkpoints, marks, strict=True):
         if mark.state is MarkState.SUSPECT:
-            reason = Finding(code=code, severity=Severity.SUSPECT, message=mark.reason, remedy=IGNORE_HEALTH)
-            checkpoints.append(_against(one, reason))
+            reason = suspect(code, mark.reason, remedy=IGNORE_HEALTH)
+            checkpoints.append(_against(checkpoint, reason))
         else:
-            checkpoints.append(one)
+            checkpoints.append(checkpoint)
     return replace(inventory, checkpoints=tuple(checkpoints))
 
 
@@ -146,53 +144,46 @@ def only_up_to(inventory: Inventory, limit: Step, why: str) -> Inventory:
         why: A clause that says what is gone around.
     """
     checkpoints = []
-    for one in inventory.checkpoints:
-        if one.step is None or one.step <= limit:
-            checkpoints.append(one)
+    for checkpoint in inventory.checkpoints:
+        if checkpoint.step is None or checkpoint.step <= limit:
+            checkpoints.append(checkpoint)
             continue
-        message = f"step {one.step} is beyond step {limit}, {why}"
-        checkpoints.append(_against(one, Finding(code=Code.REWOUND_PAST, severity=Severity.SUSPECT, message=message)))
+        message = f"step {checkpoint.step} is beyond step {limit}, {why}"
+        checkpoints.append(_against(checkpoint, suspect(Code.REWOUND_PAST, message)))
     return replace(inventory, checkpoints=tuple(checkpoints))
 
 
-def _against(one: Checkpoint, *reasons: Finding) -> Checkpoint:
-    return replace(one, findings=(*one.findings, *reasons))
+def _against(checkpoint: Checkpoint, reason: Finding) -> Checkpoint:
+    return replace(checkpoint, findings=(*checkpoint.findings, reason))
 
 
-def log_findings(problems: Iterable[tuple[str, int, str]], count: int) -> tuple[Finding, ...]:
+def log_findings(problems: Iterable[LogProblem], count: int) -> tuple[Finding, ...]:
     """Return what could not be read in the logs.
 
     Args:
-        problems: Log, line from 1 (0: the whole log) and what is wrong with it.
+        problems: Those to tell one by one.
         count: How many there were in all; more than `problems` tells.
     """
-    findings = []
-    known = 0
-    for source, line, reason in problems:
-        known += 1
-        whole = line == 0
-        findings.append(
-            Finding(
-                code=Code.LOG_UNREADABLE,
-                severity=Severity.UNKNOWN if whole else Severity.NOTE,
-                message=reason if whole else f"{reason}; nothing was guessed from this line",
-                path=source,
-                line=None if whole else line,
-                remedy="give a log that can be read to its end" if whole else None,
-            )
-        )
-    if count > known:
-        message = f"{count - known} more lines of the logs could not be read"
-        findings.append(Finding(code=Code.LOG_UNREADABLE, severity=Severity.NOTE, message=message))
+    findings = [_unreadable(problem) for problem in problems]
+    if count > len(findings):
+        more = f"{count - len(findings)} more lines of the logs could not be read"
+        findings.append(note(Code.LOG_UNREADABLE, more))
     return tuple(findings)
+
+
+def _unreadable(problem: LogProblem) -> Finding:
+    if problem.ends_the_log:
+        remedy = "give a log that can be read to its end"
+        return unknown(Code.LOG_UNREADABLE, problem.reason, path=problem.source, remedy=remedy)
+    message = f"{problem.reason}; nothing was guessed from this line"
+    return note(Code.LOG_UNREADABLE, message, path=problem.source, line=problem.line)
 
 
 def no_log() -> Finding:
     """Say that there is no log to go by."""
-    return Finding(
-        code=Code.LOG_UNREADABLE,
-        severity=Severity.UNKNOWN,
-        message="there is no training log beside the checkpoints: the threshold could not be applied",
+    return unknown(
+        Code.LOG_UNREADABLE,
+        "there is no training log beside the checkpoints: the threshold could not be applied",
         remedy="give one with --log, or leave --health-threshold out",
     )
 
@@ -201,10 +192,9 @@ def trained_since(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttem
     """Say how far the training came after a save; None where it was not the last start that saved it, or no further."""
     if save.step is None or home.known != len(attempts) - 1 or attempts[-1].last <= save.step:
         return None
-    return Finding(
-        code=Code.LOG_GOES_ON,
-        severity=Severity.NOTE,
-        message=f"{save.name} is of step {save.step}, and the log goes on to step {attempts[-1].last}: what was "
+    return note(
+        Code.LOG_GOES_ON,
+        f"{save.name} is of step {save.step}, and the log goes on to step {attempts[-1].last}: what was "
         "trained between is to be done again",
     )
 
@@ -212,10 +202,9 @@ def trained_since(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttem
 def no_steps(sources: Sequence[str]) -> Finding:
     """Say that the logs that were to have a say show no step."""
     more = f" (nor do {len(sources) - 1} more)" if len(sources) > 1 else ""
-    return Finding(
-        code=Code.LOG_UNREADABLE,
-        severity=Severity.UNKNOWN,
-        message=f"the log shows no step{more}: what was asked of it could not be answered",
+    return unknown(
+        Code.LOG_UNREADABLE,
+        f"the log shows no step{more}: what was asked of it could not be answered",
         path=sources[0],
         remedy="give the log of a rank that trained; where its columns have other names, --columns says which",
     )
@@ -259,30 +248,25 @@ class Evidence:
         """Say what in the logs cannot be read, where they and the record disagree, and what could not be judged."""
         found: list[Finding] = []
         if self.log is not None:
-            reading = LogReading.of(self.log)
-            gravest_first = sorted(reading.problems, key=lambda each: not each.ends_the_log)
-            problems = ((each.source, each.line, each.reason) for each in gravest_first[:3])
-            found += log_findings(problems, reading.problem_count)
-        if not any(one.severity is Severity.UNKNOWN for one in found):
+            gravest_first = sorted(self.log.problems, key=lambda problem: not problem.ends_the_log)
+            found += log_findings(gravest_first[:3], self.log.problem_count)
+        if not any(finding.severity is Severity.UNKNOWN for finding in found):
             found += self.without_answer
         if self.report is not None:
-            found += (replace(each, severity=Severity.NOTE) for each in self.report.findings)
-            judged = zip(self.inventory.checkpoints, self.report.judgements, strict=True)
-            found += (
-                Finding(code=Code.HEALTH_UNKNOWN, severity=Severity.NOTE, message=f"{one.name}: {judgement.note}")
-                for one, judgement in judged
-                if chosen is not None and one.key == chosen.key and judgement.note is not None
-            )
-        return (*found, *self._since(chosen))
+            found += (replace(finding, severity=Severity.NOTE) for finding in self.report.findings)
+        return (*found, *(() if chosen is None else self._of(chosen)))
 
-    def _since(self, chosen: Checkpoint | None) -> list[Finding]:
-        attempts = None if self.log is None else self.log.attempts
-        if chosen is None or not attempts:
-            return []
-        saves = [saved(checkpoint) for checkpoint in self.inventory.checkpoints]
-        places = zip(self.inventory.checkpoints, saves, homes(saves, attempts), strict=True)
-        told = (trained_since(save, home, attempts) for one, save, home in places if one.key == chosen.key)
-        return [one for one in told if one is not None]
+    def _of(self, chosen: Checkpoint) -> Iterator[Finding]:
+        """Say what hindered the judgement of the chosen one, and how far the training came after it."""
+        keys = [checkpoint.key for checkpoint in self.inventory.checkpoints]
+        place = keys.index(chosen.key)
+        hindered = None if self.report is None else self.report.judgements[place].note
+        if hindered is not None:
+            yield note(Code.HEALTH_UNKNOWN, f"{chosen.name}: {hindered}")
+        if self.log is not None and self.log.attempts:
+            saves = [saved(checkpoint) for checkpoint in self.inventory.checkpoints]
+            since = trained_since(saves[place], homes(saves, self.log.attempts)[place], self.log.attempts)
+            yield from () if since is None else (since,)
 
 
 def weigh(

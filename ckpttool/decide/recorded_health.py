@@ -68,7 +68,7 @@ def health_reason(checkpoint: Checkpoint, *, require: bool, ignore: bool) -> Fin
     return None
 
 
-def unheard_record(book: HealthBook, *, named: bool) -> tuple[Finding, ...]:
+def record_without_answer(book: HealthBook, *, named: bool) -> tuple[Finding, ...]:
     """Say that a choice was made without a health file that was to have a say in it.
 
     One that is torn still tells its bad news, and nobody need have meant it. But whoever names a file means all of it;

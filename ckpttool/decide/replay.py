@@ -140,7 +140,7 @@ def _spans(lost: list[tuple[Step, float | None]]) -> tuple[SkippedSpan, ...]:
         peak = norm if norm is not None and math.isfinite(norm) else None
         if spans and step == spans[-1].last + 1:
             before = spans.pop()
-            peaks = [each for each in (before.peak, peak) if each is not None]
+            peaks = [norm for norm in (before.peak, peak) if norm is not None]
             first, updates = before.first, before.updates + 1
             spans.append(SkippedSpan(first=first, last=step, updates=updates, peak=max(peaks, default=None)))
         else:

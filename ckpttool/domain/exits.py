@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Inventory
-from ckpttool.domain.finding import Finding, Severity, seen_in_part, unheard, worst
+from ckpttool.domain.finding import Finding, Severity, seen_in_part, without_answer, worst
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.errors import ExitCode
@@ -116,7 +116,7 @@ def of_plan(answer: ResumePlan | NoResumePoint, *, strict: bool) -> ExitCode:
         case ResumePlan():
             if strict and answer.point.rejected:
                 return ExitCode.DAMAGE
-            return ExitCode.INCOMPLETE if unheard(answer.findings) else ExitCode.OK
+            return ExitCode.INCOMPLETE if without_answer(answer.findings) else ExitCode.OK
 
 
 def of_preflight(checks: Iterable[Check]) -> ExitCode:

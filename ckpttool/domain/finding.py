@@ -273,7 +273,7 @@ def blocking(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(finding for finding in findings if finding.severity > Severity.NOTE)
 
 
-def unheard(findings: Iterable[Finding]) -> bool:
+def without_answer(findings: Iterable[Finding]) -> bool:
     """Tell whether what was to have a say in a choice could not: an unreadable log or health file, ranks elsewhere."""
     codes = {Code.LOG_UNREADABLE, Code.HEALTH_UNHEARD, Code.ONE_NODE_ONLY}
     return any(one.code in codes and one.severity is Severity.UNKNOWN for one in findings)

@@ -111,7 +111,7 @@ class CalibrationAnswer:
     def thresholds(self) -> tuple[Threshold, ...]:
         """The thresholds that are recommended."""
         found = (self.calibration.global_norm, self.calibration.embedding_local_norm)
-        return tuple(one for one in found if isinstance(one, Threshold))
+        return tuple(threshold for threshold in found if isinstance(threshold, Threshold))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,4 +130,4 @@ class AsdAnswer:
         if error is None:
             return self.check.findings
         stopped = suspect(Code.CONFIG_WRONG_TYPE, error)
-        return (stopped, *(each for each in self.check.findings if each.severity is Severity.NOTE))
+        return (stopped, *(finding for finding in self.check.findings if finding.severity is Severity.NOTE))

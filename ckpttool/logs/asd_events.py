@@ -173,7 +173,7 @@ def _int(text: str | None) -> int | None:
 
 
 def _ints(text: str) -> Iterator[int]:
-    return (number for one in re.findall(r"\d+", text) if (number := _int(one)) is not None)
+    return (number for digits in re.findall(r"\d+", text) if (number := _int(digits)) is not None)
 
 
 def _float(text: str | None) -> float | None:

@@ -64,7 +64,7 @@ class Merging:
             self._notes.append((len(self._sources), item))
         else:
             self._count += 1
-            first_whole = item.ends_the_log and not any(each.ends_the_log for each in self._problems)
+            first_whole = item.ends_the_log and not any(problem.ends_the_log for problem in self._problems)
             if self._count <= KEPT_PROBLEMS or first_whole:
                 self._problems.append(item)
 

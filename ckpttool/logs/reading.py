@@ -161,7 +161,9 @@ class LogReader:
 
     def without_detectors(self, log: TrainingLog, sources: Collection[str]) -> TrainingLog:
         """Return the log without the complaint that a detector's own log shows no steps: nobody meant it to."""
-        kept = tuple(one for one in log.problems if one.reason != self.no_format or one.source not in sources)
+        kept = tuple(
+            problem for problem in log.problems if problem.reason != self.no_format or problem.source not in sources
+        )
         return replace(log, problems=kept, problem_count=log.problem_count - len(log.problems) + len(kept))
 
 

@@ -17,6 +17,7 @@ from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import Health
 from ckpttool.domain.health_events import CheckpointMark, HealthJudgement, MarkState
+from ckpttool.domain.metrics import LogProblem
 from ckpttool.domain.units import Step
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from tests.decide.rows import INF, rows
@@ -115,13 +116,17 @@ def test_what_is_not_finite_is_always_a_spike() -> None:
     assert spikes([INF, math.nan]) == [101, 102]
 
 
+def problem(line: int) -> LogProblem:
+    return LogProblem(source="a.log", line=line, reason="cut short", text="")
+
+
 def test_a_line_is_a_note_and_a_whole_log_is_unknown() -> None:
-    line, whole = log_findings([("a.log", 7, "a digit is lost"), ("b.log", 0, "cut short")], 2)
+    line, whole = log_findings([problem(7), problem(0)], 2)
     assert (line.severity, line.line) == (Severity.NOTE, 7)
     assert (whole.severity, whole.line) == (Severity.UNKNOWN, None)
 
 
 def test_what_is_not_shown_is_counted() -> None:
     assert log_findings([], 0) == ()
-    *_, more = log_findings([("a.log", 7, "x")], 9)
+    *_, more = log_findings([problem(7)], 9)
     assert more.message.startswith("8 more lines")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ckpttool.decide import recorded_health
-from ckpttool.decide.recorded_health import health_reason, unheard_record
+from ckpttool.decide.recorded_health import health_reason, record_without_answer
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import Health, HealthBook, HealthRecord
@@ -98,19 +98,19 @@ class TestUnheard:
     )
 
     def test_a_torn_file_is_heard_where_it_was_found_and_not_where_it_was_named(self) -> None:
-        assert unheard_record(self.TORN, named=False) == ()
-        (one,) = unheard_record(self.TORN, named=True)
+        assert record_without_answer(self.TORN, named=False) == ()
+        (one,) = record_without_answer(self.TORN, named=True)
         assert (one.code, one.severity, one.path) == (Code.HEALTH_UNHEARD, Severity.UNKNOWN, "h.json")
 
     @pytest.mark.parametrize("named", [False, True])
     def test_a_file_over_the_limit_is_never_heard(self, named: bool) -> None:
-        (one,) = unheard_record(replace(self.TORN, over_limit=True), named=named)
+        (one,) = record_without_answer(replace(self.TORN, over_limit=True), named=named)
         assert one.code is Code.HEALTH_UNHEARD
 
     @pytest.mark.parametrize("said", [book(at10_2=Health.UNHEALTHY), HealthBook(path=None, records=())])
     def test_a_whole_file_and_none_at_all_are_heard(self, said: HealthBook) -> None:
-        assert unheard_record(said, named=True) == ()
+        assert record_without_answer(said, named=True) == ()
 
     def test_a_contradiction_is_heard(self) -> None:
         said = replace(self.TORN, findings=(finding(Code.HEALTH_CONTRADICTORY, Severity.SUSPECT, "h.json"),))
-        assert unheard_record(said, named=True) == ()
+        assert record_without_answer(said, named=True) == ()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 from ckpttool.domain.asd import AsdCheck, AsdConfig, AsdDialect
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, note, suspect
 from ckpttool.errors import UsageError
 
 _FLAGS = ("enable", "with_checksum")
@@ -148,7 +148,7 @@ class _Reading:
             items[key] = value
         if self.ignored > _SHOWN_ITEMS:
             more = f"{self.ignored - _SHOWN_ITEMS} more items are dropped, ignored or set twice"
-            self.findings.append(Finding(code=Code.CONFIG_KEY_IGNORED, severity=Severity.SUSPECT, message=more))
+            self.findings.append(suspect(Code.CONFIG_KEY_IGNORED, more))
         return items
 
     def _flag(self, key: str, value: str) -> None:
@@ -179,10 +179,9 @@ class _Reading:
 
     def _wrong(self, key: str, value: str, expected: str) -> None:
         self.findings.append(
-            Finding(
-                code=Code.CONFIG_WRONG_TYPE,
-                severity=Severity.SUSPECT,
-                message=f"{key}: expected {expected}, found {value!r}",
+            suspect(
+                Code.CONFIG_WRONG_TYPE,
+                f"{key}: expected {expected}, found {value!r}",
                 expected=expected,
                 actual=value,
                 remedy=f"ckpttool asd emit writes a correct {key}",
@@ -193,12 +192,10 @@ class _Reading:
         self.ignored += 1
         if self.ignored > _SHOWN_ITEMS:
             return
-        self.findings.append(
-            Finding(code=Code.CONFIG_KEY_IGNORED, severity=Severity.SUSPECT, message=message, actual=raw)
-        )
+        self.findings.append(suspect(Code.CONFIG_KEY_IGNORED, message, actual=raw))
 
     def _note(self, message: str) -> None:
-        self.findings.append(Finding(code=Code.CONFIG_KEY_IGNORED, severity=Severity.NOTE, message=message))
+        self.findings.append(note(Code.CONFIG_KEY_IGNORED, message))
 
 
 _MISFITS: tuple[tuple[Callable[[AsdConfig], bool], str], ...] = (
@@ -229,5 +226,5 @@ _MISFITS: tuple[tuple[Callable[[AsdConfig], bool], str], ...] = (
 def _misfits(config: AsdConfig) -> Iterator[Finding]:
     for applies, message in _MISFITS:
         if applies(config):
-            values = {each.name: getattr(config, each.name) for each in fields(config)}
-            yield Finding(code=Code.CONFIG_DISAGREES, severity=Severity.SUSPECT, message=message.format_map(values))
+            values = {field.name: getattr(config, field.name) for field in fields(config)}
+            yield suspect(Code.CONFIG_DISAGREES, message.format_map(values))
