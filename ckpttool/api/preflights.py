@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ckpttool.api.resumes import Answer, resolve
 from ckpttool.decide import preflight as judge
 from ckpttool.domain.checkpoint import Inventory
+from ckpttool.domain.data_position import skip_of
 from ckpttool.domain.finding import Code, Finding, seen_in_part
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health import Health
@@ -235,8 +236,9 @@ def _launch_check(
     if isinstance(edited, CkptToolError):
         problem = judge.not_editable(str(edited), teller.config)
         return teller.check("launch", "the base config cannot be edited", (*findings, problem))
-    title = trainer_named(config.run.trainer).title
-    summary = summaries.launch_summary(plan, config.run, len(edited.changes), trainer=title)
+    trainer, skip = trainer_named(config.run.trainer), skip_of(plan.data)
+    told = None if skip is None else trainer.skip(skip)
+    summary = summaries.launch_summary(plan, config.run, len(edited.changes), trainer=trainer.title, told=told)
     return teller.check("launch", summary, findings)
 
 

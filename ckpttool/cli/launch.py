@@ -30,7 +30,9 @@ class JobOptions:
         int | None, typer.Option(min=1, help="Default: the world size, spread evenly over the nodes.")
     ] = None
     master_addr: Annotated[str | None, typer.Option(help="Node 0, where there are several.")] = None
-    script: Annotated[str, typer.Option(metavar="F", help="MindFormers' entry script.")] = "run_mindformer.py"
+    script: Annotated[
+        str | None, typer.Option(metavar="F", help="MindFormers' entry script.  [default: run_mindformer.py]")
+    ] = None
     force: Annotated[bool, typer.Option("--force", help="Replace NEW.yaml; the old one stays as .bak.")] = False
     strict: Annotated[
         bool, typer.Option("--strict", help="Write nothing, exit 10, where a newer checkpoint was rejected.")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 1 << 20
 """A real config has 30 kB. PyYAML needs about two seconds for a megabyte."""
 MAX_DEPTH = 64
-"""A real config nests six deep; MindFormers itself refuses one of more than a few dozen levels."""
+"""A real config nests six deep; a trainer's own parser gives up at a few dozen levels."""
 MAX_NODES = 200_000
 """Values after every alias is written out. A real config has some hundred; nine lines of aliases make a billion."""
 MAX_NUMBER_CHARS = 100
@@ -82,7 +82,7 @@ def parse_document(content: bytes, *, what: str) -> Document:
         finally:
             loader.dispose()
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{what!r} is not UTF-8 (byte {error.start}); YAML for MindFormers must be") from error
+        raise ConfigError(f"{what!r} is not UTF-8 (byte {error.start})") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{what!r} cannot be read: {_one_line(error)}", line=_marked_line(error)) from error
     except (ValueError, TypeError) as error:  # a date like 2024-13-45, a list as a key

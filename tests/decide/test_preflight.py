@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import re
 from dataclasses import replace
 
 import pytest
@@ -13,7 +16,6 @@ from ckpttool.domain.preflight import DiskNeed
 from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level
 from ckpttool.errors import ExitCode
-from ckpttool.trainers.mindformers import loaded_instead
 from ckpttool.trainers.mindformers.launch_check import other_devices
 from tests.plans import resume_plan
 from tests.trainers.mindformers.test_launch_check import FITS
@@ -151,9 +153,12 @@ class TestWhereAFindingBelongs:
         unfit = tuple(other_devices(FITS, 8))
         assert judge.by_check(resume_plan(), FITS, strict=False, of_devices=unfit)["launch"] == unfit
 
-    def test_no_code_is_told_under_two_checks_and_each_is_told_under_one_that_there_is(self) -> None:
-        assert set(judge.CHECK_OF.values()) == {"health", "launch"}
-        assert not loaded_instead.CODES - {code for code, check in judge.CHECK_OF.items() if check == "launch"}
+    @pytest.mark.parametrize("name", ["counters", "launch_check", "loaded_instead", "run_length", "streaming"])
+    def test_whatever_a_trainer_makes_of_a_plan_is_told_under_the_launch(self, name: str) -> None:
+        module = importlib.import_module(f"ckpttool.trainers.mindformers.{name}")
+        named = set(re.findall(r"Code\.([A-Z_0-9]+)", inspect.getsource(module))) - {"BREAKPOINT_FILE"}
+        assert named
+        assert {code: judge.CHECK_OF.get(Code[code]) for code in named} == dict.fromkeys(named, "launch")
 
 
 class TestAllowed:

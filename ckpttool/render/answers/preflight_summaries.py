@@ -8,7 +8,7 @@ from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.data_position import DataPosition, Samples, SkipBatches, Stateful, Tokens, Unknown, skip_of
 from ckpttool.domain.finding import Finding, blocking, seen_in_part
 from ckpttool.domain.health import Health
-from ckpttool.domain.plan import NoResumePoint, ResumePlan
+from ckpttool.domain.plan import NoResumePoint, ResumePlan, TrainersSkip
 from ckpttool.domain.preflight import DiskNeed
 from ckpttool.domain.settings import RunConfig
 from ckpttool.domain.units import at_step, counted, in_gib, on_all
@@ -55,23 +55,33 @@ def config_summary(findings: Iterable[Finding]) -> str:
     return " and ".join([*told, counted(notes, "note")] if notes else told)
 
 
-def launch_summary(plan: ResumePlan, config: RunConfig, changes: int, *, trainer: str) -> str:
-    """Say what will be started, in the numbers that decide whether it fits."""
+def launch_summary(
+    plan: ResumePlan, config: RunConfig, changes: int, *, trainer: str, told: TrainersSkip | None
+) -> str:
+    """Say what will be started, in the numbers that decide whether it fits.
+
+    Args:
+        plan: What is resumed.
+        config: Of the run.
+        changes: Settings of it that the launch changes.
+        trainer: Who is started, as people call it.
+        told: The skip in its own setting; None where it has none for that.
+    """
     skip = skip_of(plan.data)
     facts = [f"{counted(changes, 'setting')} to change"]
     if config.world_size is not None:
         facts.append(counted(config.world_size, "rank"))
     if skip is not None and skip.global_batch_size is not None:
         facts.append(f"batches of {counted(skip.global_batch_size, 'sample')}")
-    return ", ".join([*facts, _data_told(plan.data, trainer)])
+    return ", ".join([*facts, _data_told(plan.data, trainer, told)])
 
 
-def _data_told(position: DataPosition, trainer: str) -> str:
+def _data_told(position: DataPosition, trainer: str, told: TrainersSkip | None) -> str:
     match position:
         case SkipBatches(batches=0):
             return "data from its beginning"
         case SkipBatches(batches=batches):
-            return f"data_skip_steps {batches}"
+            return f"{counted(batches, 'batch', 'batches')} skipped" if told is None else f"{told.setting} {told.value}"
         case Samples() | Tokens():
             return f"the data counted by {trainer}"
         case Stateful(where=where):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ckpttool.errors import ConfigError
 from ckpttool.formats.safe_yaml import Document, parse_document, read_bytes
 from ckpttool.formats.settings import settings_of
 from ckpttool.trainers.mindformers.lint import WHEN_READ, lint
@@ -31,6 +32,10 @@ class TrainConfigs:
 
     def read(self, content: bytes, *, path: str, devices: int | None = None) -> TrainConfig:
         """Return what it says. Any YAML may be one: MindFormers demands no key."""
+        try:
+            content.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path!r} is not UTF-8 (byte {error.start}); YAML for MindFormers must be") from error
         return train_config_of(parse_document(content, what=path), path=path, devices=devices)
 
     def lint(self, config: RunConfig) -> tuple[Finding, ...]:

@@ -1,6 +1,6 @@
 """What MindFormers would load instead of what the plan names, or where its start would end: one rule for each way.
 
-A new one is a function, a line in `RULES`, a code in `CODES` and its explanation. Rules see names and settings alone:
+A new one is a function, a line in `RULES`, a code and its explanation. Rules see names and settings alone:
 what a file holds is `verify`'s business. Each was seen in a start of the real program, or read in its code.
 """
 
@@ -319,11 +319,3 @@ RULES: tuple[Rule, ...] = (
     _length,
 )
 """All of them, in the order in which a start would meet what they are about."""
-
-CODES = frozenset({
-    Code.CKPT_BESIDE_RANKS, Code.PREFIX_HOLDS_RANK, Code.PATH_IS_PATTERN, Code.RANK_FOLDER_ON_ONE_DEVICE,
-    Code.RESLICING_PICKS, Code.RESLICING_STOPS, Code.OPTIMIZER_MISSING, Code.FAULT_TOLERANCE_PICKS,
-    Code.REDUNDANCY_NOT_LOADABLE, Code.TRAINING_COMPLETE, Code.SKIP_BEYOND_DATA, Code.DATA_END_EARLY,
-    Code.ENDS_ELSEWHERE,
-})  # fmt: skip
-"""What the rules say: in `preflight` it belongs to the launch."""

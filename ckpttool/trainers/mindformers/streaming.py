@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ckpttool.domain.finding import Code, Finding, suspect, unknown
+from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.question import DataQuestion
-from ckpttool.domain.units import Rank
-from ckpttool.storage import is_folder
-from ckpttool.trainers.mindformers.dataset_state import read_states
+from ckpttool.domain.units import ByteCount, Rank
+from ckpttool.formats.strict_json import ParseError, get_object, parse_object
+from ckpttool.storage import is_folder, open_storage
 from ckpttool.trainers.mindformers.load import planned_skip
 from ckpttool.trainers.mindformers.train_config import StreamingData, TrainConfig
 
@@ -19,6 +20,43 @@ _DIR = "train_dataset.data_loader.dataset_state_dir"
 _BUILT_BY_STAGE = (1, 3)
 _BUILT_BY_SLICE = (2, 3)
 _SHOWN = 8
+STATE_LIMIT = ByteCount(64 << 20)
+"""A few counters for each file of the data set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetStates:
+    """The state files of one step."""
+
+    missing: tuple[Rank, ...]
+    """Ranks without one."""
+    broken: tuple[tuple[Rank, str], ...]
+    """Ranks whose file the loader cannot load, and why."""
+    unread: tuple[tuple[Rank, str], ...]
+    """Ranks whose file could not be looked at, and why."""
+
+
+def read_states(folder: str, ranks: Iterable[Rank]) -> DatasetStates:
+    """Look for the state of each rank, as the loader will; what is in it beyond that is the `datasets` library's.
+
+    Args:
+        folder: Of the step.
+        ranks: Those that load a state.
+    """
+    storage = open_storage(folder)
+    missing, broken, unread = [], [], []
+    for rank in ranks:
+        name = f"dataset_state_rank{rank}.json"
+        try:
+            state = parse_object(storage.small_file(name, limit=STATE_LIMIT), what=name, limit=STATE_LIMIT)
+            get_object(state, "_train_state", where=name)
+        except (FileNotFoundError, NotADirectoryError):
+            missing.append(rank)
+        except OSError as error:
+            unread.append((rank, error.strerror or str(error)))
+        except ParseError as error:
+            broken.append((rank, str(error)))
+    return DatasetStates(missing=tuple(missing), broken=tuple(broken), unread=tuple(unread))
 
 
 def writers(stream: StreamingData, world: int | None) -> tuple[Rank, ...] | None:

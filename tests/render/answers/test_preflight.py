@@ -9,12 +9,14 @@ import pytest
 from ckpttool.domain.data_position import DataEffect, Samples, skip_of
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.health import Health
-from ckpttool.domain.plan import NoResumePoint
+from ckpttool.domain.plan import NoResumePoint, TrainersSkip
 from ckpttool.domain.verdict import Level
 from ckpttool.render.answers import preflight_summaries as summaries
 from tests.decide.test_preflight import MISSING, NEED, NOTE
 from tests.plans import resume_plan
 from tests.trainers.mindformers.test_launch_check import FITS
+
+SKIP = TrainersSkip(setting="data_skip_steps", value=30)
 
 
 def test_the_checkpoint_is_told_with_its_ranks_and_what_is_lost() -> None:
@@ -54,11 +56,11 @@ def test_a_config_s_problems_are_counted(findings: list[Finding], words: str) ->
 
 
 def test_a_launch_is_told_in_the_numbers_that_decide_whether_it_fits() -> None:
-    assert summaries.launch_summary(resume_plan(), FITS, 1, trainer="Its trainer") == (
+    assert summaries.launch_summary(resume_plan(), FITS, 1, trainer="Its trainer", told=SKIP) == (
         "1 setting to change, 4 ranks, batches of 8 samples, data_skip_steps 30"
     )
     vague = resume_plan(global_batch_size=None, batches=0)
-    assert summaries.launch_summary(vague, replace(FITS, world_size=None), 2, trainer="Its trainer") == (
+    assert summaries.launch_summary(vague, replace(FITS, world_size=None), 2, trainer="Its trainer", told=None) == (
         "2 settings to change, data from its beginning"
     )
 
@@ -72,7 +74,9 @@ def test_data_that_the_trainer_counts_are_told_as_its_own() -> None:
     skip = skip_of(plan.data)
     assert skip is not None
     left = replace(plan, data=Samples(samples=240, effect=DataEffect.UNKNOWN, unchanged=skip))
-    assert summaries.launch_summary(left, FITS, 1, trainer="Its trainer").endswith(", the data counted by Its trainer")
+    assert summaries.launch_summary(left, FITS, 1, trainer="Its trainer", told=None).endswith(
+        ", the data counted by Its trainer"
+    )
 
 
 def test_a_file_system_without_inodes_is_told_without_them() -> None:
@@ -82,3 +86,8 @@ def test_a_file_system_without_inodes_is_told_without_them() -> None:
 def test_nothing_to_resume_from_is_said_of_the_folder() -> None:
     nothing = NoResumePoint(root="out", evidence=Level.STRUCTURE, rejected=(), findings=(NOTE,))
     assert summaries.checkpoint_summary(nothing) == "nothing to resume from in out"
+
+
+def test_a_skip_that_the_trainer_has_no_setting_for_is_told_in_batches() -> None:
+    told = summaries.launch_summary(resume_plan(), FITS, 1, trainer="Its trainer", told=None)
+    assert told.endswith(", 30 batches skipped")

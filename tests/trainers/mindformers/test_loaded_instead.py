@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from ckpttool.decide.preflight import CHECK_OF
 from ckpttool.domain.checkpoint import Rename
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import ShardRole
@@ -13,7 +14,7 @@ from ckpttool.domain.units import Rank
 from ckpttool.trainers.common.loose_file import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
 from ckpttool.trainers.mindformers.load import LoadKeys
-from ckpttool.trainers.mindformers.loaded_instead import CODES, Start, loaded_instead
+from ckpttool.trainers.mindformers.loaded_instead import Start, loaded_instead
 from ckpttool.trainers.mindformers.train_config import TrainConfig
 from tests.inventories import checkpoint, tree
 from tests.inventories import finding as finding_of
@@ -36,7 +37,7 @@ def start(load: LoadKeys = LEGACY_LOAD, *, layout: str = RANK_LAYOUT) -> Start:
 
 def only(found: Start) -> Finding:
     (finding,) = loaded_instead(found)
-    assert finding.code in CODES
+    assert CHECK_OF[finding.code] == "launch"
     assert finding.severity is Severity.SUSPECT
     assert finding.remedy
     return finding

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ckpttool.domain.units import Rank
-from ckpttool.trainers.mindformers import dataset_state
-from ckpttool.trainers.mindformers.dataset_state import read_states
+from ckpttool.trainers.mindformers import streaming
+from ckpttool.trainers.mindformers.streaming import read_states
 
 RANKS = [Rank(rank) for rank in range(3)]
 GOOD = json.dumps({"examples_iterable": {"shard_idx": 0}, "_train_state": {"cur_iter": 8, "global_step": 2}})
@@ -43,6 +43,6 @@ def test_what_the_loader_cannot_load_is_broken(text: str, tmp_path: Path) -> Non
 
 
 def test_what_cannot_be_looked_at_is_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset_state, "STATE_LIMIT", 10)
+    monkeypatch.setattr(streaming, "STATE_LIMIT", 10)
     found = read_states(str(states(tmp_path)), RANKS)
     assert (found.missing, found.broken, [rank for rank, _ in found.unread]) == ((), (), [0, 1, 2])
