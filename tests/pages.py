@@ -21,9 +21,11 @@ from ckpttool.decide.policies.base import Policy, Watch
 from ckpttool.formats.base import ShardFormat
 from ckpttool.logs.base import LogFormat
 from ckpttool.render import guide, schemas
+from ckpttool.storage.base import ByteSource, Storage
 from ckpttool.trainers.base import LaunchTarget, Layout, Trainer
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS, Quirks, quirks_of
 from ckpttool.trainers.registry import LOOSE_FILE, TRAINERS
+from ckpttool.verify.engines.base import Engine
 from tests import schema_tables
 from tests.reliability import figures
 
@@ -173,7 +175,7 @@ def _seam(_page: Path, of: str) -> Iterator[str]:
 
 SEAMS: dict[str, type] = {
     "trainer": Trainer, "layout": Layout, "launch": LaunchTarget, "format": ShardFormat, "log": LogFormat,
-    "policy": Policy, "watch": Watch,
+    "policy": Policy, "watch": Watch, "storage": Storage, "source": ByteSource, "engine": Engine,
 }  # fmt: skip
 
 
