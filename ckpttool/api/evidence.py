@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from ckpttool.decide.log_evidence import Evidence, ReadLogs, weigh
 from ckpttool.errors import UsageError
 from ckpttool.logs.asd_events import detector_events
 from ckpttool.logs.reading import written
-from ckpttool.records.timeline_json import read_timeline
+from ckpttool.records.timeline_json import REPLAY_HEAD, REPLAY_LIMIT, is_replay, parse_timeline
 from ckpttool.trainers.mindformers.embedding_health import judge_checkpoints
 from ckpttool.trainers.registry import log_reader
 
 if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Inventory
+    from ckpttool.domain.health_events import HealthTimeline
     from ckpttool.domain.log_question import EvidenceQuestion
 
 
@@ -30,7 +32,7 @@ def gather(inventory: Inventory, question: EvidenceQuestion, *, stages: int | No
         UsageError: A log is not there, or cannot be meant.
     """
     reader = log_reader(question.logs.columns)
-    timelines = {name: read_timeline(name) for name in reader.expand(question.timeline)}
+    timelines = {name: timeline_in(name) for name in reader.expand(question.timeline)}
     names = tuple(name for name, line in timelines.items() if line is None)
     beside = inventory.root if question.threshold is not None or question.spike is not None else None
     log = reader.merged((*question.logs.patterns, *names), beside)
@@ -47,3 +49,22 @@ def gather(inventory: Inventory, question: EvidenceQuestion, *, stages: int | No
     if question.threshold is not None:
         report = judge_checkpoints(inventory, logs.log, threshold=question.threshold, pipeline_stages=stages)
     return weigh(inventory, logs, question, report, ignore=ignore)
+
+
+def timeline_in(path: str) -> HealthTimeline | None:
+    """Read a replay that was saved; None where the file is none, but perhaps a log.
+
+    Raises:
+        UsageError: It begins like one, and is not.
+    """
+    try:
+        if not os.path.isfile(path):  # what a pipe holds can be read only once, and a device has no end
+            return None
+        with open(path, "rb") as file:
+            head = file.read(REPLAY_HEAD)
+            if not is_replay(head):
+                return None
+            data = head + file.read(REPLAY_LIMIT)
+    except OSError:
+        return None  # the log reader tells what is wrong with a file
+    return parse_timeline(data, what=path)

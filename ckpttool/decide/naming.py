@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from ckpttool.domain.checkpoint import Checkpoint
@@ -11,7 +12,8 @@ from ckpttool.errors import UsageError
 LATEST = "latest"
 """As a name: the same as to give none."""
 
-_ITERATION = "iteration_"
+_NUMBERED = re.compile(r"(?s:.*[^0-9])([0-9]+)")
+"""A save that is called by its step: `iteration_00000030`, `step-30`."""
 
 
 def named(checkpoints: Iterable[Checkpoint], name: str) -> list[Checkpoint]:
@@ -19,8 +21,8 @@ def named(checkpoints: Iterable[Checkpoint], name: str) -> list[Checkpoint]:
 
     Args:
         checkpoints: In any order, which stays.
-        name: `20_2`, `_1-25_2`, `iteration_00000030`, its bare number, or a shard's file name, with or without folders
-            before it and the extension behind.
+        name: What a table calls it, its bare number where it is called by its step, or a shard's file name, with or
+            without folders before it and the extension behind.
     """
     own = name.rstrip("/").rpartition("/")[2]
     every = list(checkpoints)
@@ -38,7 +40,7 @@ def focused(checkpoints: Sequence[Checkpoint], focus: str, name: str | None) -> 
         name: What `--checkpoint` says.
 
     Raises:
-        UsageError: They mean different ones. MindFormers ignores a name beside a file, we do not.
+        UsageError: They mean different ones. A trainer may ignore a name beside a file, we do not.
     """
     meant = named(checkpoints, focus)
     if name in {None, LATEST}:
@@ -56,12 +58,13 @@ def _has_shard(checkpoint: Checkpoint, name: str) -> bool:
 
 
 def _is_short(checkpoint: Checkpoint, name: str) -> bool:
-    """Tell whether a name is a shard's without its extension, or an iteration's bare number."""
+    """Tell whether a name is a shard's without its extension, or the bare number of one that is called by its step."""
     files = (shard.path.rpartition("/")[2] for shard in checkpoint.shards)
     return any(file.rpartition(".")[0] == name for file in files if name) or (
-        checkpoint.name.startswith(_ITERATION)
+        checkpoint.label is None
+        and (numbered := _NUMBERED.fullmatch(checkpoint.name)) is not None
         and _number(name) is not None
-        and _number(checkpoint.name[len(_ITERATION) :]) == _number(name)
+        and _number(numbered[1]) == _number(name)
     )
 
 

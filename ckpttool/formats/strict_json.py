@@ -105,6 +105,11 @@ def parse_json(
     return document
 
 
+def number(value: float | None) -> Json:
+    """Spell a number that may be NaN or infinite."""
+    return value if value is None or math.isfinite(value) else str(float(value))
+
+
 def memory_of(data: bytes) -> int:
     """Estimate what a JSON document takes once it is values, from above and without reading it.
 

@@ -1,4 +1,4 @@
-"""Training scalars as JSON records spell them: MindFormers' common.json, and what ckpttool itself keeps."""
+"""Training scalars as JSON records spell them: those of a trainer, and what ckpttool itself keeps."""
 
 from __future__ import annotations
 

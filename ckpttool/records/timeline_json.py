@@ -1,43 +1,57 @@
-"""The timeline in what `ckpttool replay --format json` printed."""
+"""The timeline of a replay as `ckpttool replay --format json` prints it, and as it is read back."""
 
 from __future__ import annotations
 
-import os
-
 from ckpttool.domain.health_events import HealthTimeline, SuspectInterval, SuspectKind
-from ckpttool.domain.metrics import LocalTime, parse_local_time
+from ckpttool.domain.metrics import LocalTime, parse_local_time, show_local_time
 from ckpttool.domain.units import Rank, Step
 from ckpttool.errors import UsageError
-from ckpttool.formats.strict_json import Json, ParseError, as_list, as_object, get_int, get_str, parse_json
+from ckpttool.formats.strict_json import Json, ParseError, as_list, as_object, get_int, get_str, number, parse_json
 
 SCHEMA = "ckpttool/replay/1"
 
-_LIMIT = 64 << 20
-"""A replay of a year's training with a spike a minute fits."""
-_HEAD = 64
+REPLAY_LIMIT = 64 << 20
+"""Bytes. A replay of a year's training with a spike a minute fits."""
+
+REPLAY_HEAD = 64
 """Bytes that hold the schema, which stands first."""
 
 
-def read_timeline(path: str) -> HealthTimeline | None:
-    """Return the timeline of a replay that was saved; None where the file is none, but perhaps a log.
+def timeline_document(timeline: HealthTimeline) -> list[Json]:
+    """Spell a timeline; `parse_timeline` reads what a choice needs of it."""
+    return [
+        {
+            "kind": interval.kind.value,
+            "first_step": interval.first_step,
+            "recovered_step": interval.recovered_step,
+            "first_time": None if interval.first_time is None else show_local_time(interval.first_time),
+            "rank": interval.rank,
+            "peak": number(interval.peak),
+            "reason": interval.reason,
+        }
+        for interval in timeline.intervals
+    ]
+
+
+def is_replay(head: bytes) -> bool:
+    """Tell by the first `REPLAY_HEAD` bytes of a file whether it is a replay that was saved, or perhaps a log."""
+    return f'"schema": "{SCHEMA}"'.encode() in head
+
+
+def parse_timeline(data: bytes, *, what: str) -> HealthTimeline:
+    """Return the timeline of a replay that was saved.
+
+    Args:
+        data: The whole file.
+        what: Names it in the error.
 
     Raises:
         UsageError: It begins like one, and is not.
     """
     try:
-        if not os.path.isfile(path):  # what a pipe holds can be read only once, and a device has no end
-            return None
-        with open(path, "rb") as file:
-            head = file.read(_HEAD)
-            if f'"schema": "{SCHEMA}"'.encode() not in head:
-                return None
-            data = head + file.read(_LIMIT)
-    except OSError:
-        return None  # the log reader tells what is wrong with a file
-    try:
-        document = as_object(parse_json(data, what=path, limit=_LIMIT), where=path)
-        items = as_list(document.get("timeline"), where=f"{path}: timeline")
-        return HealthTimeline(intervals=tuple(_interval(path, index, item) for index, item in enumerate(items)))
+        document = as_object(parse_json(data, what=what, limit=REPLAY_LIMIT), where=what)
+        items = as_list(document.get("timeline"), where=f"{what}: timeline")
+        return HealthTimeline(intervals=tuple(_interval(what, index, item) for index, item in enumerate(items)))
     except (ParseError, ValueError) as error:
         raise UsageError(f"{error!s:.500}; expected what ckpttool replay --format json printed") from None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TypeAlias
@@ -97,8 +96,3 @@ def finding_document(finding: Finding) -> dict[str, Document]:
         "line": finding.line,
         "ranks": list(finding.ranks),
     }
-
-
-def number(value: float | None) -> Document:
-    """Spell a number that may be NaN or infinite."""
-    return value if value is None or math.isfinite(value) else str(float(value))

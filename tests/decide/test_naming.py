@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from ckpttool.decide.naming import focused, named
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.errors import ExitCode, UsageError
 from ckpttool.storage.local import LocalStorage
+from tests import inventories
 from tests.cli.running import ask
 from tests.storages import scan
 from tests.trees import TreeBuilder
@@ -102,3 +104,12 @@ def test_prune_keeps_what_is_named_in_any_of_these_ways(tmp_path: Path) -> None:
     said = ask("prune", str(tree.output), "--keep-last", "1", "--keep", "20", "--format", "json", "-q")
     assert said.code == ExitCode.OK, said.stderr
     assert "--keep" in said.stdout or "named" in said.stdout
+
+
+def test_a_save_of_any_trainer_that_is_called_by_its_step_has_its_bare_number_for_a_name() -> None:
+    saves = [
+        replace(inventories.checkpoint("10_2"), name=name, label=None)
+        for name in ("step-30", "step-300", "30_old", "model30.pt")
+    ]
+    assert [save.name for save in named(saves, "30")] == ["step-30"]
+    assert named([inventories.checkpoint("10_30")], "30") == []

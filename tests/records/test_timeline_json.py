@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from ckpttool.api.evidence import timeline_in
 from ckpttool.domain.health_events import SuspectInterval, SuspectKind
 from ckpttool.domain.metrics import parse_local_time
 from ckpttool.domain.units import Rank, Step
 from ckpttool.errors import UsageError
-from ckpttool.records.timeline_json import read_timeline
 
 SPIKE: dict[str, object] = {
     "kind": "spike",
@@ -32,7 +32,7 @@ def write(path: Path, timeline: object) -> str:
 
 def test_steps_times_and_ranks_come_back(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", [SPIKE, {**STRIKE, "first_time": "2025-03-01 09:10:00"}])
-    line = read_timeline(path)
+    line = timeline_in(path)
     assert line is not None
     assert line.intervals == (
         SuspectInterval(kind=SuspectKind.SPIKE, reason="a spike", first_step=Step(5)),
@@ -61,17 +61,17 @@ def test_steps_times_and_ranks_come_back(tmp_path: Path) -> None:
 def test_one_that_is_broken_is_an_error_and_no_empty_timeline(timeline: object, tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", timeline)
     with pytest.raises(UsageError, match="expected what ckpttool replay"):
-        read_timeline(path)
+        timeline_in(path)
 
 
 def test_one_that_is_cut_short_is_an_error(tmp_path: Path) -> None:
     path = Path(write(tmp_path / "t.json", [SPIKE]))
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(UsageError, match="not JSON"):
-        read_timeline(str(path))
+        timeline_in(str(path))
 
 
 def test_a_log_or_a_missing_file_is_not_one(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text('a line about "timeline"\n')
     (tmp_path / "a.json").write_text('{"schema": "ckpttool/health/1", "timeline": []}')
-    assert [read_timeline(str(tmp_path / name)) for name in ("a.log", "a.json", "absent")] == [None, None, None]
+    assert [timeline_in(str(tmp_path / name)) for name in ("a.log", "a.json", "absent")] == [None, None, None]

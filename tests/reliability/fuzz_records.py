@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import Any, NoReturn
 
+from ckpttool.api.evidence import timeline_in
 from ckpttool.domain.finding import Severity
 from ckpttool.domain.health import Health
 from ckpttool.domain.shard import FileStamp, FormatName
@@ -20,7 +21,6 @@ from ckpttool.records import SealPlace, ledger
 from ckpttool.records.hashed_json import closed, is_whole
 from ckpttool.records.journal import JOURNAL, TRASH, journal_bytes, read_journal
 from ckpttool.records.manifest import ManifestProblem, manifest_bytes, read_manifest
-from ckpttool.records.timeline_json import read_timeline
 from ckpttool.storage.base import Entry, Kind, OverLimitError
 from ckpttool.trainers.mindformers.health_file import read_health, updated_health_json
 from ckpttool.trainers.mindformers.iteration_json import parse_common, parse_metadata_files
@@ -372,7 +372,7 @@ def _is_text(path: str) -> bool:
 def timeline(data: bytes) -> None:
     """Read a replay that was saved: a timeline, or a message of ours, or not its kind of file."""
     try:
-        found = read_timeline(written(data))
+        found = timeline_in(written(data))
     except UsageError as error:
         assert_short(error)
         return

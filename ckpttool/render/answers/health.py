@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from ckpttool.domain.health import Health
 from ckpttool.domain.health_events import HealthJudgement
 from ckpttool.domain.log_answer import HealthAnswer, WeightNumbers
+from ckpttool.formats.strict_json import number
 from ckpttool.render.answers.reading import reading_document
 from ckpttool.render.escape import shown
-from ckpttool.render.json import Document, finding_document, number
+from ckpttool.render.json import Document, finding_document
 from ckpttool.render.text import HEALTH_STYLE, NARROW, Picture, columns, grouped_findings, line, stack, whole_words
 
 if TYPE_CHECKING:

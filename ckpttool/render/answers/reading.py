@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from ckpttool.domain.log_answer import LogReading
 from ckpttool.domain.metrics import NoteKind
 from ckpttool.domain.units import counted
+from ckpttool.formats.strict_json import number
 from ckpttool.render.escape import shown
-from ckpttool.render.json import Document, number
+from ckpttool.render.json import Document
 from ckpttool.render.text import Indented, line
 
 if TYPE_CHECKING:

@@ -13,15 +13,16 @@ from ckpttool.domain.health_events import (
     MarkState,
     ReplayResult,
     SkippedSpan,
-    SuspectInterval,
 )
 from ckpttool.domain.log_answer import ReplayAnswer
 from ckpttool.domain.metrics import LocalTime, show_local_time
 from ckpttool.domain.units import counted
+from ckpttool.formats.strict_json import number
+from ckpttool.records.timeline_json import SCHEMA, timeline_document
 from ckpttool.render.answers.advice import Row, advice_document, advice_parts
 from ckpttool.render.answers.reading import MOST_LINES, listed, reading_document, reading_parts
 from ckpttool.render.escape import shown
-from ckpttool.render.json import Document, number
+from ckpttool.render.json import Document
 from ckpttool.render.text import Pairs, line, stack
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def document(answer: ReplayAnswer) -> Document:
     """`ckpttool/replay/1`. `resolve --health-timeline` reads it back."""
     result = answer.result
     document: dict[str, Document] = {
-        "schema": "ckpttool/replay/1",
+        "schema": SCHEMA,
         "policy": result.policy,
         "settings": {name: number(value) if isinstance(value, float) else value for name, value in answer.settings},
         "logs": reading_document(answer.reading),
@@ -52,7 +53,7 @@ def document(answer: ReplayAnswer) -> Document:
         "spans": [_span_document(span) for span in result.spans],
         "events": [_event_document(event) for event in result.events],
         "notes": list(result.notes),
-        "timeline": _timeline_document(answer.timeline),
+        "timeline": timeline_document(answer.timeline),
     }
     if answer.marks is not None:
         document["checkpoints"] = [_mark(mark) for mark in answer.marks]
@@ -82,22 +83,6 @@ def _event_document(event: HealthEvent) -> Document:
 
 def _mark(mark: CheckpointMark) -> Document:
     return {"name": mark.name, "step": mark.step, "state": mark.state.value, "reason": mark.reason}
-
-
-def _timeline_document(timeline: HealthTimeline) -> Document:
-    return [_interval(interval) for interval in timeline.intervals]
-
-
-def _interval(interval: SuspectInterval) -> Document:
-    return {
-        "kind": interval.kind.value,
-        "first_step": interval.first_step,
-        "recovered_step": interval.recovered_step,
-        "first_time": _time(interval.first_time),
-        "rank": interval.rank,
-        "peak": number(interval.peak),
-        "reason": interval.reason,
-    }
 
 
 def _time(time: LocalTime | None) -> str | None:
