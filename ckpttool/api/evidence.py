@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from ckpttool.decide.embedding_health import judge_checkpoints
 from ckpttool.decide.log_evidence import Evidence, ReadLogs, weigh
 from ckpttool.errors import UsageError
 from ckpttool.logs.asd_events import detector_events
 from ckpttool.logs.reading import written
 from ckpttool.records.timeline_json import REPLAY_HEAD, REPLAY_LIMIT, is_replay, parse_timeline
-from ckpttool.trainers.mindformers.embedding_health import judge_checkpoints
 from ckpttool.trainers.registry import log_reader
 
 if TYPE_CHECKING:

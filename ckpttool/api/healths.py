@@ -16,6 +16,7 @@ from ckpttool.decide.checkpoint_health import (
     with_newest,
     with_weights,
 )
+from ckpttool.decide.embedding_health import judge_checkpoints
 from ckpttool.domain.finding import Severity
 from ckpttool.domain.health_events import HealthReport
 from ckpttool.domain.log_answer import HealthAnswer, LogReading
@@ -24,7 +25,6 @@ from ckpttool.domain.verdict import Verdict
 from ckpttool.errors import UsageError, WriteFailedError
 from ckpttool.storage import above, assert_changeable
 from ckpttool.trainers.base import HealthFile, Refusal
-from ckpttool.trainers.mindformers.embedding_health import judge_checkpoints
 from ckpttool.trainers.registry import health_file_of, log_reader
 
 LOCK_SECONDS = 60.0

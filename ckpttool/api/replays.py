@@ -20,8 +20,7 @@ from ckpttool.errors import UsageError
 from ckpttool.logs.asd_events import detector_events
 from ckpttool.logs.log_pass import LogPass
 from ckpttool.logs.reading import written
-from ckpttool.trainers.mindformers.skip_words import spelled
-from ckpttool.trainers.registry import asd_dialects, log_reader, threshold_settings, told_trainers
+from ckpttool.trainers.registry import asd_dialects, log_reader, policy_words, threshold_settings, told_trainers
 
 if TYPE_CHECKING:
     from ckpttool.api.trees import Tree
@@ -70,7 +69,7 @@ def replay(question: ReplayQuestion, tree: Tree | None = None) -> ReplayAnswer:
         courses = courses_of(None if detected else policy, line, attempts, question.margin_minutes)
         marks = courses.marks(*saves_of(tree.inventory, attempts, written(tree.inventory.checkpoints)))
     answer = ReplayAnswer(
-        settings=spelled(settings_of(policy)),
+        settings=policy_words(settings_of(policy)),
         result=result,
         reading=logs.reading(),
         timeline=line,

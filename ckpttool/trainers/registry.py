@@ -92,6 +92,13 @@ def told_skip(skip: SkipBatches) -> TrainersSkip:
     return next(told for trainer in TRAINERS if (told := trainer.skip(skip)) is not None)
 
 
+def policy_words(settings: tuple[tuple[str, str | float], ...]) -> tuple[tuple[str, str | float], ...]:
+    """Return a policy's settings in the words that users have for them: a policy may be a trainer's own rule."""
+    from ckpttool.trainers.mindformers.skip_words import spelled
+
+    return spelled(settings)
+
+
 def asd_dialects() -> tuple[AsdDialect, ...]:
     """Return all detectors of silent errors: those of the frameworks, and of trainers that count for themselves."""
     from ckpttool.domain.asd import DIALECTS

@@ -43,7 +43,7 @@ def judge_health(
         pipeline_stages: Of the run, where it is known. With one stage nothing was ever measured, whatever is recorded.
 
     Source:
-        MindFormers calls a NaN healthy, because it is not at or above the threshold; and it records "healthy" where it
+        A trainer may call a NaN healthy, because it is not at or above the threshold; and record "healthy" where it
         measured nothing: with one pipeline stage, or where no tensor has the size of the embedding (norm 0).
     """
     judgements = []

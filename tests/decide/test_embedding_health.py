@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from ckpttool.decide.embedding_health import judge_health
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import Health
 from ckpttool.domain.health_events import HealthReport, SavedCheckpoint
 from ckpttool.domain.metrics import LogAttempt, StepMetrics
 from ckpttool.domain.units import Step
-from ckpttool.trainers.mindformers.embedding_health import judge_health
 from tests.decide.rows import INF, NAN
 
 HEALTHY, UNHEALTHY, UNKNOWN = Health.HEALTHY, Health.UNHEALTHY, Health.UNKNOWN
