@@ -32,7 +32,7 @@ from tests.reliability import figures
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 GUIDE = ROOT / "ckpttool" / "guide"
-PAGES = (README, *(GUIDE / f"{name}.md" for name in guide.PAGES))
+PAGES = (README, *sorted(GUIDE.glob("*.md")))
 
 MEASURED = frozenset({"detection"})
 """Blocks that a benchmark writes: `benchmarks/detection.py` takes a quarter of an hour, and a test must not."""
@@ -179,6 +179,19 @@ SEAMS: dict[str, type] = {
 }  # fmt: skip
 
 
+def _pages(page: Path, _of: str) -> Iterator[str]:
+    """Keep the order, and say of each page what its first sentence says."""
+    for line in blocks(page.read_text(encoding="utf-8"))["pages"].splitlines():
+        entry = re.match(r"- \[([a-z-]+)\]", line)
+        yield line if entry is None else f"- [{entry[1]}]({entry[1]}.md): {first_sentence(GUIDE / f'{entry[1]}.md')}"
+
+
+def first_sentence(page: Path) -> str:
+    """Return what stands right under the heading."""
+    _heading, paragraph, *_rest = page.read_text(encoding="utf-8").split("\n\n")
+    return re.split(r"(?<=\.)\s", paragraph)[0].replace("\n", " ")
+
+
 def _reliability(_page: Path, _of: str) -> Iterator[str]:
     yield from figures.table(figures.load()).splitlines()
 
@@ -194,6 +207,7 @@ MAKERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
     "findings": _findings,
     "options": _options,
     "layers": _layers,
+    "pages": _pages,
     "reliability": _reliability,
     "rooms": _rooms,
     "rules": _rules,

@@ -71,7 +71,7 @@ def test_the_example_of_the_library_prints_what_the_page_shows(place: Path) -> N
 WITH_BLOCKS = [page for page in PAGES if BLOCK.search(page.read_text(encoding="utf-8"))]
 
 
-@pytest.mark.parametrize("page", WITH_BLOCKS, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", WITH_BLOCKS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_console_block_prints_what_the_page_shows(
     page: Path, place: Path, request: pytest.FixtureRequest
 ) -> None:

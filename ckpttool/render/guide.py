@@ -4,44 +4,28 @@ from __future__ import annotations
 
 import re
 import textwrap
+from functools import cache
 from importlib.resources import files
 
-PAGES = (
-    "concepts",
-    "on-call",
-    "resolve",
-    "scan",
-    "verify",
-    "health",
-    "data-skip",
-    "launch",
-    "preflight",
-    "ci",
-    "prune",
-    "replay",
-    "asd",
-    "mindformers",
-    "findings",
-    "exits",
-    "json",
-    "library",
-    "limits",
-    "reliability",
-    "architecture",
-)
-"""Every page, in the order in which somebody who is new would read them."""
-
 _FOLDER = files("ckpttool") / "guide"
+_CONTENTS = "README"
+_ENTRY = re.compile(r"^- \[(?P<name>[a-z-]+)\]\((?P=name)\.md\): (?P<what>.*)$", re.MULTILINE)
+
+
+@cache
+def pages() -> dict[str, str]:
+    """Return every page with a sentence of what it tells, in the order in which somebody new would read them."""
+    return {entry["name"]: entry["what"] for entry in _ENTRY.finditer(_read(_CONTENTS))}
 
 
 def topics() -> tuple[str, ...]:
     """Return all that a page can be asked for by: its own name, or a command that has its options there."""
-    return (*PAGES, *(command for command in _commands() if command not in PAGES))
+    return (*pages(), *(command for command in _commands() if command not in pages()))
 
 
 def page_of(topic: str) -> str | None:
     """Return the name of the page that a topic is on; None where it is none."""
-    return topic if topic in PAGES else _commands().get(topic)
+    return topic if topic in pages() else _commands().get(topic)
 
 
 def page(topic: str) -> str | None:
@@ -51,14 +35,14 @@ def page(topic: str) -> str | None:
 
 
 def list_text(*, width: int) -> str:
-    """Name every page, and what it tells: the first sentence under its heading."""
-    indent = max(map(len, PAGES)) + 2
+    """Name every page, and what it tells."""
+    indent = max(map(len, pages())) + 2
     return "\n".join(
         textwrap.fill(
-            _first_sentence(_read(name)), max(width, 2 * indent), initial_indent=f"{name:{indent}}",
+            what.replace("`", ""), max(width, 2 * indent), initial_indent=f"{name:{indent}}",
             subsequent_indent=" " * indent, break_on_hyphens=False,
         )
-        for name in PAGES
+        for name, what in pages().items()
     )  # fmt: skip
 
 
@@ -66,14 +50,9 @@ def _commands() -> dict[str, str]:
     """Return the page on which each command's options stand."""
     return {
         command: name
-        for name in PAGES
+        for name in pages()
         for command in re.findall(r"^#+ Options of `ckpttool ([a-z-]+)`$", _read(name), re.MULTILINE)
     }
-
-
-def _first_sentence(text: str) -> str:
-    _heading, paragraph, *_rest = text.split("\n\n")
-    return re.split(r"(?<=\.)\s", paragraph.replace("`", ""))[0].replace("\n", " ")
 
 
 def _read(name: str) -> str:
