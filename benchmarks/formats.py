@@ -38,6 +38,7 @@ from ckpttool.formats import read_header
 from ckpttool.formats.safetensors import shard as safetensors
 from ckpttool.storage.base import ByteSource
 from ckpttool.storage.local import LocalStorage
+from ckpttool.trainers.mindformers.scalars import FACTS
 from ckpttool.verify.check import check
 from ckpttool.verify.checks.structure import observe_header
 
@@ -98,6 +99,7 @@ def show(name: str, value: float, target: float) -> None:
 def task(folder: Path, name: str) -> CheckTask:
     """Ask for the check of one header."""
     return CheckTask(
+        facts=FACTS,
         root=str(folder),
         path=name,
         rank=Rank(0),
@@ -141,7 +143,7 @@ def header(folder: Path, name: str, named: FormatName, *, first: bool = False) -
     if first:
         safetensors.forget_headers()
     with LocalStorage(str(folder)).open(name) as source:
-        return read_header(source, named=named)
+        return read_header(source, named=named, facts=FACTS)
 
 
 def package(path: Path) -> object:

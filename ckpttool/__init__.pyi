@@ -53,9 +53,9 @@ from ckpttool.domain.question import DataQuestion as DataQuestion
 from ckpttool.domain.question import LaunchOrder as LaunchOrder
 from ckpttool.domain.question import ResumeQuestion as ResumeQuestion
 from ckpttool.domain.question import TreeQuestion as TreeQuestion
+from ckpttool.domain.scalars import Scalars as Scalars
 from ckpttool.domain.settings import RunConfig as RunConfig
 from ckpttool.domain.shard import FormatName as FormatName
-from ckpttool.domain.shard import Scalars as Scalars
 from ckpttool.domain.shard import Shard as Shard
 from ckpttool.domain.units import ByteCount as ByteCount
 from ckpttool.domain.units import Rank as Rank

@@ -20,6 +20,7 @@ from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport
 from ckpttool.formats import read_header
 from ckpttool.storage.base import ByteSource, Entry, Kind
+from ckpttool.trainers.mindformers.scalars import FACTS
 from ckpttool.verify.check import check
 from ckpttool.verify.collect import collect
 from ckpttool.verify.kernels.digest import digest_pass
@@ -130,11 +131,11 @@ class Scene:
     @property
     def has_crc(self) -> bool:
         """Whether the shard carries a checksum."""
-        return read_header(MemorySource(self.data), named=self.checkpoint.format).checksum is not None
+        return read_header(MemorySource(self.data), named=self.checkpoint.format, facts=FACTS).checksum is not None
 
     def header(self) -> Sequence[TensorEntry]:
         """The tensors of the whole shard."""
-        return read_header(MemorySource(self.data), named=self.checkpoint.format).entries
+        return read_header(MemorySource(self.data), named=self.checkpoint.format, facts=FACTS).entries
 
 
 _SEALS: dict[bytes, ShardSeal] = {}
@@ -144,6 +145,7 @@ def task_of(path: str, checkpoint: Checkpoint, level: Level, seal: ShardSeal | N
     """The task of one shard, as if nobody had listed it."""
     shard = next(one for one in checkpoint.shards if one.path == path)
     return CheckTask(
+        facts=FACTS,
         root="",
         path=path,
         rank=shard.rank,
@@ -160,7 +162,7 @@ def seal_of(path: str, data: bytes, *, first_seen: str = "2026-01-01T00:00:00Z")
     """Seal bytes."""
     source = MemorySource(data)
     seen = digest_pass(source, wants=Wants(xxh=True))
-    header = read_header(source, named=FormatName.MINDSPORE_CKPT)
+    header = read_header(source, named=FormatName.MINDSPORE_CKPT, facts=FACTS)
     return ShardSeal(
         path=path,
         size=source.stamp.size,
@@ -231,7 +233,7 @@ def staged(checkpoint: Checkpoint, others: Sequence[Checkpoint], files: Mapping[
 def with_crc(path: str, data: bytes) -> bytes:  # noqa: ARG001  a `Change`
     """Add the checksum that MindSpore writes with `crc_check`, to a file of either format."""
     source = MemorySource(data)
-    header = read_header(source, named=FormatName.MINDSPORE_CKPT)
+    header = read_header(source, named=FormatName.MINDSPORE_CKPT, facts=FACTS)
     if header.format is FormatName.MINDSPORE_CKPT:
         return data + crc_trailer(data)
     length = int.from_bytes(data[:8], "little")
@@ -385,6 +387,7 @@ def count_loose_flips(name: str, data: bytes, *, every: int = 1) -> Tally:
     """Flip bits of a file that stands alone and carries a checksum: no sibling helps."""
     fmt = FormatName.MINDSPORE_CKPT if name.endswith(".ckpt") else FormatName.SAFETENSORS
     task = CheckTask(
+        facts=FACTS,
         root="",
         path=name,
         rank=None,
@@ -421,7 +424,7 @@ def megabyte(path: str, data: bytes) -> bytes:
     """
     salt = zlib.crc32(path.encode())
     source = MemorySource(data)
-    header = read_header(source, named=FormatName.MINDSPORE_CKPT)
+    header = read_header(source, named=FormatName.MINDSPORE_CKPT, facts=FACTS)
     tensors = [entry for entry in header.entries if entry.name not in SCALARS and len(entry.shape) > 0]
     appended = [entry for entry in header.entries if entry not in tensors]
     large = []

@@ -9,11 +9,12 @@ from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, Renam
 from ckpttool.domain.expectation import Evidence, WorldEvidence
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.health import Health
-from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
+from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import Rank, Step
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
+from ckpttool.trainers.mindformers.scalars import RULES, TrainState
 from ckpttool.trainers.registry import layout_of
 
 PREFIX = "llama"
@@ -44,6 +45,7 @@ def checkpoint(
     true = epoch * in_epoch if step == -1 else step
     own = f"_{run}" if run else ""
     at = EpochStep(epoch=epoch, step=in_epoch)
+    state = TrainState(epoch_num=epoch, step_num=true, global_step=true, global_batch_size=batch)
     suffix = "ckpt" if fmt is FormatName.MINDSPORE_CKPT else "safetensors"
     return Checkpoint(
         name=f"{own}-{label}" if run else label,
@@ -51,9 +53,10 @@ def checkpoint(
         run=run,
         label=label,
         sort_key=at.sort_key,
-        facts=at.facts,
+        facts=(*at.facts, ("optimizer_step", true)),
         claims=at.claims,
-        scalars=Scalars(epoch_num=epoch, step_num=true, global_step=true, global_batch_size=batch),
+        scalars=state.scalars,
+        rules=RULES,
         step=None if true is None else Step(true),
         step_source="unknown" if true is None else "content",
         shards=tuple(

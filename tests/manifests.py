@@ -6,10 +6,13 @@ from hypothesis import strategies as st
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Topology
 from ckpttool.domain.manifest import CHUNK_BYTES, Manifest, ShardSeal
-from ckpttool.domain.shard import FormatName, Scalars
+from ckpttool.domain.scalars import Scalars
+from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import ByteCount
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
+from ckpttool.trainers.mindformers.scalars import TrainState
 from ckpttool.trainers.registry import layout_names
+from tests.scalars import values
 
 EARLIER, LATER = "2025-01-31T23:59:59Z", "2025-02-01T00:00:00Z"
 
@@ -61,7 +64,7 @@ def seal(
         chunks=tuple(map(digest, chunks)),
         format=FormatName.MINDSPORE_CKPT,
         schema_hash=digest(77),
-        scalars=Scalars(step_num=20, loss_scale=65536.0),
+        scalars=(("loss_scale", 65536.0), ("step_num", 20)),
         first_seen=first_seen,
     )
 
@@ -94,14 +97,14 @@ def any_seal(draw: st.DrawFn) -> ShardSeal:
         schema_hash=draw(st.none() | DIGESTS),
         scalars=draw(
             st.builds(
-                Scalars,
+                TrainState,
                 epoch_num=COUNTS,
                 step_num=COUNTS,
                 global_step=COUNTS,
                 loss_scale=st.none() | st.floats(allow_nan=False, allow_infinity=False),
                 global_batch_size=COUNTS,
                 consumed_samples=COUNTS,
-            )
+            ).map(values)
         ),
         first_seen=draw(TIMES),
     )

@@ -7,11 +7,12 @@ from dataclasses import replace
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Topology
 from ckpttool.domain.data_position import SkipBatches
 from ckpttool.domain.plan import ResumePlan, ResumePoint
-from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
+from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import Rank, Step
 from ckpttool.domain.verdict import Level, VerdictWord
 from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.load import LoadKeys, data_settings
+from ckpttool.trainers.mindformers.scalars import RULES, TrainState
 
 LEGACY_LOAD = LoadKeys(
     load_checkpoint="output/checkpoint",
@@ -26,14 +27,14 @@ NEWER_LOAD = LoadKeys(
     use_legacy_format=False,
 )
 AT = EpochStep(epoch=15, step=2)
-SCALARS = Scalars(epoch_num=15, step_num=30, global_step=30, global_batch_size=8)
+SCALARS = TrainState(epoch_num=15, step_num=30, global_step=30, global_batch_size=8)
 
 
 def resume_plan(
     *,
     load: LoadKeys = LEGACY_LOAD,
     batches: int = 30,
-    scalars: Scalars = SCALARS,
+    scalars: TrainState = SCALARS,
     ranks: int = 4,
     global_batch_size: int | None = 8,
     sink_size: int | None = None,
@@ -54,9 +55,10 @@ def resume_plan(
         run=0,
         label=str(AT),
         sort_key=AT.sort_key,
-        facts=AT.facts,
+        facts=(*AT.facts, ("optimizer_step", scalars.global_step)),
         claims=AT.claims,
-        scalars=scalars,
+        scalars=scalars.scalars,
+        rules=RULES,
         step=Step(scalars.step_num or 0),
         step_source="content",
         shards=shards,

@@ -12,6 +12,7 @@ import pytest
 from ckpttool.domain.finding import Severity, worst
 from ckpttool.errors import ExitCode
 from ckpttool.trainers.mindformers.load import load_keys, planned_skip
+from ckpttool.trainers.mindformers.scalars import state_of
 from tests.answers import FIXTURES, chosen, cli, document, names, plan, scanned, without_runs, writable_copy
 
 RUNS = ("first", "resume", "resume2")
@@ -109,8 +110,8 @@ def test_every_checkpoint_is_at_the_step_at_which_it_was_saved(tree: str) -> Non
     assert {one.shards[0].path.rpartition("/")[2] for one in inventory.checkpoints} <= saves.keys()
     for one in inventory.checkpoints:
         save = saves[one.shards[0].path.rpartition("/")[2]]
-        assert (one.step, one.scalars.step_num) == (save.step, save.step)
-        assert one.scalars.global_step == save.optimizer_step
+        assert (one.step, one.scalars.step) == (save.step, save.step)
+        assert state_of(one.scalars).global_step == save.optimizer_step
         assert one.scalars.global_batch_size == global_batch_size(tree)
         assert one.ranks == (0, 1, 2, 3)
 
@@ -124,7 +125,7 @@ def test_every_iteration_is_at_the_step_of_its_folder_and_of_the_log(tree: str) 
     for one in inventory.checkpoints:
         assert one.step is not None
         assert one.name == f"iteration_{one.step:08d}"
-        assert one.scalars.global_step == by_step[one.step].optimizer_step
+        assert state_of(one.scalars).global_step == by_step[one.step].optimizer_step
         assert one.scalars.global_batch_size == global_batch_size(tree)
         assert len(one.ranks) == RANKS.get(tree, 4)
 

@@ -8,7 +8,8 @@ from typing import TypeAlias
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health import Health
-from ckpttool.domain.shard import FormatName, NameClaim, Scalars, Shard
+from ckpttool.domain.scalars import NO_RULES, NameClaim, ScalarRules, Scalars
+from ckpttool.domain.shard import FormatName, Shard
 from ckpttool.domain.units import ByteCount, Rank, Step
 
 
@@ -21,6 +22,9 @@ class CommitState(str, Enum):
     UNRECORDED = "unrecorded"
     """The layout keeps no such record for each checkpoint."""
 
+
+Facts: TypeAlias = "tuple[tuple[str, int | None], ...]"
+"""What is shown of a save, by name."""
 
 CheckpointKey: TypeAlias = tuple[str, str, FormatName]
 """Prefix, name and format: what names a checkpoint in its tree."""
@@ -55,10 +59,12 @@ class Checkpoint:
     """What its name says beside the run, so that saves of several runs may share it; None: names mark no runs."""
     sort_key: tuple[int, ...] = ()
     """Orders the saves of one run as their names do. To be compared: only the layout that made it may read it."""
-    facts: tuple[tuple[str, int | None], ...] = ()
-    """What else is shown of it, by name: `epoch`, `step_in_epoch`; None where nothing tells."""
+    facts: Facts = ()
+    """What else is shown of it, by name: `epoch`, `step_in_epoch`, `optimizer_step`; None where nothing tells."""
     claims: tuple[NameClaim, ...] = ()
     """What its name says of the scalars inside."""
+    rules: ScalarRules = NO_RULES
+    """Which scalars its shards hold, and what must hold of them."""
     scalars: Scalars
     """As one rank's shard has them; `verify` tells whether the others agree."""
     step: Step | None
@@ -94,8 +100,8 @@ class Checkpoint:
     @property
     def samples(self) -> int | None:
         """Samples that the training had seen, by what this checkpoint says itself; None where it does not."""
-        if self.scalars.consumed_samples is not None:
-            return self.scalars.consumed_samples
+        if self.scalars.samples is not None:
+            return self.scalars.samples
         size = self.scalars.global_batch_size
         return None if size is None or self.step is None else self.step * size
 

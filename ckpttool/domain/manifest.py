@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.shard import FormatName, Scalars, TensorEntry
+from ckpttool.domain.scalars import ScalarValues
+from ckpttool.domain.shard import FormatName, TensorEntry
 from ckpttool.domain.units import ByteCount
 
 VERSION = 1
@@ -32,7 +33,7 @@ class ShardSeal:
     """The same of each `CHUNK_BYTES`, in file order; the last one may be shorter. None for an empty file."""
     format: FormatName
     schema_hash: str | None
-    scalars: Scalars
+    scalars: ScalarValues
     first_seen: str
     """UTC, `2025-01-31T23:59:59Z`: when this content was first recorded. Sealing it again does not change it."""
 

@@ -26,7 +26,7 @@ class Progress:
         sizes: dict[str, set[int]] = defaultdict(set)
         counted: dict[str, bool] = {}
         for one in checkpoints:
-            size, samples = one.scalars.global_batch_size, one.scalars.consumed_samples
+            size, samples = one.scalars.global_batch_size, one.scalars.samples
             counted[one.prefix] = counted.get(one.prefix, True) and samples is not None
             if size is not None:
                 told[one.prefix, one.run][size] += 1

@@ -22,13 +22,13 @@ class ShardRole(str, Enum):
     """What a rank's file is for."""
 
     FULL = "full"
-    """Weights, optimizer state and training scalars in one file (the legacy layout)."""
+    """Weights, optimizer state and training scalars in one file."""
     MODEL = "model"
     OPTIMIZER = "optimizer"
     UNIFIED = "unified"
     """A part of a checkpoint that all ranks share."""
     SCALARS = "scalars"
-    """Only the training scalars (`hyper_param.safetensors`)."""
+    """Only the training scalars."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,31 +95,3 @@ class TensorEntry:
     def nbytes(self) -> ByteCount:
         """Bytes of tensor data in the file."""
         return ByteCount(sum(end - begin for begin, end in self.spans))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scalars:
-    """The training state that MindFormers appends to each rank's file; None where a file has no such entry."""
-
-    epoch_num: int | None = None
-    """Epochs (data-sink mode: sinks) begun since the start of the training."""
-    step_num: int | None = None
-    """True global step: data batches consumed."""
-    global_step: int | None = None
-    """Optimizer step: updates applied; overflowed and skipped batches do not count."""
-    loss_scale: float | None = None
-    global_batch_size: int | None = None
-    """Samples a batch over all ranks; files of MindFormers 1.2 have none."""
-    consumed_samples: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NameClaim:
-    """What the name of a save says of a training scalar inside."""
-
-    scalar: str
-    value: int
-    at_least: bool = False
-    """Whether a larger one agrees, too."""
-    message: str
-    """What to say where it does not, with `%d` for what is inside."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.shard import FileStamp, FormatName, Scalars, ShardRole
+from ckpttool.domain.scalars import NO_FACTS, ScalarValues, ShardFacts
+from ckpttool.domain.shard import FileStamp, FormatName, ShardRole
 from ckpttool.domain.units import ByteCount, Rank, Step
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class CheckTask:
     level: Level
     cost: ByteCount
     """Bytes that the check will read, as far as the listing knows."""
+    facts: ShardFacts = NO_FACTS
+    """What the layout knows of the file."""
     part: tuple[int, int] | None = None
     """First byte and first byte after, where several tasks share a big file; None: all of it."""
     seal: ShardSeal | None = None
@@ -105,7 +108,7 @@ class ShardReport:
     format: FormatName | None
     stamp: FileStamp | None
     """The file that was read; None where it could not be opened."""
-    scalars: Scalars
+    scalars: ScalarValues
     schema_hash: str | None
     """xxh3-128 over names, dtypes and shapes in order; equal for two shards with the same tensors."""
     tensors: int | None

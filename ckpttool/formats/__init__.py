@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ckpttool.domain.finding import Code, Finding, damage
+from ckpttool.domain.scalars import NO_FACTS, ShardFacts
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats.base import HEAD_BYTES, Header, ShardFormat, failed_header
 from ckpttool.formats.front import Front
@@ -24,12 +25,13 @@ _SMALLEST = 10
 _MAY_CHANGE_PLACES = {FormatName.SAFETENSORS: ".safetensors", FormatName.MINDSPORE_CKPT: ".ckpt"}
 
 
-def read_header(source: ByteSource, *, named: FormatName) -> Header:
+def read_header(source: ByteSource, *, named: FormatName, facts: ShardFacts = NO_FACTS) -> Header:
     """Read a shard's header, whatever the shard is.
 
     Args:
         source: The open shard.
         named: The format that its name claims. It decides nothing but the words where the content says otherwise.
+        facts: What the layout knows of it, and wants to know.
 
     Returns:
         The header, with findings where the file is damaged, refused or unknown. Content never raises.
@@ -46,7 +48,7 @@ def read_header(source: ByteSource, *, named: FormatName) -> Header:
         return _zeroed(source, named, head)
     for shard_format in FORMATS:
         if shard_format.recognise(head):
-            return _under_its_name(shard_format.header(front, head), named)
+            return _under_its_name(shard_format.header(front, head, facts), named)
     # The oldest pickles begin with no mark at all.
     return unsafe_pickle(source, head, hidden=False) or failed_header(
         named, _unrecognised(head, size), bytes_read=len(head)

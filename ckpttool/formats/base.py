@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from ckpttool.domain.finding import Code, Finding, unknown, unsafe
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.shard import FormatName, Scalars, TensorEntry
+from ckpttool.domain.scalars import ScalarValues, ShardFacts
+from ckpttool.domain.shard import FormatName, TensorEntry
 
 if TYPE_CHECKING:
     from ckpttool.formats.front import Front
@@ -37,7 +38,8 @@ class Header:
     """What the file is by its content; what its name says where the content is nothing that we know."""
     entries: tuple[TensorEntry, ...]
     """In file order. Those read before the damage, where there is damage."""
-    scalars: Scalars
+    scalars: ScalarValues
+    """Those that were asked for and are there."""
     metadata: tuple[tuple[str, str], ...]
     """Free text pairs of the format (`__metadata__` of safetensors), sorted."""
     checksum: Checksum | None
@@ -75,8 +77,8 @@ class ShardFormat(Protocol):
         """Tell from the first bytes, never from the file's name."""
         ...
 
-    def header(self, source: Front, head: bytes) -> Header:
-        """Read the header and nothing of the tensors' data but the training scalars.
+    def header(self, source: Front, head: bytes, facts: ShardFacts) -> Header:
+        """Read the header and nothing of the tensors' data but the scalars that are asked for.
 
         A damaged header does not raise: it comes back with findings.
 
@@ -119,7 +121,7 @@ def failed_header(name: FormatName, finding: Finding, *, bytes_read: int) -> Hea
     return Header(
         format=name,
         entries=(),
-        scalars=Scalars(),
+        scalars=(),
         metadata=(),
         checksum=None,
         findings=(finding,),

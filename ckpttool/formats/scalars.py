@@ -1,16 +1,16 @@
-"""The training state that MindFormers appends to a rank's file, read from among the tensors."""
+"""The training scalars that a layout asks for, read from among a file's tensors."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
-from typing import Any
 
 from ckpttool.domain.dtype import DType
 from ckpttool.domain.finding import Code, Finding, damage
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.shard import Scalars, TensorEntry
+from ckpttool.domain.scalars import AskedScalar, ScalarValues
+from ckpttool.domain.shard import TensorEntry
 from ckpttool.formats.base import quoted
 from ckpttool.storage.base import ByteSource
 
@@ -22,23 +22,10 @@ _PACKING = {
 }
 _WHOLE = frozenset({DType.I32, DType.I64})
 _ANY_NUMBER = frozenset(_PACKING)
-# MindFormers writes Int64 [] and, for the optimizer's own counter, Int32 [1]; it loads either with `int(...)`.
 _ONE_ELEMENT = frozenset({(), (1,)})
 
-_LEAST: dict[str, int] = {
-    "epoch_num": 0,
-    "step_num": 0,
-    "global_step": 0,
-    "loss_scale": 0,
-    "global_batch_size": 1,
-}
-"""Smallest legal value of each; a batch of no samples cannot have been trained on."""
-
-SCALAR_NAMES = frozenset(_LEAST)
-"""Names of the tensors that hold training state."""
-
-_Field = tuple[str, int, Struct]
-"""Name of a scalar, its place in what is read, and how it is packed."""
+_Field = tuple[AskedScalar, int, Struct]
+"""What is asked for, its place in what is read, and how it is packed."""
 
 _NEIGHBOURS = 4096
 """Scalars closer than this are read in one call: a call costs more than the bytes between."""
@@ -63,22 +50,24 @@ class ScalarPlan:
 class ScalarReading:
     """The scalars of a shard and what is wrong with them."""
 
-    scalars: Scalars
+    scalars: ScalarValues
     findings: tuple[Finding, ...]
     bytes_read: int
 
 
-def plan_scalars(entries: Iterable[TensorEntry]) -> ScalarPlan:
-    """Find the training scalars among a shard's tensors; neighbours are read in one call.
+def plan_scalars(entries: Iterable[TensorEntry], asked: Sequence[AskedScalar]) -> ScalarPlan:
+    """Find what is asked for among a shard's tensors; neighbours are read in one call.
 
     Args:
         entries: In file order; each scalar's name at most once.
+        asked: Which scalars.
     """
+    by_name = {scalar.name: scalar for scalar in asked}
     findings = []
     fit = []
     for entry in entries:
-        if entry.name in SCALAR_NAMES:
-            wrong = _wrong_type(entry)
+        if entry.name in by_name:
+            wrong = _wrong_type(entry, by_name[entry.name])
             if wrong is None:
                 fit.append(entry)
             else:
@@ -86,13 +75,13 @@ def plan_scalars(entries: Iterable[TensorEntry]) -> ScalarPlan:
     reads = []
     for group in _neighbours(fit):
         begin, end = group[0].spans[0][0], group[-1].spans[0][1]
-        fields = tuple((entry.name, entry.spans[0][0] - begin, _PACKING[entry.dtype]) for entry in group)
+        fields = tuple((by_name[entry.name], entry.spans[0][0] - begin, _PACKING[entry.dtype]) for entry in group)
         reads.append((begin, end - begin, fields))
     return ScalarPlan(reads=tuple(reads), findings=tuple(findings))
 
 
 def read_scalars(source: ByteSource, plan: ScalarPlan) -> ScalarReading:
-    """Read the training scalars' values.
+    """Read the scalars' values.
 
     Returns:
         What could be read. A scalar of a wrong type, or one that no training can have reached, is a finding
@@ -102,20 +91,20 @@ def read_scalars(source: ByteSource, plan: ScalarPlan) -> ScalarReading:
         OSError: The disk did not answer.
     """
     findings: list[Finding] = []
-    values: dict[str, Any] = {}
+    values: list[tuple[str, int | float]] = []
     total = 0
     for begin, length, fields in plan.reads:
         data = source.read(begin, length)
         total += len(data)
-        for name, first, packing in fields:
+        for scalar, first, packing in fields:
             if first + packing.size > len(data):
                 continue
             (value,) = packing.unpack_from(data, first)
-            if math.isfinite(value) and value >= _LEAST[name]:
-                values[name] = float(value) if name == "loss_scale" else value
+            if math.isfinite(value) and value >= scalar.least:
+                values.append((scalar.name, value if scalar.whole else float(value)))
             else:
-                findings.append(_wrong_value(name, value))
-    return ScalarReading(scalars=Scalars(**values), findings=(*plan.findings, *findings), bytes_read=total)
+                findings.append(_wrong_value(scalar, value))
+    return ScalarReading(scalars=tuple(sorted(values)), findings=(*plan.findings, *findings), bytes_read=total)
 
 
 def _neighbours(entries: Iterable[TensorEntry]) -> Iterator[list[TensorEntry]]:
@@ -129,8 +118,8 @@ def _neighbours(entries: Iterable[TensorEntry]) -> Iterator[list[TensorEntry]]:
         yield group
 
 
-def _wrong_type(entry: TensorEntry) -> Finding | None:
-    allowed = _ANY_NUMBER if entry.name == "loss_scale" else _WHOLE
+def _wrong_type(entry: TensorEntry, scalar: AskedScalar) -> Finding | None:
+    allowed = _WHOLE if scalar.whole else _ANY_NUMBER
     if entry.dtype in allowed and entry.shape in _ONE_ELEMENT and len(entry.spans) == 1:
         return None
     expected = "one element of " + " or ".join(sorted(dtype.value for dtype in allowed))
@@ -144,12 +133,11 @@ def _wrong_type(entry: TensorEntry) -> Finding | None:
     )
 
 
-def _wrong_value(name: str, value: float) -> Finding:
-    least = _LEAST[name]
+def _wrong_value(scalar: AskedScalar, value: float) -> Finding:
     return damage(
         Code.HEADER_INVALID,
-        f"The training scalar {quoted(name)} is {value}, not a number of at least {least}.",
-        tensor=name,
-        expected=f">= {least}",
+        f"The training scalar {quoted(scalar.name)} is {value}, not a number of at least {scalar.least}.",
+        tensor=scalar.name,
+        expected=f">= {scalar.least}",
         actual=str(value),
     )

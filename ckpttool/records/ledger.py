@@ -12,10 +12,11 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ckpttool.domain.manifest import ShardSeal
+from ckpttool.domain.scalars import spelled
 from ckpttool.domain.shard import FileStamp, FormatName, ShardRole
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport
@@ -220,7 +221,7 @@ def _line(path: str, known: Remembered) -> dict[str, object]:
         "verified_at": known.verified_at,
         "seal": known.seal,
         "format": report.format,
-        "scalars": asdict(report.scalars),
+        "scalars": spelled(report.scalars),
         "schema_hash": report.schema_hash,
         "tensors": report.tensors,
         "embedded_checksum": report.embedded_checksum,

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
 from typing import NamedTuple
 
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.manifest import CHUNK_BYTES, VERSION, Manifest, ShardSeal
+from ckpttool.domain.scalars import spelled
 from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import ByteCount
 from ckpttool.formats.strict_json import (
@@ -83,7 +83,7 @@ def _shard_line(seal: ShardSeal) -> str:
         "chunks": " ".join(seal.chunks),
         "format": seal.format.value,
         "schema_hash": seal.schema_hash,
-        "scalars": asdict(seal.scalars),
+        "scalars": spelled(seal.scalars),
         "first_seen": seal.first_seen,
     }
     return json.dumps(line, ensure_ascii=True, allow_nan=False)

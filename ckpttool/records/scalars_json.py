@@ -1,22 +1,21 @@
-"""Training scalars as JSON records spell them: those of a trainer, and what ckpttool itself keeps."""
+"""Training scalars as our own records spell them."""
 
 from __future__ import annotations
 
-from ckpttool.domain.shard import Scalars
-from ckpttool.formats.strict_json import JsonObject, get_optional_float, get_optional_int
+from ckpttool.domain.scalars import ScalarValues
+from ckpttool.formats.strict_json import JsonObject, as_float, as_int
 
 
-def scalars_of(record: JsonObject, *, where: str) -> Scalars:
-    """Return the scalars in an object; None for those that are absent or null. Other keys are ignored.
+def scalars_of(record: JsonObject, *, where: str) -> ScalarValues:
+    """Return the scalars in an object; those that are null are not there.
 
     Raises:
         ParseError: One is no number, or negative.
     """
-    return Scalars(
-        epoch_num=get_optional_int(record, "epoch_num", where=where),
-        step_num=get_optional_int(record, "step_num", where=where),
-        global_step=get_optional_int(record, "global_step", where=where),
-        loss_scale=get_optional_float(record, "loss_scale", where=where),
-        global_batch_size=get_optional_int(record, "global_batch_size", where=where),
-        consumed_samples=get_optional_int(record, "consumed_samples", where=where),
+    return tuple(
+        (name, as_float(value, where=where, key=name))
+        if isinstance(value, float)
+        else (name, as_int(value, where=where, key=name))
+        for name, value in sorted(record.items())
+        if value is not None
     )

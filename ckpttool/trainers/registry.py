@@ -12,6 +12,7 @@ from ckpttool.trainers.base import HealthFile, Layout, Listing, Trainer
 from ckpttool.trainers.common.loose_file import LooseFile
 from ckpttool.trainers.huggingface.trainer import HuggingFace
 from ckpttool.trainers.megatron.trainer import Megatron
+from ckpttool.trainers.mindformers.scalars import RULES, meaning
 from ckpttool.trainers.mindformers.trainer import MindFormers
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 TRAINERS: tuple[Trainer, ...] = (HuggingFace(), MindFormers(), Megatron())
 """Most specific first."""
 
-LOOSE_FILE: Layout = LooseFile()
+LOOSE_FILE: Layout = LooseFile(RULES, meaning)
 """What is left where a path is a lone file: nobody's tree, so no folder is recognised by it."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ckpttool.domain.finding import Code, Finding, Severity, worst
-from ckpttool.domain.shard import FileStamp, Scalars
+from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport
 from ckpttool.storage import open_storage
@@ -137,7 +137,7 @@ def refused(task: CheckTask, finding: Finding) -> Observation:
         level=task.level,
         format=None,
         stamp=None,
-        scalars=Scalars(),
+        scalars=(),
         schema_hash=None,
         tensors=None,
         checksum_matched=False,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.scalars import ShardFacts
 from ckpttool.domain.shard import Shard
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level
@@ -54,14 +55,21 @@ def plan_checks(
         seals: What a manifest recorded, by path.
         hashes: Also hash every file as a whole, for sealing. Such a hash cannot be joined, so no file is shared.
     """
-    return tuple(
-        task
-        for shard in checkpoint.shards
-        for task in _tasks(root, shard, level, (seals or {}).get(shard.path), hashes=hashes)
-    )
+    asked = _Asked(root, level, ShardFacts(scalars=checkpoint.rules.asked), hashes)
+    return tuple(task for shard in checkpoint.shards for task in _tasks(asked, shard, (seals or {}).get(shard.path)))
 
 
-def _tasks(root: str, shard: Shard, level: Level, seal: ShardSeal | None, *, hashes: bool) -> Iterator[CheckTask]:
+class _Asked(NamedTuple):
+    """What is asked of every shard of a checkpoint."""
+
+    root: str
+    level: Level
+    facts: ShardFacts
+    hashes: bool
+
+
+def _tasks(asked: _Asked, shard: Shard, seal: ShardSeal | None) -> Iterator[CheckTask]:
+    root, level, facts, hashes = asked
     size = shard.stamp.size if shard.stamp is not None else 0
     whole = level is Level.STRUCTURE or hashes or size <= PART_BYTES
     spans = [None] if whole else [(begin, min(begin + PART_BYTES, size)) for begin in range(0, size, PART_BYTES)]
@@ -75,6 +83,7 @@ def _tasks(root: str, shard: Shard, level: Level, seal: ShardSeal | None, *, has
             named_format=shard.format,
             level=level,
             cost=ByteCount(cost),
+            facts=facts,
             part=span,
             seal=seal,
             hashes=hashes,

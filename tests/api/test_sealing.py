@@ -109,7 +109,7 @@ def test_a_whole_checkpoint_is_recorded_as_it_is(tree: TreeBuilder) -> None:
     one = found.shards[0]
     assert one.size == shard_of(tree).stat().st_size
     assert one.chunks == (one.xxh3_128,)
-    assert (one.scalars.step_num, one.first_seen) == (2, FIRST)
+    assert (dict(one.scalars)["step_num"], one.first_seen) == (2, FIRST)
 
 
 @pytest.mark.parametrize(

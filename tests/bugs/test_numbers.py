@@ -15,13 +15,13 @@ from ckpttool import api
 from ckpttool.decide.data_position import plan_data, skip_seen_data
 from ckpttool.domain.finding import Code
 from ckpttool.domain.plan import BatchSegment
-from ckpttool.domain.shard import Scalars
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
 from ckpttool.trainers.mindformers.config import read_train_config
 from ckpttool.trainers.mindformers.counters import mindformers_counters
 from ckpttool.trainers.mindformers.launch_check import check
 from ckpttool.trainers.mindformers.load import planned_skip
+from ckpttool.trainers.mindformers.scalars import TrainState
 from tests.answers import FIXTURES, cli, coded, document, notes, plan
 from tests.trees import TreeBuilder
 
@@ -55,7 +55,7 @@ def test_b16_the_skip_is_exact_where_mindformers_rounds_a_step_away(
 ) -> None:
     skip = skip_seen_data([BatchSegment(steps=step, global_batch_size=old)], new_global_batch=new)
     assert skip.batches == exact == Fraction(step * old, new).__floor__()
-    scalars = Scalars(epoch_num=1, step_num=step, global_step=step, global_batch_size=old)
+    scalars = TrainState(epoch_num=1, step_num=step, global_step=step, global_batch_size=old).scalars
     counters = mindformers_counters(scalars=scalars, new_global_batch_size=new, new_sink_size=None, legacy=legacy)
     assert counters.initial_step == theirs
     rounded = coded(counters.findings, Code.COUNTER_ROUNDED)
@@ -70,7 +70,7 @@ def test_b16_the_skip_is_exact_where_mindformers_rounds_a_step_away(
 def test_b16_where_it_rounds_rightly_it_is_not_blamed(*, legacy: bool, step: int, old: int, new: int) -> None:
     skip = skip_seen_data([BatchSegment(steps=step, global_batch_size=old)], new_global_batch=new)
     counters = mindformers_counters(
-        scalars=Scalars(epoch_num=1, step_num=step, global_batch_size=old),
+        scalars=TrainState(epoch_num=1, step_num=step, global_batch_size=old).scalars,
         new_global_batch_size=new,
         new_sink_size=None,
         legacy=legacy,

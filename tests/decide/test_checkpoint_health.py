@@ -6,7 +6,7 @@ import pytest
 
 from ckpttool.decide.checkpoint_health import unread, weigh
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.shard import FormatName, Scalars, ShardRole
+from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.units import ByteCount, Rank, Step
 from ckpttool.domain.verdict import Level, ShardReport, TensorStat, Verdict
 
@@ -33,7 +33,7 @@ def verdict(*ranks: list[TensorStat], findings: tuple[Finding, ...] = ()) -> Ver
             level=Level.NUMERICS,
             format=None,
             stamp=None,
-            scalars=Scalars(),
+            scalars=(),
             schema_hash=None,
             tensors=None,
             checksum_matched=False,

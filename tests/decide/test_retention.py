@@ -20,7 +20,7 @@ from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.question import ResumeQuestion
 from ckpttool.domain.retention import RetentionPlan, RetentionPolicy, Why
-from ckpttool.domain.shard import FormatName, Scalars, ShardRole
+from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.errors import UsageError
@@ -71,7 +71,7 @@ def _verdict(checkpoint: Checkpoint, level: Level, *, bad: bool, matched: bool =
         level=level,
         format=None,
         stamp=None,
-        scalars=Scalars(),
+        scalars=(),
         schema_hash=None,
         tensors=None,
         checksum_matched=matched,

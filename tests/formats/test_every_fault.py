@@ -12,6 +12,7 @@ from ckpttool.domain.finding import Severity
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats import read_header
 from ckpttool.formats.base import Header
+from ckpttool.trainers.mindformers.scalars import FACTS
 from tests.conftest import FIXTURES
 from tests.writers import MemorySource, crc_trailer, number, record, safetensors_file
 
@@ -30,7 +31,7 @@ SHARDS = pytest.mark.parametrize(
 
 
 def read(data: bytes, named: FormatName) -> Header:
-    return read_header(MemorySource(data), named=named)
+    return read_header(MemorySource(data), named=named, facts=FACTS)
 
 
 def is_damaged(header: Header) -> bool:

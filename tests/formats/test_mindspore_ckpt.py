@@ -14,6 +14,7 @@ from ckpttool.domain.shard import FormatName
 from ckpttool.formats import read_header
 from ckpttool.formats.base import MAX_DIMS, MAX_FINDINGS, Header
 from ckpttool.formats.mindspore import shard as mindspore_ckpt
+from ckpttool.trainers.mindformers.scalars import FACTS
 from tests.writers import MemorySource, crc_trailer, delimited, map_record, record, tensor_body, varint
 
 W = record("weight", [2, 3], "Float32", bytes(range(24)))
@@ -21,7 +22,7 @@ B = record("bias", [2], "Float32", bytes(8))
 
 
 def read(data: bytes, *, size: int | None = None) -> Header:
-    return read_header(MemorySource(data, size=size), named=FormatName.MINDSPORE_CKPT)
+    return read_header(MemorySource(data, size=size), named=FormatName.MINDSPORE_CKPT, facts=FACTS)
 
 
 def codes(data: bytes) -> list[Code]:
@@ -355,7 +356,7 @@ def test_tensors_of_equal_length_keep_their_own_type_and_shape(dims: list[int], 
 def test_big_tensors_are_not_read() -> None:
     tensors = [record(f"layer{number}.weight", [1 << 20], "Int8", bytes(1 << 20)) for number in range(8)]
     source = MemorySource(b"".join(tensors))
-    header = read_header(source, named=FormatName.MINDSPORE_CKPT)
+    header = read_header(source, named=FormatName.MINDSPORE_CKPT, facts=FACTS)
     assert header.findings == ()
     assert len(header.entries) == 8
     assert len(source.reads) == 8
@@ -364,7 +365,7 @@ def test_big_tensors_are_not_read() -> None:
 
 def test_small_tensors_take_few_reads() -> None:
     source = MemorySource(b"".join(record(f"t{number}", [100], "Int8", bytes(100)) for number in range(2000)))
-    header = read_header(source, named=FormatName.MINDSPORE_CKPT)
+    header = read_header(source, named=FormatName.MINDSPORE_CKPT, facts=FACTS)
     assert header.findings == ()
     assert len(header.entries) == 2000
     assert len(source.reads) < 8
@@ -386,6 +387,6 @@ def test_a_tensor_of_more_than_4_gib_in_one_record_is_stepped_over() -> None:
             )
 
     source = Sparse(b"", size=len(head) + content + len(B))
-    header = read_header(source, named=FormatName.MINDSPORE_CKPT)
+    header = read_header(source, named=FormatName.MINDSPORE_CKPT, facts=FACTS)
     assert header.findings == ()
     assert [entry.nbytes for entry in header.entries] == [content, 8]

@@ -40,6 +40,7 @@ from ckpttool.formats.torch.pickle_names import Trust, modern, trust
 from ckpttool.formats.torch.pickle_scan import MOST_NAME_BYTES, PickleReader
 from ckpttool.formats.torch.zip import look_at_pickles
 from ckpttool.formats.torch.zip_directory import read_zip_directory
+from ckpttool.trainers.mindformers.scalars import FACTS
 from tests.writers import MemorySource, entries_json, safetensors_file
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
@@ -146,7 +147,7 @@ class TestWhatTrainersWrite:
         torch.save(value, file, pickle_protocol=protocol, _use_new_zipfile_serialization=False)
         names = scanned(file.getvalue(), pickles=5)
         assert names == PickleNames()
-        header = read_header(MemorySource(file.getvalue()), named=FormatName.MINDSPORE_CKPT)
+        header = read_header(MemorySource(file.getvalue()), named=FormatName.MINDSPORE_CKPT, facts=FACTS)
         assert [one.code for one in header.findings] == [Code.UNSUPPORTED_FORMAT]
 
     @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -549,9 +550,9 @@ class TestFiles:
 
     @pytest.mark.parametrize("data", [b"cown\nClass\n)R." + bytes(9), b"\x93" + bytes(20), b"hello world"])
     def test_what_may_be_no_pickle_at_all_is_not_called_unsafe(self, data: bytes) -> None:
-        (found,) = read_header(MemorySource(data), named=FormatName.MINDSPORE_CKPT).findings
+        (found,) = read_header(MemorySource(data), named=FormatName.MINDSPORE_CKPT, facts=FACTS).findings
         assert found.severity is Severity.DAMAGE
 
     def test_a_healthy_shard_is_never_read_as_a_pickle(self) -> None:
         data = safetensors_file(entries_json([("cos\nsystem\n", "F32", [2], 8)]), bytes(8))
-        assert read_header(MemorySource(data), named=FormatName.SAFETENSORS).findings == ()
+        assert read_header(MemorySource(data), named=FormatName.SAFETENSORS, facts=FACTS).findings == ()

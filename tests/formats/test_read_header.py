@@ -12,6 +12,7 @@ from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats import FORMATS, read_header
 from ckpttool.storage.local import LocalStorage
+from ckpttool.trainers.mindformers.scalars import FACTS, state_in
 from tests.conftest import FIXTURES
 from tests.writers import MemorySource, entries_json, record, safetensors_file
 
@@ -38,7 +39,7 @@ def test_every_shard_that_a_real_trainer_wrote_is_without_a_finding() -> None:
     assert len(REAL) > 100
     for path in REAL:
         with storage.open(path.relative_to(FIXTURES).as_posix()) as source:
-            header = read_header(source, named=_named(path))
+            header = read_header(source, named=_named(path), facts=FACTS)
         assert header.findings == (), path
         assert header.format is _named(path)
         assert header.schema_hash is not None
@@ -49,14 +50,14 @@ def test_every_shard_that_a_real_trainer_wrote_is_without_a_finding() -> None:
 def test_the_scalars_of_a_real_shard_are_read_from_its_content() -> None:
     for suffix, fixture in [("ckpt", "sink2_ckpt"), ("safetensors", "sink2_safetensors")]:
         path = FIXTURES / fixture / "output/checkpoint/rank_2" / f"llama2_7b_rank_2-15_2.{suffix}"
-        scalars = read_header(MemorySource(path.read_bytes()), named=_named(path)).scalars
+        scalars = state_in(read_header(MemorySource(path.read_bytes()), named=_named(path), facts=FACTS).scalars)
         assert (scalars.epoch_num, scalars.step_num, scalars.global_step) == (15, 30, 30)
         assert (scalars.loss_scale, scalars.global_batch_size) == (65536.0, 8)
 
 
 def test_the_same_tensors_have_the_same_schema_hash_in_both_formats() -> None:
     shards = [(HEALTHY_CKPT, CKPT), (HEALTHY_SAFETENSORS, SAFETENSORS)]
-    hashes = {read_header(MemorySource(data), named=named).schema_hash for data, named in shards}
+    hashes = {read_header(MemorySource(data), named=named, facts=FACTS).schema_hash for data, named in shards}
     assert len(hashes) == 1
     other = read_header(MemorySource(record("weight", [1, 2], "Float32", bytes(8))), named=CKPT)
     assert other.schema_hash not in hashes
@@ -64,28 +65,28 @@ def test_the_same_tensors_have_the_same_schema_hash_in_both_formats() -> None:
 
 @pytest.mark.parametrize("named", [CKPT, SAFETENSORS])
 def test_a_file_without_bytes_is_empty(named: FormatName) -> None:
-    header = read_header(MemorySource(b""), named=named)
+    header = read_header(MemorySource(b""), named=named, facts=FACTS)
     assert [finding.code for finding in header.findings] == [Code.SHARD_EMPTY]
     assert header.format is named
 
 
 def test_a_file_that_was_emptied_after_it_was_opened_is_empty() -> None:
-    header = read_header(MemorySource(b"", size=100), named=CKPT)
+    header = read_header(MemorySource(b"", size=100), named=CKPT, facts=FACTS)
     assert [finding.code for finding in header.findings] == [Code.SHARD_EMPTY]
 
 
 @pytest.mark.parametrize("size", [1, 9, 4096, 4097, 9000, 100_000])
 @pytest.mark.parametrize("named", [CKPT, SAFETENSORS])
 def test_a_file_of_zeros_is_zeroed_whatever_its_size(size: int, named: FormatName) -> None:
-    header = read_header(MemorySource(bytes(size)), named=named)
+    header = read_header(MemorySource(bytes(size)), named=named, facts=FACTS)
     (finding,) = header.findings
     assert (finding.code, finding.severity) == (Code.SHARD_ZEROED, Severity.DAMAGE)
     assert header.bytes_read <= 8192
 
 
 def test_a_zeroed_head_is_told_from_a_file_of_zeros() -> None:
-    (whole,) = read_header(MemorySource(bytes(9000)), named=CKPT).findings
-    (head,) = read_header(MemorySource(bytes(8000) + b"x" * 1000), named=CKPT).findings
+    (whole,) = read_header(MemorySource(bytes(9000)), named=CKPT, facts=FACTS).findings
+    (head,) = read_header(MemorySource(bytes(8000) + b"x" * 1000), named=CKPT, facts=FACTS).findings
     assert "last" in whole.message
     assert "last" not in head.message
 
@@ -95,7 +96,7 @@ def test_a_zeroed_head_is_told_from_a_file_of_zeros() -> None:
     [(HEALTHY_CKPT, SAFETENSORS), (HEALTHY_SAFETENSORS, CKPT)],
 )
 def test_a_shard_under_the_other_formats_suffix_is_named_wrong_but_read(data: bytes, named: FormatName) -> None:
-    header = read_header(MemorySource(data), named=named)
+    header = read_header(MemorySource(data), named=named, facts=FACTS)
     (finding,) = header.findings
     assert (finding.code, finding.severity) == (Code.NAME_DISAGREES, Severity.DAMAGE)
     assert header.format is not named
@@ -104,7 +105,7 @@ def test_a_shard_under_the_other_formats_suffix_is_named_wrong_but_read(data: by
 
 @pytest.mark.parametrize("named", [CKPT, SAFETENSORS])
 def test_unknown_content_is_damage_and_its_first_bytes_are_told(named: FormatName) -> None:
-    header = read_header(MemorySource(b"hello world"), named=named)
+    header = read_header(MemorySource(b"hello world"), named=named, facts=FACTS)
     (finding,) = header.findings
     assert (finding.code, finding.severity) == (Code.HEADER_INVALID, Severity.DAMAGE)
     assert "68 65 6c 6c 6f" in finding.message
@@ -114,7 +115,7 @@ def test_unknown_content_is_damage_and_its_first_bytes_are_told(named: FormatNam
 @pytest.mark.parametrize("size", range(1, 10))
 def test_a_file_too_short_for_any_format_is_truncated(size: int) -> None:
     for data, named in [(HEALTHY_SAFETENSORS, SAFETENSORS), (HEALTHY_CKPT, CKPT)]:
-        (finding,) = read_header(MemorySource(data[:size]), named=named).findings
+        (finding,) = read_header(MemorySource(data[:size]), named=named, facts=FACTS).findings
         assert (finding.code, finding.severity) == (Code.SHARD_TRUNCATED, Severity.DAMAGE)
 
 
@@ -142,7 +143,7 @@ def test_a_torch_file_is_unsupported_and_not_called_damaged(write: object, forma
     assert callable(write)
     write(tmp_path / "shard.ckpt")
     with LocalStorage(str(tmp_path)).open("shard.ckpt") as source:
-        header = read_header(source, named=CKPT)
+        header = read_header(source, named=CKPT, facts=FACTS)
     (finding,) = header.findings
     assert (finding.code, finding.severity) == (Code.UNSUPPORTED_FORMAT, Severity.UNKNOWN)
     assert header.format is format_

@@ -18,6 +18,7 @@ from ckpttool.formats.safetensors.header import DTYPES, parse_strictly
 from ckpttool.formats.safetensors.quick import parse_quickly
 from ckpttool.formats.safetensors.shard import HeaderMemory, ParsedHeader, forget_headers
 from ckpttool.formats.scalars import ScalarPlan
+from ckpttool.trainers.mindformers.scalars import FACTS
 from tests.writers import MemorySource, compact, entries_json, safetensors_file
 
 W = ("weight", "F32", [2, 3], 24)
@@ -27,7 +28,7 @@ HEALTHY_FILE = safetensors_file(TWO, bytes(32))
 
 
 def read(data: bytes, *, size: int | None = None) -> Header:
-    return read_header(MemorySource(data, size=size), named=FormatName.SAFETENSORS)
+    return read_header(MemorySource(data, size=size), named=FormatName.SAFETENSORS, facts=FACTS)
 
 
 def codes(data: bytes) -> set[Code]:
@@ -85,14 +86,14 @@ def test_a_header_that_shrank_after_it_was_opened_is_cut() -> None:
 def test_a_header_above_100_mb_is_refused_by_the_format() -> None:
     """The format: "there is a limit on the size of the header of 100MB"."""
     source = MemorySource((100_000_001).to_bytes(8, "little") + b"{", size=10**12)
-    (finding,) = read_header(source, named=FormatName.SAFETENSORS).findings
+    (finding,) = read_header(source, named=FormatName.SAFETENSORS, facts=FACTS).findings
     assert (finding.code, finding.severity) == (Code.HEADER_INVALID, Severity.DAMAGE)
     assert len(source.reads) == 1
 
 
 def test_a_header_above_our_own_limit_is_refused_but_not_called_damaged() -> None:
     source = MemorySource((100_000_000).to_bytes(8, "little") + b"{", size=10**12)
-    (finding,) = read_header(source, named=FormatName.SAFETENSORS).findings
+    (finding,) = read_header(source, named=FormatName.SAFETENSORS, facts=FACTS).findings
     assert (finding.code, finding.severity) == (Code.OVER_LIMIT, Severity.UNSAFE)
     assert len(source.reads) == 1
 
@@ -462,7 +463,7 @@ def test_the_same_header_in_a_shorter_file_is_still_found_cut() -> None:
 def put(memory: HeaderMemory, key: bytes) -> ParsedHeader:
     """Remember a header of these bytes, and return what it parsed to."""
     text = parse_strictly(HEALTHY, data_begin=64)
-    parsed = ParsedHeader(text=text, data_begin=64, is_canonical=True, scalars=ScalarPlan(), last_page=None)
+    parsed = ParsedHeader(text=text, data_begin=64, is_canonical=True, asked=(), scalars=ScalarPlan(), last_page=None)
     memory.put(bytearray(key), len(key), (len(key), len(key)), parsed)
     return parsed
 
@@ -509,6 +510,7 @@ def test_what_stands_in_the_hole_makes_no_difference_and_all_else_does() -> None
         text=parse_strictly(HEALTHY, data_begin=64),
         data_begin=64,
         is_canonical=True,
+        asked=(),
         scalars=ScalarPlan(),
         last_page=None,
     )

@@ -29,6 +29,7 @@ from ckpttool.formats import read_header
 from ckpttool.formats.safetensors import quick as safetensors_quick
 from ckpttool.formats.safetensors.header import DTYPES, parse_strictly
 from ckpttool.formats.safetensors.quick import parse_quickly
+from ckpttool.trainers.mindformers.scalars import FACTS
 from tests.conftest import FIXTURES
 from tests.writers import MemorySource, compact, entries_json, safetensors_file
 
@@ -48,7 +49,7 @@ def package_accepts(data: bytes) -> bool:
 
 
 def we_accept(data: bytes) -> bool:
-    findings = read_header(MemorySource(data), named=FormatName.SAFETENSORS).findings
+    findings = read_header(MemorySource(data), named=FormatName.SAFETENSORS, facts=FACTS).findings
     return all(finding.severity is Severity.NOTE for finding in findings)
 
 
@@ -71,7 +72,7 @@ def test_what_safetensors_writes_has_no_finding_and_not_even_a_note(
         tensors or metadata != {}
     )  # for neither, safetensors 0.8 writes `{},"__metadata__":{}}`, and refuses it itself
     data = save({name: np.zeros(shape, dtype) for name, (dtype, shape) in tensors.items()}, metadata)
-    header = read_header(MemorySource(data), named=FormatName.SAFETENSORS)
+    header = read_header(MemorySource(data), named=FormatName.SAFETENSORS, facts=FACTS)
     scalar_names = {"epoch_num", "step_num", "global_step", "loss_scale", "global_batch_size"}
     assert [finding for finding in header.findings if finding.tensor not in scalar_names] == []
     begin = 8 + int.from_bytes(data[:8], "little")
@@ -98,7 +99,7 @@ def test_the_order_of_all_types_is_that_of_the_package() -> None:
         }
         | {str(dtype): torch.zeros(2, dtype=dtype) for dtype in types if not dtype.is_floating_point}
     )
-    header = read_header(MemorySource(data), named=FormatName.SAFETENSORS)
+    header = read_header(MemorySource(data), named=FormatName.SAFETENSORS, facts=FACTS)
     assert header.findings == ()
     assert len({entry.dtype for entry in header.entries}) == len(types)
 

@@ -7,16 +7,17 @@ import struct
 import pytest
 
 from ckpttool.domain.finding import Code, Severity
-from ckpttool.domain.shard import FormatName, Scalars
+from ckpttool.domain.shard import FormatName
 from ckpttool.formats import read_header
 from ckpttool.formats.base import Header
+from ckpttool.trainers.mindformers.scalars import FACTS, TrainState, state_in
 from tests.writers import MemorySource, entries_json, number, record, safetensors_file
 
 CKPT = FormatName.MINDSPORE_CKPT
 
 
 def _header(*records: bytes) -> Header:
-    return read_header(MemorySource(b"".join(records)), named=CKPT)
+    return read_header(MemorySource(b"".join(records)), named=CKPT, facts=FACTS)
 
 
 def test_all_five_scalars_are_read_as_mindformers_writes_them() -> None:
@@ -29,19 +30,21 @@ def test_all_five_scalars_are_read_as_mindformers_writes_them() -> None:
         number("global_batch_size", 8),
     )
     assert header.findings == ()
-    assert header.scalars == Scalars(epoch_num=15, step_num=30, global_step=29, loss_scale=65536.0, global_batch_size=8)
+    assert state_in(header.scalars) == TrainState(
+        epoch_num=15, step_num=30, global_step=29, loss_scale=65536.0, global_batch_size=8
+    )
 
 
 def test_a_loss_scale_may_be_a_whole_number_and_is_a_float() -> None:
     header = _header(number("loss_scale", 1))
     assert header.findings == ()
-    assert (header.scalars.loss_scale, type(header.scalars.loss_scale)) == (1.0, float)
+    assert (dict(header.scalars)["loss_scale"], type(dict(header.scalars)["loss_scale"])) == (1.0, float)
 
 
 def test_a_shard_without_scalars_is_healthy() -> None:
     header = _header(record("weight", [2], "Float32", bytes(8)))
     assert header.findings == ()
-    assert header.scalars == Scalars()
+    assert header.scalars == ()
 
 
 @pytest.mark.parametrize(
@@ -61,7 +64,7 @@ def test_a_scalar_of_another_type_or_shape_is_damage_and_not_read(wrong: bytes) 
     (finding,) = header.findings
     assert (finding.code, finding.severity) == (Code.HEADER_INVALID, Severity.DAMAGE)
     assert finding.tensor in {"step_num", "global_batch_size", "loss_scale"}
-    assert header.scalars == Scalars()
+    assert header.scalars == ()
 
 
 @pytest.mark.parametrize(
@@ -80,13 +83,13 @@ def test_a_value_that_no_training_reaches_is_damage_and_not_used(wrong: bytes) -
     header = _header(wrong, number("epoch_num" if b"epoch_num" not in wrong else "step_num", 7))
     (finding,) = header.findings
     assert (finding.code, finding.severity) == (Code.HEADER_INVALID, Severity.DAMAGE)
-    assert 7 in {header.scalars.epoch_num, header.scalars.step_num}
+    assert [value for _, value in header.scalars] == [7]
 
 
 def test_zero_is_a_legal_step() -> None:
     header = _header(number("epoch_num", 0), number("step_num", 0), number("global_batch_size", 1))
     assert header.findings == ()
-    assert (header.scalars.epoch_num, header.scalars.step_num) == (0, 0)
+    assert (dict(header.scalars)["epoch_num"], dict(header.scalars)["step_num"]) == (0, 0)
 
 
 def test_scalars_near_the_header_take_no_read_of_their_own_and_distant_ones_one_each() -> None:
@@ -95,13 +98,13 @@ def test_scalars_near_the_header_take_no_read_of_their_own_and_distant_ones_one_
     farther = [*far, ("x", "F32", [5000], 20000), ("global_step", "I32", [], 4)]
     for layout, extra in [(tensors, 0), (far, 1), (farther, 2)]:
         source = MemorySource(safetensors_file(entries_json(layout), bytes(sum(each[3] for each in layout))))
-        header = read_header(source, named=FormatName.SAFETENSORS)
+        header = read_header(source, named=FormatName.SAFETENSORS, facts=FACTS)
         assert len(source.reads) == 1 + extra
-        assert header.scalars.step_num == 0
+        assert dict(header.scalars)["step_num"] == 0
 
 
 def test_scalars_behind_the_end_of_a_cut_file_are_unknown() -> None:
     whole = safetensors_file(entries_json([("epoch_num", "I64", [], 8), ("step_num", "I64", [], 8)]), bytes(16))
-    header = read_header(MemorySource(whole[:-8]), named=FormatName.SAFETENSORS)
+    header = read_header(MemorySource(whole[:-8]), named=FormatName.SAFETENSORS, facts=FACTS)
     assert [finding.code for finding in header.findings] == [Code.SHARD_TRUNCATED]
-    assert (header.scalars.epoch_num, header.scalars.step_num) == (0, None)
+    assert header.scalars == (("epoch_num", 0),)

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from ckpttool.domain.finding import Code, Severity
-from ckpttool.domain.shard import FileStamp, FormatName, Scalars, ShardRole
+from ckpttool.domain.shard import FileStamp, FormatName, ShardRole
 from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.domain.verdict import CheckTask, Level, ShardDigest, ShardReport, VerdictWord
 from ckpttool.records import ledger as ledger_module
 from ckpttool.records.ledger import Ledger, ledger_place, load, lookup, save
+from ckpttool.trainers.mindformers.scalars import FACTS
 from ckpttool.write import locked
 from tests.inventories import finding
 from tests.manifests import seal
@@ -27,6 +28,7 @@ STAMP = FileStamp.on_disk(size=100, mtime_ns=WRITTEN, inode=7)
 
 def task(path: str = "rank_0/a", **changes: object) -> CheckTask:
     made = CheckTask(
+        facts=FACTS,
         root="/tree",
         path=path,
         rank=Rank(3),
@@ -46,7 +48,7 @@ def report(path: str = "rank_0/a", **changes: object) -> ShardReport:
         level=Level.CHECKSUM,
         format=FormatName.MINDSPORE_CKPT,
         stamp=STAMP,
-        scalars=Scalars(epoch_num=1, step_num=2, loss_scale=0.5),
+        scalars=(("epoch_num", 1), ("loss_scale", 0.5), ("step_num", 2)),
         schema_hash="5" * 32,
         tensors=9,
         checksum_matched=True,

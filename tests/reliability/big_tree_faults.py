@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats import read_header
+from ckpttool.trainers.mindformers.scalars import FACTS
 from tests.reliability.big_tree import EPOCHS, STAGES, BigTree, Planted, Spot, right_scalars
 from tests.writers import MemorySource
 
@@ -22,7 +23,7 @@ Fault = Callable[[Spot], Planted]
 
 
 def _data_ranges(data: bytes | bytearray) -> list[tuple[int, int]]:
-    header = read_header(MemorySource(bytes(data)), named=FormatName.MINDSPORE_CKPT)
+    header = read_header(MemorySource(bytes(data)), named=FormatName.MINDSPORE_CKPT, facts=FACTS)
     return [span for entry in header.entries for span in entry.spans]
 
 

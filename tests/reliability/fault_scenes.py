@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ckpttool.domain.finding import Severity
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats import read_header
+from ckpttool.trainers.mindformers.scalars import FACTS
 from tests.cli.running import Said, ask
 from tests.conftest import FIXTURES
 from tests.detection import megabyte, with_crc
@@ -171,7 +172,7 @@ def flip(path: Path, byte: int) -> None:
 
 def tensor(path: Path, part: str) -> tuple[int, int]:
     """Return where the data of the first tensor with this in its name begins and ends."""
-    header = read_header(MemorySource(path.read_bytes()), named=FormatName.MINDSPORE_CKPT)
+    header = read_header(MemorySource(path.read_bytes()), named=FormatName.MINDSPORE_CKPT, facts=FACTS)
     return next(entry.spans[0] for entry in header.entries if part in entry.name)
 
 

@@ -225,8 +225,8 @@ def iteration_json(data: bytes) -> None:
     else:
         expected = {0: Health.HEALTHY, 1: Health.UNHEALTHY}.get(document.get("ckpt_status"), Health.UNKNOWN)
         assert common.health is expected
-        assert common.scalars.step_num == document.get("step_num")
-        assert (common.scalars.step_num or 0) >= 0
+        assert common.state.step_num == document.get("step_num")
+        assert (common.state.step_num or 0) >= 0
     try:
         files = parse_metadata_files(data, what="metadata.json")
     except ParseError as error:

@@ -23,6 +23,7 @@ from ckpttool.formats.safetensors.header import parse_strictly
 from ckpttool.formats.safetensors.quick import parse_quickly
 from ckpttool.formats.safetensors.shard import forget_headers
 from ckpttool.formats.torch.zip_directory import read_zip_directory
+from ckpttool.trainers.mindformers.scalars import FACTS
 from tests.writers import MemorySource
 
 # The package has no types for it. Returns pairs of a name and a dict of dtype, shape and data.
@@ -54,15 +55,15 @@ def shard(data: bytes) -> None:
         for size in (len(data), len(data) + 1000, len(data) // 2):
             forget_headers()
             source = MemorySource(data, size)
-            first = read_header(source, named=named)
+            first = read_header(source, named=named, facts=FACTS)
             assert all(offset >= 0 and length >= 0 for offset, length in source.reads)
             assert_modest(first.findings)
             # What is remembered of a header must not change the next answer.
-            assert read_header(MemorySource(data, size), named=named) == first
-    header = read_header(MemorySource(data), named=FormatName.SAFETENSORS)
+            assert read_header(MemorySource(data, size), named=named, facts=FACTS) == first
+    header = read_header(MemorySource(data), named=FormatName.SAFETENSORS, facts=FACTS)
     if header.format is FormatName.SAFETENSORS:
         _as_the_package_reads_it(data, header)
-    own = read_header(MemorySource(data), named=FormatName.MINDSPORE_CKPT)
+    own = read_header(MemorySource(data), named=FormatName.MINDSPORE_CKPT, facts=FACTS)
     if own.format is FormatName.MINDSPORE_CKPT and is_good(own.findings):
         _as_protobuf_reads_it(data, own)
 

@@ -19,8 +19,9 @@ from ckpttool.domain.finding import Code, damage, note
 from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
 from ckpttool.domain.plan import TrainersSkip
 from ckpttool.domain.pointer import Pointer, PointerText
+from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.settings import RunConfig
-from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
+from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import Rank, Step
 from ckpttool.formats.strict_json import ParseError, get_int, get_list, parse_object
 from ckpttool.logs.base import LogFormat, LogPlaces

@@ -11,12 +11,14 @@ from pathlib import Path
 from ckpttool import api
 from ckpttool.domain.finding import Code, Finding, Severity, blocking
 from ckpttool.domain.manifest import ShardSeal
-from ckpttool.domain.shard import FileStamp, FormatName, Scalars, ShardRole
+from ckpttool.domain.shard import FileStamp, FormatName, ShardRole
 from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
 from ckpttool.storage.base import ByteSource, Entry, Kind
 from ckpttool.storage.local import LocalStorage
+from ckpttool.trainers.mindformers.scalars import FACTS, TrainState
 from tests.conftest import FIXTURES
+from tests.scalars import values
 from tests.writers import entries_json, safetensors_file
 
 CKPT = FIXTURES / "sink2_ckpt/output/checkpoint/rank_0/llama2_7b_rank_0-20_2.ckpt"
@@ -37,6 +39,7 @@ def task_for(
     suffix = name.rpartition(".")[2]
     by_suffix = {"safetensors": FormatName.SAFETENSORS, "pt": FormatName.TORCH_ZIP, "pth": FormatName.TORCH_PICKLE}
     return CheckTask(
+        facts=FACTS,
         root=folder,
         path=name,
         rank=Rank(0),
@@ -49,6 +52,9 @@ def task_for(
     )
 
 
+STATE = TrainState(epoch_num=10, step_num=20, global_step=20, loss_scale=1.0, global_batch_size=8)
+
+
 def report(
     rank: int = 0,
     *,
@@ -56,7 +62,7 @@ def report(
     tensors: int = 10,
     role: ShardRole = ShardRole.FULL,
     fmt: FormatName = FormatName.SAFETENSORS,
-    scalars: Scalars | None = None,
+    state: TrainState = STATE,
     findings: Sequence[Finding] = (),
     zero_tail: bool = False,
     tail: str | None = "page",
@@ -73,7 +79,7 @@ def report(
         level=Level.STRUCTURE,
         format=fmt,
         stamp=FileStamp.on_disk(size=100, mtime_ns=1, inode=1),
-        scalars=scalars or Scalars(epoch_num=10, step_num=20, global_step=20, loss_scale=1.0, global_batch_size=8),
+        scalars=values(state),
         schema_hash=schema,
         tensors=tensors,
         checksum_matched=matched,

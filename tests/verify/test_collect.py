@@ -8,24 +8,25 @@ from random import Random
 import pytest
 
 from ckpttool.domain.finding import Code, Severity
-from ckpttool.domain.shard import FormatName, Scalars, ShardRole
+from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.verdict import Level, ShardReport, Verdict, VerdictWord
+from ckpttool.trainers.mindformers.scalars import TrainState
 from ckpttool.verify.collect import collect
 from tests.inventories import checkpoint, finding
 from tests.verify.looking import report
 
-STATE = Scalars(epoch_num=10, step_num=20, global_step=20, loss_scale=65536.0, global_batch_size=8)
+STATE = TrainState(epoch_num=10, step_num=20, global_step=20, loss_scale=65536.0, global_batch_size=8)
 
 
-def reports(*states: Scalars, role: ShardRole = ShardRole.FULL) -> list[ShardReport]:
+def reports(*states: TrainState, role: ShardRole = ShardRole.FULL) -> list[ShardReport]:
     one = checkpoint("10_2", ranks=range(len(states)))
     return [
-        replace(report(rank, scalars=state, role=role), path=shard.path)
+        replace(report(rank, state=state, role=role), path=shard.path)
         for rank, (state, shard) in enumerate(zip(states, one.shards, strict=True))
     ]
 
 
-def judged(*states: Scalars, label: str = "10_2") -> Verdict:
+def judged(*states: TrainState, label: str = "10_2") -> Verdict:
     one = checkpoint(label, ranks=range(len(states)))
     return collect(one, reports(*states), Level.STRUCTURE)
 
@@ -40,7 +41,7 @@ def test_ranks_that_agree_with_each_other_and_with_the_name_are_left_alone() -> 
 
 def test_the_order_of_the_reports_changes_nothing() -> None:
     one = checkpoint("10_2", ranks=range(4))
-    some = reports(STATE, replace(STATE, step_num=30), Scalars(), STATE)
+    some = reports(STATE, replace(STATE, step_num=30), TrainState(), STATE)
     expected = collect(one, some, Level.STRUCTURE)
     for seed in range(10):
         shuffled = Random(seed).sample(some, len(some))  # noqa: S311  no secret
@@ -89,7 +90,7 @@ def test_a_batch_size_is_missed_only_where_other_ranks_have_one() -> None:
 
 def test_only_a_ckpt_is_said_to_be_cut() -> None:
     one = checkpoint("10_2", ranks=[0])
-    (cut,) = reports(Scalars())
+    (cut,) = reports(TrainState())
     words = {
         fmt: collect(one, [replace(cut, format=fmt)], Level.STRUCTURE).findings[0].message
         for fmt in (FormatName.MINDSPORE_CKPT, FormatName.SAFETENSORS)
@@ -100,14 +101,14 @@ def test_only_a_ckpt_is_said_to_be_cut() -> None:
 
 def test_a_file_that_could_not_be_parsed_is_not_blamed_for_missing_state_too() -> None:
     one = checkpoint("10_2", ranks=[0])
-    (damaged,) = reports(Scalars())
+    (damaged,) = reports(TrainState())
     damaged = replace(damaged, schema_hash=None, findings=(finding(),))
     assert collect(one, [damaged], Level.STRUCTURE).findings == (finding(),)
 
 
 def test_an_encrypted_file_is_unsupported_not_damaged() -> None:
     one = checkpoint("10_2", ranks=[0])
-    (closed,) = reports(Scalars())
+    (closed,) = reports(TrainState())
     closed = replace(closed, schema_hash=None, findings=(finding(Code.UNSUPPORTED_FORMAT, Severity.UNKNOWN),))
     assert collect(one, [closed], Level.STRUCTURE).word is VerdictWord.UNSUPPORTED
 
@@ -115,12 +116,14 @@ def test_an_encrypted_file_is_unsupported_not_damaged() -> None:
 @pytest.mark.parametrize("role", [ShardRole.MODEL, ShardRole.OPTIMIZER, ShardRole.UNIFIED])
 def test_files_of_layouts_that_keep_the_state_elsewhere_need_none(role: ShardRole) -> None:
     one = checkpoint("10_2", ranks=range(2))
-    assert collect(one, reports(Scalars(), Scalars(), role=role), Level.STRUCTURE).findings == ()
+    assert collect(one, reports(TrainState(), TrainState(), role=role), Level.STRUCTURE).findings == ()
 
 
 def test_an_optimizer_of_an_older_save_in_the_newer_layout_is_found_by_its_own_counter() -> None:
     one = checkpoint("10_2", ranks=range(3))
-    some = reports(Scalars(global_step=20), Scalars(global_step=20), Scalars(global_step=10), role=ShardRole.OPTIMIZER)
+    some = reports(
+        TrainState(global_step=20), TrainState(global_step=20), TrainState(global_step=10), role=ShardRole.OPTIMIZER
+    )
     assert said(collect(one, some, Level.STRUCTURE)) == [(Code.STEP_DISAGREES, Severity.DAMAGE, "rank_2")]
 
 

@@ -19,6 +19,7 @@ from ckpttool.domain.shard import FormatName
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict, VerdictWord
 from ckpttool.formats import read_header
 from ckpttool.storage.local import LocalStorage
+from ckpttool.trainers.mindformers.scalars import FACTS
 from ckpttool.verify.check import check
 from ckpttool.verify.engines.base import Engines
 from ckpttool.verify.engines.waiting import WaitingEngine
@@ -60,7 +61,8 @@ class TestACkptThatWasCutBetweenTwoTensors:
     def boundaries(self) -> list[int]:
         data = CKPT.read_bytes()
         return [
-            entry.spans[-1][1] for entry in read_header(MemorySource(data), named=FormatName.MINDSPORE_CKPT).entries
+            entry.spans[-1][1]
+            for entry in read_header(MemorySource(data), named=FormatName.MINDSPORE_CKPT, facts=FACTS).entries
         ][:-1]
 
     def test_every_cut_on_one_of_four_ranks_is_found_and_the_neighbours_are_left_alone(self, real: Path) -> None:
@@ -78,7 +80,7 @@ class TestACkptThatWasCutBetweenTwoTensors:
         tree = lone(tmp_path, 10, 20, 30)
         path = tree.output / tree.shard(0, step // 2, 2)
         whole = path.read_bytes()
-        entries = read_header(MemorySource(whole), named=FormatName.MINDSPORE_CKPT).entries
+        entries = read_header(MemorySource(whole), named=FormatName.MINDSPORE_CKPT, facts=FACTS).entries
         for entry in entries[:-1]:
             path.write_bytes(whole[: entry.spans[-1][1]])
             assert bad(tree.checkpoint).keys() == {f"{step // 2}_2"}

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ckpttool.domain.finding import Code, Finding, Severity, damage
+from ckpttool.domain.scalars import ShardFacts
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats.base import (
     MAX_FINDINGS,
@@ -57,14 +58,14 @@ class MindSporeCkpt:
         """
         return head.startswith(_ENCRYPTED) or (head[:1] == bytes([RECORD]) and any(head[4:8]))
 
-    def header(self, source: ByteSource, head: bytes) -> Header:
-        """Walk from record to record, reading no tensor but the training scalars."""
+    def header(self, source: ByteSource, head: bytes, facts: ShardFacts) -> Header:
+        """Walk from record to record, reading no tensor but the scalars that are asked for."""
         if head.startswith(_ENCRYPTED):
             return failed_header(self.name, _ENCRYPTED_FILE, bytes_read=len(head))
         walk = _Walk(source, head)
         walk.run()
         entries = walk.tensors.entries
-        reading = read_scalars(source, plan_scalars(entries))
+        reading = read_scalars(source, plan_scalars(entries, facts.scalars))
         return Header(
             format=self.name,
             entries=tuple(entries),

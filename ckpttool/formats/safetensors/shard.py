@@ -6,12 +6,14 @@ Source: the format section of the safetensors README, and what MindSpore's `save
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.finding import Code, Finding, Severity, damage
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.shard import FormatName, Scalars
+from ckpttool.domain.scalars import AskedScalar, ShardFacts
+from ckpttool.domain.shard import FormatName
 from ckpttool.formats.base import CRC_LIMIT, LAST_PAGE_BYTES, Checksum, Header, failed_header, over_limit
 from ckpttool.formats.front import Front
 from ckpttool.formats.scalars import ScalarPlan, ScalarReading, plan_scalars, read_scalars
@@ -39,8 +41,8 @@ class Safetensors:
         """Tell by the brace after the length: the header MUST begin with it."""
         return head[_LENGTH_BYTES : _LENGTH_BYTES + 1] == b"{"
 
-    def header(self, source: Front, head: bytes) -> Header:
-        """Read and check the header, the size of the file, and the training scalars.
+    def header(self, source: Front, head: bytes, facts: ShardFacts) -> Header:
+        """Read and check the header, the size of the file, and the scalars that are asked for.
 
         `bytes_read` counts what was needed, whatever was read ahead: the same on every run.
         """
@@ -60,7 +62,7 @@ class Safetensors:
             )
             return failed_header(self.name, finding, bytes_read=bytes_read)
         try:
-            known, digits = _parse(source.block, data_begin)
+            known, digits = _parse(source.block, data_begin, facts.scalars)
         except UnicodeDecodeError as error:
             finding = damage(Code.HEADER_INVALID, f"The header is no UTF-8: {error.reason} at its byte {error.start}.")
             return failed_header(self.name, finding, bytes_read=bytes_read)
@@ -79,7 +81,7 @@ def _checked(source: Front, known: ParsedHeader, metadata: tuple[tuple[str, str]
         findings += _wrong_size(source.stamp.size, known.data_begin + text.data_bytes)
     if not (text.findings or known.is_canonical):
         findings.append(_NOT_CANONICAL)
-    reading = ScalarReading(scalars=Scalars(), findings=(), bytes_read=0)
+    reading = ScalarReading(scalars=(), findings=(), bytes_read=0)
     if text.schema_hash is not None:
         if known.last_page is not None and known.scalars.last_read >= known.last_page[0]:
             source.keep(known.last_page)
@@ -176,23 +178,26 @@ _CRC_DIGITS = re.compile(rb'\{"__metadata__":\{[^{}\\]*"crc_num":"([0-9]*)"')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedHeader:
-    """All that follows from a header's bytes alone."""
+    """All that follows from a header's bytes alone, and from what is asked for."""
 
     text: HeaderText
     data_begin: int
     """Where the header ends."""
     is_canonical: bool
     """Whether safetensors itself would have written the same bytes, padding included."""
+    asked: tuple[AskedScalar, ...]
     scalars: ScalarPlan
+    """Where those lie."""
     last_page: tuple[int, int] | None
 
 
-def _parse(block: bytearray, end: int) -> tuple[ParsedHeader, str | None]:
+def _parse(block: bytearray, end: int, asked: tuple[AskedScalar, ...]) -> tuple[ParsedHeader, str | None]:
     """Parse a header, or remember it: data-parallel ranks and successive steps have the same one.
 
     Args:
         block: Begins with the header and its length; what lies behind it does not matter.
         end: Where the header ends.
+        asked: Scalars that are wanted.
 
     Returns:
         What it says, where the checksum in its metadata may be another file's; and this file's.
@@ -206,13 +211,16 @@ def _parse(block: bytearray, end: int) -> tuple[ParsedHeader, str | None]:
     if known is None:
         if end > _MEMORY.limit:  # it could not stay beside another
             _MEMORY.clear()
-        known = _parsed(block, end)
+        known = _parsed(block, end, asked)
         if not known.text.findings:
             _MEMORY.put(block, end, hole, known)
+    elif known.asked != asked:
+        known = replace(known, asked=asked, scalars=plan_scalars(known.text.entries, asked))
+        _MEMORY.put(block, end, hole, known)
     return known, None if digits is None else digits[1].decode()
 
 
-def _parsed(block: bytearray, end: int) -> ParsedHeader:
+def _parsed(block: bytearray, end: int, asked: tuple[AskedScalar, ...]) -> ParsedHeader:
     """Parse a header that nobody remembers.
 
     Raises:
@@ -233,7 +241,8 @@ def _parsed(block: bytearray, end: int) -> ParsedHeader:
         text=parsed,
         data_begin=end,
         is_canonical=parsed.canonical and padding < _ALIGNMENT and (end - _LENGTH_BYTES) % _ALIGNMENT == 0,
-        scalars=plan_scalars(parsed.entries),
+        asked=asked,
+        scalars=plan_scalars(parsed.entries, asked),
         last_page=page,
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.finding import Code, Finding, Severity, damage
+from ckpttool.domain.scalars import ShardFacts
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats.base import Header, failed_header, over_limit, quoted, unsupported
 from ckpttool.storage.base import ByteSource
@@ -30,7 +31,7 @@ class TorchPickle:
         """Tell by a pickle's first two bytes."""
         return _MAGIC.match(head) is not None
 
-    def header(self, source: ByteSource, head: bytes) -> Header:
+    def header(self, source: ByteSource, head: bytes, facts: ShardFacts) -> Header:  # noqa: ARG002  (no scalars in it)
         """Refuse what would run code; else say that it is a torch file under a MindSpore name."""
         return unsafe_pickle(source, head, hidden=True) or failed_header(
             self.name, unsupported("a pickle as torch.save wrote it"), bytes_read=len(head)

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.finding import Code, Finding, damage
+from ckpttool.domain.scalars import ShardFacts
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats.base import MAX_FINDINGS, Header, failed_header, quoted, unsupported
 from ckpttool.formats.torch.bare_pickle import pickle_findings
@@ -40,7 +41,7 @@ class TorchZip:
         """Tell by a zip's first bytes."""
         return head.startswith(_MAGIC)
 
-    def header(self, source: ByteSource, head: bytes) -> Header:  # noqa: ARG002  (the seam hands it to every format)
+    def header(self, source: ByteSource, head: bytes, facts: ShardFacts) -> Header:  # noqa: ARG002  (the seam hands it to every format)
         """Say that it is a torch file under a MindSpore name; nothing of it is read."""
         return failed_header(self.name, unsupported("a zip archive as torch.save writes it"), bytes_read=len(head))
 

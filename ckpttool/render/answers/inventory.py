@@ -48,7 +48,7 @@ def _checkpoint(checkpoint: Checkpoint) -> Document:
         "step_in_epoch": facts.get("step_in_epoch"),
         "step": checkpoint.step,
         "step_source": checkpoint.step_source,
-        "optimizer_step": checkpoint.scalars.global_step,
+        "optimizer_step": facts.get("optimizer_step"),
         "global_batch_size": checkpoint.scalars.global_batch_size,
         "samples": checkpoint.samples,
         "ranks": list(checkpoint.ranks),
@@ -138,10 +138,15 @@ class _CheckpointTable:
             table.add_column(header, justify="right", no_wrap=True)
         table.add_column("HEALTH", no_wrap=True)
         for one in self._newest_first:
-            step, ranks = _number(one.step), _ranks(one)
-            scalars = one.scalars
+            step, ranks, facts = _number(one.step), _ranks(one), dict(one.facts)
             seen = (_number(one.samples),) if by_samples else ()
-            middle = (step, _number(scalars.global_step), ranks, size(one.nbytes), _number(scalars.global_batch_size))
+            middle = (
+                step,
+                _number(facts.get("optimizer_step")),
+                ranks,
+                size(one.nbytes),
+                _number(one.scalars.global_batch_size),
+            )
             health = line(one.health.value, style=HEALTH_STYLE[one.health])
             cells = (step, *seen, ranks) if narrow else (*middle, *seen)
             table.add_row(line(shown(one.name)), *cells, health)

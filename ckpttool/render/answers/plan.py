@@ -79,12 +79,13 @@ def plan_document(answer: ResumePlan | NoResumePoint, simulation: Simulation | N
 
 def _resume(plan: ResumePlan) -> Document:
     checkpoint = plan.point.checkpoint
+    facts = dict(checkpoint.facts)
     return {
         "name": checkpoint.name,
         "run": checkpoint.run,
         "step": checkpoint.step,
-        "optimizer_step": checkpoint.scalars.global_step,
-        "epoch": dict(checkpoint.facts).get("epoch"),
+        "optimizer_step": facts.get("optimizer_step"),
+        "epoch": facts.get("epoch"),
         "global_batch_size": checkpoint.scalars.global_batch_size,
         "samples": checkpoint.samples,
         "world_size": checkpoint.topology.world_size,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, RunSummary, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Facts, Inventory, RunSummary, Topology
 from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath
-from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
+from ckpttool.domain.scalars import ScalarRules, Scalars, ScalarValues, ShardFacts
+from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import Rank, Step
 from ckpttool.formats import FORMATS, read_header
 from ckpttool.formats.base import HEAD_BYTES
@@ -41,6 +42,16 @@ class LooseFile:
     sign = "a lone file"
     is_tree = False
 
+    def __init__(self, rules: ScalarRules, told: Callable[[ScalarValues], tuple[Scalars, Facts]]) -> None:
+        """Take what such a file may be asked for, since it may be a shard of a tree.
+
+        Args:
+            rules: The scalars of the trainers that save them among the tensors.
+            told: Says what they mean.
+        """
+        self._rules = rules
+        self._told = told
+
     def recognise(self, listing: Listing) -> bool:
         """Tell by a single name with a suffix that checkpoints have."""
         return len(listing.entries) == 1 and listing.entries[0].name.rpartition(".")[1:] in _SUFFIXES
@@ -57,11 +68,13 @@ class LooseFile:
         """Look at the file's header."""
         name = listing.entries[0].name
         stamp = storage.stamp(name)
-        fmt, scalars = _look(storage, name)
-        step = None if scalars.step_num is None else Step(scalars.step_num)
+        fmt, values = self._look(storage, name)
+        scalars, facts = self._told(values)
+        step = None if scalars.step is None else Step(scalars.step)
         checkpoint = Checkpoint(
             name=name,
-            facts=(("epoch", scalars.epoch_num),),
+            facts=facts,
+            rules=self._rules,
             scalars=scalars,
             step=step,
             step_source="unknown" if step is None else "content",
@@ -107,13 +120,12 @@ class LooseFile:
         """Refuse: it may be one of many."""
         return Refusal("stands in no rank_N/ or iteration_*/ folder: its other ranks are unknown")
 
-
-def _look(storage: Storage, name: str) -> tuple[FormatName, Scalars]:
-    """Tell the format: by content, since a `.ckpt` outside MindFormers is as often torch's; by name where none fits."""
-    with storage.open(name) as source:
-        head = source.read(0, HEAD_BYTES)
-        found = next((one.name for one in FORMATS if head.strip(b"\0") and one.recognise(head)), None)
-        named = _BY_SUFFIX[name.rpartition(".")[2]]
-        if found is None or found in {FormatName.TORCH_ZIP, FormatName.TORCH_PICKLE}:
-            return found or named, Scalars()
-        return found, read_header(source, named=found).scalars
+    def _look(self, storage: Storage, name: str) -> tuple[FormatName, ScalarValues]:
+        """Tell the format: by content, since a `.ckpt` is as often torch's; else by name."""
+        with storage.open(name) as source:
+            head = source.read(0, HEAD_BYTES)
+            found = next((one.name for one in FORMATS if head.strip(b"\0") and one.recognise(head)), None)
+            named = _BY_SUFFIX[name.rpartition(".")[2]]
+            if found is None or found in {FormatName.TORCH_ZIP, FormatName.TORCH_PICKLE}:
+                return found or named, ()
+            return found, read_header(source, named=found, facts=ShardFacts(scalars=self._rules.asked)).scalars

@@ -9,8 +9,9 @@ from typing import TypeAlias
 from ckpttool.decide.data_position import exact_batches_near
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.shard import Scalars
+from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.units import counted
+from ckpttool.trainers.mindformers.scalars import state_of
 
 _Scaling: TypeAlias = "Callable[[float], Callable[[int], int]]"
 """A ratio of batch sizes in, what MindFormers then makes of a count out."""
@@ -63,7 +64,7 @@ def mindformers_counters(
     how many epochs are left, which step the next checkpoint is labelled with, and where the learning rate stands.
 
     Args:
-        scalars: From inside the checkpoint; a missing `step_num` counts as 0, as it does there.
+        scalars: From inside the checkpoint; a missing step counts as 0, as it does there.
         new_global_batch_size: Samples a batch over all ranks in the resumed run; None: as it was.
         new_sink_size: Batches a data sink in the resumed run; None without data sinking.
         legacy: Whether the checkpoint is of the `rank_N` layout, whose counters are MindSpore parameters and thus
@@ -74,18 +75,19 @@ def mindformers_counters(
         load_resume_context_from_checkpoint and BaseTrainer.training_process. That Parameter(Int64) * float gives
         Float32 was checked against real parameters.
     """
-    old = scalars.global_batch_size or new_global_batch_size or 1
+    state = state_of(scalars)
+    old = state.global_batch_size or new_global_batch_size or 1
     new = new_global_batch_size or old
     case = _Case(
-        step=scalars.step_num or 0,
-        epoch=scalars.epoch_num,
+        step=state.step_num or 0,
+        epoch=state.epoch_num,
         old_batch=old,
         new_batch=new,
         new_sink=new_sink_size,
         dataset=dataset_size,
         scaling=_float32_scaling if legacy else _float64_scaling,
     )
-    unscaled = _unscaled_updates(case, scalars.global_step, legacy=legacy)
+    unscaled = _unscaled_updates(case, state.global_step, legacy=legacy)
     return MindFormersCounters(
         initial_step=case.initial_step,
         initial_epoch=_initial_epoch(case),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.checkpoint import Checkpoint, Facts
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.shard import NameClaim
+from ckpttool.domain.scalars import NameClaim
 from ckpttool.domain.units import Step
 
 
@@ -38,7 +38,7 @@ class EpochStep:
         return self.epoch, self.step
 
     @property
-    def facts(self) -> tuple[tuple[str, int | None], ...]:
+    def facts(self) -> Facts:
         """What is shown of it."""
         return ("epoch", self.epoch), ("step_in_epoch", self.step)
 

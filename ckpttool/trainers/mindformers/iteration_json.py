@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ckpttool.domain.health import Health
-from ckpttool.domain.shard import Scalars
 from ckpttool.formats.strict_json import (
     MOST_MEMORY,
     as_list,
     as_object,
     get_object,
+    get_optional_float,
     get_optional_int,
     get_str,
     parse_object,
 )
-from ckpttool.records.scalars_json import scalars_of
+from ckpttool.trainers.mindformers.scalars import TrainState
 
 _MEMORY_A_FILE = 512 << 10
 """With 8,192 ranks the file has some hundred megabytes, most of it numbers: 20 kB for each shard."""
@@ -24,7 +24,7 @@ _MEMORY_A_FILE = 512 << 10
 class CommonRecord(NamedTuple):
     """Training state that all ranks share."""
 
-    scalars: Scalars
+    state: TrainState
     health: Health
     """`ckpt_status` 0 is healthy, 1 is not; absent or null: the monitor was off, so nothing is known."""
 
@@ -40,7 +40,15 @@ def parse_common(data: bytes, *, what: str) -> CommonRecord:
     """
     record = parse_object(data, what=what)
     health = _HEALTH.get(get_optional_int(record, "ckpt_status", where=what), Health.UNKNOWN)
-    return CommonRecord(scalars=scalars_of(record, where=what), health=health)
+    state = TrainState(
+        epoch_num=get_optional_int(record, "epoch_num", where=what),
+        step_num=get_optional_int(record, "step_num", where=what),
+        global_step=get_optional_int(record, "global_step", where=what),
+        loss_scale=get_optional_float(record, "loss_scale", where=what),
+        global_batch_size=get_optional_int(record, "global_batch_size", where=what),
+        consumed_samples=get_optional_int(record, "consumed_samples", where=what),
+    )
+    return CommonRecord(state=state, health=health)
 
 
 def metadata_memory(files: int) -> int:

@@ -229,7 +229,7 @@ def _recorded_by_1_3(config: TrainConfig, checkpoint: Checkpoint) -> Iterator[Fi
         f"the checkpoint says {recorded} samples a batch, which is what MindFormers 1.3.2 and older make of these "
         f"settings by counting every device; 1.6 and later make {real} of them and would multiply the steps by "
         f"{recorded / real:g}",
-        f"if it was written by 1.3.2 or older, state the truth with --segment {checkpoint.scalars.step_num}:{real}, "
+        f"if it was written by 1.3.2 or older, state the truth with --segment {checkpoint.scalars.step}:{real}, "
         "and raise runner_config.epochs until the last step is where it should be",
     )
 
@@ -248,7 +248,7 @@ def _sink(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
 
 def _counters(config: TrainConfig, plan: ResumePlan) -> tuple[Finding, ...]:
     checkpoint = plan.point.checkpoint
-    if checkpoint.scalars.step_num is None or (config.sink_mode and config.sink_size is None):
+    if checkpoint.scalars.step is None or (config.sink_mode and config.sink_size is None):
         return ()  # nothing to scale, or sinks of a size that nobody knows
     return mindformers_counters(
         scalars=checkpoint.scalars,

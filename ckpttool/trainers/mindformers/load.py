@@ -8,7 +8,8 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.load_settings import LoadSettings, Place, SettingValue, TrainerSetting
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.question import DataQuestion
-from ckpttool.domain.shard import FormatName, Scalars
+from ckpttool.domain.scalars import Scalars
+from ckpttool.domain.shard import FormatName
 
 LOAD_FORMAT = {FormatName.MINDSPORE_CKPT: "ckpt", FormatName.SAFETENSORS: "safetensors"}
 
@@ -93,7 +94,7 @@ def counts_data_itself(scalars: Scalars, question: DataQuestion) -> bool:
         and BaseTrainer.training_process, which skips that many unless `data_skip_steps` says another number.
     """
     asked = question.new_dataset or question.dataset_changed_at is not None or question.segments
-    counts = scalars.step_num is not None and scalars.global_batch_size is not None
+    counts = scalars.step is not None and scalars.global_batch_size is not None
     return counts and question.new_global_batch is None and not asked
 
 

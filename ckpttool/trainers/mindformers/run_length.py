@@ -16,6 +16,7 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.trainers.mindformers.epoch_step import epoch_step
 from ckpttool.trainers.mindformers.load import load_keys, planned_skip
+from ckpttool.trainers.mindformers.scalars import state_of
 
 if TYPE_CHECKING:
     from ckpttool.trainers.mindformers.train_config import TrainConfig
@@ -122,8 +123,8 @@ def _is_moved(plan: ResumePlan) -> bool:
 
 def _per_epoch(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> tuple[int, str] | None:
     """Return the batches of an epoch at the new batch size, and what tells them."""
-    scalars, batch = plan.point.checkpoint.scalars, planned_skip(plan).global_batch_size
-    if scalars.step_num is None or scalars.epoch_num is None or (config.sink_mode and not _sinks_are_known(config)):
+    state, batch = state_of(plan.point.checkpoint.scalars), planned_skip(plan).global_batch_size
+    if state.step_num is None or state.epoch_num is None or (config.sink_mode and not _sinks_are_known(config)):
         return None
     if config.dataset_samples is not None and batch is not None:
         batches = config.dataset_samples // batch
@@ -165,7 +166,7 @@ def _is_complete(config: TrainConfig, plan: ResumePlan, length: RunLength | None
     """Tell whether MindFormers takes all epochs for done; in some cases that needs no length of an epoch."""
     if length is not None:
         return length.over
-    begun, epochs = plan.point.checkpoint.scalars.epoch_num, config.epochs
+    begun, epochs = state_of(plan.point.checkpoint.scalars).epoch_num, config.epochs
     return not config.sink_mode and begun is not None and epochs is not None and begun > epochs
 
 
@@ -203,7 +204,7 @@ def _moved(config: TrainConfig | None, plan: ResumePlan, length: RunLength | Non
         if ahead > 0:
             yield _ends_early_somewhere(config, ahead)
         elif config is not None and not config.sink_mode:
-            yield from _ends_elsewhere_somewhere(config, plan.point.checkpoint.scalars.epoch_num)
+            yield from _ends_elsewhere_somewhere(config, state_of(plan.point.checkpoint.scalars).epoch_num)
     elif length.planned > length.left:
         yield _ends_early(config, length)
     elif length.planned != length.due:

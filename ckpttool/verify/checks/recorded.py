@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.scalars import ScalarValues, spelled
 from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import Level, ShardReport
 
@@ -58,5 +59,6 @@ def changed_headers(reports: Iterable[ShardReport], seals: Mapping[str, ShardSea
         )
 
 
-def _told(schema_hash: str | None, scalars: object) -> str:
-    return f"{schema_hash} {scalars}"
+def _told(schema_hash: str | None, scalars: ScalarValues) -> str:
+    said = ", ".join(f"{name}={value}" for name, value in spelled(scalars).items())
+    return f"{schema_hash} Scalars({said})"

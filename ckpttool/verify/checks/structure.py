@@ -57,7 +57,7 @@ def observe_header(task: CheckTask, source: ByteSource) -> Observation:
         OSError: The disk did not answer.
     """
     front = Front(source)
-    header = read_header(front, named=task.named_format)
+    header = read_header(front, named=task.named_format, facts=task.facts)
     records = _records(header, source)
     pickled, pickle_bytes = _look_inside(records, source) if records else ((), 0)
     own = (*_findings(task, header, records), *pickled)

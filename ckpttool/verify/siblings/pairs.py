@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
-from operator import attrgetter
 
 from ckpttool.domain.finding import Severity, worst
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.shard import Scalars, ShardRole
+from ckpttool.domain.scalars import ScalarValues
+from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.verdict import ShardReport
 from ckpttool.verify.siblings.neighbours import Sibling
 
 _Place = tuple[int | None, ShardRole]
-
-_FIELDS = attrgetter(*(field.name for field in fields(Scalars)))
 
 MIN_PEERS = 3
 """Shards of one role from which on a single odd one is outvoted."""
@@ -68,10 +65,9 @@ def are_all_paired(reports: Sequence[ShardReport], siblings: Sequence[Sibling]) 
     return all(_place(report) in known for report in reports if report.schema_hash is not None)
 
 
-def lacks(scalars: Scalars, others: Scalars) -> bool:
+def lacks(scalars: ScalarValues, others: ScalarValues) -> bool:
     """Tell whether one file lacks a training scalar that the other has."""
-    pairs = zip(_FIELDS(scalars), _FIELDS(others), strict=True)
-    return any(mine is None and its is not None for mine, its in pairs)
+    return scalars != others and not dict(others).keys() <= dict(scalars).keys()
 
 
 def _place(report: ShardReport) -> _Place:
@@ -88,7 +84,7 @@ def _by_place(sibling: Sibling) -> dict[_Place, ShardReport]:
     }
 
 
-def _usual_scalars(reports: Sequence[ShardReport]) -> Scalars | None:
+def _usual_scalars(reports: Sequence[ShardReport]) -> ScalarValues | None:
     """Return the training scalars that most of a checkpoint's shards hold; None where there is no majority."""
     told = Counter(report.scalars for report in reports if report.schema_hash is not None)
     usual, times = told.most_common(1)[0] if told else (None, 0)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.domain.finding import Code, Severity
-from ckpttool.domain.shard import Scalars
 from ckpttool.trainers.mindformers.counters import MindFormersCounters, mindformers_counters
+from ckpttool.trainers.mindformers.scalars import TrainState
 
 steps = st.integers(0, 1 << 25)
 batches = st.integers(1, 8192)
@@ -26,7 +26,9 @@ def counters(
     epoch: int | None = None,
     **more: Any,  # noqa: ANN401  # the other keywords of the function under test
 ) -> MindFormersCounters:
-    scalars = Scalars(step_num=step, epoch_num=epoch, global_step=more.pop("updates", step), global_batch_size=old)
+    scalars = TrainState(
+        step_num=step, epoch_num=epoch, global_step=more.pop("updates", step), global_batch_size=old
+    ).scalars
     options: dict[str, Any] = {"new_sink_size": None, "legacy": True} | more
     return mindformers_counters(scalars=scalars, new_global_batch_size=new, **options)
 

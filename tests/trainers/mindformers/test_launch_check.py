@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.settings import Setting, Settings
-from ckpttool.domain.shard import Scalars
 from ckpttool.trainers.mindformers.launch_check import check, other_devices
 from ckpttool.trainers.mindformers.load import LoadKeys
+from ckpttool.trainers.mindformers.scalars import TrainState
 from ckpttool.trainers.mindformers.train_config import TrainConfig
 from tests.plans import LEGACY_LOAD, NEWER_LOAD, SCALARS, resume_plan
 
@@ -58,7 +58,7 @@ def test_what_is_not_known_is_no_disagreement() -> None:
     assert check(vague, LEGACY) == ()
     assert tuple(other_devices(vague, 4)) == ()
     assert check(FITS, resume_plan(ranks=0, global_batch_size=None)) == ()
-    assert check(FITS, resume_plan(scalars=Scalars())) == ()
+    assert check(FITS, resume_plan(scalars=TrainState())) == ()
 
 
 def test_another_format_is_a_note_because_a_launch_changes_it() -> None:
@@ -132,7 +132,7 @@ class TestLayout:
 
 class TestSizes:
     def test_a_plan_for_another_batch_size_is_suspect(self) -> None:
-        finding = only(check(replace(FITS, global_batch_size=16), resume_plan(scalars=Scalars())))
+        finding = only(check(replace(FITS, global_batch_size=16), resume_plan(scalars=TrainState())))
         assert "leave --gbs out" in str(finding.remedy)
 
     def test_a_plan_for_another_sink_size_is_suspect(self) -> None:

@@ -12,11 +12,11 @@ from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.data_position import DataEffect, Samples
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.plan import ResumePlan
-from ckpttool.domain.shard import Scalars
 from ckpttool.domain.units import Step
 from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.load import planned_skip
 from ckpttool.trainers.mindformers.run_length import length_findings, run_length
+from ckpttool.trainers.mindformers.scalars import TrainState
 from ckpttool.trainers.mindformers.train_config import TrainConfig
 from tests.inventories import tree
 from tests.plans import resume_plan
@@ -39,7 +39,7 @@ def saved(epoch: int, step: int, true: int, *, run: int = 0, batch: int | None =
     """A checkpoint under a label, at its true step."""
     base = resume_plan().point.checkpoint
     label = EpochStep(epoch=epoch, step=step)
-    scalars = Scalars(epoch_num=epoch, step_num=true, global_step=true, global_batch_size=batch)
+    scalars = TrainState(epoch_num=epoch, step_num=true, global_step=true, global_batch_size=batch).scalars
     return replace(
         base, name=str(label), label=str(label), sort_key=label.sort_key, scalars=scalars, step=Step(true), run=run
     )
@@ -167,7 +167,7 @@ class TestWhatTellsTheBatchesOfAnEpoch:
             run_length(replace(SIZED, dataset_samples=1), planned(AT_48_SINKS, 48, sink=2), tree(AT_48_SINKS)) is None
         )
         assert run_length(replace(SIZED, epochs=None), planned(AT_48_SINKS, 48, sink=2), tree(AT_48_SINKS)) is None
-        for scalars in (replace(AT_48.scalars, step_num=None), replace(AT_48.scalars, epoch_num=None)):
+        for scalars in (replace(AT_48.scalars, step=None), replace(AT_48.scalars, rest=())):
             assert run_length(PLAIN, planned(replace(AT_48, scalars=scalars), 48), tree(AT_48)) is None
 
     def test_names_of_data_that_were_replaced_tell_nothing_of_the_new_ones(self) -> None:
@@ -247,7 +247,7 @@ class TestDataBehindTheSteps:
     def test_of_data_of_unknown_length_the_epochs_are_told(self) -> None:
         finding = only(PLAIN, planned(AT_48, None), Code.ENDS_ELSEWHERE)
         assert "to the end of epoch 8: 5 or 6 epochs" in finding.message
-        bare = replace(AT_48, scalars=Scalars(step_num=48))
+        bare = replace(AT_48, scalars=TrainState(step_num=48).scalars)
         assert told(PLAIN, planned(bare, None)) == []
         assert told(replace(PLAIN, epochs=None), planned(AT_48, None)) == []
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from ckpttool.domain.checkpoint import Checkpoint, Topology
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.shard import FormatName, Scalars, ShardRole
+from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.verdict import ShardReport
+from ckpttool.trainers.mindformers.scalars import TrainState
 from ckpttool.verify.siblings.compare import compare_siblings
 from ckpttool.verify.siblings.neighbours import Neighbours, Sibling
 from tests.inventories import checkpoint, finding
@@ -69,7 +70,7 @@ class TestSchemas:
         assert compare_siblings(now, [before(*then)]) == []
 
     def test_files_that_were_all_cut_at_different_places_are_not_taken_for_a_change(self) -> None:
-        now = [report(rank, schema=f"cut{rank}", tensors=9 - rank, fmt=CKPT, scalars=Scalars()) for rank in range(4)]
+        now = [report(rank, schema=f"cut{rank}", tensors=9 - rank, fmt=CKPT, state=TrainState()) for rank in range(4)]
         found = compare_siblings(now, [before(*(replace(one, format=CKPT) for one in ranks()))])
         assert [one.code for one in found] == [Code.ENTRIES_MISSING] * 4
 
@@ -84,7 +85,7 @@ class TestSchemas:
 
     def test_a_lone_ckpt_that_lost_its_end_is_damaged_and_a_lone_safetensors_is_suspect(self) -> None:
         """A `.ckpt` can be cut and stay valid; of a safetensors file only another configuration leaves less."""
-        cut = report(schema="cut", tensors=9, fmt=CKPT, scalars=Scalars(epoch_num=10, step_num=20))
+        cut = report(schema="cut", tensors=9, fmt=CKPT, state=TrainState(epoch_num=10, step_num=20))
         assert said(compare_siblings([cut], [before(report(fmt=CKPT))]))[0][1] is Severity.DAMAGE
         fewer = report(schema="fewer", tensors=9)
         assert said(compare_siblings([fewer], [before(report())])) == [
@@ -145,7 +146,7 @@ class TestSchemas:
 
     def test_a_sibling_that_is_damaged_itself_is_not_believed(self) -> None:
         damaged = report(schema="other", findings=[finding()])
-        cut = report(schema="cut", tensors=9, scalars=Scalars(epoch_num=10))
+        cut = report(schema="cut", tensors=9, state=TrainState(epoch_num=10))
         for useless in (damaged, cut, report(schema=None)):
             assert compare_siblings([report()], [before(useless)]) == []
 

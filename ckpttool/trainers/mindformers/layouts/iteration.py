@@ -13,7 +13,7 @@ from ckpttool.domain.expectation import Evidence, Expected
 from ckpttool.domain.finding import Code, Finding, Severity, in_order
 from ckpttool.domain.health import Health
 from ckpttool.domain.progress import Progress
-from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
+from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import MAX_RANKS, Rank
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.records import MANIFEST_NAME, OWN_FOLDER, SealPlace
@@ -40,6 +40,7 @@ from ckpttool.trainers.mindformers.layouts.names import (
     parse_shape,
 )
 from ckpttool.trainers.mindformers.pointers import tracked_step, tracker_naming, tracker_pointer
+from ckpttool.trainers.mindformers.scalars import RULES, TrainState
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
@@ -200,24 +201,25 @@ def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkp
         extra = _extra_safetensors(name, parsed)
         strays = {_stray(one.path) for one in extra if one.path is not None}
         findings = [*(one for one in findings if one not in strays), *extra]
-    step = iteration_step(name)
+    step, state = iteration_step(name), common.state if common else TrainState()
     if common is not None:
-        findings += common_findings(common.scalars, step, f"{name}/common.json")
+        findings += common_findings(common.state, step, f"{name}/common.json")
     if world is None and not any(finding.code is Code.UNREADABLE for finding in findings):
         findings.append(damage(Code.SHARD_MISSING, "no shard at all in this folder", name))
     return Checkpoint(
         name=name,
         prefix=parsed.prefixes.most_common(1)[0][0] if parsed.prefixes else "",
-        scalars=common.scalars if common else Scalars(),
+        scalars=state.scalars,
         step=step,
-        step_source="content" if common and common.scalars.step_num is not None else "name",
+        step_source="content" if state.step_num is not None else "name",
         shards=parsed.shards,
         topology=Topology(world_size=world),
         format=FormatName.SAFETENSORS,
         expected=expected,
         commit=_commit(expected, common, world),
         health=common.health if common else Health.UNKNOWN,
-        facts=(("epoch", common.scalars.epoch_num if common else None),),
+        facts=state.facts,
+        rules=RULES,
         findings=tuple(findings),
     )
 

@@ -20,7 +20,7 @@ from ckpttool.domain.expectation import (
     WorldSize,
 )
 from ckpttool.domain.finding import Code, Finding, Severity, note
-from ckpttool.domain.shard import Scalars, ShardRole
+from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.units import Rank
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.storage.base import LOST_LINK_REMEDY, LostLinkError, OverLimitError, Storage
@@ -28,6 +28,7 @@ from ckpttool.trainers.common.listed import damage
 
 if TYPE_CHECKING:
     from ckpttool.trainers.mindformers.iteration_json import CommonRecord
+    from ckpttool.trainers.mindformers.scalars import TrainState
 
 SHARD_NAME = r"(?s:(?P<prefix>.+)-)?(?P<role>model|opt)-(?P<rank>[0-9]{7})-(?P<world>[0-9]{7})\.safetensors"
 
@@ -61,15 +62,15 @@ def read_common(storage: Storage, folder: str, findings: list[Finding]) -> Commo
     return None
 
 
-def common_findings(scalars: Scalars, number: int, path: str) -> list[Finding]:
+def common_findings(state: TrainState, number: int, path: str) -> list[Finding]:
     """Compare with the folder's name, and find what MindFormers computes with but is null or not there."""
     findings = []
-    if scalars.step_num not in {None, number}:
-        message = f"common.json says step {scalars.step_num}, the folder's name {number}"
+    if state.step_num not in {None, number}:
+        message = f"common.json says step {state.step_num}, the folder's name {number}"
         findings.append(damage(Code.STEP_DISAGREES, message, path))
     # Only the trainer that counts samples writes `consumed_samples`, and it resumes by them.
-    needed = _NEEDED if scalars.consumed_samples is None else ("step_num",)
-    lacking = [name for name in needed if getattr(scalars, name) is None]
+    needed = _NEEDED if state.consumed_samples is None else ("step_num",)
+    lacking = [name for name in needed if getattr(state, name) is None]
     if lacking:
         findings.append(
             Finding(

@@ -46,6 +46,7 @@ from ckpttool.trainers.mindformers.layouts.runs import (
 )
 from ckpttool.trainers.mindformers.layouts.samples import sample_cohort
 from ckpttool.trainers.mindformers.pointers import meta_pointers, metas_naming
+from ckpttool.trainers.mindformers.scalars import RULES
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
@@ -213,6 +214,7 @@ def _shards(folders: Iterable[RankFolder], index: int, shape: str, name: FileNam
 
 def _checkpoint(key: _Key, groups: Mapping[_Key, _Group]) -> Checkpoint:
     group = groups[key]
+    state = group.sample.state
     shards = sorted(group.shards, key=attrgetter("rank", "path"))
     return Checkpoint(
         name=checkpoint_name(key.run, key.position),
@@ -220,9 +222,10 @@ def _checkpoint(key: _Key, groups: Mapping[_Key, _Group]) -> Checkpoint:
         run=key.run,
         label=str(key.position),
         sort_key=key.position.sort_key,
-        facts=key.position.facts,
+        facts=(*key.position.facts, ("optimizer_step", state.global_step)),
+        rules=RULES,
         claims=key.position.claims,
-        scalars=group.sample.scalars,
+        scalars=state.scalars,
         step=group.sample.step,
         step_source=group.sample.source,
         shards=tuple(shards),

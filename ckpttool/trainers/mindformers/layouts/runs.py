@@ -12,17 +12,17 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ckpttool.domain.shard import Scalars
 from ckpttool.domain.units import Step
 from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.layouts.names import FileKind, FileName, parse_shape
 from ckpttool.trainers.mindformers.layouts.rank_folders import RankFolder
+from ckpttool.trainers.mindformers.scalars import TrainState
 
 
 class Sample(NamedTuple):
     """What one shard of a cohort says about a checkpoint."""
 
-    scalars: Scalars
+    state: TrainState
     step: Step | None
     source: str
     """`content`, `name` or `unknown`."""
@@ -145,6 +145,6 @@ def runs_by_prefix(cohort: Cohort, samples: Mapping[str, Sample]) -> dict[str, d
     arranged: dict[str, dict[int, dict[EpochStep, Place]]] = {}
     for _, shape, name in cohort.checkpoints:
         sample = samples[shape]
-        place = Place(sample.step, sample.scalars.global_batch_size)
+        place = Place(sample.step, sample.state.global_batch_size)
         arranged.setdefault(name.prefix, {}).setdefault(name.run, {})[name.position] = place
     return arranged

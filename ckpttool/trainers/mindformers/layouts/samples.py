@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from ckpttool.domain.shard import Scalars
 from ckpttool.domain.units import Step
 from ckpttool.formats import read_header
 from ckpttool.storage.base import Storage
@@ -19,6 +18,7 @@ from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.layouts.names import FileName
 from ckpttool.trainers.mindformers.layouts.rank_folders import RankFolder
 from ckpttool.trainers.mindformers.layouts.runs import Cohort, Sample
+from ckpttool.trainers.mindformers.scalars import FACTS, TrainState, state_in
 
 SAMPLE_TRIES = 3
 """Shards of a cohort that are opened until one tells the step; `verify` looks at all of them."""
@@ -44,50 +44,50 @@ def sample_cohort(storage: Storage, cohort: Cohort, options: ScanOptions) -> dic
     odd = _out_of_order(names, told)
     samples = {}
     for shape, name in names.items():
-        scalars = told[shape]
-        if scalars.step_num is not None and (shape in odd or not _fits(scalars, name.position)):
-            scalars = _asked_again(storage, cohort.folders, shape, name, scalars)
-        samples[shape] = _sample(scalars, name.position, options)
+        state = told[shape]
+        if state.step_num is not None and (shape in odd or not _fits(state, name.position)):
+            state = _asked_again(storage, cohort.folders, shape, name, state)
+        samples[shape] = _sample(state, name.position, options)
     return samples
 
 
-def _sample(scalars: Scalars, position: EpochStep, options: ScanOptions) -> Sample:
-    if scalars.step_num is not None:
-        return Sample(scalars=scalars, step=Step(scalars.step_num), source="content")
+def _sample(state: TrainState, position: EpochStep, options: ScanOptions) -> Sample:
+    if state.step_num is not None:
+        return Sample(state=state, step=Step(state.step_num), source="content")
     if options.steps_per_epoch is not None:
         step = position.global_step(steps_per_epoch=options.steps_per_epoch)
-        return Sample(scalars=scalars, step=step, source="name")
-    return Sample(scalars=scalars, step=None, source="unknown")
+        return Sample(state=state, step=step, source="name")
+    return Sample(state=state, step=None, source="unknown")
 
 
-def _first_told(storage: Storage, cohort: Cohort, shape: str, name: FileName) -> Scalars:
+def _first_told(storage: Storage, cohort: Cohort, shape: str, name: FileName) -> TrainState:
     """Ask the cohort's shards, lowest rank first, until one tells the step."""
-    best = Scalars()
+    best = TrainState()
     for folder in cohort.folders[:SAMPLE_TRIES]:
-        scalars = _scalars(storage, folder, shape, name)
-        if scalars is not None and scalars.step_num is not None:
-            return scalars
-        best = scalars if scalars is not None and best == Scalars() else best
+        state = _scalars(storage, folder, shape, name)
+        if state is not None and state.step_num is not None:
+            return state
+        best = state if state is not None and best == TrainState() else best
     return best
 
 
-def _scalars(storage: Storage, folder: RankFolder, shape: str, name: FileName) -> Scalars | None:
+def _scalars(storage: Storage, folder: RankFolder, shape: str, name: FileName) -> TrainState | None:
     try:
         with storage.open(folder.path_of(shape)) as source:
-            return read_header(source, named=name.format).scalars
+            return state_in(read_header(source, named=name.format, facts=FACTS).scalars)
     except OSError:  # the check of every shard, later, says which and why
         return None
 
 
-def _fits(scalars: Scalars, position: EpochStep) -> bool:
+def _fits(state: TrainState, position: EpochStep) -> bool:
     """Tell whether a shard can have been saved under this label: an epoch has at least one step."""
-    if scalars.epoch_num is not None and scalars.epoch_num != position.epoch:
+    if state.epoch_num is not None and state.epoch_num != position.epoch:
         return False
-    step = scalars.step_num
+    step = state.step_num
     return step is None or position.step <= step <= MAX_STEP
 
 
-def _out_of_order(names: Mapping[str, FileName], told: Mapping[str, Scalars]) -> set[str]:
+def _out_of_order(names: Mapping[str, FileName], told: Mapping[str, TrainState]) -> set[str]:
     """Find saves whose steps do not rise with their run's labels, leap, or lie behind what an earlier run reached.
 
     A training may really have saved so: after a resume labels are not in order, and a rewind goes back. So further
@@ -119,8 +119,8 @@ def _leaps(before: EpochStep, earlier: int, after: EpochStep, later: int) -> boo
 
 
 def _asked_again(
-    storage: Storage, folders: Sequence[RankFolder], shape: str, name: FileName, first: Scalars
-) -> Scalars:
+    storage: Storage, folders: Sequence[RankFolder], shape: str, name: FileName, first: TrainState
+) -> TrainState:
     """Ask ranks spread over the cohort, and take what most say; else what most say that fits the label."""
     last = len(folders) - 1
     places = dict.fromkeys(place * last // (MOST_ASKED - 1) for place in (0, 4, 2, 1, 3))
@@ -133,4 +133,4 @@ def _asked_again(
             winner = next(one for one in votes if (one.epoch_num, one.step_num) == ballot[0][0])
             if _fits(winner, name.position):
                 return winner
-    return Scalars(epoch_num=name.position.epoch, global_batch_size=first.global_batch_size)
+    return TrainState(epoch_num=name.position.epoch, global_batch_size=first.global_batch_size)

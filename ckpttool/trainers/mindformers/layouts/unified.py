@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, RunSummary, Topology
 from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.shard import FormatName, Scalars, Shard, ShardRole
+from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import Rank, Step
 from ckpttool.formats import read_header
 from ckpttool.formats.strict_json import ParseError
@@ -19,6 +19,7 @@ from ckpttool.trainers.common.listed import damage, stamp_if_there, without_heal
 from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.layouts.names import UNIFIED_LAYOUT, FileKind, parse_shape
 from ckpttool.trainers.mindformers.name_map import parse_name_map
+from ckpttool.trainers.mindformers.scalars import FACTS, RULES, TrainState, state_in
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
@@ -52,21 +53,22 @@ class MindFormersUnified:
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read the scalars and the map of parameters to files."""
         findings: list[Finding] = []
-        scalars = _scalars(storage)
-        if scalars.global_batch_size is None:
+        state = _state(storage)
+        if state.global_batch_size is None:
             message = f"{SCALARS_FILE} has no global_batch_size: MindFormers 1.6 to 2.1 stop with a KeyError"
             remedy = "resume from the ranks' own checkpoints, from which these weights were put together"
             findings.append(damage(Code.SCALARS_MISSING, message, SCALARS_FILE, remedy=remedy))
         present = {entry.name for entry in listing.entries if entry.kind in {Kind.FILE, Kind.LOST}}
         expected = _expected(storage, present, findings)
         parts = sorted(name for name in present if name.endswith(".safetensors") and name != SCALARS_FILE)
-        step = None if scalars.step_num is None else Step(scalars.step_num)
-        at = None if step is None else EpochStep(epoch=scalars.epoch_num or 0, step=step)
+        step = None if state.step_num is None else Step(state.step_num)
+        at = None if step is None else EpochStep(epoch=state.epoch_num or 0, step=step)
         checkpoint = Checkpoint(
             name=NAME,
             sort_key=() if at is None else at.sort_key,
-            facts=(("epoch", scalars.epoch_num),) if at is None else at.facts,
-            scalars=scalars,
+            facts=state.facts if at is None else (*at.facts, ("optimizer_step", state.global_step)),
+            scalars=state.scalars,
+            rules=RULES,
             step=step,
             step_source="unknown" if step is None else "content",
             shards=tuple(_shard(storage, name, options) for name in [*parts, SCALARS_FILE]),
@@ -126,12 +128,12 @@ def _expectation(checkpoint: Checkpoint) -> Expectation:
     return Expectation(files=files, world_size=checkpoint.topology.world_size)
 
 
-def _scalars(storage: Storage) -> Scalars:
+def _state(storage: Storage) -> TrainState:
     try:
         with storage.open(SCALARS_FILE) as source:
-            return read_header(source, named=FormatName.SAFETENSORS).scalars
+            return state_in(read_header(source, named=FormatName.SAFETENSORS, facts=FACTS).scalars)
     except OSError:  # the check of every file, later, says which and why
-        return Scalars()
+        return TrainState()
 
 
 def _expected(storage: Storage, present: set[str], findings: list[Finding]) -> tuple[str, ...] | None:

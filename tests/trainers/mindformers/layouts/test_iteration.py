@@ -13,7 +13,8 @@ import pytest
 from ckpttool.domain.checkpoint import CommitState, Inventory, RunSummary
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.health import Health
-from ckpttool.domain.shard import Scalars, ShardRole
+from ckpttool.domain.scalars import Scalars
+from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.units import Step
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.base import ScanOptions

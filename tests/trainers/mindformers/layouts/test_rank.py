@@ -11,12 +11,13 @@ import pytest
 
 from ckpttool.domain.checkpoint import Inventory, RunSummary
 from ckpttool.domain.finding import Code, Severity
-from ckpttool.domain.shard import FormatName, Scalars
+from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import Step
 from ckpttool.storage.base import LOST_LINK_REMEDY, Entry, Kind
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.layouts.rank import MindFormersRank
 from ckpttool.trainers.mindformers.pointers import META_LIMIT
+from ckpttool.trainers.mindformers.scalars import TrainState, state_of
 from ckpttool.trainers.registry import list_root
 from tests.answers import FIXTURES, coded, codes, named, names, scanned, writable_copy
 from tests.inventories import expect_ranks
@@ -43,7 +44,7 @@ class TestCheckpoints:
         assert names(inventory) == ["10_2", "15_2", "20_2", "_1-25_2", "_1-30_2"]
         assert [one.step for one in inventory.checkpoints] == [20, 30, 40, 50, 60]
         newest = inventory.checkpoints[-1]
-        assert newest.scalars == Scalars(
+        assert state_of(newest.scalars) == TrainState(
             epoch_num=30, step_num=60, global_step=60, loss_scale=65536.0, global_batch_size=8
         )
         assert (newest.prefix, newest.run, newest.step_source) == ("llama2_7b", 1, "content")

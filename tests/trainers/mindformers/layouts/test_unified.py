@@ -10,7 +10,8 @@ import pytest
 
 from ckpttool.domain.checkpoint import CommitState, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.shard import Scalars, ShardRole
+from ckpttool.domain.scalars import Scalars
+from ckpttool.domain.shard import ShardRole
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.layouts.unified import MindFormersUnified
 from ckpttool.trainers.registry import list_root

@@ -1,0 +1,103 @@
+"""The training state that MindFormers appends to a rank's file, and writes into common.json."""
+
+from __future__ import annotations
+
+from ckpttool.domain.checkpoint import Facts
+from ckpttool.domain.finding import Code, Severity
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.scalars import AgreedScalar, AskedScalar, ScalarRules, Scalars, ScalarValues, ShardFacts
+from ckpttool.domain.shard import ShardRole
+
+RULES = ScalarRules(
+    asked=(
+        AskedScalar(name="epoch_num"),
+        AskedScalar(name="step_num"),
+        AskedScalar(name="global_step"),
+        AskedScalar(name="loss_scale", whole=False),
+        AskedScalar(name="global_batch_size", least=1),  # no batch of no samples can have been trained on
+    ),
+    # `global_batch_size` came with 1.3, and the unified layout asks for it in its own rules.
+    required=(
+        (ShardRole.FULL, ("epoch_num", "step_num", "global_step", "loss_scale")),
+        (ShardRole.SCALARS, ("epoch_num", "step_num", "global_step")),
+    ),
+    agreed=(
+        AgreedScalar(name="step_num", code=Code.STEP_DISAGREES, severity=Severity.DAMAGE),
+        AgreedScalar(name="epoch_num", code=Code.EPOCH_DISAGREES, severity=Severity.DAMAGE),
+        AgreedScalar(name="global_step", code=Code.STEP_DISAGREES, severity=Severity.DAMAGE),
+        AgreedScalar(name="global_batch_size", code=Code.SCHEMA_DIFFERS, severity=Severity.DAMAGE),
+        # All ranks scale by one number. But nothing breaks where one does not.
+        AgreedScalar(name="loss_scale", code=Code.SCHEMA_DIFFERS, severity=Severity.SUSPECT),
+    ),
+    without="MindFormers would take this one and start at step 0",
+)
+"""What MindFormers appends. It writes Int64 [] and, for the optimizer's own counter, Int32 [1]."""
+
+FACTS = ShardFacts(scalars=RULES.asked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainState:
+    """The scalars by their names; None where a file has no such entry."""
+
+    epoch_num: int | None = None
+    """Epochs (data-sink mode: sinks) begun since the start of the training."""
+    step_num: int | None = None
+    """True global step: data batches consumed."""
+    global_step: int | None = None
+    """Optimizer step: updates applied; overflowed and skipped batches do not count."""
+    loss_scale: float | None = None
+    global_batch_size: int | None = None
+    """Samples a batch over all ranks; files of MindFormers 1.2 have none."""
+    consumed_samples: int | None = None
+
+    @property
+    def scalars(self) -> Scalars:
+        """What every trainer's save says, and the rest by the names of here."""
+        rest = (("epoch_num", self.epoch_num), ("global_step", self.global_step), ("loss_scale", self.loss_scale))
+        return Scalars(
+            step=self.step_num,
+            samples=self.consumed_samples,
+            global_batch_size=self.global_batch_size,
+            rest=tuple((name, value) for name, value in rest if value is not None),
+        )
+
+    @property
+    def facts(self) -> Facts:
+        """What is shown of it."""
+        return ("epoch", self.epoch_num), ("optimizer_step", self.global_step)
+
+
+def state_in(values: ScalarValues) -> TrainState:
+    """Return what a file said that was asked for these scalars."""
+    told = dict(values)
+    return TrainState(
+        epoch_num=_whole(told.get("epoch_num")),
+        step_num=_whole(told.get("step_num")),
+        global_step=_whole(told.get("global_step")),
+        loss_scale=told.get("loss_scale"),
+        global_batch_size=_whole(told.get("global_batch_size")),
+    )
+
+
+def meaning(values: ScalarValues) -> tuple[Scalars, Facts]:
+    """Say what the scalars of a file mean, wherever it lies."""
+    state = state_in(values)
+    return state.scalars, state.facts
+
+
+def state_of(scalars: Scalars) -> TrainState:
+    """Return what the scalars of a checkpoint of MindFormers say by its own names."""
+    told = dict(scalars.rest)
+    return TrainState(
+        epoch_num=_whole(told.get("epoch_num")),
+        step_num=scalars.step,
+        global_step=_whole(told.get("global_step")),
+        loss_scale=told.get("loss_scale"),
+        global_batch_size=scalars.global_batch_size,
+        consumed_samples=scalars.samples,
+    )
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)

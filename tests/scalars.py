@@ -1,0 +1,13 @@
+"""Training scalars as a file of MindFormers tells them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from ckpttool.domain.scalars import ScalarValues
+from ckpttool.trainers.mindformers.scalars import TrainState
+
+
+def values(state: TrainState) -> ScalarValues:
+    """What a file with these says."""
+    return tuple(sorted((name, value) for name, value in asdict(state).items() if value is not None))
