@@ -1,0 +1,403 @@
+"""What every layout must answer, whoever wrote it. A new one gets a row in `CASES`, and answers all of these.
+
+Where a question does not apply, the row says why, and names the fact that makes it so: that is then what is tested.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ckpttool import api
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory
+from ckpttool.domain.finding import Code, Severity, blocking
+from ckpttool.domain.load_settings import LoadSettings
+from ckpttool.domain.plan import ResumePlan
+from ckpttool.domain.verdict import Verdict
+from ckpttool.errors import UnknownLayoutError
+from ckpttool.storage import open_storage
+from ckpttool.trainers import registry
+from ckpttool.trainers.base import Layout, Members, Part, Refusal
+from ckpttool.trainers.common.loose_file import LOOSE_FILE_LAYOUT
+from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
+from tests.answers import decide, named, names, scanned
+from tests.trainers import toy
+from tests.trees import TreeBuilder, ckpt_bytes, floats, safetensors_bytes, training_scalars, weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotAsked:
+    """Why a question is none for a layout."""
+
+    why: str
+    so: Callable[[Layout, Inventory], bool]
+    """What is true of a healthy tree because of that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One layout: how to make a healthy tree of it, and how to spoil that."""
+
+    layout: str
+    build: Callable[[Path], Path]
+    """Writes a tree below a folder; returns the path to give to ckpttool."""
+    saves: tuple[str, ...]
+    """Names of what it wrote, oldest first."""
+    cut_off: Callable[[Path], object] | NotAsked
+    """Takes away what says that the newest save was finished."""
+    lose: Callable[[Path], str] | NotAsked
+    """Takes away a file of the newest save; returns the path that must be named."""
+    stray: Callable[[Path], str] | NotAsked
+    """Adds a file that belongs to no save; returns the path that must be named."""
+    tear: Callable[[Path], object] | NotAsked
+    """Cuts the record in half that names the last save."""
+    lie: Callable[[Path], int] | NotAsked
+    """Lets the newest save's name tell another step than its content; returns the content's."""
+    forget: Callable[[Path], object] | NotAsked
+    """Takes away what tells the newest save's step, or which files it has."""
+
+
+def _rank(base: Path) -> Path:
+    return TreeBuilder(base).legacy().save(epoch=10, step=2).save(epoch=15, step=2).checkpoint
+
+
+def _without_step(root: Path) -> None:
+    tree = TreeBuilder(root.parent.parent).legacy()
+    tree.save(epoch=15, step=2, scalars=[])
+
+
+def _other_step(root: Path) -> int:
+    tree = TreeBuilder(root.parent.parent).legacy()
+    tree.save(epoch=15, step=2, true_step=45)
+    return 45
+
+
+def _remove(path: str) -> Callable[[Path], str]:
+    def remove(root: Path) -> str:
+        (root / path).unlink()
+        return path
+
+    return remove
+
+
+def _write(path: str, text: str = "x") -> Callable[[Path], str]:
+    def write(root: Path) -> str:
+        (root / path).write_text(text)
+        return path
+
+    return write
+
+
+def _iteration(base: Path) -> Path:
+    return TreeBuilder(base).legacy().iteration(step=20).iteration(step=30).checkpoint
+
+
+def _common_says_45(root: Path) -> int:
+    common = root / "iteration_00000030" / "common.json"
+    common.write_text(json.dumps({**json.loads(common.read_text()), "step_num": 45}))
+    return 45
+
+
+def _unified(base: Path) -> Path:
+    folder = base / "weights"
+    folder.mkdir()
+    scalars = safetensors_bytes(training_scalars(epoch=15, true_step=30), {"format": "ms"})
+    (folder / "hyper_param.safetensors").write_bytes(scalars)
+    for part in ("part0", "part1"):
+        (folder / f"{part}.safetensors").write_bytes(safetensors_bytes([floats(part, [8])], {"format": "ms"}))
+    parts = {part: f"{part}.safetensors" for part in ("part0", "part1")}
+    (folder / "param_name_map.json").write_text(json.dumps({"metadata": {"total_size": 64}, "weight_map": parts}))
+    return folder
+
+
+def _loose(base: Path) -> Path:
+    file = base / "step-30.ckpt"
+    file.write_bytes(ckpt_bytes([*weights(), *training_scalars(epoch=15, true_step=45)]))
+    return file
+
+
+def _toy(base: Path) -> Path:
+    toy.save(base / "saves", 20)
+    toy.save(base / "saves", 30)
+    return base / "saves"
+
+
+def _toy_says_45(root: Path) -> int:
+    record = root / "step-30" / ".metadata"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "step": 45}))
+    return 45
+
+
+def _no_pointer(layout: Layout, inventory: Inventory) -> bool:
+    return list(layout.pointers(open_storage(inventory.root), range(4))) == []  # type: ignore[arg-type]  # ranks
+
+
+def _unrecorded(_: Layout, inventory: Inventory) -> bool:
+    return all(one.commit is CommitState.UNRECORDED for one in inventory.checkpoints)
+
+
+def _knows_all(_: Layout, inventory: Inventory) -> bool:
+    return all(one.step_source == "content" for one in inventory.checkpoints)
+
+
+CASES = [
+    Case(
+        layout=RANK_LAYOUT,
+        build=_rank,
+        saves=("10_2", "15_2"),
+        cut_off=NotAsked(why="no record of a save is written beside its shards", so=_unrecorded),
+        lose=_remove("rank_1/llama2_7b_rank_1-15_2.ckpt"),
+        stray=_write("rank_0/notes.txt"),
+        tear=_write("rank_0/meta.json", '{"last_epoch": 1'),
+        lie=_other_step,
+        forget=_without_step,
+    ),
+    Case(
+        layout=ITERATION_LAYOUT,
+        build=_iteration,
+        saves=("iteration_00000020", "iteration_00000030"),
+        cut_off=_remove("iteration_00000030/metadata.json"),
+        lose=_remove("iteration_00000030/llama2_7b-model-0000001-0000004.safetensors"),
+        stray=_write("iteration_00000030/notes.txt"),
+        tear=_write("latest_checkpointed_iteration.txt", "3x"),
+        lie=_common_says_45,
+        forget=_write("iteration_00000030/metadata.json", "{"),
+    ),
+    Case(
+        layout=UNIFIED_LAYOUT,
+        build=_unified,
+        saves=("unified",),
+        cut_off=_remove("param_name_map.json"),
+        lose=_remove("part1.safetensors"),
+        stray=NotAsked(why="whatever lies in the folder is loaded", so=lambda _, inventory: inventory.strays == ()),
+        tear=NotAsked(why="nothing names the folder", so=_no_pointer),
+        lie=NotAsked(why="its name tells no step", so=_knows_all),
+        forget=_write("param_name_map.json", "{"),
+    ),
+    Case(
+        layout=LOOSE_FILE_LAYOUT,
+        build=_loose,
+        saves=("step-30.ckpt",),
+        cut_off=NotAsked(why="no record lies beside it", so=_unrecorded),
+        lose=NotAsked(why="it is the only one", so=lambda _, inventory: len(inventory.checkpoints[0].shards) == 1),
+        stray=NotAsked(why="its folder is anybody's", so=lambda _, inventory: inventory.strays == ()),
+        tear=NotAsked(why="nothing names it", so=_no_pointer),
+        lie=lambda _: 45,
+        forget=NotAsked(why="of one file nothing is unknown but what it is a part of", so=_knows_all),
+    ),
+    Case(
+        layout="toy-dcp",
+        build=_toy,
+        saves=("step-20", "step-30"),
+        cut_off=_remove("step-30/.metadata"),
+        lose=_remove("step-30/__1_0.distcp"),
+        stray=_write("notes.txt"),
+        tear=NotAsked(why="no record names the last save", so=_no_pointer),
+        lie=_toy_says_45,
+        forget=_write("step-30/.metadata", "{"),
+    ),
+]
+EVERY = pytest.mark.parametrize("case", CASES, ids=lambda case: case.layout)
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "TRAINERS", (toy.TOY, *registry.TRAINERS))
+
+
+@pytest.fixture
+def tree(case: Case, tmp_path: Path) -> Path:
+    """A healthy tree of the layout."""
+    return case.build(tmp_path)
+
+
+def asked(case: Case, question: Callable[[Path], object] | NotAsked, tree: Path) -> object:
+    """Spoil the tree; or say why there is nothing to spoil, which is then all that is tested."""
+    if isinstance(question, NotAsked):
+        assert question.so(registry.layout_of(case.layout), scanned(tree)), question.why
+        return question
+    return question(tree)
+
+
+def newest(case: Case, tree: Path) -> Checkpoint:
+    return named(scanned(tree), case.saves[-1])
+
+
+def taken(tree: Path) -> str | None:
+    """The save that `resolve` takes."""
+    decision = decide(tree)
+    return decision.point.checkpoint.name if isinstance(decision, ResumePlan) else None
+
+
+def is_whole(tree: Path, name: str) -> bool:
+    """Whether `verify` finds nothing against a save."""
+    steps = api.verify(api.scan(api.TreeQuestion(path=str(tree))), api.CheckQuestion(name=name))
+    return not blocking(next(step for step in steps if isinstance(step, Verdict)).findings)
+
+
+def is_refused(case: Case) -> bool:
+    """Whether nothing of this layout can be resumed from."""
+    return case.layout == LOOSE_FILE_LAYOUT
+
+
+def assert_passed_over(case: Case, tree: Path, name: str) -> None:
+    """Nobody calls the newest save whole or takes it; the one before it is taken, where there is one."""
+    assert not is_whole(tree, name)
+    assert taken(tree) == (case.saves[0] if len(case.saves) > 1 else None)
+
+
+@EVERY
+def test_a_healthy_tree_is_known_by_its_own_layout_alone_and_called_whole(case: Case, tree: Path) -> None:
+    inventory = scanned(tree)
+    assert (inventory.layout, tuple(names(inventory))) == (case.layout, case.saves)
+    listing = registry.list_root(open_storage(inventory.root))
+    knows = [layout.name for layout in registry.layouts() if layout.recognise(listing)]
+    assert knows == ([] if is_refused(case) else [case.layout])
+    for name in case.saves:
+        assert is_whole(tree, name)
+
+
+@EVERY
+def test_of_two_saves_the_newer_one_is_taken(case: Case, tree: Path) -> None:
+    if is_refused(case):
+        with pytest.raises(UnknownLayoutError, match="its other ranks are unknown"):
+            decide(tree)
+    else:
+        assert taken(tree) == case.saves[-1]
+
+
+@EVERY
+def test_a_save_that_was_not_finished_is_passed_over_and_says_so(case: Case, tree: Path) -> None:
+    if isinstance(asked(case, case.cut_off, tree), NotAsked):
+        return
+    spoiled = newest(case, tree)
+    why = {finding.code for finding in blocking(spoiled.findings)}
+    assert why & {Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE}
+    assert_passed_over(case, tree, spoiled.name)
+
+
+@EVERY
+def test_a_missing_file_is_named_by_its_own_path(case: Case, tree: Path) -> None:
+    path = asked(case, case.lose, tree)
+    if isinstance(path, NotAsked):
+        return
+    missing = [finding.path for finding in newest(case, tree).findings if finding.code is Code.SHARD_MISSING]
+    assert missing == [path]
+    assert_passed_over(case, tree, case.saves[-1])
+
+
+@EVERY
+def test_a_stray_is_named_in_a_note_and_changes_nothing(case: Case, tree: Path) -> None:
+    before = taken(tree) if not is_refused(case) else None
+    path = asked(case, case.stray, tree)
+    if isinstance(path, NotAsked):
+        return
+    inventory = scanned(tree)
+    findings = [*inventory.findings, *(each for one in inventory.checkpoints for each in one.findings)]
+    strays = [(each.path, each.severity) for each in findings if each.code is Code.STRAY_FILE]
+    assert strays == [(path, Severity.NOTE)]
+    assert taken(tree) == before
+
+
+@EVERY
+def test_a_torn_pointer_changes_no_choice(case: Case, tree: Path) -> None:
+    if isinstance(asked(case, case.tear, tree), NotAsked):
+        return
+    assert taken(tree) == case.saves[-1]
+    layout, inventory = registry.layout_of(case.layout), scanned(tree)
+    pointers = list(layout.pointers(open_storage(inventory.root), inventory.folder_ranks))
+    assert [pointer.trouble for pointer in pointers if pointer.trouble is not None] != []
+
+
+@EVERY
+def test_where_name_and_content_tell_two_steps_the_content_is_believed_or_nothing(case: Case, tree: Path) -> None:
+    step = asked(case, case.lie, tree)
+    if isinstance(step, NotAsked):
+        return
+    one = newest(case, tree)
+    if blocking(one.findings):
+        assert Code.STEP_DISAGREES in {finding.code for finding in one.findings}
+        assert_passed_over(case, tree, one.name)
+    else:
+        assert (one.step, one.step_source) == (step, "content")
+
+
+@EVERY
+def test_what_nothing_tells_stays_unknown_and_unknown_is_not_good(case: Case, tree: Path) -> None:
+    if isinstance(asked(case, case.forget, tree), NotAsked):
+        return
+    one = newest(case, tree)
+    assert one.step is None or blocking(one.findings)
+    assert taken(tree) == (case.saves[0] if len(case.saves) > 1 else None)
+
+
+@EVERY
+def test_a_path_inside_means_the_save_that_it_belongs_to(case: Case, tree: Path) -> None:
+    layout, inventory = registry.layout_of(case.layout), scanned(tree)
+    for checkpoint in inventory.checkpoints:
+        for shard in checkpoint.shards:
+            folder, _, file = shard.path.rpartition("/")
+            part = layout.part(folder, file)
+            if folder:
+                assert isinstance(part, Part)
+                assert part.focus in {checkpoint.name, file}
+                assert checkpoint.name in part.took
+            else:
+                assert part is None
+    assert layout.part("somewhere-else", None) is None
+    assert layout.part(".ckpttool", "journal.json") is None
+
+
+@EVERY
+def test_what_goes_with_a_save_is_its_own_and_there(case: Case, tree: Path) -> None:
+    layout, inventory = registry.layout_of(case.layout), scanned(tree)
+    seen: set[str] = set()
+    for checkpoint in inventory.checkpoints:
+        members = layout.members(checkpoint)
+        if isinstance(members, Refusal):
+            assert members.why.startswith("is ")
+            continue
+        assert isinstance(members, Members)
+        assert all((tree / path).exists() for path in members.paths)
+        assert seen.isdisjoint(members.paths)
+        seen.update(members.paths)
+        assert all(shard.path.startswith(members.paths) for shard in checkpoint.shards)
+
+
+@EVERY
+def test_each_save_has_a_place_of_its_own_for_a_seal_or_none(case: Case, tree: Path) -> None:
+    layout, inventory = registry.layout_of(case.layout), scanned(tree)
+    places = [layout.seal_place(checkpoint) for checkpoint in inventory.checkpoints]
+    paths = [place.path for place in places if not isinstance(place, Refusal)]
+    assert len(set(paths)) == len(paths)
+    assert all(".." not in path.split("/") and not path.startswith("/") for path in paths)
+    assert all(place.why for place in places if isinstance(place, Refusal))
+
+
+@EVERY
+def test_a_save_is_loaded_by_its_own_path_or_not_at_all(case: Case, tree: Path) -> None:
+    layout, inventory = registry.layout_of(case.layout), scanned(tree)
+    for checkpoint in inventory.checkpoints:
+        load = layout.load(inventory, checkpoint)
+        if isinstance(load, LoadSettings):
+            assert load.path.startswith(inventory.root)
+            assert any(setting.is_path and setting.value == load.path for setting in load.settings)
+            assert load.at("/elsewhere").path == "/elsewhere"
+        else:
+            assert is_refused(case)
+
+
+def test_every_layout_that_there_is_has_a_row() -> None:
+    assert {case.layout for case in CASES} == set(registry.layout_names())
+
+
+QUESTIONS = ("cut_off", "lose", "stray", "tear", "lie", "forget")
+
+
+def test_a_row_answers_every_question_and_says_why_where_it_is_none() -> None:
+    rows: Iterable[object] = (getattr(case, name) for case in CASES for name in QUESTIONS)
+    assert all(callable(row) or (isinstance(row, NotAsked) and row.why) for row in rows)
