@@ -90,10 +90,16 @@ class TensorStat:
     nans: int
     infinities: int
     absmax: float
-    """Largest magnitude of the finite elements."""
+    """Largest magnitude of the finite elements, exact; 0.0 where there are none."""
     norm: float
-    """L2 norm of the finite elements."""
+    """L2 norm of the finite elements, within 1e-5 of the true value (F64: 1e-12); infinite where F64 has no room."""
     denormal_only: bool
+    """Whether all are finite, and every one that is not zero is subnormal, of which there is one."""
+
+    @property
+    def finite(self) -> bool:
+        """True where there is neither NaN nor infinity."""
+        return not (self.nans or self.infinities)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,10 +33,10 @@ def stats_of(content: PassResult) -> StatColumns:
     for seen in content.entries:
         if seen.numeric is None:
             continue
-        numbers = seen.numeric.stats()
-        if numbers.nans or numbers.infinities or numbers.denormal_only:
+        numbers = seen.numeric.stats(seen.entry.name)
+        if not numbers.finite or numbers.denormal_only:
             odd[len(kinds)] = (numbers.nans, numbers.infinities, numbers.denormal_only)
-        kinds.append((seen.entry.name, seen.entry.dtype.value, numbers.elements))
+        kinds.append((numbers.name, numbers.dtype, numbers.elements))
         absmax.append(numbers.absmax)
         norms.append(numbers.norm)
     return StatColumns(kinds, absmax=absmax, norms=norms, odd=odd)
@@ -44,7 +44,7 @@ def stats_of(content: PassResult) -> StatColumns:
 
 def judge_numbers(path: str, stats: Sequence[TensorStat]) -> Sequence[Finding]:
     """Report NaN and infinity: no training goes on from them."""
-    sick = stats.sick() if isinstance(stats, StatColumns) else (stat for stat in stats if stat.nans or stat.infinities)
+    sick = stats.sick() if isinstance(stats, StatColumns) else (stat for stat in stats if not stat.finite)
     return capped(
         suspect(
             Code.NONFINITE_VALUES,
@@ -79,7 +79,7 @@ def _changes(path: str, stats: Sequence[TensorStat], before: Sequence[TensorStat
         if not old.norm or old.elements != now.elements or now.elements == 1:
             continue
         name = quoted(now.name)
-        if not now.norm and not now.nans and not now.infinities:
+        if not now.norm and now.finite:
             message = f"{name} is all zero; its norm was {old.norm:.4g} in the checkpoint before"
             yield _suspect(Code.ALL_ZERO_TENSOR, path, now.name, message)
         elif now.norm and not now.norm / jump <= old.norm <= now.norm * jump:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ckpttool.domain.dtype import DType
+from ckpttool.domain.verdict import TensorStat
 from ckpttool.verify.kernels.floats import FLOATS
 
 SQUARE_UNIT_BITS = 2148
@@ -20,31 +21,6 @@ _SMALLEST_NORMAL = {dtype: layout.value(layout.smallest_normal) for dtype, layou
 
 Fragment = tuple[int, bytes]
 """(offset in the tensor, bytes) of an element that is not all there."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorStats:
-    """The numbers of one whole tensor."""
-
-    dtype: DType
-    elements: int
-    nans: int
-    infinities: int
-    """Of either sign."""
-    absmax: float
-    """Largest magnitude of the finite elements, exact; 0.0 where there are none."""
-    norm: float
-    """L2 norm of the finite elements, within 1e-5 of the true value (F64: 1e-12); infinite where F64 has no room."""
-
-    @property
-    def finite(self) -> bool:
-        """True where there is neither NaN nor infinity."""
-        return not (self.nans or self.infinities)
-
-    @property
-    def denormal_only(self) -> bool:
-        """True where every element that is not zero is subnormal, and there is one."""
-        return 0 < self.absmax < _SMALLEST_NORMAL[self.dtype] and self.finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +87,11 @@ class NumericPartial:
             squares=self.squares + (square_units(layout.value(magnitude)) if is_finite else 0),
         )
 
-    def stats(self) -> TensorStats:
+    def stats(self, name: str) -> TensorStat:
         """Return the numbers of the tensor, all of whose parts have been joined.
+
+        Args:
+            name: The tensor's.
 
         Raises:
             ValueError: Bytes of an element are missing.
@@ -120,13 +99,17 @@ class NumericPartial:
         if self.fragments:
             offset, data = self.fragments[0]
             raise ValueError(f"not the whole tensor: of the element at byte {offset} only {len(data)} bytes are there")
-        return TensorStats(
-            dtype=self.dtype,
+        absmax = FLOATS[self.dtype].value(self.absmax_bits)
+        subnormal = 0 < absmax < _SMALLEST_NORMAL[self.dtype]
+        return TensorStat(
+            name=name,
+            dtype=self.dtype.value,
             elements=self.elements,
             nans=self.nans,
             infinities=self.infinities,
-            absmax=FLOATS[self.dtype].value(self.absmax_bits),
+            absmax=absmax,
             norm=_root(self.squares),
+            denormal_only=subnormal and not (self.nans or self.infinities),
         )
 
 

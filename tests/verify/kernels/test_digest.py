@@ -87,7 +87,7 @@ def test_one_pass_tells_what_separate_looks_tell(
             fold = NumericFold(seen.entry.dtype, Scratch())
             fold.feed(0, memoryview(content))
             assert seen.numeric is not None
-            expected, stats = fold.partial().stats(), seen.numeric.stats()
+            expected, stats = fold.partial().stats("weight"), seen.numeric.stats("weight")
             assert (stats.nans, stats.infinities, stats.absmax) == (
                 expected.nans,
                 expected.infinities,

@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.domain.dtype import DType
+from ckpttool.domain.verdict import TensorStat
 from ckpttool.verify.kernels.floats import FLOATS
 from ckpttool.verify.kernels.fold import EXACT_ELEMENTS, WORDS, NumericFold, Scratch
-from ckpttool.verify.kernels.numeric import NumericPartial, TensorStats, square_units, units
+from ckpttool.verify.kernels.numeric import NumericPartial, square_units, units
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,8 +53,9 @@ def fold(dtype: DType, raw: bytes, cuts: tuple[int, ...] = (), *, shift: int = 0
     return folded.partial()
 
 
-def assert_is_what_torch_says(stats: TensorStats, raw: bytes) -> None:
-    values = doubles(stats.dtype, raw)
+def assert_is_what_torch_says(stats: TensorStat, raw: bytes) -> None:
+    dtype = DType(stats.dtype)
+    values = doubles(dtype, raw)
     finite = np.abs(values[np.isfinite(values)])
     absmax = float(finite.max()) if len(finite) else 0.0
     assert stats.elements == len(values)
@@ -68,7 +70,7 @@ def assert_is_what_torch_says(stats: TensorStats, raw: bytes) -> None:
         expected = math.ldexp(root, exponent)
     except OverflowError:
         expected = math.inf
-    assert stats.norm == pytest.approx(expected, rel=TOLERANCE.get(stats.dtype, 1e-5), abs=0)
+    assert stats.norm == pytest.approx(expected, rel=TOLERANCE.get(dtype, 1e-5), abs=0)
 
 
 def special_patterns(dtype: DType) -> st.SearchStrategy[int]:
@@ -101,7 +103,7 @@ def tensors(draw: st.DrawFn, dtype: DType) -> bytes:
 def test_any_tensor_in_any_cut_has_the_numbers_of_torch(dtype: DType, data: st.DataObject) -> None:
     raw = data.draw(tensors(dtype))
     cuts = tuple(data.draw(st.lists(st.integers(0, len(raw)), max_size=6)))
-    assert_is_what_torch_says(fold(dtype, raw, cuts, shift=data.draw(st.integers(0, 9))).stats(), raw)
+    assert_is_what_torch_says(fold(dtype, raw, cuts, shift=data.draw(st.integers(0, 9))).stats("weight"), raw)
 
 
 @EVERY
@@ -114,7 +116,7 @@ def test_parts_join_to_the_same_numbers_in_any_order_and_grouping(dtype: DType, 
     from_right = functools.reduce(lambda joined, part: part.join(joined), reversed(parts))
     data.draw(st.randoms()).shuffle(parts)
     assert from_left == from_right == functools.reduce(NumericPartial.join, parts)
-    assert_is_what_torch_says(from_left.stats(), raw)
+    assert_is_what_torch_says(from_left.stats("weight"), raw)
 
 
 @SMALL
@@ -122,14 +124,14 @@ def test_every_bit_pattern_alone_has_the_numbers_of_torch(dtype: DType) -> None:
     nbytes = FLOATS[dtype].nbytes
     for pattern in range(1 << dtype.bits):
         raw = pattern.to_bytes(nbytes, "little")
-        folded, value = fold(dtype, raw).stats(), doubles(dtype, raw)[0]
+        folded, value = fold(dtype, raw).stats("weight"), doubles(dtype, raw)[0]
         assert (folded.nans, folded.infinities) == (math.isnan(value), math.isinf(value)), hex(pattern)
         finite = abs(float(value)) if math.isfinite(value) else 0.0
         assert folded.absmax == finite
         assert folded.norm == pytest.approx(finite, rel=1e-7, abs=0)
         smallest = float(torch.finfo(TORCH[dtype]).smallest_normal)
         assert folded.denormal_only == (0 < finite < smallest)
-        cut = fold(dtype, raw, (1,) if nbytes > 1 else ()).stats()
+        cut = fold(dtype, raw, (1,) if nbytes > 1 else ()).stats("weight")
         assert (cut.nans, cut.infinities, cut.absmax) == (folded.nans, folded.infinities, folded.absmax)
 
 
@@ -140,7 +142,7 @@ def test_every_bit_pattern_beside_a_larger_and_a_smaller_one_is_seen(dtype: DTyp
     random.Random(5).shuffle(shuffled)  # noqa: S311  (no secret)
     for begin in range(0, len(shuffled), 7):
         raw = b"".join(pattern.to_bytes(nbytes, "little") for pattern in shuffled[begin : begin + 7])
-        assert_is_what_torch_says(fold(dtype, raw, shift=begin % 5).stats(), raw)
+        assert_is_what_torch_says(fold(dtype, raw, shift=begin % 5).stats("weight"), raw)
 
 
 @EVERY
@@ -151,23 +153,23 @@ def test_large_tensors_of_any_size_of_numbers_have_the_norm_of_f64(dtype: DType,
     with np.errstate(over="ignore"):
         raw = torch.from_numpy(values).to(TORCH[dtype]).view(torch.uint8).numpy().tobytes()
     cuts = tuple(range(1 << 20, len(raw), 1 << 20))
-    assert_is_what_torch_says(fold(dtype, raw, cuts, shift=1).stats(), raw)
+    assert_is_what_torch_says(fold(dtype, raw, cuts, shift=1).stats("weight"), raw)
 
 
 @EVERY
 def test_one_nan_and_one_infinity_deep_inside_are_counted(dtype: DType) -> None:
     layout = FLOATS[dtype]
     healthy = bytearray(torch.ones(100_000).to(TORCH[dtype]).view(torch.uint8).numpy().tobytes())
-    assert fold(dtype, bytes(healthy)).stats().finite
+    assert fold(dtype, bytes(healthy)).stats("weight").finite
     negative_nan = (layout.magnitude_mask * 2 + 1).to_bytes(layout.nbytes, "little")
     healthy[layout.nbytes * 77_777 : layout.nbytes * 77_778] = negative_nan
-    stats = fold(dtype, bytes(healthy)).stats()
+    stats = fold(dtype, bytes(healthy)).stats("weight")
     assert (stats.nans, stats.infinities, stats.absmax) == (1, 0, 1.0)
     assert stats.norm == pytest.approx(math.sqrt(99_999), rel=1e-5)
     if layout.infinity is not None:
         negative = (layout.infinity | (layout.magnitude_mask + 1)).to_bytes(layout.nbytes, "little")
         healthy[: layout.nbytes] = negative
-        assert fold(dtype, bytes(healthy)).stats().infinities == 1
+        assert fold(dtype, bytes(healthy)).stats("weight").infinities == 1
 
 
 @EVERY
@@ -180,7 +182,7 @@ def test_denormal_only_is_told_from_tensors_that_are_nearly_so(dtype: DType) -> 
     nan = layout.magnitude_mask.to_bytes(layout.nbytes, "little")
 
     def told(*elements: bytes) -> bool:
-        return fold(dtype, b"".join(elements)).stats().denormal_only
+        return fold(dtype, b"".join(elements)).stats("weight").denormal_only
 
     assert told(zero, subnormal, zero)
     assert not told(zero, minus_zero, zero)
@@ -199,7 +201,7 @@ def test_a_worker_border_at_a_block_changes_no_bit_of_the_norm() -> None:
 
 def test_numbers_of_a_tensor_that_lacks_a_byte_are_refused() -> None:
     with pytest.raises(ValueError, match="not the whole tensor"):
-        fold(DType.F32, bytes(7)).stats()
+        fold(DType.F32, bytes(7)).stats("weight")
 
 
 def test_parts_of_tensors_of_two_types_do_not_join() -> None:
@@ -222,10 +224,10 @@ def test_units_lose_nothing_of_any_number(value: float) -> None:
 
 def test_the_norm_of_the_largest_numbers_is_infinite_and_does_not_raise() -> None:
     raw = np.full(4, np.finfo(np.float64).max).tobytes()
-    assert fold(DType.F64, raw).stats().norm == math.inf
-    assert fold(DType.F64, raw[:8]).stats().norm == pytest.approx(np.finfo(np.float64).max, rel=1e-15)
+    assert fold(DType.F64, raw).stats("weight").norm == math.inf
+    assert fold(DType.F64, raw[:8]).stats("weight").norm == pytest.approx(np.finfo(np.float64).max, rel=1e-15)
 
 
 def test_the_norm_of_the_smallest_number_is_that_number() -> None:
     raw: Any = np.full(1, 5e-324)
-    assert fold(DType.F64, raw.tobytes()).stats().norm == 5e-324
+    assert fold(DType.F64, raw.tobytes()).stats("weight").norm == 5e-324
