@@ -45,7 +45,7 @@ def whole_tree(question: TreeQuestion) -> Tree:
         if isinstance(refusal := tree.layout.members(checkpoint), Refusal):
             raise UnknownLayoutError(f"{question.path} {refusal.why}")
     if tree.focus is not None:
-        part = next((one.name for one in named(tree.inventory.checkpoints, tree.focus)), tree.focus)
+        part = next((checkpoint.name for checkpoint in named(tree.inventory.checkpoints, tree.focus)), tree.focus)
         raise UsageError(f"{question.path} is a part of {part}; give the folder that holds all checkpoints")
     return tree
 
@@ -78,7 +78,7 @@ def _undo_interrupted(root: str) -> None:
     if not batches:
         return
     with moving(root):
-        # In the root, where the tracker is, others may write too; one who loses a temporary file says so.
+        # In the root, where a pointer may be, others may write too; one who loses a temporary file says so.
         for folder in sorted({move.path.rpartition("/")[0] for batch in batches for move in batch.moves}):
             sweep(f"{root}/{folder}")
         restore(root, batches)
@@ -198,8 +198,8 @@ def assert_unchanged(tree: Tree, question: TreeQuestion, *, grace: float) -> Non
     """
     now = whole_tree(question)
     if now.inventory != tree.inventory:
-        before = {shard.path: shard.stamp for one in tree.inventory.checkpoints for shard in one.shards}
-        after = {shard.path: shard.stamp for one in now.inventory.checkpoints for shard in one.shards}
+        before = {shard.path: shard.stamp for checkpoint in tree.inventory.checkpoints for shard in checkpoint.shards}
+        after = {shard.path: shard.stamp for checkpoint in now.inventory.checkpoints for shard in checkpoint.shards}
         differs = sorted(path for path, _ in before.items() ^ after.items())
         raise _changed(differs[0] if differs else tree.inventory.root)
     for sign in signs_of_writing(now, grace=grace):

@@ -106,7 +106,7 @@ def _proposal(
         plan=plan,
         order=order,
         fixes=fixes,
-        trash=tuple(Trashed(name=one.name, goes=one.name in expired) for one in trash_folders(tree.storage)),
+        trash=tuple(Trashed(name=folder.name, goes=folder.name in expired) for folder in trash_folders(tree.storage)),
         refusals=tuple(against),
         took=tree.took,
     )
@@ -116,14 +116,16 @@ def _proposal(
 def _expired(tree: Tree, order: PruneOrder) -> list[str]:
     """Name the trash folders that were there long enough; with no days to wait, whatever a clock says."""
     now, patience = time.time(), order.trash_days * DAY_SECONDS
-    return [one.name for one in trash_folders(tree.storage) if not patience or now - one.since >= patience]
+    return [folder.name for folder in trash_folders(tree.storage) if not patience or now - folder.since >= patience]
 
 
 def _pointers(tree: Tree, plan: RetentionPlan) -> list[Pointer]:
     """Read the records that may name what goes."""
     if not plan.going:
         return []
-    return list(tree.layout.pointers(tree.storage, sorted({rank for one in plan.going for rank in one.ranks})))
+    return list(
+        tree.layout.pointers(tree.storage, sorted({rank for checkpoint in plan.going for rank in checkpoint.ranks}))
+    )
 
 
 def _paths(tree: Tree, checkpoint: Checkpoint) -> list[str]:
@@ -148,7 +150,7 @@ def _all_paths(tree: Tree, going: Sequence[Checkpoint]) -> Iterator[str]:
 
 def _batches(tree: Tree, going: Sequence[Checkpoint]) -> tuple[Batch, ...]:
     """Plan every rename, oldest checkpoint first."""
-    taken = {one.name for one in trash_folders(tree.storage)}
+    taken = {folder.name for folder in trash_folders(tree.storage)}
     start = time.strftime(TIME_FORMAT, time.gmtime())
     batches = []
     for checkpoint in reversed(going):

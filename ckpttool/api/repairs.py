@@ -25,7 +25,7 @@ from ckpttool.write import sweep
 
 
 def repair_records(question: TreeQuestion, choice: ResumeQuestion, *, grace: float, apply: bool) -> Repair:
-    """Find the meta.json (in the newer layout: the tracker) that does not name the newest whole checkpoint.
+    """Find the trainer's pointers that do not name the newest whole checkpoint.
 
     Args:
         question: Which tree.
@@ -60,7 +60,10 @@ def _proposal(tree: Tree, choice: ResumeQuestion, *, grace: float, apply: bool, 
     point = choose(tree.inventory, choice, session.verdict)
     checkpoint = None if isinstance(point, NoResumePoint) else point.checkpoint
     # The newest whole one is not known while a newer one cannot be read; a record must not go back for that.
-    against = [*against, *(why for one in point.rejected for why in one.reasons if why.severity is Severity.UNKNOWN)]
+    against = [
+        *against,
+        *(why for rejected in point.rejected for why in rejected.reasons if why.severity is Severity.UNKNOWN),
+    ]
     fixes: tuple[PointerFix, ...] = ()
     if checkpoint is not None:
         pointers = tree.layout.pointers(tree.storage, checkpoint.ranks)

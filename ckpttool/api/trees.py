@@ -37,7 +37,7 @@ class Tree:
     """What knows how this tree is arranged."""
     storage: Storage
     focus: str | None
-    """Checkpoint name, where the path was one shard or one iteration's folder."""
+    """Checkpoint name, where the path was one shard or one save's own folder."""
     took: str | None
     """What was taken instead of the path that was given, for people."""
     book: HealthBook
@@ -111,7 +111,7 @@ def _assert_own(config: RunConfig | None, trainer: Trainer | None, root: str) ->
 def _layout(located: Located, question: TreeQuestion) -> Layout:
     """Decide which layout is meant where a folder holds several: a training that changed over leaves both.
 
-    Neither names nor steps tell which one goes on: the newer layout may be the older training.
+    Neither names nor steps tell which one goes on: the layout that came later may be the older training.
     """
     found = [layout for layout in layouts() if layout.recognise(located.listing)]
     pointed_at = not found or located.layout.name != found[0].name or located.focus is not None

@@ -16,7 +16,7 @@ class Course:
     """What a tree's runs say of each save."""
 
     def __init__(self, inventory: Inventory) -> None:
-        """Compare the runs, or in the newer layout the iterations with the tracker."""
+        """Compare the runs, or where names mark none the saves with the tracker."""
         self.inventory = inventory
         self.progress = Progress(inventory.checkpoints)
         self._tracked = TrackedCourse(inventory, self.progress)
@@ -48,7 +48,7 @@ class Course:
 
     def best_first(self, newest_first: Iterable[Checkpoint]) -> list[Checkpoint]:
         """Put what was done again behind all others: it is taken only where nothing on the last course is good."""
-        return sorted(newest_first, key=lambda one: self._again(one) is not None)
+        return sorted(newest_first, key=lambda checkpoint: self._again(checkpoint) is not None)
 
     def overlaps(self, checkpoint: Checkpoint, *, is_named: bool = False) -> list[Finding]:
         """Say of one that is taken all the same that it is of an earlier run's course.
@@ -90,21 +90,21 @@ class Course:
         """Tell what batch sizes the saves record by whose way the training came to a checkpoint, itself included."""
         place = self.progress.of(checkpoint)
         way = [
-            one
-            for one in self.inventory.checkpoints
-            if one.prefix == checkpoint.prefix
-            and one.run <= checkpoint.run
-            and one.step is not None
-            and self.abandoned(one) is None
+            save
+            for save in self.inventory.checkpoints
+            if save.prefix == checkpoint.prefix
+            and save.run <= checkpoint.run
+            and save.step is not None
+            and self.abandoned(save) is None
         ]
         sizes = {
             size
-            for one in way
-            if (size := self.progress.batch_size(one)) is not None
+            for save in way
+            if (size := self.progress.batch_size(save)) is not None
             and place is not None
-            and (self.progress.of(one) or 0) <= place
+            and (self.progress.of(save) or 0) <= place
         }
-        steps = [one.step for one in way if one.step is not None and self.progress.batch_size(one) is None]
+        steps = [save.step for save in way if save.step is not None and self.progress.batch_size(save) is None]
         unrecorded = max((step for step in steps if step <= (checkpoint.step or 0)), default=0)
         return PastSizes(batch_sizes=tuple(sorted(sizes)), unrecorded_steps=unrecorded)
 

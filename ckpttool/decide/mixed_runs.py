@@ -32,10 +32,10 @@ def two_runs_in(checkpoint: Checkpoint, inventory: Inventory) -> Finding | None:
     """
     if checkpoint.renames and (apart := _apart(checkpoint)) is not None:
         return _hours_apart(checkpoint, *apart)
-    later = [one for one in inventory.checkpoints if one.run > checkpoint.run and one.is_named_as(checkpoint)]
+    later = [save for save in inventory.checkpoints if save.run > checkpoint.run and save.is_named_as(checkpoint)]
     if not later:
         return None
-    sure = frozenset(checkpoint.ranks).intersection(*(one.ranks for one in later))
+    sure = frozenset(checkpoint.ranks).intersection(*(save.ranks for save in later))
     for twin in later:
         late = list(_as_old_as(twin, checkpoint, sure))
         if late:

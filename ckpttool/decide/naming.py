@@ -27,8 +27,12 @@ def named(checkpoints: Iterable[Checkpoint], name: str) -> list[Checkpoint]:
     own = name.rstrip("/").rpartition("/")[2]
     every = list(checkpoints)
     # What is spelled out goes first: a lone file may be called like another one without its extension.
-    by_name = [one for one in every if one.name == own]
-    return by_name or [one for one in every if _has_shard(one, own)] or [one for one in every if _is_short(one, own)]
+    by_name = [checkpoint for checkpoint in every if checkpoint.name == own]
+    return (
+        by_name
+        or [checkpoint for checkpoint in every if _has_shard(checkpoint, own)]
+        or [checkpoint for checkpoint in every if _is_short(checkpoint, own)]
+    )
 
 
 def focused(checkpoints: Sequence[Checkpoint], focus: str, name: str | None) -> list[Checkpoint]:
@@ -46,7 +50,7 @@ def focused(checkpoints: Sequence[Checkpoint], focus: str, name: str | None) -> 
     if name in {None, LATEST}:
         return meant
     also = list(checkpoints) if name == "all" else named(checkpoints, name or "")
-    both = [one for one in meant if one in also]
+    both = [checkpoint for checkpoint in meant if checkpoint in also]
     if not both or (name == "all" and both != also):
         own = meant[0].name if meant else focus
         raise UsageError(f"DIR is a part of {own}, but --checkpoint says {name}; leave one of them out")

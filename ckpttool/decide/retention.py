@@ -70,6 +70,10 @@ class _Candidate:
         """Run and step: the same save in two formats is one place."""
         return self.checkpoint.run, self.checkpoint.step or 0
 
+    def keep(self, why: Why, because: str) -> None:
+        """Let it stay, whatever is counted."""
+        self.stays, self.because = why, because
+
 
 class _Count:
     """Proven good checkpoints met so far, newest first: all of them, and those that a checksum proves."""
@@ -79,18 +83,18 @@ class _Count:
         self._any: set[tuple[int, int]] = set()
         self._strong: set[tuple[int, int]] = set()
 
-    def replaces(self, one: _Candidate) -> bool:
+    def replaces(self, candidate: _Candidate) -> bool:
         """Tell whether enough others are proven at least as well as this one can be."""
-        return len((self._strong if one.strong else self._any) - {one.at}) >= self._wanted
+        return len((self._strong if candidate.strong else self._any) - {candidate.at}) >= self._wanted
 
-    def is_full(self, one: _Candidate) -> bool:
+    def is_full(self, candidate: _Candidate) -> bool:
         """Tell whether enough others are proven, however."""
-        return len(self._any - {one.at}) >= self._wanted
+        return len(self._any - {candidate.at}) >= self._wanted
 
-    def add(self, one: _Candidate) -> None:
-        self._any.add(one.at)
-        if one.strong:
-            self._strong.add(one.at)
+    def add(self, candidate: _Candidate) -> None:
+        self._any.add(candidate.at)
+        if candidate.strong:
+            self._strong.add(candidate.at)
 
 
 def retain(inventory: Inventory, policy: RetentionPolicy, verifier: Verifier, without: Without) -> RetentionPlan:
@@ -108,33 +112,33 @@ def retain(inventory: Inventory, policy: RetentionPolicy, verifier: Verifier, wi
     own = newest_first(_of_one_training(inventory, policy.prefix))
     kept = _named(inventory, policy.keep)
     course = Course(inventory)
-    candidates = [_candidate(one, course, policy, verifier) for one in own]
+    candidates = [_candidate(checkpoint, course, policy, verifier) for checkpoint in own]
     _keep_last(candidates, policy, verifier)
     _keep_healthy(candidates, policy, verifier)
     _keep_every(candidates, policy, verifier)
-    for one in candidates:
-        _keep_what_is_not_ours(one, kept)
-    others = [one for one in inventory.checkpoints if policy.prefix not in {None, one.prefix}]
+    for candidate in candidates:
+        _keep_what_is_not_ours(candidate, kept)
+    others = [checkpoint for checkpoint in inventory.checkpoints if policy.prefix not in {None, checkpoint.prefix}]
     _keep_evidence(candidates, inventory, without)
     return RetentionPlan(
         root=inventory.root,
         layout=inventory.layout,
         policy=policy,
         fates=(
-            *(_fate(one, policy) for one in candidates),
-            *(_other(one, named=one in kept) for one in newest_first(others)),
+            *(_fate(candidate, policy) for candidate in candidates),
+            *(_other(checkpoint, named=checkpoint in kept) for checkpoint in newest_first(others)),
         ),
     )
 
 
 def _of_one_training(inventory: Inventory, prefix: str | None) -> list[Checkpoint]:
-    known = sorted({one.prefix for one in inventory.checkpoints})
+    known = sorted({checkpoint.prefix for checkpoint in inventory.checkpoints})
     shown = ", ".join(map(repr, known)) or "none"
     if prefix is None and len(known) > 1:
         raise UsageError(f"checkpoints of several trainings lie here ({shown}): choose one with --prefix")
     if prefix is not None and prefix not in known:
         raise UsageError(f"no checkpoint has the prefix {prefix!r}; there are: {shown}")
-    return [one for one in inventory.checkpoints if prefix in {None, one.prefix}]
+    return [checkpoint for checkpoint in inventory.checkpoints if prefix in {None, checkpoint.prefix}]
 
 
 def _named(inventory: Inventory, names: Iterable[str]) -> list[Checkpoint]:
@@ -143,74 +147,73 @@ def _named(inventory: Inventory, names: Iterable[str]) -> list[Checkpoint]:
     for name in names:
         own = named(inventory.checkpoints, name)
         if not own:
-            known = ", ".join(one.name for one in newest_first(inventory.checkpoints)[:8])
+            known = ", ".join(checkpoint.name for checkpoint in newest_first(inventory.checkpoints)[:8])
             raise UsageError(f"--keep {name!r} names no checkpoint in {inventory.root}; there are: {known or 'none'}")
         found += own
     return found
 
 
 def _candidate(checkpoint: Checkpoint, course: Course, policy: RetentionPolicy, verifier: Verifier) -> _Candidate:
-    one = _Candidate(checkpoint)
+    candidate = _Candidate(checkpoint)
     doubt = two_runs_in(checkpoint, course.inventory)
     against = blocking((*checkpoint.findings, *([] if doubt is None else [doubt])))
     if not against:
         verdict = verifier.headers(checkpoint)
-        one.word = verdict.word
+        candidate.word = verdict.word
         against = blocking(verdict.findings)
     if against:
-        one.stays, one.because = Why.NOT_WHOLE, f"not whole ({against[0].code.value}): never goes by itself"
+        candidate.keep(Why.NOT_WHOLE, f"not whole ({against[0].code.value}): never goes by itself")
     elif checkpoint.step is None:
-        one.stays, one.because = Why.STEP_UNKNOWN, "no shard tells its step, so nobody knows what is newer"
+        candidate.keep(Why.STEP_UNKNOWN, "no shard tells its step, so nobody knows what is newer")
     elif checkpoint.renames:
-        one.stays, one.because = Why.NEEDS_RENAMES, "ranks disagree about its name, so what belongs to it is a guess"
+        candidate.keep(Why.NEEDS_RENAMES, "ranks disagree about its name, so what belongs to it is a guess")
     else:
         left = course.abandoned(checkpoint) is not None
         if left and not policy.drop_abandoned:
             by_number = course.inventory.tracked is not None
             when = " once enough on the course are numbered higher" if by_number else ""
-            one.stays = Why.ABANDONED
-            one.because = f"a branch that the training left; --drop-abandoned lets it go{when}"
+            candidate.keep(Why.ABANDONED, f"a branch that the training left; --drop-abandoned lets it go{when}")
         on_course = not left and course.done_again(checkpoint) is None
-        one.good = on_course and checkpoint.health is not Health.UNHEALTHY
-        one.strong = verifier.has_checksums(checkpoint)
-    return one
+        candidate.good = on_course and checkpoint.health is not Health.UNHEALTHY
+        candidate.strong = verifier.has_checksums(checkpoint)
+    return candidate
 
 
-def _prove(one: _Candidate, verifier: Verifier) -> bool:
+def _prove(candidate: _Candidate, verifier: Verifier) -> bool:
     """Look at a good one as hard as is asked for, and say whether it still is."""
-    if one.proven:
+    if candidate.proven:
         return True
-    verdict = verifier.content(one.checkpoint)
+    verdict = verifier.content(candidate.checkpoint)
     if verdict is not None:
-        one.word = verdict.word
-        one.strong = verdict.word is VerdictWord.VERIFIED
+        candidate.word = verdict.word
+        candidate.strong = verdict.word is VerdictWord.VERIFIED
         if against := blocking(verdict.findings):
-            one.good = False
-            one.stays, one.because = Why.NOT_WHOLE, f"not whole ({against[0].code.value}): never goes by itself"
+            candidate.good = False
+            candidate.keep(Why.NOT_WHOLE, f"not whole ({against[0].code.value}): never goes by itself")
             return False
-    one.proven = True
+    candidate.proven = True
     return True
 
 
 def _keep_last(candidates: Sequence[_Candidate], policy: RetentionPolicy, verifier: Verifier) -> None:
     count = _Count(policy.keep_last)
-    for one in candidates:
-        if one.stays is not None or count.replaces(one):
+    for candidate in candidates:
+        if candidate.stays is not None or count.replaces(candidate):
             continue
-        if not one.good:
-            one.why.append(Why.NEWER)
-        elif _prove(one, verifier):
-            one.why.append(Why.VERIFIED if one.strong and count.is_full(one) else Why.LAST)
-            count.add(one)
+        if not candidate.good:
+            candidate.why.append(Why.NEWER)
+        elif _prove(candidate, verifier):
+            candidate.why.append(Why.VERIFIED if candidate.strong and count.is_full(candidate) else Why.LAST)
+            count.add(candidate)
 
 
 def _keep_healthy(candidates: Sequence[_Candidate], policy: RetentionPolicy, verifier: Verifier) -> None:
     count = _Count(policy.keep_healthy)
-    for one in candidates:
-        healthy = one.good and one.stays is None and one.checkpoint.health is Health.HEALTHY
-        if healthy and not count.replaces(one) and _prove(one, verifier):
-            one.why.append(Why.HEALTHY)
-            count.add(one)
+    for candidate in candidates:
+        healthy = candidate.good and candidate.stays is None and candidate.checkpoint.health is Health.HEALTHY
+        if healthy and not count.replaces(candidate) and _prove(candidate, verifier):
+            candidate.why.append(Why.HEALTHY)
+            count.add(candidate)
 
 
 def _keep_every(candidates: Sequence[_Candidate], policy: RetentionPolicy, verifier: Verifier) -> None:
@@ -218,25 +221,25 @@ def _keep_every(candidates: Sequence[_Candidate], policy: RetentionPolicy, verif
     if policy.keep_every is None:
         return
     stretches: dict[tuple[int | None, int], list[_Candidate]] = defaultdict(list)
-    for one in candidates:
-        if one.good and one.stays is None and (stretch := one.at[1] // policy.keep_every):
+    for candidate in candidates:
+        if candidate.good and candidate.stays is None and (stretch := candidate.at[1] // policy.keep_every):
             # Steps of another batch size count something else, so each size has multiples of its own.
-            stretches[one.checkpoint.scalars.global_batch_size, stretch].append(one)
+            stretches[candidate.checkpoint.scalars.global_batch_size, stretch].append(candidate)
     for members in stretches.values():
-        members.sort(key=lambda one: (one.at[1], -one.at[0], one.checkpoint.format.value))
+        members.sort(key=lambda candidate: (candidate.at[1], -candidate.at[0], candidate.checkpoint.format.value))
         count = _Count(1)
-        for one in members:
+        for candidate in members:
             # Alone in its stretch nothing goes because of it, so it need not be read.
-            if not count.replaces(one) and (len(members) == 1 or _prove(one, verifier)):
-                one.why.append(Why.EVERY)
-                count.add(one)
+            if not count.replaces(candidate) and (len(members) == 1 or _prove(candidate, verifier)):
+                candidate.why.append(Why.EVERY)
+                count.add(candidate)
 
 
-def _keep_what_is_not_ours(one: _Candidate, named: Sequence[Checkpoint]) -> None:
-    if one.checkpoint in named:
-        one.why.append(Why.NAMED)
-    if one.stays is None and any(finding.code is Code.STRAY_FILE for finding in one.checkpoint.findings):
-        one.why.append(Why.UNKNOWN_FILES)
+def _keep_what_is_not_ours(candidate: _Candidate, named: Sequence[Checkpoint]) -> None:
+    if candidate.checkpoint in named:
+        candidate.why.append(Why.NAMED)
+    if candidate.stays is None and any(finding.code is Code.STRAY_FILE for finding in candidate.checkpoint.findings):
+        candidate.why.append(Why.UNKNOWN_FILES)
 
 
 def _keep_evidence(candidates: Sequence[_Candidate], inventory: Inventory, without: Without) -> None:
@@ -247,41 +250,43 @@ def _keep_evidence(candidates: Sequence[_Candidate], inventory: Inventory, witho
     stays that mends a part of it, or else the newest, until nothing is.
     """
     before = _judgements(inventory)
-    while going := [one for one in candidates if _goes(one)]:
-        gone = [one.checkpoint for one in going]
+    while going := [candidate for candidate in candidates if _goes(candidate)]:
+        gone = [candidate.checkpoint for candidate in going]
         differing = _differing(before, without(gone), gone)
         if not differing:
             return
         mending = (
-            one for one in going if len(_differing(before, without(rest := _but(gone, one)), rest)) < len(differing)
+            candidate
+            for candidate in going
+            if len(_differing(before, without(rest := _but(gone, candidate)), rest)) < len(differing)
         )
         next(mending, going[0]).why.append(Why.EVIDENCE)
 
 
-def _but(gone: Sequence[Checkpoint], one: _Candidate) -> list[Checkpoint]:
-    return [checkpoint for checkpoint in gone if checkpoint is not one.checkpoint]
+def _but(gone: Sequence[Checkpoint], candidate: _Candidate) -> list[Checkpoint]:
+    return [checkpoint for checkpoint in gone if checkpoint is not candidate.checkpoint]
 
 
 def _judgements(inventory: Inventory) -> dict[_Key, tuple[object, ...]]:
     """Return what is thought of each checkpoint by its place among the others."""
     course = Course(inventory)
     return {
-        _key(one): (
-            one.step,
-            bool(blocking(one.findings)),
-            bool(one.renames),
-            course.abandoned(one) is not None,
-            course.done_again(one) is not None,
-            two_runs_in(one, inventory) is not None,
+        _key(checkpoint): (
+            checkpoint.step,
+            bool(blocking(checkpoint.findings)),
+            bool(checkpoint.renames),
+            course.abandoned(checkpoint) is not None,
+            course.done_again(checkpoint) is not None,
+            two_runs_in(checkpoint, inventory) is not None,
         )
-        for one in inventory.checkpoints
+        for checkpoint in inventory.checkpoints
     }
 
 
 def _differing(before: dict[_Key, tuple[object, ...]], after: Inventory, gone: Sequence[Checkpoint]) -> list[_Key]:
     """Name the checkpoints that stay and are judged differently."""
     now = _judgements(after)
-    away = {_key(one) for one in gone}
+    away = {_key(checkpoint) for checkpoint in gone}
     return [key for key, judgement in before.items() if key not in away and now.get(key) != judgement]
 
 
@@ -290,8 +295,8 @@ def _key(checkpoint: Checkpoint) -> _Key:
     return tuple(shard.path for shard in checkpoint.shards[:1]) or (checkpoint.name,)
 
 
-def _goes(one: _Candidate) -> bool:
-    return one.stays is None and not one.why
+def _goes(candidate: _Candidate) -> bool:
+    return candidate.stays is None and not candidate.why
 
 
 _BECAUSE = {
@@ -306,20 +311,22 @@ _BECAUSE = {
 }
 
 
-def _fate(one: _Candidate, policy: RetentionPolicy) -> Fate:
-    if _goes(one):
+def _fate(candidate: _Candidate, policy: RetentionPolicy) -> Fate:
+    if _goes(candidate):
         reason = f"{policy.keep_last} newer good {'stays' if policy.keep_last == 1 else 'stay'}"
-        return Fate(checkpoint=one.checkpoint, why=(Why.REPLACED,), because=reason, word=one.word)
+        return Fate(checkpoint=candidate.checkpoint, why=(Why.REPLACED,), because=reason, word=candidate.word)
     numbers = {"last": policy.keep_last, "healthy": policy.keep_healthy, "every": policy.keep_every}
-    texts = [_BECAUSE[why].format(**numbers) for why in one.why]
-    if one.stays is not None:
+    texts = [_BECAUSE[why].format(**numbers) for why in candidate.why]
+    if candidate.stays is not None:
         return Fate(
-            checkpoint=one.checkpoint,
-            why=(one.stays, *one.why),
-            because="; ".join((one.because, *texts)),
-            word=one.word,
+            checkpoint=candidate.checkpoint,
+            why=(candidate.stays, *candidate.why),
+            because="; ".join((candidate.because, *texts)),
+            word=candidate.word,
         )
-    return Fate(checkpoint=one.checkpoint, why=tuple(one.why), because="; ".join(texts), word=one.word)
+    return Fate(
+        checkpoint=candidate.checkpoint, why=tuple(candidate.why), because="; ".join(texts), word=candidate.word
+    )
 
 
 def _other(checkpoint: Checkpoint, *, named: bool) -> Fate:

@@ -1,4 +1,4 @@
-"""What the tracker of the newer layout tells of the training's course: it is written at the end of every save.
+"""What a tracker tells of the training's course: the record in the root which is written at the end of every save.
 
 So whatever is further than it was saved before the training went back, or by a save that was cut off before this last
 write. Times tell which: the one was there before the tracker was written, the other came after it. Where they do not
@@ -18,7 +18,7 @@ CLEARLY_NS = 10 * 10**9
 
 
 class _When(Enum):
-    """When an iteration was saved, beside the tracker."""
+    """When a checkpoint was saved, beside the tracker."""
 
     BEFORE = "before"
     AFTER = "after"
@@ -27,7 +27,7 @@ class _When(Enum):
 
 
 class TrackedCourse:
-    """The iterations that are further than the tracker, and which of them the training left."""
+    """The checkpoints that are further than the tracker, and which of them the training left."""
 
     def __init__(self, inventory: Inventory, progress: Progress) -> None:
         """Sort out what the tracker does not cover.
@@ -41,22 +41,30 @@ class TrackedCourse:
         if self._said is None:
             return
         prefix, place = self._said
-        places = {one.name: progress.of(one) for one in inventory.checkpoints if one.prefix == prefix}
+        places = {
+            checkpoint.name: progress.of(checkpoint)
+            for checkpoint in inventory.checkpoints
+            if checkpoint.prefix == prefix
+        }
         beyond = [
-            one
-            for one in inventory.checkpoints
-            if (at := places.get(one.name)) is not None and at >= place and one.name != inventory.tracked
+            checkpoint
+            for checkpoint in inventory.checkpoints
+            if (at := places.get(checkpoint.name)) is not None and at >= place and checkpoint.name != inventory.tracked
         ]
         self._told = progress.told(place, prefix)
-        self._when = {one.name: _when(one, inventory.tracked_ns) for one in beyond}
+        self._when = {checkpoint.name: _when(checkpoint, inventory.tracked_ns) for checkpoint in beyond}
         for name, when in self._when.items():
             if places[name] == place and when is _When.UNKNOWN:  # of two that are as far the tracker names the last
                 self._when[name] = _When.BEFORE
-        whole = [one for one in beyond if not _is_torn(one) and self._when[one.name] is not _When.AFTER]
+        whole = [
+            checkpoint
+            for checkpoint in beyond
+            if not _is_torn(checkpoint) and self._when[checkpoint.name] is not _When.AFTER
+        ]
         self._are_several = len(whole) > 1
 
     def left(self, checkpoint: Checkpoint) -> str | None:
-        """Say why the training left an iteration; None where it did not, or nothing tells."""
+        """Say why the training left a checkpoint; None where it did not, or nothing tells."""
         when = self._when.get(checkpoint.name, _When.AFTER)
         if when is _When.BOTH:
             return f"some of its files are older than the tracker, at {self._told}, and some are newer"
@@ -66,9 +74,9 @@ class TrackedCourse:
 
     def findings(self, inventory: Inventory) -> list[Finding]:
         """Say in a note what is further than the tracker."""
-        beyond = [one for one in inventory.checkpoints if one.name in self._when]
-        left = [one.name for one in beyond if self.left(one) is not None]
-        cut = [one.name for one in beyond if one.name not in left]
+        beyond = [checkpoint for checkpoint in inventory.checkpoints if checkpoint.name in self._when]
+        left = [checkpoint.name for checkpoint in beyond if self.left(checkpoint) is not None]
+        cut = [checkpoint.name for checkpoint in beyond if checkpoint.name not in left]
         findings = []
         if left:
             many = f"{len(left)} iterations" if len(left) > 1 else left[0]
@@ -89,7 +97,7 @@ def _tracked(inventory: Inventory, progress: Progress) -> tuple[str, int] | None
     """Return the training that the tracker is of, and how far it says that it came; None where that is not known."""
     if inventory.tracked is None or not inventory.checkpoints:
         return None
-    named = next((one for one in inventory.checkpoints if one.name == inventory.tracked), None)
+    named = next((checkpoint for checkpoint in inventory.checkpoints if checkpoint.name == inventory.tracked), None)
     if named is not None:
         place = progress.of(named)
         return None if place is None else (named.prefix, place)

@@ -151,7 +151,7 @@ class SavedCheckpoint:
     time: LocalTime | None = None
     """When it was saved."""
     recorded: Health = Health.UNKNOWN
-    """What any record says of it: its own (`ckpt_status` of the newer layout) or the health file."""
+    """What any record says of it: the mark inside it, or the health file."""
     prefix: str = ""
     """Of its file names: trainings that share a folder are told apart by it."""
     run: int | None = None

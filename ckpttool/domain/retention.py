@@ -115,7 +115,7 @@ class RetentionPlan:
         """The checkpoints that stay and were found whole: the good ones first, then the rest, each newest first."""
         rest = [fate.checkpoint for fate in self.fates if not fate.goes and _NOT_GOOD.isdisjoint(fate.why)]
         good = self.good
-        return (*good, *(one for one in rest if not any(one is other for other in good)))
+        return (*good, *(checkpoint for checkpoint in rest if not any(checkpoint is other for other in good)))
 
 
 _NOT_GOOD = frozenset(
@@ -125,7 +125,7 @@ _NOT_GOOD = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One rename, of a file or of an iteration's whole folder."""
+    """One rename, of a file or of a save's whole folder."""
 
     path: str
     """Where it is, relative to the root; in the trash it keeps this path."""
@@ -175,7 +175,7 @@ class Pruning:
     @property
     def freed(self) -> ByteCount | None:
         """Bytes of the checkpoints that go; None where a size is not known."""
-        sizes = [one.nbytes for one in self.plan.going]
+        sizes = [checkpoint.nbytes for checkpoint in self.plan.going]
         return None if None in sizes else ByteCount(sum(size for size in sizes if size is not None))
 
 
