@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from ckpttool.decide.log_evidence import Evidence, only_up_to
+from ckpttool.decide.log_evidence import Evidence, only_up_to, without_spikes
 from ckpttool.decide.policies.robust_z import RobustZPolicy
 from ckpttool.domain.advice import Choice, DataDetour, RewindRecipe, SampleClock, Spike, SpikeAdvice, StopAdvice
 from ckpttool.domain.checkpoint import Inventory
@@ -229,7 +229,7 @@ def go_around(evidence: Evidence, pick: Pick) -> tuple[ResumePoint | NoResumePoi
     newest = log.metrics[-1].step if log.metrics else None
     stop = None if wish.around is not None else ended_in_skips(log.notes, newest)
     if stop is not None:
-        point = pick(only_up_to(evidence.strikes_only, stop.step, "where training stopped"))
+        point = pick(only_up_to(without_spikes(evidence.inventory), stop.step, "where training stopped"))
         return point, advise_after_stop(stop.step, _steps(point), count=stop.count, clock=clock)
     spike = spike_to_pass(evidence.line, wish.around, LogReading.of(log), evidence.question.spike_threshold)
     newest = spike.onset if newest is None else newest  # a replay that was saved knows of a spike, and the log of none

@@ -153,6 +153,16 @@ def only_up_to(inventory: Inventory, limit: Step, why: str) -> Inventory:
     return replace(inventory, checkpoints=tuple(checkpoints))
 
 
+def without_spikes(inventory: Inventory) -> Inventory:
+    """Hold no spike against any checkpoint: after a stop the skipped steps have changed no weight."""
+
+    def cleared(checkpoint: Checkpoint) -> Checkpoint:
+        kept = tuple(finding for finding in checkpoint.findings if finding.code is not Code.SAVED_IN_SPIKE)
+        return checkpoint if len(kept) == len(checkpoint.findings) else replace(checkpoint, findings=kept)
+
+    return replace(inventory, checkpoints=tuple(map(cleared, inventory.checkpoints)))
+
+
 def _against(checkpoint: Checkpoint, reason: Finding) -> Checkpoint:
     return replace(checkpoint, findings=(*checkpoint.findings, reason))
 
@@ -235,8 +245,6 @@ class Evidence:
 
     question: EvidenceQuestion
     inventory: Inventory
-    strikes_only: Inventory
-    """Without the reasons that are spikes: after a stop the skipped steps have changed no weight."""
     log: TrainingLog | None
     line: HealthTimeline
     report: HealthReport | None
@@ -290,16 +298,14 @@ def weigh(
     judged = inventory
     if report is not None:
         judged = with_judgements(inventory, report.judgements, threshold=question.threshold, ignore=ignore)
-    strikes_only = both = judged
     if not ignore:
         saves, places = saves_of(inventory, logs.attempts, logs.written)
         strikes = courses.marks(saves, places, {*SuspectKind} - {SuspectKind.SPIKE})
-        strikes_only = with_marks(judged, strikes, Code.SAVED_AFTER_STRIKE)
-        both = with_marks(strikes_only, courses.marks(saves, places, {SuspectKind.SPIKE}), Code.SAVED_IN_SPIKE)
+        judged = with_marks(judged, strikes, Code.SAVED_AFTER_STRIKE)
+        judged = with_marks(judged, courses.marks(saves, places, {SuspectKind.SPIKE}), Code.SAVED_IN_SPIKE)
     return Evidence(
         question=question,
-        inventory=both,
-        strikes_only=strikes_only,
+        inventory=judged,
         log=logs.log,
         line=courses.whole,
         report=report,

@@ -12,6 +12,7 @@ from ckpttool.decide.log_evidence import (
     saved,
     with_judgements,
     with_marks,
+    without_spikes,
 )
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Severity
@@ -130,3 +131,16 @@ def test_what_is_not_shown_is_counted() -> None:
     assert log_findings([], 0) == ()
     *_, more = log_findings([problem(7)], 9)
     assert more.message.startswith("8 more lines")
+
+
+def test_after_a_stop_a_spike_is_held_against_nobody_and_a_strike_still_is() -> None:
+    calm, spiky, struck = (checkpoint(name) for name in ("10_1", "20_1", "30_1"))
+    marks = [
+        CheckpointMark(name=one.name, step=one.step, state=state, reason="why")
+        for one, state in ((calm, MarkState.CLEAR), (spiky, MarkState.SUSPECT), (struck, MarkState.CLEAR))
+    ]
+    strikes = [*marks[:1], *(replace(mark, state=MarkState.SUSPECT) for mark in marks[1:])]
+    against = with_marks(tree(calm, spiky, struck), strikes, Code.SAVED_AFTER_STRIKE)
+    both = with_marks(against, marks, Code.SAVED_IN_SPIKE)
+    assert both != against
+    assert without_spikes(both) == against

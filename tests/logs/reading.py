@@ -38,6 +38,11 @@ def read_log(
     return log_reader(spelled).read(path, stdin=stdin)
 
 
+def log(format_: LogFormat, name: str, **columns: str) -> list[LogItem]:
+    """Read a fixture."""
+    return read(format_, (LOGS / name).read_bytes(), columns or None)
+
+
 def steps(items: Iterable[LogItem]) -> list[StepMetrics]:
     return [item for item in items if isinstance(item, StepMetrics)]
 

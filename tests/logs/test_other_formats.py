@@ -1,4 +1,4 @@
-"""Megatron, Hugging Face, CSV, JSON lines and TensorBoard."""
+"""CSV, JSON lines and TensorBoard."""
 
 from __future__ import annotations
 
@@ -9,80 +9,11 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from ckpttool.domain.metrics import LogItem, NoteKind
 from ckpttool.errors import UsageError
-from ckpttool.logs.base import LogFormat
 from ckpttool.logs.columns import Csv, JsonLines
 from ckpttool.logs.fields import parse_columns
 from ckpttool.logs.tensorboard import TensorBoard
-from ckpttool.trainers.huggingface import log as hf_trainer
-from ckpttool.trainers.huggingface.log import HfTrainer
-from ckpttool.trainers.megatron.log import Megatron
-from tests.decide.rows import BLOOM
-from tests.logs.reading import LOGS, notes, problems, read, read_log, steps
-
-
-def log(format_: LogFormat, name: str, **columns: str) -> list[LogItem]:
-    return read(format_, (LOGS / name).read_bytes(), columns or None)
-
-
-def test_blooms_real_log_is_read_and_its_cut_lines_are_told() -> None:
-    items = log(Megatron(), "bloom176b_chronicles.log")
-    rows = steps(items)
-    assert tuple((row.step, row.global_norm) for row in rows if 31214 <= row.step <= 31251) == BLOOM
-    spike = next(row for row in rows if row.step == 31219)
-    assert (spike.loss, spike.learning_rate, spike.consumed_samples) == (5.098124, 5.279e-05, 47_778_736)
-    assert spike.skipped is False
-    assert [problem.line for problem in problems(items)] == [13, 14, 15, 16, 17]
-    cut = next(row for row in rows if row.step == 42780)
-    assert (cut.global_norm, cut.consumed_samples) == (None, 71_455_664)
-
-
-def test_a_real_megatron_benchmark_log_is_read_without_a_problem() -> None:
-    items = log(Megatron(), "megatron_gpt2_n16_ds_off.log")
-    assert len(steps(items)) == 62
-    assert len(items) == 62
-    assert steps(items)[-1].global_norm == 8.017
-
-
-def test_megatron_core_tells_times_skips_nan_and_a_rewind() -> None:
-    items = log(Megatron(), "megatron_core_made.log")
-    first, second, third = steps(items)
-    assert (first.time, first.skipped) == ("2025-04-07 10:00:02", False)
-    assert (second.skipped, second.loss) == (True, None)
-    assert math.isnan(second.global_norm or 0)
-    assert third.global_norm is None
-    (problem,) = problems(items)
-    assert (problem.line, problem.reason) == (3, "grad norm is no number")
-    (rewind,) = notes(items)
-    assert (rewind.kind, rewind.step, rewind.previous_step, rewind.line) == (NoteKind.REWIND, 150, 200, 3)
-
-
-def test_megatron_passes_over_a_line_that_is_too_long() -> None:
-    line = (LOGS / "megatron_core_made.log").read_bytes().splitlines(keepends=True)[0]
-    items = read(Megatron(), b"x" * (3 << 20) + b"\n" + line)
-    assert (len(problems(items)), len(steps(items))) == (1, 1)
-
-
-def test_a_trainer_state_gives_its_training_entries_and_no_evaluations() -> None:
-    items = log(HfTrainer(), "trainer_state_made.json")
-    rows = steps(items)
-    assert [row.step for row in rows] == [10, 20, 30]
-    assert (rows[0].global_norm, rows[0].loss, rows[0].learning_rate, rows[0].epoch) == (1.25, 2.5, 4e-05, 0)
-    assert math.isnan(rows[1].global_norm or 0)
-    assert rows[2].global_norm is None
-    assert problems(items) == []
-
-
-@pytest.mark.parametrize("data", [b'{"log_history": 3}', b'{"log_history": [', b"[]"])
-def test_a_broken_trainer_state_is_one_problem(data: bytes) -> None:
-    (problem,) = read(HfTrainer(), data)
-    assert problem in problems([problem])
-
-
-def test_a_trainer_state_over_its_limit_is_one_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hf_trainer, "STATE_LIMIT", 100)
-    assert len(problems(log(HfTrainer(), "trainer_state_made.json"))) == 1
+from tests.logs.reading import LOGS, log, notes, problems, read, read_log, steps
 
 
 def test_csv_with_named_columns_is_read_and_bad_rows_are_told() -> None:

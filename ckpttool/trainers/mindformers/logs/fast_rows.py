@@ -28,7 +28,7 @@ _optimizer_step = _setter("optimizer_step")
 _consumed_samples = _setter("consumed_samples")
 
 
-def many_steps(  # noqa: PLR0913 (what a step line shows)
+def step_rows(  # noqa: PLR0913 (what a step line shows)
     steps: Sequence[int],
     *,
     epochs: Iterable[int],

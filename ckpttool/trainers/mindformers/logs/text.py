@@ -13,7 +13,7 @@ from ckpttool.domain.metrics import LogItem, LogNote, LogProblem, NoteKind, Step
 from ckpttool.domain.units import Step
 from ckpttool.logs.base import Block, LogSource, blocks, problem
 from ckpttool.logs.numbers import UnreadableError, number
-from ckpttool.trainers.mindformers.logs.fast_rows import fill_embedding_norm, fill_skip, many_steps
+from ckpttool.trainers.mindformers.logs.fast_rows import fill_embedding_norm, fill_skip, step_rows
 
 _Match = re.Match[bytes]
 
@@ -174,7 +174,7 @@ class _Reader:
             places = [begins[pair] or (0, 0) for pair in zip(epochs, sizes, strict=True)]
             numbers_of_epochs, offsets = map(itemgetter(0), places), map(itemgetter(1), places)
         return [
-            *many_steps(
+            *step_rows(
                 list(map(add, map(int, steps), offsets)),
                 epochs=numbers_of_epochs,
                 losses=[loss or None for loss in map(float, losses)],  # a stage that has no loss prints 0
