@@ -72,9 +72,9 @@ def verify(tree: Tree, question: CheckQuestion) -> Iterator[ShardReport | Verdic
     """
     session = session_for(tree, question)
     try:
-        for checkpoint, then in pairwise((*chosen(tree, question.name), None)):
+        for checkpoint, following in pairwise((*chosen(tree, question.name), None)):
             if checkpoint is not None:
-                yield from session.steps(checkpoint, then=then)
+                yield from session.events(checkpoint, followed_by=following)
     finally:  # also when interrupted: what was read need not be read again
         session.close()
 

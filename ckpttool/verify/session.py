@@ -73,16 +73,18 @@ class Session:
 
     def verdict(self, checkpoint: Checkpoint) -> Verdict:
         """Judge one checkpoint."""
-        return next(step for step in self.steps(checkpoint) if isinstance(step, Verdict))
+        return next(event for event in self.events(checkpoint) if isinstance(event, Verdict))
 
-    def steps(self, checkpoint: Checkpoint, *, then: Checkpoint | None = None) -> Iterator[ShardReport | Verdict]:
+    def events(
+        self, checkpoint: Checkpoint, *, followed_by: Checkpoint | None = None
+    ) -> Iterator[ShardReport | Verdict]:
         """Judge one checkpoint: yield each shard's report as it is finished, and the verdict last.
 
         Where numbers are compared, the reports of the checkpoint before come as well, ahead of its turn.
 
         Args:
             checkpoint: Of this tree, with its shards' sizes where content is read.
-            then: The one that is judged next, so that what is read of it now need not be read again.
+            followed_by: The one that is judged next, so that what is read of it now need not be read again.
         """
         # What is to be sealed is judged by itself: how it differs from an older manifest is the sealer's question.
         seals, findings = ({}, ()) if self._scope.hashes else self._seals(checkpoint)
@@ -93,7 +95,7 @@ class Session:
                 self._scope.memory.remember((report,), seals)
             yield report
         if self._scope.level is Level.NUMERICS:
-            yield from self._read_before(checkpoint, reports, then=then)
+            yield from self._read_before(checkpoint, reports, followed_by=followed_by)
         findings += tuple(missing_files(checkpoint, seals, self._inventory.unreadable_ranks))
         findings += tuple(changed_headers(reports, seals))
         # What a manifest proves is what was sealed, whatever its siblings hold.
@@ -185,7 +187,7 @@ class Session:
         return None if self._scope.jump == 0 else self._neighbours.earlier(checkpoint)
 
     def _read_before(
-        self, checkpoint: Checkpoint, reports: list[ShardReport], *, then: Checkpoint | None
+        self, checkpoint: Checkpoint, reports: list[ShardReport], *, followed_by: Checkpoint | None
     ) -> Iterator[ShardReport]:
         """Read the checkpoint before, and add to `reports` what changed too much since.
 
@@ -205,7 +207,7 @@ class Session:
         changes: dict[int, Sequence[Finding]] = {}
         kept = []
         # Of a part of the shards another one is wanted in its own turn.
-        keeps = self._scope.bucket is None and then is not None and then.key == before.key
+        keeps = self._scope.bucket is None and followed_by is not None and followed_by.key == before.key
         for report in self._run(before, shards, self._seals(before)[0]):
             for index in now[report.rank, report.role]:
                 changes[index] = compare_numbers(reports[index].path, reports[index].stats, report.stats, jump=jump)

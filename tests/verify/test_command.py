@@ -121,15 +121,15 @@ def test_a_file_that_vanishes_after_it_was_listed_leaves_the_check_incomplete(
 ) -> None:
     from ckpttool.verify.session import Session
 
-    steps = Session.steps
+    events = Session.events
 
     def pruned(
-        one: Session, checkpoint: Checkpoint, *, then: Checkpoint | None = None
+        one: Session, checkpoint: Checkpoint, *, followed_by: Checkpoint | None = None
     ) -> Iterator[ShardReport | Verdict]:
         shard(tree).unlink(missing_ok=True)
-        return steps(one, checkpoint, then=then)
+        return events(one, checkpoint, followed_by=followed_by)
 
-    monkeypatch.setattr(Session, "steps", pruned)
+    monkeypatch.setattr(Session, "events", pruned)
     said = ask("verify", str(tree.output), "--format", "json")
     assert said.code == ExitCode.INCOMPLETE
     assert '"unstable"' in said.stdout

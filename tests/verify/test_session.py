@@ -232,8 +232,8 @@ class TestReading:
         one, inventory = session(real, level, engine)
         events: list[ShardReport | Verdict] = []
         newest_first = [*reversed(inventory.checkpoints)]
-        for checkpoint, then in zip(newest_first, [*newest_first[1:], None], strict=True):
-            events += one.steps(checkpoint, then=then)
+        for checkpoint, following in zip(newest_first, [*newest_first[1:], None], strict=True):
+            events += one.events(checkpoint, followed_by=following)
         assert set(engine.paths.values()) == {1}
         assert len(engine.paths) == 20
         verdicts = [event for event in events if isinstance(event, Verdict)]
