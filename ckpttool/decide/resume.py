@@ -303,10 +303,7 @@ def _needs_renames(checkpoint: Checkpoint) -> Finding:
     more = f" and {len(checkpoint.renames) - 1} more" if len(checkpoint.renames) > 1 else ""
     return suspect(
         Code.NEEDS_RENAMES,
-        (
-            f"whole on every rank, but ranks disagree about the run's suffix, and MindFormers loads by one name: "
-            f"rename {first.source} to {first.target}{more}"
-        ),
+        f"whole on every rank, but {first.why}: rename {first.source} to {first.target}{more}",
         path=first.source,
         remedy="--allow-renames chooses it and lists every rename",
     )

@@ -43,6 +43,8 @@ class Rename:
 
     source: str
     target: str
+    why: str
+    """What is wrong with the names as they are, in words that follow "whole on every rank, but"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from tests.inventories import checkpoint, expect_ranks, finding, tree, verdicts
 from tests.reference_picker import Save, done_again, good, left_behind, lost, pick
 
 ANY = ResumeQuestion()
-RENAME = Rename(source="rank_3/llama_rank_3-20_2.ckpt", target="rank_3/llama_rank_3_1-20_2.ckpt")
+RENAME = Rename(source="rank_3/llama_rank_3-20_2.ckpt", target="rank_3/llama_rank_3_1-20_2.ckpt", why="they differ")
 
 
 def point(

@@ -29,7 +29,7 @@ from tests.inventories import checkpoint, expect_ranks, finding, tree
 from tests.reference_keeper import Kept, Looked, Wish, may_go, proven, whole
 from tests.reference_picker import left_behind
 
-RENAME = Rename(source="rank_3/llama_rank_3-20_2.ckpt", target="rank_3/llama_rank_3_1-20_2.ckpt")
+RENAME = Rename(source="rank_3/llama_rank_3-20_2.ckpt", target="rank_3/llama_rank_3_1-20_2.ckpt", why="they differ")
 
 
 class Verifier:

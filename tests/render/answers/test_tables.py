@@ -174,7 +174,7 @@ def test_more_rejections_than_fit_are_counted() -> None:
 
 def test_renames_are_listed_before_anything_is_started() -> None:
     plan = resume_plan()
-    renamed = replace(plan.point.checkpoint, renames=(Rename(source="rank_3/a", target="rank_3/b"),))
+    renamed = replace(plan.point.checkpoint, renames=(Rename(source="rank_3/a", target="rank_3/b", why="they differ"),))
     text = drawn(table.plan_table(replace(plan, point=replace(plan.point, checkpoint=renamed))))
     assert "First rename, in the checkpoint folder:\n  rank_3/a -> rank_3/b" in text
 

@@ -42,13 +42,13 @@ def test_the_format_is_that_of_the_files() -> None:
 
 
 def test_the_name_is_the_one_after_the_renames() -> None:
-    rename = Rename(source="rank_0/llama_rank_0-20_2.ckpt", target="rank_0/llama_rank_0_1-20_2.ckpt")
+    rename = Rename(source="rank_0/llama_rank_0-20_2.ckpt", target="rank_0/llama_rank_0_1-20_2.ckpt", why="they differ")
     chosen = checkpoint("20_2", renames=[rename])
     assert loaded(tree(chosen), chosen).resume_training == "llama_rank_0_1-20_2.ckpt"
 
 
 def test_a_rename_of_another_rank_leaves_rank_zeros_name() -> None:
-    rename = Rename(source="rank_3/llama_rank_3-20_2.ckpt", target="rank_3/llama_rank_3_1-20_2.ckpt")
+    rename = Rename(source="rank_3/llama_rank_3-20_2.ckpt", target="rank_3/llama_rank_3_1-20_2.ckpt", why="they differ")
     chosen = checkpoint("20_2", renames=[rename])
     assert loaded(tree(chosen), chosen).resume_training == "llama_rank_0-20_2.ckpt"
 
@@ -70,7 +70,7 @@ def test_unified_weights_are_loaded_as_a_whole_folder() -> None:
 
 
 def test_renames_come_first_and_the_settings_have_their_place() -> None:
-    rename = Rename(source="rank_0/llama_rank_0-20_2.ckpt", target="rank_0/llama_rank_0_1-20_2.ckpt")
+    rename = Rename(source="rank_0/llama_rank_0-20_2.ckpt", target="rank_0/llama_rank_0_1-20_2.ckpt", why="they differ")
     chosen = checkpoint("20_2", renames=[rename])
     told = load_settings(tree(chosen), chosen)
     assert told.first == (rename,)

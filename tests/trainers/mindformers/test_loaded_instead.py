@@ -110,7 +110,11 @@ class TestRankInPrefix:
 
     def test_the_names_count_that_files_will_have(self) -> None:
         renames = tuple(
-            Rename(source=f"rank_{rank}/a_rank_7_rank_{rank}-15_2.ckpt", target=f"rank_{rank}/a_rank_{rank}-15_2.ckpt")
+            Rename(
+                source=f"rank_{rank}/a_rank_7_rank_{rank}-15_2.ckpt",
+                target=f"rank_{rank}/a_rank_{rank}-15_2.ckpt",
+                why="they differ",
+            )
             for rank in range(4)
         )
         assert loaded_instead(self.of_prefix("a_rank_7", renames=renames)) == ()

@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from ckpttool.domain.pointer import Pointer, PointerText
 
 
+_ONE_NAME = "ranks disagree about the run's suffix, and MindFormers loads by one name"
+
+
 class _Key(NamedTuple):
     """What makes files of several ranks one checkpoint."""
 
@@ -252,7 +255,7 @@ def _renames(key: _Key, shards: Sequence[Shard], groups: Mapping[_Key, _Group]) 
 
 def _rename(key: _Key, shard: Shard, run: int) -> Rename:
     name = file_name(key.prefix, shard.rank or 0, run, key.position, SUFFIX_OF_FORMAT[key.format])
-    return Rename(source=shard.path, target=f"rank_{shard.rank}/{name}")
+    return Rename(source=shard.path, target=f"rank_{shard.rank}/{name}", why=_ONE_NAME)
 
 
 def _with_times(storage: Storage, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
