@@ -136,12 +136,13 @@ def _pick(
 ) -> tuple[ResumePoint | NoResumePoint, SpikeAdvice | StopAdvice | None]:
     if evidence is None:
         return pick(tree.inventory), None
-    if evidence.question.spike is None:
+    log, wish = evidence.log, evidence.question.spike
+    if log is None or wish is None:
         return pick(evidence.inventory), None
     from ckpttool.decide.detour import go_around
     from ckpttool.trainers.registry import told_trainers
 
-    point, advice = go_around(evidence, pick)
+    point, advice = go_around(evidence, log, wish, pick)
     return point, told_trainers(advice)
 
 

@@ -11,7 +11,8 @@ from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health_events import HealthTimeline, SuspectKind
 from ckpttool.domain.log_answer import LogReading
-from ckpttool.domain.metrics import LogNote, NoteKind, StepMetrics
+from ckpttool.domain.log_question import SpikeQuestion
+from ckpttool.domain.metrics import LogNote, NoteKind, StepMetrics, TrainingLog
 from ckpttool.domain.plan import NoResumePoint, ResumePoint
 from ckpttool.domain.units import Step
 from ckpttool.errors import IncompleteError, UsageError
@@ -208,11 +209,15 @@ def _distance(spike: Spike, step: Step) -> tuple[int, int]:
     return (max(spike.onset - step, step - end, 0), spike.onset)
 
 
-def go_around(evidence: Evidence, pick: Pick) -> tuple[ResumePoint | NoResumePoint, SpikeAdvice | StopAdvice]:
+def go_around(
+    evidence: Evidence, log: TrainingLog, wish: SpikeQuestion, pick: Pick
+) -> tuple[ResumePoint | NoResumePoint, SpikeAdvice | StopAdvice]:
     """Choose a checkpoint from which the training gets around a spike, or on after a stop.
 
     Args:
-        evidence: Of a log, with a spike that is asked for.
+        evidence: What the log holds against the checkpoints.
+        log: The log.
+        wish: The spike that is asked for.
         pick: Chooses from a tree whose checkpoints carry the reasons against them.
 
     Returns:
@@ -222,9 +227,6 @@ def go_around(evidence: Evidence, pick: Pick) -> tuple[ResumePoint | NoResumePoi
         UsageError: The log shows neither a spike nor a stop.
         IncompleteError: The same, of a log that could not be read to its end.
     """
-    log, wish = evidence.log, evidence.question.spike
-    if log is None or wish is None:
-        raise AssertionError("there is a log, for a spike was asked for")
     clock = sample_clock(log.metrics)
     newest = log.metrics[-1].step if log.metrics else None
     stop = None if wish.around is not None else ended_in_skips(log.notes, newest)

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from ckpttool.decide.checkpoint_health import unread, weigh
+from ckpttool.decide.checkpoint_health import (
+    assert_read_to_its_end,
+    newest,
+    unread,
+    weigh,
+    with_newest,
+    with_weights,
+)
+from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.health import Health
+from ckpttool.domain.health_events import HealthJudgement, HealthReport
+from ckpttool.domain.metrics import LogProblem, TrainingLog
 from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.units import ByteCount, Rank, Step
 from ckpttool.domain.verdict import Level, ShardReport, TensorStat, Verdict
+from ckpttool.errors import IncompleteError
+from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
+from tests.inventories import checkpoint
 
 
 def stat(name: str, norm: float, *, nans: int = 0, infinities: int = 0) -> TensorStat:
@@ -78,3 +94,42 @@ def test_only_what_kept_us_from_reading_makes_it_incomplete(severity: Severity, 
     one = verdict([stat("dense", 1.0)], findings=(finding,))
     assert weigh(one).read_all is read_all
     assert unread(one) == (() if read_all else (finding,))
+
+
+def test_from_part_of_a_log_nothing_is_recorded_and_a_line_that_is_torn_hinders_nobody() -> None:
+    def log(line: int) -> TrainingLog:
+        problem = LogProblem(source="a.log", line=line, reason="cut short", text="")
+        return TrainingLog(sources=("a.log",), metrics=(), attempts=(), notes=(), problems=(problem,), problem_count=1)
+
+    assert_read_to_its_end(log(7))
+    with pytest.raises(IncompleteError, match=r"a\.log: cut short; nothing was recorded"):
+        assert_read_to_its_end(log(0))
+
+
+def judged(name: str, step: int, health: Health) -> HealthJudgement:
+    return HealthJudgement(
+        name=name,
+        step=Step(step),
+        recorded=Health.UNKNOWN,
+        embedding_local_norm=None,
+        l2_norm=None,
+        health=health,
+        source="log",
+    )
+
+
+def test_what_holds_nan_is_unhealthy_whatever_the_log_says_and_the_newest_healthy_one_is_before_it() -> None:
+    older, newer = (checkpoint(label) for label in ("10_1", "20_1"))
+    inventory = Inventory(root="output", layout=RANK_LAYOUT, checkpoints=(older, newer), runs=(), findings=())
+    judgements = tuple(judged(each.name, each.step or 0, Health.HEALTHY) for each in (older, newer))
+    report = HealthReport(threshold=1.0, judgements=judgements, newest_healthy=None, findings=())
+    sick = weigh(replace(verdict([stat("w", 1.0, nans=1)]), key=newer.key))
+    weighed = with_newest(with_weights(report, {newer.key: sick}, inventory), inventory)
+    assert [(each.health, each.source) for each in weighed.judgements] == [
+        (Health.HEALTHY, "log"),
+        (Health.UNHEALTHY, "weights"),
+    ]
+    assert weighed.newest_healthy == older.name
+    assert newest(weighed, inventory) == weighed.judgements[1]
+    none = HealthReport(threshold=1.0, judgements=(), newest_healthy=None, findings=())
+    assert newest(none, replace(inventory, checkpoints=())) is None

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
+
 from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.decide.policies.zclip import ZClipPolicy
-from ckpttool.decide.replay import replay
-from ckpttool.domain.health_events import SkippedSpan
-from ckpttool.domain.metrics import StepMetrics
+from ckpttool.decide.replay import Trace, advise, courses_of, replay
+from ckpttool.decide.timeline import timeline
+from ckpttool.domain.advice import SpikeAdvice, StopAdvice
+from ckpttool.domain.health_events import CheckpointMark, MarkState, SkippedSpan
+from ckpttool.domain.log_answer import LogReading, ReplayAnswer
+from ckpttool.domain.log_question import SpikeQuestion
+from ckpttool.domain.metrics import LogAttempt, StepMetrics
 from ckpttool.domain.units import Step
+from ckpttool.errors import UsageError
 from tests.decide.rows import INF, NAN, bloom, row, rows
 
 
@@ -92,3 +99,42 @@ def test_the_log_is_read_no_further_than_the_stop() -> None:
 def test_a_step_that_no_training_reaches_is_replayed_as_the_log_says_it() -> None:
     result = replay(SkipPolicy(), [row(10**30, 1.0), row(10**30 + 1, 5.0), row(7, 1.0)])
     assert (result.first_step, result.last_step, result.steps_seen, result.updates_lost) == (10**30, 7, 3, 1)
+
+
+def replayed(
+    policy: SkipPolicy, norms: list[float], *, marks: tuple[CheckpointMark, ...] | None = None
+) -> ReplayAnswer:
+    result = replay(policy, rows(norms))
+    reading = LogReading(sources=("a.log",), steps=len(norms), notes=(), problems=(), problem_count=0)
+    line = timeline(result.events, [Step(step) for step in range(1, len(norms) + 1)])
+    return ReplayAnswer(settings=(), result=result, reading=reading, timeline=line, marks=marks, advice=None)
+
+
+def test_a_way_around_a_spike_needs_to_know_of_checkpoints() -> None:
+    policy = SkipPolicy(count_threshold=3)
+    answer = replayed(policy, [1.0, 9.0, 1.0])
+    trace = Trace()
+    replay(policy, rows([1.0, 9.0, 1.0]), trace)
+    with pytest.raises(UsageError, match="needs checkpoints"):
+        advise(SpikeQuestion(), policy, answer, trace)
+    assert isinstance(advise(SpikeQuestion(every=1), policy, answer, trace), SpikeAdvice)
+
+
+def test_where_the_policy_would_have_stopped_the_way_is_on_behind_the_stop() -> None:
+    policy = SkipPolicy(count_threshold=3)
+    norms = [1.0] * 10 + [9.0] * 3
+    trace = Trace()
+    replay(policy, rows(norms), trace)
+    mark = CheckpointMark(name="5", step=Step(5), state=MarkState.CLEAR, reason="")
+    advice = advise(SpikeQuestion(), policy, replayed(policy, norms, marks=(mark,)), trace)
+    assert isinstance(advice, StopAdvice)
+    assert (advice.stop, advice.good_batches_lost, advice.detour and advice.detour.checkpoint_step) == (13, 5, 5)
+
+
+def test_what_a_detector_logged_holds_on_the_course_of_every_start_and_a_norm_on_its_own() -> None:
+    whole = replayed(SkipPolicy(), [9.0, 1.0]).timeline
+    starts = [LogAttempt(rows=rows([norm, 1.0]), begun=True, ended=True) for norm in (9.0, 1.0)]
+    logged = courses_of(None, whole, starts, 0)
+    judged = courses_of(SkipPolicy(), whole, starts, 0)
+    assert [len(logged.of(start).intervals) for start in (0, 1, None)] == [1, 1, 1]
+    assert [len(judged.of(start).intervals) for start in (0, 1, None)] == [1, 0, 0]

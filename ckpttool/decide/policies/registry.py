@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from enum import Enum
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
@@ -75,7 +74,5 @@ def _settings(value: object) -> Iterator[tuple[str, str | float]]:
                 yield from _settings(own)
             case AsdDialect():
                 yield field.name, own.name
-            case Enum():
-                yield field.name, own.value
             case _:
                 yield field.name, own
