@@ -113,7 +113,8 @@ class Session:
     def _seals(self, checkpoint: Checkpoint) -> tuple[dict[str, ShardSeal], tuple[Finding, ...]]:
         """Read the checkpoint's manifest; one that is torn or newer than we are counts as none, and is said."""
         place = self._seal_place(checkpoint)
-        if place is None or (place.is_apart and not self._has_own_folder()):
+        # Most trees have no place for manifests at all, and pay for no more than this.
+        if place is None or (place.is_apart and not is_there(self._storage, OWN_FOLDER)):
             return {}, ()
         from ckpttool.records.manifest import ManifestProblem, read_manifest
 
@@ -123,10 +124,6 @@ class Session:
             at_most = Severity.NOTE if self._scope.level is Level.STRUCTURE else Severity.UNKNOWN
             return {}, (replace(found.finding, severity=at_most),)
         return ({} if found is None else found.by_path), ()
-
-    def _has_own_folder(self) -> bool:
-        """Tell whether there is a place for manifests at all; most trees have none, and pay for no more than this."""
-        return is_there(self._storage, OWN_FOLDER)
 
     def _in_scope(self, checkpoint: Checkpoint) -> tuple[Shard, ...]:
         return tuple(shard for shard in checkpoint.shards if in_bucket(shard.path, self._scope.bucket))
@@ -183,9 +180,6 @@ class Session:
             self._headers[key] = tuple(reports_of(tasks, self._engines.headers))
         return self._headers[key]
 
-    def _before(self, checkpoint: Checkpoint) -> Checkpoint | None:
-        return None if self._scope.jump == 0 else self._neighbours.earlier(checkpoint)
-
     def _read_before(
         self, checkpoint: Checkpoint, reports: list[ShardReport], *, followed_by: Checkpoint | None
     ) -> Iterator[ShardReport]:
@@ -195,7 +189,7 @@ class Session:
         """
         from ckpttool.verify.checks.numerics import JUMP, compare_numbers
 
-        before = self._before(checkpoint)
+        before = None if self._scope.jump == 0 else self._neighbours.earlier(checkpoint)
         if before is None:
             return
         jump = JUMP if self._scope.jump is None else self._scope.jump

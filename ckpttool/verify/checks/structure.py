@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
@@ -144,7 +144,7 @@ def misspelt(header: Header) -> tuple[Finding, ...]:
     But nobody writes `crc_nul` by intent: it is where a checksum was, and the file would pass for one that never had
     any.
     """
-    return _misspelt(_common(header))
+    return _one_bit_off(_common(header))
 
 
 _Pairs = tuple[tuple[str, str], ...]
@@ -163,11 +163,8 @@ def _text_hash(pairs: _Pairs) -> str:
 
 
 @lru_cache(maxsize=1)
-def _misspelt(pairs: _Pairs) -> tuple[Finding, ...]:
-    return tuple(_one_bit_off(pairs))
-
-
-def _one_bit_off(pairs: _Pairs) -> Iterator[Finding]:
+def _one_bit_off(pairs: _Pairs) -> tuple[Finding, ...]:
+    findings = []
     for key, value in pairs:
         known = _VALUES.get(key)
         if known is None:
@@ -177,13 +174,17 @@ def _one_bit_off(pairs: _Pairs) -> Iterator[Finding]:
             close = None if value in known else next((word for word in known if _one_bit_apart(word, value)), None)
             spelled = value
         if close is not None:
-            yield Finding(
-                code=Code.HEADER_INVALID,
-                severity=Severity.DAMAGE,
-                message=f"The header's metadata say {quoted(spelled)}, which is one bit away from {quoted(close)}.",
-                expected=close,
-                actual=spelled,
+            message = f"The header's metadata say {quoted(spelled)}, which is one bit away from {quoted(close)}."
+            findings.append(
+                Finding(
+                    code=Code.HEADER_INVALID,
+                    severity=Severity.DAMAGE,
+                    message=message,
+                    expected=close,
+                    actual=spelled,
+                )
             )
+    return tuple(findings)
 
 
 def _one_bit_apart(word: str, other: str) -> bool:
