@@ -95,7 +95,7 @@ def tree(
         runs=runs_of(checkpoints),
         findings=tuple(findings),
         folder_ranks=tuple(Rank(rank) for rank in sorted(seen if folders is None else folders)),
-        unreadable_ranks=tuple(Rank(rank) for rank in unreadable),
+        unlisted=tuple(f"rank_{rank}" for rank in unreadable),
         tracked=tracked,
     )
 

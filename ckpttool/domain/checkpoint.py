@@ -148,8 +148,8 @@ class Inventory:
     """About the tree: records that disagree, strays, files in progress. By (code, path)."""
     folder_ranks: tuple[Rank, ...] = ()
     """Ranks that have a folder, ascending, with or without files."""
-    unreadable_ranks: tuple[Rank, ...] = ()
-    """Ranks whose folder could not be listed: their files are unknown, not missing."""
+    unlisted: tuple[str, ...] = ()
+    """Folders that could not be listed, by path: what is in them is unknown, not missing."""
     strays: tuple[str, ...] = ()
     """Paths that are no checkpoint and no known record, sorted."""
     tracked: str | None = None

@@ -96,7 +96,7 @@ class Session:
             yield report
         if self._scope.level is Level.NUMERICS:
             yield from self._read_before(checkpoint, reports, followed_by=followed_by)
-        findings += tuple(missing_files(checkpoint, seals, self._inventory.unreadable_ranks))
+        findings += tuple(missing_files(checkpoint, seals, self._inventory.unlisted))
         findings += tuple(changed_headers(reports, seals))
         # What a manifest proves is what was sealed, whatever its siblings hold.
         sealed = {report.path for report in reports if report.path in seals and report.checksum_matched}

@@ -26,7 +26,7 @@ class TestLinksForRanks:
         tree.remove("checkpoint/rank_3")
         (tree.checkpoint / "rank_3").symlink_to(target)
         found = scanned(tree.output)
-        assert found.unreadable_ranks == (3,)
+        assert found.unlisted == ("rank_3",)
         assert found.folder_ranks == (0, 1, 2, 3)
         assert codes(named(found, "10_2").findings) == {Code.UNREADABLE}
         assert cli("resolve", str(tree.output)).exit_code != ExitCode.OK

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.scalars import ScalarValues, spelled
-from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import Level, ShardReport
 
 if TYPE_CHECKING:
     from ckpttool.domain.manifest import ShardSeal
 
 
-def missing_files(
-    checkpoint: Checkpoint, seals: Mapping[str, ShardSeal], unreadable: Sequence[Rank]
-) -> Iterator[Finding]:
+def missing_files(checkpoint: Checkpoint, seals: Mapping[str, ShardSeal], unlisted: Iterable[str]) -> Iterator[Finding]:
     """Find files that were sealed and are not listed any more.
 
     Args:
         checkpoint: As it was listed.
         seals: What its manifest recorded, by path.
-        unreadable: Ranks whose folder could not be listed: what is in there is unknown, not missing.
+        unlisted: Folders that could not be listed: what is in there is unknown, not missing.
     """
     known = {shard.path for shard in checkpoint.shards}
     known |= {finding.path for finding in checkpoint.findings if finding.path is not None}
-    closed = tuple(f"rank_{rank}/" for rank in unreadable)
+    closed = tuple(f"{folder}/" for folder in unlisted)
     for path in sorted(seals.keys() - known):
         if not path.startswith(closed):
             message = f"the manifest recorded this file on {seals[path].first_seen}, and it is not there"

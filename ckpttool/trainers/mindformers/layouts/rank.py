@@ -122,7 +122,7 @@ class MindFormersRank:
             checkpoints=tuple(checkpoints),
             runs=_summaries(checkpoints, _unfinished(cohorts, alignments)),
             findings=in_order(findings),
-            unreadable_ranks=tuple(folder.rank for folder in folders if not folder.readable),
+            unlisted=tuple(f"rank_{folder.rank}" for folder in folders if not folder.readable),
             folder_ranks=tuple(folder.rank for folder in folders),
             strays=tuple(stray_paths),
         )

@@ -42,9 +42,8 @@ class _Folders:
         """Take what is said of folders once for all saves."""
         self._there = frozenset(inventory.folder_ranks)
         self._misplaced = misplaced
-        unreadable = {f"rank_{rank}" for rank in inventory.unreadable_ranks}
-        remedies = {one.path: one.remedy for one in inventory.findings if one.path in unreadable}
-        self._unreadable = {folder: remedies.get(folder) for folder in unreadable}
+        remedies = {finding.path: finding.remedy for finding in inventory.findings}
+        self._unlisted = {folder: remedies.get(folder) for folder in inventory.unlisted}
 
     def absent(self, template: Shard, size: WorldSize, rank: Rank, role: ShardRole) -> Finding:
         """Say that a rank's shard is not there, or not known to be.
@@ -57,12 +56,12 @@ class _Folders:
         """
         del role
         path, folder = path_for(template, rank), f"rank_{rank}"
-        if folder in self._unreadable:
+        if folder in self._unlisted:
             return unknown(
                 Code.UNREADABLE,
                 "the rank's folder cannot be listed, so nobody knows whether its shard is there",
                 path=path,
-                remedy=self._unreadable[folder],
+                remedy=self._unlisted[folder],
                 ranks=(rank,),
             )
         if path in self._misplaced:
@@ -130,9 +129,11 @@ def _folders_without_checkpoint(inventory: Inventory) -> _Waiting | None:
     if not waiting:
         return None
     last = max(waiting)
-    what = "cannot be listed" if last in inventory.unreadable_ranks else "holds no checkpoint of any run"
+    closed = set(inventory.unlisted)
+    unlisted = {rank for rank in waiting if f"rank_{rank}" in closed}
+    what = "cannot be listed" if last in unlisted else "holds no checkpoint of any run"
     size = _size(last + 1, f"there is a folder rank_{last}, which {what}")
-    return _Waiting(size, frozenset(waiting) - frozenset(inventory.unreadable_ranks))
+    return _Waiting(size, frozenset(waiting) - unlisted)
 
 
 def _own_size(run: RunSummary, runs: Sequence[RunSummary], shown: _Shown) -> WorldSize:

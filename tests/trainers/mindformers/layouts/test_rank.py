@@ -217,7 +217,7 @@ class TestOtherFiles:
 class TestUnreadable:
     def test_a_folder_that_cannot_be_listed_is_unknown_and_not_empty(self, tree: TreeBuilder) -> None:
         inventory = scan(FaultyStorage(str(tree.checkpoint), {"rank_2": DENIED}))
-        assert (inventory.unreadable_ranks, inventory.folder_ranks) == ((2,), (0, 1, 2, 3))
+        assert (inventory.unlisted, inventory.folder_ranks) == (("rank_2",), (0, 1, 2, 3))
         (found,) = inventory.findings
         assert (found.code, found.severity, found.path) == (Code.UNREADABLE, Severity.UNKNOWN, "rank_2")
         assert "Permission denied" in found.message
