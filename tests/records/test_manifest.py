@@ -211,6 +211,14 @@ def test_a_manifest_copied_to_another_checkpoint_is_not_verified(folder: Path) -
     assert_not_verified(read(folder, manifest_bytes(WHOLE), place_of(RANK_LAYOUT, checkpoint("15_2"))))
 
 
+def test_in_its_own_folder_a_checkpoint_is_told_by_its_name_whatever_its_files_are_called(folder: Path) -> None:
+    in_own_folder = replace(PLACE, prefix=None)
+    assert isinstance(read(folder, manifest_bytes(replace(WHOLE, prefix="renamed")), in_own_folder), Manifest)
+    assert_not_verified(read(folder, manifest_bytes(replace(WHOLE, prefix="renamed"))))
+    assert_not_verified(read(folder, manifest_bytes(replace(WHOLE, checkpoint="10_3")), in_own_folder))
+    assert_not_verified(read(folder, manifest_bytes(replace(WHOLE, layout="toy-dcp")), in_own_folder))
+
+
 @pytest.mark.parametrize(
     ("layout", "name", "expected"),
     [

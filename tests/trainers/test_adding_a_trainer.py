@@ -128,6 +128,16 @@ class TestWhatIsNotAnswered:
         assert (exit_code, why in output) == (ExitCode.UNKNOWN_LAYOUT, True)
         assert sorted(tree.rglob("*")) == before
 
+    def test_a_health_file_is_neither_read_nor_written(self, tree: Path, tmp_path: Path) -> None:
+        named = tmp_path / "health.json"
+        named.write_text("[]")
+        (tmp_path / "train.log").write_text("")
+        log = ["--log", str(tmp_path / "train.log"), "--threshold", "1", "--write"]
+        for asked in (["resolve", str(tree), "--health-file", str(named)], ["health", str(tree), *log]):
+            exit_code, output = said(*asked)
+            assert (exit_code, "keeps no health file that ckpttool knows" in output) == (ExitCode.USAGE, True)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["health.json", "saves", "train.log"]
+
     def test_a_launch_is_refused_and_nothing_written(self, tree: Path, config: Path, tmp_path: Path) -> None:
         new = tmp_path / "new.yaml"
         exit_code, output = said("launch", str(tree), "--config", str(config), "--output", str(new))
