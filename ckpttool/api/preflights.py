@@ -191,7 +191,7 @@ def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk
         checks=checks,
         decision=decision,
         disk=need if isinstance(need, DiskNeed) else None,
-        took=answer.tree.took,
+        resolved_from=answer.tree.resolved_from,
     )
     return Judged(answer=preflight, plan=plan, edited=edited)
 

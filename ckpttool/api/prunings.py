@@ -108,7 +108,7 @@ def _proposal(
         fixes=fixes,
         trash=tuple(Trashed(name=folder.name, goes=folder.name in expired) for folder in trash_folders(tree.storage)),
         refusals=tuple(against),
-        took=tree.took,
+        resolved_from=tree.resolved_from,
     )
     return pruning, batches
 

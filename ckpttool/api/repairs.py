@@ -77,6 +77,6 @@ def _proposal(tree: Tree, choice: ResumeQuestion, *, grace: float, apply: bool, 
         fixes=fixes,
         refusals=tuple(against),
         apply=apply,
-        took=tree.took,
+        resolved_from=tree.resolved_from,
         named=choice.name not in {None, LATEST},
     )

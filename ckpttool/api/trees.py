@@ -38,7 +38,7 @@ class Tree:
     storage: Storage
     focus: str | None
     """Checkpoint name, where the path was one shard or one save's own folder."""
-    took: str | None
+    resolved_from: str | None
     """What was taken instead of the path that was given, for people."""
     book: HealthBook
     """The health file, as it was read; what it says is attached to the checkpoints."""
@@ -94,7 +94,7 @@ def _scanned(located: Located, question: TreeQuestion) -> Tree:
         layout=layout,
         storage=located.storage,
         focus=located.focus,
-        took=located.took,
+        resolved_from=located.resolved_from,
         book=book,
     )
 

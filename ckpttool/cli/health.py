@@ -61,7 +61,7 @@ def health(
     """
     question = tree.question(config=config, sizes=judge.from_weights)
     found = api.scan(question)
-    output.looking_at(found.took, quiet=quiet)
+    output.looking_at(found.resolved_from, quiet=quiet)
     verdicts = weighed(found, quiet=quiet) if judge.from_weights else ()
     with progress.busy("reading the logs", quiet=quiet):
         answer = api.health(found, judge.question(question), verdicts)

@@ -77,7 +77,7 @@ def launch(
     wanted, position = choice.question(logs.question()), data.question(sink_size=tree.sink_size)
     answer = api.launch(tree.question(), wanted, position, job.order(config, output))
     if isinstance(answer, Preflight):
-        looking_at(answer.took, quiet=quiet)
+        looking_at(answer.resolved_from, quiet=quiet)
     code = show(LAUNCH, answer, fmt)
     if isinstance(answer, Preflight):
         error(f"{output} was not written: what stands against it is in the result")

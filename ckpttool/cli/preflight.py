@@ -48,5 +48,5 @@ def preflight(
     )
     output_files.assert_reports_replaceable(report.files(), inputs=[config], tree=question.tree)
     answer = api.preflight(question)
-    output.looking_at(answer.took, quiet=quiet)
+    output.looking_at(answer.resolved_from, quiet=quiet)
     raise typer.Exit(reports.show(answer, report))

@@ -88,5 +88,5 @@ def prune(
     Example: ckpttool prune ./output/checkpoint --keep-last 3 --keep-every 10000
     """
     pruning = api.prune(tree.question(config=config), keep.policy(keep_last), order.order())
-    output.looking_at(pruning.took, quiet=quiet)
+    output.looking_at(pruning.resolved_from, quiet=quiet)
     raise typer.Exit(show(PRUNE, pruning, fmt))

@@ -39,5 +39,5 @@ def repair_meta(
     """
     choice = api.ResumeQuestion(name=one_name(checkpoint), prefix=prefix, ignore_health=True)
     repair = api.repair_records(tree.question(config=config), choice, grace=grace, apply=apply)
-    output.looking_at(repair.took, quiet=quiet)
+    output.looking_at(repair.resolved_from, quiet=quiet)
     raise typer.Exit(show(REPAIR, repair, fmt))

@@ -96,7 +96,7 @@ def replay(
     wanted = api.LogQuestion(patterns=tuple(logs), columns=columns)
     question = policy.question(wanted, spike(around_spike, every=every))
     tree = None if health_timeline is None else api.scan(api.TreeQuestion(path=health_timeline, sizes=True))
-    output.looking_at(None if tree is None else tree.took, quiet=quiet)
+    output.looking_at(None if tree is None else tree.resolved_from, quiet=quiet)
     with progress.busy("reading the logs", quiet=quiet):
         answer = api.replay(question, tree)
     raise typer.Exit(show(REPLAY, answer, fmt))

@@ -41,6 +41,6 @@ def resolve(
     """
     question = tree.question(config=config)
     answer = api.resolve(question, choice.question(logs.question()), data.question(sink_size=tree.sink_size))
-    output.looking_at(answer.tree.took, quiet=quiet)
+    output.looking_at(answer.tree.resolved_from, quiet=quiet)
     simulation = api.simulate(answer, simulate_mindformers) if simulate_mindformers is not None else None
     raise typer.Exit(show(PLAN, Resolution(decision=answer.decision, simulation=simulation, strict=strict), fmt))

@@ -20,5 +20,5 @@ def scan(*, tree: TreeOptions, fmt: FormatOpt = Format.TABLE, quiet: Quiet = Fal
     Example: ckpttool scan ./output/checkpoint
     """
     found = api.scan(tree.question(sizes=True))
-    output.looking_at(found.took, quiet=quiet)
+    output.looking_at(found.resolved_from, quiet=quiet)
     raise typer.Exit(show(INVENTORY, found.inventory, fmt))

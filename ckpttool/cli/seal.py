@@ -36,6 +36,6 @@ def seal(
     Example: ckpttool seal ./output/checkpoint --checkpoint all
     """
     found = api.scan(tree.question(sizes=True))
-    output.looking_at(found.took, quiet=quiet)
+    output.looking_at(found.resolved_from, quiet=quiet)
     sealings = tuple(api.seal(found, tuple(checkpoint or ()), reseal=reseal, jobs=jobs))
     raise typer.Exit(show(SEALS, Sealed(inventory=found.inventory, sealings=sealings), fmt))

@@ -93,7 +93,7 @@ def verify(
     """
     question = check.question()
     found = api.scan(tree.question(sizes=True))
-    output.looking_at(found.took, quiet=quiet)
+    output.looking_at(found.resolved_from, quiet=quiet)
     if check.stats is not None:
         output_files.assert_stats_replaceable(check.stats, found)
     started = time.monotonic()

@@ -109,7 +109,7 @@ class Preflight:
     checks: tuple[Check, ...]
     decision: ResumePlan | NoResumePoint | None = None
     disk: DiskNeed | None = None
-    took: str | None = None
+    resolved_from: str | None = None
     """What was taken instead of the path that was given, for people."""
 
     @property

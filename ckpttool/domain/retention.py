@@ -164,7 +164,7 @@ class Pruning:
     trash: tuple[Trashed, ...]
     refusals: tuple[Finding, ...]
     """Why nothing is changed, whatever was asked for."""
-    took: str | None
+    resolved_from: str | None
     """What was taken instead of the path that was given, for people."""
 
     @property
@@ -190,7 +190,7 @@ class Repair:
     fixes: tuple[PointerFix, ...]
     refusals: tuple[Finding, ...]
     apply: bool
-    took: str | None
+    resolved_from: str | None
     named: bool = False
     """Whether the checkpoint was asked for by its name."""
 

@@ -66,7 +66,7 @@ class Part(NamedTuple):
 
     focus: str | None
     """The save's name, or the name of the one file that was meant; None where it is all of them."""
-    took: str
+    resolved_from: str
     """What is taken instead of the path itself: "checkpoint 20_2 on all ranks"."""
 
 

@@ -22,7 +22,7 @@ class Located(NamedTuple):
     layout: Layout
     focus: str | None
     """The shard's or the save's own name, where the path was one."""
-    took: str | None
+    resolved_from: str | None
     """What was taken instead of the path itself, for people; None where it is the path."""
 
 
@@ -78,7 +78,7 @@ def _around_part(path: str, folder: str, file: str | None, wanted: str | None) -
             raise UnknownLayoutError(f"{path} {part.why}")
         if part is not None:
             root = parent or "."
-            found = _try(root, wanted or layout.name, focus=part.focus, took=f"{part.took} of {root}")
+            found = _try(root, wanted or layout.name, focus=part.focus, resolved_from=f"{part.resolved_from} of {root}")
             if found is None:
                 raise UnknownLayoutError(f"{root} holds no checkpoints that ckpttool knows")
             return found
@@ -91,7 +91,7 @@ def _loose(folder: str, name: str) -> Located:
         raise UnknownLayoutError(
             f"{folder}/{name} is no shard: expected .ckpt, .safetensors, .pt, .pth, .bin or .metadata"
         )
-    return Located(storage=open_storage(folder), listing=listing, layout=LOOSE_FILE, focus=name, took=None)
+    return Located(storage=open_storage(folder), listing=listing, layout=LOOSE_FILE, focus=name, resolved_from=None)
 
 
 def _around_folder(path: str, wanted: str | None) -> Located:
@@ -100,7 +100,7 @@ def _around_folder(path: str, wanted: str | None) -> Located:
         return found
     for place in places():
         inner = os.path.join(path, place) if path != "." else place
-        if is_folder(inner) and (found := _try(inner, wanted, took=inner)) is not None:
+        if is_folder(inner) and (found := _try(inner, wanted, resolved_from=inner)) is not None:
             return found
     around = _around_part(path, path, None, wanted)
     if around is not None:
@@ -122,10 +122,12 @@ def _whose(path: str) -> str:
     return whose_tracker([entry.name for entry in list_root(open_storage(path)).entries])
 
 
-def _try(root: str, wanted: str | None, *, focus: str | None = None, took: str | None = None) -> Located | None:
+def _try(
+    root: str, wanted: str | None, *, focus: str | None = None, resolved_from: str | None = None
+) -> Located | None:
     storage = open_storage(root)
     listing = list_root(storage)
     layout = recognise(listing, wanted=wanted)
     if layout is None:
         return None
-    return Located(storage=storage, listing=listing, layout=layout, focus=focus, took=took)
+    return Located(storage=storage, listing=listing, layout=layout, focus=focus, resolved_from=resolved_from)

@@ -59,7 +59,7 @@ def tree_of(inventory: Inventory) -> Tree:
     layout = layout_of(inventory.layout)
     storage = LocalStorage(inventory.root)
     book = HealthBook(path=None, records=())
-    return Tree(inventory=inventory, layout=layout, storage=storage, focus=None, took=None, book=book)
+    return Tree(inventory=inventory, layout=layout, storage=storage, focus=None, resolved_from=None, book=book)
 
 
 def sealed(root: Path, now: float = NOW, *, name: str | None = None, reseal: bool = False) -> Sealing:

@@ -345,7 +345,7 @@ def test_a_path_inside_means_the_save_that_it_belongs_to(case: Case, tree: Path)
             if folder:
                 assert isinstance(part, Part)
                 assert part.focus in {checkpoint.name, file}
-                assert checkpoint.name in part.took
+                assert checkpoint.name in part.resolved_from
             else:
                 assert part is None
     assert layout.part("somewhere-else", None) is None

@@ -56,7 +56,7 @@ class TestPlaces:
         found = locate(path)
         assert (found.storage.root, found.focus) == (root, focus)
         assert found.layout.name == RANK_LAYOUT
-        assert (found.took is None) == (os.path.normpath(path) == root)
+        assert (found.resolved_from is None) == (os.path.normpath(path) == root)
         absolute = locate(str(tree.base / path))
         assert (absolute.storage.root, absolute.focus) == (str(tree.base / root), focus)
 

@@ -63,7 +63,7 @@ class ToyLayout:
 
     def part(self, folder: str, file: str | None) -> Part | Refusal | None:
         """Take a save's folder, and its files, for the save."""
-        return Part(focus=folder, took=f"checkpoint {folder}") if _is_save(folder) else None
+        return Part(focus=folder, resolved_from=f"checkpoint {folder}") if _is_save(folder) else None
 
     def speaks_of_all(self, name: str) -> bool:
         """Tell by nothing: no file in the root is the trainer's."""

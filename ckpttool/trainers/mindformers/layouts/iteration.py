@@ -78,7 +78,7 @@ class MindFormersIteration:
 
     def part(self, folder: str, file: str | None) -> Part | Refusal | None:
         """Take an iteration's folder, and whatever lies in it, for the save."""
-        return Part(focus=folder, took=f"checkpoint {folder}") if is_iteration(folder) else None
+        return Part(focus=folder, resolved_from=f"checkpoint {folder}") if is_iteration(folder) else None
 
     def speaks_of_all(self, name: str) -> bool:
         """Tell by the tracker."""

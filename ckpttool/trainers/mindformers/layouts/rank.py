@@ -92,12 +92,12 @@ class MindFormersRank:
         if rank is None:
             return None
         if file is None:
-            return Part(focus=None, took="all ranks")
+            return Part(focus=None, resolved_from="all ranks")
         parsed = parse_shape(shape_of(file, f"_rank_{rank}"))
         if parsed.kind is not FileKind.CHECKPOINT:
             return Refusal(f"is no checkpoint shard: expected NAME_rank_{rank}-EPOCH_STEP.ckpt")
         # By the file's own name: others may have the same label in another format, or in another training.
-        return Part(focus=file, took=f"checkpoint {checkpoint_name(parsed.run, parsed.position)} on all ranks")
+        return Part(focus=file, resolved_from=f"checkpoint {checkpoint_name(parsed.run, parsed.position)} on all ranks")
 
     def speaks_of_all(self, name: str) -> bool:
         """Tell by the tracker: a training that changed over from the newer layout leaves it."""
