@@ -7,6 +7,7 @@ import struct
 import pytest
 
 from ckpttool.domain.finding import Code, Severity
+from ckpttool.domain.scalars import AskedScalar, ShardFacts
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats import read_header
 from ckpttool.formats.base import Header
@@ -16,8 +17,8 @@ from tests.writers import MemorySource, entries_json, number, record, safetensor
 CKPT = FormatName.MINDSPORE_CKPT
 
 
-def _header(*records: bytes) -> Header:
-    return read_header(MemorySource(b"".join(records)), named=CKPT, facts=FACTS)
+def _header(*records: bytes, facts: ShardFacts = FACTS) -> Header:
+    return read_header(MemorySource(b"".join(records)), named=CKPT, facts=facts)
 
 
 def test_all_five_scalars_are_read_as_mindformers_writes_them() -> None:
@@ -108,3 +109,40 @@ def test_scalars_behind_the_end_of_a_cut_file_are_unknown() -> None:
     header = read_header(MemorySource(whole[:-8]), named=FormatName.SAFETENSORS, facts=FACTS)
     assert [finding.code for finding in header.findings] == [Code.SHARD_TRUNCATED]
     assert header.scalars == (("epoch_num", 0),)
+
+
+class TestAsked:
+    """A format looks for no trainer's scalars: it reads what it is asked for."""
+
+    LAYOUT = (("iteration", "I64", [], 8), ("step_num", "I64", [], 8))
+
+    @staticmethod
+    def asked(*names: str) -> ShardFacts:
+        return ShardFacts(scalars=tuple(AskedScalar(name=name) for name in names))
+
+    def file(self) -> bytes:
+        return safetensors_file(entries_json(list(self.LAYOUT)), struct.pack("<qq", 7, 30))
+
+    def test_what_nobody_asks_for_is_a_tensor_like_any_other(self) -> None:
+        source = MemorySource(self.file())
+        header = read_header(source, named=FormatName.SAFETENSORS)
+        assert (header.scalars, header.findings, len(source.reads)) == ((), (), 1)
+        negative = _header(number("step_num", -1), facts=self.asked("iteration"))
+        assert (negative.scalars, negative.findings) == ((), ())
+
+    def test_another_trainers_scalar_is_read_from_either_format(self) -> None:
+        facts = self.asked("iteration")
+        header = read_header(MemorySource(self.file()), named=FormatName.SAFETENSORS, facts=facts)
+        assert header.scalars == (("iteration", 7),)
+        assert _header(number("iteration", 9), facts=facts).scalars == (("iteration", 9),)
+
+    def test_a_header_that_is_remembered_is_asked_anew(self) -> None:
+        for facts, told in (
+            (self.asked("iteration"), (("iteration", 7),)),
+            (self.asked("step_num"), (("step_num", 30),)),
+            (self.asked("step_num", "iteration"), (("iteration", 7), ("step_num", 30))),
+            (self.asked(), ()),
+        ):
+            for _ in range(2):
+                header = read_header(MemorySource(self.file()), named=FormatName.SAFETENSORS, facts=facts)
+                assert header.scalars == told

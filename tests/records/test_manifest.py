@@ -301,6 +301,18 @@ def test_the_order_of_the_shards_does_not_matter(one: Manifest, chance: st.DataO
     assert manifest_bytes(replace(one, shards=tuple(shuffled))) == manifest_bytes(one)
 
 
+def test_scalars_are_spelled_as_from_the_first_version_on_and_another_trainers_beside_them() -> None:
+    """Who sealed yesterday compares today: no key is dropped, renamed or moved."""
+    data = manifest_bytes(
+        manifest(replace(seal("a"), scalars=(("iteration", 7), ("loss_scale", 1.0), ("step_num", 20))))
+    )
+    (line,) = [line for line in data.splitlines() if b'"path"' in line]
+    assert (
+        b'"scalars": {"epoch_num": null, "step_num": 20, "global_step": null, "loss_scale": 1.0, '
+        b'"global_batch_size": null, "consumed_samples": null, "iteration": 7}'
+    ) in line
+
+
 def test_a_manifest_is_json_with_one_shard_a_line_and_its_own_hash_last() -> None:
     data = manifest_bytes(manifest(seal("rank_0/a", chunks=(1, 2)), seal("rank_1/b")))
     document = json.loads(data)
