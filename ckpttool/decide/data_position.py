@@ -87,7 +87,7 @@ def plan_data(
     if recorded_global_batch is not None:
         _assert_untold(step, recorded_global_batch, question, past)
     changed_at = _checked(step, _in_own_batches(old, question, past))
-    stretches = _since(_past(step, old, new, question), changed_at)
+    stretches = _since(_past(step, old, new, question, past), changed_at)
     since = skip_seen_data(stretches, new_global_batch=new, sink_size=question.sink_size)
     if question.new_dataset:
         return replace(since, batches=0, repeated_samples=0, begins_anew=True)
@@ -144,15 +144,16 @@ def _without_batch_size(step: Step, question: DataQuestion) -> SkipBatches:
     )
 
 
-def _past(step: Step, old: int | None, new: int, question: DataQuestion) -> list[BatchSegment]:
+def _past(step: Step, old: int | None, new: int, question: DataQuestion, told_by: PastSizes) -> list[BatchSegment]:
     told = sum(segment.steps for segment in question.segments)
     if told > step:
         raise UsageError(f"the --segment options tell of {told} steps, but the checkpoint is at step {step}")
     past = list(question.segments)
     if told < step:
         if old is None:
+            why = "" if told_by.why_unrecorded is None else f" ({told_by.why_unrecorded})"
             raise UsageError(
-                "the checkpoint does not hold its global batch size (MindFormers 1.2 wrote none), so "
+                f"the checkpoint does not hold its global batch size{why}, so "
                 f"{step - told} steps cannot be turned into batches of {new}: give --old-gbs"
             )
         past.append(BatchSegment(steps=step - told, global_batch_size=old))

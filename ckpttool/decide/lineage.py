@@ -106,7 +106,11 @@ class Course:
         }
         steps = [save.step for save in way if save.step is not None and self.progress.batch_size(save) is None]
         unrecorded = max((step for step in steps if step <= (checkpoint.step or 0)), default=0)
-        return PastSizes(batch_sizes=tuple(sorted(sizes)), unrecorded_steps=unrecorded)
+        return PastSizes(
+            batch_sizes=tuple(sorted(sizes)),
+            unrecorded_steps=unrecorded,
+            why_unrecorded=checkpoint.rules.without_batch_size,
+        )
 
     def _again(self, checkpoint: Checkpoint) -> RunSummary | None:
         place = self.progress.of(checkpoint)

@@ -76,6 +76,8 @@ class PastSizes:
     """Samples a batch that any of them records, ascending: at each change the step was counted anew."""
     unrecorded_steps: int = 0
     """How far they came of which none is recorded: the trainer counted on from there as it was."""
+    why_unrecorded: str | None = None
+    """Which saves of this trainer record none; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

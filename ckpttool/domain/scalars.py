@@ -78,6 +78,8 @@ class ScalarRules:
     agreed: tuple[AgreedScalar, ...] = ()
     without: str | None = None
     """What the trainer does with a file that lacks one."""
+    without_batch_size: str | None = None
+    """Which of the trainer's files hold no batch size by right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -136,7 +136,7 @@ def over_limit(message: str) -> Finding:
 
 
 def unsupported(what: str) -> Finding:
-    """Say that a torch file lies under a name that a MindSpore trainer writes."""
+    """Say that a torch file lies under the name of a MindSpore file."""
     return unknown(
         Code.UNSUPPORTED_FORMAT,
         f"The file is {what}, under a name that MindSpore gives its own; ckpttool does not look into it.",

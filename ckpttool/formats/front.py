@@ -9,7 +9,7 @@ from ckpttool.formats.base import HEAD_BYTES
 from ckpttool.storage.base import ByteSource
 
 _BEHIND_BYTES = 4096
-"""What is read behind a header with it: MindFormers' counters are the first tensors of a file."""
+"""What is read behind a header with it: training scalars are the first tensors of many files."""
 
 _KEPT_BYTES = 2 << 20
 """The longest beginning whose memory a thread keeps for the next file: a header of 10,000 tensors."""

@@ -199,6 +199,14 @@ class TestPlanData:
         told = plan_data(Step(30), None, DataQuestion(new_global_batch=8, old_global_batch=4))
         assert (told.batches, told.samples) == (15, 120)
 
+    def test_why_a_size_is_unknown_is_said_where_the_trainer_tells(self) -> None:
+        question = DataQuestion(new_global_batch=8)
+        told = PastSizes(why_unrecorded="version 1 wrote none")
+        with pytest.raises(UsageError, match=r"its global batch size \(version 1 wrote none\), so 30 steps"):
+            plan_data(Step(30), None, question, told)
+        with pytest.raises(UsageError, match="its global batch size, so 30 steps"):
+            plan_data(Step(30), None, question)
+
     def test_an_old_size_that_contradicts_the_recorded_one_is_refused_and_not_ignored(self) -> None:
         with pytest.raises(UsageError, match=r"--old-gbs says 4, but the checkpoint says 8 .* --segment 30:4"):
             plan_data(Step(30), 8, DataQuestion(old_global_batch=4))

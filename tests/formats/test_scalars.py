@@ -114,7 +114,7 @@ def test_scalars_behind_the_end_of_a_cut_file_are_unknown() -> None:
 class TestAsked:
     """A format looks for no trainer's scalars: it reads what it is asked for."""
 
-    LAYOUT = (("iteration", "I64", [], 8), ("step_num", "I64", [], 8))
+    LAYOUT: tuple[tuple[str, str, list[int], int], ...] = (("iteration", "I64", [], 8), ("step_num", "I64", [], 8))
 
     @staticmethod
     def asked(*names: str) -> ShardFacts:

@@ -30,6 +30,7 @@ RULES = ScalarRules(
         AgreedScalar(name="loss_scale", code=Code.SCHEMA_DIFFERS, severity=Severity.SUSPECT),
     ),
     without="MindFormers would take this one and start at step 0",
+    without_batch_size="MindFormers 1.2 wrote none",
 )
 """What MindFormers appends. It writes Int64 [] and, for the optimizer's own counter, Int32 [1]."""
 
