@@ -14,10 +14,14 @@ import yaml
 from ckpttool import api
 from ckpttool.domain import exits
 from ckpttool.domain.finding import Code, Severity, blocking
-from ckpttool.domain.launch import Launch
+from ckpttool.domain.launch import Launch, LaunchConfig
+from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.preflight import Preflight
+from ckpttool.domain.settings import RunConfig
 from ckpttool.errors import CkptToolError, ExitCode, UnsafeError, UsageError
+from ckpttool.formats.safe_yaml import read_bytes
 from ckpttool.storage.disk import LocalDisk, Room
+from ckpttool.trainers.mindformers.launch import MindFormersLaunch
 from tests.conftest import FIXTURES
 
 CONFIG = FIXTURES / "configs" / "pretrain_sink2.yaml"
@@ -160,3 +164,31 @@ def test_a_library_that_gives_another_base_than_it_read_gets_a_clear_error(
 def test_a_name_that_no_file_can_have_is_a_clear_error(run: Path, name: str) -> None:
     with pytest.raises(UsageError, match="cannot read the config"):
         launched(run, base=Path(name))
+
+
+def test_what_is_launched_is_made_of_the_text_that_was_judged(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = run / "base.yaml"
+    base.write_bytes(CONFIG.read_bytes())
+
+    def read_and_replaced(path: str) -> bytes:
+        content = read_bytes(path)
+        base.write_text("run_mode: eval\n")  # by somebody, a moment later
+        return content
+
+    monkeypatch.setattr("ckpttool.api.preflights.read_bytes", read_and_replaced)
+    assert isinstance(launched(run, base=base), Launch)
+    before, after = yaml.safe_load(CONFIG.read_text()), yaml.safe_load((run / "new.yaml").read_text())
+    assert after["runner_config"] == before["runner_config"]
+
+
+def test_a_launch_config_is_made_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def counted(self: MindFormersLaunch, base: RunConfig, plan: ResumePlan) -> LaunchConfig:
+        made.append(base.path)
+        return config(self, base, plan)
+
+    config = MindFormersLaunch.config
+    monkeypatch.setattr(MindFormersLaunch, "config", counted)
+    assert isinstance(launched(run), Launch)
+    assert made == [str(CONFIG)]
