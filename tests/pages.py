@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import typer
 
+import ckpttool
 from ckpttool import errors
 from ckpttool.cli.main import COMMANDS, app
 from ckpttool.decide.policies.base import Policy, Watch
@@ -192,6 +193,34 @@ def first_sentence(page: Path) -> str:
     return re.split(r"(?<=\.)\s", paragraph)[0].replace("\n", " ")
 
 
+def _verbs(_page: Path, _of: str) -> Iterator[str]:
+    yield from ("| function | what it does |", "|---|---|")
+    for name, thing in sorted(vars_of_the_library().items()):
+        if inspect.isfunction(thing):
+            arguments = ", ".join(inspect.signature(thing).parameters)
+            yield f"| `{name}({arguments})` | {_cell(_about(thing))} |"
+
+
+def _nouns(_page: Path, _of: str) -> Iterator[str]:
+    yield from ("| name | what it is |", "|---|---|")
+    for name, thing in sorted(vars_of_the_library().items()):
+        if not inspect.isfunction(thing):
+            yield f"| `{name}` | {_cell(_about(thing))} |"
+
+
+def vars_of_the_library() -> dict[str, Any]:
+    """Return what `import ckpttool` offers, by name."""
+    return {name: getattr(ckpttool, name) for name in vars(ckpttool)["__all__"] if not name.startswith("_")}
+
+
+def _about(thing: Any) -> str:  # noqa: ANN401  whatever is public
+    if hasattr(thing, "__supertype__"):
+        return f"{thing.__supertype__.__name__} under a name of its own"
+    if get_args(thing):
+        return f"One of {', '.join(f'`{choice.__name__}`' for choice in get_args(thing))}"
+    return (inspect.getdoc(thing) or "").splitlines()[0]
+
+
 def _reliability(_page: Path, _of: str) -> Iterator[str]:
     yield from figures.table(figures.load()).splitlines()
 
@@ -205,6 +234,7 @@ MAKERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
     "exits": _exits,
     "fields": _fields,
     "findings": _findings,
+    "nouns": _nouns,
     "options": _options,
     "layers": _layers,
     "pages": _pages,
@@ -214,6 +244,7 @@ MAKERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
     "schemas": _schemas,
     "seam": _seam,
     "trainers": _trainers,
+    "verbs": _verbs,
     "versions": _versions,
 }
 """What makes a block, by the first word of its name; the rest says of what."""
