@@ -10,7 +10,7 @@ from ckpttool.decide.mixed_runs import told_apart, two_runs_in
 from ckpttool.decide.naming import LATEST, named
 from ckpttool.decide.recorded_health import IGNORE_HEALTH, health_reason
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.finding import Code, Finding, Severity, blocking, suspect, unknown
+from ckpttool.domain.finding import Code, Finding, Severity, blocking, note, suspect, unknown
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePoint
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import ResumeQuestion
@@ -197,10 +197,9 @@ def _lost(checkpoint: Checkpoint, course: Course) -> tuple[int, int | None]:
 def _perhaps_lost(newer: Sequence[Rejection]) -> list[Finding]:
     """Say that the count of lost steps leaves out what is newer and does not tell its step."""
     return [
-        Finding(
-            code=Code.STEP_UNKNOWN,
-            severity=Severity.NOTE,
-            message=f"{one.checkpoint.name} is newer by its label, but no shard tells its step: more may be lost",
+        note(
+            Code.STEP_UNKNOWN,
+            f"{one.checkpoint.name} is newer by its label, but no shard tells its step: more may be lost",
             path=one.checkpoint.shards[0].path,
         )
         for one in newer
@@ -237,14 +236,13 @@ def _prefix_meant(inventory: Inventory, question: ResumeQuestion) -> tuple[str |
     named = question.saves_as
     if question.prefix is not None or named is None or len(prefixes) == 1 or named not in prefixes:
         return question.prefix, ()
-    note = Finding(
-        code=Code.RUN_MIXED,
-        severity=Severity.NOTE,
-        message=f"checkpoints of several trainings lie here ({', '.join(prefixes)}); the config saves as {named}, so "
+    kept = note(
+        Code.RUN_MIXED,
+        f"checkpoints of several trainings lie here ({', '.join(prefixes)}); the config saves as {named}, so "
         "that one is meant",
         remedy=f"choose another with --prefix {next(one for one in prefixes if one != named)}",
     )
-    return named, (note,)
+    return named, (kept,)
 
 
 def _trainings(candidates: Iterable[Checkpoint]) -> list[str]:
@@ -278,10 +276,9 @@ def _passed_over(candidates: Sequence[Checkpoint]) -> list[Finding]:
     trainings = _trainings(candidates)
     strays = {one.prefix: one for one in candidates if one.prefix not in trainings}
     return [
-        Finding(
-            code=Code.RUN_MIXED,
-            severity=Severity.NOTE,
-            message=f"{prefix} is on a few ranks alone: not taken for a training that could be meant",
+        note(
+            Code.RUN_MIXED,
+            f"{prefix} is on a few ranks alone: not taken for a training that could be meant",
             path=strays[prefix].shards[0].path,
             remedy=f"look at it alone with --prefix {prefix}",
         )
@@ -324,10 +321,9 @@ def ranks_to_restore(rejected: Sequence[Rejection], *, opened: bool) -> tuple[Fi
     what = f"all {len(rejected)} checkpoints fail" if everywhere else f"{newest} fails"
     doubt = "" if opened else "; the other ranks' shards were not opened"
     return (
-        Finding(
-            code=Code.RANKS_TO_RESTORE,
-            severity=Severity.NOTE,
-            message=f"{what} on {who} alone",
+        note(
+            Code.RANKS_TO_RESTORE,
+            f"{what} on {who} alone",
             remedy=f"bring back whole shards of {who}, and {newest} is {'whole' if opened else 'complete'}{doubt}",
             ranks=tuple(sorted(ranks)),
         ),

@@ -9,7 +9,7 @@ import json
 import re
 from typing import NamedTuple
 
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, unknown
 from ckpttool.domain.manifest import CHUNK_BYTES, VERSION, Manifest, ShardSeal
 from ckpttool.domain.scalars import spelled
 from ckpttool.domain.shard import FormatName
@@ -139,10 +139,9 @@ def _believed(data: bytes, place: SealPlace) -> Manifest:
 
 
 def _newer(path: str, version: int) -> ManifestProblem:
-    finding = Finding(
-        code=Code.MANIFEST_NEWER,
-        severity=Severity.UNKNOWN,
-        message=f"the manifest was written by a newer ckpttool (version {version} of its form): not verified",
+    finding = unknown(
+        Code.MANIFEST_NEWER,
+        f"the manifest was written by a newer ckpttool (version {version} of its form): not verified",
         path=path,
         expected=str(VERSION),
         actual=str(version),
@@ -152,10 +151,9 @@ def _newer(path: str, version: int) -> ManifestProblem:
 
 
 def _unreadable(path: str, problem: str) -> ManifestProblem:
-    finding = Finding(
-        code=Code.MANIFEST_UNREADABLE,
-        severity=Severity.UNKNOWN,
-        message=f"{problem}: not verified",
+    finding = unknown(
+        Code.MANIFEST_UNREADABLE,
+        f"{problem}: not verified",
         path=path,
         remedy="put the manifest back from a copy; ckpttool seal --reseal records the files as they are now",
     )

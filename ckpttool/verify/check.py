@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ckpttool.domain.finding import Code, Finding, Severity, worst
+from ckpttool.domain.finding import Code, Finding, Severity, unknown, worst
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport
@@ -90,10 +90,9 @@ def _observed(task: CheckTask, source: ByteSource) -> Observation:
 
 def _without_numbers(path: str) -> Finding:
     """Say of a torch file that its elements were asked for and not seen: its pickle alone knows their types."""
-    return Finding(
-        code=Code.UNSUPPORTED_FORMAT,
-        severity=Severity.UNKNOWN,
-        message="every byte was read, but the numbers in a torch file are not looked at: NaN would not be seen",
+    return unknown(
+        Code.UNSUPPORTED_FORMAT,
+        "every byte was read, but the numbers in a torch file are not looked at: NaN would not be seen",
         path=path,
         expected="a .ckpt or safetensors file",
         actual="a torch file",

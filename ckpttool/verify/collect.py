@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, damage, suspect
 from ckpttool.domain.scalars import NameClaim, ScalarRules
 from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
@@ -51,10 +51,9 @@ def _scalars_missing(rules: ScalarRules, reports: Sequence[ShardReport]) -> list
         if lacking:
             cut = "it was cut at a tensor's end, or " if report.format is FormatName.MINDSPORE_CKPT else ""
             findings.append(
-                Finding(
-                    code=Code.SCALARS_MISSING,
-                    severity=Severity.DAMAGE,
-                    message=f"no {', '.join(lacking)} inside: {cut}it is no training state",
+                damage(
+                    Code.SCALARS_MISSING,
+                    f"no {', '.join(lacking)} inside: {cut}it is no training state",
                     path=report.path,
                     remedy="; ".join(filter(None, ("resume from another checkpoint", rules.without))),
                 )
@@ -102,10 +101,9 @@ def _name_differs(checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> lis
 
 
 def _misnamed(report: ShardReport, claim: NameClaim, actual: float) -> Finding:
-    return Finding(
-        code=Code.NAME_DISAGREES,
-        severity=Severity.SUSPECT,
-        message=claim.message % actual,
+    return suspect(
+        Code.NAME_DISAGREES,
+        claim.message % actual,
         path=report.path,
         expected=str(claim.value),
         actual=str(actual),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ckpttool.domain.finding import Code, Finding, Severity, damage
+from ckpttool.domain.finding import Code, Finding, damage, unknown
 from ckpttool.domain.scalars import ShardFacts
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats.base import (
@@ -79,10 +79,8 @@ class MindSporeCkpt:
         )
 
 
-_ENCRYPTED_FILE = Finding(
-    code=Code.UNSUPPORTED_FORMAT,
-    severity=Severity.UNKNOWN,
-    message="The file is encrypted by MindSpore (enc_key); ckpttool cannot look into it.",
+_ENCRYPTED_FILE = unknown(
+    Code.UNSUPPORTED_FORMAT, "The file is encrypted by MindSpore (enc_key); ckpttool cannot look into it."
 )
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.finding import Code, Finding, Severity, damage
+from ckpttool.domain.finding import Code, Finding, damage, note
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.scalars import AskedScalar, ShardFacts
 from ckpttool.domain.shard import FormatName
@@ -99,10 +99,9 @@ def _checked(source: Front, known: ParsedHeader, metadata: tuple[tuple[str, str]
     )
 
 
-_NOT_CANONICAL = Finding(
-    code=Code.HEADER_NOT_CANONICAL,
-    severity=Severity.NOTE,
-    message="The header is valid, but safetensors and MindSpore spell or order it otherwise: another tool wrote it, "
+_NOT_CANONICAL = note(
+    Code.HEADER_NOT_CANONICAL,
+    "The header is valid, but safetensors and MindSpore spell or order it otherwise: another tool wrote it, "
     "or a bit of it has flipped.",
 )
 

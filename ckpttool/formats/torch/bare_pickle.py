@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.finding import Code, Finding, Severity, damage
+from ckpttool.domain.finding import Code, Finding, damage, note, unsafe
 from ckpttool.domain.scalars import ShardFacts
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats.base import Header, failed_header, over_limit, quoted, unsupported
@@ -77,10 +77,9 @@ def pickle_findings(what: str, names: PickleNames) -> tuple[Finding, ...]:
 
 def _unsafe(what: str, names: PickleNames) -> Finding:
     called = _listed(names.runs) if names.runs else "a name that it puts together only while it is loaded"
-    return Finding(
-        code=Code.UNSAFE_PICKLE,
-        severity=Severity.UNSAFE,
-        message=f"{what} calls for {called}: torch.load without weights_only would run that.",
+    return unsafe(
+        Code.UNSAFE_PICKLE,
+        f"{what} calls for {called}: torch.load without weights_only would run that.",
         remedy="do not load it, and find out who wrote it",
     )
 
@@ -90,7 +89,7 @@ def _unknown(what: str, names: PickleNames) -> Finding:
         f"{what} calls for {_listed(names.unknown)}, which torch.load without weights_only would import and run; "
         "ckpttool does not know what that does."
     )
-    return Finding(code=Code.UNSAFE_PICKLE, severity=Severity.NOTE, message=message)
+    return note(Code.UNSAFE_PICKLE, message)
 
 
 def _listed(names: Sequence[str]) -> str:

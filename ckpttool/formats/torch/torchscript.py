@@ -41,7 +41,8 @@ def look_at_code(source: ByteSource, records: Iterable[Deflated]) -> tuple[tuple
             return (_too_much(),), nbytes
         nbytes += one.record.end - one.record.begin
         if (why := _fault(source, one)) is not None:
-            return (_damaged(one, why),), nbytes
+            message = f"The deflated record '{one.record.name[:120]}' is not whole: {why}."
+            return (damage(Code.CHECKSUM_MISMATCH, message),), nbytes
     return (), nbytes
 
 
@@ -67,10 +68,6 @@ def _fault(source: ByteSource, one: Deflated) -> str | None:
     if size != one.size or inflater.unused_data or at < end:
         return f"it inflates to other than {one.size} bytes"
     return None if crc == one.record.crc32 else f"CRC32 {crc:08x} instead of {one.record.crc32:08x}"
-
-
-def _damaged(one: Deflated, why: str) -> Finding:
-    return damage(Code.CHECKSUM_MISMATCH, f"The deflated record '{one.record.name[:120]}' is not whole: {why}.")
 
 
 def _too_much() -> Finding:

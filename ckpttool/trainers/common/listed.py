@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, damage
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import Rank
 from ckpttool.storage.base import Storage, unreadable
@@ -48,6 +48,6 @@ def lost_link(storage: Storage, path: str, rank: Rank) -> list[Finding]:
         return [unreadable(path, error, rank)]
 
 
-def damage(code: Code, message: str, path: str, *, remedy: str = _FROM_A_COPY) -> Finding:
+def listed_damage(code: Code, message: str, path: str, *, remedy: str = _FROM_A_COPY) -> Finding:
     """Report what the listing alone shows to be damaged."""
-    return Finding(code=code, severity=Severity.DAMAGE, message=message, path=path, remedy=remedy)
+    return damage(code, message, path=path, remedy=remedy)

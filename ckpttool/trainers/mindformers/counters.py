@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from ckpttool.decide.data_position import exact_batches_near
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, note, suspect
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.units import counted
@@ -125,11 +125,9 @@ def _rounded(case: _Case) -> Iterator[Finding]:
     if case.initial_step == case.exact_step:
         return
     exact = _exact_batch(case)
-    yield Finding(
-        code=Code.COUNTER_ROUNDED,
-        # The data are right, because the launch config names the skip; only the label of later steps is not.
-        severity=Severity.NOTE,
-        message=f"MindFormers scales step {case.step} from batches of {case.old_batch} to {case.new_batch} samples in "
+    yield note(
+        Code.COUNTER_ROUNDED,
+        f"MindFormers scales step {case.step} from batches of {case.old_batch} to {case.new_batch} samples in "
         f"floating point and goes on from step {case.initial_step}; exact is {case.exact_step}",
         expected=str(case.exact_step),
         actual=str(case.initial_step),
@@ -162,10 +160,9 @@ def _sinks(case: _Case) -> Iterator[Finding]:
         return
     size = case.new_sink
     exact = _exact_batch(case, sink_size=size)
-    yield Finding(
-        code=Code.EPOCH_COUNTER_SHIFTS,
-        severity=Severity.NOTE,
-        message=f"MindFormers goes on from step {case.initial_step} but from {_of_sinks(sinks, size)}, which is "
+    yield note(
+        Code.EPOCH_COUNTER_SHIFTS,
+        f"MindFormers goes on from step {case.initial_step} but from {_of_sinks(sinks, size)}, which is "
         f"step {sinks * size}: the two counters do not agree",
         expected=f"{case.initial_step} steps",
         actual=f"{sinks * size} steps",
@@ -189,10 +186,9 @@ def _sink_changed(case: _Case, old: int, new: int) -> Finding:
     start = case.scaled(case.epoch or 0) * new
     short = start - case.initial_step
     effect = f"{counted(abs(short), 'batch', 'batches')} too {'few' if short > 0 else 'many'}"
-    return Finding(
-        code=Code.SINK_SIZE_CHANGED,
-        severity=Severity.SUSPECT,
-        message=f"the checkpoint counts {_of_sinks(case.epoch or 0, old)}, but sink_size is {new} now: MindFormers "
+    return suspect(
+        Code.SINK_SIZE_CHANGED,
+        f"the checkpoint counts {_of_sinks(case.epoch or 0, old)}, but sink_size is {new} now: MindFormers "
         f"takes them for sinks of the new size, and trains {effect}",
         expected=f"sink_size {old}",
         actual=f"sink_size {new}",
@@ -209,11 +205,9 @@ def _epochs(case: _Case) -> Iterator[Finding]:
     ends = case.initial_step % size == 0 if size else case.initial_step == 0
     if not ends or whole_epochs:
         return
-    yield Finding(
-        code=Code.EPOCH_COUNTER_SHIFTS,
-        severity=Severity.SUSPECT,
-        message=f"MindFormers takes step {case.initial_step} for the end of epoch {case.epoch} and skips what is left "
-        "of it",
+    yield suspect(
+        Code.EPOCH_COUNTER_SHIFTS,
+        f"MindFormers takes step {case.initial_step} for the end of epoch {case.epoch} and skips what is left of it",
         expected=f"epoch {case.epoch - 1} finished",
         actual=f"epoch {case.epoch} finished",
         remedy=f"keep the global batch size of {case.old_batch} until a later checkpoint, or raise "
@@ -226,10 +220,9 @@ def _unscaled_updates(case: _Case, updates: int | None, *, legacy: bool) -> Iter
     if legacy or not updates or case.old_batch == case.new_batch:
         return
     exact = updates * case.old_batch // case.new_batch
-    yield Finding(
-        code=Code.COUNTER_ROUNDED,
-        severity=Severity.SUSPECT,
-        message=f"the optimizer goes on from update {updates}, which MindFormers does not scale in this layout; in "
+    yield suspect(
+        Code.COUNTER_ROUNDED,
+        f"the optimizer goes on from update {updates}, which MindFormers does not scale in this layout; in "
         f"batches of {case.new_batch} samples it would be {exact}, so the learning rate is not where it was",
         expected=str(exact),
         actual=str(updates),

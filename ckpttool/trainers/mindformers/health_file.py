@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, suspect, unknown
 from ckpttool.domain.health import Health, HealthBook, HealthRecord, worst_health
 from ckpttool.domain.units import ByteCount
 from ckpttool.formats.strict_json import (
@@ -192,10 +192,9 @@ def _findings(path: str, problems: _Problems, contradictory: list[str]) -> tuple
     return (
         *problems.findings(),
         *(
-            Finding(
-                code=Code.HEALTH_CONTRADICTORY,
-                severity=Severity.SUSPECT,
-                message=f"{path}: {name!a} is recorded both healthy and unhealthy; the unhealthy entry is believed",
+            suspect(
+                Code.HEALTH_CONTRADICTORY,
+                f"{path}: {name!a} is recorded both healthy and unhealthy; the unhealthy entry is believed",
                 path=path,
                 expected="one state a checkpoint",
                 actual="healthy and unhealthy",
@@ -211,10 +210,9 @@ def _unreadable_book(path: str, problem: str) -> HealthBook:
 
 
 def _unreadable(path: str, problem: str, line: int | None = None) -> Finding:
-    return Finding(
-        code=Code.HEALTH_UNREADABLE,
-        severity=Severity.UNKNOWN,
-        message=f"{problem}; what it says about these checkpoints is unknown",
+    return unknown(
+        Code.HEALTH_UNREADABLE,
+        f"{problem}; what it says about these checkpoints is unknown",
         path=path,
         line=line,
         remedy="ckpttool health --threshold X --log LOG judges the checkpoints again from the training log",

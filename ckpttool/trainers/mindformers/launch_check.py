@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.data_position import Samples
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, Severity, note, suspect
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.settings import RunConfig, dotted
 from ckpttool.trainers.mindformers.counters import mindformers_counters
@@ -144,10 +144,9 @@ def _prefix(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
         return
     lines = {dotted(entry.key): entry.line for entry in config.settings.entries if entry.line is not None}
     keys = ("checkpoint.prefix", *(key for key in lines if key.startswith("callbacks.") and key.endswith(".prefix")))
-    yield Finding(
-        code=Code.PREFIX_DIFFERS,
-        severity=Severity.SUSPECT,
-        message=f"the config saves as {config.prefix}, the checkpoint is of {there}: the next save begins a second "
+    yield suspect(
+        Code.PREFIX_DIFFERS,
+        f"the config saves as {config.prefix}, the checkpoint is of {there}: the next save begins a second "
         "training beside it, by its names",
         path=config.path,
         expected=there,
@@ -194,10 +193,9 @@ def _batch(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
     skip = planned_skip(plan)
     planned = skip.global_batch_size
     if isinstance(plan.data, Samples):
-        yield Finding(
-            code=Code.BATCH_SIZE_UNKNOWN,
-            severity=Severity.NOTE,
-            message=f"the config does not tell how large the coming batches are: MindFormers counts the data itself, "
+        yield note(
+            Code.BATCH_SIZE_UNKNOWN,
+            f"the config does not tell how large the coming batches are: MindFormers counts the data itself, "
             f"{skip.batches} steps if they stay at {planned} samples, and a number of ours would overrule it",
             path=config.path,
             remedy="give --gbs to have `data_skip_steps` written",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 from ckpttool.domain.checkpoint import Inventory
-from ckpttool.domain.finding import Code, Finding, Severity, brief
+from ckpttool.domain.finding import Code, Finding, Severity, brief, suspect
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.shard import ShardRole
@@ -63,10 +63,6 @@ def loaded_instead(start: Start) -> tuple[Finding, ...]:
     return tuple(brief(finding) for rule in RULES for finding in rule(start))
 
 
-def _stops(code: Code, message: str, remedy: str, path: str | None = None) -> Finding:
-    return Finding(code=code, severity=Severity.SUSPECT, message=message, path=path, remedy=remedy)
-
-
 def _pattern(start: Start) -> Iterator[Finding]:
     """Find paths that are more than themselves to `glob`.
 
@@ -84,11 +80,11 @@ def _pattern(start: Start) -> Iterator[Finding]:
     ):
         signs = " and ".join(f"`{sign}`" for sign in sorted(_PATTERN & {*text}))
         if signs:
-            yield _stops(
+            yield suspect(
                 Code.PATH_IS_PATTERN,
                 f"{signs} in the {what} {text} makes it a pattern: MindFormers loads the safetensors files that `glob` "
                 "finds for it, which are others or none, and then trains from random weights without a word",
-                remedy,
+                remedy=remedy,
             )
 
 
@@ -103,13 +99,14 @@ def _one_device(start: Start) -> Iterator[Finding]:
     if config is None or config.use_parallel is not False:
         return
     if start.inventory.layout == RANK_LAYOUT and start.keys.load_ckpt_format == "safetensors":
-        yield _stops(
+        yield suspect(
             Code.RANK_FOLDER_ON_ONE_DEVICE,
             "without `use_parallel: True` MindFormers loads no safetensors from rank folders: every start ends in a "
             "ValueError",
-            "convert the shards with mindspore.safetensors_to_ckpt (`ckpttool explain rank-folder-on-one-device` shows "
-            "how), and let the next run save `checkpoint_format: ckpt`, which one device can load",
-            config.path,
+            remedy="convert the shards with mindspore.safetensors_to_ckpt (`ckpttool explain "
+            "rank-folder-on-one-device` shows how), and let the next run save `checkpoint_format: ckpt`, which one "
+            "device can load",
+            path=config.path,
         )
 
 
@@ -128,12 +125,12 @@ def _beside_the_ranks(start: Start) -> Iterator[Finding]:
     beside = [name for name in start.inventory.strays if "/" not in name and name.endswith(".ckpt")]
     if beside:
         more = f" and {len(beside) - 1} more like it" if len(beside) > 1 else ""
-        yield _stops(
+        yield suspect(
             Code.CKPT_BESIDE_RANKS,
             f"{beside[0]}{more} beside the rank_N/ folders: every rank would load its weights instead of the chosen "
             "checkpoint's, and go on at the chosen one's step and data position without a word",
-            f"move what ends in .ckpt out of {start.load_path}",
-            beside[0],
+            remedy=f"move what ends in .ckpt out of {start.load_path}",
+            path=beside[0],
         )
 
 
@@ -158,12 +155,12 @@ def _resliced(start: Start) -> Iterator[Finding]:
         files = beside[folder]
         if len(files) > 1 and (config.reslices_by_time or max(files) != file):
             taken = f"the newest .ckpt, not {file} alone" if config.reslices_by_time else f"{max(files)}, not {file}"
-            yield _stops(
+            yield suspect(
                 Code.RESLICING_PICKS,
                 f"with `auto_trans_ckpt: True` MindFormers takes what it re-slices by the folder alone: in {folder}/ "
                 f"{taken}",
-                _OWN_FOLDER,
-                shard.path,
+                remedy=_OWN_FOLDER,
+                path=shard.path,
             )
             return
 
@@ -183,13 +180,13 @@ def _uncountable(start: Start) -> Iterator[Finding]:
         tail = name.rpartition("_")[2]
         if not (tail.isascii() and tail.isdigit()):
             words = f"{begins}, and ends in a ValueError on {name}"
-            yield _stops(Code.RESLICING_STOPS, words, f"move {name} out of {start.load_path}", name)
+            yield suspect(Code.RESLICING_STOPS, words, remedy=f"move {name} out of {start.load_path}", path=name)
             return
         ranks.append(Rank(int(tail)))
     gap = next((place for place, rank in enumerate(sorted(ranks)) if place != rank), None)
     if gap is not None:
         words = f"{begins}, counts {len(ranks)}, and ends in a FileNotFoundError for rank_{gap}"
-        yield _stops(Code.RESLICING_STOPS, words, _OWN_FOLDER)
+        yield suspect(Code.RESLICING_STOPS, words, remedy=_OWN_FOLDER)
 
 
 def _reslices_ckpt(start: Start) -> bool:
@@ -220,12 +217,12 @@ def _rank_in_prefix(start: Start) -> Iterator[Finding]:
     for rank, file in files:
         wanted = with_rank(files[0][1], rank)
         if wanted != file:
-            yield _stops(
+            yield suspect(
                 Code.PREFIX_HOLDS_RANK,
                 f"the prefix {checkpoint.prefix} holds a rank, and MindFormers puts each rank's number there: on rank "
                 f"{rank} it looks for {wanted}, where there is {file}",
-                "rename this checkpoint's files, on every rank, to a prefix without _rank_N",
-                f"rank_{rank}/{file}",
+                remedy="rename this checkpoint's files, on every rank, to a prefix without _rank_N",
+                path=f"rank_{rank}/{file}",
             )
             return
 
@@ -264,12 +261,12 @@ def _fault_tolerance(start: Start) -> Iterator[Finding]:
     if not flags or config is None or config.remove_redundancy is not False or not start.keys.use_legacy_format:
         return
     named = f"`resume_training: {name}`" if isinstance(name, str) else "what is asked for"
-    yield _stops(
+    yield suspect(
         Code.FAULT_TOLERANCE_PICKS,
         f"with {flags[0]} in MS_ENABLE_TFT and without `remove_redundancy: True` MindFormers ignores {named} and takes "
         "the file with the newest modification time of any rank",
-        "start this once without it: `unset MS_ENABLE_TFT`",
-        config.path,
+        remedy="start this once without it: `unset MS_ENABLE_TFT`",
+        path=config.path,
     )
 
 
@@ -287,17 +284,17 @@ def _redundancy(start: Start) -> Iterator[Finding]:
     ends = "every start in data-parallel mode ends in 'the network should be compiled'"
     said = start.deduplicated if load.load_ckpt_format == "safetensors" else None
     if said:
-        yield _stops(
+        yield suspect(
             Code.REDUNDANCY_NOT_LOADABLE,
             f"the shards were saved with `remove_redundancy`, each with a part of the tensors: {ends}",
-            "resume from one that was saved without (`--checkpoint NAME`), and save without in this mode",
+            remedy="resume from one that was saved without (`--checkpoint NAME`), and save without in this mode",
         )
     elif said is None and config.remove_redundancy:
-        yield _stops(
+        yield suspect(
             Code.REDUNDANCY_NOT_LOADABLE,
             f"`remove_redundancy: True` is about shards with a part of the tensors each: {ends}",
-            "write `remove_redundancy: False`",
-            config.path,
+            remedy="write `remove_redundancy: False`",
+            path=config.path,
         )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.data_position import Samples
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, note, suspect
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.trainers.mindformers.epoch_step import epoch_step
@@ -173,10 +173,9 @@ def _is_complete(config: TrainConfig, plan: ResumePlan, length: RunLength | None
 def _complete(config: TrainConfig, plan: ResumePlan, length: RunLength | None) -> Finding:
     point = plan.point.checkpoint
     size = "" if length is None else f" of {length.per_epoch} batches ({length.source})"
-    return Finding(
-        code=Code.TRAINING_COMPLETE,
-        severity=Severity.SUSPECT,
-        message=f"{point.name}, step {point.step}: all {config.epochs} epochs{size} are done, and MindFormers stops "
+    return suspect(
+        Code.TRAINING_COMPLETE,
+        f"{point.name}, step {point.step}: all {config.epochs} epochs{size} are done, and MindFormers stops "
         "with a ValueError, 'epoch' must bigger than 'initial_epoch'",
         path=config.path,
         remedy="nothing is left to train; to train on, raise runner_config.epochs",
@@ -186,10 +185,9 @@ def _complete(config: TrainConfig, plan: ResumePlan, length: RunLength | None) -
 
 def _beyond(config: TrainConfig, plan: ResumePlan, length: RunLength) -> Finding:
     skipped = _skipped(plan)
-    return Finding(
-        code=Code.SKIP_BEYOND_DATA,
-        severity=Severity.SUSPECT,
-        message=f"{skipped} batches are skipped, but {config.epochs} epochs of {length.per_epoch} ({length.source}) "
+    return suspect(
+        Code.SKIP_BEYOND_DATA,
+        f"{skipped} batches are skipped, but {config.epochs} epochs of {length.per_epoch} ({length.source}) "
         f"have {length.total}: the start fails",
         path=config.path,
         remedy=f"skip less, or set runner_config.epochs to at least {skipped // length.per_epoch + 1}",
@@ -267,4 +265,4 @@ def _stop_at(steps: int) -> str:
 
 def _note(config: TrainConfig | None, code: Code, message: str, remedy: str) -> Finding:
     path, line = (None, None) if config is None else (config.path, config.line(_EPOCHS))
-    return Finding(code=code, severity=Severity.NOTE, message=message, path=path, remedy=remedy, line=line)
+    return note(code, message, path=path, remedy=remedy, line=line)

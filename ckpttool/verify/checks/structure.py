@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.finding import Code, Finding, Severity, worst
+from ckpttool.domain.finding import Code, Finding, Severity, damage, unknown, worst
 from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, ShardReport
@@ -41,10 +41,9 @@ MOST = 16
 A sick model of a thousand tensors on a thousand ranks has a million.
 """
 
-_PICKLE = Finding(
-    code=Code.UNSUPPORTED_FORMAT,
-    severity=Severity.UNKNOWN,
-    message="a pickle, as torch.save wrote it before 1.6: it calls for nothing that is known to run code, but its "
+_PICKLE = unknown(
+    Code.UNSUPPORTED_FORMAT,
+    "a pickle, as torch.save wrote it before 1.6: it calls for nothing that is known to run code, but its "
     "tensors are not looked at",
     remedy="load it where you trust it, and save it again with a newer torch",
 )
@@ -175,15 +174,7 @@ def _one_bit_off(pairs: _Pairs) -> tuple[Finding, ...]:
             spelled = value
         if close is not None:
             message = f"The header's metadata say {quoted(spelled)}, which is one bit away from {quoted(close)}."
-            findings.append(
-                Finding(
-                    code=Code.HEADER_INVALID,
-                    severity=Severity.DAMAGE,
-                    message=message,
-                    expected=close,
-                    actual=spelled,
-                )
-            )
+            findings.append(damage(Code.HEADER_INVALID, message, expected=close, actual=spelled))
     return tuple(findings)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, RunSummary, Topology
 from ckpttool.domain.expectation import Evidence, Expected
-from ckpttool.domain.finding import Code, Finding, Severity, in_order
+from ckpttool.domain.finding import Code, Finding, Severity, in_order, note, suspect
 from ckpttool.domain.health import Health
 from ckpttool.domain.progress import Progress
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
@@ -20,7 +20,7 @@ from ckpttool.records import MANIFEST_NAME, OWN_FOLDER, SealPlace
 from ckpttool.storage.base import Entry, Kind, LostLinkError, Storage
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions
-from ckpttool.trainers.common.listed import damage, lost_link, stamp_if_there, stamped, without_health_file
+from ckpttool.trainers.common.listed import listed_damage, lost_link, stamp_if_there, stamped, without_health_file
 from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.mindformers.layouts.iteration_records import (
     SHARD_NAME,
@@ -205,7 +205,7 @@ def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkp
     if common is not None:
         findings += common_findings(common.state, step, f"{name}/common.json")
     if world is None and not any(finding.code is Code.UNREADABLE for finding in findings):
-        findings.append(damage(Code.SHARD_MISSING, "no shard at all in this folder", name))
+        findings.append(listed_damage(Code.SHARD_MISSING, "no shard at all in this folder", name))
     return Checkpoint(
         name=name,
         prefix=parsed.prefixes.most_common(1)[0][0] if parsed.prefixes else "",
@@ -251,7 +251,7 @@ def _parse_entries(storage: Storage, folder: str, entries: list[Entry], options:
     if len(worlds) > 1:
         message = f"shards of several world sizes in one folder: {', '.join(map(str, sorted(worlds)))}"
         remedy = "move away those that another number of ranks saved, or resume from another checkpoint"
-        findings.append(damage(Code.WORLD_SIZE_DIFFERS, message, folder, remedy=remedy))
+        findings.append(listed_damage(Code.WORLD_SIZE_DIFFERS, message, folder, remedy=remedy))
     shards.sort(key=lambda shard: (shard.rank or 0, shard.path))
     names = sorted(entry.name for entry in entries)
     return _Parsed(
@@ -274,10 +274,9 @@ def _extra_safetensors(folder: str, parsed: _Parsed) -> list[Finding]:
     start = f"{prefix}-" if prefix else ""
     own = {f"{start}{role}-{0:07d}-{1:07d}.safetensors" for role in _ROLES}
     return [
-        Finding(
-            code=Code.EXTRA_SAFETENSORS,
-            severity=Severity.SUSPECT,
-            message="a single card's checkpoint has no metadata.json, so MindFormers reads every *.safetensors here as "
+        suspect(
+            Code.EXTRA_SAFETENSORS,
+            "a single card's checkpoint has no metadata.json, so MindFormers reads every *.safetensors here as "
             "a part of it, this one too, and stops where it finds a parameter twice",
             path=f"{folder}/{name}",
             remedy=f"move it out of {folder}/, if it is not a part of this checkpoint",
@@ -301,18 +300,18 @@ def _tracker(storage: Storage, listing: Listing, names: set[str]) -> tuple[str |
     """Read the tracker, which is written last and not atomically: empty or torn is no verdict on the shards."""
     if not any(entry.name == TRACKER for entry in listing.entries):
         message = "no tracker file; the iteration folders tell the step instead"
-        return None, [Finding(code=Code.TRACKER_DISAGREES, severity=Severity.NOTE, message=message, path=TRACKER)]
+        return None, [note(Code.TRACKER_DISAGREES, message, path=TRACKER)]
     try:
         tracked = iteration_folder(tracked_step(storage))
     except OSError as error:
         return None, [withheld(TRACKER, error)]
     except ParseError as error:
         message = f"{error}; MindFormers stops here, the iteration folders still tell"
-        return None, [Finding(code=Code.TRACKER_DISAGREES, severity=Severity.NOTE, message=message, path=TRACKER)]
+        return None, [note(Code.TRACKER_DISAGREES, message, path=TRACKER)]
     if tracked in names:
         return tracked, []
     message = f"the tracker names {tracked}, which is not there; MindFormers stops here and never falls back"
-    return tracked, [Finding(code=Code.TRACKER_DISAGREES, severity=Severity.NOTE, message=message, path=TRACKER)]
+    return tracked, [note(Code.TRACKER_DISAGREES, message, path=TRACKER)]
 
 
 def _runs(checkpoints: list[Checkpoint]) -> tuple[RunSummary, ...]:
@@ -332,4 +331,4 @@ def _runs(checkpoints: list[Checkpoint]) -> tuple[RunSummary, ...]:
 
 def _stray(path: str) -> Finding:
     message = "not a part of any checkpoint: listed, never counted"
-    return Finding(code=Code.STRAY_FILE, severity=Severity.NOTE, message=message, path=path)
+    return note(Code.STRAY_FILE, message, path=path)

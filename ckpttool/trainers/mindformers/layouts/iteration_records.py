@@ -19,12 +19,12 @@ from ckpttool.domain.expectation import (
     FilesByRank,
     WorldSize,
 )
-from ckpttool.domain.finding import Code, Finding, Severity, note
+from ckpttool.domain.finding import Code, Finding, damage, note, unknown, unsafe
 from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.units import Rank
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.storage.base import LOST_LINK_REMEDY, LostLinkError, OverLimitError, Storage
-from ckpttool.trainers.common.listed import damage
+from ckpttool.trainers.common.listed import listed_damage
 
 if TYPE_CHECKING:
     from ckpttool.trainers.mindformers.iteration_json import CommonRecord
@@ -54,11 +54,11 @@ def read_common(storage: Storage, folder: str, findings: list[Finding]) -> Commo
         return parse_common(storage.small_file(path, limit=COMMON_LIMIT), what=path)
     except FileNotFoundError:
         message = "no common.json: MindFormers cannot resume without its step and loss scale"
-        findings.append(damage(Code.METADATA_INCOMPLETE, message, path))
+        findings.append(listed_damage(Code.METADATA_INCOMPLETE, message, path))
     except OSError as error:
         findings.append(withheld(path, error))
     except ParseError as error:
-        findings.append(damage(Code.META_UNREADABLE, str(error), path))
+        findings.append(listed_damage(Code.META_UNREADABLE, str(error), path))
     return None
 
 
@@ -67,16 +67,15 @@ def common_findings(state: TrainState, number: int, path: str) -> list[Finding]:
     findings = []
     if state.step_num not in {None, number}:
         message = f"common.json says step {state.step_num}, the folder's name {number}"
-        findings.append(damage(Code.STEP_DISAGREES, message, path))
+        findings.append(listed_damage(Code.STEP_DISAGREES, message, path))
     # Only the trainer that counts samples writes `consumed_samples`, and it resumes by them.
     needed = _NEEDED if state.consumed_samples is None else ("step_num",)
     lacking = [name for name in needed if getattr(state, name) is None]
     if lacking:
         findings.append(
-            Finding(
-                code=Code.SCALARS_MISSING,
-                severity=Severity.DAMAGE,
-                message=f"no {', '.join(lacking)}: MindFormers stops with a TypeError",
+            damage(
+                Code.SCALARS_MISSING,
+                f"no {', '.join(lacking)}: MindFormers stops with a TypeError",
                 path=path,
                 remedy="write into it what the run had, or resume from another checkpoint",
             )
@@ -109,18 +108,18 @@ def read_metadata(
     except FileNotFoundError:
         if world is not None and world > 1:
             message = f"no metadata.json beside the shards of {world} ranks: the save was not finished"
-            findings.append(damage(Code.METADATA_INCOMPLETE, message, path))
+            findings.append(listed_damage(Code.METADATA_INCOMPLETE, message, path))
         return None
     except OSError as error:
         findings.append(withheld(path, error))
         return None
     except ParseError as error:
-        findings.append(damage(Code.META_UNREADABLE, str(error), path))
+        findings.append(listed_damage(Code.META_UNREADABLE, str(error), path))
         return None
-    unsafe = sorted(name for name in names if re.fullmatch(SHARD_NAME, name) is None or "/" in name)
-    if unsafe:
-        message = f"metadata.json names {unsafe[0]!r}, which is no shard of this folder; it is not followed"
-        findings.append(Finding(code=Code.UNSAFE_NAME, severity=Severity.UNSAFE, message=message, path=path))
+    escaping = sorted(name for name in names if re.fullmatch(SHARD_NAME, name) is None or "/" in name)
+    if escaping:
+        message = f"metadata.json names {escaping[0]!r}, which is no shard of this folder; it is not followed"
+        findings.append(unsafe(Code.UNSAFE_NAME, message, path=path))
         return None
     return tuple(f"{folder}/{name}" for name in sorted(names))
 
@@ -129,7 +128,7 @@ def withheld(path: str, error: OSError) -> Finding:
     """Report a part of a save that the disk withholds."""
     message = f"cannot be read ({error.strerror or error}): unknown, not missing"
     remedy = LOST_LINK_REMEDY if isinstance(error, LostLinkError) else None
-    return Finding(code=Code.UNREADABLE, severity=Severity.UNKNOWN, message=message, path=path, remedy=remedy)
+    return unknown(Code.UNREADABLE, message, path=path, remedy=remedy)
 
 
 def expected_of_iterations(inventory: Inventory, evidence: Evidence) -> Expected:
@@ -151,7 +150,7 @@ def _expectation(checkpoint: Checkpoint, evidence: Evidence, roles: AbstractSet[
         files = FilesByPath(paths=checkpoint.expected, ranks=_ranks_of_paths(checkpoint, checkpoint.expected))
         if world is not None and all(shard.role is not ShardRole.MODEL for shard in checkpoint.shards):
             message = "no rank has a model shard of it, and its own record names none or none that is there"
-            notes.append(damage(Code.SHARD_MISSING, message, checkpoint.name, remedy=_RESTORE))
+            notes.append(listed_damage(Code.SHARD_MISSING, message, checkpoint.name, remedy=_RESTORE))
     elif world is not None:
         size = WorldSize(world, f"the files' names say {world}", _RESTORE)
         files = FilesByRank(size=size, roles=tuple(roles), absent=partial(_absent, checkpoint.name, size))

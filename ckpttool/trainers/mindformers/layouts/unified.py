@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, RunSummary, Topology
 from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, unsafe
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import Rank, Step
 from ckpttool.formats import read_header
@@ -15,7 +15,7 @@ from ckpttool.formats.strict_json import ParseError
 from ckpttool.records import MANIFEST_NAME, SealPlace
 from ckpttool.storage.base import Kind, Storage
 from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions
-from ckpttool.trainers.common.listed import damage, stamp_if_there, without_health_file
+from ckpttool.trainers.common.listed import listed_damage, stamp_if_there, without_health_file
 from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.layouts.names import UNIFIED_LAYOUT, FileKind, parse_shape
 from ckpttool.trainers.mindformers.name_map import parse_name_map
@@ -57,7 +57,7 @@ class MindFormersUnified:
         if state.global_batch_size is None:
             message = f"{SCALARS_FILE} has no global_batch_size: MindFormers 1.6 to 2.1 stop with a KeyError"
             remedy = "resume from the ranks' own checkpoints, from which these weights were put together"
-            findings.append(damage(Code.SCALARS_MISSING, message, SCALARS_FILE, remedy=remedy))
+            findings.append(listed_damage(Code.SCALARS_MISSING, message, SCALARS_FILE, remedy=remedy))
         present = {entry.name for entry in listing.entries if entry.kind in {Kind.FILE, Kind.LOST}}
         expected = _expected(storage, present, findings)
         parts = sorted(name for name in present if name.endswith(".safetensors") and name != SCALARS_FILE)
@@ -139,17 +139,17 @@ def _state(storage: Storage) -> TrainState:
 def _expected(storage: Storage, present: set[str], findings: list[Finding]) -> tuple[str, ...] | None:
     if MAP_FILE not in present:
         message = f"no {MAP_FILE}: nothing tells whether every part is here"
-        findings.append(damage(Code.METADATA_INCOMPLETE, message, MAP_FILE))
+        findings.append(listed_damage(Code.METADATA_INCOMPLETE, message, MAP_FILE))
         return None
     try:
         names = parse_name_map(storage.small_file(MAP_FILE, limit=MAP_LIMIT), what=MAP_FILE)
     except (OSError, ParseError) as error:
-        findings.append(damage(Code.META_UNREADABLE, str(error), MAP_FILE))
+        findings.append(listed_damage(Code.META_UNREADABLE, str(error), MAP_FILE))
         return None
-    unsafe = sorted(name for name in names if "/" in name or not name.endswith(".safetensors"))
-    if unsafe:
-        message = f"{MAP_FILE} names {unsafe[0]!r}, which is no part of this folder; it is not followed"
-        findings.append(Finding(code=Code.UNSAFE_NAME, severity=Severity.UNSAFE, message=message, path=MAP_FILE))
+    escaping = sorted(name for name in names if "/" in name or not name.endswith(".safetensors"))
+    if escaping:
+        message = f"{MAP_FILE} names {escaping[0]!r}, which is no part of this folder; it is not followed"
+        findings.append(unsafe(Code.UNSAFE_NAME, message, path=MAP_FILE))
         return None
     return tuple(sorted({*names, SCALARS_FILE}))
 
