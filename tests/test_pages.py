@@ -77,6 +77,12 @@ def test_every_room_has_its_row_and_every_seam_its_table() -> None:
     assert {name.removeprefix("seam-") for name in blocks(text) if name.startswith("seam-")} == set(SEAMS)
 
 
+def test_every_file_and_folder_that_the_page_about_the_code_names_is_there() -> None:
+    named = re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:/|\.py|/[a-z_]+))`", prose(GUIDE / "architecture.md"))
+    assert {"trainers/registry.py", "verify/checks", "cli/output.py"} <= set(named)
+    assert [name for name in named if not (ROOT / "ckpttool" / name).exists() and not (ROOT / name).exists()] == []
+
+
 def test_the_page_about_policies_names_each() -> None:
     assert [name for name in POLICIES if f"`{name}`" not in text_of(GUIDE / "replay.md")] == []
 
