@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from ckpttool.api.sealing import no_other_sealer
 from ckpttool.api.trees import Tree, scan
+from ckpttool.decide.changes import signs_of_writing as signs
 from ckpttool.decide.naming import named
-from ckpttool.decide.signs_of_writing import signs_of_writing as signs
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, unknown, unsafe
 from ckpttool.domain.pointer import Pointer, PointerFix

@@ -22,7 +22,7 @@ from ckpttool.api.changes import (
 )
 from ckpttool.api.checks import session_for
 from ckpttool.api.trees import Tree, scans_without
-from ckpttool.decide.pointers import left_behind
+from ckpttool.decide.changes import left_behind
 from ckpttool.decide.retention import retain
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.domain.finding import Finding

@@ -13,8 +13,8 @@ from ckpttool.api.changes import (
 )
 from ckpttool.api.checks import session_for
 from ckpttool.api.trees import Tree
+from ckpttool.decide.changes import repairs
 from ckpttool.decide.naming import LATEST
-from ckpttool.decide.pointers import repairs
 from ckpttool.decide.resume import choose
 from ckpttool.domain.finding import Finding, Severity
 from ckpttool.domain.plan import NoResumePoint

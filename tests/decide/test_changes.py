@@ -1,11 +1,12 @@
-"""What the trainer's records shall name."""
+"""When nobody writes to a tree, and what the trainer's records shall name once it is changed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ckpttool.decide.pointers import left_behind, repairs
+from ckpttool.decide.changes import left_behind, repairs, signs_of_writing
 from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.finding import Severity
 from ckpttool.domain.pointer import Pointer, PointerFix, PointerText
 from ckpttool.domain.units import Rank
 from ckpttool.trainers.mindformers.pointers import metas_naming
@@ -76,3 +77,19 @@ def test_a_record_that_is_right_is_left_alone() -> None:
     assert list(repairs(pointers, NEW, metas_naming)) == []
     (fix,) = repairs([record(0, "30_2", content=b'{"last_epoch": 3}')], NEW, metas_naming)
     assert fix.text == right["rank_0/meta.json"]
+
+
+def test_a_file_younger_than_the_grace_time_is_a_sign_of_writing_and_the_youngest_is_named() -> None:
+    written = [("old", 0.0), ("new", 990.0), ("newer", 995.0)]
+    (sign,) = signs_of_writing([], written, now=1000.0, grace=300.0)
+    assert (sign.path, sign.severity) == ("newer", Severity.UNKNOWN)
+    assert list(signs_of_writing([], written, now=1000.0, grace=5.0)) == []
+    assert list(signs_of_writing([], [], now=1000.0, grace=300.0)) == []
+
+
+def test_a_time_in_the_future_tells_of_a_wrong_clock_and_not_of_writing() -> None:
+    assert list(signs_of_writing([], [("file", 99_000.0)], now=1000.0, grace=300.0)) == []
+
+
+def test_every_unfinished_file_is_a_sign_however_old() -> None:
+    assert [sign.path for sign in signs_of_writing(["b.tmp", "a.tmp"], [], now=0.0, grace=0.0)] == ["a.tmp", "b.tmp"]

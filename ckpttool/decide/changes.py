@@ -1,14 +1,47 @@
-"""What the trainer's own records should name: the newest whole checkpoint, and never one that is gone."""
+"""What must be known before a tree is changed, and what its own records shall name then.
+
+Nobody may be writing to it meanwhile; and the trainer's pointers shall name the newest whole checkpoint, never one that
+is gone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.finding import Code, Finding, unknown
 from ckpttool.domain.pointer import Pointer, PointerFix, PointerText
 
 NamingIt = Callable[[Checkpoint], Mapping[str, PointerText]]
 """Says by path what each record holds when a checkpoint was saved last; a record that cannot name it is not there."""
+
+
+def signs_of_writing(
+    unfinished: Iterable[str], written: Iterable[tuple[str, float]], *, now: float, grace: float
+) -> Iterator[Finding]:
+    """Report files that are not finished, and the youngest file where it is younger than the grace time.
+
+    Args:
+        unfinished: Paths of files under a temporary name.
+        written: Paths of what saves write, with their mtimes in Unix seconds.
+        now: Unix seconds.
+        grace: Seconds. A time so far in the future says nothing but that a clock was wrong.
+    """
+    for path in sorted(unfinished):
+        yield unknown(
+            Code.IN_PROGRESS,
+            "a temporary file: a save is under way, or was cut off",
+            path=path,
+            remedy="wait for the save; where no training runs, remove the file",
+        )
+    youngest = min(((abs(now - mtime), path) for path, mtime in written), default=None)
+    if youngest is not None and youngest[0] < grace:
+        yield unknown(
+            Code.IN_PROGRESS,
+            f"written {youngest[0]:.0f} s ago: somebody may still be saving (--grace {grace:g})",
+            path=youngest[1],
+            remedy="wait; where no training runs, --grace 0",
+        )
 
 
 def left_behind(
