@@ -20,10 +20,10 @@ from ckpttool import errors
 from ckpttool.cli.main import COMMANDS, app
 from ckpttool.decide.policies.base import Policy, Watch
 from ckpttool.formats.base import ShardFormat
-from ckpttool.logs.base import LogFormat
+from ckpttool.logs.base import LogFormat, LogPlaces
 from ckpttool.render import guide, schemas
 from ckpttool.storage.base import ByteSource, Storage
-from ckpttool.trainers.base import LaunchTarget, Layout, Trainer
+from ckpttool.trainers.base import ConfigReader, HealthFile, LaunchTarget, Layout, Simulator, Trainer
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS, Quirks, quirks_of
 from ckpttool.trainers.registry import LOOSE_FILE, TRAINERS
 from ckpttool.verify.engines.base import Engine
@@ -145,7 +145,7 @@ def _trainers(_page: Path, _of: str) -> Iterator[str]:
     for trainer in TRAINERS:
         answers = (trainer.launch, trainer.configs, trainer.log_formats or None)
         signs = ", ".join(f"`{layout.sign}`" for layout in trainer.layouts) or "–"
-        yield f"| {trainer.name} | {signs} | {' | '.join('–' if each is None else 'yes' for each in answers)} |"
+        yield f"| {trainer.title} | {signs} | {' | '.join('–' if each is None else 'yes' for each in answers)} |"
     yield f"| {LOOSE_FILE.sign}, torch's too: `verify` and `seal` | – | – | – | CSV, JSON lines, TensorBoard |"
 
 
@@ -177,6 +177,7 @@ def _seam(_page: Path, of: str) -> Iterator[str]:
 SEAMS: dict[str, type] = {
     "trainer": Trainer, "layout": Layout, "launch": LaunchTarget, "format": ShardFormat, "log": LogFormat,
     "policy": Policy, "watch": Watch, "storage": Storage, "source": ByteSource, "engine": Engine,
+    "config": ConfigReader, "places": LogPlaces, "health": HealthFile, "simulator": Simulator,
 }  # fmt: skip
 
 
