@@ -21,7 +21,7 @@ from ckpttool.errors import (
     UsageError,
     WriteFailedError,
 )
-from ckpttool.write import ensure_folder, locked, remove, replace, sweep
+from ckpttool.write.files import ensure_folder, locked, remove, replace, sweep
 
 OLD, NEW = b"old content\n", b"the new content, which is longer\n" * 100
 FAILING = ("open", "write", "fchmod", "fsync", "link", "replace")

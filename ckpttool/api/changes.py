@@ -21,10 +21,9 @@ from ckpttool.records import OWN_FOLDER
 from ckpttool.records.journal import JOURNAL, read_journal
 from ckpttool.storage import assert_changeable, open_storage
 from ckpttool.trainers.base import Members, Refusal
-from ckpttool.write import ensure_folder, locked, remove, sweep
-from ckpttool.write import replace as write
 from ckpttool.write.blockers import files_not_to_replace, files_to_move
-from ckpttool.write.files import is_own_temporary
+from ckpttool.write.files import ensure_folder, is_own_temporary, locked, remove, sweep
+from ckpttool.write.files import replace as write
 from ckpttool.write.moves import restore
 
 NEW_RECORD_MODE = 0o640

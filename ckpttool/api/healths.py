@@ -90,8 +90,8 @@ def _assert_writable(tree: Tree, question: HealthQuestion) -> None:
 def _write(place: str, file: HealthFile, tree: Tree, report: HealthReport) -> bool:
     """Bring the health file in line with what the log showed, and tell whether it was changed."""
     assert_changeable(place)
-    from ckpttool.write import locked
-    from ckpttool.write import replace as write
+    from ckpttool.write.files import locked
+    from ckpttool.write.files import replace as write
 
     judged = [
         (name, judgement.health)

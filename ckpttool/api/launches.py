@@ -16,7 +16,7 @@ from ckpttool.domain.question import DataQuestion, LaunchOrder, ResumeQuestion, 
 from ckpttool.errors import UsageError
 from ckpttool.storage import open_storage
 from ckpttool.storage.disk import Disk, LocalDisk
-from ckpttool.write import replace as write
+from ckpttool.write.files import replace as write
 
 if TYPE_CHECKING:
     from ckpttool.domain.finding import Code, Finding

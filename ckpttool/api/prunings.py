@@ -43,9 +43,9 @@ from ckpttool.errors import CkptToolError, IncompleteError, NotDurableError, Wri
 from ckpttool.records.journal import JOURNAL, TIME_FORMAT, TRASH, journal_bytes, trash_folders
 from ckpttool.records.manifest import read_manifest
 from ckpttool.verify.session import Session
-from ckpttool.write import ensure_folder, remove
-from ckpttool.write import replace as write
 from ckpttool.write.blockers import files_to_move
+from ckpttool.write.files import ensure_folder, remove
+from ckpttool.write.files import replace as write
 from ckpttool.write.moves import delete, move_to_trash, restore
 
 DAY_SECONDS = 86400.0

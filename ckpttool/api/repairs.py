@@ -21,7 +21,7 @@ from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.pointer import PointerFix
 from ckpttool.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.domain.retention import Repair
-from ckpttool.write import sweep
+from ckpttool.write.files import sweep
 
 
 def repair_records(question: TreeQuestion, choice: ResumeQuestion, *, grace: float, apply: bool) -> Repair:

@@ -23,7 +23,7 @@ from ckpttool.records.manifest import ManifestProblem, manifest_bytes, read_mani
 from ckpttool.storage import assert_changeable
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import Refusal
-from ckpttool.write import ensure_folder, locked, replace
+from ckpttool.write.files import ensure_folder, locked, replace
 
 PATIENCE_SECONDS = 30.0
 """To wait for another sealer. Under the lock nothing but the manifest is read and written."""

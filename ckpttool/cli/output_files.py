@@ -143,7 +143,7 @@ def write_stats(path: str, answer: Verification) -> None:
         CkptToolError: It could not be written.
     """
     from ckpttool.render.answers.verdicts import stats_lines
-    from ckpttool.write import replace
+    from ckpttool.write.files import replace
 
     replace(path, stats_lines(answer.verdicts).encode("ascii"), overwrite=True, backup=False)
 

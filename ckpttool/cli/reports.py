@@ -87,7 +87,7 @@ def show(answer: Preflight | Lint, options: ReportOptions) -> ExitCode:
     """
     failed = None
     for fmt, path in options.files():
-        from ckpttool.write import replace
+        from ckpttool.write.files import replace
 
         try:
             replace(path, (_text(answer, fmt) + "\n").encode("utf-8"), overwrite=True, backup=False)

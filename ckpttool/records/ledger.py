@@ -39,8 +39,8 @@ from ckpttool.records.hashed_json import closed, is_whole
 from ckpttool.records.scalars_json import scalars_of
 from ckpttool.storage.base import Storage
 from ckpttool.storage.local import LocalStorage
-from ckpttool.write import ensure_folder, locked
-from ckpttool.write import replace as write
+from ckpttool.write.files import ensure_folder, locked
+from ckpttool.write.files import replace as write
 
 SCHEMA = "ckpttool/ledger/1"
 

@@ -33,7 +33,7 @@ from ckpttool.verify.collect import collect
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.plan import plan_checks
 from ckpttool.verify.report import reports_of
-from ckpttool.write import locked
+from ckpttool.write.files import locked
 from tests.answers import codes
 from tests.inventories import finding
 from tests.trees import TreeBuilder, training_scalars, weights

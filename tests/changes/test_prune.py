@@ -18,7 +18,7 @@ from ckpttool.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.domain.retention import PruneOrder, RetentionPolicy, Why
 from ckpttool.domain.verdict import Level
 from ckpttool.errors import IncompleteError, LockedError, UnknownLayoutError, UnsafeError, UsageError
-from ckpttool.write import locked
+from ckpttool.write.files import locked
 from tests.changes.trees import (
     LAYOUTS,
     files,

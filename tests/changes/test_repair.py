@@ -17,7 +17,7 @@ from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.question import ResumeQuestion, TreeQuestion
 from ckpttool.domain.retention import Repair
 from ckpttool.errors import CkptToolError, IncompleteError, LockedError, NotDurableError
-from ckpttool.write import locked
+from ckpttool.write.files import locked
 from tests.changes.trees import Stop, files, legacy, names_and_inodes, newer
 from tests.trees import TreeBuilder
 

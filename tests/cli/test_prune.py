@@ -15,7 +15,7 @@ from ckpttool.domain.finding import Severity
 from ckpttool.domain.retention import Why
 from ckpttool.errors import ExitCode
 from ckpttool.render.answers.explanation import explained
-from ckpttool.write import locked
+from ckpttool.write.files import locked
 from tests.cli.running import Said, ask, run
 from tests.cli.situations import SITUATIONS, first_run, real
 from tests.cli.test_answers import findings_in, lines_too_long

@@ -16,7 +16,7 @@ from ckpttool.domain.verdict import CheckTask, Level, ShardDigest, ShardReport, 
 from ckpttool.records import ledger as ledger_module
 from ckpttool.records.ledger import Ledger, ledger_place, load, lookup, save
 from ckpttool.trainers.mindformers.scalars import FACTS
-from ckpttool.write import locked
+from ckpttool.write.files import locked
 from tests.inventories import finding
 from tests.manifests import seal
 

@@ -139,9 +139,9 @@ def _become(job: Mapping[str, Any], out: str, gate: int, *, unlocked: bool) -> N
 
 def take_locks_away() -> None:
     """Let everybody in, wherever the lock was imported to; a slow disk makes sure that they meet."""
-    import ckpttool.write
+    from ckpttool.write import files
 
-    real: Callable[..., object] = ckpttool.write.locked
+    real: Callable[..., object] = files.locked
 
     @contextmanager
     def open_to_all(path: str, *, timeout: float) -> Iterator[None]:  # noqa: ARG001  a lock's signature

@@ -16,7 +16,7 @@ from ckpttool.storage.base import ByteSource, Entry, Storage
 from ckpttool.storage.local import LocalStorage
 from ckpttool.verify import check
 from ckpttool.verify.observation import Observation
-from ckpttool.write import locked
+from ckpttool.write.files import locked
 from tests.reliability.fault_scenes import NEWEST, Site, scene
 
 SHARD = f"rank_1/llama2_7b_rank_1{NEWEST}.ckpt"
