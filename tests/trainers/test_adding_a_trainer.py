@@ -15,6 +15,7 @@ from ckpttool.errors import ExitCode
 from ckpttool.trainers import registry
 from ckpttool.trainers.base import Layout, Trainer
 from tests.answers import chosen, cli, document, plan, reasons, refusal, scanned, why_not
+from tests.published import problems_of
 from tests.trainers import toy
 from tests.trainers.toy import save
 
@@ -101,8 +102,10 @@ class TestWhatIsAnswered:
             assert chosen(plan(part)) == ("step-10", 10)
 
     def test_its_settings_are_its_own(self, tree: Path) -> None:
-        settings = document("resolve", str(tree))["load"]["settings"]
-        assert settings[0] == {"place": "argument:--load", "value": f"{tree}/step-10"}
+        answer = document("resolve", str(tree))
+        assert answer["load"]["settings"][0] == {"place": "argument:--load", "value": f"{tree}/step-10"}
+        assert "load_checkpoint" not in answer["resume"]
+        assert problems_of(answer) == []
 
     def test_its_layout_can_be_asked_for_by_name(self, tree: Path) -> None:
         assert said("scan", str(tree), "--layout", "toy-dcp")[0] == ExitCode.DAMAGE
