@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from ckpttool.api.scanning import Tree, scan
 from ckpttool.api.sealing import no_other_sealer
-from ckpttool.api.trees import Tree, scan
 from ckpttool.decide.changes import signs_of_writing as signs
 from ckpttool.decide.naming import named
 from ckpttool.domain.checkpoint import Checkpoint

@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from ckpttool import __version__
-from ckpttool.api.checks import chosen, session_for
-from ckpttool.api.trees import Tree
+from ckpttool.api.scanning import Tree
+from ckpttool.api.verifying import chosen, session_for
 from ckpttool.decide.sealing import manifest_of, merge
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, blocking, unknown

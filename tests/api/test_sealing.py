@@ -15,8 +15,8 @@ import pytest
 
 from ckpttool import __version__
 from ckpttool.api import sealing as seal_module
+from ckpttool.api.scanning import Tree
 from ckpttool.api.sealing import seal_checkpoint
-from ckpttool.api.trees import Tree
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import HealthBook

@@ -12,7 +12,7 @@ import pytest
 
 from ckpttool import api
 from ckpttool.api.changes import assert_unchanged
-from ckpttool.api.trees import Tree
+from ckpttool.api.scanning import Tree
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.domain.retention import PruneOrder, RetentionPolicy, Why
@@ -215,7 +215,7 @@ class TestWriters:
             tree.touch(path, OLD_NS) if layout == "legacy" else tree.remove(path)
             assert_unchanged(found, question, grace=grace)
 
-        monkeypatch.setattr("ckpttool.api.prunings.assert_unchanged", change_first)
+        monkeypatch.setattr("ckpttool.api.pruning.assert_unchanged", change_first)
         names = set(files(tree))
         with pytest.raises(IncompleteError, match="changed since the plan was made; nothing was changed"):
             pruned(tree)
@@ -228,7 +228,7 @@ class TestWriters:
             tree.save(epoch=35, step=2, run=1, ranks=[0])
             assert_unchanged(found, question, grace=grace)
 
-        monkeypatch.setattr("ckpttool.api.prunings.assert_unchanged", save_first)
+        monkeypatch.setattr("ckpttool.api.pruning.assert_unchanged", save_first)
         with pytest.raises(IncompleteError, match=r"_1-35_2\.ckpt changed since the plan"):
             pruned(tree)
         assert len(files(tree)) == 5 * 3 + 3 + 1

@@ -12,7 +12,7 @@ import pytest
 
 from ckpttool import api
 from ckpttool.api.changes import assert_unchanged
-from ckpttool.api.trees import Tree
+from ckpttool.api.scanning import Tree
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.question import ResumeQuestion, TreeQuestion
 from ckpttool.domain.retention import Repair
@@ -155,7 +155,7 @@ def test_a_tree_that_changed_meanwhile_is_left_alone(tmp_path: Path, monkeypatch
         tree.save(epoch=35, step=2, run=1)
         assert_unchanged(found, question, grace=grace)
 
-    monkeypatch.setattr("ckpttool.api.repairs.assert_unchanged", save_first)
+    monkeypatch.setattr("ckpttool.api.repairing.assert_unchanged", save_first)
     with pytest.raises(IncompleteError, match="changed since the plan"):
         repaired(tree)
     assert b"35" in meta(tree, 1)

@@ -320,11 +320,11 @@ def test_the_newer_layout_is_judged_but_never_written(here: Path) -> None:
 def test_another_process_that_writes_is_waited_for_and_then_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import filelock
 
-    from ckpttool.api import healths
+    from ckpttool.api import judging
 
     tree(here)
     log(here, NORMS)
-    monkeypatch.setattr(healths, "LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(judging, "LOCK_SECONDS", 0.1)
     with filelock.FileLock("output/health_ckpts.json.lock"):
         said = ask("health", "--threshold", "270", "--write")
     assert said.code == 13

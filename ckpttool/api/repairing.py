@@ -11,8 +11,8 @@ from ckpttool.api.changes import (
     whole_tree,
     write_pointers,
 )
-from ckpttool.api.checks import session_for
-from ckpttool.api.trees import Tree
+from ckpttool.api.scanning import Tree
+from ckpttool.api.verifying import session_for
 from ckpttool.decide.changes import repairs
 from ckpttool.decide.naming import LATEST
 from ckpttool.decide.resume import choose

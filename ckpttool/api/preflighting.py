@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ckpttool.api.resumes import Answer, resolve
+from ckpttool.api.resolving import Answer, resolve
 from ckpttool.decide import preflight as judge
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.data_position import skip_of
@@ -23,7 +23,7 @@ from ckpttool.storage.disk import Disk, LocalDisk
 from ckpttool.trainers.registry import config_readers, lint, read_config, trainer_named
 
 if TYPE_CHECKING:
-    from ckpttool.api.trees import Tree
+    from ckpttool.api.scanning import Tree
     from ckpttool.domain.launch import LaunchConfig
     from ckpttool.domain.node import Node
     from ckpttool.domain.settings import RunConfig

@@ -23,7 +23,7 @@ from ckpttool.logs.reading import written
 from ckpttool.trainers.registry import asd_dialects, log_reader, policy_words, threshold_settings, told_trainers
 
 if TYPE_CHECKING:
-    from ckpttool.api.trees import Tree
+    from ckpttool.api.scanning import Tree
     from ckpttool.domain.asd import AsdEvent
 
 _STAND_IN = (

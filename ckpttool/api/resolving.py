@@ -7,8 +7,8 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ckpttool.api.checks import session_for
-from ckpttool.api.trees import Tree, scan
+from ckpttool.api.scanning import Tree, scan
+from ckpttool.api.verifying import session_for
 from ckpttool.decide.data_position import exact_batches_near, moved_on, next_step, plan_data, with_config
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.naming import focused

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ckpttool.api.trees import Tree
+from ckpttool.api.scanning import Tree
 from ckpttool.decide.naming import LATEST, focused, named
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.progress import newest_first

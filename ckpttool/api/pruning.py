@@ -20,8 +20,8 @@ from ckpttool.api.changes import (
     whole_tree,
     write_pointers,
 )
-from ckpttool.api.checks import session_for
-from ckpttool.api.trees import Tree, scans_without
+from ckpttool.api.scanning import Tree, scans_without
+from ckpttool.api.verifying import session_for
 from ckpttool.decide.changes import left_behind
 from ckpttool.decide.retention import retain
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory

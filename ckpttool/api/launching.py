@@ -6,8 +6,8 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ckpttool.api.preflights import assert_startable, judged, read_base
-from ckpttool.api.resumes import resolve
+from ckpttool.api.preflighting import assert_startable, judged, read_base
+from ckpttool.api.resolving import resolve
 from ckpttool.decide.preflight import allow
 from ckpttool.domain.launch import Launch, LaunchJob
 from ckpttool.domain.plan import NoResumePoint

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ckpttool.api.trees import Tree, health_file_beside, recorded_names
+from ckpttool.api.scanning import Tree, health_file_beside, recorded_names
 from ckpttool.decide.checkpoint_health import (
     assert_read_to_its_end,
     embedding_norms,
