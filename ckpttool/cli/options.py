@@ -79,6 +79,9 @@ ConfigPath = Annotated[
 ]
 
 
+_ONE_LAYOUT = f"Look for this one alone: {', '.join(layout_names())}."
+
+
 def _layout(name: str) -> str:
     known = layout_names()
     if name not in known:
@@ -100,7 +103,7 @@ class TreeOptions:
     health_file: Annotated[str | None, typer.Option(help="health_ckpts.json; else found in or above DIR.")] = None
     layout: Annotated[
         str | None,
-        typer.Option(metavar="LAYOUT", parser=_layout, help=f"Look for this one alone: {', '.join(layout_names())}."),
+        typer.Option(metavar="LAYOUT", parser=_layout, help=_ONE_LAYOUT),
     ] = None
 
     def question(self, *, config: str | None = None, sizes: bool = False) -> api.TreeQuestion:

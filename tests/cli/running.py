@@ -11,6 +11,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
+import ckpttool.cli.options  # noqa: F401  its help names the layouts that there are, whatever trainer a test adds
 from ckpttool.cli.main import app
 from tests.published import problems_of
 

@@ -128,6 +128,21 @@ def test_where_its_data_go_on_is_unknown_and_nothing_is_set() -> None:
     assert (effects.settings, effects.findings) == ((), ())
 
 
+def test_its_checkpoint_is_chosen_all_the_same_and_told_in_its_own_settings(tree: str) -> None:
+    document = ask("resolve", tree, "--format", "json").json
+    assert document["load"] == {
+        "trainer": "toy",
+        "path": f"{tree}/step-20",
+        "settings": [{"place": "argument:--load", "value": f"{tree}/step-20"}],
+        "first": [],
+    }
+    assert document["data"] is None
+    told = ask("resolve", tree)
+    assert told.code == 0
+    assert "data position  unknown" in told.stdout
+    assert "load_checkpoint" not in told.stdout
+
+
 def test_a_neighbour_that_is_known_is_served_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known(ReadToy(), monkeypatch)
     output, new = FIXTURES / "sink2_ckpt" / "output", tmp_path / "new.yaml"
