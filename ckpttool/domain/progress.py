@@ -25,12 +25,12 @@ class Progress:
         told: dict[tuple[str, int], Counter[int]] = defaultdict(Counter)
         sizes: dict[str, set[int]] = defaultdict(set)
         counted: dict[str, bool] = {}
-        for one in checkpoints:
-            size, samples = one.scalars.global_batch_size, one.scalars.samples
-            counted[one.prefix] = counted.get(one.prefix, True) and samples is not None
+        for checkpoint in checkpoints:
+            size, samples = checkpoint.scalars.global_batch_size, checkpoint.scalars.samples
+            counted[checkpoint.prefix] = counted.get(checkpoint.prefix, True) and samples is not None
             if size is not None:
-                told[one.prefix, one.run][size] += 1
-                sizes[one.prefix] |= {size} if one.label is None else set()
+                told[checkpoint.prefix, checkpoint.run][size] += 1
+                sizes[checkpoint.prefix] |= {size} if checkpoint.label is None else set()
         self._of_run = {key: _most(votes) for key, votes in told.items()}
         for key, votes in told.items():
             usual = self._of_run[key]
@@ -85,18 +85,19 @@ def newest_first(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
     found = list(checkpoints)
     progress = Progress(found)
     known: dict[tuple[str, int], list[tuple[tuple[int, ...], Step]]] = defaultdict(list)
-    for one in found:
-        if one.step is not None and one.label is not None:
-            known[one.prefix, one.run].append((one.sort_key, one.step))
+    for checkpoint in found:
+        if checkpoint.step is not None and checkpoint.label is not None:
+            known[checkpoint.prefix, checkpoint.run].append((checkpoint.sort_key, checkpoint.step))
 
-    def age(one: Checkpoint) -> tuple[int, bool, int, bool, tuple[int, ...], str]:
-        place = progress.of(one) if one.label is None else one.step  # a run that is marked has one batch size
-        step = one.step if place is None else place
+    def age(checkpoint: Checkpoint) -> tuple[int, bool, int, bool, tuple[int, ...], str]:
+        # A run that is marked has one batch size.
+        place = progress.of(checkpoint) if checkpoint.label is None else checkpoint.step
+        step = checkpoint.step if place is None else place
         if step is None:
-            before = [step for key, step in known[one.prefix, one.run] if key <= one.sort_key]
+            before = [step for key, step in known[checkpoint.prefix, checkpoint.run] if key <= checkpoint.sort_key]
             step = max(before, default=_BEFORE_ALL)
-        is_lost = one.label is None and place is None
-        return (one.run, is_lost, step, one.step is None, one.sort_key, one.format.value)
+        is_lost = checkpoint.label is None and place is None
+        return (checkpoint.run, is_lost, step, checkpoint.step is None, checkpoint.sort_key, checkpoint.format.value)
 
     return sorted(found, key=age, reverse=True)
 

@@ -131,8 +131,9 @@ def _per_epoch(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> t
         return (batches, f"`sizes` has {config.dataset_samples} samples") if batches else None
     if _is_moved(plan) and _skipped(plan) < plan.next_step - 1:
         return None  # the names are of other data
-    own = (one for one in inventory.checkpoints if one.prefix == plan.point.checkpoint.prefix)
-    told = {_labelled(config, one, batch) for one in own} - {0}
+    prefix = plan.point.checkpoint.prefix
+    own = (checkpoint for checkpoint in inventory.checkpoints if checkpoint.prefix == prefix)
+    told = {_labelled(config, checkpoint, batch) for checkpoint in own} - {0}
     batches = told.pop() if len(told) == 1 else -1
     return (batches, "the file names tell") if batches > 0 else None
 

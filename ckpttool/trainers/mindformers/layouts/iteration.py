@@ -155,9 +155,9 @@ def _in_order(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
     """Sort by how far the training had come; where that is not known, which is never loaded, at the end."""
     progress = Progress(checkpoints)
 
-    def age(one: Checkpoint) -> tuple[bool, int, str]:
-        place = progress.of(one)
-        return (place is None, one.step or 0 if place is None else place, one.name)
+    def age(checkpoint: Checkpoint) -> tuple[bool, int, str]:
+        place = progress.of(checkpoint)
+        return (place is None, checkpoint.step or 0 if place is None else place, checkpoint.name)
 
     return sorted(checkpoints, key=age)
 
@@ -168,8 +168,10 @@ def _with_times(storage: Storage, checkpoints: list[Checkpoint], tracked: str | 
         return checkpoints
     progress, number = Progress(checkpoints), iteration_step(tracked)
     return [
-        stamped(storage, one) if (one.step or 0) > number or progress.counts_samples(one.prefix) else one
-        for one in checkpoints
+        stamped(storage, checkpoint)
+        if (checkpoint.step or 0) > number or progress.counts_samples(checkpoint.prefix)
+        else checkpoint
+        for checkpoint in checkpoints
     ]
 
 

@@ -261,12 +261,18 @@ def _rename(key: _Key, shard: Shard, run: int) -> Rename:
 def _with_times(storage: Storage, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
     """Take the times of saves of which names leave open whether they are two runs' in one, or say that they differ."""
     saves: dict[tuple[str, str | None, FormatName], list[Checkpoint]] = defaultdict(list)
-    for one in checkpoints:
-        saves[one.prefix, one.label, one.format].append(one)
+    for checkpoint in checkpoints:
+        saves[checkpoint.prefix, checkpoint.label, checkpoint.format].append(checkpoint)
     doubtful = {
-        id(one) for alike in saves.values() if len(alike) > 1 and len({one.ranks for one in alike}) > 1 for one in alike
+        checkpoint.key
+        for alike in saves.values()
+        if len(alike) > 1 and len({save.ranks for save in alike}) > 1
+        for checkpoint in alike
     }
-    return [stamped(storage, one) if one.renames or id(one) in doubtful else one for one in checkpoints]
+    return [
+        stamped(storage, checkpoint) if checkpoint.renames or checkpoint.key in doubtful else checkpoint
+        for checkpoint in checkpoints
+    ]
 
 
 def _order(checkpoint: Checkpoint) -> tuple[str, int, int, tuple[int, ...], str]:

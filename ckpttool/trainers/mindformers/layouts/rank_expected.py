@@ -189,8 +189,9 @@ def _unproven_shrinks(
     meant = {one.world_size for one in evidence if one.confirms}
     worlds = {(run.prefix, run.run): run.world_size for run in runs}
     saves: dict[tuple[str, int], set[tuple[int, str | None]]] = {}
-    for one in inventory.checkpoints:
-        saves.setdefault((one.prefix, worlds[one.prefix, one.run]), set()).add((one.run, one.label))
+    for checkpoint in inventory.checkpoints:
+        prefix, run_number = checkpoint.prefix, checkpoint.run
+        saves.setdefault((prefix, worlds[prefix, run_number]), set()).add((run_number, checkpoint.label))
     unproven: dict[tuple[str, int], tuple[Finding, ...]] = {}
     for run in runs:
         larger = [

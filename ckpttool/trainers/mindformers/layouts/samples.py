@@ -125,12 +125,12 @@ def _asked_again(
     last = len(folders) - 1
     places = dict.fromkeys(place * last // (MOST_ASKED - 1) for place in (0, 4, 2, 1, 3))
     asked = [_scalars(storage, folders[place], shape, name) for place in places]
-    said = [one for one in asked if one is not None and one.step_num is not None] or [first]
-    fitting = [one for one in said if _fits(one, name.position)]
+    said = [state for state in asked if state is not None and state.step_num is not None] or [first]
+    fitting = [state for state in said if _fits(state, name.position)]
     for votes, needed in ((said, len(said) // 2 + 1), (fitting, len(fitting) // 2 + 1)):
-        ballot = Counter((one.epoch_num, one.step_num) for one in votes).most_common(1)
+        ballot = Counter((state.epoch_num, state.step_num) for state in votes).most_common(1)
         if ballot and ballot[0][1] >= needed:
-            winner = next(one for one in votes if (one.epoch_num, one.step_num) == ballot[0][0])
+            winner = next(state for state in votes if (state.epoch_num, state.step_num) == ballot[0][0])
             if _fits(winner, name.position):
                 return winner
     return TrainState(epoch_num=name.position.epoch, global_batch_size=first.global_batch_size)
