@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -98,7 +98,8 @@ def _proposal(
     pointers = _pointers(tree, plan)
     fixes = tuple(left_behind(pointers, plan.going, plan.whole, tree.layout.pointing_to))
     if plan.going:
-        in_the_way = blockers(tree, _all_paths(tree, plan.going)) or unwritable(tree, fixes)
+        paths = (path for checkpoint in plan.going for path in _paths(tree, checkpoint))
+        in_the_way = blockers(tree, paths) or unwritable(tree, fixes)
         against += [*signs_of_writing(tree, grace=order.grace), *in_the_way, *unreadable(pointers)]
         batches = () if against else _batches(tree, plan.going)
     expired = set(_expired(tree, order))
@@ -141,11 +142,6 @@ def _paths(tree: Tree, checkpoint: Checkpoint) -> list[str]:
     except OSError as error:
         raise IncompleteError(f"{place.path}: whether it is there is not known ({error.strerror or error})") from None
     return [*paths, place.path]
-
-
-def _all_paths(tree: Tree, going: Sequence[Checkpoint]) -> Iterator[str]:
-    for checkpoint in going:
-        yield from _paths(tree, checkpoint)
 
 
 def _batches(tree: Tree, going: Sequence[Checkpoint]) -> tuple[Batch, ...]:

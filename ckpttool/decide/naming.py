@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.units import STEP_DIGITS
@@ -28,11 +28,8 @@ def named(checkpoints: Iterable[Checkpoint], name: str) -> list[Checkpoint]:
     every = list(checkpoints)
     # What is spelled out goes first: a lone file may be called like another one without its extension.
     by_name = [checkpoint for checkpoint in every if checkpoint.name == own]
-    return (
-        by_name
-        or [checkpoint for checkpoint in every if _has_shard(checkpoint, own)]
-        or [checkpoint for checkpoint in every if _is_short(checkpoint, own)]
-    )
+    by_file = (checkpoint for checkpoint in every if own in _files(checkpoint))
+    return by_name or list(by_file) or [checkpoint for checkpoint in every if _is_short(checkpoint, own)]
 
 
 def focused(checkpoints: Sequence[Checkpoint], focus: str, name: str | None) -> list[Checkpoint]:
@@ -57,14 +54,13 @@ def focused(checkpoints: Sequence[Checkpoint], focus: str, name: str | None) -> 
     return both
 
 
-def _has_shard(checkpoint: Checkpoint, name: str) -> bool:
-    return any(shard.path.rpartition("/")[2] == name for shard in checkpoint.shards)
+def _files(checkpoint: Checkpoint) -> Iterator[str]:
+    return (shard.path.rpartition("/")[2] for shard in checkpoint.shards)
 
 
 def _is_short(checkpoint: Checkpoint, name: str) -> bool:
     """Tell whether a name is a shard's without its extension, or the bare number of one that is called by its step."""
-    files = (shard.path.rpartition("/")[2] for shard in checkpoint.shards)
-    return any(file.rpartition(".")[0] == name for file in files if name) or (
+    return any(file.rpartition(".")[0] == name for file in _files(checkpoint) if name) or (
         checkpoint.label is None
         and (numbered := _NUMBERED.fullmatch(checkpoint.name)) is not None
         and _number(name) is not None

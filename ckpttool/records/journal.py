@@ -44,13 +44,15 @@ def journal_bytes(batches: Iterable[Batch]) -> bytes:
 
     Paths are other people's bytes, so each stands as one character a byte: JSON cannot hold what is no UTF-8.
     """
-    lines = ",\n".join(f"    {json.dumps(_batch_line(batch), ensure_ascii=True)}" for batch in batches)
+    records = (
+        {
+            "trash": _escaped(batch.trash),
+            "moves": [[_escaped(move.path), move.stamp.size, *move.stamp.token] for move in batch.moves],
+        }
+        for batch in batches
+    )
+    lines = ",\n".join(f"    {json.dumps(record, ensure_ascii=True)}" for record in records)
     return closed(f'{{\n  "schema": "{_SCHEMA}",\n  "batches": [\n{lines}\n  ]')
-
-
-def _batch_line(batch: Batch) -> dict[str, object]:
-    moves = [[_escaped(move.path), move.stamp.size, *move.stamp.token] for move in batch.moves]
-    return {"trash": _escaped(batch.trash), "moves": moves}
 
 
 def _escaped(path: str) -> str:

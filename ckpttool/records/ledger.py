@@ -140,7 +140,10 @@ def lookup(ledger: Ledger, task: CheckTask, stamp: FileStamp, *, now: float, max
         max_age: Seconds that an earlier verification counts.
     """
     known = ledger.shards.get(task.path)
-    if known is None or not _is_same(known.stamp, stamp) or task.level is not Level.CHECKSUM or task.hashes:
+    if known is None or task.level is not Level.CHECKSUM or task.hashes:
+        return None
+    # A copy in place may have set the mtime back (rsync --inplace -t), but never the ctime.
+    if (known.stamp, known.stamp.changed_ns) != (stamp, stamp.changed_ns):
         return None
     if known.seal != _seal_of(task.seal) or not 0 <= now - known.verified_at <= max_age:
         return None
@@ -174,11 +177,6 @@ def save(place: str | None, reports: Iterable[ShardReport], *, seals: Mapping[st
             after = {path: known for path, known in {**before, **news}.items() if known is not None}
             if (before or after) and (spelled := _spelled(after)) != data:
                 write(place, spelled, overwrite=True, backup=False)
-
-
-def _is_same(known: FileStamp, now: FileStamp) -> bool:
-    """Tell whether nothing changed, where a copy in place may have set the mtime back (rsync --inplace -t)."""
-    return (known, known.changed_ns) == (now, now.changed_ns)
 
 
 def _seal_of(seal: ShardSeal | None) -> str | None:

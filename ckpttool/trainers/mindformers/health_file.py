@@ -68,8 +68,8 @@ def read_health(storage: Storage, path: str) -> HealthBook:
     except FileNotFoundError:
         return HealthBook(path=None, records=())
     except OSError as error:
-        book = _unreadable_book(path, f"expected a readable health file, found: {error.strerror or error}")
-        return replace(book, over_limit=isinstance(error, OverLimitError))
+        why = _unreadable(path, f"expected a readable health file, found: {error.strerror or error}")
+        return HealthBook(path=path, records=(), findings=(why,), over_limit=isinstance(error, OverLimitError))
     try:
         entries = as_list(parse_json(data, what=path, limit=HEALTH_FILE_LIMIT), where=path)
     except ParseError as error:
@@ -203,10 +203,6 @@ def _findings(path: str, problems: _Problems, contradictory: list[str]) -> tuple
             for name in contradictory
         ),
     )
-
-
-def _unreadable_book(path: str, problem: str) -> HealthBook:
-    return HealthBook(path=path, records=(), findings=(_unreadable(path, problem),))
 
 
 def _unreadable(path: str, problem: str, line: int | None = None) -> Finding:

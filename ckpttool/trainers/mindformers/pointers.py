@@ -36,7 +36,8 @@ class MetaRecord(NamedTuple):
     @property
     def escapes(self) -> bool:
         """Whether the file name would lead out of the rank's folder, or holds control characters."""
-        return "/" in self.file or "\\" in self.file or self.file in {"", ".", ".."} or _controls(self.file)
+        hostile = any(ord(character) < ord(" ") or character in "/\\\x7f" for character in self.file)
+        return hostile or self.file in {"", ".", ".."}
 
 
 def parse_meta(data: bytes, *, what: str) -> MetaRecord:
@@ -48,10 +49,6 @@ def parse_meta(data: bytes, *, what: str) -> MetaRecord:
     record = parse_object(data, what=what)
     position = EpochStep(epoch=get_int(record, "last_epoch", where=what), step=get_int(record, "last_step", where=what))
     return MetaRecord(position=position, file=get_str(record, "last_ckpt_file", where=what))
-
-
-def _controls(text: str) -> bool:
-    return any(ord(character) < ord(" ") or ord(character) == 127 for character in text)  # noqa: PLR2004  DEL
 
 
 def meta_pointers(storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
