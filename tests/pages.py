@@ -25,7 +25,7 @@ from ckpttool.render import guide, schemas
 from ckpttool.storage.base import ByteSource, Storage
 from ckpttool.trainers.base import ConfigReader, HealthFile, LaunchTarget, Layout, Simulator, Trainer
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS, Quirks, quirks_of
-from ckpttool.trainers.registry import LOOSE_FILE, TRAINERS
+from ckpttool.trainers.registry import TRAINERS, loose_file
 from ckpttool.verify.engines.base import Engine
 from tests import schema_tables
 from tests.reliability import figures
@@ -146,7 +146,7 @@ def _trainers(_page: Path, _of: str) -> Iterator[str]:
         answers = (trainer.launch, trainer.configs, trainer.log_formats or None)
         signs = ", ".join(f"`{layout.sign}`" for layout in trainer.layouts) or "–"
         yield f"| {trainer.title} | {signs} | {' | '.join('–' if each is None else 'yes' for each in answers)} |"
-    yield f"| {LOOSE_FILE.sign}, torch's too: `verify` and `seal` | – | – | – | CSV, JSON lines, TensorBoard |"
+    yield f"| {loose_file().sign}, torch's too: `verify` and `seal` | – | – | – | CSV, JSON lines, TensorBoard |"
 
 
 def _rooms(_page: Path, _of: str) -> Iterator[str]:

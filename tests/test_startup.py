@@ -187,3 +187,11 @@ def test_the_process_ends_with_the_code_and_with_every_byte_written(
     assert codes == [code]
     said = capfd.readouterr()
     assert said.out + said.err
+
+
+@pytest.mark.parametrize("command", ["scan", "resolve", "replay", "health"])
+def test_a_command_s_help_reads_no_shard_no_log_and_no_layout(command: str, tree: Path) -> None:
+    modules = imported("-m", "ckpttool", command, "--help", cwd=tree)
+    for room in ("formats", "logs", "storage", "records", "trainers.mindformers.layouts.rank", "decide.policies.base"):
+        assert f"ckpttool.{room}" not in modules
+    assert "ckpttool.cli.options" in modules

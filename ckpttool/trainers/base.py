@@ -318,6 +318,11 @@ class Trainer(Protocol):
         ...
 
     @property
+    def layout_names(self) -> tuple[str, ...]:
+        """What these are called, in the same order: a start that only offers the names imports no layout."""
+        ...
+
+    @property
     def log_formats(self) -> tuple[LogFormat, ...]:
         """What its training logs look like, most specific first."""
         ...

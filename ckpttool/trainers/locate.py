@@ -11,7 +11,7 @@ from ckpttool.storage import is_folder, open_storage, shortest
 from ckpttool.storage.base import Entry, Kind, Storage
 from ckpttool.trainers.base import Layout, Listing, Refusal
 from ckpttool.trainers.common.tracker_file import TRACKER, whose_tracker
-from ckpttool.trainers.registry import LOOSE_FILE, layouts, list_root, places, recognise
+from ckpttool.trainers.registry import layouts, list_root, loose_file, places, recognise
 
 
 class Located(NamedTuple):
@@ -87,11 +87,11 @@ def _around_part(path: str, folder: str, file: str | None, wanted: str | None) -
 
 def _loose(folder: str, name: str) -> Located:
     listing = Listing(entries=(Entry(name, Kind.FILE),))
-    if not LOOSE_FILE.recognise(listing):
+    if not loose_file().recognise(listing):
         raise UnknownLayoutError(
             f"{folder}/{name} is no shard: expected .ckpt, .safetensors, .pt, .pth, .bin or .metadata"
         )
-    return Located(storage=open_storage(folder), listing=listing, layout=LOOSE_FILE, focus=name, resolved_from=None)
+    return Located(storage=open_storage(folder), listing=listing, layout=loose_file(), focus=name, resolved_from=None)
 
 
 def _around_folder(path: str, wanted: str | None) -> Located:

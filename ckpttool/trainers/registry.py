@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from ckpttool.errors import UsageError
-from ckpttool.storage.base import Storage
-from ckpttool.trainers.base import HealthFile, Layout, Listing, Trainer
-from ckpttool.trainers.common.loose_file import LooseFile
+from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.huggingface.trainer import HuggingFace
 from ckpttool.trainers.megatron.trainer import Megatron
-from ckpttool.trainers.mindformers.scalars import RULES, meaning
 from ckpttool.trainers.mindformers.trainer import MindFormers
 
 if TYPE_CHECKING:
@@ -23,12 +21,20 @@ if TYPE_CHECKING:
     from ckpttool.domain.plan import TrainersSkip
     from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.reading import LogReader
+    from ckpttool.storage.base import Storage
+    from ckpttool.trainers.base import HealthFile, Layout, Listing, Trainer
 
 TRAINERS: tuple[Trainer, ...] = (HuggingFace(), MindFormers(), Megatron())
 """Most specific first."""
 
-LOOSE_FILE: Layout = LooseFile(RULES, meaning)
-"""What is left where a path is a lone file: nobody's tree, so no folder is recognised by it."""
+
+@cache
+def loose_file() -> Layout:
+    """Return what is left where a path is a lone file: nobody's tree, so no folder is recognised by it."""
+    from ckpttool.trainers.common.loose_file import LooseFile
+    from ckpttool.trainers.mindformers.scalars import RULES, meaning
+
+    return LooseFile(RULES, meaning)
 
 
 def layouts() -> tuple[Layout, ...]:
@@ -43,12 +49,13 @@ def places() -> tuple[str, ...]:
 
 def layout_names() -> tuple[str, ...]:
     """Return what `--layout` takes, the most usual first."""
-    return (*(layout.name for layout in reversed(layouts())), LOOSE_FILE.name)
+    names = [name for trainer in TRAINERS for name in trainer.layout_names]
+    return (*reversed(names), LOOSE_FILE_LAYOUT)
 
 
 def layout_of(name: str) -> Layout:
     """Return the layout that an inventory names."""
-    return next(layout for layout in (*layouts(), LOOSE_FILE) if layout.name == name)
+    return next(layout for layout in (*layouts(), loose_file()) if layout.name == name)
 
 
 def log_reader(columns: str | None = None) -> LogReader:
@@ -154,6 +161,8 @@ def list_root(storage: Storage) -> Listing:
     Raises:
         OSError: It cannot be listed.
     """
+    from ckpttool.trainers.base import Listing
+
     return Listing(entries=tuple(sorted(storage.entries(""), key=itemgetter(0))))
 
 

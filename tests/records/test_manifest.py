@@ -23,7 +23,7 @@ from ckpttool.records.hashed_json import closed, is_whole
 from ckpttool.records.manifest import ManifestProblem, manifest_bytes, read_manifest
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.base import ScanOptions
-from ckpttool.trainers.common.loose_file import LOOSE_FILE_LAYOUT
+from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.locate import locate
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
 from ckpttool.trainers.registry import layout_of

@@ -21,8 +21,8 @@ from ckpttool.domain.verdict import Verdict
 from ckpttool.errors import UnknownLayoutError
 from ckpttool.storage import open_storage
 from ckpttool.trainers import registry
-from ckpttool.trainers.base import Layout, Members, Part, Refusal
-from ckpttool.trainers.common.loose_file import LOOSE_FILE_LAYOUT
+from ckpttool.trainers.base import Layout, Members, Part, Refusal, Trainer
+from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
 from tests.answers import decide, named, names, scanned
 from tests.trainers import toy
@@ -401,3 +401,8 @@ QUESTIONS = ("cut_off", "lose", "stray", "tear", "lie", "forget")
 def test_a_row_answers_every_question_and_says_why_where_it_is_none() -> None:
     rows: Iterable[object] = (getattr(case, name) for case in CASES for name in QUESTIONS)
     assert all(callable(row) or (isinstance(row, NotAsked) and row.why) for row in rows)
+
+
+@pytest.mark.parametrize("trainer", [*registry.TRAINERS, toy.Toy()], ids=lambda trainer: trainer.name)
+def test_a_trainer_names_its_layouts_as_they_name_themselves(trainer: Trainer) -> None:
+    assert trainer.layout_names == tuple(layout.name for layout in trainer.layouts)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool.errors import ExitCode, IncompleteError, UnknownLayoutError, UsageError
-from ckpttool.trainers.common.loose_file import LOOSE_FILE_LAYOUT
+from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.locate import locate
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
 from tests.answers import cli, document

@@ -10,8 +10,8 @@ import pytest
 from ckpttool.domain.shard import FormatName
 from ckpttool.errors import CkptToolError, UnknownLayoutError
 from ckpttool.storage.local import LocalStorage
-from ckpttool.trainers.common.loose_file import LOOSE_FILE_LAYOUT
-from ckpttool.trainers.registry import LOOSE_FILE, list_root
+from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
+from ckpttool.trainers.registry import list_root, loose_file
 from tests.answers import FIXTURES, plan, scanned
 
 REAL = FIXTURES / "sink2_ckpt/output/checkpoint/rank_0/llama2_7b_rank_0-20_2.ckpt"
@@ -70,6 +70,6 @@ def test_a_file_of_another_kind_is_none(tmp_path: Path, name: str) -> None:
 def test_a_folder_is_never_taken_for_one(tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_bytes(b"x")
     (tmp_path / "other.pt").write_bytes(b"x")
-    assert not LOOSE_FILE.recognise(list_root(LocalStorage(str(tmp_path))))
+    assert not loose_file().recognise(list_root(LocalStorage(str(tmp_path))))
     with pytest.raises(UnknownLayoutError):
         scanned(tmp_path)

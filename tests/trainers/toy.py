@@ -173,6 +173,7 @@ class Toy:
     title = "Toy"
     places: tuple[str, ...] = ("saves",)
     layouts: tuple[Layout, ...] = (ToyLayout(),)
+    layout_names: tuple[str, ...] = (ToyLayout.name,)
     log_formats: tuple[LogFormat, ...] = ()
     log_places: LogPlaces | None = None
     health_file: HealthFile | None = None

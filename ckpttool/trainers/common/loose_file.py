@@ -15,6 +15,7 @@ from ckpttool.formats.base import HEAD_BYTES
 from ckpttool.records import SealPlace, own_path
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.common.listed import without_health_file
 from ckpttool.trainers.mindformers.layouts.names import FORMAT_OF_SUFFIX
 
@@ -30,9 +31,6 @@ _BY_SUFFIX = {
 
 _SUFFIXES = {(".", suffix) for suffix in _BY_SUFFIX}
 """With the dot before them: a file that is called `ckpt` is none."""
-
-
-LOOSE_FILE_LAYOUT = "loose-file"
 
 
 class LooseFile:

@@ -23,6 +23,7 @@ class HuggingFace:
     title = "Hugging Face's Trainer"
     places: tuple[str, ...] = ()
     layouts: tuple[Layout, ...] = ()
+    layout_names: tuple[str, ...] = ()
     health_file: HealthFile | None = None
     configs: ConfigReader | None = None
     launch: LaunchTarget | None = None

@@ -32,6 +32,13 @@ class MindFormers:
         return MindFormersUnified(), MindFormersIteration(), MindFormersRank()
 
     @property
+    def layout_names(self) -> tuple[str, ...]:
+        """What they are called."""
+        from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
+
+        return UNIFIED_LAYOUT, ITERATION_LAYOUT, RANK_LAYOUT
+
+    @property
     def log_formats(self) -> tuple[LogFormat, ...]:
         """Its loss lines and those of its monitors."""
         from ckpttool.trainers.mindformers.logs.text import MindFormers as Text

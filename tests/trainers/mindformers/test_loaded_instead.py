@@ -11,7 +11,7 @@ from ckpttool.domain.checkpoint import Rename
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.units import Rank
-from ckpttool.trainers.common.loose_file import LOOSE_FILE_LAYOUT
+from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
 from ckpttool.trainers.mindformers.load import LoadKeys
 from ckpttool.trainers.mindformers.loaded_instead import Start, loaded_instead
