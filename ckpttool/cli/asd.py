@@ -11,7 +11,7 @@ from ckpttool.cli import output
 from ckpttool.cli.answers import ASD, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.helped import Command, Group
-from ckpttool.cli.options import Format, FormatOpt
+from ckpttool.cli.options import DetectorDialect, Format, FormatOpt, SampleInterval
 from ckpttool.domain.asd import AsdConfig
 from ckpttool.domain.frozen import dataclass
 
@@ -25,7 +25,6 @@ app = typer.Typer(
 )
 
 Text = Annotated[str, typer.Argument(metavar="STRING", help="What the environment variable holds.")]
-Dialect = Annotated[str | None, typer.Option(metavar="D", help="torch_npu (default) or mindspore.")]
 
 
 @app.callback()
@@ -38,7 +37,7 @@ def asd() -> None:
 
 @app.command(cls=Command)
 @grouped
-def check(*, string: Text, dialect: Dialect = None, fmt: FormatOpt = Format.TABLE) -> None:
+def check(*, string: Text, dialect: DetectorDialect = None, fmt: FormatOpt = Format.TABLE) -> None:
     """Tell what the real parser makes of a configuration, and which of its traps it falls into.
 
     Exit 10 where something is not as its author meant it.
@@ -61,9 +60,7 @@ class AsdOptions:
     checksum_cooldown: Annotated[int | None, typer.Option(min=1, help="Minutes between two checksums (180).")] = None
     upper_thresh1: Annotated[int | None, typer.Option(min=3, help="Multiple of the mean, abnormal (1000000).")] = None
     upper_thresh2: Annotated[int | None, typer.Option(min=3, help="Multiple that enters the mean (100).")] = None
-    grad_sample_interval: Annotated[
-        int | None, typer.Option(min=1, help="Every how many-th parameter (3; MindSpore 10).")
-    ] = None
+    grad_sample_interval: SampleInterval = None
     disable: Annotated[bool, typer.Option("--disable", help="Switch the detection off.")] = False
 
     def over(self, base: AsdConfig) -> AsdConfig:
@@ -77,7 +74,7 @@ class AsdOptions:
 
 @app.command(cls=Command)
 @grouped
-def emit(*, settings: AsdOptions, dialect: Dialect = None, fmt: FormatOpt = Format.TABLE) -> None:
+def emit(*, settings: AsdOptions, dialect: DetectorDialect = None, fmt: FormatOpt = Format.TABLE) -> None:
     """Write a configuration that both parsers read as it is meant.
 
     Example: ckpttool asd emit --cooldown 10 --strikes-num 4

@@ -10,7 +10,7 @@ from ckpttool import api
 from ckpttool.cli.answers import LAUNCH, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import EvidenceOptions
-from ckpttool.cli.options import ChoiceOptions, DataOptions, Format, FormatOpt, Quiet, TreeOptions
+from ckpttool.cli.options import ChoiceOptions, DataOptions, EntryScript, Format, FormatOpt, Quiet, TreeOptions
 from ckpttool.cli.output import error, looking_at
 from ckpttool.cli.output_files import assert_folder
 from ckpttool.cli.reports import Allow, codes
@@ -30,9 +30,7 @@ class JobOptions:
         int | None, typer.Option(min=1, help="Default: the world size, spread evenly over the nodes.")
     ] = None
     master_addr: Annotated[str | None, typer.Option(help="Node 0, where there are several.")] = None
-    script: Annotated[
-        str | None, typer.Option(metavar="F", help="MindFormers' entry script.  [default: run_mindformer.py]")
-    ] = None
+    script: EntryScript = None
     force: Annotated[bool, typer.Option("--force", help="Replace NEW.yaml; the old one stays as .bak.")] = False
     strict: Annotated[
         bool, typer.Option("--strict", help="Write nothing, exit 10, where a newer checkpoint was rejected.")

@@ -81,6 +81,30 @@ ConfigPath = Annotated[
 
 _ONE_LAYOUT = f"Look for this one alone: {', '.join(layout_names())}."
 
+# What follows names trainers: here, so that no command need do so.
+OldBatch = Annotated[
+    int | None, typer.Option(min=1, help="Old one, where the shards do not hold it (MindFormers 1.2).")
+]
+EntryScript = Annotated[
+    str | None, typer.Option(metavar="F", help="MindFormers' entry script.  [default: run_mindformer.py]")
+]
+Simulate = Annotated[
+    str | None,
+    typer.Option(
+        "--simulate-mindformers",
+        metavar="VERSION",
+        help="Also say what that MindFormers would take by itself.",
+    ),
+]
+DetectorDialect = Annotated[str | None, typer.Option(metavar="D", help="torch_npu (default) or mindspore.")]
+PolicyDialect = Annotated[
+    str | None,
+    typer.Option("--dialect", metavar="D", help="features: torch_npu, mindspore or mindformers."),
+]
+SampleInterval = Annotated[int | None, typer.Option(min=1, help="Every how many-th parameter (3; MindSpore 10).")]
+POLICY_HELP = "MindFormers' skip, Ascend's features, or a robust one."
+NAN_HELP = "skip: MindFormers does not count NaN; strict does."
+
 
 def _layout(name: str) -> str:
     known = layout_names()
@@ -167,9 +191,7 @@ class DataOptions:
             help="Samples a batch in the resumed run: says, sets nothing. Default: what --config makes, or unchanged.",
         ),
     ] = None
-    old_gbs: Annotated[
-        int | None, typer.Option(min=1, help="Old one, where the shards do not hold it (MindFormers 1.2).")
-    ] = None
+    old_gbs: OldBatch = None
     segment: Segments = None
     new_dataset: Annotated[bool, typer.Option("--new-dataset", help="Start the data at its beginning.")] = False
     dataset_changed_at: Annotated[

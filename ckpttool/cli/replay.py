@@ -12,10 +12,10 @@ from ckpttool.cli import output, progress
 from ckpttool.cli.answers import REPLAY, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import AroundSpike, Columns, Logs, Margin, spike
-from ckpttool.cli.options import Format, FormatOpt, Quiet, finite
+from ckpttool.cli.options import NAN_HELP, POLICY_HELP, Format, FormatOpt, PolicyDialect, Quiet, finite
 from ckpttool.decide.policies.registry import POLICIES
 from ckpttool.domain.frozen import dataclass
-from ckpttool.trainers.mindformers.skip_words import NanWord
+from ckpttool.trainers.mindformers.skip_words import NAN_BY_DEFAULT, NanWord
 
 
 class PolicyName(str, Enum):
@@ -30,9 +30,7 @@ class PolicyName(str, Enum):
 class PolicyOptions:
     """Which rule, with which settings."""
 
-    policy: Annotated[PolicyName, typer.Option(help="MindFormers' skip, Ascend's features, or a robust one.")] = (
-        PolicyName("skip")
-    )
+    policy: Annotated[PolicyName, typer.Option(help=POLICY_HELP)] = PolicyName("skip")
     threshold: Annotated[
         float | None,
         typer.Option(
@@ -40,12 +38,8 @@ class PolicyOptions:
         ),
     ] = None
     count: Annotated[int | None, typer.Option(min=1, metavar="N", help="skip: stop at the N-th in a row (10).")] = None
-    nan: Annotated[NanWord, typer.Option(help="skip: MindFormers does not count NaN; strict does.")] = (
-        NanWord.AS_MINDFORMERS
-    )
-    dialect: Annotated[str | None, typer.Option(metavar="D", help="features: torch_npu, mindspore or mindformers.")] = (
-        None
-    )
+    nan: Annotated[NanWord, typer.Option(help=NAN_HELP)] = NAN_BY_DEFAULT
+    dialect: PolicyDialect = None
     asd_config: Annotated[
         str | None, typer.Option(metavar="STRING", help="features: what NPU_ASD_CONFIG holds; see ckpttool asd.")
     ] = None

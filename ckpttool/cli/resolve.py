@@ -11,13 +11,10 @@ from ckpttool.cli import output
 from ckpttool.cli.answers import PLAN, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import EvidenceOptions
-from ckpttool.cli.options import ChoiceOptions, ConfigPath, DataOptions, Format, FormatOpt, Quiet, TreeOptions
+from ckpttool.cli.options import ChoiceOptions, ConfigPath, DataOptions, Format, FormatOpt, Quiet, Simulate, TreeOptions
 from ckpttool.domain.plan import Resolution
 
 Strict = Annotated[bool, typer.Option("--strict", help="Exit 10 where a newer checkpoint was rejected.")]
-Simulate = Annotated[
-    str | None, typer.Option(metavar="VERSION", help="Also say what that MindFormers would take by itself.")
-]
 
 
 @grouped
@@ -30,7 +27,7 @@ def resolve(
     config: ConfigPath = None,
     fmt: FormatOpt = Format.TABLE,
     strict: Strict = False,
-    simulate_mindformers: Simulate = None,
+    version: Simulate = None,
     quiet: Quiet = False,
 ) -> None:
     """Choose the newest checkpoint that is whole on every rank, and count the data steps to skip.
@@ -42,5 +39,5 @@ def resolve(
     question = tree.question(config=config)
     answer = api.resolve(question, choice.question(logs.question()), data.question(sink_size=tree.sink_size))
     output.looking_at(answer.tree.resolved_from, quiet=quiet)
-    simulation = api.simulate(answer, simulate_mindformers) if simulate_mindformers is not None else None
+    simulation = api.simulate(answer, version) if version is not None else None
     raise typer.Exit(show(PLAN, Resolution(decision=answer.decision, simulation=simulation, strict=strict), fmt))

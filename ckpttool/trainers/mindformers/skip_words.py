@@ -16,6 +16,9 @@ class NanWord(str, Enum):
     STRICT = "strict"
 
 
+NAN_BY_DEFAULT = NanWord.AS_MINDFORMERS
+
+
 def spelled(settings: tuple[tuple[str, str | float], ...]) -> tuple[tuple[str, str | float], ...]:
     """Return a policy's settings with whether a NaN counts in the word that users have for it."""
     words = {False: NanWord.AS_MINDFORMERS.value, True: NanWord.STRICT.value}
