@@ -19,6 +19,7 @@ from ckpttool.domain.preflight import Check, DiskNeed, Lint, NextSaves, Prefligh
 from ckpttool.errors import CkptToolError, ConfigError, ExitCode, UsageError
 from ckpttool.formats.safe_yaml import read_bytes
 from ckpttool.render.answers import preflight_summaries as summaries
+from ckpttool.storage import is_local
 from ckpttool.storage.disk import Disk, LocalDisk
 from ckpttool.trainers.registry import config_readers, lint, read_config, trainer_named
 
@@ -200,8 +201,10 @@ def assert_startable(tree: Tree) -> LaunchTarget:
     """Return how the trainer of a tree is started.
 
     Raises:
-        UsageError: Nobody knows how.
+        UsageError: Nobody knows how, or the tree is in no folder.
     """
+    if not is_local(tree.inventory.root):
+        raise UsageError(f"a training loads from a folder, which {tree.inventory.root} is not: copy it to one")
     if tree.trainer is None or tree.trainer.launch is None:
         whose = "a lone file" if tree.trainer is None else tree.trainer.title
         raise UsageError(f"ckpttool does not know how a training is started from {whose}: {tree.inventory.root}")

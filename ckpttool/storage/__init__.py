@@ -37,13 +37,18 @@ def is_folder(root: str) -> bool:
         return False
 
 
+def is_local(root: str) -> bool:
+    """Tell whether a root is spelled as a folder of this machine, where others find it, too."""
+    return not _split(root)[0]
+
+
 def assert_changeable(root: str) -> None:
     """See that a root is a folder of this machine: nothing is written anywhere else.
 
     Raises:
         UnsafeError: It is not.
     """
-    if _split(root)[0]:
+    if not is_local(root):
         raise UnsafeError(f"{root} is only read: ckpttool changes nothing but folders of this machine")
 
 

@@ -195,3 +195,19 @@ def test_nothing_is_changed_but_in_a_folder_of_this_machine(
     assert said.code == ExitCode.UNSAFE
     assert "is only read: ckpttool changes nothing but folders of this machine" in said.stderr
     assert list((tmp_path / "here").iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [["preflight"], ["launch", "--output", "out.yaml"]], ids=lambda words: words[0])
+def test_no_training_is_started_from_what_is_no_folder(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bucket = Bucket.copied(copied("sink2_ckpt/output", tmp_path))
+    monkeypatch.setitem(STORAGES, "memory", lambda root: MemoryStorage(root, bucket))
+    monkeypatch.chdir(tmp_path)
+    base = str(FIXTURES / "configs" / "pretrain_sink2.yaml")
+    said = ask(command[0], "memory://tree", "--config", base, *command[1:])
+    assert said.code == ExitCode.USAGE
+    assert "a training loads from a folder, which memory://tree/checkpoint is not" in " ".join(
+        f"{said.stdout}{said.stderr}".split()
+    )
+    assert not (tmp_path / "out.yaml").exists()
