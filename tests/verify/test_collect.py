@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from ckpttool.domain.finding import Code, Severity
+from ckpttool.domain.scalars import NO_RULES, AgreedScalar, AskedScalar, NameClaim, ScalarRules, ScalarValues
 from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.verdict import Level, ShardReport, Verdict, VerdictWord
 from ckpttool.trainers.mindformers.scalars import TrainState
@@ -178,3 +179,42 @@ class TestTheVerdict:
     def test_what_the_listing_showed_counts_too(self) -> None:
         one = checkpoint("10_2", ranks=range(2), findings=[finding(Code.RANK_MISSING)])
         assert collect(one, reports(STATE, STATE), Level.STRUCTURE).word is VerdictWord.MISSING
+
+
+class TestAnotherTrainersScalars:
+    """What must hold is what the layout says: no name is known here."""
+
+    RULES = ScalarRules(
+        asked=(AskedScalar(name="iteration"), AskedScalar(name="seen")),
+        required=((ShardRole.FULL, ("iteration",)),),
+        agreed=(AgreedScalar(name="iteration", code=Code.STEP_DISAGREES, severity=Severity.DAMAGE),),
+    )
+
+    def judged(self, *scalars: ScalarValues, claims: tuple[NameClaim, ...] = ()) -> Verdict:
+        one = replace(checkpoint("10_2", ranks=range(len(scalars))), rules=self.RULES, claims=claims)
+        told = [replace(report(rank), scalars=values, path=f"rank_{rank}/x") for rank, values in enumerate(scalars)]
+        return collect(one, told, Level.STRUCTURE)
+
+    def test_what_agrees_is_left_alone(self) -> None:
+        assert self.judged((("iteration", 7),), (("iteration", 7),)).findings == ()
+
+    def test_a_rank_of_another_iteration_is_named(self) -> None:
+        verdict = self.judged((("iteration", 7),), (("iteration", 7),), (("iteration", 6),))
+        assert said(verdict) == [(Code.STEP_DISAGREES, Severity.DAMAGE, "rank_2")]
+
+    def test_what_is_required_or_what_others_have_is_missed_and_nothing_is_said_of_another_trainer(self) -> None:
+        (lost,) = self.judged((("iteration", 7),), ()).findings
+        assert (lost.code, lost.remedy) == (Code.SCALARS_MISSING, "resume from another checkpoint")
+        (fewer,) = self.judged((("iteration", 7), ("seen", 1)), (("iteration", 7),)).findings
+        assert "no seen inside" in fewer.message
+
+    def test_a_name_that_claims_another_iteration_disagrees(self) -> None:
+        claim = NameClaim(scalar="iteration", value=9, message="the name says 9, the content %d")
+        (found,) = self.judged((("iteration", 7),), claims=(claim,)).findings
+        assert (found.code, found.message) == (Code.NAME_DISAGREES, "the name says 9, the content 7")
+        assert self.judged((("iteration", 9),), claims=(claim,)).findings == ()
+
+    def test_without_rules_nothing_is_missed(self) -> None:
+        one = replace(checkpoint("10_2", ranks=range(2)), rules=NO_RULES, claims=())
+        told = [replace(report(rank), scalars=(), path=f"rank_{rank}/x") for rank in range(2)]
+        assert collect(one, told, Level.STRUCTURE).findings == ()
