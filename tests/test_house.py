@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from ckpttool.trainers.registry import TRAINERS
+
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = sorted((ROOT / "ckpttool").rglob("*.py"))
 
@@ -29,6 +31,25 @@ ALLOWED_AT_THE_TOP = {
     "pyproject.toml",
     "tests",
 }
+
+ROOMS_WITHOUT_TRAINERS = (
+    "decide",
+    "domain",
+    "errors",
+    "formats",
+    "logs",
+    "records",
+    "render",
+    "storage",
+    "verify",
+    "write",
+)
+TRAINERS_NAMES = re.compile(
+    r"mind_?formers|megatron|hugging ?face|transformers|deepspeed|lightning|torchtitan|orbax"
+    r"|accelerate\b|\bverl\b|\bnemo\b|msrun",
+    re.IGNORECASE,
+)
+NAMES_PACKAGES = "formats/torch/pickle_names.py"  # of which a pickle may name classes; some are trainers' too
 
 # Spelled in pieces, for this file is searched too.
 NAMES_OF_OUR_MACHINES = tuple(pieces.replace("|", "") for pieces in ("../|shared", "pypi|.org", "/wo|rk/"))
@@ -159,6 +180,35 @@ def test_what_is_installed_with_ckpttool_is_what_ckpttool_imports() -> None:
     imported = {name.partition(".")[0] for module in MODULES for name in imports_of(module)}
     foreign = imported - sys.stdlib_module_names - {"ckpttool"}
     assert {IMPORTED_AS.get(name, name) for name in names} == foreign
+
+
+def test_no_room_below_the_trainers_names_one() -> None:
+    found = [
+        f"{name}:{number}: {line.strip()}"
+        for module in MODULES
+        if (name := module.relative_to(ROOT / "ckpttool").as_posix()).partition("/")[0].removesuffix(".py")
+        in ROOMS_WITHOUT_TRAINERS
+        for number, line in enumerate(module.read_text(encoding="utf-8").splitlines(), 1)
+        if TRAINERS_NAMES.search(line) and name != NAMES_PACKAGES
+    ]
+    assert found == []
+
+
+def test_every_room_above_the_trainers_is_known_to_be() -> None:
+    rooms = {module.relative_to(ROOT / "ckpttool").parts[0].removesuffix(".py") for module in MODULES}
+    assert rooms - set(ROOMS_WITHOUT_TRAINERS) == {"__init__", "__main__", "api", "cli", "trainers"}
+
+
+def test_every_trainer_is_kept_from_the_others() -> None:
+    settings = pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML").loads(
+        (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    )
+    kept = {name for contract in settings["tool"]["importlinter"]["contracts"] for name in contract.get("modules", ())}
+    folders = {
+        f"ckpttool.trainers.{file.parent.name}" for file in (ROOT / "ckpttool" / "trainers").glob("*/trainer.py")
+    }
+    assert kept == folders
+    assert {trainer.__class__.__module__.rpartition(".")[0] for trainer in TRAINERS} == folders
 
 
 def test_yaml_is_never_loaded_by_a_loader_that_builds_objects() -> None:

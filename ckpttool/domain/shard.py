@@ -18,6 +18,10 @@ class FormatName(str, Enum):
     TORCH_PICKLE = "torch-pickle"
 
 
+FORMAT_OF_SUFFIX = {"ckpt": FormatName.MINDSPORE_CKPT, "safetensors": FormatName.SAFETENSORS}
+"""By what a shard's name claims; what the file is, its content tells."""
+
+
 class ShardRole(str, Enum):
     """What a rank's file is for."""
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from ckpttool.domain.finding import Code, Finding, damage
 from ckpttool.domain.scalars import NO_FACTS, ShardFacts
 from ckpttool.domain.shard import FormatName
-from ckpttool.formats.base import HEAD_BYTES, Header, ShardFormat, failed_header
-from ckpttool.formats.front import Front
+from ckpttool.formats.base import Header, ShardFormat, failed_header
+from ckpttool.formats.front import HEAD_BYTES, Front
 from ckpttool.formats.mindspore.shard import MindSporeCkpt
 from ckpttool.formats.safetensors.shard import Safetensors
 from ckpttool.formats.torch.bare_pickle import TorchPickle, unsafe_pickle

@@ -14,8 +14,6 @@ from ckpttool.domain.shard import FormatName, TensorEntry
 if TYPE_CHECKING:
     from ckpttool.formats.front import Front
 
-HEAD_BYTES = 4096
-"""Bytes that are read first: enough for every magic number, and for all of a small header in one call."""
 
 LAST_PAGE_BYTES = 4096
 """A lost page at the end of a file is the commonest trace of a power cut: the size is there, the data is not."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from threading import local
 
 from ckpttool.domain.shard import FileStamp
-from ckpttool.formats.base import HEAD_BYTES
 from ckpttool.storage.base import ByteSource
+
+HEAD_BYTES = 4096
+"""Bytes that are read first: enough for every magic number, and for all of a small header in one call."""
 
 _BEHIND_BYTES = 4096
 """What is read behind a header with it: training scalars are the first tensors of many files."""

@@ -30,9 +30,8 @@ def quote(word: str) -> str:
 def quote_for_eval(word: str) -> str:
     """Return `word` as one word of a text that a script runs with an unquoted `eval $TEXT`.
 
-    `msrun_launcher.sh` does. Before `eval` parses the quotes, bash has split the text at white space and expanded the
-    wildcards in it. Where ordinary quotes do not survive that, the word is spelled in `$'…'`, with no such character
-    left.
+    Before `eval` parses the quotes, bash has split the text at white space and expanded the wildcards in it. Where
+    ordinary quotes do not survive that, the word is spelled in `$'…'`, with no such character left.
 
     Raises:
         ValueError: It holds a NUL, which no argument of a program can.

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ckpttool.domain.finding import Code, Severity, worst
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, ShardDigest, ShardReport
 from ckpttool.verify.check import check, failed
-from ckpttool.verify.engines.base import Engine
 from ckpttool.verify.observation import Observation
-
-
-def reports_of(tasks: Sequence[CheckTask], engine: Engine) -> Iterator[ShardReport]:
-    """Yield one report a shard, as its last part is finished."""
-    waiting = Counter(task.path for task in tasks)
-    observations: dict[str, list[Observation]] = defaultdict(list)
-    for observed in engine.run(tasks):
-        path = observed.task.path
-        observations[path].append(observed)
-        if len(observations[path]) == waiting[path]:
-            yield judge(observations.pop(path))
 
 
 def check_and_judge(task: CheckTask) -> Observation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -18,9 +18,10 @@ from ckpttool.records import OWN_FOLDER, SealPlace
 from ckpttool.storage.base import Storage, is_there
 from ckpttool.verify.checks.recorded import changed_headers, missing_files
 from ckpttool.verify.collect import collect
-from ckpttool.verify.engines.base import Engines
+from ckpttool.verify.engines.base import Engine, Engines
+from ckpttool.verify.observation import Observation
 from ckpttool.verify.plan import in_bucket, plan_checks
-from ckpttool.verify.report import reports_of
+from ckpttool.verify.report import judge
 from ckpttool.verify.siblings.compare import compare_siblings
 from ckpttool.verify.siblings.neighbours import Neighbours, Sibling
 from ckpttool.verify.siblings.pairs import are_all_paired
@@ -223,3 +224,14 @@ def _completed(findings: Iterable[Finding], checkpoint: Checkpoint) -> tuple[Fin
 def _of_rank(finding: Finding, whose: Mapping[str, Rank | None]) -> Finding:
     rank = None if finding.path is None or finding.ranks else whose.get(finding.path)
     return finding if rank is None else replace(finding, ranks=(rank,))
+
+
+def reports_of(tasks: Sequence[CheckTask], engine: Engine) -> Iterator[ShardReport]:
+    """Yield one report a shard, as its last part is finished."""
+    waiting = Counter(task.path for task in tasks)
+    observations: dict[str, list[Observation]] = defaultdict(list)
+    for observed in engine.run(tasks):
+        path = observed.task.path
+        observations[path].append(observed)
+        if len(observations[path]) == waiting[path]:
+            yield judge(observations.pop(path))

@@ -32,7 +32,7 @@ from ckpttool.trainers.registry import layout_of
 from ckpttool.verify.collect import collect
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.plan import plan_checks
-from ckpttool.verify.report import reports_of
+from ckpttool.verify.session import reports_of
 from ckpttool.write.files import locked
 from tests.answers import codes
 from tests.inventories import finding

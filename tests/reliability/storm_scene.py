@@ -17,7 +17,7 @@ from ckpttool.records.manifest import ManifestProblem, read_manifest
 from ckpttool.storage.local import LocalStorage
 from ckpttool.storage.mounts import boot_id, disk_identity, mount_table
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
-from ckpttool.trainers.mindformers.pointers import parse_meta
+from ckpttool.trainers.mindformers.layouts.pointers import parse_meta
 from tests.detection import with_crc
 from tests.reliability.beside import Beside
 from tests.reliability.crowd import HUNG, End

@@ -14,7 +14,8 @@ from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, VerdictWord
 from ckpttool.verify.check import check, failed
 from ckpttool.verify.observation import Observation
-from ckpttool.verify.report import judge, reports_of
+from ckpttool.verify.report import judge
+from ckpttool.verify.session import reports_of
 from tests.verify.looking import CKPT, SAFETENSORS, codes, task_for
 
 SIZE = CKPT.stat().st_size

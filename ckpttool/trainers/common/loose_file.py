@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Facts, Inventory, RunSummary, Topology
 from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath
 from ckpttool.domain.scalars import ScalarRules, Scalars, ScalarValues, ShardFacts
-from ckpttool.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.domain.shard import FORMAT_OF_SUFFIX, FormatName, Shard, ShardRole
 from ckpttool.domain.units import Rank, Step
 from ckpttool.formats import FORMATS, read_header
-from ckpttool.formats.base import HEAD_BYTES
+from ckpttool.formats.front import HEAD_BYTES
 from ckpttool.records import SealPlace, own_path
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.common.listed import without_health_file
-from ckpttool.trainers.mindformers.layouts.names import FORMAT_OF_SUFFIX
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings

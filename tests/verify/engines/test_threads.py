@@ -23,7 +23,8 @@ from ckpttool.verify.check import check
 from ckpttool.verify.engines import threads
 from ckpttool.verify.engines.threads import ThreadEngine
 from ckpttool.verify.observation import Observation
-from ckpttool.verify.report import judge, reports_of
+from ckpttool.verify.report import judge
+from ckpttool.verify.session import reports_of
 from tests.detection import seal_of
 from tests.trees import TreeBuilder
 from tests.verify.looking import CKPT, codes, task_for, verdicts

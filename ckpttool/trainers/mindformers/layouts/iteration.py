@@ -39,7 +39,7 @@ from ckpttool.trainers.mindformers.layouts.names import (
     iteration_step,
     parse_shape,
 )
-from ckpttool.trainers.mindformers.pointers import tracked_step, tracker_naming, tracker_pointer
+from ckpttool.trainers.mindformers.layouts.pointers import tracked_step, tracker_naming, tracker_pointer
 from ckpttool.trainers.mindformers.scalars import RULES, TrainState
 
 if TYPE_CHECKING:

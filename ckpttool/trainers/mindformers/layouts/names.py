@@ -11,7 +11,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 
-from ckpttool.domain.shard import FormatName
+from ckpttool.domain.shard import FORMAT_OF_SUFFIX, FormatName
 from ckpttool.domain.units import MAX_RANKS, Step
 from ckpttool.trainers.mindformers.epoch_step import EpochStep
 
@@ -29,7 +29,6 @@ ITERATION_START = "iteration_"
 
 _ITERATION = rf"{ITERATION_START}[0-9]{{8,18}}"
 
-FORMAT_OF_SUFFIX = {"ckpt": FormatName.MINDSPORE_CKPT, "safetensors": FormatName.SAFETENSORS}
 SUFFIX_OF_FORMAT = {name: suffix for suffix, name in FORMAT_OF_SUFFIX.items()}
 
 

@@ -33,6 +33,7 @@ from ckpttool.trainers.mindformers.layouts.names import (
     rank_of_folder,
     shape_of,
 )
+from ckpttool.trainers.mindformers.layouts.pointers import meta_pointers, metas_naming
 from ckpttool.trainers.mindformers.layouts.rank_expected import expected_of_ranks, path_for
 from ckpttool.trainers.mindformers.layouts.rank_findings import file_findings, meta_findings
 from ckpttool.trainers.mindformers.layouts.rank_folders import RankFolder, list_rank_folders
@@ -45,7 +46,6 @@ from ckpttool.trainers.mindformers.layouts.runs import (
     runs_by_prefix,
 )
 from ckpttool.trainers.mindformers.layouts.samples import sample_cohort
-from ckpttool.trainers.mindformers.pointers import meta_pointers, metas_naming
 from ckpttool.trainers.mindformers.scalars import RULES
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from ckpttool.trainers.mindformers.layouts.names import (
     parse_shape,
     shape_of,
 )
+from ckpttool.trainers.mindformers.layouts.pointers import MetaRecord, parse_meta
 from ckpttool.trainers.mindformers.layouts.rank_folders import RankFolder
 from ckpttool.trainers.mindformers.layouts.runs import Cohort, Sample
-from ckpttool.trainers.mindformers.pointers import MetaRecord, parse_meta
 
 _KINDS: dict[FileKind, tuple[Code, str]] = {
     FileKind.BREAKPOINT: (

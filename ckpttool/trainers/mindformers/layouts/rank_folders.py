@@ -14,7 +14,7 @@ from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import Listing
 from ckpttool.trainers.common.listed import lost_link
 from ckpttool.trainers.mindformers.layouts.names import RANK_MARK, FileKind, parse_shape, rank_of_folder, shape_of
-from ckpttool.trainers.mindformers.pointers import META_LIMIT
+from ckpttool.trainers.mindformers.layouts.pointers import META_LIMIT
 
 _RANK_TOKEN = f"_rank_{RANK_MARK}"
 

@@ -10,7 +10,7 @@ import pytest
 from ckpttool.domain.units import Rank, Step
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.storage.local import LocalStorage
-from ckpttool.trainers.mindformers.pointers import (
+from ckpttool.trainers.mindformers.layouts.pointers import (
     meta_pointers,
     metas_naming,
     tracked_step,
@@ -20,7 +20,7 @@ from ckpttool.trainers.mindformers.pointers import (
 from tests.inventories import checkpoint
 
 TRACKER = "latest_checkpointed_iteration.txt"
-REAL = Path(__file__).parents[3] / "fixtures"
+REAL = Path(__file__).parents[4] / "fixtures"
 
 
 def test_a_real_record_is_read_as_what_would_be_written() -> None:
