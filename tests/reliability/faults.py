@@ -249,7 +249,7 @@ FAULTS: tuple[Fault, ...] = (
          "tests/read/layouts/test_mindformers_rank.py::TestOtherFiles":
              "test_a_shard_that_is_a_link_to_nowhere_is_unreadable_and_still_counted",
          "tests/verify/test_seal.py": "test_nothing_is_written_through_a_link_that_leaves_the_tree",
-         "tests/changes/test_moves.py": "test_no_folder_on_the_way_may_be_a_link"}),
+         "tests/write/test_moves.py": "test_no_folder_on_the_way_may_be_a_link"}),
     Fault(20, "a file or folder cannot be read",
         "the error, for each file; the rest goes on, and unknown is never good",
         {"shard-without-permission shard-on-a-bad-sector stale-handle timed-out": (
@@ -266,7 +266,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(22, "our own write fails: disk or quota full, read-only, too large",
         "the old file stays, nothing lies around",
         {"disk-full quota-full file-too-large disk-read-only": f"{LAUNCH} -> error, exit 1"},
-        {"tests/test_write.py": (
+        {"tests/write/test_files.py": (
              "test_whatever_call_fails_the_file_is_the_old_one_or_the_new_one_and_nothing_lies_around",
              "test_a_failed_fsync_is_not_tried_again")}),
     Fault(23, "the folder cannot be brought to the disk after the rename", "said; nothing is rolled back",
@@ -289,12 +289,12 @@ FAULTS: tuple[Fault, ...] = (
     Fault(26, "two ckpttools change one tree", "a lock, held from the first read to the last rename",
         {"tree-that-another-prunes": (f"{PRUNE} --apply -> error, exit 13",
                                       "repair-meta output --grace 0 --apply -> error, exit 13")},
-        {"tests/test_write.py": "test_no_update_is_lost_between_writers_that_lock",
+        {"tests/write/test_files.py": "test_no_update_is_lost_between_writers_that_lock",
          "tests/verify/test_seal.py": "test_processes_that_seal_at_the_same_time_leave_one_whole_manifest"}),
     Fault(27, "the file system has no locks", "a lock file of another name takes their place",
         {"held-by-a-soft-lock": f"{PRUNE} --apply -> error, exit 13",
          "held-by-nobody": f"{PRUNE} --apply -> 4 go, exit 0"},
-        {"tests/test_write.py": "test_without_file_locks_a_soft_lock_does_the_same"}),
+        {"tests/write/test_files.py": "test_without_file_locks_a_soft_lock_does_the_same"}),
     Fault(28, "clocks differ: times in the future, reversed, or all the same", "no order is ever taken from times",
         {"times-reversed": ("resolve output -> the newest, exit 0",
                             f"{PRUNE} -> 4 go, exit 0"),
