@@ -41,8 +41,7 @@ class Listing(NamedTuple):
     def beginning(self, start: str) -> tuple[Entry, ...]:
         """Return the entries whose names begin so: found without a look at thousands of others."""
         first = bisect_left(self.entries, (start,))
-        names = takewhile(lambda entry: entry.name.startswith(start), islice(self.entries, first, None))
-        return tuple(names)
+        return tuple(takewhile(lambda entry: entry.name.startswith(start), islice(self.entries, first, None)))
 
 
 class ScanOptions(NamedTuple):
