@@ -92,25 +92,32 @@ def test_what_no_module_reports_is_not_said_to_be_looked_for() -> None:
 
 
 def reported_weights() -> set[tuple[str, str]]:
-    """Collect code and severity wherever a module spells both in one call of `Finding`."""
+    """Collect code and weight wherever a module spells both: `damage(Code.X, …)`, or a call of `Finding`."""
     calls = [
         node
         for path in PACKAGE.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     ]
-    spelled = [{word.arg: ast.unparse(word.value) for word in call.keywords} for call in calls]
+    spelled = set()
+    for call in calls:
+        word = ast.unparse(call.func)
+        values = {each.arg: ast.unparse(each.value) for each in call.keywords}
+        if word in {severity.word for severity in Severity} and call.args:
+            spelled.add((ast.unparse(call.args[0]), f"Severity.{word.upper()}"))
+        elif word == "Finding":
+            spelled.add((values.get("code", ""), values.get("severity", "")))
     return {
         (code[1], severity[1])
-        for words in spelled
-        if (code := re.fullmatch(r"Code\.(\w+)", words.get("code", "")))
-        and (severity := re.fullmatch(r"Severity\.(\w+)", words.get("severity", "")))
+        for code_text, severity_text in spelled
+        if (code := re.fullmatch(r"Code\.(\w+)", code_text))
+        and (severity := re.fullmatch(r"Severity\.(\w+)", severity_text))
     }
 
 
 def test_every_weight_that_a_module_gives_is_explained() -> None:
     weights = reported_weights()
-    assert len(weights) > 20
+    assert len(weights) > 80
     explained = {(one.code.name, severity.name) for one in explanations() for severity in one.severities}
     assert weights - explained == set()
 
