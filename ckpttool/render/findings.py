@@ -67,10 +67,10 @@ def parsed(page: str) -> tuple[Explanation, ...]:
     """
     found: dict[Code, Explanation] = {}
     for heading, blocks in _entries(page):
-        one = _explanation(heading, blocks)
-        if one.code in found:
-            _fail(heading, f"{one.code.value} is explained twice")
-        found[one.code] = one
+        explanation = _explanation(heading, blocks)
+        if explanation.code in found:
+            _fail(heading, f"{explanation.code.value} is explained twice")
+        found[explanation.code] = explanation
     if missing := [code.value for code in Code if code not in found]:
         _fail(_Block(page.count("\n"), ()), f"the page ends without a heading for {', '.join(missing)}")
     return tuple(found.values())

@@ -45,14 +45,14 @@ def sarif(checks: Sequence[Check], *, place: str, version: str) -> Document:
 
 
 def _rule(code: Code) -> Document:
-    one = next(each for each in explanations() if each.code is code)
-    text = " ".join([one.meaning, *(f"{title}: {text}" for title, text in one.trainers)])
+    explanation = next(each for each in explanations() if each.code is code)
+    text = " ".join([explanation.meaning, *(f"{title}: {text}" for title, text in explanation.trainers)])
     return {
         "id": code.value,
-        "shortDescription": {"text": one.title},
-        "fullDescription": {"text": one.meaning},
-        "help": {"text": "\n".join([text, *one.remedy])},
-        "defaultConfiguration": {"level": _level(one.severities[-1])},
+        "shortDescription": {"text": explanation.title},
+        "fullDescription": {"text": explanation.meaning},
+        "help": {"text": "\n".join([text, *explanation.remedy])},
+        "defaultConfiguration": {"level": _level(explanation.severities[-1])},
     }
 
 

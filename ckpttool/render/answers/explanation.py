@@ -25,12 +25,12 @@ _CONSEQUENCE = {
 
 def explained(code: str) -> Explanation | None:
     """Return what is known about a code; None where it is no code."""
-    return next((one for one in explanations() if one.code.value == code), None)
+    return next((explanation for explanation in explanations() if explanation.code.value == code), None)
 
 
 def codes() -> tuple[str, ...]:
     """Return all codes, in the order in which they are explained."""
-    return tuple(one.code.value for one in explanations())
+    return tuple(explanation.code.value for explanation in explanations())
 
 
 def one_text(explanation: Explanation, *, width: int = WIDTH) -> str:
@@ -68,16 +68,16 @@ def _labelled(label: str, text: str, width: int) -> list[str]:
 def list_text(*, width: int = WIDTH) -> str:
     """List every code with its title."""
     longest = max(len(code) for code in codes())
-    return "\n".join(line for one in explanations() for line in _entry(one, longest + 2, width))
+    return "\n".join(line for explanation in explanations() for line in _entry(explanation, longest + 2, width))
 
 
-def _entry(one: Explanation, indent: int, width: int) -> Iterator[str]:
+def _entry(explanation: Explanation, indent: int, width: int) -> Iterator[str]:
     if width < 2 * indent:
-        yield one.code.value
-        yield from textwrap.wrap(one.title, width, initial_indent="  ", subsequent_indent="  ")
+        yield explanation.code.value
+        yield from textwrap.wrap(explanation.title, width, initial_indent="  ", subsequent_indent="  ")
         return
     yield from textwrap.wrap(
-        one.title, width, initial_indent=f"{one.code.value:{indent}}", subsequent_indent=" " * indent
+        explanation.title, width, initial_indent=f"{explanation.code.value:{indent}}", subsequent_indent=" " * indent
     )
 
 
@@ -88,12 +88,15 @@ def one_document(explanation: Explanation) -> Document:
 
 def list_document() -> Document:
     """`ckpttool/explanations/1`: every code."""
-    return {"schema": "ckpttool/explanations/1", "explanations": [_document(one) for one in explanations()]}
+    return {
+        "schema": "ckpttool/explanations/1",
+        "explanations": [_document(explanation) for explanation in explanations()],
+    }
 
 
 def _trainers() -> list[str]:
     """Return the titles of all trainers of which an explanation speaks: each has its field everywhere."""
-    return sorted({title for one in explanations() for title, _ in one.trainers})
+    return sorted({title for explanation in explanations() for title, _ in explanation.trainers})
 
 
 def _document(explanation: Explanation) -> dict[str, Document]:

@@ -123,20 +123,20 @@ class _Judgements:
             table.add_column(header, justify="right", no_wrap=True)
         for header in ("HEALTH",) if narrow else ("HEALTH", "BY", "RECORDED"):
             table.add_column(header, no_wrap=True)
-        for one in self._newest_first:
-            table.add_row(line(shown(one.name)), *_cells(one, narrow=narrow))
+        for judgement in self._newest_first:
+            table.add_row(line(shown(judgement.name)), *_cells(judgement, narrow=narrow))
         yield whole_words(table)
 
 
-def _cells(one: HealthJudgement, *, narrow: bool) -> Iterator[Text]:
-    yield line("?" if one.step is None else str(one.step))
-    yield line(_norm(one.embedding_local_norm))
+def _cells(judgement: HealthJudgement, *, narrow: bool) -> Iterator[Text]:
+    yield line("?" if judgement.step is None else str(judgement.step))
+    yield line(_norm(judgement.embedding_local_norm))
     if not narrow:
-        yield line(_norm(one.l2_norm))
-    yield line(one.health.value, style=HEALTH_STYLE[one.health])
+        yield line(_norm(judgement.l2_norm))
+    yield line(judgement.health.value, style=HEALTH_STYLE[judgement.health])
     if not narrow:
-        yield line(one.source)
-        yield line(one.recorded.value, style=HEALTH_STYLE[one.recorded])
+        yield line(judgement.source)
+        yield line(judgement.recorded.value, style=HEALTH_STYLE[judgement.recorded])
 
 
 def _norm(value: float | None) -> str:
@@ -146,9 +146,9 @@ def _norm(value: float | None) -> str:
 def _notes(answer: HealthAnswer) -> list[RenderableType]:
     """Say what hindered a judgement; once, where it is the same for many."""
     names: dict[str, list[str]] = {}
-    for one in reversed(answer.report.judgements):
-        if one.note is not None:
-            names.setdefault(one.note, []).append(shown(one.name))
+    for judgement in reversed(answer.report.judgements):
+        if judgement.note is not None:
+            names.setdefault(judgement.note, []).append(shown(judgement.name))
     parts: list[RenderableType] = [line()] if names else []
     for note, those in names.items():
         who = those[0] if len(those) == 1 else f"{those[0]} and {len(those) - 1} more"
@@ -161,10 +161,12 @@ def _weights(weights: tuple[WeightNumbers, ...]) -> list[RenderableType]:
     table.add_column("NAME")
     for header in ("STEP", "NAN/INF", "EMBEDDING L2", "FIRST MOMENT"):
         table.add_column(header, justify="right", no_wrap=True)
-    for one in reversed(weights):
-        step = "?" if one.step is None else str(one.step)
-        bad = f"{one.nonfinite}{'' if one.read_all else '+?'}"
-        table.add_row(line(shown(one.name)), step, bad, _norm(one.embedding_l2), _norm(one.embedding_moment))
+    for numbers in reversed(weights):
+        step = "?" if numbers.step is None else str(numbers.step)
+        bad = f"{numbers.nonfinite}{'' if numbers.read_all else '+?'}"
+        table.add_row(
+            line(shown(numbers.name)), step, bad, _norm(numbers.embedding_l2), _norm(numbers.embedding_moment)
+        )
     what = (
         "In the shards. FIRST MOMENT: sum of squares of adam_m of the embedding, a stand-in for NORM: a smoothed "
         "gradient, smaller and later, so the threshold does not apply to it."
@@ -179,13 +181,17 @@ def _curve(answer: HealthAnswer) -> list[RenderableType]:
     if not points:
         title = "first moment of the embedding (sum of squares, a stand-in) over steps"
         points = [
-            (one.step, one.embedding_moment)
-            for one in answer.weights
-            if one.step is not None and one.embedding_moment is not None
+            (numbers.step, numbers.embedding_moment)
+            for numbers in answer.weights
+            if numbers.step is not None and numbers.embedding_moment is not None
         ]
     from ckpttool.render.chart import Mark, norm_chart
 
     judged = answer.report.judgements
-    marks = [Mark(step=one.step, healthy=_WORTH[one.health]) for one in judged if one.step is not None]
+    marks = [
+        Mark(step=judgement.step, healthy=_WORTH[judgement.health])
+        for judgement in judged
+        if judgement.step is not None
+    ]
     picture = Picture(partial(norm_chart, title, points, threshold=threshold, marks=marks))
     return [line(), picture] if points else []

@@ -35,7 +35,7 @@ def document(inventory: Inventory) -> Document:
 
 def world_size(inventory: Inventory) -> int | None:
     """Ranks that the newest checkpoint must have; None where nothing tells."""
-    return next((one.topology.world_size for one in newest_first(inventory.checkpoints)), None)
+    return next((checkpoint.topology.world_size for checkpoint in newest_first(inventory.checkpoints)), None)
 
 
 def _checkpoint(checkpoint: Checkpoint) -> Document:
@@ -100,7 +100,7 @@ def table(inventory: Inventory) -> RenderableType:
     parts: list[RenderableType] = [_headline(inventory)]
     if inventory.checkpoints:
         parts += [line(), _CheckpointTable(inventory)]
-    findings = [finding for one in newest_first(inventory.checkpoints) for finding in one.findings]
+    findings = [finding for checkpoint in newest_first(inventory.checkpoints) for finding in checkpoint.findings]
     findings += inventory.findings
     parts += grouped_findings(findings, world_size(inventory))
     return stack(*parts, *pointer(findings))
@@ -110,7 +110,7 @@ def _headline(inventory: Inventory) -> Text:
     if not inventory.checkpoints:
         return line(f"No checkpoint in {shown(inventory.root)} ({inventory.layout})", style="bold red")
     ordered = newest_first(inventory.checkpoints)
-    whole = [one for one in ordered if not blocking(one.findings)]
+    whole = [checkpoint for checkpoint in ordered if not blocking(checkpoint.findings)]
     world = world_size(inventory)
     ranks = "complete" if world in {None, 1} else f"on all {world} ranks"
     which = "newest" if whole and whole[0] is ordered[0] else "newest complete"
@@ -129,7 +129,7 @@ class _CheckpointTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         narrow = options.max_width < NARROW
         # Where batch sizes differ steps are no order; one size needs no more than its own column.
-        sizes = {one.scalars.global_batch_size for one in self._newest_first} - {None}
+        sizes = {checkpoint.scalars.global_batch_size for checkpoint in self._newest_first} - {None}
         by_samples = ("SAMPLES",) if len(sizes) > 1 else ()
         table = columns(padding=(0, 1, 0, 0) if narrow else (0, 1, 0, 1))
         table.add_column("NAME")
@@ -137,19 +137,19 @@ class _CheckpointTable:
         for header in few if narrow else ("STEP", "OPT STEP", "RANKS", "SIZE", "GBS", *by_samples):
             table.add_column(header, justify="right", no_wrap=True)
         table.add_column("HEALTH", no_wrap=True)
-        for one in self._newest_first:
-            step, ranks, facts = _number(one.step), _ranks(one), dict(one.facts)
-            seen = (_number(one.samples),) if by_samples else ()
+        for checkpoint in self._newest_first:
+            step, ranks, facts = _number(checkpoint.step), _ranks(checkpoint), dict(checkpoint.facts)
+            seen = (_number(checkpoint.samples),) if by_samples else ()
             middle = (
                 step,
                 _number(facts.get("optimizer_step")),
                 ranks,
-                size(one.nbytes),
-                _number(one.scalars.global_batch_size),
+                size(checkpoint.nbytes),
+                _number(checkpoint.scalars.global_batch_size),
             )
-            health = line(one.health.value, style=HEALTH_STYLE[one.health])
+            health = line(checkpoint.health.value, style=HEALTH_STYLE[checkpoint.health])
             cells = (step, *seen, ranks) if narrow else (*middle, *seen)
-            table.add_row(line(shown(one.name)), *cells, health)
+            table.add_row(line(shown(checkpoint.name)), *cells, health)
         yield whole_words(table)
 
 

@@ -62,7 +62,7 @@ def plan_document(answer: ResumePlan | NoResumePoint, simulation: Simulation | N
         document["lost_steps"] = answer.point.lost_steps
         document["lost_samples"] = answer.point.lost_samples
         findings = (*answer.point.findings, *answer.findings)
-    document["rejected"] = [_rejection(one) for one in point.rejected]
+    document["rejected"] = [_rejection(rejection) for rejection in point.rejected]
     document["findings"] = [finding_document(finding) for finding in findings]
     if answer.advice is not None:
         from ckpttool.render.answers.advice import advice_document
@@ -123,12 +123,12 @@ def plan_table(
         headline = line(f"Nothing to resume from in {shown(answer.root)}", style="bold red")
         if seen_in_part(answer.findings):
             headline = line(f"Nobody knows from this machine what {shown(answer.root)} holds", style="bold yellow")
-        way_out = [one for one in answer.findings if one.code is Code.RANKS_TO_RESTORE]
-        sentences = [line(shown(f"{one.message[:1].upper()}{one.message[1:]}: {one.remedy}")) for one in way_out]
+        way_out = [finding for finding in answer.findings if finding.code is Code.RANKS_TO_RESTORE]
+        sentences = [line(shown(f"{way.message[:1].upper()}{way.message[1:]}: {way.remedy}")) for way in way_out]
         if not answer.rejected and not answer.findings:
             sentences = [line("No checkpoint was saved here: name another folder, or start the training anew")]
         parts = [headline, *sentences, *rejections("Rejected:", answer.rejected)]
-        findings = [one for one in answer.findings if one not in way_out]
+        findings = [finding for finding in answer.findings if finding not in way_out]
     if answer.advice is not None:
         from ckpttool.render.answers.advice import advice_parts
 
@@ -136,7 +136,7 @@ def plan_table(
     if simulation is not None:
         parts += [line(), *_simulation(simulation, answer)]
     rejected = answer.point.rejected if isinstance(answer, ResumePlan) else answer.rejected
-    reasons = [reason for one in rejected[:MOST_REJECTED] for reason in one.reasons]
+    reasons = [reason for rejection in rejected[:MOST_REJECTED] for reason in rejection.reasons]
     return stack(*parts, *grouped_findings(findings, _world(rejected)), *pointer([*findings, *reasons]))
 
 
@@ -165,7 +165,7 @@ def _chosen(plan: ResumePlan, code: ExitCode) -> list[RenderableType]:
 
 def renames(checkpoint: Checkpoint) -> list[RenderableType]:
     """Show which files to rename before the launch."""
-    lines = [line(f"  {shown(one.source)} -> {shown(one.target)}") for one in checkpoint.renames]
+    lines = [line(f"  {shown(rename.source)} -> {shown(rename.target)}") for rename in checkpoint.renames]
     return [line("First rename, in the checkpoint folder:", style="bold yellow"), *lines]
 
 
@@ -217,13 +217,18 @@ def _data_settings(plan: ResumePlan) -> list[tuple[str, str]]:
 def lost(plan: ResumePlan) -> str:
     """Say how many steps are done again."""
     lost, rejected = plan.point.lost_steps, plan.point.rejected
-    if any(one.checkpoint.step is None for one in rejected):
+    if any(rejection.checkpoint.step is None for rejection in rejected):
         return f"At least {counted(lost, 'step')} to be done again: something newer does not tell its step."
     if not lost:  # what was trained since the newest save, no save can tell
-        on_course = [one for one in rejected if all(why.code is not Code.ABANDONED_BRANCH for why in one.reasons)]
+        on_course = [
+            rejection
+            for rejection in rejected
+            if all(why.code is not Code.ABANDONED_BRANCH for why in rejection.reasons)
+        ]
         course = " on this course" if rejected else ""
         return "What was passed over is no further." if on_course else f"Nothing newer{course} was passed over."
-    sizes = {one.scalars.global_batch_size for one in (plan.point.checkpoint, *(one.checkpoint for one in rejected))}
+    checkpoints = [plan.point.checkpoint, *(rejection.checkpoint for rejection in rejected)]
+    sizes = {checkpoint.scalars.global_batch_size for checkpoint in checkpoints}
     samples = f" ({counted(plan.point.lost_samples or 0, 'sample')})" if len(sizes - {None}) > 1 else ""
     return f"{counted(lost, 'step')} to be done again{samples}."
 
@@ -234,11 +239,11 @@ def rejections(title: str, rejected: Sequence[Rejection]) -> list[RenderableType
         return []
     parts: list[RenderableType] = [line(), line(title, style="bold")]
     said: set[str] = set()
-    for one in rejected[:MOST_REJECTED]:
-        step = "unknown" if one.checkpoint.step is None else str(one.checkpoint.step)
-        parts.append(line(f"  {shown(one.checkpoint.name)} (step {step})"))
-        for kind in kinds_of(one.reasons)[:MOST_REASONS]:
-            parts += kind_parts(kind, one.checkpoint.topology.world_size, said, by=4)
+    for rejection in rejected[:MOST_REJECTED]:
+        step = "unknown" if rejection.checkpoint.step is None else str(rejection.checkpoint.step)
+        parts.append(line(f"  {shown(rejection.checkpoint.name)} (step {step})"))
+        for kind in kinds_of(rejection.reasons)[:MOST_REASONS]:
+            parts += kind_parts(kind, rejection.checkpoint.topology.world_size, said, by=4)
     if len(rejected) > MOST_REJECTED:
         parts.append(line(f"  and {len(rejected) - MOST_REJECTED} more: --format json", style="dim"))
     return parts

@@ -48,21 +48,21 @@ def document(pruning: Pruning) -> Document:
         "bytes_to_go": pruning.freed,
         "records": records_document(pruning.fixes),
         "trash_days": pruning.order.trash_days,
-        "trash": [{"name": one.name, "goes": one.goes} for one in pruning.trash],
+        "trash": [{"name": entry.name, "goes": entry.goes} for entry in pruning.trash],
         "findings": [finding_document(finding) for finding in pruning.refusals],
     }
 
 
 def _fate(fate: Fate) -> Document:
-    one = fate.checkpoint
+    checkpoint = fate.checkpoint
     return {
-        "name": one.name,
-        "prefix": one.prefix,
-        "run": one.run,
-        "step": one.step,
-        "format": one.format.value,
-        "bytes": one.nbytes,
-        "health": one.health.value,
+        "name": checkpoint.name,
+        "prefix": checkpoint.prefix,
+        "run": checkpoint.run,
+        "step": checkpoint.step,
+        "format": checkpoint.format.value,
+        "bytes": checkpoint.nbytes,
+        "health": checkpoint.health.value,
         "verdict": None if fate.word is None else fate.word.value,
         "fate": "go" if fate.goes else "keep",
         "why": [why.value for why in fate.why],
@@ -129,12 +129,12 @@ class _FateTable:
             table.add_column("HEALTH", no_wrap=True)
         table.add_column("WHY")
         for fate in self._fates:
-            one = fate.checkpoint
+            checkpoint = fate.checkpoint
             word = line(self._go, style="yellow") if fate.goes else line("keep", style="green")
-            step = "?" if one.step is None else str(one.step)
+            step = "?" if checkpoint.step is None else str(checkpoint.step)
             verdict = "–" if fate.word is None else fate.word.value
-            middle = () if narrow else (step, size(one.nbytes), verdict, one.health.value)
-            table.add_row(word, line(shown(one.name)), *middle, line(shown(fate.because)))
+            middle = () if narrow else (step, size(checkpoint.nbytes), verdict, checkpoint.health.value)
+            table.add_row(word, line(shown(checkpoint.name)), *middle, line(shown(fate.because)))
         yield whole_words(table)
 
 
@@ -148,8 +148,8 @@ def record_lines(fixes: Sequence[PointerFix]) -> list[Text]:
 
 def _outcome(pruning: Pruning) -> list[Text]:
     days = pruning.order.trash_days
-    old = [one.name for one in pruning.trash if one.goes]
-    kept = [one.name for one in pruning.trash if not one.goes]
+    old = [entry.name for entry in pruning.trash if entry.goes]
+    kept = [entry.name for entry in pruning.trash if not entry.goes]
     lines = []
     if old:
         verb = "deleted" if pruning.applied else "to be deleted"

@@ -43,13 +43,13 @@ def table(repair: Repair) -> RenderableType:
         headline = line(text, style="bold red" if repair.refusals else "bold green")
         return stack(headline, *grouped_findings(repair.refusals), *pointer(repair.refusals))
     parts: list[RenderableType]
-    one = len(repair.fixes) == 1
+    single = len(repair.fixes) == 1
     count = counted(len(repair.fixes), "record")
     if repair.refusals:
-        headline = line(f"Refused: {count} {'does' if one else 'do'} not name {name}, and nothing was changed")
+        headline = line(f"Refused: {count} {'does' if single else 'do'} not name {name}, and nothing was changed")
         headline.stylize("bold red")
     else:
-        done = ("now names" if one else "now name") if repair.applied else "should name"
+        done = ("now names" if single else "now name") if repair.applied else "should name"
         headline = line(f"{count} {done} {target}", style="bold green")
     parts = [headline, line(shown(repair.root), style="dim"), line(), *record_lines(repair.fixes)]
     parts += [*grouped_findings(repair.refusals), *pointer(repair.refusals)]
