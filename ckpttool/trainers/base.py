@@ -177,11 +177,7 @@ class HealthFile(Protocol):
         ...
 
     def updated(self, old: bytes | None, judgements: Iterable[tuple[str, Health]]) -> bytes:
-        """Return its new content; the very same bytes where nothing changes.
-
-        Args:
-            old: The file as it is; None where there is none.
-            judgements: Names under which saves are recorded, with what they were found to be.
+        """Return its new content with what saves, by their recorded names, were found to be; the old where that is it.
 
         Raises:
             ValueError: The old content is none of such a file.
