@@ -141,8 +141,9 @@ def test_a_reader_beside_the_storage_is_noticed(tmp_path: Path, recorded: Watch)
     assert recorded.notes == []
 
 
-def test_a_storage_is_asked_for_all_that_is_sealed(tmp_path: Path, recorded: Watch) -> None:
-    folder = copied("sink2_ckpt/output", tmp_path)
+@pytest.mark.parametrize("tree", ["sink2_ckpt/output", "newfmt_4rank/output"])
+def test_a_storage_is_asked_for_all_that_is_sealed(tree: str, tmp_path: Path, recorded: Watch) -> None:
+    folder = copied(tree, tmp_path)
     for again in (False, True):
         with recorded.over(folder):
             assert ask("seal", str(folder), "--checkpoint", "all").code == 0
