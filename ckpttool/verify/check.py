@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ckpttool.domain.finding import Code, Finding, Severity, unknown, worst
+from ckpttool.domain.finding import Code, Finding, Severity, unknown, unsafe, worst
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport
@@ -43,7 +43,7 @@ def guarded(task: CheckTask, work: Callable[[CheckTask], Observation] = check) -
         return work(task)
     except Exception as error:  # noqa: BLE001  a shard that no rule foresaw, or our own mistake about one
         message = f"the check itself failed ({type(error).__name__}: {error}): unknown; please report it"
-        return failed(task, Code.UNREADABLE, Severity.UNKNOWN, message)
+        return failed(task, message)
 
 
 def _attempt(task: CheckTask, storage: Storage) -> Observation:
@@ -53,13 +53,13 @@ def _attempt(task: CheckTask, storage: Storage) -> Observation:
         after = storage.stamp(task.path)
     except FileNotFoundError:
         message = "was there when the folder was listed and is gone now: somebody prunes or renames"
-        return failed(task, Code.CHANGED_WHILE_READING, Severity.UNKNOWN, message)
+        return changed(task, message)
     except ShrankError as error:
         message = f"was cut while it was read ({error.strerror}): somebody writes it"
-        return failed(task, Code.CHANGED_WHILE_READING, Severity.UNKNOWN, message)
+        return changed(task, message)
     except NotRegularError:
         message = "expected a regular file, found a FIFO, a device or a folder"
-        return failed(task, Code.NOT_A_REGULAR_FILE, Severity.UNSAFE, message)
+        return refused(task, unsafe(Code.NOT_A_REGULAR_FILE, message, path=task.path))
     except OSError as error:
         return refused(task, unreadable(task.path, error, task.rank))
     return _steady(observed, after)
@@ -114,17 +114,27 @@ def _steady(observed: Observation, after: FileStamp) -> Observation:
     before = observed.report.stamp if after != observed.report.stamp else listed
     sizes = f"{before.size if before else 0} bytes before, {after.size} after"
     message = f"changed while it was read ({sizes}): somebody writes it"
-    return failed(observed.task, Code.CHANGED_WHILE_READING, Severity.UNKNOWN, message)
+    return changed(observed.task, message)
 
 
 def _changed(report: ShardReport) -> bool:
     return any(finding.code is Code.CHANGED_WHILE_READING for finding in report.findings)
 
 
-def failed(task: CheckTask, code: Code, severity: Severity, message: str) -> Observation:
-    """Report a shard that could not be looked at."""
-    remedy = "run again when nothing writes here" if code is Code.CHANGED_WHILE_READING else None
-    return refused(task, Finding(code=code, severity=severity, message=message, path=task.path, remedy=remedy))
+def changed(task: CheckTask, message: str) -> Observation:
+    """Report a shard that somebody writes, renames or removes."""
+    remedy = "run again when nothing writes here"
+    return refused(task, unknown(Code.CHANGED_WHILE_READING, message, path=task.path, remedy=remedy))
+
+
+def failed(task: CheckTask, message: str) -> Observation:
+    """Report a shard of which nobody knows whether it is damaged."""
+    return refused(task, unknown(Code.UNREADABLE, message, path=task.path))
+
+
+def hung(task: CheckTask, seconds: float) -> Observation:
+    """Report a shard whose disk did not answer in so many seconds."""
+    return failed(task, f"no answer from the disk within {seconds:g} s: unknown, not damaged")
 
 
 def refused(task: CheckTask, finding: Finding) -> Observation:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ckpttool.domain.finding import Code, Severity, worst
+from ckpttool.domain.finding import worst
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, ShardDigest, ShardReport
-from ckpttool.verify.check import check, failed
+from ckpttool.verify.check import changed, check, failed
 from ckpttool.verify.observation import Observation
 
 
@@ -41,12 +41,12 @@ def judge(observations: Sequence[Observation]) -> ShardReport:
     size = ordered[0].report.stamp.size if ordered[0].report.stamp else 0
     if len({observed.report.stamp for observed in ordered}) > 1 or end != size:
         message = "changed between the reading of its parts: somebody writes it"
-        return failed(ordered[0].task, Code.CHANGED_WHILE_READING, Severity.UNKNOWN, message).report
+        return changed(ordered[0].task, message).report
     try:
         return _judged(ordered)
     except ValueError as error:  # parts of one unchanged file that contradict each other: no disk should do that
         message = f"two reads of it do not fit together ({error}): unknown, not damaged"
-        return failed(ordered[0].task, Code.UNREADABLE, Severity.UNKNOWN, message).report
+        return failed(ordered[0].task, message).report
 
 
 def _judged(observations: Sequence[Observation]) -> ShardReport:

@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 
-from ckpttool.domain.finding import Code, Severity
+from ckpttool.domain.finding import Code, unsafe
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, VerdictWord
-from ckpttool.verify.check import check, failed
+from ckpttool.verify.check import check, failed, refused
 from ckpttool.verify.observation import Observation
 from ckpttool.verify.report import judge
 from ckpttool.verify.session import reports_of
@@ -55,16 +55,16 @@ def test_parts_with_a_gap_are_unknown_and_do_not_raise(observations: list[Observ
 def test_one_part_that_could_not_be_read_makes_the_file_unreadable_whatever_the_others_say(
     observations: list[Observation],
 ) -> None:
-    observations[2] = failed(observations[2].task, Code.UNREADABLE, Severity.UNKNOWN, "no answer")
+    observations[2] = failed(observations[2].task, "no answer")
     report = judge(observations)
     assert report.word is VerdictWord.UNREADABLE
     assert not report.checksum_matched
 
 
 def test_of_several_reasons_the_gravest_speaks_in_whatever_order_they_come(observations: list[Observation]) -> None:
-    unread = failed(observations[0].task, Code.UNREADABLE, Severity.UNKNOWN, "no answer")
-    refused = failed(observations[1].task, Code.NOT_A_REGULAR_FILE, Severity.UNSAFE, "a FIFO")
-    for order in ([unread, refused, observations[2]], [observations[2], refused, unread]):
+    unread = failed(observations[0].task, "no answer")
+    not_a_file = refused(observations[1].task, unsafe(Code.NOT_A_REGULAR_FILE, "a FIFO"))
+    for order in ([unread, not_a_file, observations[2]], [observations[2], not_a_file, unread]):
         assert codes(judge(order).findings) == [Code.NOT_A_REGULAR_FILE]
 
 

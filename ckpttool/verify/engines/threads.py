@@ -8,9 +8,8 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 
-from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.verdict import CheckTask
-from ckpttool.verify.check import failed, guarded
+from ckpttool.verify.check import guarded, hung
 from ckpttool.verify.engines.crew import Crew
 from ckpttool.verify.observation import Observation
 from ckpttool.verify.report import check_and_judge
@@ -63,11 +62,8 @@ class ThreadEngine:
                 if task is not None:
                     workers[index] = _Worker(board, self._work, self._crew)
                     # What hung once would hang again at each of its other parts.
-                    return tuple(self._hung(hung) for hung in (task, *board.withdraw(task.path)))
-
-    def _hung(self, task: CheckTask) -> Observation:
-        message = f"no answer from the disk within {patience(task, self._timeout):g} s: unknown, not damaged"
-        return failed(task, Code.UNREADABLE, Severity.UNKNOWN, message)
+                    parts = (task, *board.withdraw(task.path))
+                    return tuple(hung(part, patience(part, self._timeout)) for part in parts)
 
 
 def patience(task: CheckTask, timeout: float) -> float:

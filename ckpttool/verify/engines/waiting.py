@@ -6,10 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.verdict import CheckTask
 from ckpttool.storage.fan_out import PROBE_ITEMS, WORKERS, Probe
-from ckpttool.verify.check import check, failed, guarded
+from ckpttool.verify.check import check, guarded, hung
 from ckpttool.verify.engines.crew import Crew
 from ckpttool.verify.observation import Observation
 
@@ -103,8 +102,7 @@ class _Run:
         """Report what takes too long, and start a thread in place of the one that waits for it."""
         now = time.monotonic()
         with self._lock:
-            hung = [index for index, begun in self._at_work.items() if now - begun > timeout]
-        for index in hung:
-            message = f"no answer from the disk within {timeout:g} s: unknown, not damaged"
-            self._finish(index, failed(self._tasks[index], Code.UNREADABLE, Severity.UNKNOWN, message))
+            late = [index for index, begun in self._at_work.items() if now - begun > timeout]
+        for index in late:
+            self._finish(index, hung(self._tasks[index], timeout))
             self.hire()
