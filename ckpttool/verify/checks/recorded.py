@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, damage
 from ckpttool.domain.scalars import ScalarValues, spelled
 from ckpttool.domain.verdict import Level, ShardReport
 
@@ -28,7 +28,7 @@ def missing_files(checkpoint: Checkpoint, seals: Mapping[str, ShardSeal], unlist
     for path in sorted(seals.keys() - known):
         if not path.startswith(closed):
             message = f"the manifest recorded this file on {seals[path].first_seen}, and it is not there"
-            yield Finding(code=Code.SHARD_MISSING, severity=Severity.DAMAGE, message=message, path=path)
+            yield damage(Code.SHARD_MISSING, message, path=path)
 
 
 def changed_headers(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> Iterator[Finding]:
@@ -45,10 +45,9 @@ def changed_headers(reports: Iterable[ShardReport], seals: Mapping[str, ShardSea
             expected, actual = _told(seal.schema_hash, seal.scalars), _told(report.schema_hash, report.scalars)
         else:
             continue
-        yield Finding(
-            code=Code.CHECKSUM_MISMATCH,
-            severity=Severity.DAMAGE,
-            message=message,
+        yield damage(
+            Code.CHECKSUM_MISMATCH,
+            message,
             path=report.path,
             expected=expected,
             actual=actual,
