@@ -52,14 +52,7 @@ def judge_health(
         judgement = _judge(save, shown(save, home, attempts), threshold, pipeline_stages, logged=attempts != ())
         judgements.append(judgement)
         findings += _disagreement(save, judgement, threshold)
-    healthy = [judgement for judgement in judgements if judgement.health is Health.HEALTHY]
-    newest = max(healthy, key=lambda judgement: -1 if judgement.step is None else judgement.step, default=None)
-    return HealthReport(
-        threshold=threshold,
-        judgements=tuple(judgements),
-        newest_healthy=None if newest is None else newest.name,
-        findings=tuple(findings),
-    )
+    return HealthReport(threshold=threshold, judgements=tuple(judgements), findings=tuple(findings))
 
 
 def _judge(

@@ -205,5 +205,6 @@ class HealthReport:
     """Sum of squares."""
     judgements: tuple[HealthJudgement, ...]
     """As the checkpoints came."""
-    newest_healthy: str | None
     findings: tuple[Finding, ...]
+    newest_healthy: str | None = None
+    """Of the training's last course; None where there is none, or nobody asked for it."""

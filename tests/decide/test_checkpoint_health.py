@@ -122,7 +122,7 @@ def test_what_holds_nan_is_unhealthy_whatever_the_log_says_and_the_newest_health
     older, newer = (checkpoint(label) for label in ("10_1", "20_1"))
     inventory = Inventory(root="output", layout=RANK_LAYOUT, checkpoints=(older, newer), runs=(), findings=())
     judgements = tuple(judged(each.name, each.step or 0, Health.HEALTHY) for each in (older, newer))
-    report = HealthReport(threshold=1.0, judgements=judgements, newest_healthy=None, findings=())
+    report = HealthReport(threshold=1.0, judgements=judgements, findings=())
     sick = weigh(replace(verdict([stat("w", 1.0, nans=1)]), key=newer.key))
     weighed = with_newest(with_weights(report, {newer.key: sick}, inventory), inventory)
     assert [(each.health, each.source) for each in weighed.judgements] == [
@@ -131,5 +131,5 @@ def test_what_holds_nan_is_unhealthy_whatever_the_log_says_and_the_newest_health
     ]
     assert weighed.newest_healthy == older.name
     assert newest(weighed, inventory) == weighed.judgements[1]
-    none = HealthReport(threshold=1.0, judgements=(), newest_healthy=None, findings=())
+    none = HealthReport(threshold=1.0, judgements=(), findings=())
     assert newest(none, replace(inventory, checkpoints=())) is None

@@ -82,7 +82,6 @@ def test_without_a_norm_in_the_log_the_record_stands_and_it_is_said(recorded: He
 def test_without_record_and_log_nothing_is_known() -> None:
     report = judged(None, logged=False)
     assert (report.judgements[0].health, report.judgements[0].source) == (UNKNOWN, "none")
-    assert report.newest_healthy is None
 
 
 def test_without_a_threshold_the_record_stands_without_a_word() -> None:
@@ -107,10 +106,9 @@ def test_a_norm_of_zero_means_that_no_embedding_was_found() -> None:
     assert judged(0.0, UNHEALTHY).judgements[0].health is UNHEALTHY
 
 
-def test_the_newest_healthy_checkpoint_is_the_one_of_the_highest_step() -> None:
+def test_judgements_come_as_the_saves_came() -> None:
     saves = [save(None, recorded=HEALTHY), save(20, recorded=HEALTHY), save(10, recorded=HEALTHY), save(30)]
     report = judge_health(saves, (), threshold=None)
-    assert report.newest_healthy == "20"
     assert [judgement.name for judgement in report.judgements] == ["None", "20", "10", "30"]
 
 
