@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.data_position import Samples, Stateful, effect_of, skip_of
+from ckpttool.domain.data_position import Samples, SkipBatches, Stateful, Tokens, Unknown
 from ckpttool.domain.exits import of_plan
 from ckpttool.domain.finding import Code, seen_in_part
 from ckpttool.domain.plan import NoResumePoint, Rejection, Resolution, ResumePlan, Simulation
@@ -190,12 +190,21 @@ def _settings(plan: ResumePlan) -> list[tuple[str, str]]:
 
 def _data_settings(plan: ResumePlan) -> list[tuple[str, str]]:
     """Spell the settings of the data, each with what it means here."""
-    if isinstance(plan.data, Stateful):
-        detail = "from the state files of the streaming data, whatever the settings say"
-        return [("data position", f"{shown(plan.data.where)}  ({detail}; next step {plan.next_step})")]
-    skip = skip_of(plan.data)
-    if skip is None:
-        return [("data position", f"{effect_of(plan.data).value}  (next step {plan.next_step})")]
+    match plan.data:
+        case Stateful(where=where):
+            detail = "from the state files of the streaming data, whatever the settings say"
+            return [("data position", f"{shown(where)}  ({detail}; next step {plan.next_step})")]
+        case Tokens(tokens=tokens):
+            return [("data position", f"behind {counted(tokens, 'token')}  (next step {plan.next_step})")]
+        case Unknown(why=why):
+            return [("data position", f"unknown: {shown(why)}  (next step {plan.next_step})")]
+        case Samples(unchanged=skip):
+            return _skip_settings(plan, skip)
+        case SkipBatches() as skip:  # pragma: no branch  mypy knows all
+            return _skip_settings(plan, skip)
+
+
+def _skip_settings(plan: ResumePlan, skip: SkipBatches) -> list[tuple[str, str]]:
     again = (
         f"{counted(skip.repeated_samples, 'sample')} seen twice" if skip.repeated_samples else "no sample seen twice"
     )

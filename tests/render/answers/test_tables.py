@@ -9,6 +9,15 @@ import pytest
 from rich.console import Console, RenderableType
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, Rename, Topology
+from ckpttool.domain.data_position import (
+    DataEffect,
+    DataPosition,
+    Samples,
+    SkipBatches,
+    Stateful,
+    Tokens,
+    Unknown,
+)
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, Rejection, Simulation
@@ -19,6 +28,7 @@ from ckpttool.render import text as text_parts
 from ckpttool.render.answers import inventory as inventory_answer
 from ckpttool.render.answers import plan as table
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
+from ckpttool.trainers.mindformers.load import data_settings
 from tests.plans import NEWER_LOAD, resume_plan
 
 
@@ -142,6 +152,37 @@ def test_a_zero_skip_is_spelled_as_the_setting_that_does_it() -> None:
     text = drawn(table.plan_table(resume_plan(batches=0)))
     assert "ignore_data_skip  True" in text
     assert "data_skip_steps " not in text
+
+
+SKIP = SkipBatches(batches=30, repeated_samples=0, samples=240, global_batch_size=8)
+
+
+@pytest.mark.parametrize(
+    ("position", "row"),
+    [
+        (Stateful(where="states/step_30", without=SKIP), "data position states/step_30 (from the state files"),
+        (Tokens(tokens=7, effect=DataEffect.EXACT), "data position behind 7 tokens (next step 31)"),
+        (Unknown(why="the script decides"), "data position unknown: the script decides (next step 31)"),
+    ],
+)
+def test_a_position_that_is_no_skip_is_told_in_its_own_words(position: DataPosition, row: str) -> None:
+    text = " ".join(drawn(table.plan_table(replace(resume_plan(), data=position)), 160).split())
+    assert row in text
+    assert "data_skip_steps" not in text
+
+
+def test_what_a_trainer_counts_itself_is_told_by_what_it_comes_to() -> None:
+    """Nothing of it is written, so it is no more than what follows if the batches stay as large."""
+    position = Samples(samples=240, effect=DataEffect.UNKNOWN, unchanged=SKIP)
+    plan = resume_plan()
+    told = replace(plan, data=position, load=replace(plan.load, data=data_settings(position)))
+    assert drawn(table.plan_table(told)) == drawn(table.plan_table(plan))
+
+
+def test_batches_of_a_trainer_without_a_setting_for_them_are_told_all_the_same() -> None:
+    plan = resume_plan()
+    text = " ".join(drawn(table.plan_table(replace(plan, load=replace(plan.load, data=()))), 160).split())
+    assert "data position skip 30 (batches of 8 samples; next step 31; no sample seen twice)" in text
 
 
 def test_the_newer_layout_names_its_switch() -> None:
