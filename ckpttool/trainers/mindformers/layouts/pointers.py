@@ -8,16 +8,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.pointer import Pointer, PointerText
 from ckpttool.domain.units import Rank, Step
 from ckpttool.formats.strict_json import ParseError, get_int, get_str, parse_object
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.mindformers.epoch_step import EpochStep, epoch_step
 from ckpttool.trainers.mindformers.layouts.names import iteration_folder, iteration_step
+
+if TYPE_CHECKING:
+    from ckpttool.domain.pointer import Pointer, PointerText
 
 META_LIMIT = 64 * 1024
 """Bytes. A real meta.json has about 90; whatever is larger was not written by MindFormers."""
@@ -59,6 +61,8 @@ def meta_pointers(storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
 
 def metas_naming(checkpoint: Checkpoint) -> dict[str, PointerText]:
     """Spell the meta.json of every rank that has a shard of a checkpoint, as it is when that was saved last."""
+    from ckpttool.domain.pointer import PointerText  # a scan needs none
+
     position = epoch_step(checkpoint)
     if position is None:
         return {}
@@ -85,6 +89,8 @@ def tracked_step(storage: Storage) -> Step:
 
 def tracker_pointer(storage: Storage) -> Pointer:
     """Read the tracker."""
+    from ckpttool.domain.pointer import Pointer  # a scan needs none
+
     try:
         step = tracked_step(storage)
     except FileNotFoundError:
@@ -99,11 +105,15 @@ def tracker_pointer(storage: Storage) -> Pointer:
 
 def tracker_naming(checkpoint: Checkpoint) -> dict[str, PointerText]:
     """Spell the tracker as it is when a checkpoint was saved last."""
+    from ckpttool.domain.pointer import PointerText  # a scan needs none
+
     content = _tracker_bytes(iteration_step(checkpoint.name))
     return {TRACKER: PointerText(name=checkpoint.name, content=content)}
 
 
 def _meta_pointer(storage: Storage, rank: Rank) -> Pointer:
+    from ckpttool.domain.pointer import Pointer  # a scan needs none
+
     path = f"rank_{rank}/meta.json"
     try:
         record = parse_meta(storage.small_file(path, limit=META_LIMIT), what=path)
