@@ -15,14 +15,15 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     `resolve`, `launch` and what comes after them share a score of options. Written out, each command would be a
     page of parameters that must never differ; this keeps them in one place.
     """
-    hints = get_type_hints(command, include_extras=True)
-    groups = {name: hint for name, hint in hints.items() if is_dataclass(hint) and isinstance(hint, type)}
+    # Not by `get_type_hints`: for a default of None Python 3.10 hides there what typer looks for.
+    stated = inspect.signature(command, eval_str=True).parameters.values()
+    groups = {each.name: each.annotation for each in stated if _is_group(each.annotation)}
     parameters: list[inspect.Parameter] = []
-    for parameter in inspect.signature(command).parameters.values():
+    for parameter in stated:
         if parameter.name in groups:
             parameters += _spread(groups[parameter.name])
         else:
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[parameter.name]))
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
     @wraps(command)
     def call(**values: Any) -> None:  # noqa: ANN401  whatever typer parsed
@@ -33,6 +34,10 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     vars(call)["__signature__"] = inspect.Signature(parameters)
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return call
+
+
+def _is_group(annotation: object) -> bool:
+    return isinstance(annotation, type) and is_dataclass(annotation)
 
 
 def _spread(group: type) -> list[inspect.Parameter]:
