@@ -110,3 +110,20 @@ def test_rich_is_asked_for_few_rows_alone(times: int, asked: bool) -> None:
     assert isinstance(table, Table) is asked
     lines = drawn(table, 80)
     assert lines == ["NAME  STEP  WHY", *["15_2    30  kept"] * times]
+
+
+@pytest.mark.parametrize(
+    ("columns", "drawn_in"), [(30, 30), (100, 100), (300, layout.WIDEST), (layout.UNLIMITED, layout.WIDTH)]
+)
+def test_a_picture_is_as_wide_as_its_terminal_and_no_wider_than_a_curve_needs(columns: int, drawn_in: int) -> None:
+    picture = layout.Picture(lambda *, width, unicode: "-" * width)  # noqa: ARG005  drawn in either
+    assert [len(line) for line in drawn(stack(picture), columns)] == [drawn_in]
+
+
+@pytest.mark.parametrize(("encoding", "shown"), [("utf-8", "─"), ("ascii", "-")])
+def test_a_picture_is_drawn_in_what_its_terminal_can_show(encoding: str, shown: str) -> None:
+    written = io.BytesIO()
+    file = io.TextIOWrapper(written, encoding=encoding, write_through=True)
+    picture = layout.Picture(lambda *, width, unicode: "─" if unicode else "-")  # noqa: ARG005  one column
+    Console(file=file, width=80).print(stack(picture))
+    assert written.getvalue().decode(encoding).strip() == shown
