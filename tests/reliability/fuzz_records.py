@@ -26,7 +26,7 @@ from ckpttool.trainers.mindformers.health_file import read_health, updated_healt
 from ckpttool.trainers.mindformers.iteration_json import parse_common, parse_metadata_files
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from ckpttool.trainers.mindformers.layouts.pointers import parse_meta
-from ckpttool.trainers.mindformers.name_map import parse_name_map
+from ckpttool.trainers.mindformers.layouts.unified import parse_name_map
 from ckpttool.trainers.registry import layout_names, layout_of
 from tests.manifests import sealed_checkpoint
 from tests.writers import MemorySource

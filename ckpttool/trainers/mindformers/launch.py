@@ -1,7 +1,9 @@
-"""MindFormers: the YAML config for `run_mindformer.py` and the command for `msrun_launcher.sh`."""
+"""MindFormers: the YAML config for `run_mindformer.py`, the command for `msrun_launcher.sh`, and where saves go."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from collections.abc import Mapping as Dict
 from contextlib import suppress
 
@@ -10,10 +12,12 @@ from ckpttool.domain.finding import Finding
 from ckpttool.domain.launch import ConfigChange, LaunchConfig, LaunchJob
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.preflight import NextSaves
-from ckpttool.domain.settings import RunConfig
+from ckpttool.domain.settings import RunConfig, Settings
+from ckpttool.domain.units import Rank
 from ckpttool.errors import CkptToolError, UsageError
 from ckpttool.render.shell import join, join_for_eval, quote_for_eval
 from ckpttool.render.yaml_edit import Editor, Mapping, Scalar, Value, spell
+from ckpttool.trainers.mindformers.lint.view import KEPT_CHECKPOINTS, ConfigView
 from ckpttool.trainers.mindformers.load import load_keys
 from ckpttool.trainers.mindformers.train_config import LEGACY_SWITCHES
 
@@ -24,6 +28,7 @@ _SCRIPT = "run_mindformer.py"
 _LAUNCHER = "scripts/msrun_launcher.sh"
 _MASTER_PORT = "8118"
 _LOG_DIR = "output/msrun_log"
+_STAYS = "older runs' checkpoints are never removed by MindFormers"
 _JOIN = "True"
 """The command lasts as long as the training. The launcher's own default is to return at once, with 0: a script or a CI
 job would then take a training that is just starting for one that has succeeded."""
@@ -50,8 +55,6 @@ class MindFormersLaunch:
 
     def next_saves(self, base: RunConfig, inventory: Inventory) -> NextSaves:
         """Go by the callback that saves."""
-        from ckpttool.trainers.mindformers.next_saves import next_saves
-
         return next_saves(base.settings, inventory.root, ranks=inventory.folder_ranks)
 
 
@@ -235,3 +238,36 @@ def _shown(value: object) -> str:
             return spell(value)
     dumped: str = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), allow_unicode=True)
     return dumped.partition("\n")[0]
+
+
+def next_saves(settings: Settings, root: str, *, ranks: Iterable[Rank] = ()) -> NextSaves:
+    """Return where the next saves go, and how many are there at once before the oldest of them goes.
+
+    That is as many as are kept and the one that is being written. What lies there now makes no room: MindFormers never
+    removes files of an older run. Where all are kept there is no such number; a run should have room for two at least.
+
+    Args:
+        settings: Of the base config.
+        root: The checkpoint folder that is resumed from; a relative path in a config means a folder of wherever the
+            training is started, which is taken to be where it was started before.
+        ranks: Those that have a folder there.
+    """
+    view = ConfigView(settings)
+    callback = next(iter(view.callbacks("CheckpointMonitor")), "callbacks.0")
+    kept = view.count(f"{callback}.keep_checkpoint_max", KEPT_CHECKPOINTS)
+    folder = _below(view.get(f"{callback}.directory")) or _below(view.get("output_dir"))
+    if view.is_newer_layout:
+        kept = view.count("checkpoint.save_max", kept)
+        save_path = view.get("checkpoint.save_path")
+        folder = save_path if isinstance(save_path, str) and save_path.startswith("/") else folder
+    return NextSaves(
+        folder=folder or root,
+        inside=tuple(os.path.join(root, f"rank_{rank}") for rank in ranks),
+        count=max(kept, 1) + 1,
+        stays=_STAYS,
+    )
+
+
+def _below(output: object) -> str | None:
+    """Return the checkpoint folder of an output folder; None where it is relative, for then nobody knows to what."""
+    return f"{output.rstrip('/')}/checkpoint" if isinstance(output, str) and output.startswith("/") else None

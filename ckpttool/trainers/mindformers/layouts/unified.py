@@ -11,14 +11,13 @@ from ckpttool.domain.finding import Code, Finding, unsafe
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import Rank, Step
 from ckpttool.formats import read_header
-from ckpttool.formats.strict_json import ParseError
+from ckpttool.formats.strict_json import ParseError, as_object, as_str, parse_object
 from ckpttool.records import MANIFEST_NAME, SealPlace
 from ckpttool.storage.base import Kind, Storage
 from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.listed import listed_damage, stamp_if_there, without_health_file
 from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.layouts.names import UNIFIED_LAYOUT, FileKind, parse_shape
-from ckpttool.trainers.mindformers.name_map import parse_name_map
 from ckpttool.trainers.mindformers.scalars import FACTS, RULES, TrainState, state_in
 
 if TYPE_CHECKING:
@@ -158,3 +157,17 @@ def _shard(storage: Storage, name: str, options: ScanOptions) -> Shard:
     stamp = stamp_if_there(storage, name) if options.sizes else None
     role = ShardRole.SCALARS if name == SCALARS_FILE else ShardRole.UNIFIED
     return Shard(path=name, rank=None, role=role, format=FormatName.SAFETENSORS, stamp=stamp)
+
+
+def parse_name_map(data: bytes, *, what: str) -> frozenset[str]:
+    """Return the names of all files that the map mentions.
+
+    MindSpore 2.10 writes `{"metadata": …, "weight_map": {parameter: file}}`, older versions the inner map alone.
+
+    Raises:
+        ParseError: With the file and the key that is wrong.
+    """
+    record = parse_object(data, what=what)
+    if "weight_map" in record:
+        record = as_object(record["weight_map"], where=what, key="weight_map")
+    return frozenset(as_str(file, where=what, key=parameter) for parameter, file in record.items())
