@@ -56,10 +56,10 @@ FAULTS: tuple[Fault, ...] = (
          "last-folder-gone": "verify output --world-size 4 -> missing, exit 10: rank-missing",
          "last-folder-gone-without-a-trace": "verify output -> struct-ok, exit 0",
          "last-folder-gone-but-strategies-left": "verify output -> missing, exit 10: rank-missing"},
-        {"tests/decide/test_completeness.py::TestRankLayout": (
+        {"tests/trainers/mindformers/layouts/test_expected.py::TestRankLayout": (
              "test_a_rank_without_a_folder_is_told_from_one_without_the_shard",
              "test_the_last_ranks_shard_is_missed_because_an_older_save_had_it"),
-         "tests/read/records/test_strategy.py::TestTrees": (
+         "tests/trainers/mindformers/test_strategy.py::TestTrees": (
              "test_they_betray_a_last_rank_whose_folder_is_gone",
              "test_without_them_three_ranks_are_three")}),
     Fault(2, "a rank lacks its shard", "ranks are compared",
@@ -67,7 +67,7 @@ FAULTS: tuple[Fault, ...] = (
                            "resolve output -> an older one, exit 0: meta-ahead shard-missing",
                            "resolve output --strict -> an older one, exit 10: meta-ahead shard-missing"),
          "iteration-shard-missing": "verify output -> missing, exit 10: shard-missing"},
-        {"tests/decide/test_completeness.py::TestRankLayout": (
+        {"tests/trainers/mindformers/layouts/test_expected.py::TestRankLayout": (
              "test_a_shard_that_one_rank_lacks_is_named_in_full",
              "test_a_save_on_all_ranks_that_ever_saved_is_complete")}),
     Fault(3, "a safetensors file was cut", "the tensors must cover the file to its last byte",
@@ -86,7 +86,7 @@ FAULTS: tuple[Fault, ...] = (
         {"tests/verify/test_session.py::TestACkptThatWasCutBetweenTwoTensors": (
              "test_every_cut_on_one_of_four_ranks_is_found_and_the_neighbours_are_left_alone",
              "test_every_cut_on_a_lone_rank_is_found"),
-         "tests/read/formats/test_every_fault.py": "test_every_truncation_is_damage_but_between_two_records"}),
+         "tests/formats/test_every_fault.py": "test_every_truncation_is_damage_but_between_two_records"}),
     Fault(5, "a file is empty, or all zeros of the right size", "size and header",
         {"empty": "verify output -> damaged, exit 10: shard-empty",
          "ckpt-of-zeros safetensors-of-zeros": "verify output -> damaged, exit 10: shard-zeroed",
@@ -103,7 +103,7 @@ FAULTS: tuple[Fault, ...] = (
          "zero-tail-over-the-training-state":
             "verify output -> damaged, exit 10: schema-differs step-disagrees zero-tail"},
         {"tests/verify/test_detection.py": "test_zeros_from_anywhere_to_the_end_are_seen_beside_siblings",
-         "tests/verify/test_siblings.py::TestZeroTails": (
+         "tests/verify/siblings/test_compare.py::TestZeroTails": (
              "test_a_page_that_was_not_zero_before_is_suspect",
              "test_moments_of_a_layer_that_is_never_trained_are_left_alone")}),
     Fault(7, "a page is zeroed or swapped in the middle of tensor data", "by a checksum alone",
@@ -118,7 +118,7 @@ FAULTS: tuple[Fault, ...] = (
         {"tests/verify/test_detection.py": (
              "test_no_bit_of_header_and_training_state_flips_unseen_beside_siblings",
              "test_of_the_header_bits_of_a_megabyte_at_most_one_in_a_thousand_flips_unseen"),
-         "tests/read/formats/test_every_fault.py": "test_no_bit_of_what_a_header_says_can_flip_unseen"}),
+         "tests/formats/test_every_fault.py": "test_no_bit_of_what_a_header_says_can_flip_unseen"}),
     Fault(9, "a bit flips in a tensor", "by a checksum alone: a manifest, MindSpore's own, a zip file's",
         {"bit-of-a-weight": "verify output --level checksum -> struct-ok, exit 0",
          "bit-of-a-weight-sealed": ("verify output --level checksum -> damaged, exit 10: checksum-mismatch",
@@ -150,7 +150,7 @@ FAULTS: tuple[Fault, ...] = (
          "large-slices-of-another-rank-sealed":
             "verify output --level checksum -> damaged, exit 10: checksum-mismatch schema-differs"},
         {"tests/verify/test_detection.py": "test_another_ranks_shard_is_seen_beside_siblings_and_by_the_manifest",
-         "tests/verify/test_siblings.py::TestCopies": "test_replicas_and_slices_are_left_alone"}),
+         "tests/verify/siblings/test_compare.py::TestCopies": "test_replicas_and_slices_are_left_alone"}),
     Fault(12, "a file is an older one under the newer name",
         "step and epoch inside, against the name and other ranks; of another run's same step: by a manifest alone",
         {"older-shard": ("verify output -> damaged, exit 10: epoch-disagrees name-disagrees step-disagrees",
@@ -168,7 +168,7 @@ FAULTS: tuple[Fault, ...] = (
          "node-replaced": ("resolve output -> nothing, exit 11: meta-ahead needs-renames shard-missing",
                            "resolve output --allow-renames -> the newest, exit 0: meta-ahead")},
         {"tests/decide/test_resume.py::TestPrefixes": "test_several_trainings_in_one_folder_are_not_guessed_between",
-         "tests/decide/test_lineage.py::TestNewestFirst": "test_a_later_run_comes_first_even_at_a_lower_step",
+         "tests/domain/test_progress.py": "test_a_later_run_comes_first_even_at_a_lower_step",
          "tests/bugs/test_selection.py::TestB10To12Runs":
              "test_b11_a_replaced_node_belongs_to_the_run_whose_steps_it_saved"}),
     Fault(14, "a name says another epoch or step than the content", "the training scalars inside",
@@ -184,8 +184,8 @@ FAULTS: tuple[Fault, ...] = (
                   "repair-meta output --grace 0 -> 1 to write, exit 0"),
          "empty-record key-twice nan-for-a-number flag-for-a-number text-for-a-number huge-number nested too-large":
             "resolve output -> the newest, exit 0: meta-unreadable"},
-        {"tests/read/test_parse.py": "test_a_document_that_readers_could_understand_differently_is_refused",
-         "tests/read/layouts/test_mindformers_rank.py::TestMeta": (
+        {"tests/formats/test_strict_json.py": "test_a_document_that_readers_could_understand_differently_is_refused",
+         "tests/trainers/mindformers/layouts/test_rank.py::TestMeta": (
              "test_a_record_that_cannot_be_believed_is_a_note_beside_the_shards",
              "test_records_that_agree_with_the_shards_are_not_mentioned"),
          "tests/changes/test_repair.py":
@@ -206,7 +206,7 @@ FAULTS: tuple[Fault, ...] = (
                       "verify output -> struct-ok, exit 15: unsafe-name",
                       "resolve output -> the newest, exit 0: unsafe-name"),
          "absolute nul control-characters": "scan output -> unsafe, exit 15: unsafe-name"},
-        {"tests/read/layouts/test_mindformers_rank.py::TestMeta":
+        {"tests/trainers/mindformers/layouts/test_rank.py::TestMeta":
              "test_a_name_that_leads_elsewhere_is_unsafe_and_never_followed"}),
     Fault(18, "the health file is torn, contradicts itself, calls all unhealthy, or names nothing",
         "strict JSON; the worst entry wins, a missing one means unknown, and nothing falls back in silence",
@@ -220,7 +220,7 @@ FAULTS: tuple[Fault, ...] = (
          "names-that-were-never-written": "resolve output -> the newest, exit 0: health-names-nothing",
          "newest-not-recorded": ("health output -> unknown, exit 14",
                                  "resolve output --require-health -> an older one, exit 0: health-unknown")},
-        {"tests/read/records/test_health_json.py": (
+        {"tests/trainers/mindformers/test_health_file.py": (
              "test_the_unhealthy_entry_wins_whatever_the_order",
              "test_the_real_file_tells_two_healthy_checkpoints_and_one_unhealthy"),
          "tests/bugs/test_odd_trees.py::TestATornHealthFile":
@@ -246,9 +246,9 @@ FAULTS: tuple[Fault, ...] = (
              "test_a_fifo_is_refused_and_does_not_hang",
              "test_a_link_to_a_whole_file_is_read_as_that_file",
              "test_a_link_that_leads_nowhere_is_unreadable_and_told_what_to_do"),
-         "tests/read/layouts/test_mindformers_rank.py::TestOtherFiles":
+         "tests/trainers/mindformers/layouts/test_rank.py::TestOtherFiles":
              "test_a_shard_that_is_a_link_to_nowhere_is_unreadable_and_still_counted",
-         "tests/verify/test_seal.py": "test_nothing_is_written_through_a_link_that_leaves_the_tree",
+         "tests/api/test_sealing.py": "test_nothing_is_written_through_a_link_that_leaves_the_tree",
          "tests/write/test_moves.py": "test_no_folder_on_the_way_may_be_a_link"}),
     Fault(20, "a file or folder cannot be read",
         "the error, for each file; the rest goes on, and unknown is never good",
@@ -272,7 +272,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(23, "the folder cannot be brought to the disk after the rename", "said; nothing is rolled back",
         {"folder-not-on-the-disk": f"{LAUNCH} -> error, exit 16"},
         {"tests/cli/test_exit_codes.py": "test_16_where_the_disk_did_not_confirm",
-         "tests/verify/test_seal.py": "test_a_folder_that_does_not_reach_the_disk_is_said"}),
+         "tests/api/test_sealing.py": "test_a_folder_that_does_not_reach_the_disk_is_said"}),
     Fault(24, "a training saves at the same time", "size and time before and after; temporary files",
         {"shard-that-grows": ("verify output -> unstable, exit 14: changed-while-reading",
                               "resolve output -> an older one, exit 0: changed-while-reading"),
@@ -290,7 +290,7 @@ FAULTS: tuple[Fault, ...] = (
         {"tree-that-another-prunes": (f"{PRUNE} --apply -> error, exit 13",
                                       "repair-meta output --grace 0 --apply -> error, exit 13")},
         {"tests/write/test_files.py": "test_no_update_is_lost_between_writers_that_lock",
-         "tests/verify/test_seal.py": "test_processes_that_seal_at_the_same_time_leave_one_whole_manifest"}),
+         "tests/api/test_sealing.py": "test_processes_that_seal_at_the_same_time_leave_one_whole_manifest"}),
     Fault(27, "the file system has no locks", "a lock file of another name takes their place",
         {"held-by-a-soft-lock": f"{PRUNE} --apply -> error, exit 13",
          "held-by-nobody": f"{PRUNE} --apply -> 4 go, exit 0"},
@@ -314,8 +314,8 @@ FAULTS: tuple[Fault, ...] = (
          "terabyte-of-zeros": "verify output -> damaged, exit 10: shard-zeroed",
          "deep-header giant-numbers": "verify output -> damaged, exit 10: header-invalid name-disagrees"},
         {"tests/verify/test_hostile.py": "test_a_hostile_file_is_answered_soon_and_in_little_memory",
-         "tests/read/formats/test_mindspore_ckpt.py": "test_more_records_than_the_limit_are_refused",
-         "tests/read/formats/test_safetensors.py": "test_more_keys_than_the_limit_are_refused_but_not_called_damaged"}),
+         "tests/formats/test_mindspore_ckpt.py": "test_more_records_than_the_limit_are_refused",
+         "tests/formats/test_safetensors.py": "test_more_keys_than_the_limit_are_refused_but_not_called_damaged"}),
     Fault(31, "a YAML config that explodes, nests, calls code, or sets a key twice",
         "limits on bytes, depth and aliases; no tags; odd spellings mean what the trainer reads, and stay as they are",
         {"alias-bomb": ("lint-config base.yaml -> no-go, exit 15: config-unusable",
@@ -323,7 +323,7 @@ FAULTS: tuple[Fault, ...] = (
          "deep-yaml": f"{LAUNCH} -> error, exit 15",
          "tag yaml-key-twice": f"{LAUNCH} -> error, exit 2",
          "odd-spelling": f"{LAUNCH} -> written, exit 0"},
-        {"tests/read/records/test_train_config.py::TestHostileYaml": (
+        {"tests/trainers/mindformers/test_train_config.py::TestHostileYaml": (
              "test_what_cannot_be_a_config_is_one_clear_line",
              "test_aliases_anchors_and_merges_of_a_real_config_are_followed",
              "test_whatever_the_text_it_is_read_as_pyyaml_reads_it_or_refused")}),
@@ -337,12 +337,12 @@ FAULTS: tuple[Fault, ...] = (
          "pickle-in-a-model": ("verify output/model.pt -> unsafe, exit 15: unsafe-pickle",
                                "verify output/model.pt --level checksum -> unsafe, exit 15: unsafe-pickle"),
          "class-of-somebodys-own": "verify output/model.pt --level checksum -> verified, exit 0: unsafe-pickle"},
-        {"tests/read/formats/test_pickles.py::TestWhatRunsCode": (
+        {"tests/formats/test_pickles.py::TestWhatRunsCode": (
              "test_a_call_is_found_in_every_protocol_wherever_it_hides",
              "test_a_name_that_runs_code_or_reaches_it_is_refused"),
-         "tests/read/formats/test_pickles.py::TestHiding": "test_what_is_put_together_is_refused",
-         "tests/read/formats/test_pickles.py": "test_whatever_an_unpickler_would_ask_for_is_found",
-         "tests/read/formats/test_pickles.py::TestWhatTrainersWrite": (
+         "tests/formats/test_pickles.py::TestHiding": "test_what_is_put_together_is_refused",
+         "tests/formats/test_pickles.py": "test_whatever_an_unpickler_would_ask_for_is_found",
+         "tests/formats/test_pickles.py::TestWhatTrainersWrite": (
              "test_a_file_that_torch_saved_is_left_alone",
              "test_all_pickles_of_a_legacy_file_are_read_and_left_alone"),
          "tests/verify/checks/test_checksum.py::TestTorch": (
@@ -354,7 +354,7 @@ FAULTS: tuple[Fault, ...] = (
          "name-twice": "verify output/model.pt --level checksum -> unsafe, exit 15: header-invalid",
          "headers-disagree": "verify output/model.pt --level checksum -> damaged, exit 10: header-invalid",
          "appended": "verify output/model.pt --level checksum -> damaged, exit 10: trailing-bytes"},
-        {"tests/read/test_zip_directory.py": (
+        {"tests/formats/test_zip_directory.py": (
              "test_records_on_each_other_are_refused",
              "test_every_flipped_bit_of_a_header_that_means_anything_is_found",
              "test_a_real_file_has_the_records_that_zipfile_finds_and_no_finding")}),
@@ -363,7 +363,7 @@ FAULTS: tuple[Fault, ...] = (
          "trailer-stripped-sealed":
             "verify output --level checksum -> damaged, exit 10: checksum-mismatch checksum-missing",
          "marker-flipped": "verify output -> damaged, exit 10: trailing-bytes"},
-        {"tests/verify/test_siblings.py::TestStrippedChecksums": (
+        {"tests/verify/siblings/test_compare.py::TestStrippedChecksums": (
              "test_a_checksum_that_all_others_have_is_missed",
              "test_checksums_that_were_switched_off_for_all_are_left_alone")}),
     Fault(35, "somebody rewrites a shard and its manifest together", "not at all: a manifest is no signature",
@@ -398,7 +398,7 @@ FAULTS: tuple[Fault, ...] = (
              "test_weights_beside_the_ranks_are_loaded_into_every_rank",
              "test_a_ckpt_beside_ranks_whose_shards_are_safetensors_does_no_harm",
              "test_an_iteration_without_optimizer_state_is_no_go_unless_the_config_means_it"),
-         "tests/decide/test_loaded_instead.py":
+         "tests/trainers/mindformers/test_loaded_instead.py":
              "test_a_start_that_loads_what_the_plan_names_is_left_alone"}),
     Fault(38, "each machine saves to a disk of its own, and one is asked",
         "launchers' variables, a declared world size that is a multiple; else not at all",
