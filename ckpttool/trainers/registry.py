@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from ckpttool.errors import UsageError
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
-from ckpttool.trainers.huggingface.trainer import HuggingFace
-from ckpttool.trainers.megatron.trainer import Megatron
-from ckpttool.trainers.mindformers.trainer import MindFormers
+from ckpttool.trainers.huggingface import HuggingFace
+from ckpttool.trainers.megatron import Megatron
+from ckpttool.trainers.mindformers import MindFormers
 
 if TYPE_CHECKING:
     from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings

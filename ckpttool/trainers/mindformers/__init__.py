@@ -1,1 +1,125 @@
-"""MindFormers (MindSpore Transformers)."""
+"""MindFormers (MindSpore Transformers): all that ckpttool asks of it. A start imports what it is asked for, no more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
+    from ckpttool.domain.data_position import SkipBatches
+    from ckpttool.domain.expectation import Evidence
+    from ckpttool.domain.plan import TrainersSkip
+    from ckpttool.domain.settings import RunConfig
+    from ckpttool.logs.base import LogFormat, LogPlaces
+    from ckpttool.storage.base import Storage
+    from ckpttool.trainers.base import ConfigReader, Effects, HealthFile, LaunchTarget, Layout, Resume, Simulator
+
+
+class MindFormers:
+    """The home ground: every question is answered."""
+
+    name = "mindformers"
+    title = "MindFormers"
+    places = ("checkpoint", "output/checkpoint", "unified_checkpoint", "output/unified_checkpoint")
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """Unified weights, one folder a save (1.7 and later), one folder a rank (every version)."""
+        from ckpttool.trainers.mindformers.layouts.iteration import MindFormersIteration
+        from ckpttool.trainers.mindformers.layouts.rank import MindFormersRank
+        from ckpttool.trainers.mindformers.layouts.unified import MindFormersUnified
+
+        return MindFormersUnified(), MindFormersIteration(), MindFormersRank()
+
+    @property
+    def layout_names(self) -> tuple[str, ...]:
+        """What they are called."""
+        from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
+
+        return UNIFIED_LAYOUT, ITERATION_LAYOUT, RANK_LAYOUT
+
+    @property
+    def log_formats(self) -> tuple[LogFormat, ...]:
+        """Its loss lines and those of its monitors."""
+        from ckpttool.trainers.mindformers.logs.text import MindFormers as Text
+
+        return (Text(),)
+
+    @property
+    def log_places(self) -> LogPlaces | None:
+        """Its own, and those of msrun."""
+        from ckpttool.trainers.mindformers.logs.places import MindFormersLogs
+
+        return MindFormersLogs()
+
+    @property
+    def health_file(self) -> HealthFile | None:
+        """That of its health monitor."""
+        from ckpttool.trainers.mindformers.health_file import MindFormersHealthFile
+
+        return MindFormersHealthFile()
+
+    @property
+    def configs(self) -> ConfigReader | None:
+        """Its YAML."""
+        from ckpttool.trainers.mindformers.config import TrainConfigs
+
+        return TrainConfigs()
+
+    @property
+    def launch(self) -> LaunchTarget | None:
+        """Msrun with a config."""
+        from ckpttool.trainers.mindformers.launch import MindFormersLaunch
+
+        return MindFormersLaunch()
+
+    def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
+        """Ask the config for the ranks that it starts, and the strategy files for those that trained."""
+        from ckpttool.trainers.mindformers.strategy import world_evidence
+
+        return world_evidence(output, config)
+
+    def saves_in(self, config: RunConfig) -> Layout | None:
+        """Go by the switch between the two layouts."""
+        from ckpttool.trainers.mindformers.train_config import own
+
+        _, newer, legacy = self.layouts
+        return legacy if own(config).use_legacy_format else newer
+
+    def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
+        """Count the batches from the start of the data; never 0, which would mean 'not set'."""
+        from ckpttool.domain.advice import TrainersDetour
+
+        if advice.detour is None:
+            return None
+        config = (("data_skip_steps", advice.detour.last_skipped), ("ignore_data_skip", False))
+        return TrainersDetour(trainer=self.name, title=self.title, config=config)
+
+    def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
+        """Spell the settings of its data skip and its health monitor."""
+        from ckpttool.trainers.mindformers.settings_to_paste import threshold_settings
+
+        return threshold_settings(calibration)
+
+    def skip(self, skip: SkipBatches) -> TrainersSkip | None:
+        """Begin the data anew where nothing is to be skipped: its setting has no zero."""
+        from ckpttool.domain.plan import TrainersSkip
+
+        sinks = "as MindSpore does"
+        if skip.batches:
+            return TrainersSkip(setting="data_skip_steps", value=skip.batches, whole_sinks=sinks)
+        remark = "data_skip_steps: 0 would mean 'unset' to MindFormers"
+        return TrainersSkip(setting="ignore_data_skip", value=True, remark=remark, whole_sinks=sinks)
+
+    @property
+    def simulator(self) -> Simulator | None:
+        """Its own choice, by version."""
+        from ckpttool.trainers.mindformers.simulate import MindFormersSimulator
+
+        return MindFormersSimulator()
+
+    def effects(self, resume: Resume) -> Effects:
+        """Say what it rounds and resets, what it would load instead, and whether streaming data can go on."""
+        from ckpttool.trainers.mindformers.effects import effects
+
+        return effects(resume)

@@ -2,67 +2,29 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, RunSummary, Topology
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.expectation import Evidence, Expected
-from ckpttool.domain.finding import Code, Finding, Severity, in_order, note, suspect
-from ckpttool.domain.health import Health
-from ckpttool.domain.progress import Progress
-from ckpttool.domain.shard import FormatName, Shard, ShardRole
-from ckpttool.domain.units import MAX_RANKS, Rank
-from ckpttool.formats.strict_json import ParseError
-from ckpttool.records import MANIFEST_NAME, OWN_FOLDER, SealPlace
-from ckpttool.storage.base import Entry, Kind, LostLinkError, Storage
-from ckpttool.storage.fan_out import map_waiting
+from ckpttool.domain.units import Rank
+from ckpttool.records import MANIFEST_NAME, SealPlace
+from ckpttool.storage.base import Kind, Storage
 from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions
-from ckpttool.trainers.common.listed import listed_damage, lost_link, stamp_if_there, stamped, without_health_file
+from ckpttool.trainers.common.listed import without_health_file
 from ckpttool.trainers.common.tracker_file import TRACKER
-from ckpttool.trainers.mindformers.layouts.iteration_records import (
-    SHARD_NAME,
-    common_findings,
-    expected_of_iterations,
-    read_common,
-    read_metadata,
-    withheld,
-)
 from ckpttool.trainers.mindformers.layouts.names import (
     ITERATION_LAYOUT,
     ITERATION_START,
+    WRITTEN,
     FileKind,
     is_iteration,
-    iteration_folder,
-    iteration_step,
     parse_shape,
 )
-from ckpttool.trainers.mindformers.layouts.pointers import tracked_step, tracker_naming, tracker_pointer
-from ckpttool.trainers.mindformers.scalars import RULES, TrainState
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
     from ckpttool.domain.pointer import Pointer, PointerText
-    from ckpttool.trainers.mindformers.iteration_json import CommonRecord
-
-_ROLES = {"model": ShardRole.MODEL, "opt": ShardRole.OPTIMIZER}
-_WRITTEN = ("common.json", "metadata.json")
-"""With every save. Not the tracker: we write that ourselves."""
-_RECORDS = {*_WRITTEN, MANIFEST_NAME}
-
-
-class _Parsed(NamedTuple):
-    """The listing of one iteration's folder."""
-
-    shards: tuple[Shard, ...]
-    worlds: Counter[int]
-    prefixes: Counter[str]
-    findings: tuple[Finding, ...]
-    safetensors: tuple[str, ...] = ()
-    """Whatever is named `*.safetensors`, shard or not, sorted: what MindFormers reads where there is no metadata."""
-    has_metadata: bool = False
 
 
 class MindFormersIteration:
@@ -74,7 +36,7 @@ class MindFormersIteration:
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by an `iteration_%08d` folder; a tracker of that name is written by other trainers, too."""
-        return any(_is_iteration(entry) for entry in listing.beginning(ITERATION_START))
+        return any(_saves(listing))
 
     def part(self, folder: str, file: str | None) -> Part | Refusal | None:
         """Take an iteration's folder, and whatever lies in it, for the save."""
@@ -86,32 +48,14 @@ class MindFormersIteration:
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each iteration's names, common.json and metadata.json; no shard is opened."""
-        folders = [entry.name for entry in listing.beginning(ITERATION_START) if _is_iteration(entry)]
-        checkpoints = _same_prefix(list(map_waiting(lambda name: _scan_iteration(storage, name, options), folders)))
-        strays = [
-            entry.name
-            for entry in listing.entries
-            if entry.name not in {TRACKER, OWN_FOLDER} and not _is_iteration(entry)
-        ]
-        findings = [_stray(name) for name in strays]
-        checkpoints = _in_order(checkpoints)
-        tracked, trouble = _tracker(storage, listing, {checkpoint.name for checkpoint in checkpoints})
-        time = None if tracked is None else stamp_if_there(storage, TRACKER)
-        checkpoints = _with_times(storage, checkpoints, tracked)
-        return Inventory(
-            root=storage.root,
-            layout=self.name,
-            checkpoints=tuple(checkpoints),
-            runs=_runs(checkpoints),
-            findings=in_order((*findings, *trouble)),
-            strays=tuple(sorted(strays)),
-            tracked=tracked,
-            tracked_step=None if tracked is None else iteration_step(tracked),
-            tracked_ns=None if time is None else time.modified_ns,
-        )
+        from ckpttool.trainers.mindformers.layouts.iteration_scan import scan_iterations
+
+        return scan_iterations(storage, listing, list(_saves(listing)), options)
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
         """Go by each save's own record."""
+        from ckpttool.trainers.mindformers.layouts.iteration_records import expected_of_iterations
+
         return expected_of_iterations(inventory, evidence)
 
     def is_unfinished(self, name: str) -> bool:
@@ -120,7 +64,7 @@ class MindFormersIteration:
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Return the save's own folder, with all that is in it."""
-        records = tuple(f"{checkpoint.name}/{record}" for record in _WRITTEN)
+        records = tuple(f"{checkpoint.name}/{record}" for record in WRITTEN)
         return Members(paths=(checkpoint.name,), records=records)
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
@@ -130,10 +74,14 @@ class MindFormersIteration:
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read the tracker."""
+        from ckpttool.trainers.mindformers.layouts.pointers import tracker_pointer
+
         return iter((tracker_pointer(storage),))
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
         """Spell the tracker."""
+        from ckpttool.trainers.mindformers.layouts.pointers import tracker_naming
+
         return tracker_naming(checkpoint)
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
@@ -151,186 +99,8 @@ class MindFormersIteration:
         return keys.settings(checkpoint.renames)
 
 
-def _in_order(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
-    """Sort by how far the training had come; where that is not known, which is never loaded, at the end."""
-    progress = Progress(checkpoints)
-
-    def age(checkpoint: Checkpoint) -> tuple[bool, int, str]:
-        place = progress.of(checkpoint)
-        return (place is None, checkpoint.step or 0 if place is None else place, checkpoint.name)
-
-    return sorted(checkpoints, key=age)
-
-
-def _with_times(storage: Storage, checkpoints: list[Checkpoint], tracked: str | None) -> list[Checkpoint]:
-    """Take the times of the iterations that the tracker may not cover: they tell whether it was written after them."""
-    if tracked is None:
-        return checkpoints
-    progress, number = Progress(checkpoints), iteration_step(tracked)
-    return [
-        stamped(storage, checkpoint)
-        if (checkpoint.step or 0) > number or progress.counts_samples(checkpoint.prefix)
-        else checkpoint
-        for checkpoint in checkpoints
-    ]
-
-
-def _same_prefix(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
-    """Give a folder without a shard, which cannot tell its prefix, the one that most others have."""
-    known = Counter(checkpoint.prefix for checkpoint in checkpoints if checkpoint.shards)
-    usual = known.most_common(1)[0][0] if known else ""
-    return [checkpoint if checkpoint.shards else replace(checkpoint, prefix=usual) for checkpoint in checkpoints]
-
-
-def _is_iteration(entry: Entry) -> bool:
-    return entry.kind in {Kind.FOLDER, Kind.LOST} and is_iteration(entry.name)
-
-
-def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
-    findings: list[Finding] = []
-    is_lost = False
-    try:
-        parsed = _parse_entries(storage, name, storage.entries(name), options)
-    except OSError as error:
-        is_lost = isinstance(error, LostLinkError)
-        parsed = _Parsed(shards=(), worlds=Counter(), prefixes=Counter(), findings=())
-        findings.append(withheld(name, error))
-    findings += parsed.findings
-    world = parsed.worlds.most_common(1)[0][0] if parsed.worlds else None
-    common = None if is_lost else read_common(storage, name, findings)
-    expected = None if is_lost else read_metadata(storage, name, world, findings, files=len(parsed.shards))
-    if world == 1 and not parsed.has_metadata:
-        extra = _extra_safetensors(name, parsed)
-        strays = {_stray(one.path) for one in extra if one.path is not None}
-        findings = [*(one for one in findings if one not in strays), *extra]
-    step, state = iteration_step(name), common.state if common else TrainState()
-    if common is not None:
-        findings += common_findings(common.state, step, f"{name}/common.json")
-    if world is None and not any(finding.code is Code.UNREADABLE for finding in findings):
-        findings.append(listed_damage(Code.SHARD_MISSING, "no shard at all in this folder", name))
-    return Checkpoint(
-        name=name,
-        prefix=parsed.prefixes.most_common(1)[0][0] if parsed.prefixes else "",
-        scalars=state.scalars,
-        step=step,
-        step_source="content" if state.step_num is not None else "name",
-        shards=parsed.shards,
-        topology=Topology(world_size=world),
-        format=FormatName.SAFETENSORS,
-        expected=expected,
-        commit=_commit(expected, common, world),
-        health=common.health if common else Health.UNKNOWN,
-        facts=state.facts,
-        rules=RULES,
-        findings=tuple(findings),
-    )
-
-
-def _commit(expected: tuple[str, ...] | None, common: CommonRecord | None, world: int | None) -> CommitState:
-    recorded = common is not None and (expected is not None or world == 1)
-    return CommitState.COMMITTED if recorded else CommitState.UNCOMMITTED
-
-
-def _parse_entries(storage: Storage, folder: str, entries: list[Entry], options: ScanOptions) -> _Parsed:
-    shards, findings = [], []
-    worlds: Counter[int] = Counter()
-    prefixes: Counter[str] = Counter()
-    for entry in sorted(entries, key=lambda entry: entry.name):
-        path = f"{folder}/{entry.name}"
-        match = re.fullmatch(SHARD_NAME, entry.name)
-        if match is None or max(int(match["rank"]), int(match["world"])) > MAX_RANKS:
-            if entry.name not in _RECORDS:
-                findings.append(_stray(path))
-        elif entry.kind not in {Kind.FILE, Kind.LOST}:
-            severity = Severity.DAMAGE if entry.kind is Kind.FOLDER else Severity.UNSAFE
-            message = "expected a file, but this is a folder, FIFO or device"
-            findings.append(Finding(code=Code.NOT_A_REGULAR_FILE, severity=severity, message=message, path=path))
-        else:
-            worlds[int(match["world"])] += 1
-            prefixes[match["prefix"] or ""] += 1
-            shards.append(_shard(storage, path, match, sizes=options.sizes))
-            findings += lost_link(storage, path, Rank(int(match["rank"]))) if entry.kind is Kind.LOST else []
-    if len(worlds) > 1:
-        message = f"shards of several world sizes in one folder: {', '.join(map(str, sorted(worlds)))}"
-        remedy = "move away those that another number of ranks saved, or resume from another checkpoint"
-        findings.append(listed_damage(Code.WORLD_SIZE_DIFFERS, message, folder, remedy=remedy))
-    shards.sort(key=lambda shard: (shard.rank or 0, shard.path))
-    names = sorted(entry.name for entry in entries)
-    return _Parsed(
-        shards=tuple(shards),
-        worlds=worlds,
-        prefixes=prefixes,
-        findings=tuple(findings),
-        safetensors=tuple(name for name in names if name.endswith(".safetensors") and not name.startswith(".")),
-        has_metadata="metadata.json" in names,
-    )
-
-
-def _extra_safetensors(folder: str, parsed: _Parsed) -> list[Finding]:
-    """Find what MindFormers would read beside the two files of a single card.
-
-    Source: generate_default_metadata_from_checkpoint (1.7.0 to 2.1.0) reads every file that `glob("*.safetensors")`
-    finds, and raises an error where two hold the same parameter.
-    """
-    prefix = parsed.prefixes.most_common(1)[0][0]
-    start = f"{prefix}-" if prefix else ""
-    own = {f"{start}{role}-{0:07d}-{1:07d}.safetensors" for role in _ROLES}
-    return [
-        suspect(
-            Code.EXTRA_SAFETENSORS,
-            "a single card's checkpoint has no metadata.json, so MindFormers reads every *.safetensors here as "
-            "a part of it, this one too, and stops where it finds a parameter twice",
-            path=f"{folder}/{name}",
-            remedy=f"move it out of {folder}/, if it is not a part of this checkpoint",
-        )
-        for name in parsed.safetensors
-        if name not in own
-    ]
-
-
-def _shard(storage: Storage, path: str, match: re.Match[str], *, sizes: bool) -> Shard:
-    return Shard(
-        path=path,
-        rank=Rank(int(match["rank"])),
-        role=_ROLES[match["role"]],
-        format=FormatName.SAFETENSORS,
-        stamp=stamp_if_there(storage, path) if sizes else None,
-    )
-
-
-def _tracker(storage: Storage, listing: Listing, names: set[str]) -> tuple[str | None, list[Finding]]:
-    """Read the tracker, which is written last and not atomically: empty or torn is no verdict on the shards."""
-    if not any(entry.name == TRACKER for entry in listing.entries):
-        message = "no tracker file; the iteration folders tell the step instead"
-        return None, [note(Code.TRACKER_DISAGREES, message, path=TRACKER)]
-    try:
-        tracked = iteration_folder(tracked_step(storage))
-    except OSError as error:
-        return None, [withheld(TRACKER, error)]
-    except ParseError as error:
-        message = f"{error}; MindFormers stops here, the iteration folders still tell"
-        return None, [note(Code.TRACKER_DISAGREES, message, path=TRACKER)]
-    if tracked in names:
-        return tracked, []
-    message = f"the tracker names {tracked}, which is not there; MindFormers stops here and never falls back"
-    return tracked, [note(Code.TRACKER_DISAGREES, message, path=TRACKER)]
-
-
-def _runs(checkpoints: list[Checkpoint]) -> tuple[RunSummary, ...]:
-    if not checkpoints:
-        return ()
-    steps = [checkpoint.step for checkpoint in checkpoints if checkpoint.step is not None]
-    return (
-        RunSummary(
-            prefix=checkpoints[-1].prefix,
-            run=0,
-            first_step=min(steps, default=None),
-            last_step=max(steps, default=None),
-            world_size=checkpoints[-1].topology.world_size or 0,
-        ),
-    )
-
-
-def _stray(path: str) -> Finding:
-    message = "not a part of any checkpoint: listed, never counted"
-    return note(Code.STRAY_FILE, message, path=path)
+def _saves(listing: Listing) -> Iterator[str]:
+    """Yield the names of saves' folders, and of links that lead nowhere in their place."""
+    for entry in listing.beginning(ITERATION_START):
+        if entry.kind in {Kind.FOLDER, Kind.LOST} and is_iteration(entry.name):
+            yield entry.name

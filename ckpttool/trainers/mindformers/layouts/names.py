@@ -32,6 +32,10 @@ _ITERATION = rf"{ITERATION_START}[0-9]{{8,18}}"
 SUFFIX_OF_FORMAT = {name: suffix for suffix, name in FORMAT_OF_SUFFIX.items()}
 
 
+WRITTEN = ("common.json", "metadata.json")
+"""Beside the shards, with every save of the newer layout. Not the tracker: we write that ourselves."""
+
+
 class FileKind(Enum):
     """What a file in a rank folder is for."""
 

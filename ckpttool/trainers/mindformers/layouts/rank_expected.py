@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, RunSummary
 from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByRank, WorldEvidence, WorldSize
 from ckpttool.domain.finding import Code, Finding, note, suspect, unknown
 from ckpttool.domain.shard import Shard, ShardRole
 from ckpttool.domain.units import Rank
-from ckpttool.trainers.mindformers.layouts.misplaced import Misplaced, misplaced_shards, ranks_found_elsewhere
+
+if TYPE_CHECKING:
+    from ckpttool.trainers.mindformers.layouts.misplaced import Misplaced
 
 _RESTORE = "restore it from that rank's disk, or resume from an older checkpoint; --world-size corrects the count"
 _START_FEWER = "restore it, or start as many devices as there are ranks whose files are whole"
@@ -78,8 +80,14 @@ def expected_of_ranks(inventory: Inventory, evidence: Evidence) -> Expected:
         inventory: As scanned.
         evidence: From `--world-size`, a config, strategy files or a seal.
     """
-    misplaced = misplaced_shards(inventory)
-    shown = _Shown(_folders_without_checkpoint(inventory), ranks_found_elsewhere(inventory, misplaced))
+    misplaced: dict[str, Misplaced] = {}
+    elsewhere: dict[tuple[str, int], Misplaced] = {}
+    if inventory.strays:
+        from ckpttool.trainers.mindformers.layouts.misplaced import misplaced_shards, ranks_found_elsewhere
+
+        misplaced = misplaced_shards(inventory)
+        elsewhere = ranks_found_elsewhere(inventory, misplaced)
+    shown = _Shown(_folders_without_checkpoint(inventory), elsewhere)
     sized = tuple(_expected_of_run(run, inventory.runs, evidence.worlds, shown) for run in inventory.runs)
     runs = tuple(run for run, _ in sized)
     sizes = {(run.prefix, run.run): size for run, size in sized}
