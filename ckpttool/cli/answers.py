@@ -9,17 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from ckpttool.cli import output
 from ckpttool.cli.options import Format
 from ckpttool.domain import exits
 from ckpttool.errors import ExitCode
 
-if TYPE_CHECKING:
-    from ckpttool.domain.plan import SkipAnswer
-
 A = TypeVar("A")
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from rich.console import RenderableType
+
+    from ckpttool.domain.plan import SkipAnswer
+    from ckpttool.render.json import Document
+
+    A_contra = TypeVar("A_contra", contravariant=True)
+
+    class Render(Protocol[A_contra]):
+        """What a module of `render/answers` offers."""
+
+        def document(self, answer: A_contra, /) -> Document:
+            """Spell it for scripts."""
+            ...
+
+        def table(self, answer: A_contra, /) -> RenderableType:
+            """Draw it for people."""
+            ...
 
 
 class Answer(Generic[A]):
@@ -31,9 +49,9 @@ class Answer(Generic[A]):
         self.exit_code = exit_code
 
     @property
-    def render(self) -> Any:  # noqa: ANN401  a module, whose two functions take an A
+    def render(self) -> Render[A]:
         """The module of `render/answers`."""
-        return import_module(f"ckpttool.render.answers.{self.noun}")
+        return cast("Render[A]", import_module(f"ckpttool.render.answers.{self.noun}"))
 
 
 INVENTORY = Answer("inventory", exits.of_inventory)

@@ -18,7 +18,7 @@ KINDS = {kind.noun: kind for kind in vars(answers).values() if isinstance(kind, 
 @pytest.mark.parametrize("noun", KINDS)
 def test_an_answer_has_its_document_beside_its_table_and_a_schema_of_its_name(noun: str) -> None:
     module = KINDS[noun].render
-    assert module.__name__ == f"ckpttool.render.answers.{noun}"
+    assert module is import_module(f"ckpttool.render.answers.{noun}")
     assert callable(module.document)
     assert callable(module.table)
     assert noun in schemas.names()
