@@ -85,8 +85,8 @@ def _nothing(
 
 
 def _in_order_of(candidates: Sequence[Checkpoint], rejected: Sequence[Rejection]) -> tuple[Rejection, ...]:
-    place = {id(one): index for index, one in enumerate(candidates)}
-    return tuple(sorted(rejected, key=lambda one: place[id(one.checkpoint)]))
+    place = {checkpoint.key: index for index, checkpoint in enumerate(candidates)}
+    return tuple(sorted(rejected, key=lambda rejection: place[rejection.checkpoint.key]))
 
 
 def _reasons_by_name(checkpoint: Checkpoint, course: Course, question: ResumeQuestion) -> list[Finding]:
@@ -151,13 +151,15 @@ def _resume_point(
     rejected: list[Rejection],
     course: Course,
 ) -> ResumePoint:
-    passed = {id(checkpoint), *(id(rejection.checkpoint) for rejection in rejected)}
-    newer = {id(one) for one in candidates[: next(at for at, one in enumerate(candidates) if one is checkpoint)]}
+    passed = {checkpoint.key, *(rejection.checkpoint.key for rejection in rejected)}
+    keys = [candidate.key for candidate in candidates]
+    newer = frozenset(keys[: keys.index(checkpoint.key)])
     branches = []
-    for one in candidates:
-        branch = course.abandoned(one) or (course.done_again(one) if id(one) in newer else None)
-        if id(one) not in passed and branch is not None:
-            branches.append(Rejection(checkpoint=one, reasons=tuple(_doubts(one, course, branch))))
+    for candidate in candidates:
+        branch = course.abandoned(candidate) or (course.done_again(candidate) if candidate.key in newer else None)
+        if candidate.key not in passed and branch is not None:
+            reasons = tuple(_doubts(candidate, course, branch))
+            branches.append(Rejection(checkpoint=candidate, reasons=reasons))
     steps, samples = _lost(checkpoint, course)
     return ResumePoint(
         checkpoint=checkpoint,

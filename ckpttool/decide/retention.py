@@ -264,7 +264,7 @@ def _keep_evidence(candidates: Sequence[_Candidate], inventory: Inventory, witho
 
 
 def _but(gone: Sequence[Checkpoint], candidate: _Candidate) -> list[Checkpoint]:
-    return [checkpoint for checkpoint in gone if checkpoint is not candidate.checkpoint]
+    return [checkpoint for checkpoint in gone if checkpoint.key != candidate.checkpoint.key]
 
 
 def _judgements(inventory: Inventory) -> dict[_Key, tuple[object, ...]]:

@@ -115,7 +115,8 @@ class RetentionPlan:
         """The checkpoints that stay and were found whole: the good ones first, then the rest, each newest first."""
         rest = [fate.checkpoint for fate in self.fates if not fate.goes and _NOT_GOOD.isdisjoint(fate.why)]
         good = self.good
-        return (*good, *(checkpoint for checkpoint in rest if not any(checkpoint is other for other in good)))
+        known = {checkpoint.key for checkpoint in good}
+        return (*good, *(checkpoint for checkpoint in rest if checkpoint.key not in known))
 
 
 _NOT_GOOD = frozenset(
