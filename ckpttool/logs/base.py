@@ -117,22 +117,22 @@ class Block:
 def blocks(source: LogSource) -> Iterator[Block | LogProblem]:
     """Yield the log in blocks of whole lines; a line that is too long is left out and told."""
     line = 1
-    carry = b""
+    rest = b""
     while chunk := source.stream.read(BLOCK_BYTES):
         cut = chunk.rfind(b"\n") + 1
         if cut:
-            block = Block(carry + chunk[:cut], line)
+            block = Block(rest + chunk[:cut], line)
             yield block
             line += block.data.count(b"\n")
-            carry = chunk[cut:]
-        elif len(carry) + len(chunk) <= LONGEST_LINE:
-            carry += chunk
+            rest = chunk[cut:]
+        elif len(rest) + len(chunk) <= LONGEST_LINE:
+            rest += chunk
         else:
-            yield problem(source, line, "the line is too long to be one of a log", carry)
-            carry = _skip_line(source)
+            yield problem(source, line, "the line is too long to be one of a log", rest)
+            rest = _skip_line(source)
             line += 1
-    if carry:
-        yield Block(carry, line)
+    if rest:
+        yield Block(rest, line)
 
 
 def _skip_line(source: LogSource) -> bytes:
