@@ -95,6 +95,13 @@ class TestWhatIsAnswered:
         assert exit_code == code
         assert (Code.UNCOMMITTED_SAVE.value in output) == (code is ExitCode.DAMAGE)
 
+    @pytest.mark.parametrize("fmt", ["table", "json"])
+    def test_a_resume_is_told_in_its_own_words_and_where_its_data_go_on_is_unknown(self, tree: Path, fmt: str) -> None:
+        exit_code, output = said("resolve", str(tree), "--format", fmt)
+        assert exit_code == ExitCode.OK
+        assert "step-10" in output
+        assert "ckpttool does not know how Toy resumes" in output
+
     def test_the_tree_is_found_from_its_parts(self, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tree.parent)
         assert len(scanned(".").checkpoints) == 3
