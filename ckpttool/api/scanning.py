@@ -17,7 +17,7 @@ from ckpttool.domain.question import TreeQuestion
 from ckpttool.errors import IncompleteError, UsageError
 from ckpttool.records import OWN_FOLDER, SealPlace
 from ckpttool.storage import above, open_storage
-from ckpttool.storage.base import Storage, is_there
+from ckpttool.storage.base import LostLinkError, Storage, is_there
 from ckpttool.storage.hidden import HiddenStorage
 from ckpttool.trainers.base import HealthFile, Layout, Refusal, ScanOptions
 from ckpttool.trainers.locate import Located, locate
@@ -195,9 +195,24 @@ def _health_folders(root: str) -> tuple[str, str]:
 
 
 def health_file_beside(root: str, name: str) -> str | None:
-    """Return the health file that `scan` reads for the checkpoints in a folder; None where there is none."""
-    found = (folder for folder in _health_folders(root) if is_there(open_storage(folder), name))
-    return next((os.path.join(folder, name) for folder in found), None)
+    """Return the health file that `scan` reads for the checkpoints in a folder; None where there is none.
+
+    Raises:
+        IncompleteError: Whether it is there is not known: what is written then might be the second one.
+    """
+    for folder in _health_folders(root):
+        place = os.path.join(folder, name)
+        try:
+            open_storage(folder).kind(name)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except LostLinkError:
+            return place
+        except OSError as error:
+            problem = f"{place}: whether it is there is not known ({error.strerror or error})"
+            raise IncompleteError(f"{problem}; name the file with --health-file") from None
+        return place
+    return None
 
 
 def _named_health_book(path: str, file: HealthFile | None) -> HealthBook:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import re
@@ -13,6 +14,8 @@ import pytest
 
 from ckpttool.domain.finding import Severity
 from ckpttool.render.answers.explanation import explained
+from ckpttool.storage.base import Kind
+from ckpttool.storage.local import LocalStorage
 from tests.cli.running import Said, ask, run
 from tests.cli.situations import real
 from tests.cli.test_answers import findings_in
@@ -252,6 +255,26 @@ def test_writing_marks_what_the_log_shows_and_a_second_time_changes_nothing(here
     again = ask("health", "--threshold", "270", "--write", "--format", "json")
     assert again.json["written"] is False
     assert (here / "output/health_ckpts.json").stat().st_ino == before.st_ino
+
+
+def test_nothing_is_written_where_nobody_knows_whether_a_health_file_is_there(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree(here, recorded={5: 0, 15: 0})
+    log(here, NORMS)
+    kind = LocalStorage.kind
+
+    def refused(storage: LocalStorage, path: str) -> Kind:
+        if storage.root.endswith("checkpoint") and path == "health_ckpts.json":
+            raise OSError(errno.EIO, "Input/output error")
+        return kind(storage, path)
+
+    monkeypatch.setattr(LocalStorage, "kind", refused)
+    said = ask("health", "--threshold", "270", "--write")
+    assert said.code == 14
+    assert "health_ckpts.json: whether it is there is not known (Input/output error)" in said.stderr
+    assert not (here / "output/checkpoint/health_ckpts.json").exists()
+    assert recorded(here) == {FILES[0]: 0, FILES[2]: 0}
 
 
 def test_what_is_written_is_what_resolve_goes_by(here: Path) -> None:
