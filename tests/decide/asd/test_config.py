@@ -164,3 +164,11 @@ def test_a_number_that_python_does_not_read_stops_torch_npu_and_is_told_in_short
     assert (check.error is not None) == stops
     assert all(len(message) < 200 for message in complaints(check)) or not stops
     assert check_asd_config(f"cooldown:{'7' * digits}", MINDSPORE).error is None
+
+
+def test_of_more_items_without_effect_than_anybody_reads_the_rest_is_counted() -> None:
+    items = [f"spam{number}:1" for number in range(103)]
+    told = complaints(check_asd_config(",".join(["enable:true", *items]), TORCH))
+    assert len(told) == 101
+    assert told[-1] == "3 more items are dropped, ignored or set twice"
+    assert len(complaints(check_asd_config(",".join(["enable:true", *items[:100]]), TORCH))) == 100
