@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.data_position import DataPosition, SkipBatches
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.load_settings import LoadSettings
 from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level, VerdictWord
 
 if TYPE_CHECKING:
     from ckpttool.domain.advice import SpikeAdvice, StopAdvice
+    from ckpttool.domain.data_position import DataPosition, SkipBatches
+    from ckpttool.domain.load_settings import LoadSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
