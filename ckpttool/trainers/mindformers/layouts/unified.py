@@ -10,7 +10,6 @@ from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesBy
 from ckpttool.domain.finding import Code, Finding, unsafe
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import Rank, Step
-from ckpttool.formats import read_header
 from ckpttool.formats.strict_json import ParseError, as_object, as_str, parse_object
 from ckpttool.records import MANIFEST_NAME, SealPlace
 from ckpttool.storage.base import Kind, Storage
@@ -128,6 +127,8 @@ def _expectation(checkpoint: Checkpoint) -> Expectation:
 
 
 def _state(storage: Storage) -> TrainState:
+    from ckpttool.formats import read_header  # to tell that a folder is of another layout takes names alone
+
     try:
         with storage.open(SCALARS_FILE) as source:
             return state_in(read_header(source, named=FormatName.SAFETENSORS, facts=FACTS).scalars)
