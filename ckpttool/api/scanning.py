@@ -18,7 +18,6 @@ from ckpttool.errors import IncompleteError, UsageError
 from ckpttool.records import OWN_FOLDER, SealPlace
 from ckpttool.storage import above, open_storage
 from ckpttool.storage.base import LostLinkError, Storage, is_there
-from ckpttool.storage.hidden import HiddenStorage
 from ckpttool.trainers.base import HealthFile, Layout, Refusal, ScanOptions
 from ckpttool.trainers.locate import Located, locate
 from ckpttool.trainers.registry import health_file_of, layouts, list_root, trainer_named, trainer_of
@@ -70,6 +69,8 @@ def scans_without(question: TreeQuestion) -> Callable[[Collection[str]], Invento
         UnknownLayoutError: There is no tree at the path.
         IncompleteError: The tree's folder cannot be read.
     """
+    from ckpttool.storage.hidden import HiddenStorage
+
     located = locate(question.path, layout=question.layout)
     storage = HiddenStorage(located.storage)
 

@@ -15,9 +15,7 @@ from ckpttool.errors import UsageError
 _MAY_BE_EMPTY = frozenset({"prefix", "string", "asd_config"})
 """Values that mean something where they are empty. Whatever else is empty is a shell variable that was not set."""
 
-_NO_NUMBER = re.compile(
-    r"(?P<value>.+) is not (?:a valid (?:int|integer|float)(?: range)?|in the range .+)\.?", re.DOTALL
-)
+_NO_NUMBER = r"(?s:(?P<value>.+) is not (?:a valid (?:int|integer|float)(?: range)?|in the range .+)\.?)"
 
 
 class _Helped:
@@ -63,7 +61,7 @@ class Group(_Helped, TyperGroup):
 def in_plain_words(error: typer.BadParameter) -> str:
     """Say what is wrong with an option's value, and of a number which ones it takes."""
     text = error.format_message()
-    found = _NO_NUMBER.fullmatch(error.message)
+    found = re.fullmatch(_NO_NUMBER, error.message)
     kind: Any = getattr(getattr(error, "param", None), "type", None)
     if found is None or kind is None:
         return text

@@ -12,7 +12,7 @@ from ckpttool.errors import UsageError
 LATEST = "latest"
 """As a name: the same as to give none."""
 
-_NUMBERED = re.compile(r"(?s:.*[^0-9])([0-9]+)")
+_NUMBERED = r"(?s:.*[^0-9])([0-9]+)"
 """A save that is called by its step: `iteration_00000030`, `step-30`."""
 
 
@@ -62,7 +62,7 @@ def _is_short(checkpoint: Checkpoint, name: str) -> bool:
     """Tell whether a name is a shard's without its extension, or the bare number of one that is called by its step."""
     return any(file.rpartition(".")[0] == name for file in _files(checkpoint) if name) or (
         checkpoint.label is None
-        and (numbered := _NUMBERED.fullmatch(checkpoint.name)) is not None
+        and (numbered := re.fullmatch(_NUMBERED, checkpoint.name)) is not None
         and _number(name) is not None
         and _number(numbered[1]) == _number(name)
     )

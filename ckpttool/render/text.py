@@ -40,8 +40,6 @@ WIDEST = 100
 
 HEALTH_STYLE = {Health.HEALTHY: "green", Health.UNHEALTHY: "red", Health.UNKNOWN: "dim"}
 
-_WORD = re.compile(r"\s*\S+\s*")
-
 
 def line(
     text: str = "", style: str = "", *, no_wrap: bool | None = None, overflow: OverflowMethod | None = None
@@ -137,7 +135,7 @@ def _breaks(text: str, width: int) -> Iterator[int]:
     from rich.cells import cell_len
 
     used = 0
-    for word in _WORD.finditer(text):
+    for word in re.finditer(r"\s*\S+\s*", text):
         if used and used + cell_len(word[0].rstrip()) > width:
             yield word.start()
             used = 0

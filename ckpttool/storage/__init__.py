@@ -13,7 +13,7 @@ from ckpttool.storage.local import LocalStorage
 STORAGES: dict[str, Callable[[str], Storage]] = {"": LocalStorage}
 """Who opens a root, by the scheme before its `://`; a folder has none."""
 
-_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
+_SCHEME = r"([a-z][a-z0-9+.-]*)://(?s:(.*))"
 
 
 def open_storage(root: str) -> Storage:
@@ -64,5 +64,5 @@ def above(root: str) -> str:
 
 
 def _split(root: str) -> tuple[str, str]:
-    match = _SCHEME.fullmatch(root)
+    match = re.fullmatch(_SCHEME, root) if "://" in root else None  # folders need no pattern compiled
     return ("", root) if match is None else (match[1], match[2])

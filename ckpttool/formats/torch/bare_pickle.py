@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from ckpttool.formats.torch.pickle_found import PickleNames
 
 # The opcode PROTO with a protocol that exists. torch's legacy magic number, itself a pickle, begins like this too.
-_MAGIC = re.compile(rb"\x80[\x02-\x05]")
+_MAGIC = tuple(bytes([0x80, protocol]) for protocol in range(2, 6))
 
 _SHOWN = 3
 """Names in a message."""
@@ -29,7 +28,7 @@ class TorchPickle:
 
     def recognise(self, head: bytes) -> bool:
         """Tell by a pickle's first two bytes."""
-        return _MAGIC.match(head) is not None
+        return head.startswith(_MAGIC)
 
     def header(self, source: ByteSource, head: bytes, facts: ShardFacts) -> Header:  # noqa: ARG002  (no scalars in it)
         """Refuse what would run code; else say that it is a torch file under a MindSpore name."""

@@ -13,7 +13,6 @@ from ckpttool.domain.shard import Shard
 from ckpttool.domain.units import counted
 from ckpttool.render.escape import shown, size
 from ckpttool.render.json import Document, Spelled, finding_document
-from ckpttool.render.text import HEALTH_STYLE, NARROW, columns, grouped_findings, line, pointer, stack, whole_words
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -97,6 +96,8 @@ def rename_document(rename: Rename) -> dict[str, Document]:
 
 def table(inventory: Inventory) -> RenderableType:
     """Show what `scan` found, newest first."""
+    from ckpttool.render.text import grouped_findings, line, pointer, stack
+
     parts: list[RenderableType] = [_headline(inventory)]
     if inventory.checkpoints:
         parts += [line(), _CheckpointTable(inventory)]
@@ -107,6 +108,8 @@ def table(inventory: Inventory) -> RenderableType:
 
 
 def _headline(inventory: Inventory) -> Text:
+    from ckpttool.render.text import line
+
     if not inventory.checkpoints:
         return line(f"No checkpoint in {shown(inventory.root)} ({inventory.layout})", style="bold red")
     ordered = newest_first(inventory.checkpoints)
@@ -127,6 +130,8 @@ class _CheckpointTable:
         self._newest_first = newest_first(inventory.checkpoints)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from ckpttool.render.text import HEALTH_STYLE, NARROW, columns, line, whole_words
+
         narrow = options.max_width < NARROW
         # Where batch sizes differ steps are no order; one size needs no more than its own column.
         sizes = {checkpoint.scalars.global_batch_size for checkpoint in self._newest_first} - {None}
@@ -154,6 +159,8 @@ class _CheckpointTable:
 
 
 def _ranks(checkpoint: Checkpoint) -> Text:
+    from ckpttool.render.text import line
+
     expected = checkpoint.topology.world_size
     if expected is None:
         return line("all")

@@ -17,7 +17,6 @@ from ckpttool.render.answers.inventory import rename_document
 from ckpttool.render.answers.resume import data_document, load_document, position_document
 from ckpttool.render.escape import shown
 from ckpttool.render.json import Document, finding_document
-from ckpttool.render.text import Indented, Pairs, grouped_findings, kind_parts, kinds_of, line, pointer, stack
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -116,6 +115,8 @@ def plan_table(
         simulation: What the trainer would have done by itself.
         code: How the command ends: what is not all well is not green.
     """
+    from ckpttool.render.text import grouped_findings, line, pointer, stack
+
     if isinstance(answer, ResumePlan):
         parts = [*_chosen(answer, code), *rejections("Not chosen:", answer.point.rejected)]
         findings = [*answer.point.findings, *answer.findings]
@@ -145,6 +146,8 @@ def _world(rejected: Sequence[Rejection]) -> int | None:
 
 
 def _chosen(plan: ResumePlan, code: ExitCode) -> list[RenderableType]:
+    from ckpttool.render.text import Pairs, line
+
     checkpoint = plan.point.checkpoint
     ranks = checkpoint.topology.world_size
     in_part = seen_in_part(plan.findings)
@@ -165,6 +168,8 @@ def _chosen(plan: ResumePlan, code: ExitCode) -> list[RenderableType]:
 
 def renames(checkpoint: Checkpoint) -> list[RenderableType]:
     """Show which files to rename before the launch."""
+    from ckpttool.render.text import line
+
     lines = [line(f"  {shown(rename.source)} -> {shown(rename.target)}") for rename in checkpoint.renames]
     return [line("First rename, in the checkpoint folder:", style="bold yellow"), *lines]
 
@@ -246,6 +251,8 @@ def rejections(title: str, rejected: Sequence[Rejection]) -> list[RenderableType
     """Show the newest checkpoints that were not chosen, each with its gravest reasons."""
     if not rejected:
         return []
+    from ckpttool.render.text import kind_parts, kinds_of, line
+
     parts: list[RenderableType] = [line(), line(title, style="bold")]
     said: set[str] = set()
     for rejection in rejected[:MOST_REJECTED]:
@@ -259,6 +266,8 @@ def rejections(title: str, rejected: Sequence[Rejection]) -> list[RenderableType
 
 
 def _simulation(simulation: Simulation, answer: ResumePlan | NoResumePoint) -> Iterable[RenderableType]:
+    from ckpttool.render.text import Indented, line
+
     ours = answer.point.checkpoint.name if isinstance(answer, ResumePlan) else None
     pick = simulation.would_resume
     same = "the same" if pick is not None and pick == ours else (shown(pick) if pick else "nothing sound")

@@ -26,7 +26,6 @@ from ckpttool.storage.base import OverLimitError, Storage
 HEALTH_FILE_LIMIT = ByteCount(64 << 20)
 """More than a hundred thousand saves fit; the file is never pruned, but no training saves that often."""
 
-_NEXT_OBJECT = re.compile(r"[\s,]*\{")
 _SALVAGED_BYTES = 256 << 10  # of a file that was refused because its values would fill the memory
 _SHOWN_ENTRIES = 20  # wrong entries that get a finding each; the rest is one number
 _MARKS = {Health.HEALTHY: 0, Health.UNHEALTHY: 1}
@@ -126,10 +125,11 @@ def _salvaged(path: str, data: bytes, why: Finding) -> HealthBook:
 def _whole_entries(text: str) -> Iterator[Json]:
     """Yield the objects of a list up to the first thing that is none."""
     decoder = json.JSONDecoder()
+    next_object = re.compile(r"[\s,]*\{")
     place = text.find("[") + 1
     if text[:place].strip() != "[":
         return
-    while (found := _NEXT_OBJECT.match(text, place)) is not None:
+    while (found := next_object.match(text, place)) is not None:
         try:
             _, place = decoder.raw_decode(text, found.end() - 1)
             yield parse_json(text[found.end() - 1 : place].encode(), what="entry")

@@ -9,9 +9,6 @@ import re
 
 from ckpttool.domain.frozen import dataclass
 
-_RANK = re.compile(r"_rank_(\d+)")
-_RUN_AT_END = re.compile(r"_rank_\d+_(\d+)\Z")
-
 
 class StopsError(Exception):
     """The simulated MindFormers stops with an error, for the reason in the message."""
@@ -57,7 +54,7 @@ def rank_of(file: str) -> int:
     Raises:
         StopsError: There is none.
     """
-    match = _RANK.search(file)
+    match = re.search(r"_rank_(\d+)", file)
     if match is None:
         raise StopsError(f"it finds no rank in the name {file}")
     return _whole(match[1])
@@ -80,7 +77,7 @@ def is_regular(file: str, fmt: str) -> bool:
 def checkpoint_name(file: str, fmt: str) -> str:
     """Return what ckpttool calls the checkpoint that a file belongs to: `20_2`, `_1-25_2`."""
     stem, _, label = file.removesuffix(f".{fmt}").rpartition("-")
-    run = _RUN_AT_END.search(stem)
+    run = re.search(r"_rank_\d+_(\d+)\Z", stem)
     return label if run is None else f"_{run[1]}-{label}"
 
 
