@@ -12,7 +12,6 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.data_position import DataPosition, SkipBatches, Unknown
 from ckpttool.domain.expectation import Evidence, Expected
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
@@ -22,6 +21,7 @@ from ckpttool.storage.base import Entry, Storage
 
 if TYPE_CHECKING:
     from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
+    from ckpttool.domain.data_position import DataPosition, SkipBatches
     from ckpttool.domain.health import Health, HealthBook
     from ckpttool.domain.launch import LaunchConfig, LaunchJob
     from ckpttool.domain.load_settings import LoadSettings, TrainerSetting
@@ -391,4 +391,6 @@ class Trainer(Protocol):
 
 def no_effects(title: str) -> Effects:
     """Say that nobody knows what a trainer makes of a resume."""
+    from ckpttool.domain.data_position import Unknown
+
     return Effects(position=Unknown(why=f"ckpttool does not know how {title} resumes"), settings=(), findings=())

@@ -8,15 +8,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
-from ckpttool.domain.finding import Finding, Severity
+from ckpttool.domain.finding import Code, Finding, Severity, damage
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.remedies import helped
+from ckpttool.domain.scalars import ScalarValues, spelled
 from ckpttool.domain.shard import Shard, ShardRole
 from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
 from ckpttool.records import OWN_FOLDER, SealPlace
 from ckpttool.storage.base import Storage, is_there
-from ckpttool.verify.checks.recorded import changed_headers, missing_files
 from ckpttool.verify.collect import collect
 from ckpttool.verify.engines.base import Engine, Engines
 from ckpttool.verify.observation import Observation
@@ -97,8 +97,8 @@ class Session:
             yield report
         if self._scope.level is Level.NUMERICS:
             yield from self._read_before(checkpoint, reports, followed_by=followed_by)
-        findings += tuple(missing_files(checkpoint, seals, self._inventory.unlisted))
-        findings += tuple(changed_headers(reports, seals))
+        findings += tuple(_missing_files(checkpoint, seals, self._inventory.unlisted))
+        findings += tuple(_changed_headers(reports, seals))
         # What a manifest proves is what was sealed, whatever its siblings hold.
         sealed = {report.path for report in reports if report.path in seals and report.checksum_matched}
         beside = self._beside_siblings(checkpoint, reports)
@@ -235,3 +235,51 @@ def reports_of(tasks: Sequence[CheckTask], engine: Engine) -> Iterator[ShardRepo
         observations[path].append(observed)
         if len(observations[path]) == waiting[path]:
             yield judge(observations.pop(path))
+
+
+def _missing_files(
+    checkpoint: Checkpoint, seals: Mapping[str, ShardSeal], unlisted: Iterable[str]
+) -> Iterator[Finding]:
+    """Find files that were sealed and are not listed any more.
+
+    Args:
+        checkpoint: As it was listed.
+        seals: What its manifest recorded, by path.
+        unlisted: Folders that could not be listed: what is in there is unknown, not missing.
+    """
+    known = {shard.path for shard in checkpoint.shards}
+    known |= {finding.path for finding in checkpoint.findings if finding.path is not None}
+    closed = tuple(f"{folder}/" for folder in unlisted)
+    for path in sorted(seals.keys() - known):
+        if not path.startswith(closed):
+            message = f"the manifest recorded this file on {seals[path].first_seen}, and it is not there"
+            yield damage(Code.SHARD_MISSING, message, path=path)
+
+
+def _changed_headers(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> Iterator[Finding]:
+    """Compare sizes, schemas and training scalars; where content is read, its digests say more."""
+    for report in reports:
+        seal = seals.get(report.path)
+        if seal is None or report.stamp is None or report.level is not Level.STRUCTURE:
+            continue
+        if report.stamp.size != seal.size:
+            message = f"has {report.stamp.size} bytes, the manifest recorded {seal.size} on {seal.first_seen}"
+            expected, actual = str(seal.size), str(report.stamp.size)
+        elif report.schema_hash != seal.schema_hash or report.scalars != seal.scalars:
+            message = f"its header is not the one that the manifest recorded on {seal.first_seen}"
+            expected, actual = _told(seal.schema_hash, seal.scalars), _told(report.schema_hash, report.scalars)
+        else:
+            continue
+        yield damage(
+            Code.CHECKSUM_MISMATCH,
+            message,
+            path=report.path,
+            expected=expected,
+            actual=actual,
+            remedy="ckpttool verify --level checksum names the place",
+        )
+
+
+def _told(schema_hash: str | None, scalars: ScalarValues) -> str:
+    said = ", ".join(f"{name}={value}" for name, value in spelled(scalars).items())
+    return f"{schema_hash} Scalars({said})"

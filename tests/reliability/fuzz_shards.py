@@ -17,7 +17,7 @@ from ckpttool.domain.finding import Finding, Severity
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats import read_header
 from ckpttool.formats.base import MAX_FINDINGS, Header
-from ckpttool.formats.mindspore.trailer import read_trailer
+from ckpttool.formats.mindspore.shard import read_trailer
 from ckpttool.formats.mindspore.wire import BadRecordError
 from ckpttool.formats.safetensors.header import parse_strictly
 from ckpttool.formats.safetensors.quick import parse_quickly
