@@ -8,7 +8,7 @@ from dataclasses import replace
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.recorded_health import attach_health
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, Topology
-from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath, FilesByRank
+from ckpttool.domain.expectation import Evidence, Expectation, Expected, ExpectedFiles, FilesByPath, FilesByRank
 from ckpttool.domain.finding import Code, Finding, blocking, damage, in_order, unknown
 from ckpttool.domain.health import HealthBook
 from ckpttool.domain.remedies import helped
@@ -63,7 +63,7 @@ def _compared(checkpoint: Checkpoint, expectation: Expectation) -> Checkpoint:
         *_missing(checkpoint, expectation),
         *expectation.notes,
     )
-    if expectation.files is None and not blocking(findings):
+    if not _names_any(expectation.files) and not blocking(findings):
         findings = (*findings, _nothing_tells(checkpoint))
     return replace(
         checkpoint,
@@ -84,6 +84,17 @@ def _uncommitted(checkpoint: Checkpoint) -> list[Finding]:
             remedy="resume from an older checkpoint; where a save is under way, wait for it",
         )
     ]
+
+
+def _names_any(files: ExpectedFiles | None) -> bool:
+    """Tell whether any file must be there: what asks for none is met by an empty folder, too."""
+    match files:
+        case FilesByPath():
+            return bool(files.paths)
+        case FilesByRank():
+            return files.size.world > 0 and bool(files.roles)
+        case None:  # pragma: no branch  mypy proves that there is no other
+            return False
 
 
 def _nothing_tells(checkpoint: Checkpoint) -> Finding:

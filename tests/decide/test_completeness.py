@@ -89,6 +89,11 @@ class TestUnknown:
         (found,) = compared(checkpoint(), None).findings
         assert (found.code, found.severity) == (Code.METADATA_INCOMPLETE, Severity.UNKNOWN)
 
+    @pytest.mark.parametrize("files", [FilesByPath(paths=(), ranks={}), by_rank(0), replace(by_rank(4), roles=())])
+    def test_what_asks_for_no_file_tells_nothing_for_an_empty_folder_meets_it_too(self, files: ExpectedFiles) -> None:
+        (found,) = compared(checkpoint(), files).findings
+        assert (found.code, found.severity) == (Code.METADATA_INCOMPLETE, Severity.UNKNOWN)
+
     def test_it_is_not_said_of_what_is_known_to_be_damaged(self) -> None:
         one = checkpoint(findings=[finding()])
         assert compared(one, None).findings == one.findings
