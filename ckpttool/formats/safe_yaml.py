@@ -1,17 +1,17 @@
-"""Foreign YAML, read as PyYAML reads it but within limits, and with the line of every key."""
+"""Foreign YAML, read as PyYAML reads it but within limits, with the line of every key, and as a list of settings."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from ckpttool.domain.settings import KeyPath, Nested, Setting, Settings, Value
 from ckpttool.errors import ConfigError, UnsafeError
 
 if TYPE_CHECKING:
     import yaml
-
-    from ckpttool.domain.settings import KeyPath
 
 MAX_BYTES = 1 << 20
 """A real config has 30 kB. PyYAML needs about two seconds for a megabyte."""
@@ -238,3 +238,38 @@ def _one_line(error: yaml.YAMLError) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return f"line {error.problem_mark.line + 1}: {', '.join(filter(None, (error.context, error.problem)))}"
     return " ".join(str(error).split())
+
+
+def settings_of(document: Document, *, path: str) -> Settings:
+    """Return every setting of a config, aliases written out.
+
+    Args:
+        document: As `parse_document` gives it, which bounds its depth and its size.
+        path: The file, as the user gave it.
+    """
+    spelt = {text.path: text.text for text in (*document.plain, *document.numbers)}
+    entries = tuple(
+        Setting(key=key, value=value, line=document.lines.get(key), spelt=spelt.get(key))
+        for key, value in _flat((), document.data)
+    )
+    return Settings(path=path, entries=entries)
+
+
+def _flat(key: KeyPath, value: object) -> Iterator[tuple[KeyPath, Value]]:
+    """Yield a value and all below it."""
+    if key:
+        yield key, _value(value)
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _flat((*key, str(name)), inner)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _flat((*key, index), inner)
+
+
+def _value(value: object) -> Value:
+    if isinstance(value, dict):
+        return Nested.MAPPING
+    if isinstance(value, list):
+        return Nested.LIST
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ckpttool.domain.settings import Nested, Setting
-from ckpttool.formats.safe_yaml import parse_document
-from ckpttool.formats.settings import settings_of
+from ckpttool.formats.safe_yaml import parse_document, settings_of
 
 
 def entries(text: str) -> dict[str, Setting]:

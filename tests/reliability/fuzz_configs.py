@@ -7,8 +7,7 @@ from typing import Any
 import yaml
 
 from ckpttool.errors import CkptToolError, UnsafeError, UsageError
-from ckpttool.formats.safe_yaml import MAX_DEPTH, parse_document
-from ckpttool.formats.settings import settings_of
+from ckpttool.formats.safe_yaml import MAX_DEPTH, parse_document, settings_of
 from ckpttool.render.yaml_edit import spell
 from ckpttool.trainers.mindformers.config import train_config_of
 from ckpttool.trainers.mindformers.launch import render_config

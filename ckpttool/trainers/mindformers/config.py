@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ckpttool.errors import ConfigError
-from ckpttool.formats.safe_yaml import Document, parse_document, read_bytes
-from ckpttool.formats.settings import settings_of
+from ckpttool.formats.safe_yaml import Document, parse_document, read_bytes, settings_of
 from ckpttool.trainers.mindformers.lint import WHEN_READ, lint
 from ckpttool.trainers.mindformers.lint.types import WHOLE_DATA_SET
 from ckpttool.trainers.mindformers.train_config import AUTO_PARALLEL, LEGACY_SWITCHES, StreamingData, TrainConfig

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.formats.safe_yaml import parse_document
-from ckpttool.formats.settings import settings_of
+from ckpttool.formats.safe_yaml import parse_document, settings_of
 from ckpttool.trainers.mindformers.lint import RULES, WHEN_READ, lint
 from tests.conftest import FIXTURES, TESTS
 
