@@ -32,6 +32,14 @@ ALLOWED_AT_THE_TOP = {
     "tests",
 }
 
+# Lines by room. They may fall, and only what makes the tool do more may raise them: lower them with what you delete.
+MOST_LINES = {
+    "api": 2100, "cli": 2310, "decide": 5670, "domain": 3870, "errors": 90, "formats": 4300, "logs": 1450,
+    "records": 910, "render": 3680, "storage": 850, "verify": 3230, "write": 680,
+    "trainers": 720, "trainers/common": 320, "trainers/huggingface": 120, "trainers/megatron": 160,
+    "trainers/mindformers": 7850,
+}  # fmt: skip
+
 ROOMS_WITHOUT_TRAINERS = (
     "api",
     "decide",
