@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from copy import copy
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ FOREIGN = ("MindFormers", "load_checkpoint", "resume_training", "data_skip_steps
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    import_module("ckpttool.cli.options")  # its help is made once: pages are compared with it, and know no toy
     monkeypatch.setattr(registry, "TRAINERS", (toy.TOY, *registry.TRAINERS))
 
 
