@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 
 from ckpttool.domain.shard import FileStamp
@@ -17,15 +18,28 @@ class HiddenStorage:
     def __init__(self, storage: Storage) -> None:
         """Take the tree as it is; nothing is hidden yet."""
         self.root = storage.root
-        self.hidden: Collection[str] = frozenset()
+        self.hidden: AbstractSet[str] = frozenset()
         """Paths relative to the root, of files and of folders with all that is in them."""
         self._storage = storage
         self._entries: dict[str, list[Entry]] = {}
         self._stamps: dict[str, FileStamp] = {}
         self._files: dict[str, bytes] = {}
 
+    def _assert_shown(self, path: str) -> None:
+        """Take a path for one that is not there where it, or a folder above it, is hidden.
+
+        Raises:
+            FileNotFoundError: It is.
+        """
+        above = path
+        while above:
+            if above in self.hidden:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            above = above.rpartition("/")[0]
+
     def entries(self, folder: str) -> list[Entry]:
         """List what is not hidden in a folder."""
+        self._assert_shown(folder)
         if folder not in self._entries:
             self._entries[folder] = self._storage.entries(folder)
         start = f"{folder}/" if folder else ""
@@ -33,18 +47,19 @@ class HiddenStorage:
 
     def kind(self, path: str) -> Kind:
         """Tell what lies at a path, where nothing hides it."""
-        if path in self.hidden or any(path.startswith(f"{folder}/") for folder in self.hidden):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        self._assert_shown(path)
         return self._storage.kind(path)
 
     def stamp(self, path: str) -> FileStamp:
         """Return a file's stamp as it was when it was first asked for."""
+        self._assert_shown(path)
         if path not in self._stamps:
             self._stamps[path] = self._storage.stamp(path)
         return self._stamps[path]
 
     def small_file(self, path: str, *, limit: int) -> bytes:
         """Read a whole record file, once."""
+        self._assert_shown(path)
         if path not in self._files:
             self._files[path] = self._storage.small_file(path, limit=limit)
         if len(self._files[path]) > limit:
@@ -54,5 +69,6 @@ class HiddenStorage:
     @contextmanager
     def open(self, path: str) -> Iterator[ByteSource]:
         """Open a file for reading ranges."""
+        self._assert_shown(path)
         with self._storage.open(path) as source:
             yield source

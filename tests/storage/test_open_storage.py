@@ -87,4 +87,13 @@ def test_what_is_hidden_is_not_there_nor_what_lies_in_it(storage: LocalStorage) 
     hidden.hidden = {"folder"}
     assert not is_there(hidden, "folder")
     assert not is_there(hidden, "folder/file")
+    for ask in (
+        hidden.stamp,
+        lambda path: hidden.small_file(path, limit=100),
+        lambda path: hidden.open(path).__enter__(),
+    ):
+        with pytest.raises(FileNotFoundError):
+            ask("folder/file")
+    with pytest.raises(FileNotFoundError):
+        hidden.entries("folder")
     assert is_there(hidden, "link")
