@@ -138,3 +138,9 @@ def test_a_wrong_value_is_shown_on_one_line_and_short() -> None:
     assert "\n" not in str(caught.value)
     assert "\x1b" not in str(caught.value)
     assert len(str(caught.value)) < 120
+
+
+def test_a_record_larger_than_its_limit_is_not_parsed_and_one_that_just_fits_is() -> None:
+    assert parse.parse_json(b"[1]", what="meta.json", limit=3) == [1]
+    with pytest.raises(parse.ParseError, match=r"meta\.json: expected at most 2 bytes, found 3"):
+        parse.parse_json(b"[1]", what="meta.json", limit=2)
