@@ -144,3 +144,10 @@ def test_a_record_larger_than_its_limit_is_not_parsed_and_one_that_just_fits_is(
     assert parse.parse_json(b"[1]", what="meta.json", limit=3) == [1]
     with pytest.raises(parse.ParseError, match=r"meta\.json: expected at most 2 bytes, found 3"):
         parse.parse_json(b"[1]", what="meta.json", limit=2)
+
+
+def test_a_record_whose_values_would_take_more_memory_than_any_does_is_not_parsed() -> None:
+    data = b"[" + b"{}," * 9 + b"{}]"
+    assert parse.parse_json(data, what="meta.json", most_memory=parse.memory_of(data)) == [{}] * 10
+    with pytest.raises(parse.ParseError, match=r"meta\.json: holds more values than any such record, in 31 bytes"):
+        parse.parse_json(data, what="meta.json", most_memory=parse.memory_of(data) - 1)
