@@ -1,0 +1,59 @@
+"""A trainer of which ckpttool reads the logs, and neither checkpoints nor configs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ckpttool.domain.expectation import Evidence
+
+if TYPE_CHECKING:
+    from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
+    from ckpttool.domain.data_position import SkipBatches
+    from ckpttool.domain.plan import TrainersSkip
+    from ckpttool.domain.settings import RunConfig
+    from ckpttool.storage.base import Storage
+    from ckpttool.trainers.base import Effects, Layout, Resume
+
+
+class LogOnly:
+    """What such a trainer answers to all that is not about its logs.
+
+    The answers are final: a trainer of which more is read cannot take the rest from here in silence, it answers every
+    question itself.
+    """
+
+    places: Final = ()
+    layouts: Final = ()
+    layout_names: Final = ()
+    health_file: Final = None
+    configs: Final = None
+    launch: Final = None
+    simulator: Final = None
+    log_places: Final = None
+    title: str
+
+    def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
+        """Say nothing: its trees are not read."""
+        return Evidence()
+
+    def saves_in(self, config: RunConfig) -> Layout | None:
+        """Return none: its layouts are not known."""
+        return None
+
+    def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
+        """Return none: how it skips data is not known here."""
+        return None
+
+    def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
+        """Return none: it takes none that are known here."""
+        return None
+
+    def skip(self, skip: SkipBatches) -> TrainersSkip | None:
+        """Return none: it counts by itself, or nothing is known of it."""
+        return None
+
+    def effects(self, resume: Resume) -> Effects:
+        """Say that nobody knows."""
+        from ckpttool.trainers.base import no_effects
+
+        return no_effects(self.title)
