@@ -17,7 +17,6 @@ import pytest
 from ckpttool import api
 from ckpttool.domain.finding import Code
 from ckpttool.errors import ExitCode, UnknownLayoutError
-from ckpttool.trainers.mindformers.config import read_train_config
 from ckpttool.trainers.mindformers.launch_check import check
 from ckpttool.trainers.mindformers.load import load_keys, planned_skip
 from tests.answers import (
@@ -37,6 +36,7 @@ from tests.answers import (
     without_runs,
     writable_copy,
 )
+from tests.training_configs import read_train_config
 from tests.trees import MINUTE_NS, TreeBuilder, floats, safetensors_bytes, training_scalars
 
 

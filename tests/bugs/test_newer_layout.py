@@ -10,7 +10,6 @@ from ckpttool import api
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import Health
 from ckpttool.errors import ExitCode
-from ckpttool.trainers.mindformers.config import read_train_config
 from ckpttool.trainers.mindformers.load import load_keys
 from tests.answers import (
     FIXTURES,
@@ -26,6 +25,7 @@ from tests.answers import (
     why_not,
     writable_copy,
 )
+from tests.training_configs import read_train_config
 from tests.trees import TreeBuilder
 
 

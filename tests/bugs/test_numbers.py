@@ -17,12 +17,12 @@ from ckpttool.domain.finding import Code
 from ckpttool.domain.plan import BatchSegment
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
-from ckpttool.trainers.mindformers.config import read_train_config
 from ckpttool.trainers.mindformers.counters import mindformers_counters
 from ckpttool.trainers.mindformers.launch_check import check
 from ckpttool.trainers.mindformers.load import planned_skip
 from ckpttool.trainers.mindformers.scalars import TrainState
 from tests.answers import FIXTURES, cli, coded, document, notes, plan
+from tests.training_configs import read_train_config
 from tests.trees import TreeBuilder
 
 NEWER = FIXTURES / "newfmt_4rank" / "output"

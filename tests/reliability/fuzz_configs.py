@@ -11,7 +11,7 @@ from ckpttool.formats.safe_yaml import MAX_DEPTH, parse_document, settings_of
 from ckpttool.render.yaml_edit import spell
 from ckpttool.trainers.mindformers.config import train_config_of
 from ckpttool.trainers.mindformers.launch import render_config
-from ckpttool.trainers.mindformers.lint import lint
+from ckpttool.trainers.mindformers.lint import BEFORE_A_START, lint
 from ckpttool.trainers.mindformers.load import load_keys
 from tests.plans import NEWER_LOAD, resume_plan
 from tests.reliability.fuzz_records import assert_short, depth, same
@@ -35,7 +35,7 @@ def config(data: bytes) -> None:
     train = train_config_of(document, path="a.yaml", devices=8)
     assert train.world_size is None or train.world_size > 0
     settings = settings_of(document, path="a.yaml")
-    for finding in (*train.findings, *lint(settings)):
+    for finding in (*train.findings, *lint(settings, BEFORE_A_START)):
         assert 0 < len(finding.message) <= LONGEST_MESSAGE
         assert finding.line is None or 1 <= finding.line <= last
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ckpttool.errors import ConfigError
-from ckpttool.formats.safe_yaml import Document, parse_document, read_bytes, settings_of
-from ckpttool.trainers.mindformers.lint import WHEN_READ, lint
+from ckpttool.formats.safe_yaml import Document, parse_document, settings_of
+from ckpttool.trainers.mindformers.lint import BEFORE_A_START, WHEN_READ, as_the_file_has_them, lint
 from ckpttool.trainers.mindformers.lint.types import WHOLE_DATA_SET
 from ckpttool.trainers.mindformers.train_config import AUTO_PARALLEL, LEGACY_SWITCHES, StreamingData, TrainConfig
 
@@ -38,13 +38,8 @@ class TrainConfigs:
         return train_config_of(parse_document(content, what=path), path=path, devices=devices)
 
     def lint(self, config: RunConfig) -> tuple[Finding, ...]:
-        """Judge it by all rules."""
-        return lint(config.settings)
-
-
-def read_train_config(path: str) -> TrainConfig:
-    """Return what a config file says; see `train_config_of`."""
-    return TrainConfigs().read(read_bytes(path), path=path)
+        """Judge it by the rules that were not asked when it was read, too."""
+        return as_the_file_has_them((*config.findings, *lint(config.settings, BEFORE_A_START)))
 
 
 def train_config_of(document: Document, *, path: str, devices: int | None = None) -> TrainConfig:

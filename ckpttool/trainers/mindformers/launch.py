@@ -62,7 +62,7 @@ def render_config(base_text: str, plan: ResumePlan) -> LaunchConfig:
     """Return the user's config with the keys changed that make MindFormers obey the plan, and no other byte.
 
     The text is edited where these keys stand, then read back: unless PyYAML finds the old document with exactly these
-    changes, nothing is returned. Read the base through `read_train_config` before: here nothing bounds its size.
+    changes, nothing is returned. Read the base through `TrainConfigs` before: here nothing bounds its size.
 
     Args:
         base_text: The whole file as it is, line ends and byte order mark included.

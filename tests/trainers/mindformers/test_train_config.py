@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.errors import CkptToolError, UnsafeError, UsageError
 from ckpttool.formats.safe_yaml import MAX_BYTES, MAX_DEPTH, parse_document
-from ckpttool.trainers.mindformers.config import read_train_config, train_config_of
+from ckpttool.trainers.mindformers.config import train_config_of
 from ckpttool.trainers.mindformers.train_config import TrainConfig
+from tests.training_configs import read_train_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

@@ -22,11 +22,11 @@ from ckpttool.trainers.mindformers.lint.view import ConfigView
 WHEN_READ: tuple[Rule[ConfigView], ...] = (*TYPES, *PLACES)
 """What changes what a resume makes of the config: told by every command that takes one."""
 
-RULES: tuple[Rule[ConfigView], ...] = (*WHEN_READ, *STARTING, *SKIPPING, *HEALTH_RULES, *SAVING, *SPELLING)
-"""All of them, in the order in which a start would meet what they are about."""
+BEFORE_A_START: tuple[Rule[ConfigView], ...] = (*STARTING, *SKIPPING, *HEALTH_RULES, *SAVING, *SPELLING)
+"""All others, in the order in which a start would meet what they are about."""
 
 
-def lint(settings: Settings, rules: Iterable[Rule[ConfigView]] = RULES) -> tuple[Finding, ...]:
+def lint(settings: Settings, rules: Iterable[Rule[ConfigView]]) -> tuple[Finding, ...]:
     """Return what the rules find, in the order of the file and then of the words, never of the rules."""
     view = ConfigView(settings)
     is_part = view.get("base_config") is not None  # the rest stands in another file, which nobody has read
@@ -47,4 +47,9 @@ def lint(settings: Settings, rules: Iterable[Rule[ConfigView]] = RULES) -> tuple
         if not (is_part and rule.needs_all)
         for problem in rule.check(view)
     ]
-    return tuple(sorted(found, key=lambda each: (each.line or 0, each.code.value, each.message)))
+    return as_the_file_has_them(found)
+
+
+def as_the_file_has_them(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Order findings about a config by line, code and words."""
+    return tuple(sorted(findings, key=lambda finding: (finding.line or 0, finding.code.value, finding.message)))
