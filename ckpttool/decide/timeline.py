@@ -18,13 +18,12 @@ from ckpttool.domain.health_events import (
     SuspectInterval,
     SuspectKind,
 )
-from ckpttool.domain.metrics import LocalTime, LogAttempt, StepMetrics, show_local_time
+from ckpttool.domain.metrics import MINUTE, LocalTime, LogAttempt, StepMetrics, show_local_time
 from ckpttool.domain.units import Step
 
 SETTLED_AFTER = 10
 """Steps without an event after which a spike is over: a curve that calms down still trembles."""
 
-_MINUTE = 60.0
 
 _MOST_COURSES = 8
 """Starts that may have saved one checkpoint and are all judged; of more nobody can tell which one it was."""
@@ -163,7 +162,7 @@ def _strike(event: HealthEvent, margin_minutes: float) -> SuspectInterval | None
         time, step = event.time, event.step
     if time is None and step is None:
         return None
-    begin = None if time is None else LocalTime(time - margin_minutes * _MINUTE)
+    begin = None if time is None else LocalTime(time - margin_minutes * MINUTE)
     since = f"step {step}" if begin is None else show_local_time(begin)
     rank = "" if event.rank is None else f" on rank {event.rank}"
     return SuspectInterval(

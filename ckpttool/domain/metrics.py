@@ -13,6 +13,9 @@ from ckpttool.domain.units import Step
 LocalTime = NewType("LocalTime", float)
 """Seconds since 1970-01-01 00:00 on a machine's own clock. Logs name no zone: compare only within one cluster."""
 
+MINUTE = 60.0
+"""Of such seconds."""
+
 
 def parse_local_time(text: str) -> LocalTime:
     """Return the moment that a log writes as `2024-05-01 12:30:00`, with or without `,123` at the end.

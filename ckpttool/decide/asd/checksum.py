@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 from ckpttool.domain.asd import AsdConfig, AsdDialect
 from ckpttool.domain.health_events import EventKind, HealthEvent
-from ckpttool.domain.metrics import LocalTime
+from ckpttool.domain.metrics import MINUTE, LocalTime
 from ckpttool.formats.strict_json import Json, as_object, get_optional_float
-
-_MINUTE = 60.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,7 +67,7 @@ class ChecksumClock:
         elif self._allowed(now):
             yield from self._start(now)
         elif self.dialect.early_strike_waits and self.started is not None:
-            self.waiting = LocalTime(self.started + self.config.checksum_cooldown * _MINUTE)
+            self.waiting = LocalTime(self.started + self.config.checksum_cooldown * MINUTE)
         else:
             minutes = self.config.checksum_cooldown
             message = f"a checksum ran less than {minutes} minutes ago: this strike starts none"
@@ -78,8 +76,8 @@ class ChecksumClock:
     def _allowed(self, now: LocalTime) -> bool:
         if self.started is None:
             return True
-        cooldown = self.config.checksum_cooldown * _MINUTE
-        waited = now - self.started - (self._minutes * _MINUTE if self.dialect.pauses_from_stop else 0)
+        cooldown = self.config.checksum_cooldown * MINUTE
+        waited = now - self.started - (self._minutes * MINUTE if self.dialect.pauses_from_stop else 0)
         return waited > cooldown if self.dialect.pauses_beyond else waited >= cooldown
 
     @property
@@ -89,7 +87,7 @@ class ChecksumClock:
     def _start(self, now: LocalTime) -> Iterator[HealthEvent]:
         self.started = now
         self.waiting = None
-        self.stops = LocalTime(now + self._minutes * _MINUTE)
+        self.stops = LocalTime(now + self._minutes * MINUTE)
         message = f"the checksum of matrix products starts on all ranks, for {self._minutes} minutes"
         yield _event(EventKind.CHECKSUM_ON, now, message)
 

@@ -13,7 +13,7 @@ from ckpttool.decide.asd.strikes import Abnormal, StrikeRule, strike_rule
 from ckpttool.decide.policies.base import PolicySettings, Watch, least_noticed, number, spell
 from ckpttool.domain.asd import TORCH_NPU, AsdConfig, AsdDialect, AsdEvent, AsdKind, FeatureValue
 from ckpttool.domain.health_events import EventKind, HealthEvent
-from ckpttool.domain.metrics import LocalTime, StepMetrics, local_time_of
+from ckpttool.domain.metrics import MINUTE, LocalTime, StepMetrics, local_time_of
 from ckpttool.domain.units import Rank
 from ckpttool.formats.strict_json import (
     Json,
@@ -26,7 +26,6 @@ from ckpttool.formats.strict_json import (
 )
 
 _KEEP = 0.99  # share of the old mean
-_MINUTE = 60.0
 _WARM_UP = 10  # values before anything but NaN and infinity is abnormal
 
 _LOGGED = {
@@ -105,7 +104,7 @@ class FeaturePolicy:
         listed = strike.group_since is not None or strike.group_since_step is not None
         if strike.kind is not AsdKind.STRIKE or listed or strike.time is None:
             return strike.group_since
-        begin = strike.time - self.config.strikes_window * _MINUTE
+        begin = strike.time - self.config.strikes_window * MINUTE
         times = [
             event.time
             for event in known

@@ -10,7 +10,7 @@ from typing import Protocol
 from ckpttool.decide.policies.base import number, spell
 from ckpttool.domain.asd import AsdConfig, AsdDialect, StrikeCount
 from ckpttool.domain.health_events import EventKind, HealthEvent
-from ckpttool.domain.metrics import LocalTime, show_local_time
+from ckpttool.domain.metrics import MINUTE, LocalTime, show_local_time
 from ckpttool.domain.units import Rank, Step
 from ckpttool.formats.strict_json import (
     Json,
@@ -23,8 +23,6 @@ from ckpttool.formats.strict_json import (
     get_optional_int,
     get_str,
 )
-
-_MINUTE = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +128,7 @@ class _ByHistory:
         newest = next((index for index in reversed(range(len(self.history))) if self.history[index].counted), None)
         # Where only suppressed values are left in the window, the new one counts and nothing is logged.
         if newest is not None:
-            if abnormal.time - self.history[newest].time < self.config.cooldown * _MINUTE:
+            if abnormal.time - self.history[newest].time < self.config.cooldown * MINUTE:
                 new.counted = False
                 yield _echo(abnormal, self.history[newest].time)
             else:
@@ -170,7 +168,7 @@ class _ByHistory:
                 collected.append(old)
             if len(collected) == needed:
                 break
-        if len(collected) == needed and new.time - examined.time <= self.config.strikes_window * _MINUTE:
+        if len(collected) == needed and new.time - examined.time <= self.config.strikes_window * MINUTE:
             yield self._strike(new, collected)
 
     def _strike(self, new: _Remembered, collected: list[_Remembered]) -> HealthEvent:
@@ -179,7 +177,7 @@ class _ByHistory:
         return _strike(new.abnormal, [old.abnormal for old in collected])
 
     def _expire(self, now: LocalTime) -> None:
-        while self.history and now - self.history[0].time > self.config.strikes_window * _MINUTE:
+        while self.history and now - self.history[0].time > self.config.strikes_window * MINUTE:
             del self.history[0]
 
 
@@ -198,13 +196,13 @@ class _ByWindow:
     strikes: deque[Abnormal] = field(default_factory=deque)
 
     def take(self, abnormal: Abnormal) -> Iterator[HealthEvent]:
-        if self.previous is not None and abnormal.time <= self.previous + self.config.cooldown * _MINUTE:
+        if self.previous is not None and abnormal.time <= self.previous + self.config.cooldown * MINUTE:
             yield _echo(abnormal, self.previous)
             return
         self.previous = abnormal.time
         yield _counted(abnormal)
         self.strikes.append(abnormal)
-        window = self.config.strikes_window * _MINUTE
+        window = self.config.strikes_window * MINUTE
         while len(self.strikes) > self.config.strikes_num and abnormal.time - self.strikes[0].time > window:
             self.strikes.popleft()
         if len(self.strikes) >= self.config.strikes_num:
@@ -237,7 +235,7 @@ class _BySteps:
             return
         yield _counted(abnormal)
         self.errors.append(abnormal)
-        while abnormal.time - self.errors[0].time > self.config.strikes_window * _MINUTE:
+        while abnormal.time - self.errors[0].time > self.config.strikes_window * MINUTE:
             self.errors.popleft()
         if len(self.errors) >= self.config.strikes_num:
             yield _strike(abnormal, list(self.errors)[:-1])

@@ -68,7 +68,7 @@ class Safetensors:
             return failed_header(self.name, finding, bytes_read=bytes_read)
         metadata = known.text.metadata
         if digits is not None:
-            metadata = tuple((key, digits if key == _CRC_KEY else value) for key, value in metadata)
+            metadata = tuple((key, digits if key == CHECKSUM_KEY else value) for key, value in metadata)
         return _checked(source, known, metadata, bytes_read)
 
 
@@ -148,19 +148,20 @@ def _truncated(expected: int, actual: int, what: str) -> Finding:
 
 # --- checksum --------------------------------------------------------------------------------------------------------
 
-_CRC_KEY = "crc_num"
+CHECKSUM_KEY = "crc_num"
+"""Where MindSpore puts a checksum."""
 
 
 def _checksum(metadata: tuple[tuple[str, str], ...], size: int) -> tuple[Checksum | None, list[Finding]]:
     """Recognise the CRC-32 that MindSpore adds with `crc_check`."""
-    text = dict(metadata).get(_CRC_KEY)
+    text = dict(metadata).get(CHECKSUM_KEY)
     if text is None:
         return None, []
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(CRC_LIMIT)) and int(text) < CRC_LIMIT):
         return None, [
             damage(
                 Code.HEADER_INVALID,
-                f"The metadata's {_CRC_KEY} is no CRC-32: {text[:40]!r}.",
+                f"The metadata's {CHECKSUM_KEY} is no CRC-32: {text[:40]!r}.",
                 expected="a number below 2^32",
                 actual=text[:40],
             )

@@ -23,13 +23,12 @@ from typing import NamedTuple
 from ckpttool.domain.dtype import DType
 from ckpttool.domain.finding import Code, Finding, Severity, damage, suspect, unsafe
 from ckpttool.domain.shard import TensorEntry
+from ckpttool.formats.base import MAX_FINDINGS
 from ckpttool.formats.torch.zip_end import DirectoryPlace, find_directory
 from ckpttool.storage.base import ByteSource
 
 MAX_DIRECTORY_BYTES = 16 << 20
 """Refused above: some 200,000 records, a hundred times what large models have, and it is held in memory."""
-MAX_FINDINGS = 16
-"""After so many a file is damaged beyond doubt, and a hostile one could go on for ever."""
 
 # Versions, time and date are skipped: they are compared as bytes.
 _unpack_central = Struct("<L4x2H4x3L4H2xLL").unpack_from

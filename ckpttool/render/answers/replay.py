@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.health_events import (
+    LOSES_UPDATE,
     CheckpointMark,
     EventKind,
     HealthEvent,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _MARK_STYLE = {MarkState.CLEAR: "green", MarkState.SUSPECT: "red", MarkState.UNKNOWN: "yellow"}
-_TOLD_AS_SPANS = frozenset({EventKind.SKIP, EventKind.SKIP_UNCOUNTED, EventKind.OVERFLOW})
 _GRAVE = frozenset({EventKind.SDC_STRIKE, EventKind.CHECKSUM_ABNORMAL})
 _TOLD_AS_NOTES = frozenset({EventKind.UNDECIDED, EventKind.RESTART})
 
@@ -96,7 +96,7 @@ def table(answer: ReplayAnswer) -> RenderableType:
     if result.steps_seen:
         parts += [line(), Pairs(_numbers(result))]
     parts += listed("Skipped:", [_span(span) for span in result.spans])
-    noticed = [event for event in result.events if event.kind not in _TOLD_AS_SPANS | _TOLD_AS_NOTES]
+    noticed = [event for event in result.events if event.kind not in LOSES_UPDATE | _TOLD_AS_NOTES]
     parts += listed("Events:", [_event(event) for event in noticed])
     parts += _timeline(answer.timeline)
     if answer.marks is not None:

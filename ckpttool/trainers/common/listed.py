@@ -12,6 +12,9 @@ from ckpttool.storage.base import Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import Refusal
 
+ONE_SAVE = Refusal("is one checkpoint, not a tree of rank_N/ or iteration_*/ folders")
+"""What a layout without saves beside each other answers to whoever would move some of them."""
+
 _FROM_A_COPY = "bring it back from a copy, or resume from another checkpoint"
 
 

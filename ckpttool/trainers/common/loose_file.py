@@ -16,7 +16,7 @@ from ckpttool.records import SealPlace, own_path
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
-from ckpttool.trainers.common.listed import without_health_file
+from ckpttool.trainers.common.listed import ONE_SAVE, without_health_file
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
@@ -94,7 +94,7 @@ class LooseFile:
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Refuse: nobody knows what the file is a part of."""
-        return Refusal("is one checkpoint, not a tree of rank_N/ or iteration_*/ folders")
+        return ONE_SAVE
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Return a place beside it."""

@@ -15,15 +15,13 @@ from ckpttool.domain.verdict import CheckTask, ShardReport
 from ckpttool.formats import read_header
 from ckpttool.formats.base import Header, quoted
 from ckpttool.formats.front import Front
+from ckpttool.formats.safetensors.shard import CHECKSUM_KEY
 from ckpttool.formats.torch.zip import look_at_pickles
 from ckpttool.storage.base import ByteSource
 from ckpttool.verify.observation import Observation
 
 if TYPE_CHECKING:
     from ckpttool.formats.torch.zip_directory import ZipDirectory
-
-CHECKSUM_KEY = "crc_num"
-"""Where MindSpore puts a checksum. Not part of what siblings have in common."""
 
 _VALUES: dict[str, frozenset[str]] = {
     CHECKSUM_KEY: frozenset(),

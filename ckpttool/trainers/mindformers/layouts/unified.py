@@ -14,7 +14,7 @@ from ckpttool.formats.strict_json import ParseError, as_object, as_str, parse_ob
 from ckpttool.records import MANIFEST_NAME, SealPlace
 from ckpttool.storage.base import Kind, Storage
 from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions
-from ckpttool.trainers.common.listed import listed_damage, stamp_if_there, without_health_file
+from ckpttool.trainers.common.listed import ONE_SAVE, listed_damage, stamp_if_there, without_health_file
 from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.layouts.names import UNIFIED_LAYOUT, FileKind, parse_shape
 from ckpttool.trainers.mindformers.scalars import FACTS, RULES, TrainState, state_in
@@ -89,7 +89,7 @@ class MindFormersUnified:
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Refuse: the folder is one save."""
-        return Refusal("is one checkpoint, not a tree of rank_N/ or iteration_*/ folders")
+        return ONE_SAVE
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Return a place in the folder."""
