@@ -86,7 +86,6 @@ SELDOM_NEEDED = {
     "unicodedata",
     "ckpttool.trainers.mindformers.simulate.legacy",
     "ckpttool.trainers.mindformers.simulate.versions",
-    "ckpttool.trainers.mindformers.simulate.seen",
     "ckpttool.trainers.mindformers.simulate.view",
     "ckpttool.storage.mounts",
     "ckpttool.formats.safe_yaml",

@@ -171,6 +171,16 @@ class TestSimulatedWithoutAnyCheckpoint:
         asked = ("resolve", str(weights_alone.output), "--config", str(config), "--simulate-mindformers", "2.1")
         assert document(*asked)["mindformers"]["because"].endswith("finds no rank_2")
 
+    def test_a_config_that_resumes_by_time_has_each_rank_take_its_newest(self, tmp_path: Path) -> None:
+        tree = TreeBuilder(tmp_path).legacy(ranks=2).save(epoch=5, step=2).save(epoch=10, step=2)
+        for rank in range(2):
+            tree.touch(tree.shard(rank, 5, 2), tree.now_ns)
+        config = tree.base / "c.yaml"
+        asked = ("resolve", str(tree.output), "--config", str(config), "--simulate-mindformers", "2.1")
+        for word, taken in (("True", "5_2"), ("False", "10_2")):
+            config.write_text(f"resume_by_last_timestamp_ckpt: {word}\n")
+            assert document(*asked)["mindformers"]["would_resume"] == taken
+
     def test_where_nobody_tells_it_every_folder_is_a_rank(self, weights_alone: TreeBuilder) -> None:
         asked = ("resolve", str(weights_alone.output), "--simulate-mindformers", "2.1")
         assert document(*asked)["mindformers"]["would_resume"] == "network"

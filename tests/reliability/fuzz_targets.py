@@ -25,9 +25,8 @@ from ckpttool.trainers.mindformers.layouts.names import (
     shape_of,
 )
 from ckpttool.trainers.mindformers.simulate import simulate
-from ckpttool.trainers.mindformers.simulate.seen import MindFormersSettings
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
-from ckpttool.trainers.mindformers.simulate.view import view_for_mindformers
+from ckpttool.trainers.mindformers.simulate.view import MindFormersSettings, view_for_mindformers
 from ckpttool.trainers.registry import asd_dialects, layouts, list_root
 from tests.reliability import fuzz_configs, fuzz_logs, fuzz_pickles, fuzz_records, fuzz_shards
 from tests.reliability.fuzz_records import MemoryTree, assert_short

@@ -9,15 +9,14 @@ import pytest
 
 from ckpttool.domain.shard import FileStamp
 from ckpttool.storage.local import LocalStorage
-from ckpttool.trainers.mindformers.simulate.seen import (
-    HealthMark,
+from ckpttool.trainers.mindformers.simulate.view import (
     MetaView,
     MindFormersSettings,
     MindFormersView,
     Reading,
     TrackerView,
+    view_for_mindformers,
 )
-from ckpttool.trainers.mindformers.simulate.view import view_for_mindformers
 from tests.trees import FIRST_SAVE_NS, TreeBuilder
 
 SHARD = "llama2_7b_rank_0-5_2.ckpt"
@@ -122,7 +121,7 @@ def test_a_health_mark_is_kept_as_python_would_compare_it_with_zero(
     tree: TreeBuilder, mark: str, kept: int | None
 ) -> None:
     tree.file("health_ckpts.json", f'[{{"is_health": {mark}, "ckpt_name": "{SHARD}"}}]')
-    assert seen(tree).health.entries == (HealthMark(name=SHARD, is_health=kept),)
+    assert seen(tree).health.marks == (kept,)
 
 
 @pytest.mark.parametrize(
@@ -139,13 +138,12 @@ def test_a_health_file_without_entries_differs_from_one_of_another_shape(
     tree: TreeBuilder, content: str, reading: Reading
 ) -> None:
     health = seen(tree.file("health_ckpts.json", content)).health
-    assert (health.reading, health.entries) == (reading, ())
+    assert (health.reading, health.marks) == (reading, ())
 
 
-def test_health_entries_keep_their_order_and_may_lack_a_name(tree: TreeBuilder) -> None:
+def test_a_health_entry_counts_without_a_name_and_lacks_a_mark_where_it_has_none(tree: TreeBuilder) -> None:
     tree.file("health_ckpts.json", '[{"ckpt_name": "b"}, {"ckpt_name": 1, "is_health": 0}, {"ckpt_name": "a"}]')
-    entries = seen(tree).health.entries
-    assert [(entry.name, entry.is_health) for entry in entries] == [("b", None), (None, 0), ("a", None)]
+    assert seen(tree).health.marks == (None, 0, None)
 
 
 def test_without_an_output_folder_there_is_no_health_file(tree: TreeBuilder) -> None:
@@ -234,12 +232,10 @@ def test_a_tracker_that_is_no_text_or_no_file_is_told(tmp_path: Path) -> None:
     assert seen(tree).tracker.reading is Reading.MISSING
 
 
-def test_links_are_resolved_before_paths_are_compared(tree: TreeBuilder, tmp_path: Path) -> None:
+def test_the_folder_is_called_as_it_is_behind_links(tree: TreeBuilder, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tree.checkpoint)
-    storage = LocalStorage(str(tmp_path / "link"))
-    view = view_for_mindformers(storage, MindFormersSettings(shared_paths=("", str(tmp_path / "link"))))
+    view = view_for_mindformers(LocalStorage(str(tmp_path / "link")), MindFormersSettings())
     assert view.path == os.path.realpath(tree.checkpoint)
-    assert view.settings.shared_paths == (view.path,)
 
 
 def test_a_folder_that_is_not_there_makes_an_empty_view(tmp_path: Path) -> None:

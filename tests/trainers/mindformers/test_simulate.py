@@ -19,7 +19,8 @@ from ckpttool.errors import UsageError
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.simulate import simulate
 from ckpttool.trainers.mindformers.simulate.names import checkpoint_name
-from ckpttool.trainers.mindformers.simulate.seen import (
+from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
+from ckpttool.trainers.mindformers.simulate.view import (
     CommonView,
     HealthView,
     IterationView,
@@ -31,9 +32,8 @@ from ckpttool.trainers.mindformers.simulate.seen import (
     Reading,
     SeenEntry,
     TrackerView,
+    view_for_mindformers,
 )
-from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
-from ckpttool.trainers.mindformers.simulate.view import view_for_mindformers
 from tests.trees import MINUTE_NS, TreeBuilder, ckpt_bytes, training_scalars, weights
 
 ALL = KNOWN_VERSIONS
@@ -338,28 +338,12 @@ def test_b20_a_file_cut_between_two_records_is_chosen(tree: TreeBuilder, version
 
 
 @pytest.mark.parametrize("version", ALL)
-def test_b21_on_separate_disks_each_rank_takes_its_own_newest(tree: TreeBuilder, version: str) -> None:
+def test_b21_where_times_decide_each_rank_takes_its_own_newest(tree: TreeBuilder, version: str) -> None:
     tree.touch(tree.shard(1, 5, 2), tree.now_ns)
-    told = simulated(tree, version, devices_per_node=2, shared_disk=False)
+    told = simulated(tree, version, resume_by_last_timestamp_ckpt=True)
     assert told.would_resume is None
     assert "(rank 0 10_2, rank 1 5_2)" in told.because
     assert told.because.endswith("from rank 0's step" if version in UP_TO_1_7 else "from its own step")
-
-
-@pytest.mark.parametrize("version", ALL)
-def test_b21_on_separate_disks_only_the_ranks_seen_here_count(tree: TreeBuilder, version: str) -> None:
-    told = simulated(tree, version, world_size=16, shared_disk=False)
-    assert told.would_resume == "10_2"
-    assert "takes the disks of 16 ranks for separate ones" in told.because
-
-
-@pytest.mark.parametrize("version", ALL)
-def test_on_separate_disks_ranks_that_do_not_train_are_not_asked(tmp_path: Path, version: str) -> None:
-    tree = TreeBuilder(tmp_path).legacy(ranks=4, sparse=True).save(epoch=5, step=2).save(epoch=10, step=2, ranks=[0, 1])
-    told = simulated(tree, version, world_size=2, devices_per_node=1, shared_disk=False)
-    assert told.would_resume == "10_2"
-    told = simulated(tree, version, world_size=4, devices_per_node=1, shared_disk=False)
-    assert "(rank 0 10_2, rank 2 5_2)" in told.because
 
 
 @pytest.mark.parametrize("version", ALL)
@@ -372,17 +356,6 @@ def test_b22_a_touched_old_file_is_the_newest(tree: TreeBuilder, version: str) -
 
 
 @pytest.mark.parametrize("version", ALL)
-@pytest.mark.parametrize(("shared", "takes_names"), [("share1", True), ("share2", False), ("", False)])
-def test_b23_a_path_that_merely_begins_alike_counts_as_shared(
-    tmp_path: Path, version: str, shared: str, takes_names: bool
-) -> None:
-    tree = tree_at(tmp_path / "share10")
-    paths = (str(tmp_path / shared) if shared else "",)
-    told = simulated(tree, version, devices_per_node=2, shared_disk=False, shared_paths=paths)
-    assert ("separate" not in told.because) is takes_names
-
-
-@pytest.mark.parametrize("version", ALL)
 def test_b24_a_prefix_with_a_dash_stops_the_oldest_version(tmp_path: Path, version: str) -> None:
     told = simulated(tree_at(tmp_path, prefix="llama-7b"), version)
     assert told.would_resume == (None if version == "1.3.2" else "10_2")
@@ -392,30 +365,6 @@ def test_b24_a_prefix_with_a_dash_stops_the_oldest_version(tmp_path: Path, versi
 @pytest.mark.parametrize("version", ALL)
 def test_b25_a_prefix_with_a_rank_in_it_misleads_it(tmp_path: Path, version: str) -> None:
     assert simulated(tree_at(tmp_path, prefix="my_rank_7_model"), version).would_resume is None
-
-
-@pytest.mark.parametrize("version", ALL)
-def test_b26_a_name_of_another_format_gets_a_second_suffix(tree: TreeBuilder, version: str) -> None:
-    told = simulated(tree, version, resume_training="llama2_7b_rank_0-10_2.safetensors")
-    assert told.would_resume is None
-    assert "llama2_7b_rank_0-10_2.safetensors.ckpt, which no rank has" in told.because
-
-
-@pytest.mark.parametrize("version", ALL)
-@pytest.mark.parametrize("name", ["llama2_7b_rank_0-5_2", "llama2_7b_rank_3-5_2.ckpt"])
-def test_b27_a_named_checkpoint_that_a_rank_lacks_is_taken_all_the_same(
-    tree: TreeBuilder, version: str, name: str
-) -> None:
-    whole = simulated(tree, version, resume_training=name)
-    assert (whole.would_resume, "stops" in whole.because) == ("5_2", False)
-    told = simulated(tree.remove(tree.shard(3, 5, 2)), version, resume_training=name)
-    assert told.would_resume == "5_2"
-    assert told.because.endswith("rank 3 has not, and stops when it loads")
-
-
-@pytest.mark.parametrize("version", ALL)
-def test_a_name_without_a_rank_stops_it(tree: TreeBuilder, version: str) -> None:
-    assert simulated(tree, version, resume_training="10_2").would_resume is None
 
 
 @pytest.mark.parametrize("version", ALL)
@@ -569,22 +518,19 @@ def test_by_time_an_empty_or_missing_rank_stops_it(tree: TreeBuilder, version: s
 
 
 @pytest.mark.parametrize("version", ALL)
-@pytest.mark.parametrize("by_time", [{"resume_by_last_timestamp_ckpt": True}, {"shared_disk": False}])
-def test_where_times_decide_a_folder_is_as_new_as_it_says(
-    tree: TreeBuilder, version: str, by_time: dict[str, Any]
-) -> None:
+def test_where_times_decide_a_folder_is_as_new_as_it_says(tree: TreeBuilder, version: str) -> None:
     folder = "checkpoint/rank_0/llama2_7b_rank_0-15_2.ckpt"
     tree.folder(folder).touch(folder, 1)
-    told = simulated(tree, version, devices_per_node=2, **by_time)
+    told = simulated(tree, version, resume_by_last_timestamp_ckpt=True)
     assert told.would_resume == "10_2"
     assert "folder" not in told.because
-    told = simulated(tree.touch(folder, tree.now_ns), version, devices_per_node=2, **by_time)
+    told = simulated(tree.touch(folder, tree.now_ns), version, resume_by_last_timestamp_ckpt=True)
     assert told.would_resume is None
     assert "(rank 0 15_2, rank 1 10_2)" in told.because
     for rank in range(1, 4):
         other = f"checkpoint/rank_{rank}/llama2_7b_rank_{rank}-15_2.ckpt"
         tree.folder(other).touch(other, tree.now_ns)
-    told = simulated(tree, version, devices_per_node=2, **by_time)
+    told = simulated(tree, version, resume_by_last_timestamp_ckpt=True)
     assert told.would_resume == "15_2"
     assert told.because.endswith("; rank_0/llama2_7b_rank_0-15_2.ckpt is a folder, on which it stops")
 
@@ -786,13 +732,6 @@ def test_weights_of_hugging_face_hide_the_iterations(iterations: TreeBuilder, ve
     assert simulated(iterations, version).would_resume == ("iteration_00000020" if version == "1.7" else "checkpoint")
 
 
-@pytest.mark.parametrize("version", FROM_1_7)
-def test_the_layout_that_the_config_asks_for_is_the_one_looked_at(tree: TreeBuilder, version: str) -> None:
-    assert simulated(tree, version, use_legacy_format=False).would_resume is None
-    assert simulated(tree.iteration(step=30, era="1.7"), version).would_resume == "10_2"
-    assert simulated(tree, version, use_legacy_format=False).would_resume == "iteration_00000030"
-
-
 # Real runs -----------------------------------------------------------------------------------------------------------
 
 
@@ -878,13 +817,9 @@ _RANKS = st.lists(st.tuples(st.none() | _FILES.map(tuple), _METAS), max_size=3).
 _SETTINGS = st.builds(
     MindFormersSettings,
     load_ckpt_format=st.sampled_from(["ckpt", "safetensors"]),
-    resume_training=st.just(value=True) | _NAMES,
-    use_legacy_format=st.sampled_from([None, True, False]),
     use_checkpoint_health_monitor=st.booleans(),
     resume_by_last_timestamp_ckpt=st.booleans(),
     world_size=st.none() | st.integers(1, 4),
-    devices_per_node=st.just(2),
-    shared_disk=st.booleans(),
 )
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Checkpoint, Inventory
     from ckpttool.domain.settings import RunConfig
     from ckpttool.storage.base import Storage
-    from ckpttool.trainers.mindformers.simulate.seen import MindFormersView
     from ckpttool.trainers.mindformers.simulate.versions import Quirks
+    from ckpttool.trainers.mindformers.simulate.view import MindFormersView
     from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 __all__ = ["MindFormersSimulator", "simulate"]
@@ -37,9 +37,9 @@ class MindFormersSimulator:
         world_size: int | None = None,
     ) -> Simulation:
         """Look at the folder as MindFormers would, with the config's settings or those that fit the newest save."""
+        from ckpttool.trainers.mindformers.lint.view import ConfigView
         from ckpttool.trainers.mindformers.load import LOAD_FORMAT
-        from ckpttool.trainers.mindformers.simulate.seen import MindFormersSettings
-        from ckpttool.trainers.mindformers.simulate.view import view_for_mindformers
+        from ckpttool.trainers.mindformers.simulate.view import MindFormersSettings, view_for_mindformers
         from ckpttool.trainers.mindformers.train_config import own
 
         mine = None if config is None else own(config)
@@ -50,6 +50,8 @@ class MindFormersSimulator:
             else mine.load_ckpt_format,
             world_size=_world_of(newest, world_size, mine),
             use_checkpoint_health_monitor=mine is not None and mine.use_checkpoint_health_monitor,
+            resume_by_last_timestamp_ckpt=mine is not None
+            and ConfigView(mine.settings).is_on("resume_by_last_timestamp_ckpt"),
         )
         return simulate(view_for_mindformers(storage, settings, output=open_storage(above(storage.root))), version)
 
@@ -88,23 +90,15 @@ def simulate(view: MindFormersView, version: str) -> Simulation:
 
 def _pick(view: MindFormersView, quirks: Quirks) -> Pick:
     from ckpttool.trainers.mindformers.simulate import iteration, legacy
+    from ckpttool.trainers.mindformers.simulate.view import Reading
 
     if view.entries is None:
         raise StopsError("the checkpoint folder cannot be listed")
-    named = isinstance(view.settings.resume_training, str)
-    if not view.entries and quirks.starts_at_random_from_empty_folder and not named:
-        return Pick(
-            name=None, because="the folder is empty, for which it starts from random weights with only a warning"
-        )
-    if quirks.has_iterations and _is_newer_layout(view):
+    if not view.entries and quirks.starts_at_random_from_empty_folder:
+        because = "the folder is empty, for which it starts from random weights with only a warning"
+        return Pick(name=None, because=because)
+    signs = (view.tracker.reading, view.itself.common.reading)
+    shows_newer_layout = bool(view.iterations) or any(sign is not Reading.MISSING for sign in signs)
+    if quirks.has_iterations and shows_newer_layout and not view.ranks:
         return iteration.select(view, quirks)
     return legacy.select(view, quirks)
-
-
-def _is_newer_layout(view: MindFormersView) -> bool:
-    from ckpttool.trainers.mindformers.simulate.seen import Reading
-
-    if view.settings.use_legacy_format is not None:
-        return not view.settings.use_legacy_format
-    signs = (view.tracker.reading, view.itself.common.reading)
-    return not view.ranks and (bool(view.iterations) or any(sign is not Reading.MISSING for sign in signs))

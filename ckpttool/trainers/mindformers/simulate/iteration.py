@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 from ckpttool.trainers.mindformers.simulate.names import Pick, StopsError
-from ckpttool.trainers.mindformers.simulate.seen import CommonView, IterationView, MindFormersView, Reading
 from ckpttool.trainers.mindformers.simulate.versions import Quirks
+from ckpttool.trainers.mindformers.simulate.view import CommonView, IterationView, MindFormersView, Reading
 
 _NEVER_OLDER = "and it never falls back to an older iteration"
 _NUMBER = re.compile(r"iteration_(\d+)")

@@ -19,12 +19,96 @@ from ckpttool.trainers.mindformers.simulate.names import (
     run_label_of,
     with_rank,
 )
-from ckpttool.trainers.mindformers.simulate.newest import newest_everywhere, require_same_newest
-from ckpttool.trainers.mindformers.simulate.seen import HealthView, MetaView, MindFormersView, Reading
-from ckpttool.trainers.mindformers.simulate.tree import LegacyTree
 from ckpttool.trainers.mindformers.simulate.versions import Quirks
+from ckpttool.trainers.mindformers.simulate.view import (
+    HealthView,
+    MetaView,
+    MindFormersView,
+    RankView,
+    Reading,
+    SeenEntry,
+)
 
 _PASSED_OVER = {Reading.MISSING, Reading.NOT_TEXT, Reading.NOT_JSON}
+_NO_META = MetaView(reading=Reading.MISSING)
+_SECOND_NS = 1_000_000_000
+_SHOWN = 3  # ranks that a sentence names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LegacyTree:
+    """The tree as the simulated version addresses it: by rank number, in the format that it knows."""
+
+    quirks: Quirks
+    fmt: str
+    health: bool
+    """Whether the health monitor has a say."""
+    health_file: HealthView
+    entries: frozenset[str]
+    ranks: dict[int, RankView]
+    settings_world: int | None
+    """The world size as it was given."""
+    world: int
+    """The same, or the number of rank folders."""
+    count: int
+    """What this version takes for the number of ranks."""
+    _names: dict[int, frozenset[str]]
+    """Names that exist, not merely dangle, by rank."""
+
+    @classmethod
+    def of(cls, view: MindFormersView, quirks: Quirks) -> LegacyTree:
+        """Return the tree of a folder that could be listed."""
+        settings = view.settings
+        entries = frozenset(entry.name for entry in view.entries or ())
+        world = len(view.ranks) if settings.world_size is None else settings.world_size
+        counted = sum(name.startswith("rank_") for name in entries)
+        return cls(
+            quirks=quirks,
+            fmt=settings.load_ckpt_format if quirks.reads_safetensors else "ckpt",
+            health=quirks.has_health_monitor and settings.use_checkpoint_health_monitor,
+            health_file=view.health,
+            entries=entries,
+            ranks={int(rank.name.removeprefix("rank_")): rank for rank in view.ranks},
+            settings_world=settings.world_size,
+            world=world,
+            count=counted if quirks.counts_rank_entries else world,
+            _names={
+                int(rank.name.removeprefix("rank_")): frozenset(
+                    file.name for file in rank.files or () if file.is_folder or file.mtime_ns is not None
+                )
+                for rank in view.ranks
+            },
+        )
+
+    def has_file(self, rank: int, name: str) -> bool:
+        """Tell whether the rank's folder has a shard (or folder) of this name."""
+        return name in self._names.get(rank, ())
+
+    def meta(self, rank: int) -> MetaView:
+        """Return the rank's meta.json; MISSING where the whole rank is."""
+        return self.ranks[rank].meta if rank in self.ranks else _NO_META
+
+    def files(self, rank: int, *, of: int) -> tuple[SeenEntry, ...]:
+        """Return what is in the rank's folder, in its own order.
+
+        Args:
+            rank: The rank.
+            of: How many ranks the simulated version looks for here, for the error.
+
+        Raises:
+            StopsError: There is no such folder.
+        """
+        view = self.ranks.get(rank)
+        if view is None:
+            proper = {there.name for there in self.ranks.values()}
+            odd = sorted(name for name in self.entries - proper if name.startswith("rank_"))
+            if odd and self.quirks.counts_rank_entries and of == self.count:
+                why = f"it counts every entry that begins with rank_, {odd[0]} included, and finds no rank_{rank}"
+                raise StopsError(why)
+            raise StopsError(f"it looks for {of} ranks and finds no rank_{rank}")
+        if view.files is None:
+            raise StopsError(f"rank_{rank} is no folder that it can list")
+        return view.files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,41 +137,15 @@ def select(view: MindFormersView, quirks: Quirks) -> Pick:
 
 
 def _selected(view: MindFormersView, tree: LegacyTree) -> Pick:
-    settings, quirks = view.settings, tree.quirks
-    if isinstance(settings.resume_training, str):
-        return _named(tree, settings.resume_training)
-    if not _is_shared(view, tree):
-        why = f"it takes the disks of {tree.world} ranks for separate ones, so each rank loads its own newest file"
-        return newest_everywhere(tree, why=why, only_visible=True)
-    if quirks.takes_unified and tree.fmt == "safetensors" and tree.has_entry("hyper_param.safetensors"):
+    if tree.quirks.takes_unified and tree.fmt == "safetensors" and "hyper_param.safetensors" in tree.entries:
         return Pick(name=None, because="hyper_param.safetensors ends its selection: it loads the unified weights there")
-    if settings.resume_by_last_timestamp_ckpt:
-        return newest_everywhere(tree, why="resume_by_last_timestamp_ckpt lets each rank load its own newest file")
+    if view.settings.resume_by_last_timestamp_ckpt:
+        return _newest_everywhere(tree, why="resume_by_last_timestamp_ckpt lets each rank load its own newest file")
     base = _oldest_meta(tree)
     if base is None:
-        require_same_newest(tree)
-        return newest_everywhere(tree, why="no meta.json can be used, so each rank loads its own newest file")
+        _require_same_newest(tree)
+        return _newest_everywhere(tree, why="no meta.json can be used, so each rank loads its own newest file")
     return _by_name(tree, base)
-
-
-def _is_shared(view: MindFormersView, tree: LegacyTree) -> bool:
-    settings = view.settings
-    if tree.world <= settings.devices_per_node or settings.shared_disk:
-        return True
-    # A plain comparison of text: /share1 covers /share10 as well.
-    return any(view.path.startswith(path) for path in settings.shared_paths)
-
-
-def _named(tree: LegacyTree, wanted: str) -> Pick:
-    suffix = f".{tree.fmt}"
-    file = wanted if wanted.endswith(suffix) else wanted + suffix
-    lacking = [rank for rank in range(tree.world) if not tree.has_file(rank, with_rank(file, rank))]
-    if len(lacking) == tree.world:
-        return Pick(name=None, because=f"it looks for {file}, which no rank has, and notices only when it loads")
-    because = "the name in resume_training is taken as it stands and nothing checks that all ranks have it"
-    if lacking:
-        because += f"; rank {lacking[0]} has not, and stops when it loads"
-    return Pick(name=checkpoint_name(file, tree.fmt), because=because)
 
 
 def _oldest_meta(tree: LegacyTree) -> _Base | None:
@@ -169,7 +227,7 @@ def _all_ranks(files: list[str], count: int) -> bool:
 def _require_a_healthy_entry(health: HealthView) -> None:
     if health.reading not in {Reading.PRESENT, Reading.MISSING}:
         raise StopsError("health_ckpts.json is not the list that it expects")
-    if not any(entry.is_health == 0 for entry in health.entries):
+    if 0 not in health.marks:
         raise StopsError("with the health monitor on, health_ckpts.json must have a healthy entry, of whatever file")
 
 
@@ -188,7 +246,7 @@ def _quirks_met(tree: LegacyTree, base: _Base, picks: list[str]) -> Iterator[str
     lacking = [rank for rank in range(tree.count) if not tree.has_file(rank, with_rank(file, rank))]
     if lacking:
         yield f"of several files with these numbers it takes the first listed, {file}, which rank {lacking[0]} lacks"
-    if tree.health and any(entry.is_health != 0 for entry in tree.health_file.entries):
+    if tree.health and any(mark != 0 for mark in tree.health_file.marks):
         yield "its health filter never filters (the test is inverted), so the newest complete name wins"
     if tree.health and label_of(file, tree.fmt) < max(label_of(other, tree.fmt) for other in picks):
         yield "with the health monitor on, a later run goes before a larger number"
@@ -212,3 +270,87 @@ def _newer_than_meta(tree: LegacyTree, base: _Base) -> str | None:
         except StopsError:  # a name without a rank, beyond what MindFormers reads
             continue
     return None
+
+
+def _newest_everywhere(tree: LegacyTree, *, why: str) -> Pick:
+    """Pick the checkpoint that is the newest on every rank, or none where the ranks disagree: `touch` and `cp` decide.
+
+    Args:
+        tree: The ranks.
+        why: First half of the sentence.
+    """
+    names: dict[str, int] = {}
+    folders = []
+    for rank in range(tree.world):  # nobody asks the folders of ranks that do not train: leftovers of a larger run
+        file = _newest(tree, rank, tree.fmt, of=tree.world)
+        if file is None:
+            raise StopsError(f"rank_{rank} holds no .{tree.fmt} file")
+        names.setdefault(checkpoint_name(file.name, tree.fmt), rank)
+        folders += [f"rank_{rank}/{file.name}"] if file.is_folder else []
+    if not names:
+        raise StopsError(f"there is no rank_N folder to load a .{tree.fmt} file from")
+    if len(names) == 1:
+        (name,) = names
+        because = f"{why}; {name} has the latest time on each, which any touch or copy could give"
+        return Pick(
+            name=name, because=f"{because}; {folders[0]} is a folder, on which it stops" if folders else because
+        )
+    shown = ", ".join(f"rank {rank} {name}" for name, rank in list(names.items())[:_SHOWN])
+    count = "counts on from rank 0's step" if tree.quirks.steps_from_rank_0 else "counts on from its own step"
+    return Pick(name=None, because=f"{why}, and these differ ({shown}) while each rank {count}")
+
+
+def _require_same_newest(tree: LegacyTree) -> None:
+    """Do the check that comes before, where meta.json gave nothing.
+
+    It compares names only if one rank's newest follows the naming rule. Its second look forgets the format, so with
+    safetensors it finds no file and stumbles over that.
+    """
+    count = tree.count if tree.quirks.counts_rank_entries_for_times else tree.world
+    expected = _first_regular(tree, count)
+    if expected is None:
+        return
+    irregular = False
+    for rank in range(count):
+        file = _newest_name(tree, rank, "ckpt", of=count)
+        if file is None:
+            raise StopsError(
+                "no meta.json can be used, and its comparison of the newest files then looks for .ckpt only, "
+                f"finds none in rank_{rank} and fails on that"
+            )
+        if not is_regular(file, tree.fmt):
+            irregular = True
+        elif with_rank(file, 0) != expected:
+            raise StopsError(f"no meta.json can be used, and the newest file of rank_{rank} is not that of the others")
+    if irregular:
+        raise StopsError("no meta.json can be used, and some ranks' newest files follow the naming rule, others not")
+
+
+def _first_regular(tree: LegacyTree, count: int) -> str | None:
+    for rank in range(count):
+        file = _newest_name(tree, rank, tree.fmt, of=count)
+        if file is None:
+            raise StopsError(f"no meta.json can be used, and rank_{rank} holds no .{tree.fmt} file")
+        if is_regular(file, tree.fmt):
+            return with_rank(file, 0)
+    return None
+
+
+def _newest_name(tree: LegacyTree, rank: int, fmt: str, *, of: int) -> str | None:
+    found = _newest(tree, rank, fmt, of=of)
+    return None if found is None else found.name
+
+
+def _newest(tree: LegacyTree, rank: int, fmt: str, *, of: int) -> SeenEntry | None:
+    latest: SeenEntry | None = None
+    at = -1.0
+    for file in tree.files(rank, of=of):
+        if not file.name.endswith(f".{fmt}"):
+            continue
+        if file.mtime_ns is None:
+            raise StopsError(f"rank_{rank}/{file.name} leads nowhere, so it has no time, which it goes by")
+        # Python's getmtime: a float, in which times less than a quarter of a microsecond apart are equal.
+        seconds = file.mtime_ns // _SECOND_NS + 1e-9 * (file.mtime_ns % _SECOND_NS)
+        if seconds >= at:  # of equals, the one listed last
+            latest, at = file, seconds
+    return latest

@@ -1,4 +1,7 @@
-"""Collect what MindFormers' selection looks at. Odd trees are what it is for, so nothing here raises."""
+"""What MindFormers looks at when it selects a checkpoint by itself: names, times and small records, never a shard.
+
+Odd trees are what it is for, so nothing here raises.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +9,150 @@ import json
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from enum import Enum
 
-from ckpttool.formats.strict_json import DEFAULT_LIMIT, MOST_MEMORY, Json, JsonObject, memory_of
+from ckpttool.domain.frozen import dataclass
+from ckpttool.formats.strict_json import DEFAULT_LIMIT, MOST_MEMORY, Json, memory_of
 from ckpttool.storage.base import Entry, Kind, LostLinkError, NotRegularError, Storage
 from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.mindformers.iteration_json import metadata_memory
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_START, iteration_folder
-from ckpttool.trainers.mindformers.simulate.seen import (
-    CommonView,
-    HealthMark,
-    HealthView,
-    IterationView,
-    MetadataView,
-    MetaView,
-    MindFormersSettings,
-    MindFormersView,
-    RankView,
-    Reading,
-    SeenEntry,
-    TrackerView,
-)
 
 _RANK_FOLDER = re.compile(r"rank_(0|[1-9][0-9]*)")
 _SHARD_SUFFIXES = (".ckpt", ".safetensors")
 _NOT_THERE = frozenset({Kind.OTHER, Kind.LOST})
 _MAX_TRACKER = 1 << 16  # a number of some digits
+
+
+class Reading(str, Enum):
+    """How far a record file could be read. Each is another way through MindFormers' code."""
+
+    PRESENT = "present"
+    MISSING = "missing"
+    NOT_TEXT = "not-text"
+    """Its bytes are no UTF-8."""
+    NOT_JSON = "not-json"
+    WRONG_SHAPE = "wrong-shape"
+    """JSON, but not the objects and lists that MindFormers takes for granted."""
+    UNREADABLE = "unreadable"
+    """A folder of that name, no permission, or beyond all limits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenEntry:
+    """One name in a folder."""
+
+    name: str
+    is_folder: bool
+    mtime_ns: int | None
+    """None where it was not asked for or cannot be told: a link that leads nowhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaView:
+    """One rank's meta.json with the values as they stand there; None for a value of another type.
+
+    An epoch or step may be a bool: MindFormers takes `true` for an integer, and stumbles later.
+    """
+
+    reading: Reading
+    epoch: int | None = None
+    step: int | None = None
+    file: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankView:
+    """One entry of the checkpoint folder that is named `rank_` and digits."""
+
+    name: str
+    files: tuple[SeenEntry, ...] | None
+    """As the folder lists them, for MindFormers takes the first of equals; None where it cannot be listed."""
+    meta: MetaView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthView:
+    """`health_ckpts.json` of the output folder."""
+
+    reading: Reading
+    marks: tuple[int | None, ...] = ()
+    """Of each entry: 0 is healthy; None where it is absent or no number, which counts as unhealthy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataView:
+    """A metadata.json: the shards that it says belong to the checkpoint."""
+
+    reading: Reading
+    files: tuple[str, ...] = ()
+    """Each name once, in the order in which the file names them first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonView:
+    """A common.json."""
+
+    reading: Reading
+    fields: tuple[str, ...] = ()
+    ckpt_status: int | None = None
+    """0 is healthy; None where it is null, absent, or no whole number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationView:
+    """A folder of the newer layout, or what bears such a name."""
+
+    name: str
+    names: tuple[str, ...] | None
+    """What it holds, in any order; None where it is no folder or cannot be listed."""
+    metadata: MetadataView
+    """Read only where MindFormers would: MISSING in folders that neither are the root nor stand in the tracker."""
+    common: CommonView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackerView:
+    """`latest_checkpointed_iteration.txt` of the checkpoint folder."""
+
+    reading: Reading
+    text: str = ""
+    folder: str | None = None
+    """The folder that it names; None where its text is no whole number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MindFormersSettings:
+    """The settings on which the selection depends where it is its own; defaults are MindFormers'.
+
+    Disks count as shared: where each node has its own, no node sees what the others would take.
+    """
+
+    load_ckpt_format: str = "ckpt"
+    use_checkpoint_health_monitor: bool = False
+    """Legacy: the top-level key. Newer layout: a threshold under `monitor_config.health_checkpoint`."""
+    resume_by_last_timestamp_ckpt: bool = False
+    world_size: int | None = None
+    """Ranks that train; None: as many as there are rank folders."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MindFormersView:
+    """All that the selection looks at."""
+
+    path: str
+    """The checkpoint folder, absolute and free of links."""
+    entries: tuple[SeenEntry, ...] | None
+    """None where the folder cannot be listed."""
+    ranks: tuple[RankView, ...]
+    """In the order of their numbers."""
+    health: HealthView
+    itself: IterationView
+    """The folder itself, which may be an iteration's."""
+    iterations: tuple[IterationView, ...]
+    """Whatever is named `iteration_…`, as the folder lists it."""
+    tracker: TrackerView
+    settings: MindFormersSettings
 
 
 def view_for_mindformers(
@@ -61,9 +182,7 @@ def view_for_mindformers(
             if entry.name.startswith(ITERATION_START)
         ),
         tracker=tracker,
-        settings=replace(
-            settings, shared_paths=tuple(os.path.realpath(path) for path in settings.shared_paths if path)
-        ),
+        settings=settings,
     )
 
 
@@ -124,21 +243,13 @@ def _meta(storage: Storage, path: str) -> MetaView:
 
 def _health(output: Storage) -> HealthView:
     reading, value = _json(output, "health_ckpts.json")
-    if reading is not Reading.PRESENT:
+    if reading is not Reading.PRESENT or not value:
         return HealthView(reading=reading)
-    if not value:
-        return HealthView(reading=reading)
-    if not isinstance(value, list):
+    items = value if isinstance(value, list) else [value]
+    marks = tuple(_status(item.get("is_health")) for item in items if isinstance(item, dict))
+    if not isinstance(value, list) or len(marks) < len(value):
         return HealthView(reading=Reading.WRONG_SHAPE)
-    marks = [_mark(item) for item in value if isinstance(item, dict)]
-    if len(marks) < len(value):
-        return HealthView(reading=Reading.WRONG_SHAPE)
-    return HealthView(reading=reading, entries=tuple(marks))
-
-
-def _mark(item: JsonObject) -> HealthMark:
-    name = item.get("ckpt_name")
-    return HealthMark(name=name if isinstance(name, str) else None, is_health=_status(item.get("is_health")))
+    return HealthView(reading=reading, marks=marks)
 
 
 def _iteration(storage: Storage, name: str, listed: list[Entry] | None, *, with_metadata: bool) -> IterationView:
