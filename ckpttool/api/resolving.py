@@ -13,7 +13,7 @@ from ckpttool.decide.data_position import exact_batches_near, moved_on, next_ste
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.naming import focused
 from ckpttool.decide.recorded_health import record_without_answer
-from ckpttool.decide.resume import choose
+from ckpttool.decide.resume import against_refused, choose
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
@@ -58,10 +58,7 @@ def resolve(question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion, 
     if choice.evidence is not Level.STRUCTURE or (choice.logs is not None and choice.logs.timeline):
         question = replace(question, sizes=True)
     tree = scan(question)
-    answers = [tree.layout.load(tree.inventory, checkpoint) for checkpoint in tree.inventory.checkpoints]
-    refusals = [answer for answer in answers if isinstance(answer, Refusal)]
-    if refusals and len(refusals) == len(answers):
-        raise UnknownLayoutError(f"{question.path} {refusals[0].why}")
+    refusals = _not_loadable(tree, question)
     choice = _with_focus(choice, tree)
     if question.config is not None:
         choice = replace(choice, saves_as=question.config.prefix)
@@ -75,7 +72,7 @@ def resolve(question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion, 
         return verdicts[checkpoint.key]
 
     def pick(inventory: Inventory) -> ResumePoint | NoResumePoint:
-        return choose(inventory, choice, verdict_of)
+        return choose(against_refused(inventory, refusals), choice, verdict_of)
 
     point, advice = _pick(tree, evidence, pick)
     decision: ResumePlan | NoResumePoint
@@ -91,6 +88,20 @@ def resolve(question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion, 
         chosen = None if isinstance(point, NoResumePoint) else point.checkpoint
         decision = replace(decision, findings=(*evidence.findings(chosen), *decision.findings))
     return Answer(decision=_from_here(decision, tree, question, node), tree=tree, question=question)
+
+
+def _not_loadable(tree: Tree, question: TreeQuestion) -> dict[CheckpointKey, str]:
+    """Return why checkpoints cannot be loaded, for each of which the layout says so.
+
+    Raises:
+        UnknownLayoutError: It says so of all.
+    """
+    checkpoints = tree.inventory.checkpoints
+    answers = ((checkpoint, tree.layout.load(tree.inventory, checkpoint)) for checkpoint in checkpoints)
+    refusals = {checkpoint.key: answer.why for checkpoint, answer in answers if isinstance(answer, Refusal)}
+    if refusals and len(refusals) == len(checkpoints):
+        raise UnknownLayoutError(f"{question.path} {next(iter(refusals.values()))}")
+    return refusals
 
 
 def _from_here(

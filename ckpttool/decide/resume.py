@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.mixed_runs import told_apart, two_runs_in
 from ckpttool.decide.naming import LATEST, named
 from ckpttool.decide.recorded_health import IGNORE_HEALTH, health_reason
-from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, note, suspect, unknown
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePoint
 from ckpttool.domain.progress import newest_first
@@ -17,6 +17,24 @@ from ckpttool.domain.question import ResumeQuestion
 from ckpttool.domain.units import Rank, on_ranks
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import UsageError
+
+
+def against_refused(inventory: Inventory, refusals: Mapping[CheckpointKey, str]) -> Inventory:
+    """Hold against each checkpoint that its layout says of no way to load it.
+
+    Args:
+        inventory: The tree.
+        refusals: By checkpoint, in words that follow its name.
+    """
+    return replace(
+        inventory,
+        checkpoints=tuple(
+            replace(checkpoint, findings=(*checkpoint.findings, _not_loadable(checkpoint, refusals[checkpoint.key])))
+            if checkpoint.key in refusals
+            else checkpoint
+            for checkpoint in inventory.checkpoints
+        ),
+    )
 
 
 def choose(
@@ -295,6 +313,10 @@ def _no_step(checkpoint: Checkpoint) -> Finding:
         f"no shard of {checkpoint.name} tells its step, and a name alone cannot",
         remedy="give --sink-size (or steps per epoch, without data sinking) if the run was never resumed",
     )
+
+
+def _not_loadable(checkpoint: Checkpoint, why: str) -> Finding:
+    return unknown(Code.NOT_LOADABLE, f"{checkpoint.name} {why}", path=checkpoint.name)
 
 
 def _needs_renames(checkpoint: Checkpoint) -> Finding:

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Inventory
-from ckpttool.domain.finding import Finding, Severity, seen_in_part, without_answer, worst
+from ckpttool.domain.finding import Code, Finding, Severity, blocking, seen_in_part, without_answer, worst
 from ckpttool.domain.health import Health
-from ckpttool.domain.plan import NoResumePoint, ResumePlan
+from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePlan
 from ckpttool.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -112,11 +112,17 @@ def of_plan(answer: ResumePlan | NoResumePoint, *, strict: bool) -> ExitCode:
             unsafe = worst([*reasons, *answer.findings]) is Severity.UNSAFE
             if unsafe:
                 return ExitCode.UNSAFE
-            return ExitCode.INCOMPLETE if seen_in_part(answer.findings) else ExitCode.NOTHING_TO_RESUME
+            unsure = seen_in_part(answer.findings) or any(_may_be_good(one) for one in answer.rejected)
+            return ExitCode.INCOMPLETE if unsure else ExitCode.NOTHING_TO_RESUME
         case ResumePlan():
             if strict and answer.point.rejected:
                 return ExitCode.DAMAGE
             return ExitCode.INCOMPLETE if without_answer(answer.findings) else ExitCode.OK
+
+
+def _may_be_good(rejection: Rejection) -> bool:
+    """Tell whether all that stands against a save is that ckpttool knows of no way to load it: it may be whole."""
+    return {reason.code for reason in blocking(rejection.reasons)} == {Code.NOT_LOADABLE}
 
 
 def of_preflight(checks: Iterable[Check]) -> ExitCode:

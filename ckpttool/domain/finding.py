@@ -82,6 +82,7 @@ class Code(str, Enum):
     NEEDS_RENAMES = "needs-renames"
     DUPLICATE_CHECKPOINT = "duplicate-checkpoint"
     NOT_SELECTED = "not-selected"
+    NOT_LOADABLE = "not-loadable"
     RANKS_TO_RESTORE = "ranks-to-restore"
     META_UNREADABLE = "meta-unreadable"
     META_AHEAD = "meta-ahead"

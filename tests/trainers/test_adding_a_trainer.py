@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code
+from ckpttool.domain.load_settings import LoadSettings
 from ckpttool.errors import ExitCode
 from ckpttool.trainers import registry
-from ckpttool.trainers.base import Layout, Trainer
+from ckpttool.trainers.base import Layout, Refusal, Trainer
 from tests.answers import chosen, cli, document, plan, reasons, refusal, scanned, why_not
 from tests.published import problems_of
 from tests.trainers import toy
@@ -162,6 +164,62 @@ class TestWhatIsNotAnswered:
         assert exit_code == ExitCode.USAGE
         assert output.startswith("NO-GO")
         assert "Toy, whose configs ckpttool does not read" in output
+
+
+class TestOneSaveOfMany:
+    """What a layout refuses of one save is refused of that save, and of no other."""
+
+    @pytest.fixture
+    def saves(self, tmp_path: Path) -> Path:
+        """Three whole saves."""
+        for step in (10, 20, 30):
+            save(tmp_path / "saves", step)
+        return tmp_path / "saves"
+
+    @pytest.fixture
+    def not_loaded(self, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+        """Names of saves that the layout knows of no way to load."""
+        names: set[str] = set()
+        load = toy.ToyLayout.load
+
+        def refusing(layout: toy.ToyLayout, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
+            if checkpoint.name in names:
+                return Refusal("was saved by a version that nobody can load from")
+            return load(layout, inventory, checkpoint)
+
+        monkeypatch.setattr(toy.ToyLayout, "load", refusing)
+        return names
+
+    def test_a_save_that_nobody_can_load_is_passed_over_with_the_reason(
+        self, saves: Path, not_loaded: set[str]
+    ) -> None:
+        not_loaded.add("step-30")
+        answer = plan(saves)
+        assert (chosen(answer), why_not(answer)) == (("step-20", 20), [("step-30", {Code.NOT_LOADABLE})])
+        exit_code, output = said("resolve", str(saves))
+        assert (exit_code, "nobody can load from" in " ".join(output.split())) == (ExitCode.OK, True)
+
+    def test_where_the_others_are_damaged_it_is_not_said_that_there_is_nothing(
+        self, saves: Path, not_loaded: set[str]
+    ) -> None:
+        not_loaded.add("step-30")
+        for step in (10, 20):
+            (saves / f"step-{step}" / "__1_0.distcp").unlink()
+        assert [name for name, _ in why_not(refusal(saves))] == ["step-30", "step-20", "step-10"]
+        assert said("resolve", str(saves))[0] == ExitCode.INCOMPLETE
+        (saves / "step-30" / "__1_0.distcp").unlink()
+        assert said("resolve", str(saves))[0] == ExitCode.NOTHING_TO_RESUME
+
+    def test_by_name_it_is_not_taken_either(self, saves: Path, not_loaded: set[str]) -> None:
+        not_loaded.add("step-30")
+        exit_code, output = said("resolve", str(saves), "--checkpoint", "step-30")
+        assert (exit_code, "nobody can load from" in " ".join(output.split())) == (ExitCode.INCOMPLETE, True)
+        assert "Nothing to resume from" not in output
+
+    def test_where_none_can_be_loaded_the_tree_is_refused(self, saves: Path, not_loaded: set[str]) -> None:
+        not_loaded |= {"step-10", "step-20", "step-30"}
+        exit_code, output = said("resolve", str(saves))
+        assert (exit_code, "nobody can load from" in output) == (ExitCode.UNKNOWN_LAYOUT, True)
 
 
 ROOT = Path(__file__).resolve().parents[2]

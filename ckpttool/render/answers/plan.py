@@ -122,6 +122,10 @@ def plan_table(
         findings = [*answer.point.findings, *answer.findings]
     else:
         headline = line(f"Nothing to resume from in {shown(answer.root)}", style="bold red")
+        if code is ExitCode.INCOMPLETE:
+            headline = line(
+                f"ckpttool knows of no way to load what is whole in {shown(answer.root)}", style="bold yellow"
+            )
         if seen_in_part(answer.findings):
             headline = line(f"Nobody knows from this machine what {shown(answer.root)} holds", style="bold yellow")
         way_out = [finding for finding in answer.findings if finding.code is Code.RANKS_TO_RESTORE]
