@@ -43,7 +43,8 @@ from ckpttool.storage import fan_out  # noqa: E402
 from ckpttool.storage.base import ByteSource, Entry, Kind, Storage  # noqa: E402
 from ckpttool.storage.local import LocalStorage  # noqa: E402
 from ckpttool.trainers.base import ScanOptions  # noqa: E402
-from ckpttool.trainers.registry import list_root, recognise  # noqa: E402
+from ckpttool.trainers.listing import list_root  # noqa: E402
+from ckpttool.trainers.registry import recognised  # noqa: E402
 from tests.trees import TreeBuilder  # noqa: E402
 
 RANKS = (1024, 8192)
@@ -138,9 +139,7 @@ def command(*arguments: str) -> None:
 def list_names(storage: Storage) -> None:
     """Scan without the help of the library's own wiring, so that the storage can be any."""
     listing = list_root(storage)
-    layout = recognise(listing)
-    if layout is None:
-        raise AssertionError(storage.root)
+    (layout,) = recognised(listing)
     layout.scan(storage, listing, ScanOptions())
 
 

@@ -12,7 +12,8 @@ from ckpttool.domain.shard import FileStamp
 from ckpttool.storage.base import ByteSource, Entry, Kind, Storage
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.base import ScanOptions
-from ckpttool.trainers.registry import list_root, recognise
+from ckpttool.trainers.listing import list_root
+from ckpttool.trainers.registry import recognised
 
 
 class FaultyStorage:
@@ -61,6 +62,5 @@ BROKEN = errno.EIO
 def scan(storage: Storage, *, sizes: bool = False, steps_per_epoch: int | None = None) -> Inventory:
     """List the tree in a storage, whatever its layout."""
     listing = list_root(storage)
-    layout = recognise(listing)
-    assert layout is not None
+    (layout,) = recognised(listing)
     return layout.scan(storage, listing, ScanOptions(sizes=sizes, steps_per_epoch=steps_per_epoch))

@@ -19,8 +19,9 @@ from ckpttool.records import OWN_FOLDER, SealPlace
 from ckpttool.storage import above, open_storage
 from ckpttool.storage.base import LostLinkError, Storage, is_there
 from ckpttool.trainers.base import HealthFile, Layout, Refusal, ScanOptions
+from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.locate import Located, locate
-from ckpttool.trainers.registry import health_file_of, layouts, list_root, trainer_named, trainer_of
+from ckpttool.trainers.registry import health_file_of, trainer_named, trainer_of
 
 if TYPE_CHECKING:
     from ckpttool.domain.settings import RunConfig
@@ -57,9 +58,10 @@ def scan(question: TreeQuestion) -> Tree:
 
     Raises:
         UnknownLayoutError: There is no tree at the path.
+        UsageError: There are two, or the config is another trainer's.
         IncompleteError: The tree's folder cannot be read.
     """
-    return _scanned(locate(question.path, layout=question.layout), question)
+    return _scanned(locate(question.path, layout=question.layout, config=question.config), question)
 
 
 def scans_without(question: TreeQuestion) -> Callable[[Collection[str]], Inventory]:
@@ -67,11 +69,12 @@ def scans_without(question: TreeQuestion) -> Callable[[Collection[str]], Invento
 
     Raises:
         UnknownLayoutError: There is no tree at the path.
+        UsageError: There are two, or the config is another trainer's.
         IncompleteError: The tree's folder cannot be read.
     """
     from ckpttool.storage.hidden import HiddenStorage
 
-    located = locate(question.path, layout=question.layout)
+    located = locate(question.path, layout=question.layout, config=question.config)
     storage = HiddenStorage(located.storage)
 
     def scan_without(hidden: Collection[str]) -> Inventory:
@@ -85,7 +88,7 @@ def _scanned(located: Located, question: TreeQuestion) -> Tree:
     config = question.config
     per_epoch = question.steps_per_epoch or (config.sink_size if config else None)
     options = ScanOptions(sizes=question.sizes, steps_per_epoch=per_epoch)
-    layout = _layout(located, question)
+    layout = located.layout
     _assert_own(config, trainer_of(layout), located.storage.root)
     inventory = layout.scan(located.storage, located.listing, options)
     expected = layout.expected(inventory, _evidence(layout, question, inventory, located.storage))
@@ -107,23 +110,6 @@ def _assert_own(config: RunConfig | None, trainer: Trainer | None, root: str) ->
         raise UsageError(f"{root} holds checkpoints of {trainer.title}, whose configs ckpttool does not read")
     whose = trainer_named(config.trainer).title
     raise UsageError(f"{config.path} is a config for {whose}, but {root} holds checkpoints of {trainer.title}")
-
-
-def _layout(located: Located, question: TreeQuestion) -> Layout:
-    """Decide which layout is meant where a folder holds several: a training that changed over leaves both.
-
-    Neither names nor steps tell which one goes on: the layout that came later may be the older training.
-    """
-    found = [layout for layout in layouts() if layout.recognise(located.listing)]
-    pointed_at = not found or located.layout.name != found[0].name or located.focus is not None
-    if len(found) == 1 or question.layout is not None or pointed_at:
-        return located.layout
-    if question.config is None:
-        names = " and ".join(layout.name for layout in found)
-        raise UsageError(f"{located.storage.root} holds {names} side by side: say which is meant with --layout")
-    trainer = trainer_of(located.layout)
-    wanted = None if trainer is None else trainer.saves_in(question.config)
-    return next((layout for layout in found if wanted is not None and layout.name == wanted.name), located.layout)
 
 
 def read_config(path: str) -> RunConfig:

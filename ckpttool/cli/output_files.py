@@ -87,7 +87,9 @@ def assert_reports_replaceable(
 def _root_of(tree: TreeQuestion) -> str | None:
     """Return the folder that is looked at; None where there is none, which the report itself then says."""
     try:
-        found = locate(tree.path, layout=tree.layout)
+        found = locate(tree.path, layout=tree.layout, config=tree.config)
+    except UsageError:  # several trees: nothing is changed in any
+        return tree.path
     except CkptToolError:
         return None
     return found.storage.root if found.layout.is_tree else None

@@ -6,9 +6,7 @@ each answer that is missing. "Unknown", None and a `Refusal` are answers; silenc
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
@@ -17,7 +15,8 @@ from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import Rank
 from ckpttool.records import SealPlace
-from ckpttool.storage.base import Entry, Storage
+from ckpttool.storage.base import Storage
+from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
     from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
@@ -31,17 +30,6 @@ if TYPE_CHECKING:
     from ckpttool.domain.question import DataQuestion
     from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.base import LogFormat, LogPlaces
-
-
-class Listing(NamedTuple):
-    """The names directly in a folder, sorted; nothing has been opened."""
-
-    entries: tuple[Entry, ...]
-
-    def beginning(self, start: str) -> tuple[Entry, ...]:
-        """Return the entries whose names begin so: found without a look at thousands of others."""
-        first = bisect_left(self.entries, (start,))
-        return tuple(takewhile(lambda entry: entry.name.startswith(start), islice(self.entries, first, None)))
 
 
 class ScanOptions(NamedTuple):
@@ -98,18 +86,24 @@ class Layout(Protocol):
         ...
 
     def recognise(self, listing: Listing) -> bool:
-        """Tell from names alone whether this folder is arranged so."""
+        """Tell by names whether a folder is arranged so; where others name folders alike, by the names in those.
+
+        It is asked of the folder of a single save, too: by what lies in that it is told whose save it is.
+
+        Raises:
+            OSError: A folder that would tell cannot be listed.
+        """
         ...
 
     def part(self, folder: str, file: str | None) -> Part | Refusal | None:
-        """Tell by names alone what a folder directly in the root, or a file in such a folder, is a part of.
+        """Tell what a folder directly in the root, or a file in such a folder, is a part of if the tree is so arranged.
 
         Args:
             folder: Its name.
             file: The name of the file in it that was meant; None for the folder itself.
 
         Returns:
-            None where the folder is none of a tree of this layout; a refusal where it is, but not such a file.
+            None where no tree of this layout has such a folder; a refusal where it has, but not such a file.
         """
         ...
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckpttool.errors import IncompleteError, UnknownLayoutError
 from ckpttool.storage import is_folder, open_storage, shortest
 from ckpttool.storage.base import Entry, Kind, Storage
-from ckpttool.trainers.base import Layout, Listing, Refusal
+from ckpttool.trainers.base import Layout, Refusal
 from ckpttool.trainers.common.tracker_file import TRACKER, whose_tracker
-from ckpttool.trainers.registry import layouts, list_root, loose_file, places, recognise
+from ckpttool.trainers.listing import Listing, list_root
+from ckpttool.trainers.registry import layouts, loose_file, meant, places, recognised
+
+if TYPE_CHECKING:
+    from ckpttool.domain.settings import RunConfig
 
 
 class Located(NamedTuple):
@@ -26,21 +30,36 @@ class Located(NamedTuple):
     """What was taken instead of the path itself, for people; None where it is the path."""
 
 
-def locate(path: str, *, layout: str | None = None) -> Located:
+class _Wish(NamedTuple):
+    """What says which layout is meant, where a folder holds several."""
+
+    layout: str | None
+    """Take this one alone."""
+    config: RunConfig | None
+    """Of the run that is to resume."""
+
+
+def locate(path: str, *, layout: str | None = None, config: RunConfig | None = None) -> Located:
     """Find the tree that `path` means.
+
+    Args:
+        path: As it was given.
+        layout: Take this one alone.
+        config: Of the run that is to resume: its trainer knows in which of several layouts it saves.
 
     Raises:
         UnknownLayoutError: There is none, with what was looked for.
+        UsageError: There are several, and nobody says which is meant.
         IncompleteError: The folder is there but cannot be read.
     """
-    path = shortest(path)
+    path, wish = shortest(path), _Wish(layout, config)
     try:
         kind = open_storage(path).kind("")
         if kind is Kind.FILE:
-            return _around_file(path, layout)
+            return _around_file(path, wish)
         if kind is not Kind.FOLDER:
             raise UnknownLayoutError(f"{path} is neither a folder nor a shard")
-        return _around_folder(path, layout)
+        return _around_folder(path, wish)
     except OSError as error:
         if error.errno in {errno.ENOENT, errno.ENOTDIR}:
             raise UnknownLayoutError(f"{path} does not exist; give the folder that holds {_signs()[0]}") from None
@@ -48,41 +67,58 @@ def locate(path: str, *, layout: str | None = None) -> Located:
         raise IncompleteError(f"{path} cannot be read: {reason}") from None
 
 
-def _around_file(path: str, wanted: str | None) -> Located:
+def _around_file(path: str, wish: _Wish) -> Located:
     folder, name = os.path.split(path)
     folder = folder or "."
-    around = _around_part(path, folder, name, wanted)
+    around = _around_part(path, folder, name, wish)
     if around is not None:
         return around
-    found = _try(folder, wanted)
-    if found is None and name == TRACKER:
-        raise UnknownLayoutError(f"{folder} holds no checkpoints that ckpttool knows{_whose(folder)}")
+    storage = open_storage(folder)
+    listing = list_root(storage)
+    found = recognised(listing, wanted=wish.layout)
+    if not found and name == TRACKER:
+        raise UnknownLayoutError(f"{folder} holds no checkpoints that ckpttool knows{_whose(listing)}")
+    told = [layout for layout in found if layout.speaks_of_all(name)]
+    if told:
+        layout = meant(told, folder, wish.config)
+        return Located(storage=storage, listing=listing, layout=layout, focus=None, resolved_from=None)
     # What the tree does not claim is none of its: nobody who names it means the newest of its saves.
-    return found if found is not None and found.layout.speaks_of_all(name) else _loose(folder, name)
+    return _loose(folder, name)
 
 
-def _around_part(path: str, folder: str, file: str | None, wanted: str | None) -> Located | None:
-    """Find the tree above a folder whose name says that it is a part of one.
+def _around_part(path: str, folder: str, file: str | None, wish: _Wish) -> Located | None:
+    """Find the tree above a folder of which a layout says that it is a part of one.
+
+    What lies in the folder itself tells whose it is: its name may be that of several trainers, as may be what lies
+    beside it.
 
     Args:
         path: As it was given, for people.
         folder: That folder.
         file: The file in it that was meant; None for the folder itself.
-        wanted: Take this layout alone.
+        wish: Which layout is meant.
     """
     # The path may not say the folder's own name: `.`, `..` and `../..`.
     parent, own = os.path.split(folder if os.path.basename(folder) not in {".", ".."} else os.path.abspath(folder))
-    for layout in layouts():
-        part = layout.part(own, file)
-        if isinstance(part, Refusal):
-            raise UnknownLayoutError(f"{path} {part.why}")
-        if part is not None:
-            root = parent or "."
-            found = _try(root, wanted or layout.name, focus=part.focus, resolved_from=f"{part.resolved_from} of {root}")
-            if found is None:
-                raise UnknownLayoutError(f"{root} holds no checkpoints that ckpttool knows")
-            return found
-    return None
+    claims = {layout.name: part for layout in layouts() if (part := layout.part(own, file)) is not None}
+    if not claims:
+        return None
+    storage = open_storage(parent or ".")
+    listing = list_root(storage)
+    for shown in (listing.alone(own), listing):
+        found = [layout for layout in recognised(shown, wanted=wish.layout) if layout.name in claims]
+        if found:
+            break
+    else:
+        if wish.layout is None:
+            return None
+        raise UnknownLayoutError(f"{storage.root} holds no checkpoints that ckpttool knows")
+    layout = meant(found, folder, wish.config)
+    part = claims[layout.name]
+    if isinstance(part, Refusal):
+        raise UnknownLayoutError(f"{path} {part.why}")
+    took = f"{part.resolved_from} of {storage.root}"
+    return Located(storage=storage, listing=listing, layout=layout, focus=part.focus, resolved_from=took)
 
 
 def _loose(folder: str, name: str) -> Located:
@@ -94,21 +130,21 @@ def _loose(folder: str, name: str) -> Located:
     return Located(storage=open_storage(folder), listing=listing, layout=loose_file(), focus=name, resolved_from=None)
 
 
-def _around_folder(path: str, wanted: str | None) -> Located:
-    found = _try(path, wanted)
-    if found is not None:
-        return found
-    for place in places():
-        inner = os.path.join(path, place) if path != "." else place
-        if is_folder(inner) and (found := _try(inner, wanted, resolved_from=inner)) is not None:
-            return found
-    around = _around_part(path, path, None, wanted)
+def _around_folder(path: str, wish: _Wish) -> Located:
+    inner = [os.path.join(path, place) if path != "." else place for place in places()]
+    for root in (path, *filter(is_folder, inner)):
+        storage = open_storage(root)
+        listing = list_root(storage)
+        found = recognised(listing, wanted=wish.layout)
+        if found:
+            layout, took = meant(found, root, wish.config), None if root is path else root
+            return Located(storage=storage, listing=listing, layout=layout, focus=None, resolved_from=took)
+    around = _around_part(path, path, None, wish)
     if around is not None:
         return around
     folders, files = _signs()
-    raise UnknownLayoutError(
-        f"{path} holds no checkpoints that ckpttool knows: no {folders} folder, no {files}{_whose(path)}"
-    )
+    whose = _whose(list_root(open_storage(path)))
+    raise UnknownLayoutError(f"{path} holds no checkpoints that ckpttool knows: no {folders} folder, no {files}{whose}")
 
 
 def _signs() -> tuple[str, str]:
@@ -118,16 +154,5 @@ def _signs() -> tuple[str, str]:
     return " or ".join(folders), " or ".join(files)
 
 
-def _whose(path: str) -> str:
-    return whose_tracker([entry.name for entry in list_root(open_storage(path)).entries])
-
-
-def _try(
-    root: str, wanted: str | None, *, focus: str | None = None, resolved_from: str | None = None
-) -> Located | None:
-    storage = open_storage(root)
-    listing = list_root(storage)
-    layout = recognise(listing, wanted=wanted)
-    if layout is None:
-        return None
-    return Located(storage=storage, listing=listing, layout=layout, focus=focus, resolved_from=resolved_from)
+def _whose(listing: Listing) -> str:
+    return whose_tracker([entry.name for entry in listing.entries])

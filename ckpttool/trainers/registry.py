@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from ckpttool.errors import UsageError
@@ -14,6 +13,8 @@ from ckpttool.trainers.megatron import Megatron
 from ckpttool.trainers.mindformers import MindFormers
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings
     from ckpttool.domain.asd import AsdDialect
     from ckpttool.domain.data_position import SkipBatches
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from ckpttool.domain.plan import TrainersSkip
     from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.reading import LogReader
-    from ckpttool.storage.base import Storage
-    from ckpttool.trainers.base import HealthFile, Layout, Listing, Trainer
+    from ckpttool.trainers.base import HealthFile, Layout, Trainer
+    from ckpttool.trainers.listing import Listing
 
 TRAINERS: tuple[Trainer, ...] = (HuggingFace(), MindFormers(), Megatron())
 """Most specific first."""
@@ -155,22 +156,49 @@ def config_readers() -> str:
     return " and ".join(trainer.title for trainer in TRAINERS if trainer.configs is not None)
 
 
-def list_root(storage: Storage) -> Listing:
-    """List a folder, sorted by name.
-
-    Raises:
-        OSError: It cannot be listed.
-    """
-    from ckpttool.trainers.base import Listing
-
-    return Listing(entries=tuple(sorted(storage.entries(""), key=itemgetter(0))))
-
-
-def recognise(listing: Listing, *, wanted: str | None = None) -> Layout | None:
-    """Return the layout of a folder; None where no layout knows it.
+def recognised(listing: Listing, *, wanted: str | None = None) -> list[Layout]:
+    """Return every layout that a folder is arranged in: a training that changed over leaves two.
 
     Args:
         listing: The folder's names.
         wanted: Look for this one alone, where a folder holds several.
+
+    Raises:
+        OSError: None was found, and a folder that would tell cannot be listed.
     """
-    return next((layout for layout in layouts() if wanted in {None, layout.name} and layout.recognise(listing)), None)
+    found, unread = [], None
+    for layout in layouts():
+        try:
+            if wanted in {None, layout.name} and layout.recognise(listing):
+                found.append(layout)
+        except OSError as error:
+            unread = error
+    if not found and unread is not None:
+        raise unread
+    return found
+
+
+def meant(found: Sequence[Layout], where: str, config: RunConfig | None) -> Layout:
+    """Return the one of several layouts that is meant: neither names nor steps tell which training goes on.
+
+    Args:
+        found: What a folder holds.
+        where: That folder, for people.
+        config: Of the run that is to resume: its trainer knows in which one it saves.
+
+    Raises:
+        UsageError: Nobody says which.
+    """
+    if len(found) == 1:
+        return found[0]
+    names = " and ".join(layout.name for layout in found)
+    if config is None:
+        raise UsageError(f"{where} holds {names} side by side: say which is meant with --layout")
+    trainer = trainer_named(config.trainer)
+    saves_in = trainer.saves_in(config)
+    told = [layout for layout in found if saves_in is not None and layout.name == saves_in.name]
+    own = told or [layout for layout in found if layout.name in trainer.layout_names]
+    if len(own) != 1:
+        not_told = f"of which {config.path}, a config for {trainer.title}, tells none"
+        raise UsageError(f"{where} holds {names} side by side, {not_told}: say which is meant with --layout")
+    return own[0]

@@ -16,6 +16,7 @@ from ckpttool.domain.checkpoint import Inventory
 from ckpttool.errors import UsageError
 from ckpttool.render.escape import shown
 from ckpttool.trainers.base import Layout, ScanOptions
+from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.names import (
     RANK_MARK,
     FileKind,
@@ -27,7 +28,7 @@ from ckpttool.trainers.mindformers.layouts.names import (
 from ckpttool.trainers.mindformers.simulate import simulate
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
 from ckpttool.trainers.mindformers.simulate.view import MindFormersSettings, view_for_mindformers
-from ckpttool.trainers.registry import asd_dialects, layouts, list_root
+from ckpttool.trainers.registry import asd_dialects, layouts
 from tests.reliability import fuzz_configs, fuzz_logs, fuzz_pickles, fuzz_records, fuzz_shards
 from tests.reliability.fuzz_records import MemoryTree, assert_short
 

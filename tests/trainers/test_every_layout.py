@@ -23,6 +23,7 @@ from ckpttool.storage import open_storage
 from ckpttool.trainers import registry
 from ckpttool.trainers.base import Layout, Members, Part, Refusal, Trainer
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
+from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
 from tests.answers import decide, named, names, scanned
 from tests.trainers import toy
@@ -254,7 +255,7 @@ def assert_passed_over(case: Case, tree: Path, name: str) -> None:
 def test_a_healthy_tree_is_known_by_its_own_layout_alone_and_called_whole(case: Case, tree: Path) -> None:
     inventory = scanned(tree)
     assert (inventory.layout, tuple(names(inventory))) == (case.layout, case.saves)
-    listing = registry.list_root(open_storage(inventory.root))
+    listing = list_root(open_storage(inventory.root))
     knows = [layout.name for layout in registry.layouts() if layout.recognise(listing)]
     assert knows == ([] if is_refused(case) else [case.layout])
     for name in case.saves:

@@ -140,7 +140,8 @@ class TestPlaces:
 
     def test_the_layout_that_is_asked_for_is_taken_where_a_folder_holds_two(self, tree: TreeBuilder) -> None:
         tree.iteration(step=10)
-        assert locate(str(tree.output)).layout.name == ITERATION_LAYOUT
+        with pytest.raises(UsageError, match="side by side"):
+            locate(str(tree.output))
         wanted = locate(str(tree.output), layout=RANK_LAYOUT)
         assert wanted.layout.name == RANK_LAYOUT
         shard = tree.checkpoint / "rank_2" / SHARD

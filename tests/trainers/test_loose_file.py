@@ -11,7 +11,8 @@ from ckpttool.domain.shard import FormatName
 from ckpttool.errors import CkptToolError, UnknownLayoutError
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
-from ckpttool.trainers.registry import list_root, loose_file
+from ckpttool.trainers.listing import list_root
+from ckpttool.trainers.registry import loose_file
 from tests.answers import FIXTURES, plan, scanned
 
 REAL = FIXTURES / "sink2_ckpt/output/checkpoint/rank_0/llama2_7b_rank_0-20_2.ckpt"

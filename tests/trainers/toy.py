@@ -33,7 +33,6 @@ from ckpttool.trainers.base import (
     HealthFile,
     LaunchTarget,
     Layout,
-    Listing,
     Members,
     Part,
     Refusal,
@@ -44,6 +43,7 @@ from ckpttool.trainers.base import (
     no_effects,
 )
 from ckpttool.trainers.common.listed import stamp_if_there
+from ckpttool.trainers.listing import Listing
 from tests.trees import floats, safetensors_bytes
 
 _SAVE = r"step-(?P<step>[0-9]{1,18})"
@@ -58,8 +58,8 @@ class ToyLayout:
     is_tree = True
 
     def recognise(self, listing: Listing) -> bool:
-        """Tell by the folder of a save."""
-        return any(_is_save(entry.name) for entry in listing.entries if entry.kind is Kind.FOLDER)
+        """Tell by what lies in the folder of a save: others call theirs the same."""
+        return any(".metadata" in names or any(map(_is_shard, names)) for names in listing.inside(_SAVE))
 
     def part(self, folder: str, file: str | None) -> Part | Refusal | None:
         """Take a save's folder, and its files, for the save."""
@@ -124,6 +124,10 @@ class ToyLayout:
 
 def _is_save(name: str) -> bool:
     return re.fullmatch(_SAVE, name) is not None
+
+
+def _is_shard(name: str) -> bool:
+    return re.fullmatch(_SHARD, name) is not None
 
 
 def _scan(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:

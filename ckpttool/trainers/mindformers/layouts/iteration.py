@@ -10,9 +10,10 @@ from ckpttool.domain.expectation import Evidence, Expected
 from ckpttool.domain.units import Rank
 from ckpttool.records import MANIFEST_NAME, SealPlace
 from ckpttool.storage.base import Kind, Storage
-from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.listed import without_health_file
 from ckpttool.trainers.common.tracker_file import TRACKER
+from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.mindformers.layouts.names import (
     ITERATION_LAYOUT,
     ITERATION_START,

@@ -18,9 +18,10 @@ from ckpttool.formats.strict_json import ParseError
 from ckpttool.records import MANIFEST_NAME, OWN_FOLDER
 from ckpttool.storage.base import Entry, Kind, LostLinkError, Storage
 from ckpttool.storage.fan_out import map_waiting
-from ckpttool.trainers.base import Listing, ScanOptions
+from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import listed_damage, lost_link, stamp_if_there, stamped
 from ckpttool.trainers.common.tracker_file import TRACKER
+from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.mindformers.layouts.iteration_records import (
     SHARD_NAME,
     common_findings,

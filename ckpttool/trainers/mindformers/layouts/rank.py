@@ -11,8 +11,9 @@ from ckpttool.domain.expectation import Evidence, Expected
 from ckpttool.domain.units import Rank
 from ckpttool.records import SealPlace, own_path
 from ckpttool.storage.base import Kind, Storage
-from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.tracker_file import TRACKER
+from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.mindformers.layouts.names import (
     RANK_LAYOUT,
     SUFFIX_OF_FORMAT,

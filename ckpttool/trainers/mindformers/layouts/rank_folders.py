@@ -11,8 +11,8 @@ from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import Rank
 from ckpttool.storage.base import LOST_LINK_REMEDY, Entry, Kind, LostLinkError, Storage
 from ckpttool.storage.fan_out import map_waiting
-from ckpttool.trainers.base import Listing
 from ckpttool.trainers.common.listed import lost_link
+from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.mindformers.layouts.names import RANK_MARK, FileKind, parse_shape, rank_of_folder, shape_of
 from ckpttool.trainers.mindformers.layouts.pointers import META_LIMIT
 

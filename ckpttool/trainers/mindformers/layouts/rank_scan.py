@@ -13,8 +13,9 @@ from ckpttool.domain.finding import Finding, in_order
 from ckpttool.domain.frozen import many
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.storage.base import Storage
-from ckpttool.trainers.base import Listing, ScanOptions
+from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import stamped
+from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.layouts.names import (
     RANK_LAYOUT,

@@ -13,8 +13,9 @@ from ckpttool.domain.units import Rank, Step
 from ckpttool.formats.strict_json import ParseError, as_object, as_str, parse_object
 from ckpttool.records import MANIFEST_NAME, SealPlace
 from ckpttool.storage.base import Kind, Storage
-from ckpttool.trainers.base import Listing, Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.listed import ONE_SAVE, listed_damage, stamp_if_there, without_health_file
+from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.layouts.names import UNIFIED_LAYOUT, FileKind, parse_shape
 from ckpttool.trainers.mindformers.scalars import FACTS, RULES, TrainState, state_in

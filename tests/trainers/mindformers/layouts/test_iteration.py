@@ -19,8 +19,8 @@ from ckpttool.domain.units import Step
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.tracker_file import TRACKER
+from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.iteration import MindFormersIteration
-from ckpttool.trainers.registry import list_root
 from tests.answers import FIXTURES, coded, codes, named, names, scanned
 from tests.storages import BROKEN, DENIED, FaultyStorage, scan
 from tests.trees import TreeBuilder

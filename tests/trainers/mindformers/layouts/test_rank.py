@@ -15,10 +15,10 @@ from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import Step
 from ckpttool.storage.base import LOST_LINK_REMEDY, Entry, Kind
 from ckpttool.storage.local import LocalStorage
+from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.pointers import META_LIMIT
 from ckpttool.trainers.mindformers.layouts.rank import MindFormersRank
 from ckpttool.trainers.mindformers.scalars import TrainState, state_of
-from ckpttool.trainers.registry import list_root
 from tests.answers import FIXTURES, coded, codes, named, names, scanned, writable_copy
 from tests.inventories import expect_ranks
 from tests.storages import BROKEN, DENIED, FaultyStorage, scan

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from ckpttool.domain.shard import FileStamp
 from ckpttool.storage.base import ByteSource, Entry, Kind
-from ckpttool.trainers.base import Listing
+from ckpttool.trainers.listing import Listing, list_root
 from ckpttool.trainers.mindformers.layouts import rank_folders
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT, shape_of
 from ckpttool.trainers.mindformers.layouts.rank_folders import RankFolder, list_rank_folders
-from ckpttool.trainers.registry import list_root, recognise
+from ckpttool.trainers.registry import recognised
 
 META = b'{"last_epoch": 20, "last_step": 2, "last_ckpt_file": "llama_rank_%d-20_2.ckpt"}'
 
@@ -112,6 +112,5 @@ def test_the_names_that_begin_so_are_found_among_the_others(held: set[str], star
 )
 def test_one_name_among_ten_thousand_ranks_tells_the_layout(name: str, layout: str) -> None:
     names = sorted([*(f"rank_{rank}" for rank in range(10_000)), name])
-    found = recognise(Listing(entries=tuple(Entry(each, Kind.FOLDER) for each in names)))
-    assert found is not None
-    assert found.name is layout
+    found = recognised(Listing(entries=tuple(Entry(each, Kind.FOLDER) for each in names)))
+    assert found[0].name is layout

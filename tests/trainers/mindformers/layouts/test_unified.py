@@ -13,8 +13,8 @@ from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import ShardRole
 from ckpttool.storage.local import LocalStorage
+from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.unified import MindFormersUnified
-from ckpttool.trainers.registry import list_root
 from tests.answers import chosen, plan, refusal, why_not
 from tests.storages import BROKEN, DENIED, FaultyStorage, scan
 from tests.trees import floats, safetensors_bytes, training_scalars

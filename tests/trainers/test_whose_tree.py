@@ -1,0 +1,175 @@
+"""Whose tree a folder is: what lies in it tells, the config's trainer or the user; never who comes first."""
+
+from __future__ import annotations
+
+import errno
+import re
+from pathlib import Path
+
+import pytest
+
+from ckpttool import api
+from ckpttool.domain.settings import RunConfig, Settings
+from ckpttool.errors import ExitCode, IncompleteError, UnknownLayoutError, UsageError
+from ckpttool.storage.local import LocalStorage
+from ckpttool.trainers import registry
+from ckpttool.trainers.base import Layout
+from ckpttool.trainers.listing import MOST_LOOKED_INTO, Listing, list_root
+from ckpttool.trainers.locate import locate
+from tests.answers import cli
+from tests.trainers import toy
+from tests.trainers.test_locate import deny
+from tests.trees import TreeBuilder
+
+BOTH = "toy-dcp and twin-file side by side"
+
+
+class TwinLayout(toy.ToyLayout):
+    """Names its saves as the toy does, and puts something else into them."""
+
+    name = "twin-file"
+
+    def recognise(self, listing: Listing) -> bool:
+        return any("model.twin" in names for names in listing.inside("step-[0-9]{1,18}"))
+
+
+class Twin(toy.Toy):
+    """A trainer that can be told in a config to save as the toy does."""
+
+    name = "twin"
+    title = "Twin"
+    layouts: tuple[Layout, ...] = (TwinLayout(),)
+    layout_names: tuple[str, ...] = (TwinLayout.name,)
+
+    def saves_in(self, config: RunConfig) -> Layout | None:
+        return {"toy-dcp": toy.ToyLayout(), "twin-file": TwinLayout()}.get(config.text)
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "TRAINERS", (toy.TOY, Twin(), *registry.TRAINERS))
+
+
+def twin(root: Path, step: int) -> None:
+    (root / f"step-{step}").mkdir(parents=True)
+    (root / f"step-{step}" / "model.twin").write_text("x")
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    root = tmp_path / "mixed"
+    toy.save(root, 20)
+    twin(root, 30)
+    return root
+
+
+def config_of(trainer: str, text: str = "") -> RunConfig:
+    nothing = dict.fromkeys(("world_size", "global_batch_size", "sink_size", "prefix"))
+    settings = Settings(path="run.yaml", entries=())
+    return RunConfig(trainer=trainer, path="run.yaml", text=text, settings=settings, findings=(), **nothing)  # type: ignore[arg-type]
+
+
+class TestByWhatLiesInIt:
+    def test_of_two_layouts_that_name_their_saves_alike_each_knows_its_own(self, tmp_path: Path) -> None:
+        toy.save(tmp_path / "toys", 20)
+        twin(tmp_path / "twins", 20)
+        assert locate(str(tmp_path / "toys")).layout.name == "toy-dcp"
+        assert locate(str(tmp_path / "twins")).layout.name == "twin-file"
+
+    @pytest.mark.parametrize(
+        ("path", "layout"),
+        [
+            ("step-20", "toy-dcp"),
+            ("step-20/.metadata", "toy-dcp"),
+            ("step-30", "twin-file"),
+            ("step-30/model.twin", "twin-file"),
+        ],
+    )
+    def test_a_path_inside_belongs_to_whoever_wrote_what_lies_there(self, mixed: Path, path: str, layout: str) -> None:
+        found = locate(str(mixed / path))
+        assert (found.layout.name, found.focus) == (layout, path.partition("/")[0])
+
+    @pytest.mark.parametrize("name", ["twin-file", "toy-dcp"])
+    def test_the_layout_that_is_asked_for_is_taken(self, mixed: Path, name: str) -> None:
+        assert locate(str(mixed), layout=name).layout.name == name
+
+    def test_a_folder_with_the_name_of_a_save_and_nothing_of_one_is_nobodys(self, tmp_path: Path) -> None:
+        (tmp_path / "step-20").mkdir()
+        file = tmp_path / "step-20" / "model.pt"
+        file.write_bytes(b"x")
+        with pytest.raises(UnknownLayoutError):
+            locate(str(tmp_path))
+        assert locate(str(file)).layout.name == "loose-file"
+
+    def test_a_few_saves_are_looked_into_the_newest_first(self, tmp_path: Path) -> None:
+        looked: list[str] = []
+
+        def names_in(folder: str) -> frozenset[str]:
+            looked.append(folder)
+            return frozenset()
+
+        for step in range(100):
+            (tmp_path / f"step-{step}").mkdir()
+        listing = list_root(LocalStorage(str(tmp_path)))._replace(names_in=names_in)
+        assert registry.recognised(listing, wanted="toy-dcp") == []
+        assert looked == [f"step-{step}" for step in range(99, 99 - MOST_LOOKED_INTO, -1)]
+
+
+class TestWhereItIsNotKnown:
+    def test_a_save_that_cannot_be_listed_leaves_it_open_whose_tree_it_is(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        toy.save(tmp_path, 20)
+        deny(monkeypatch, str(tmp_path / "step-20"), errno.EACCES)
+        with pytest.raises(IncompleteError, match="Permission denied"):
+            locate(str(tmp_path))
+
+    def test_unless_another_one_tells(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        toy.save(tmp_path, 20)
+        toy.save(tmp_path, 30)
+        deny(monkeypatch, str(tmp_path / "step-30"), errno.EACCES)
+        assert locate(str(tmp_path)).layout.name == "toy-dcp"
+
+    @pytest.mark.parametrize("path", [".", "step-20", "step-20/model.twin"])
+    def test_what_two_layouts_know_is_said_with_what_decides(self, tmp_path: Path, path: str) -> None:
+        toy.save(tmp_path, 20)
+        (tmp_path / "step-20" / "model.twin").write_text("x")
+        with pytest.raises(UsageError, match=rf"{BOTH}: say which is meant with --layout$"):
+            locate(str(tmp_path / path))
+        said = cli("scan", str(tmp_path / path))
+        assert (said.exit_code, said.stderr.count("\n")) == (ExitCode.USAGE, 1)
+
+
+class TestByTheConfig:
+    @pytest.mark.parametrize("layout", ["toy-dcp", "twin-file"])
+    def test_the_trainer_whose_config_it_is_answers_and_not_the_first(self, mixed: Path, layout: str) -> None:
+        assert locate(str(mixed), config=config_of("twin", layout)).layout.name == layout
+
+    def test_where_its_config_does_not_tell_its_only_layout_in_the_folder_is_meant(self, mixed: Path) -> None:
+        assert locate(str(mixed), config=config_of("twin")).layout.name == "twin-file"
+        assert locate(str(mixed), config=config_of("toy")).layout.name == "toy-dcp"
+
+    def test_where_it_has_none_there_both_are_named(self, mixed: Path) -> None:
+        why = f"{BOTH}, of which run.yaml, a config for MindFormers, tells none: say which is meant with --layout"
+        config = mixed.parent / "run.yaml"
+        config.write_text("use_parallel: True\n")
+        with pytest.raises(UsageError, match=re.escape(why.replace("run.yaml", str(config)))):
+            locate(str(mixed), config=api.read_config(str(config)))
+
+    def test_no_report_goes_into_a_folder_of_which_it_is_not_known_whose_it_is(self, mixed: Path) -> None:
+        config, report = mixed.parent / "run.yaml", mixed / "out.xml"
+        config.write_text("use_parallel: True\n")
+        said = cli("preflight", str(mixed), "--config", str(config), "--report", f"junit={report}")
+        assert (said.exit_code, report.exists()) == (ExitCode.USAGE, False)
+        assert "in which nothing is changed" in said.stderr
+
+    def test_the_layout_that_is_asked_for_goes_before_the_config(self, mixed: Path) -> None:
+        found = locate(str(mixed), layout="toy-dcp", config=config_of("twin", "twin-file"))
+        assert found.layout.name == "toy-dcp"
+
+    def test_a_tree_beside_another_trainers_is_its_own_configs(self, tmp_path: Path) -> None:
+        tree = TreeBuilder(tmp_path).legacy().save(epoch=10, step=2)
+        toy.save(tree.checkpoint, 20)
+        config = tmp_path / "run.yaml"
+        config.write_text("use_legacy_format: False\n")  # its next saves lie otherwise: still the only ones of its own
+        assert locate(str(tree.checkpoint), config=api.read_config(str(config))).layout.name == "mindformers-rank"
