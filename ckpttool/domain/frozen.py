@@ -2,9 +2,8 @@
 
 `dataclasses.dataclass` compiles six methods for each class when the class is made. A short command makes fifty classes
 and would wait longer for that than for the disk. Here `__init__` alone is compiled, and only where many values are
-made; the other methods are the same for all, and part of the class from its birth: each that is put into it later costs
-as much as the making. To type checkers it is the standard library's, and `dataclasses.fields` and `dataclasses.replace`
-work as ever.
+made; all others are inherited. To type checkers it is the standard library's, and `dataclasses.fields` and
+`dataclasses.replace` work as ever.
 """
 
 from __future__ import annotations
@@ -16,6 +15,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
 
 _T = TypeVar("_T")
+
+_DEFAULTS: dict[type, dict[str, object]] = {}
+"""Of each class."""
 
 _GETTERS: dict[type, Callable[[object], tuple[object, ...]]] = {}
 """Of classes of many values: reports of thousands of ranks are counted and compared by their fields."""
@@ -30,37 +32,33 @@ else:
         """Make a class of frozen values with slots and keyword arguments; it can be nothing else."""
         if not (frozen and slots and kw_only):
             raise TypeError("only frozen=True, slots=True, kw_only=True; for all else there is dataclasses.dataclass")
+        shared = _Ordered if order else _Frozen
 
         def make(plain: type) -> type:
-            _note_fields(plain)
-            names = tuple(field.name for field in dataclasses.fields(plain))
-            left_out = {"__dict__", "__weakref__", *names}
-            own = {name: value for name, value in vars(plain).items() if name not in left_out}
-            made = {"__qualname__": plain.__qualname__, "__slots__": names, "__init__": _Init()}
-            ordered = {"__lt__": _less} if order else {}
-            # What a class spells itself stays, as with the standard library's.
-            cls = type(plain)(plain.__name__, plain.__bases__, {**_SHARED, **ordered, **own, **made})
-            return total_ordering(cls) if order else cls
+            own, bases = vars(plain), [base for base in plain.__bases__ if base is not object]
+            fields = [name for name, kind in own.get("__annotations__", {}).items() if not kind.startswith("ClassVar")]
+            names = tuple(dict.fromkeys([*(name for base in bases for name in base.__slots__), *fields]))
+            left_out = {"__dict__", "__weakref__", *fields}
+            kept = {name: value for name, value in own.items() if name not in left_out}
+            made = {"__slots__": names, "__init__": _Init(), "__dataclass_fields__": _Fields(plain)}
+            cls = type(plain)(plain.__name__, (*bases, shared), {**kept, **made})
+            inherited = {name: value for base in bases for name, value in _DEFAULTS.get(base, {}).items()}
+            _DEFAULTS[cls] = {**inherited, **{name: own[name] for name in fields if name in own}}
+            return cls
 
         return make
 
-    def _note_fields(plain: type) -> None:
-        """Let the standard library note the fields, and no more.
+    class _Fields:
+        """`__dataclass_fields__`: the standard library notes them, and only when somebody asks."""
 
-        It searches each type that is spelled as text for what would make it no field's, which costs a start of fifty
-        classes more than a millisecond. So it sees no text, unless there is one of these.
-        """
-        types = vars(plain).get("__annotations__", {})
-        is_plain = types and not any(other in str(one) for one in types.values() for other in _NO_FIELDS)
-        if is_plain:
-            plain.__annotations__ = dict.fromkeys(types, object)
-        dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=True)(plain)
-        if is_plain:
-            plain.__annotations__ = types
-            for field in dataclasses.fields(plain):
-                field.type = types.get(field.name, field.type)
+        def __init__(self, plain: type) -> None:
+            self._plain = plain
 
-    _NO_FIELDS = ("ClassVar", "InitVar", "KW_ONLY")
+        def __get__(self, _value: object, cls: type) -> dict[str, dataclasses.Field[object]]:
+            noted = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=True)(self._plain)
+            cls.__dataclass_params__ = noted.__dataclass_params__
+            cls.__dataclass_fields__ = noted.__dataclass_fields__
+            return cls.__dataclass_fields__
 
     class _Init:
         """`__init__` as long as few values are made: half of what a command knows it makes once, or never."""
@@ -68,7 +66,6 @@ else:
         def __set_name__(self, cls: type, _name: str) -> None:
             self._cls = cls
             self._made = 0
-            self._defaults: dict[str, object] | None = None
 
         def __get__(self, value: object, _kind: type) -> Callable[..., None]:
             self._made += 1
@@ -81,10 +78,7 @@ else:
             return init if value is None else init.__get__(value)
 
         def _fill(self, value: object, /, **given: object) -> None:
-            if self._defaults is None:
-                known = dataclasses.fields(self._cls)
-                self._defaults = {each.name: each.default for each in known if each.default is not dataclasses.MISSING}
-            values = {**self._defaults, **given}
+            values = {**_DEFAULTS[self._cls], **given}
             names = self._cls.__slots__
             if len(values) != len(names) or not all(name in values for name in names):
                 self._compiled(value)(**given)  # says which one is missing, or is none
@@ -96,18 +90,17 @@ else:
 
     def _init_of(cls: type) -> Callable[..., None]:
         """Compile `__init__`. It sets the slots through their descriptors, for the class's `__setattr__` refuses."""
-        known, parameters, lines = {}, [], []
+        known, parameters, lines, defaults = {}, [], [], _DEFAULTS[cls]
         if len(cls.__slots__) > 1:  # of one name it makes no tuple
             _GETTERS[cls] = attrgetter(*cls.__slots__)
-        for field in dataclasses.fields(cls):
-            name = field.name
+        for name in cls.__slots__:
             known[f"set_{name}"] = getattr(cls, name).__set__
             lines.append(f"    set_{name}(self, {name})")
-            if field.default is dataclasses.MISSING:
-                parameters.append(name)
-            else:
-                known[f"default_{name}"] = field.default
+            if name in defaults:
+                known[f"default_{name}"] = defaults[name]
                 parameters.append(f"{name}=default_{name}")
+            else:
+                parameters.append(name)
         head = f"def __init__(self, *, {', '.join(parameters)}):\n"
         exec(head + "\n".join(lines), known)  # noqa: S102  names of fields, which a module of ours spells
         init = known["__init__"]
@@ -119,11 +112,10 @@ else:
         getter = _GETTERS.get(self.__class__)
         return getter(self) if getter is not None else tuple([getattr(self, name) for name in self.__slots__])
 
-    def _less(self: object, other: object) -> bool:
-        return _values(self) < _values(other) if other.__class__ is self.__class__ else NotImplemented
-
     class _Frozen:
-        """What all frozen values share."""
+        """What all frozen values share, but for what a class spells itself."""
+
+        __slots__ = ()
 
         def __repr__(self) -> str:
             told = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
@@ -148,7 +140,14 @@ else:
             for name, value in zip(self.__slots__, values, strict=True):
                 object.__setattr__(self, name, value)
 
-    _SHARED = {name: method for name, method in vars(_Frozen).items() if callable(method)}
+    @total_ordering
+    class _Ordered(_Frozen):
+        """The order of values is that of their fields."""
+
+        __slots__ = ()
+
+        def __lt__(self, other: object) -> bool:
+            return _values(self) < _values(other) if other.__class__ is self.__class__ else NotImplemented
 
 
 def many(cls: type[_T], count: int, **columns: Sequence[object] | repeat[object]) -> list[_T]:
