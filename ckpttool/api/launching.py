@@ -97,13 +97,21 @@ def _is_already(path: str, content: bytes) -> bool:
 
 def _job(config: RunConfig, plan: ResumePlan, order: LaunchOrder) -> LaunchJob:
     """Say how many devices each node starts; a rank that no node starts would be missed by all others."""
-    world = config.world_size or plan.point.checkpoint.topology.world_size or 1
-    if order.devices_per_node is None and world % order.nodes:
-        raise UsageError(f"{world} ranks cannot be spread evenly over {order.nodes} nodes: give --devices-per-node")
+    devices = order.devices_per_node
+    if devices is None:
+        world = config.world_size or plan.point.checkpoint.topology.world_size
+        if world is None:
+            raise UsageError(
+                f"neither {config.path} nor {plan.point.checkpoint.name} tells how many devices to start: give "
+                "--devices-per-node"
+            )
+        if world % order.nodes:
+            raise UsageError(f"{world} ranks cannot be spread evenly over {order.nodes} nodes: give --devices-per-node")
+        devices = world // order.nodes
     return LaunchJob(
         config=os.path.abspath(order.output),
         nodes=order.nodes,
-        devices_per_node=order.devices_per_node or world // order.nodes,
+        devices_per_node=devices,
         master_addr=order.master_addr,
         script=order.script,
     )

@@ -177,7 +177,7 @@ def _plan(
     if checkpoint.step is None:
         raise AssertionError(f"choose() took {checkpoint.name}, whose step is unknown")
     if config is not None and config.world_size is None:  # as many as wrote it, unless somebody says otherwise
-        config = config.started_on(checkpoint.topology.world_size or len(checkpoint.ranks) or None)
+        config = config.started_on(checkpoint.topology.world_size)
     load = tree.layout.load(tree.inventory, checkpoint)
     if isinstance(load, Refusal):
         raise UnknownLayoutError(f"{checkpoint.name} {load.why}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.recorded_health import attach_health
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory
 from ckpttool.domain.expectation import Evidence, Expectation, Expected, ExpectedFiles, FilesByPath, FilesByRank
 from ckpttool.domain.finding import Code, Finding, blocking, damage, in_order, unknown
 from ckpttool.domain.health import HealthBook
@@ -67,7 +67,7 @@ def _compared(checkpoint: Checkpoint, expectation: Expectation) -> Checkpoint:
         findings = (*findings, _nothing_tells(checkpoint))
     return replace(
         checkpoint,
-        topology=Topology(world_size=expectation.world_size),
+        topology=expectation.topology,
         findings=(*findings, *_empty(checkpoint)),
     )
 

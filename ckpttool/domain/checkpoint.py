@@ -35,6 +35,9 @@ class Topology:
     """Parallel sizes in ranks; None where not recorded, never guessed."""
 
     world_size: int | None = None
+    """Ranks that must have files of their own; None where that is not known, and where `shared`."""
+    shared: bool = False
+    """Whether all ranks load the same files: then there is no number to know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

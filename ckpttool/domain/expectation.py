@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from ckpttool.domain.checkpoint import RunSummary
+from ckpttool.domain.checkpoint import RunSummary, Topology
 from ckpttool.domain.finding import Code, Finding, damage
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.shard import ShardRole
@@ -83,8 +83,8 @@ class Expectation:
 
     files: ExpectedFiles | None
     """None where nothing tells: then nobody knows whether the save is whole."""
-    world_size: int | None
-    """Ranks that it must have; None where that is not known, or no rank has files of its own."""
+    topology: Topology
+    """How many ranks it must have, or that all of them share its files."""
     doubts: tuple[Finding, ...] = ()
     """What speaks against this expectation itself; told before what is missing."""
     notes: tuple[Finding, ...] = ()

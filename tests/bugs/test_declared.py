@@ -239,6 +239,15 @@ class TestDevicesInDataParallelMode:
             assert said.code != ExitCode.FAILED, said.stderr
             assert json.loads(said.stdout)["plan"]["data"]["data_skip_steps"] == batches
 
+    def test_a_launch_from_unified_weights_is_not_of_one_device_because_nobody_says_how_many(self, base: Path) -> None:
+        folder, new = unified_tree(base.parent), base.with_name("new.yaml")
+        order = ("launch", str(folder), "--config", str(base), "--output", str(new))
+        said = ask(*order)
+        assert (said.code, new.exists()) == (ExitCode.USAGE, False)
+        assert "tells how many devices to start: give --devices-per-node" in said.stderr
+        assert ask(*order, "--devices-per-node", "2").code == ExitCode.OK
+        assert new.exists()
+
     def test_on_fewer_of_them_the_data_goes_on_where_the_smaller_batches_are(
         self, tree: TreeBuilder, base: Path
     ) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ckpttool.decide.completeness import MOST_NAMED, assess, believable, compare
-from ckpttool.domain.checkpoint import Checkpoint, CommitState
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Topology
 from ckpttool.domain.expectation import (
     Evidence,
     Expectation,
@@ -35,7 +35,7 @@ def compared(
     notes: Sequence[Finding] = (),
 ) -> Checkpoint:
     inventory = tree(one)
-    expectation = Expectation(files=files, world_size=None, doubts=tuple(doubts), notes=tuple(notes))
+    expectation = Expectation(files=files, topology=Topology(), doubts=tuple(doubts), notes=tuple(notes))
     return compare(inventory, Expected(checkpoints=(expectation,), runs=inventory.runs)).checkpoints[0]
 
 
@@ -159,7 +159,7 @@ def test_doubts_are_told_before_what_is_missing_and_notes_after_it() -> None:
 def test_what_is_said_of_the_tree_joins_its_findings_in_order() -> None:
     one = checkpoint()
     inventory = tree(one, findings=[finding(Code.UNREADABLE, path="x")])
-    expectation = Expectation(files=all_of(one), world_size=4)
+    expectation = Expectation(files=all_of(one), topology=Topology(world_size=4))
     said = (note(Code.BREAKPOINT_FILE, "y"),)
     expected = Expected(checkpoints=(expectation,), runs=inventory.runs, findings=said)
     found = assess(inventory, expected, HealthBook(path=None, records=()), [None] * len(inventory.checkpoints))

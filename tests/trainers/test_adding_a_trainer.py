@@ -125,6 +125,17 @@ class TestWhatIsAnswered:
         assert (answer.exit_code, "'toy' is not one of" in answer.stderr) == (ExitCode.USAGE, True)
         assert "'toy-dcp'" in answer.stderr
 
+    def test_a_number_of_ranks_that_nobody_knows_is_neither_all_nor_one(self, tree: Path) -> None:
+        rows = [line.split() for line in said("scan", str(tree))[1].splitlines() if line.strip().startswith("step-10")]
+        assert ["4/?" in row for row in rows] == [True]
+        newest = document("scan", str(tree))["checkpoints"][-1]
+        assert (newest["world_size"], newest["shared"]) == (None, False)
+
+    def test_scan_says_which_saves_were_finished(self, tree: Path) -> None:
+        answer = document("scan", str(tree))
+        assert [one["commit"] for one in answer["checkpoints"]] == ["committed", "committed", "uncommitted"]
+        assert problems_of(answer) == []
+
 
 class TestWhatIsNotAnswered:
     @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def _shard(storage: Storage, path: str, options: ScanOptions) -> Shard:
 
 def _expectation(checkpoint: Checkpoint) -> Expectation:
     files = None if checkpoint.expected is None else FilesByPath(paths=checkpoint.expected, ranks={})
-    return Expectation(files=files, world_size=None)
+    return Expectation(files=files, topology=checkpoint.topology)
 
 
 class Toy:

@@ -52,8 +52,10 @@ def _checkpoint(checkpoint: Checkpoint) -> Document:
         "samples": checkpoint.samples,
         "ranks": list(checkpoint.ranks),
         "world_size": checkpoint.topology.world_size,
+        "shared": checkpoint.topology.shared,
         "bytes": checkpoint.nbytes,
         "format": checkpoint.format.value,
+        "commit": checkpoint.commit.value,
         "health": checkpoint.health.value,
         "renames": [rename_document(rename) for rename in checkpoint.renames],
         "shards": _Shards(checkpoint.shards),
@@ -161,10 +163,11 @@ class _CheckpointTable:
 def _ranks(checkpoint: Checkpoint) -> Text:
     from ckpttool.render.text import line
 
-    expected = checkpoint.topology.world_size
-    if expected is None:
+    expected, have = checkpoint.topology.world_size, len(checkpoint.ranks)
+    if checkpoint.topology.shared:
         return line("all")
-    have = len(checkpoint.ranks)
+    if expected is None:
+        return line(f"{have}/?" if have else "?")
     return line(f"{have}/{expected}", style="" if have == expected else "red")
 
 

@@ -21,10 +21,10 @@ def checkpoint_summary(decision: ResumePlan | NoResumePoint) -> str:
         root = decision.root
         return f"unknown from this machine alone: {root}" if in_part else f"nothing to resume from in {root}"
     point = decision.point
-    ranks = point.checkpoint.topology.world_size or len(point.checkpoint.ranks)
-    on = f"whole {on_all(ranks)}" if ranks else "whole"
+    ranks = point.checkpoint.topology.world_size
+    on = "whole" if ranks is None else f"whole {on_all(ranks)}"
     if seen_in_part(decision.findings):
-        on = f"whole on the {counted(ranks, 'rank')} seen here"
+        on = f"whole on the {counted(len(point.checkpoint.ranks), 'rank')} seen here"
     lost = f"; {counted(point.lost_steps, 'step')} to be done again" if point.lost_steps else ""
     chosen = f"{point.checkpoint.name}, {at_step(point.checkpoint.step)}"
     return f"{chosen}, {on} ({point.evidence.word}: {point.verdict.value}){lost}"

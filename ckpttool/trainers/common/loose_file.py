@@ -87,7 +87,7 @@ class LooseFile:
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
         """Expect the file and no more."""
         itself = FilesByPath(paths=tuple(shard.path for shard in inventory.checkpoints[0].shards), ranks={})
-        return Expected(checkpoints=(Expectation(files=itself, world_size=None),), runs=inventory.runs)
+        return Expected(checkpoints=(Expectation(files=itself, topology=Topology()),), runs=inventory.runs)
 
     def is_unfinished(self, name: str) -> bool:
         """Tell of none: it stands in nobody's tree."""

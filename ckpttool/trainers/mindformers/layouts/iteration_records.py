@@ -158,7 +158,7 @@ def _expectation(checkpoint: Checkpoint, evidence: Evidence, roles: AbstractSet[
         if one.declared and world is not None and one.world_size != world:
             message = f"saved by {world} ranks, to be loaded by {one.world_size} ({one.source}): MindFormers re-slices"
             notes.append(note(Code.WORLD_SIZE_DIFFERS, message))
-    return Expectation(files=files, world_size=world, notes=tuple(notes))
+    return Expectation(files=files, topology=checkpoint.topology, notes=tuple(notes))
 
 
 def _absent(name: str, size: WorldSize, rank: Rank, role: ShardRole) -> Finding:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, RunSummary
+from ckpttool.domain.checkpoint import Checkpoint, Inventory, RunSummary, Topology
 from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByRank, WorldEvidence, WorldSize
 from ckpttool.domain.finding import Code, Finding, note, suspect, unknown
 from ckpttool.domain.shard import Shard, ShardRole
@@ -116,7 +116,7 @@ def _expectation(
         files=FilesByRank(
             size=size, roles=(ShardRole.FULL,), absent=partial(folders.absent, checkpoint.shards[0], size)
         ),
-        world_size=size.world,
+        topology=Topology(world_size=size.world),
         doubts=doubts,
         notes=(_too_many(checkpoint, len(ranks), size),) if ranks[-1] >= size.world else (),
     )

@@ -71,7 +71,7 @@ class MindFormersUnified:
             step=step,
             step_source="unknown" if step is None else "content",
             shards=tuple(_shard(storage, name, options) for name in [*parts, SCALARS_FILE]),
-            topology=Topology(),
+            topology=Topology(shared=True),
             format=FormatName.SAFETENSORS,
             expected=expected,
             commit=CommitState.UNRECORDED if expected is None else CommitState.COMMITTED,
@@ -124,7 +124,7 @@ class MindFormersUnified:
 def _expectation(checkpoint: Checkpoint) -> Expectation:
     paths = checkpoint.expected
     files = None if paths is None else FilesByPath(paths=paths, ranks={})
-    return Expectation(files=files, world_size=checkpoint.topology.world_size)
+    return Expectation(files=files, topology=checkpoint.topology)
 
 
 def _state(storage: Storage) -> TrainState:
