@@ -80,7 +80,7 @@ SELDOM_NEEDED = {
     "ckpttool.trainers.mindformers.counters",
     "ckpttool.domain.node",
     "ckpttool.trainers.mindformers.train_config",
-    "ckpttool.trainers.mindformers.iteration_json",
+    "ckpttool.trainers.mindformers.layouts.iteration_records",
     "ckpttool.formats.safetensors.quick",
     "ckpttool.records.manifest",
     "unicodedata",

@@ -15,7 +15,7 @@ from ckpttool.cli.log_options import AroundSpike, Columns, Logs, Margin, spike
 from ckpttool.cli.options import NAN_HELP, POLICY_HELP, Format, FormatOpt, PolicyDialect, Quiet, finite
 from ckpttool.decide.policies.registry import POLICIES
 from ckpttool.domain.frozen import dataclass
-from ckpttool.trainers.mindformers.skip_words import NAN_BY_DEFAULT, NanWord
+from ckpttool.trainers.mindformers.policies import NAN_BY_DEFAULT, NanWord
 
 
 class PolicyName(str, Enum):

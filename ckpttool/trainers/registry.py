@@ -103,7 +103,7 @@ def told_skip(skip: SkipBatches) -> TrainersSkip:
 
 def policy_words(settings: tuple[tuple[str, str | float], ...]) -> tuple[tuple[str, str | float], ...]:
     """Return a policy's settings in the words that users have for them: a policy may be a trainer's own rule."""
-    from ckpttool.trainers.mindformers.skip_words import spelled
+    from ckpttool.trainers.mindformers.policies import spelled
 
     return spelled(settings)
 
@@ -111,7 +111,7 @@ def policy_words(settings: tuple[tuple[str, str | float], ...]) -> tuple[tuple[s
 def asd_dialects() -> tuple[AsdDialect, ...]:
     """Return all detectors of silent errors: those of the frameworks, and of trainers that count for themselves."""
     from ckpttool.domain.asd import DIALECTS
-    from ckpttool.trainers.mindformers.asd import MONITOR
+    from ckpttool.trainers.mindformers.policies import MONITOR
 
     return (*DIALECTS, MONITOR)
 

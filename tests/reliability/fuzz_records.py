@@ -23,7 +23,7 @@ from ckpttool.records.journal import JOURNAL, TRASH, journal_bytes, read_journal
 from ckpttool.records.manifest import ManifestProblem, manifest_bytes, read_manifest
 from ckpttool.storage.base import Entry, Kind, OverLimitError
 from ckpttool.trainers.mindformers.health_file import read_health, updated_health_json
-from ckpttool.trainers.mindformers.iteration_json import parse_common, parse_metadata_files
+from ckpttool.trainers.mindformers.layouts.iteration_records import parse_common, parse_metadata_files
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from ckpttool.trainers.mindformers.layouts.pointers import parse_meta
 from ckpttool.trainers.mindformers.layouts.unified import parse_name_map

@@ -97,7 +97,7 @@ class MindFormers:
 
     def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
         """Spell the settings of its data skip and its health monitor."""
-        from ckpttool.trainers.mindformers.settings_to_paste import threshold_settings
+        from ckpttool.trainers.mindformers.policies import threshold_settings
 
         return threshold_settings(calibration)
 

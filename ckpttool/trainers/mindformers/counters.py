@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from collections.abc import Iterator
 
 from ckpttool.decide.data_position import exact_batches_near
 from ckpttool.domain.finding import Code, Finding, note, suspect
@@ -12,9 +11,6 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.units import counted
 from ckpttool.trainers.mindformers.scalars import state_of
-
-_Scaling: TypeAlias = "Callable[[float], Callable[[int], int]]"
-"""A ratio of batch sizes in, what MindFormers then makes of a count out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +32,12 @@ class _Case:
     new_batch: int
     new_sink: int | None
     dataset: int | None
-    scaling: _Scaling
+    legacy: bool
 
-    def scaled(self, count: int) -> int:
-        return self.scaling(self.old_batch / self.new_batch)(count)
+    def scaled(self, count: int, new_batch: int | None = None) -> int:
+        """Return what MindFormers makes of a count at another batch size than it was counted at."""
+        scale = self.old_batch / (new_batch or self.new_batch)
+        return int(_float32(_float32(count) * _float32(scale))) if self.legacy else int(count * scale)
 
     @property
     def initial_step(self) -> int:
@@ -85,22 +83,14 @@ def mindformers_counters(
         new_batch=new,
         new_sink=new_sink_size,
         dataset=dataset_size,
-        scaling=_float32_scaling if legacy else _float64_scaling,
+        legacy=legacy,
     )
-    unscaled = _unscaled_updates(case, state.global_step, legacy=legacy)
+    unscaled = _unscaled_updates(case, state.global_step)
     return MindFormersCounters(
         initial_step=case.initial_step,
         initial_epoch=_initial_epoch(case),
         findings=(*_rounded(case), *_sinks(case), *_epochs(case), *unscaled),
     )
-
-
-def _float32_scaling(scale: float) -> Callable[[int], int]:
-    return lambda count: int(_float32(_float32(count) * _float32(scale)))
-
-
-def _float64_scaling(scale: float) -> Callable[[int], int]:
-    return lambda count: int(count * scale)
 
 
 def _float32(number: float) -> float:
@@ -142,7 +132,7 @@ def _exact_batch(case: _Case, *, sink_size: int | None = None) -> int | None:
     for batch in sorted(
         exact_batches_near(samples, case.new_batch, sink_size=sink_size), key=lambda size: abs(size - case.new_batch)
     ):
-        if case.scaling(case.old_batch / batch)(case.step) == samples // batch:
+        if case.scaled(case.step, batch) == samples // batch:
             return batch
     return None
 
@@ -151,10 +141,11 @@ def _sinks(case: _Case) -> Iterator[Finding]:
     """In data-sink mode two counters say where the run is: steps, and sinks of a size that nobody recorded."""
     if case.new_sink is None or case.epoch is None:
         return
-    old = _implied_sink(case)
-    if old is not None and old != case.new_sink:
-        yield _sink_changed(case, old, case.new_sink)
-        return
+    if case.epoch and case.step and case.step % case.epoch == 0:
+        implied = case.step // case.epoch
+        if implied != case.new_sink:
+            yield _sink_changed(case, implied, case.new_sink)
+            return
     sinks = case.scaled(case.epoch)
     if sinks * case.new_sink == case.initial_step:
         return
@@ -169,13 +160,6 @@ def _sinks(case: _Case) -> Iterator[Finding]:
         remedy="expect step numbers to be off by less than a sink"
         + (f", or choose a global batch size of {exact}, at which both agree" if exact else ""),
     )
-
-
-def _implied_sink(case: _Case) -> int | None:
-    """Return the sink size that the checkpoint's own counters imply; None where they imply no whole one."""
-    if not case.epoch or not case.step or case.step % case.epoch:
-        return None
-    return case.step // case.epoch
 
 
 def _of_sinks(number: int, size: int) -> str:
@@ -215,9 +199,9 @@ def _epochs(case: _Case) -> Iterator[Finding]:
     )
 
 
-def _unscaled_updates(case: _Case, updates: int | None, *, legacy: bool) -> Iterator[Finding]:
+def _unscaled_updates(case: _Case, updates: int | None) -> Iterator[Finding]:
     """The newer layout loads the optimizer's step from the optimizer's file, after it was scaled elsewhere."""
-    if legacy or not updates or case.old_batch == case.new_batch:
+    if case.legacy or not updates or case.old_batch == case.new_batch:
         return
     exact = updates * case.old_batch // case.new_batch
     yield suspect(

@@ -31,20 +31,6 @@ _SHOWN_ENTRIES = 20  # wrong entries that get a finding each; the rest is one nu
 _MARKS = {Health.HEALTHY: 0, Health.UNHEALTHY: 1}
 
 
-class MindFormersHealthFile:
-    """`health_ckpts.json`: a list of `{"is_health": 0, "ckpt_name": "..."}`."""
-
-    name = "health_ckpts.json"
-
-    def read(self, storage: Storage, path: str) -> HealthBook:
-        """Read it."""
-        return read_health(storage, path)
-
-    def updated(self, old: bytes | None, judgements: Iterable[tuple[str, Health]]) -> bytes:
-        """Change the marks of these names, and nothing else."""
-        return updated_health_json(old, judgements)
-
-
 def read_health(storage: Storage, path: str) -> HealthBook:
     """Read what was recorded about each checkpoint file; the worst where a name occurs several times.
 
@@ -138,26 +124,42 @@ def _whole_entries(text: str) -> Iterator[Json]:
 
 
 def _book(path: str, entries: Iterable[Json]) -> HealthBook:
+    """Take whole entries; only the first wrong ones get a finding each, for each of a million can be wrong."""
     marks: dict[str, list[Health]] = {}
-    problems = _Problems(path)
+    findings: list[Finding] = []
+    wrong = 0
     for index, entry in enumerate(entries):
-        where = f"{path}: entry {index}"
+        where, name = f"{path}: entry {index}", None
         try:
             record = as_object(entry, where=where)
             name = get_str(record, "ckpt_name", where=where)
+            health = _health(get_int(record, "is_health", where=where), where)
         except ParseError as error:
-            problems.add(error)
-            continue
-        try:
-            marks.setdefault(name, []).append(_health(get_int(record, "is_health", where=where), where))
-        except ParseError as error:
-            problems.add(error)
-            marks.setdefault(name, []).append(Health.UNKNOWN)
+            health = Health.UNKNOWN
+            wrong += 1
+            if wrong <= _SHOWN_ENTRIES:
+                findings.append(_unreadable(path, str(error)))
+        if name is not None:
+            marks.setdefault(name, []).append(health)
+    if wrong > _SHOWN_ENTRIES:
+        more = f"{path}: {wrong - _SHOWN_ENTRIES} more entries are wrong in the same ways"
+        findings.append(_unreadable(path, more))
+    findings += [
+        suspect(
+            Code.HEALTH_CONTRADICTORY,
+            f"{path}: {name!a} is recorded both healthy and unhealthy; the unhealthy entry is believed",
+            path=path,
+            expected="one state a checkpoint",
+            actual="healthy and unhealthy",
+            remedy="ckpttool health --threshold X --log LOG judges it again from the training log",
+        )
+        for name, said in sorted(marks.items())
+        if {Health.HEALTHY, Health.UNHEALTHY} <= set(said)
+    ]
     records = tuple(
         HealthRecord(name=name, health=worst_health(marks[name]), entries=len(marks[name])) for name in sorted(marks)
     )
-    contradictory = [name for name, said in sorted(marks.items()) if {Health.HEALTHY, Health.UNHEALTHY} <= set(said)]
-    return HealthBook(path=path, records=records, findings=_findings(path, problems, contradictory))
+    return HealthBook(path=path, records=records, findings=tuple(findings))
 
 
 def _health(mark: int, where: str) -> Health:
@@ -165,44 +167,6 @@ def _health(mark: int, where: str) -> Health:
         if own == mark:
             return health
     raise ParseError(f"expected 0 (healthy) or 1 (unhealthy), found {mark}", where=where, key="is_health")
-
-
-class _Problems:
-    """The first wrong entries, and how many there are: each of a million can be wrong."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._shown: list[str] = []
-        self._more = 0
-
-    def add(self, error: ParseError) -> None:
-        if len(self._shown) < _SHOWN_ENTRIES:
-            self._shown.append(str(error))
-        else:
-            self._more += 1
-
-    def findings(self) -> Iterator[Finding]:
-        for problem in self._shown:
-            yield _unreadable(self._path, problem)
-        if self._more:
-            yield _unreadable(self._path, f"{self._path}: {self._more} more entries are wrong in the same ways")
-
-
-def _findings(path: str, problems: _Problems, contradictory: list[str]) -> tuple[Finding, ...]:
-    return (
-        *problems.findings(),
-        *(
-            suspect(
-                Code.HEALTH_CONTRADICTORY,
-                f"{path}: {name!a} is recorded both healthy and unhealthy; the unhealthy entry is believed",
-                path=path,
-                expected="one state a checkpoint",
-                actual="healthy and unhealthy",
-                remedy="ckpttool health --threshold X --log LOG judges it again from the training log",
-            )
-            for name in contradictory
-        ),
-    )
 
 
 def _unreadable(path: str, problem: str, line: int | None = None) -> Finding:
@@ -225,3 +189,12 @@ def _entries(old: bytes | None) -> list[dict[str, object]]:
     if not isinstance(document, list) or not all(isinstance(entry, dict) for entry in document):
         raise ValueError("expected a list of objects")
     return document
+
+
+class MindFormersHealthFile:
+    """`health_ckpts.json`: a list of `{"is_health": 0, "ckpt_name": "..."}`."""
+
+    name = "health_ckpts.json"
+
+    read = staticmethod(read_health)
+    updated = staticmethod(updated_health_json)

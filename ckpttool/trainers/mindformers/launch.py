@@ -17,9 +17,8 @@ from ckpttool.domain.units import Rank
 from ckpttool.errors import CkptToolError, UsageError
 from ckpttool.render.shell import join, join_for_eval, quote_for_eval
 from ckpttool.render.yaml_edit import Editor, Mapping, Scalar, Value, spell
-from ckpttool.trainers.mindformers.lint.view import KEPT_CHECKPOINTS, ConfigView
 from ckpttool.trainers.mindformers.load import load_keys
-from ckpttool.trainers.mindformers.train_config import LEGACY_SWITCHES
+from ckpttool.trainers.mindformers.train_config import KEPT_CHECKPOINTS, LEGACY_SWITCHES, ConfigView
 
 _TOP_ORDER = ("load_checkpoint", "resume_training", "load_ckpt_format", "data_skip_steps", "ignore_data_skip")
 

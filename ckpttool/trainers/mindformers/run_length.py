@@ -124,7 +124,8 @@ def _is_moved(plan: ResumePlan) -> bool:
 def _per_epoch(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> tuple[int, str] | None:
     """Return the batches of an epoch at the new batch size, and what tells them."""
     state, batch = state_of(plan.point.checkpoint.scalars), planned_skip(plan).global_batch_size
-    if state.step_num is None or state.epoch_num is None or (config.sink_mode and not _sinks_are_known(config)):
+    sinks_are_known = not config.sink_mode or config.sink_size is not None or config.sinks_all
+    if state.step_num is None or state.epoch_num is None or not sinks_are_known:
         return None
     if config.dataset_samples is not None and batch is not None:
         batches = config.dataset_samples // batch
@@ -136,10 +137,6 @@ def _per_epoch(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> t
     told = {_labelled(config, checkpoint, batch) for checkpoint in own} - {0}
     batches = told.pop() if len(told) == 1 else -1
     return (batches, "the file names tell") if batches > 0 else None
-
-
-def _sinks_are_known(config: TrainConfig) -> bool:
-    return config.sink_size is not None or config.sinks_all
 
 
 def _labelled(config: TrainConfig, checkpoint: Checkpoint, batch: int | None) -> int:

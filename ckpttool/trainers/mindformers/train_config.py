@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ckpttool.decide.lint_engine import View
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.settings import RunConfig
+from ckpttool.domain.settings import RunConfig, dotted
 from ckpttool.errors import UsageError
 
 TRAINER = "mindformers"
@@ -23,6 +24,9 @@ TOP_ONLY = (
     "use_checkpoint_health_monitor", "resume_by_last_timestamp_ckpt", "use_parallel", *LEGACY_SWITCHES,
 )  # fmt: skip
 """Settings that are read at the top level and nowhere else, whatever some pages of the documentation show."""
+
+KEPT_CHECKPOINTS = 5
+"""MindFormers' default of `keep_checkpoint_max` and of `save_max`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,3 +116,29 @@ def own(config: RunConfig) -> TrainConfig:
     if isinstance(config, TrainConfig):
         return config
     raise UsageError(f"{config.path} is a config for {config.trainer}, but the checkpoints are of {TRAINER}")
+
+
+class ConfigView(View):
+    """A config to look things up in, by dotted keys: `runner_config.sink_size`, `callbacks.1.prefix`."""
+
+    def callbacks(self, kind: str) -> list[str]:
+        """Return the keys of the callbacks of a type, in order: `callbacks.1`."""
+        return [
+            dotted(entry.key) for entry in self.inside("callbacks") if self.get(f"{dotted(entry.key)}.type") == kind
+        ]
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages: 1 without automatic parallelism, whatever is set."""
+        return max(self.count("parallel_config.pipeline_stage"), 1) if self.is_auto_parallel else 1
+
+    @property
+    def is_auto_parallel(self) -> bool:
+        """Whether the sizes of `parallel_config` count."""
+        mode = self.get("parallel.parallel_mode")
+        return self.is_on("use_parallel") and (1 if mode is None else mode) in AUTO_PARALLEL
+
+    @property
+    def is_newer_layout(self) -> bool:
+        """Whether checkpoints are saved as `iteration_*`."""
+        return self.is_section("checkpoint") or any(self.get(switch) is False for switch in LEGACY_SWITCHES)

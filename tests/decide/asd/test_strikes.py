@@ -10,7 +10,7 @@ from ckpttool.domain.asd import TORCH_NPU as TORCH
 from ckpttool.domain.health_events import EventKind, HealthEvent
 from ckpttool.domain.metrics import LocalTime
 from ckpttool.domain.units import Rank, Step
-from ckpttool.trainers.mindformers.asd import MONITOR as MINDFORMERS
+from ckpttool.trainers.mindformers.policies import MONITOR as MINDFORMERS
 
 DEFAULT = AsdConfig(enable=True)
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.expectation import (
@@ -20,15 +20,26 @@ from ckpttool.domain.expectation import (
     WorldSize,
 )
 from ckpttool.domain.finding import Code, Finding, damage, note, unknown, unsafe
+from ckpttool.domain.health import Health
 from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.units import Rank
-from ckpttool.formats.strict_json import ParseError
+from ckpttool.formats.strict_json import (
+    MOST_MEMORY,
+    ParseError,
+    as_list,
+    as_object,
+    get_object,
+    get_optional_float,
+    get_optional_int,
+    get_str,
+    parse_object,
+)
 from ckpttool.storage.base import LOST_LINK_REMEDY, LostLinkError, OverLimitError, Storage
 from ckpttool.trainers.common.listed import listed_damage
+from ckpttool.trainers.mindformers.scalars import TrainState
 
-if TYPE_CHECKING:
-    from ckpttool.trainers.mindformers.iteration_json import CommonRecord
-    from ckpttool.trainers.mindformers.scalars import TrainState
+_MEMORY_A_FILE = 512 << 10
+"""With 8,192 ranks the file has some hundred megabytes, most of it numbers: 20 kB for each shard."""
 
 SHARD_NAME = r"(?s:(?P<prefix>.+)-)?(?P<role>model|opt)-(?P<rank>[0-9]{7})-(?P<world>[0-9]{7})\.safetensors"
 
@@ -45,10 +56,66 @@ _NEEDED = ("step_num", "epoch_num", "global_step", "global_batch_size")
 """Scalars of common.json that MindFormers multiplies and divides at a resume."""
 
 
+class CommonRecord(NamedTuple):
+    """Training state that all ranks share."""
+
+    state: TrainState
+    health: Health
+    """`ckpt_status` 0 is healthy, 1 is not; absent or null: the monitor was off, so nothing is known."""
+
+
+_HEALTH = {0: Health.HEALTHY, 1: Health.UNHEALTHY, None: Health.UNKNOWN}
+
+
+def parse_common(data: bytes, *, what: str) -> CommonRecord:
+    """Parse a common.json; fields of other versions are ignored.
+
+    Raises:
+        ParseError: With the file and the key that is wrong.
+    """
+    record = parse_object(data, what=what)
+    health = _HEALTH.get(get_optional_int(record, "ckpt_status", where=what), Health.UNKNOWN)
+    state = TrainState(
+        epoch_num=get_optional_int(record, "epoch_num", where=what),
+        step_num=get_optional_int(record, "step_num", where=what),
+        global_step=get_optional_int(record, "global_step", where=what),
+        loss_scale=get_optional_float(record, "loss_scale", where=what),
+        global_batch_size=get_optional_int(record, "global_batch_size", where=what),
+        consumed_samples=get_optional_int(record, "consumed_samples", where=what),
+    )
+    return CommonRecord(state=state, health=health)
+
+
+def metadata_memory(files: int) -> int:
+    """Return what the values of a metadata.json may take: it tells of every slice of every rank.
+
+    Args:
+        files: In the same folder. Whoever wants us to take much memory has to make as many.
+    """
+    return MOST_MEMORY + files * _MEMORY_A_FILE
+
+
+def parse_metadata_files(data: bytes, *, what: str, most_memory: int = MOST_MEMORY) -> frozenset[str]:
+    """Return the names of all files that a metadata.json says belong to its checkpoint.
+
+    Args:
+        data: The whole file.
+        what: Names the file in the error.
+        most_memory: As `metadata_memory` gives it.
+
+    Raises:
+        ParseError: With the file and the key that is wrong.
+    """
+    storage = get_object(parse_object(data, what=what, most_memory=most_memory), "storage_data", where=what)
+    return frozenset(
+        get_str(as_object(place, where=what, key=key), "file_name", where=f"{what}: {key}")
+        for key, places in storage.items()
+        for place in as_list(places, where=what, key=key)
+    )
+
+
 def read_common(storage: Storage, folder: str, findings: list[Finding]) -> CommonRecord | None:
     """Read common.json; what is wrong with it is added to the findings."""
-    from ckpttool.trainers.mindformers.iteration_json import parse_common  # most trees have no iterations
-
     path = f"{folder}/common.json"
     try:
         return parse_common(storage.small_file(path, limit=COMMON_LIMIT), what=path)
@@ -85,8 +152,6 @@ def common_findings(state: TrainState, number: int, path: str) -> list[Finding]:
 
 def _metadata_files(storage: Storage, path: str, *, files: int) -> frozenset[str]:
     """Read the names of the files; large ones one after the other, for many iterations are read at the same time."""
-    from ckpttool.trainers.mindformers.iteration_json import metadata_memory, parse_metadata_files
-
     try:
         return parse_metadata_files(storage.small_file(path, limit=_SMALL_METADATA), what=path)
     except OverLimitError:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, RunSummary, Topology
 from ckpttool.domain.finding import Code, Finding, Severity, in_order, note, suspect
@@ -37,9 +37,6 @@ from ckpttool.trainers.mindformers.layouts.names import (
 )
 from ckpttool.trainers.mindformers.layouts.pointers import tracked_step
 from ckpttool.trainers.mindformers.scalars import RULES, TrainState
-
-if TYPE_CHECKING:
-    from ckpttool.trainers.mindformers.iteration_json import CommonRecord
 
 _ROLES = {"model": ShardRole.MODEL, "opt": ShardRole.OPTIMIZER}
 _RECORDS = {*WRITTEN, MANIFEST_NAME}
@@ -136,6 +133,7 @@ def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkp
         strays = {_stray(one.path) for one in extra if one.path is not None}
         findings = [*(one for one in findings if one not in strays), *extra]
     step, state = iteration_step(name), common.state if common else TrainState()
+    recorded = common is not None and (expected is not None or world == 1)
     if common is not None:
         findings += common_findings(common.state, step, f"{name}/common.json")
     if world is None and not any(finding.code is Code.UNREADABLE for finding in findings):
@@ -150,17 +148,12 @@ def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkp
         topology=Topology(world_size=world),
         format=FormatName.SAFETENSORS,
         expected=expected,
-        commit=_commit(expected, common, world),
+        commit=CommitState.COMMITTED if recorded else CommitState.UNCOMMITTED,
         health=common.health if common else Health.UNKNOWN,
         facts=state.facts,
         rules=RULES,
         findings=tuple(findings),
     )
-
-
-def _commit(expected: tuple[str, ...] | None, common: CommonRecord | None, world: int | None) -> CommitState:
-    recorded = common is not None and (expected is not None or world == 1)
-    return CommitState.COMMITTED if recorded else CommitState.UNCOMMITTED
 
 
 def _parse_entries(storage: Storage, folder: str, entries: list[Entry], options: ScanOptions) -> _Parsed:

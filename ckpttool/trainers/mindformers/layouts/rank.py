@@ -108,17 +108,13 @@ class MindFormersRank:
         """Name the folder and the file: then every rank loads its own file of that name, and nothing is chosen."""
         from ckpttool.trainers.mindformers.load import LOAD_FORMAT, LoadKeys
 
+        # Rank 0's file name as it is after the renames; MindFormers puts each rank's own number into it.
+        first = checkpoint.shards[0].path
+        renamed = {rename.source: rename.target for rename in checkpoint.renames}
         keys = LoadKeys(
             load_checkpoint=inventory.root,
-            resume_training=_common_file_name(checkpoint),
+            resume_training=renamed.get(first, first).rpartition("/")[2],
             load_ckpt_format=LOAD_FORMAT[checkpoint.format],
             use_legacy_format=True,
         )
         return keys.settings(checkpoint.renames)
-
-
-def _common_file_name(checkpoint: Checkpoint) -> str:
-    """Return rank 0's file name as it is after the renames; MindFormers puts each rank's own number into it."""
-    first = checkpoint.shards[0].path
-    renamed = {rename.source: rename.target for rename in checkpoint.renames}
-    return renamed.get(first, first).rpartition("/")[2]

@@ -206,20 +206,17 @@ def _summaries(checkpoints: Iterable[Checkpoint], unfinished: Mapping[tuple[str,
     runs: dict[tuple[str, int], list[Checkpoint]] = defaultdict(list)
     for checkpoint in checkpoints:
         runs[checkpoint.prefix, checkpoint.run].append(checkpoint)
-    return tuple(
-        _summary(prefix, run, members, unfinished.get((prefix, run), -1))
-        for (prefix, run), members in sorted(runs.items())
-    )
-
-
-def _summary(prefix: str, run: int, members: Sequence[Checkpoint], unfinished: int) -> RunSummary:
-    steps = [member.step for member in members if member.step is not None]
-    highest = max((member.shards[-1].rank or 0 for member in members), default=-1)  # they stand in rank order
-    highest = max(highest, unfinished)
-    return RunSummary(
-        prefix=prefix,
-        run=run,
-        first_step=min(steps, default=None),
-        last_step=max(steps, default=None),
-        world_size=highest + 1,
-    )
+    summaries = []
+    for (prefix, run), members in sorted(runs.items()):
+        steps = [member.step for member in members if member.step is not None]
+        highest = max(member.shards[-1].rank or 0 for member in members)  # they stand in rank order
+        summaries.append(
+            RunSummary(
+                prefix=prefix,
+                run=run,
+                first_step=min(steps, default=None),
+                last_step=max(steps, default=None),
+                world_size=max(highest, unfinished.get((prefix, run), -1)) + 1,
+            )
+        )
+    return tuple(summaries)

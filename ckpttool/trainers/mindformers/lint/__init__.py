@@ -10,19 +10,17 @@ from collections.abc import Iterable
 from ckpttool.decide.lint_engine import Rule
 from ckpttool.domain.finding import Finding, brief
 from ckpttool.domain.settings import Settings
-from ckpttool.trainers.mindformers.lint.health import HEALTH_RULES
+from ckpttool.trainers.mindformers.lint.monitors import MONITORS
 from ckpttool.trainers.mindformers.lint.places import PLACES
-from ckpttool.trainers.mindformers.lint.saving import SAVING
-from ckpttool.trainers.mindformers.lint.skipping import SKIPPING
 from ckpttool.trainers.mindformers.lint.spelling import SPELLING
-from ckpttool.trainers.mindformers.lint.starting import STARTING
+from ckpttool.trainers.mindformers.lint.training import SAVING, STARTING
 from ckpttool.trainers.mindformers.lint.types import TYPES
-from ckpttool.trainers.mindformers.lint.view import ConfigView
+from ckpttool.trainers.mindformers.train_config import ConfigView
 
 WHEN_READ: tuple[Rule[ConfigView], ...] = (*TYPES, *PLACES)
 """What changes what a resume makes of the config: told by every command that takes one."""
 
-BEFORE_A_START: tuple[Rule[ConfigView], ...] = (*STARTING, *SKIPPING, *HEALTH_RULES, *SAVING, *SPELLING)
+BEFORE_A_START: tuple[Rule[ConfigView], ...] = (*STARTING, *MONITORS, *SAVING, *SPELLING)
 """All others, in the order in which a start would meet what they are about."""
 
 

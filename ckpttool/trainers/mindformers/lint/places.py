@@ -9,8 +9,7 @@ from ckpttool.domain.finding import Code
 from ckpttool.domain.settings import Nested
 from ckpttool.trainers.mindformers.lint.spelling import KNOWN_KEYS
 from ckpttool.trainers.mindformers.lint.types import WHOLE_DATA_SET
-from ckpttool.trainers.mindformers.lint.view import ConfigView
-from ckpttool.trainers.mindformers.train_config import TOP_ONLY
+from ckpttool.trainers.mindformers.train_config import TOP_ONLY, ConfigView
 
 # All that a trainer class takes; `auto_register` names a class of the user's own, which may take anything.
 _OF_TRAINER = frozenset({"type", "model_name"})
@@ -113,7 +112,8 @@ def _refused(view: ConfigView) -> Iterator[Problem]:
         key = str(entry.key[-1])
         if key in _OF_TRAINER:
             continue
-        if view.setting(key) is not None and _is_same(view.raw(key), view.raw(f"trainer.{key}")):
+        here, above = view.raw(f"trainer.{key}"), view.raw(key)
+        if view.setting(key) is not None and type(here) is type(above) and here == above:
             ours = ", as an older `ckpttool launch` wrote it" if key in _WRITTEN_ONCE else ""
             remedy = f"delete it: the same stands at the top level{ours}"
         else:
@@ -124,10 +124,6 @@ def _refused(view: ConfigView) -> Iterator[Problem]:
             "`type` and `model_name` alone, so every start ends in a TypeError",
             remedy,
         )
-
-
-def _is_same(value: object, other: object) -> bool:
-    return type(value) is type(other) and value == other
 
 
 def _sinks_all(view: ConfigView) -> Iterator[Problem]:

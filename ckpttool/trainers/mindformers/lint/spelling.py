@@ -9,8 +9,7 @@ from difflib import get_close_matches
 from ckpttool.decide.lint_engine import Problem, Rule, note, suspect
 from ckpttool.domain.finding import Code
 from ckpttool.domain.settings import dotted
-from ckpttool.trainers.mindformers.lint.view import ConfigView
-from ckpttool.trainers.mindformers.train_config import TOP_ONLY
+from ckpttool.trainers.mindformers.train_config import TOP_ONLY, ConfigView
 
 _OCTAL = re.compile(r"[-+]?0[0-7_]+")
 _BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 from ckpttool.decide.lint_engine import Problem, Rule, note, suspect
 from ckpttool.domain.finding import Code
-from ckpttool.domain.settings import KeyPath, Setting, dotted
-from ckpttool.trainers.mindformers.lint.view import ConfigView
-from ckpttool.trainers.mindformers.train_config import LEGACY_SWITCHES
+from ckpttool.domain.settings import dotted
+from ckpttool.trainers.mindformers.train_config import LEGACY_SWITCHES, ConfigView
 
 WHOLE_DATA_SET = -1  # as a sink size
 _SHOWN = 40  # characters of a wrong value that a message repeats
@@ -50,32 +49,28 @@ _NUMBER_AS_TEXT = re.compile(r"[-+]?(\d[\d_]*(?:\.\d*)?|\.\d+)[eE][-+]?\d+")
 def _number_as_text(view: ConfigView) -> Iterator[Problem]:
     for entry in view.entries:
         if entry.spelt is not None and isinstance(entry.value, str) and _NUMBER_AS_TEXT.fullmatch(entry.spelt):
-            yield _as_text(entry, entry.spelt)
-
-
-def _as_text(entry: Setting, text: str) -> Problem:
-    key = next((part for part in reversed(entry.key) if isinstance(part, str)), "")
-    # Under another key it may be meant as text: the hash of a commit can look like this.
-    say = suspect if key in _FLOATS or key.endswith(_FLOAT_ENDINGS) else note
-    mantissa, _, exponent = text.lower().partition("e")
-    signed = exponent if exponent[0] in "+-" else f"+{exponent}"
-    right = f"{mantissa}{'' if '.' in mantissa else '.0'}e{signed}"
-    return say(
-        dotted(entry.key),
-        f"`{_indexed(entry.key)}` is {text}, which YAML reads as text, not as a number: "
-        "a number with an exponent needs a point and a sign",
-        f"write {right}, or put it in quotes where text is meant",
-        expected="a number",
-        actual=f"the text {text!r}",
-    )
-
-
-def _indexed(path: KeyPath) -> str:
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+            key = next((part for part in reversed(entry.key) if isinstance(part, str)), "")
+            # Under another key it may be meant as text: the hash of a commit can look like this.
+            say = suspect if key in _FLOATS or key.endswith(_FLOAT_ENDINGS) else note
+            mantissa, _, exponent = entry.spelt.lower().partition("e")
+            signed = exponent if exponent[0] in "+-" else f"+{exponent}"
+            right = f"{mantissa}{'' if '.' in mantissa else '.0'}e{signed}"
+            place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in entry.key).lstrip(".")
+            yield say(
+                dotted(entry.key),
+                f"`{place}` is {entry.spelt}, which YAML reads as text, not as a number: "
+                "a number with an exponent needs a point and a sign",
+                f"write {right}, or put it in quotes where text is meant",
+                expected="a number",
+                actual=f"the text {entry.spelt!r}",
+            )
 
 
 def _wrong(view: ConfigView, key: str, expected: str, remedy: str = "") -> Problem:
-    actual = _shown(view.raw(key))
+    value = view.raw(key)
+    kind = "the text " if isinstance(value, str) else "the mapping " if isinstance(value, dict) else ""
+    text = "nothing" if value is None else repr(value)
+    actual = kind + (text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
     say = note if key in _REWRITTEN else suspect
     return say(
         key,
@@ -84,12 +79,6 @@ def _wrong(view: ConfigView, key: str, expected: str, remedy: str = "") -> Probl
         expected=expected,
         actual=actual,
     )
-
-
-def _shown(value: object) -> str:
-    kind = "the text " if isinstance(value, str) else "the mapping " if isinstance(value, dict) else ""
-    text = "nothing" if value is None else repr(value)
-    return kind + (text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
 
 
 def _bools(view: ConfigView) -> Iterator[Problem]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import suppress
 
 from ckpttool.logs.base import RankLogs
 from ckpttool.storage import above, open_storage
@@ -61,14 +62,7 @@ def _info_logs(folder: str) -> RankLogs:
 
 
 def _numbered(folder: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
-    for name in _names(folder):
-        match = pattern.fullmatch(name)
-        if match is not None:
-            yield name, match[1]
-
-
-def _names(folder: str) -> Sequence[str]:
-    try:
-        return [entry.name for entry in open_storage(folder).entries("")]
-    except OSError:  # it is only looked for: not being there is the usual case
-        return ()
+    with suppress(OSError):  # it is only looked for: not being there is the usual case
+        for entry in open_storage(folder).entries(""):
+            if match := pattern.fullmatch(entry.name):
+                yield entry.name, match[1]

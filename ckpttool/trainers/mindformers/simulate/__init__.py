@@ -37,10 +37,9 @@ class MindFormersSimulator:
         world_size: int | None = None,
     ) -> Simulation:
         """Look at the folder as MindFormers would, with the config's settings or those that fit the newest save."""
-        from ckpttool.trainers.mindformers.lint.view import ConfigView
         from ckpttool.trainers.mindformers.load import LOAD_FORMAT
         from ckpttool.trainers.mindformers.simulate.view import MindFormersSettings, view_for_mindformers
-        from ckpttool.trainers.mindformers.train_config import own
+        from ckpttool.trainers.mindformers.train_config import ConfigView, own
 
         mine = None if config is None else own(config)
         newest = next(iter(newest_first(inventory.checkpoints)), None)

@@ -10,7 +10,7 @@ import re
 
 from ckpttool.trainers.mindformers.simulate.names import Pick, StopsError
 from ckpttool.trainers.mindformers.simulate.versions import Quirks
-from ckpttool.trainers.mindformers.simulate.view import CommonView, IterationView, MindFormersView, Reading
+from ckpttool.trainers.mindformers.simulate.view import IterationView, MindFormersView, Reading
 
 _NEVER_OLDER = "and it never falls back to an older iteration"
 _NUMBER = re.compile(r"iteration_(\d+)")
@@ -73,28 +73,19 @@ def _healthy(view: MindFormersView) -> tuple[IterationView, str]:
         odd = view.iterations[numbers.index(None)].name
         raise StopsError(f"{odd} has no number, and it cannot sort that among the others")
     ordered = sorted(zip(numbers, view.iterations, strict=True), key=lambda pair: pair[0] or 0, reverse=True)
+    because = "it is the newest whose common.json has ckpt_status 0; neither the tracker nor the shards are looked at"
     for _, folder in ordered:
-        if _says_healthy(folder):
-            return folder, _because_healthy(folder)
+        reading = folder.common.reading
+        if reading in {Reading.NOT_TEXT, Reading.WRONG_SHAPE}:
+            raise StopsError(f"the common.json of {folder.name} is no object, which it does not expect")
+        if reading is Reading.PRESENT and folder.common.ckpt_status == 0:
+            holds_some = any(name.endswith(".safetensors") for name in folder.names or ())
+            return folder, because if holds_some else f"{because}, and this one holds none"
     raise StopsError("no iteration's common.json has ckpt_status 0; one that was never monitored counts as unhealthy")
 
 
-def _says_healthy(folder: IterationView) -> bool:
-    reading = folder.common.reading
-    if reading in {Reading.NOT_TEXT, Reading.WRONG_SHAPE}:
-        raise StopsError(f"the common.json of {folder.name} is no object, which it does not expect")
-    return reading is Reading.PRESENT and folder.common.ckpt_status == 0
-
-
-def _because_healthy(folder: IterationView) -> str:
-    because = "it is the newest whose common.json has ckpt_status 0; neither the tracker nor the shards are looked at"
-    if not any(name.endswith(".safetensors") for name in folder.names or ()):
-        return f"{because}, and this one holds none"
-    return because
-
-
 def _require_common(folder: IterationView, quirks: Quirks) -> None:
-    common: CommonView = folder.common
+    common = folder.common
     where = folder.name or "the folder"
     if common.reading is Reading.MISSING:
         raise StopsError(f"{where} has no common.json")

@@ -198,7 +198,11 @@ def _by_name(tree: LegacyTree, base: _Base) -> Pick:
         )
     picks.sort(key=lambda file: run_label_of(file, tree.fmt) if tree.health else label_of(file, tree.fmt))
     if tree.health:
-        _require_a_healthy_entry(tree.health_file)
+        if tree.health_file.reading not in {Reading.PRESENT, Reading.MISSING}:
+            raise StopsError("health_ckpts.json is not the list that it expects")
+        if 0 not in tree.health_file.marks:
+            why = "with the health monitor on, health_ckpts.json must have a healthy entry, of whatever file"
+            raise StopsError(why)
     return _explained(tree, base, picks)
 
 
@@ -222,13 +226,6 @@ def _groups(tree: LegacyTree, base: _Base, *, limit: tuple[int, int] | None) -> 
 def _all_ranks(files: list[str], count: int) -> bool:
     ranks = {rank_of(file) for file in files}
     return len(ranks) == count and max(ranks) == count - 1
-
-
-def _require_a_healthy_entry(health: HealthView) -> None:
-    if health.reading not in {Reading.PRESENT, Reading.MISSING}:
-        raise StopsError("health_ckpts.json is not the list that it expects")
-    if 0 not in health.marks:
-        raise StopsError("with the health monitor on, health_ckpts.json must have a healthy entry, of whatever file")
 
 
 def _explained(tree: LegacyTree, base: _Base, picks: list[str]) -> Pick:

@@ -15,7 +15,7 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.formats.strict_json import DEFAULT_LIMIT, MOST_MEMORY, Json, memory_of
 from ckpttool.storage.base import Entry, Kind, LostLinkError, NotRegularError, Storage
 from ckpttool.trainers.common.tracker_file import TRACKER
-from ckpttool.trainers.mindformers.iteration_json import metadata_memory
+from ckpttool.trainers.mindformers.layouts.iteration_records import metadata_memory
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_START, iteration_folder
 
 _RANK_FOLDER = re.compile(r"rank_(0|[1-9][0-9]*)")

@@ -1,0 +1,61 @@
+"""What policies are called where users read of MindFormers' own, and how its rules and thresholds are told.
+
+The policy `skip` is MindFormers' data skip by the global norm.
+
+Source:
+    MindFormers 1.6 to 2.1, the training wrapper and TrainingStateMonitor.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.asd import AsdDialect, StrikeCount
+
+if TYPE_CHECKING:
+    from ckpttool.domain.advice import Calibration, ThresholdSettings
+
+MONITOR = AsdDialect(name="mindformers", counts=StrikeCount.STEPS, checksum_minutes=5, pauses_from_stop=True)
+"""SDCMonitor, which reads the log of the device's detector. No cooldown, but all values of one step are one error. A
+strike within the pause between two checksums gets none; it is counted from the last stop, without its last moment."""
+
+
+class NanWord(str, Enum):
+    """What a NaN does to the count in a row."""
+
+    AS_MINDFORMERS = "as-mindformers"
+    STRICT = "strict"
+
+
+NAN_BY_DEFAULT = NanWord.AS_MINDFORMERS
+
+
+def spelled(settings: tuple[tuple[str, str | float], ...]) -> tuple[tuple[str, str | float], ...]:
+    """Return a policy's settings with whether a NaN counts in the word that users have for it."""
+    words = {False: NanWord.AS_MINDFORMERS.value, True: NanWord.STRICT.value}
+    return tuple(("nan", words[bool(value)]) if name == "nan_counts" else (name, value) for name, value in settings)
+
+
+def threshold_settings(calibration: Calibration) -> ThresholdSettings:
+    """Return the settings for a MindFormers config.
+
+    MindFormers demands floats, and norms at all only with `local_norm` and `use_clip_grad`, which its documentation
+    leaves out in part.
+    """
+    from ckpttool.domain.advice import Threshold, ThresholdSettings
+    from ckpttool.render.yaml_edit import yaml_float
+
+    lines: list[str] = []
+    norm, embedding = calibration.global_norm, calibration.embedding_local_norm
+    if isinstance(norm, Threshold):
+        lines += ["use_skip_data_by_global_norm: True", "monitor_config:", "  monitor_on: True"]
+        lines.append(f"  global_norm_spike_threshold: {yaml_float(norm.value)}")
+        lines.append(f"  global_norm_spike_count_threshold: {calibration.count_threshold}")
+    if isinstance(embedding, Threshold):
+        lines += ["use_checkpoint_health_monitor: True", "callbacks:", "  - type: CheckpointMonitor"]
+        lines.append(f"    embedding_local_norm_threshold: {yaml_float(embedding.value)}")
+    if lines:
+        lines += ["runner_wrapper:", "  local_norm: True", "  use_clip_grad: True"]
+    note = "MindFormers takes these thresholds only as floats: 3.0 is right, 3 stops the training at its start"
+    return ThresholdSettings(text="\n".join(lines), notes=(note,) if isinstance(norm, Threshold) else ())
