@@ -104,7 +104,7 @@ def expect_ranks(
     inventory: Inventory, evidence: Sequence[WorldEvidence] = (), *, weights_alone: bool = False
 ) -> Inventory:
     """Compare a tree with what its layout expects of it."""
-    told = believable(Evidence(tuple(evidence), weights_alone))
+    told = believable(Evidence(worlds=tuple(evidence), weights_alone=weights_alone))
     return compare(inventory, layout_of(inventory.layout).expected(inventory, told))
 
 

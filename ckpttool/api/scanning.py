@@ -79,7 +79,7 @@ def scans_without(question: TreeQuestion) -> Callable[[Collection[str]], Invento
 
     def scan_without(hidden: Collection[str]) -> Inventory:
         storage.hidden = frozenset(hidden)
-        return _scanned(located._replace(storage=storage, listing=list_root(storage)), question).inventory
+        return _scanned(replace(located, storage=storage, listing=list_root(storage)), question).inventory
 
     return scan_without
 
@@ -133,7 +133,7 @@ def _evidence(layout: Layout, question: TreeQuestion, inventory: Inventory, stor
     output = open_storage(os.path.join(inventory.root, os.pardir))
     told = Evidence() if trainer is None else trainer.evidence(output, question.config)
     sealed = _sealed_world(layout, inventory, storage)
-    return believable(Evidence((*worlds, *told.worlds, *sealed), told.weights_alone))
+    return believable(Evidence(worlds=(*worlds, *told.worlds, *sealed), weights_alone=told.weights_alone))
 
 
 def _sealed_world(layout: Layout, inventory: Inventory, storage: Storage) -> list[WorldEvidence]:

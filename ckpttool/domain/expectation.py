@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from ckpttool.domain.checkpoint import RunSummary, Topology
 from ckpttool.domain.finding import Code, Finding, damage
@@ -29,7 +29,8 @@ class WorldEvidence:
     while more do no harm. So speak the devices of a data-parallel start."""
 
 
-class Evidence(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
     """What is said about a tree from outside of it."""
 
     worlds: tuple[WorldEvidence, ...] = ()
@@ -38,7 +39,8 @@ class Evidence(NamedTuple):
     """Whether a config says that no optimizer state is saved: then none is lacking."""
 
 
-class WorldSize(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldSize:
     """How many ranks a save must have."""
 
     world: int

@@ -7,7 +7,7 @@ each answer that is missing. "Unknown", None and a `Refusal` are answers; silenc
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.expectation import Evidence, Expected
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from ckpttool.logs.base import LogFormat, LogPlaces
 
 
-class ScanOptions(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanOptions:
     """What a scan is asked for beyond the names."""
 
     sizes: bool = False
@@ -41,14 +42,16 @@ class ScanOptions(NamedTuple):
     """Sink size, or batches in the data set: turns names into steps where no shard tells."""
 
 
-class Refusal(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
     """An answer, too: this layout cannot do what is asked for."""
 
     why: str
     """In words that follow the path, or what was asked for, in a sentence: "is one checkpoint, not a tree of …"."""
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
     """What a path inside a tree means."""
 
     focus: str | None
@@ -57,7 +60,8 @@ class Part(NamedTuple):
     """What is taken instead of the path itself: "checkpoint 20_2 on all ranks"."""
 
 
-class Members(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Members:
     """What belongs to one save and to nothing else: it may go with it."""
 
     paths: tuple[str, ...]

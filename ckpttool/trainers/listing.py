@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from heapq import nlargest
 from itertools import islice, takewhile
 from operator import itemgetter
-from typing import NamedTuple
 
+from ckpttool.domain.frozen import dataclass
 from ckpttool.storage.base import Entry, Kind, Storage
 
 MOST_LOOKED_INTO = 8
@@ -23,7 +24,8 @@ def _unseen(folder: str) -> frozenset[str]:
     return frozenset()
 
 
-class Listing(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
     """The names directly in a folder, sorted; nothing has been opened."""
 
     entries: tuple[Entry, ...]
@@ -55,7 +57,7 @@ class Listing(NamedTuple):
 
     def alone(self, name: str) -> Listing:
         """Return it as if it held this and nothing else."""
-        return self._replace(entries=tuple(entry for entry in self.beginning(name) if entry.name == name))
+        return replace(self, entries=tuple(entry for entry in self.beginning(name) if entry.name == name))
 
 
 def _numbers(name: str) -> list[int]:

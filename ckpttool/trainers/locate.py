@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from ckpttool.domain.frozen import dataclass
 from ckpttool.errors import IncompleteError, UnknownLayoutError
 from ckpttool.storage import is_folder, open_storage, shortest
 from ckpttool.storage.base import Entry, Kind, Storage
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from ckpttool.domain.settings import RunConfig
 
 
-class Located(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Located:
     """The tree that a path means."""
 
     storage: Storage
@@ -30,7 +32,8 @@ class Located(NamedTuple):
     """What was taken instead of the path itself, for people; None where it is the path."""
 
 
-class _Wish(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wish:
     """What says which layout is meant, where a folder holds several."""
 
     layout: str | None
@@ -52,7 +55,7 @@ def locate(path: str, *, layout: str | None = None, config: RunConfig | None = N
         UsageError: There are several, and nobody says which is meant.
         IncompleteError: The folder is there but cannot be read.
     """
-    path, wish = shortest(path), _Wish(layout, config)
+    path, wish = shortest(path), _Wish(layout=layout, config=config)
     try:
         kind = open_storage(path).kind("")
         if kind is Kind.FILE:

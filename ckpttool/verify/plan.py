@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.scalars import ShardFacts
@@ -55,27 +55,9 @@ def plan_checks(
         seals: What a manifest recorded, by path.
         hashes: Also hash every file as a whole, for sealing. Such a hash cannot be joined, so no file is shared.
     """
-    asked = _Asked(root, level, ShardFacts(scalars=checkpoint.rules.asked), hashes)
-    return tuple(task for shard in checkpoint.shards for task in _tasks(asked, shard, (seals or {}).get(shard.path)))
-
-
-class _Asked(NamedTuple):
-    """What is asked of every shard of a checkpoint."""
-
-    root: str
-    level: Level
-    facts: ShardFacts
-    hashes: bool
-
-
-def _tasks(asked: _Asked, shard: Shard, seal: ShardSeal | None) -> Iterator[CheckTask]:
-    root, level, facts, hashes = asked
-    size = shard.stamp.size if shard.stamp is not None else 0
-    whole = level is Level.STRUCTURE or hashes or size <= PART_BYTES
-    spans = [None] if whole else [(begin, min(begin + PART_BYTES, size)) for begin in range(0, size, PART_BYTES)]
-    for span in spans:
-        cost = HEADER_COST if level is Level.STRUCTURE else size if span is None else span[1] - span[0]
-        yield CheckTask(
+    facts = ShardFacts(scalars=checkpoint.rules.asked)
+    return tuple(
+        CheckTask(
             root=root,
             path=shard.path,
             rank=shard.rank,
@@ -84,8 +66,24 @@ def _tasks(asked: _Asked, shard: Shard, seal: ShardSeal | None) -> Iterator[Chec
             level=level,
             cost=ByteCount(cost),
             facts=facts,
-            part=span,
-            seal=seal,
+            part=part,
+            seal=None if seals is None else seals.get(shard.path),
             hashes=hashes,
             listed=shard.stamp,
         )
+        for shard in checkpoint.shards
+        for part, cost in _parts(shard, level, hashes=hashes)
+    )
+
+
+def _parts(shard: Shard, level: Level, *, hashes: bool) -> Iterator[tuple[tuple[int, int] | None, int]]:
+    """Yield the parts in which a shard is read, None for all of it, each with its cost."""
+    size = shard.stamp.size if shard.stamp is not None else 0
+    if level is Level.STRUCTURE:
+        yield None, HEADER_COST
+    elif hashes or size <= PART_BYTES:
+        yield None, size
+    else:
+        for begin in range(0, size, PART_BYTES):
+            end = min(begin + PART_BYTES, size)
+            yield (begin, end), end - begin

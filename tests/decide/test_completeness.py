@@ -44,7 +44,7 @@ def all_of(one: Checkpoint) -> FilesByPath:
 
 
 def by_rank(world: int, *roles: ShardRole) -> FilesByRank:
-    size = WorldSize(world, "this test says so", "bring it back")
+    size = WorldSize(world=world, why="this test says so", remedy="bring it back")
     return FilesByRank(
         size=size,
         roles=roles or (ShardRole.FULL,),
@@ -168,7 +168,7 @@ def test_what_is_said_of_the_tree_joins_its_findings_in_order() -> None:
 
 
 def test_more_ranks_than_any_training_has_are_an_error_and_not_looked_for() -> None:
-    fine = Evidence((WorldEvidence(world_size=8, source="--world-size says so", declared=True),))
+    fine = Evidence(worlds=(WorldEvidence(world_size=8, source="--world-size says so", declared=True),))
     assert believable(fine) is fine
     with pytest.raises(UsageError, match="99999999999 ranks, for a file: more ranks than any"):
-        believable(Evidence((WorldEvidence(world_size=99999999999, source="a file", declared=False),)))
+        believable(Evidence(worlds=(WorldEvidence(world_size=99999999999, source="a file", declared=False),)))

@@ -195,7 +195,7 @@ class TestOneSaveOfMany:
 
         def refusing(layout: toy.ToyLayout, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
             if checkpoint.name in names:
-                return Refusal("was saved by a version that nobody can load from")
+                return Refusal(why="was saved by a version that nobody can load from")
             return load(layout, inventory, checkpoint)
 
         monkeypatch.setattr(toy.ToyLayout, "load", refusing)

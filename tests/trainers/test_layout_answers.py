@@ -29,7 +29,7 @@ def test_a_save_with_a_folder_of_its_own_goes_with_it_and_its_records_tell_of_wr
 @pytest.mark.parametrize("layout", ["mindformers-unified", "loose-file"])
 def test_what_is_one_checkpoint_is_not_moved_and_named_by_no_record(layout: str) -> None:
     refusal = layout_of(layout).members(SAVE)
-    assert refusal == Refusal("is one checkpoint, not a tree of rank_N/ or iteration_*/ folders")
+    assert refusal == Refusal(why="is one checkpoint, not a tree of rank_N/ or iteration_*/ folders")
     assert dict(layout_of(layout).pointing_to(SAVE)) == {}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,7 @@ def mixed(tmp_path: Path) -> Path:
 def config_of(trainer: str, text: str = "") -> RunConfig:
     nothing = dict.fromkeys(("world_size", "global_batch_size", "sink_size", "prefix"))
     settings = Settings(path="run.yaml", entries=())
-    return RunConfig(trainer=trainer, path="run.yaml", text=text, settings=settings, findings=(), **nothing)  # type: ignore[arg-type]
+    return RunConfig(trainer=trainer, path="run.yaml", text=text, settings=settings, findings=(), **nothing)
 
 
 class TestByWhatLiesInIt:
@@ -110,7 +111,7 @@ class TestByWhatLiesInIt:
 
         for step in range(100):
             (tmp_path / f"step-{step}").mkdir()
-        listing = list_root(LocalStorage(str(tmp_path)))._replace(names_in=names_in)
+        listing = replace(list_root(LocalStorage(str(tmp_path))), names_in=names_in)
         assert registry.recognised(listing, wanted="toy-dcp") == []
         assert looked == [f"step-{step}" for step in range(99, 99 - MOST_LOOKED_INTO, -1)]
 

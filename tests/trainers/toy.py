@@ -97,11 +97,11 @@ class ToyLayout:
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Refuse."""
-        return Refusal("is a tree of the toy trainer, whose saves ckpttool does not move")
+        return Refusal(why="is a tree of the toy trainer, whose saves ckpttool does not move")
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Refuse."""
-        return Refusal("is a tree of the toy trainer, in which ckpttool has no place for a seal")
+        return Refusal(why="is a tree of the toy trainer, in which ckpttool has no place for a seal")
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read none: there are none."""
@@ -113,7 +113,7 @@ class ToyLayout:
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
         """Refuse: it keeps no health file."""
-        return Refusal("is for trainers that keep a health file")
+        return Refusal(why="is for trainers that keep a health file")
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the save's folder on the command line."""

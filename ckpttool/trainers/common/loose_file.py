@@ -116,7 +116,7 @@ class LooseFile:
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Refuse: it may be one of many."""
-        return Refusal("stands in no rank_N/ or iteration_*/ folder: its other ranks are unknown")
+        return Refusal(why="stands in no rank_N/ or iteration_*/ folder: its other ranks are unknown")
 
     def _look(self, storage: Storage, name: str) -> tuple[FormatName, ScalarValues]:
         """Tell the format: by content, since a `.ckpt` is as often torch's; else by name."""

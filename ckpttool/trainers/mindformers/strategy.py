@@ -38,7 +38,7 @@ def world_evidence(output: Storage, config: RunConfig | None) -> Evidence:
     if strategies is not None:
         source = f"there are strategy files of {strategies} ranks"
         worlds.append(WorldEvidence(world_size=strategies, source=source, declared=False))
-    return Evidence(tuple(worlds), weights_alone)
+    return Evidence(worlds=tuple(worlds), weights_alone=weights_alone)
 
 
 def _of_config(config: TrainConfig, world: int) -> WorldEvidence:

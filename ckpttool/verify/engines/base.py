@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.verdict import CheckTask
 from ckpttool.verify.observation import Observation
 
@@ -17,7 +18,8 @@ class Engine(Protocol):
         ...
 
 
-class Engines(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines:
     """Who reads what of a tree; the same engine may do both."""
 
     tasks: Engine

@@ -217,7 +217,7 @@ def _expectation(checkpoint: Checkpoint, evidence: Evidence, roles: AbstractSet[
             message = "no rank has a model shard of it, and its own record names none or none that is there"
             notes.append(listed_damage(Code.SHARD_MISSING, message, checkpoint.name, remedy=_RESTORE))
     elif world is not None:
-        size = WorldSize(world, f"the files' names say {world}", _RESTORE)
+        size = WorldSize(world=world, why=f"the files' names say {world}", remedy=_RESTORE)
         files = FilesByRank(size=size, roles=tuple(roles), absent=partial(_absent, checkpoint.name, size))
     for one in evidence.worlds:
         if one.declared and world is not None and one.world_size != world:

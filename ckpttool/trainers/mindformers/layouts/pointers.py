@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import Rank, Step
 from ckpttool.formats.strict_json import ParseError, get_int, get_str, parse_object
 from ckpttool.storage.base import Storage
@@ -27,7 +28,8 @@ META_LIMIT = 64 * 1024
 _TRACKER_LIMIT = 64
 
 
-class MetaRecord(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaRecord:
     """One meta.json, parsed."""
 
     position: EpochStep

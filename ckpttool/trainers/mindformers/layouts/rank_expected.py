@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, RunSummary, Topology
 from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByRank, WorldEvidence, WorldSize
 from ckpttool.domain.finding import Code, Finding, note, suspect, unknown
+from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.shard import Shard, ShardRole
 from ckpttool.domain.units import Rank
 
@@ -20,7 +21,8 @@ _RESTORE = "restore it from that rank's disk, or resume from an older checkpoint
 _START_FEWER = "restore it, or start as many devices as there are ranks whose files are whole"
 
 
-class _Waiting(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Waiting:
     """Ranks that have a folder, but no checkpoint of any run in it."""
 
     size: WorldSize
@@ -29,7 +31,8 @@ class _Waiting(NamedTuple):
     """Those whose folder can be listed."""
 
 
-class _Shown(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
     """What a tree shows of ranks beyond those that have shards in their own folders."""
 
     waiting: _Waiting | None
@@ -87,7 +90,7 @@ def expected_of_ranks(inventory: Inventory, evidence: Evidence) -> Expected:
 
         misplaced = misplaced_shards(inventory)
         elsewhere = ranks_found_elsewhere(inventory, misplaced)
-    shown = _Shown(_folders_without_checkpoint(inventory), elsewhere)
+    shown = _Shown(waiting=_folders_without_checkpoint(inventory), elsewhere=elsewhere)
     sized = tuple(_expected_of_run(run, inventory.runs, evidence.worlds, shown) for run in inventory.runs)
     runs = tuple(run for run, _ in sized)
     sizes = {(run.prefix, run.run): size for run, size in sized}
@@ -123,7 +126,7 @@ def _expectation(
 
 
 def _size(world: int, why: str, remedy: str = _RESTORE) -> WorldSize:
-    return WorldSize(world, why, remedy)
+    return WorldSize(world=world, why=why, remedy=remedy)
 
 
 def _folders_without_checkpoint(inventory: Inventory) -> _Waiting | None:
@@ -141,7 +144,7 @@ def _folders_without_checkpoint(inventory: Inventory) -> _Waiting | None:
     unlisted = {rank for rank in waiting if f"rank_{rank}" in closed}
     what = "cannot be listed" if last in unlisted else "holds no checkpoint of any run"
     size = _size(last + 1, f"there is a folder rank_{last}, which {what}")
-    return _Waiting(size, frozenset(waiting) - unlisted)
+    return _Waiting(size=size, empty=frozenset(waiting) - unlisted)
 
 
 def _own_size(run: RunSummary, runs: Sequence[RunSummary], shown: _Shown) -> WorldSize:
@@ -154,12 +157,12 @@ def _own_size(run: RunSummary, runs: Sequence[RunSummary], shown: _Shown) -> Wor
     has_grown = any(later.prefix == run.prefix and later.run > run.run and later.world_size > own for later in runs)
     if waiting is None or waiting.size.world <= own or has_grown:  # the folder came with the growth
         return _size(own, f"its highest rank is {own - 1}")
-    world, why, _ = waiting.size
+    world = waiting.size.world
     if world % own or not waiting.empty.issuperset(range(own, world)):
         return waiting.size
-    why += f"; either {world - own} ranks lost their files, or the training grew to {world} and saved nothing since"
+    either = f"{world - own} ranks lost their files, or the training grew to {world} and saved nothing since"
     remedy = f"pass --world-size {own} if the training had grown and stopped before its first save; else restore them"
-    return _size(world, why, remedy)
+    return _size(world, f"{waiting.size.why}; either {either}", remedy)
 
 
 def _expected_of_run(
@@ -179,7 +182,7 @@ def _expected_of_run(
     others += [_size(one.world_size, one.source) for one in evidence if not one.confirms]
     larger = [one for one in others if one.world > own.world and (one.world % own.world or own.world == 1)]
     needed = [_size(one.world_size, one.source, _START_FEWER) for one in evidence if one.at_least]
-    size = max((max(larger, default=own), *needed), key=lambda size: size.world)
+    size = max((own, *larger, *needed), key=lambda size: size.world)
     return replace(run, world_size=size.world), size
 
 

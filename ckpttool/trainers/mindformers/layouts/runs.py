@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
+from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import Step
 from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.layouts.names import FileKind, FileName, parse_shape
@@ -19,7 +19,8 @@ from ckpttool.trainers.mindformers.layouts.rank_folders import RankFolder
 from ckpttool.trainers.mindformers.scalars import TrainState
 
 
-class Sample(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
     """What one shard of a cohort says about a checkpoint."""
 
     state: TrainState
@@ -28,7 +29,8 @@ class Sample(NamedTuple):
     """`content`, `name` or `unknown`."""
 
 
-class Cohort(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cohort:
     """Ranks whose folders hold the same names."""
 
     folders: tuple[RankFolder, ...]
@@ -37,11 +39,17 @@ class Cohort(NamedTuple):
     """Index in the folders' `shapes`, the shape, and the shape parsed."""
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
     """Where a run was at a save, as its shards tell; each None where none told."""
 
     step: Step | None
     global_batch_size: int | None = None
+
+    def may_be(self, other: Place) -> bool:
+        """Tell whether both may be the same, as far as they are known."""
+        steps, sizes = {self.step, other.step}, {self.global_batch_size, other.global_batch_size}
+        return len(steps - {None}) <= 1 and len(sizes - {None}) <= 1
 
 
 Positions = Mapping[EpochStep, Place]
@@ -132,12 +140,7 @@ def _align_by_saves(own: RunsOf, reference: RunsOf) -> dict[int, int]:
 
 def _shared(one: Positions, other: Positions) -> int:
     """Count the saves that both runs have, at the same true step and batch size as far as the shards tell."""
-    return sum(
-        1
-        for position, place in one.items()
-        if position in other
-        and all(mine is None or its is None or mine == its for mine, its in zip(place, other[position], strict=True))
-    )
+    return sum(1 for position, place in one.items() if position in other and place.may_be(other[position]))
 
 
 def runs_by_prefix(cohort: Cohort, samples: Mapping[str, Sample]) -> dict[str, dict[int, dict[EpochStep, Place]]]:
@@ -145,6 +148,6 @@ def runs_by_prefix(cohort: Cohort, samples: Mapping[str, Sample]) -> dict[str, d
     arranged: dict[str, dict[int, dict[EpochStep, Place]]] = {}
     for _, shape, name in cohort.checkpoints:
         sample = samples[shape]
-        place = Place(sample.step, sample.state.global_batch_size)
+        place = Place(step=sample.step, global_batch_size=sample.state.global_batch_size)
         arranged.setdefault(name.prefix, {}).setdefault(name.run, {})[name.position] = place
     return arranged

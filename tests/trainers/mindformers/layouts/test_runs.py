@@ -23,7 +23,7 @@ def runs(**saved: Mapping[str, int | None]) -> Runs:
     """`run0={"10_2": 20}`: what each run saved, by label."""
     return {
         int(name.removeprefix("run")): {
-            label_of(label): Place(None if step is None else Step(step)) for label, step in labels.items()
+            label_of(label): Place(step=None if step is None else Step(step)) for label, step in labels.items()
         }
         for name, labels in saved.items()
     }
@@ -60,10 +60,10 @@ class TestAlign:
     def test_the_same_label_and_step_at_another_batch_size_is_another_save(self) -> None:
         """4 steps of 8 samples, and again, and then 4 of 16: a rank that lost the first counts one run less."""
         label = label_of("4_1")
-        small, large = Place(Step(4), 8), Place(Step(4), 16)
+        small, large = Place(step=Step(4), global_batch_size=8), Place(step=Step(4), global_batch_size=16)
         reference = {0: {label: small}, 1: {label: small}, 2: {label: large}}
         assert align_runs({0: {label: small}, 1: {label: large}}, reference) == {0: 0, 1: 2}
-        assert align_runs({0: {label: Place(Step(4))}}, {0: {label: large}}) == {0: 0}
+        assert align_runs({0: {label: Place(step=Step(4))}}, {0: {label: large}}) == {0: 0}
 
     def test_the_same_label_at_another_step_is_another_save(self) -> None:
         reference = runs(run0={"3_3": 8}, run1={"3_3": 11})
@@ -97,7 +97,11 @@ class TestAlign:
         st.integers(0, 4),
         st.dictionaries(
             st.builds(EpochStep, epoch=st.integers(1, 4), step=st.just(2)),
-            st.builds(Place, st.none() | st.integers(1, 6).map(Step), st.sampled_from([None, 8, 16])),
+            st.builds(
+                Place,
+                step=st.none() | st.integers(1, 6).map(Step),
+                global_batch_size=st.sampled_from([None, 8, 16]),
+            ),
             min_size=1,
         ),
         max_size=4,
