@@ -17,6 +17,9 @@ from ckpttool.api.scanning import Tree as Tree
 from ckpttool.api.scanning import read_config as read_config
 from ckpttool.api.scanning import scan as scan
 from ckpttool.api.sealing import seal as seal
+from ckpttool.api.trashing import empty_trash as empty_trash
+from ckpttool.api.trashing import restore as restore
+from ckpttool.api.trashing import trash as trash
 from ckpttool.api.verifying import bytes_to_read as bytes_to_read
 from ckpttool.api.verifying import verify as verify
 from ckpttool.domain.log_question import EvidenceQuestion as EvidenceQuestion

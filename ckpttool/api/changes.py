@@ -92,8 +92,10 @@ def pending(tree: Tree) -> list[Finding]:
     """
     if not read_journal(tree.storage):
         return []
-    message = "a prune was interrupted here, or is running: what it was moving looks incomplete"
-    remedy = "ckpttool prune --apply undoes it first, then plans anew"
+    message = (
+        "a prune, or a restore from its trash, was interrupted here or is running: what it was moving looks incomplete"
+    )
+    remedy = "the next ckpttool prune --apply or trash restore first brings all of it back to its place"
     return [
         unknown(Code.IN_PROGRESS, message, path=JOURNAL, remedy=remedy),
     ]

@@ -66,6 +66,7 @@ REPLAY = Answer("replay", exits.of_replay)
 CALIBRATION = Answer("calibration", exits.of_calibration)
 ASD = Answer("asd", exits.of_asd)
 PRUNE = Answer("prune", exits.of_pruning)
+TRASH = Answer("trash", exits.of_trash)
 REPAIR = Answer("repair", exits.of_repair)
 
 

@@ -28,6 +28,7 @@ COMMANDS = {
     "calibrate": "Recommend thresholds that fit this run, from a normal stretch of its own training log.",
     "asd": "Check or write the settings of Ascend's feature-value detection, NPU_ASD_CONFIG and MS_NPU_ASD_CONFIG.",
     "prune": "Let checkpoints go that newer good ones replace, all ranks or none; a dry run unless --apply.",
+    "trash": "List what prunes moved away, restore it, or delete it for good.",
     "repair-meta": "Let every meta.json (or the tracker) name the newest whole checkpoint; a dry run unless --apply.",
     "explain": "Say what a finding means, how ckpttool knows it, and what to do.",
     "guide": "Show a page of the manual, which needs no network: laid out on a terminal, as Markdown elsewhere.",

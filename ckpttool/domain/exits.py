@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.manifest import Sealed
     from ckpttool.domain.plan import Resolution
     from ckpttool.domain.preflight import Check, Lint, Preflight
-    from ckpttool.domain.retention import Pruning, Repair
+    from ckpttool.domain.retention import Pruning, Repair, Trash
     from ckpttool.domain.verdict import Verification
 
 _BY_SEVERITY = {
@@ -157,3 +157,8 @@ def of_pruning(pruning: Pruning) -> ExitCode:
 def of_repair(repair: Repair) -> ExitCode:
     """Return 0 where the records are right, or would be with --apply."""
     return ExitCode.NOTHING_TO_RESUME if repair.checkpoint is None else of_findings(repair.refusals)
+
+
+def of_trash(trash: Trash) -> ExitCode:
+    """Return 0 where it is known what lies there, and what was restored is whole as far as its listing shows."""
+    return of_findings(trash.findings)

@@ -9,7 +9,7 @@ from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.pointer import PointerFix
 from ckpttool.domain.shard import FileStamp
-from ckpttool.domain.units import ByteCount
+from ckpttool.domain.units import ByteCount, Step
 from ckpttool.domain.verdict import Level, VerdictWord
 
 
@@ -178,6 +178,61 @@ class Pruning:
         """Bytes of the checkpoints that go; None where a size is not known."""
         sizes = [checkpoint.nbytes for checkpoint in self.plan.going]
         return None if None in sizes else ByteCount(sum(size for size in sizes if size is not None))
+
+
+class TrashAction(str, Enum):
+    """What is done with the trash. A promise to scripts: added to, never renamed."""
+
+    LIST = "list"
+    RESTORE = "restore"
+    EMPTY = "empty"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InTrash:
+    """One folder of the trash, and the checkpoint in it."""
+
+    folder: str
+    """Its name: when it was moved there, and the checkpoint's name."""
+    name: str
+    """The checkpoint's."""
+    step: Step | None
+    """None where it is not known: what lies there is no checkpoint."""
+    nbytes: ByteCount | None
+    """Bytes of its shards; None where it is not known."""
+    since: float
+    """Unix seconds: when it was moved there."""
+    taken: bool
+    """Whether it is restored or deleted; of a list: whether it has been there for the time that was asked about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trash:
+    """What lies in a tree's trash, and what became of it."""
+
+    root: str
+    layout: str
+    action: TrashAction
+    apply: bool
+    """Do it; otherwise only say what would be done."""
+    older_than: float | None
+    """Seconds that something must have been there; None: not asked."""
+    content: tuple[InTrash, ...]
+    """Oldest first, as it was before."""
+    findings: tuple[Finding, ...]
+    """Of a list, and of what is to be deleted: why nothing is known, or done. Of what was restored: what it lacks."""
+    resolved_from: str | None
+    """What was taken instead of the path that was given, for people."""
+
+    @property
+    def applied(self) -> bool:
+        """Whether it was done."""
+        return self.apply and (self.action is TrashAction.RESTORE or not self.findings)
+
+    @property
+    def taken(self) -> tuple[InTrash, ...]:
+        """What is restored or deleted, oldest first."""
+        return tuple(save for save in self.content if save.taken)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -141,11 +141,17 @@ def trash_folders(storage: Storage) -> Iterator[TrashFolder]:
         return
     except OSError as error:
         raise IncompleteError(f"{TRASH} cannot be listed: {error.strerror or error}") from None
-    for name, kind in sorted((entry.name, entry.kind) for entry in entries if entry.kind is Kind.FOLDER):
-        match = _TRASHED.fullmatch(name)
-        since = _since(match["time"]) if match and kind is Kind.FOLDER else None
-        if since is not None:
-            yield TrashFolder(name, since)
+    for name in sorted(entry.name for entry in entries if entry.kind is Kind.FOLDER):
+        folder = trash_folder(name)
+        if folder is not None:
+            yield folder
+
+
+def trash_folder(name: str) -> TrashFolder | None:
+    """Tell from the name of a trash folder since when it is there; None where it is not one of ours."""
+    match = _TRASHED.fullmatch(name)
+    since = _since(match["time"]) if match else None
+    return None if since is None else TrashFolder(name, since)
 
 
 def _since(text: str) -> float | None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 
 from ckpttool.domain.retention import Batch, Move
 from ckpttool.domain.shard import FileStamp
-from ckpttool.errors import IncompleteError, UnsafeError, WriteFailedError
+from ckpttool.errors import IncompleteError, UnsafeError, UsageError, WriteFailedError
 from ckpttool.write.files import close
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -59,6 +59,27 @@ def restore(root: str, batches: Sequence[Batch]) -> None:
                 raise _stopped(batch.trash, error) from error
 
 
+def assert_room(root: str, batch: Batch) -> None:
+    """Tell that `restore` can bring a batch back: every folder is there, and no place is taken.
+
+    Raises:
+        UsageError: One is taken, or a folder is gone.
+        UnsafeError: A link stands in the way.
+        WriteFailedError: A folder cannot be opened.
+    """
+    with _opened(root) as root_fd:
+        for move in batch.moves:
+            folder, _, name = move.path.rpartition("/")
+            try:
+                with _entered(root_fd, folder) as fd:
+                    if _is_there(fd, name):
+                        raise UsageError(f"{move.path!r} is in its place already; nothing is overwritten or changed")
+            except FileNotFoundError:
+                raise UsageError(f"{move.path!r} cannot go back, its folder is gone; nothing was changed") from None
+            except OSError as error:
+                raise WriteFailedError(f"{folder!r} cannot be opened: {error.strerror}; nothing was changed") from error
+
+
 def delete(root: str, trash: str) -> None:
     """Delete a trash folder with all that is in it. Links are removed, never followed.
 
@@ -73,7 +94,7 @@ def delete(root: str, trash: str) -> None:
     except OSError as error:
         raise WriteFailedError(
             f"{trash!r} could not be deleted ({error.strerror or error}); its checkpoint is out of the tree, "
-            "and the next ckpttool prune --apply tries again"
+            "and the next ckpttool prune --apply or trash empty --apply tries again"
         ) from error
 
 

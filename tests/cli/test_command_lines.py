@@ -13,7 +13,17 @@ from tests.cli.situations import whole
 from tests.conftest import FIXTURES
 
 CONFIG = str(FIXTURES / "configs" / "pretrain_sink2.yaml")
-WITH_A_TREE = ["scan", "verify", "seal", "resolve", "health", "prune --keep-last 1 --grace 0 --apply", "repair-meta"]
+WITH_A_TREE = [
+    "scan",
+    "verify",
+    "seal",
+    "resolve",
+    "health",
+    "prune --keep-last 1 --grace 0 --apply",
+    "repair-meta",
+    "trash list",
+    "trash empty --apply",
+]
 
 
 def files(here: Path) -> set[str]:

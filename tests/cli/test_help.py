@@ -41,6 +41,7 @@ OPTIONS = {
     "prune": TREE
     | {"--config", "--format", "--quiet", "--keep-last", "--keep-every", "--keep-healthy", "--keep", "--drop-abandoned"}
     | {"--prefix", "--apply", "--level", "--grace", "--trash-days", "--max-age"},
+    "trash": set(),
     "repair-meta": TREE | {"--config", "--format", "--quiet", "--checkpoint", "--prefix", "--apply", "--grace"},
     "explain": {"--format"},
 }

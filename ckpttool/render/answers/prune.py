@@ -157,7 +157,7 @@ def _outcome(pruning: Pruning) -> list[Text]:
     if kept:
         lines.append(line(f"In the trash, {len(kept)} from before: kept until {days:g} days old"))
     if pruning.applied and pruning.plan.going and days:
-        lines.append(line(f"In the trash for {days:g} days: .ckpttool/trash; to undo, copy a folder's content back"))
+        lines.append(line(f"In the trash for {days:g} days; to undo: ckpttool trash restore NAME"))
     if not pruning.order.apply and not pruning.refusals and (pruning.plan.going or old):
         lines.append(line("Dry run: nothing was changed. With --apply it is done."))
     return lines

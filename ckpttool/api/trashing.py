@@ -1,0 +1,225 @@
+"""What prunes moved away: list it, bring it back, or let it go for good."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ckpttool.api.changes import change_of, members_of, moving, pending, whole_tree
+from ckpttool.api.scanning import Tree
+from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.question import TreeQuestion
+from ckpttool.domain.retention import Batch, InTrash, Move, Trash, TrashAction
+from ckpttool.domain.units import ByteCount
+from ckpttool.errors import IncompleteError, NotDurableError, UnsafeError, UsageError, WriteFailedError
+from ckpttool.records.journal import (
+    JOURNAL,
+    TRASH,
+    TrashFolder,
+    journal_bytes,
+    read_journal,
+    trash_folder,
+    trash_folders,
+)
+from ckpttool.storage import open_storage
+from ckpttool.storage.base import Kind, Storage, is_there
+from ckpttool.trainers.base import Refusal, ScanOptions
+from ckpttool.trainers.listing import list_root
+from ckpttool.write import moves
+from ckpttool.write.blockers import files_to_move
+from ckpttool.write.files import remove
+from ckpttool.write.files import replace as write
+
+_TIME_CHARACTERS = len("YYYYmmddTHHMMSSZ-")
+"""Before the checkpoint's name, in the name of its folder."""
+
+
+def trash(question: TreeQuestion, *, older_than: float | None = None) -> Trash:
+    """List what lies in a tree's trash, oldest first.
+
+    Args:
+        question: Which tree.
+        older_than: Seconds: mark what has been there for so long.
+
+    Raises:
+        UnknownLayoutError: There is no tree at the path.
+        IncompleteError: The trash, or the journal of an interrupted change, cannot be read.
+    """
+    tree = whole_tree(question)
+    found = _content(tree, ())
+    since = None if older_than is None else time.time() - older_than
+    content = tuple(replace(each.listed, taken=since is not None and each.listed.since <= since) for each in found)
+    return Trash(
+        root=tree.inventory.root,
+        layout=tree.inventory.layout,
+        action=TrashAction.LIST,
+        apply=False,
+        older_than=older_than,
+        content=content,
+        findings=tuple(pending(tree)),
+        resolved_from=tree.resolved_from,
+    )
+
+
+def restore(question: TreeQuestion, name: str) -> Trash:
+    """Bring a checkpoint back from the trash to where it was; all of it, and nothing is overwritten.
+
+    A restore that is interrupted is finished by the next change of the tree. The trainer's records stay as they are:
+    they name a newer checkpoint.
+
+    Args:
+        question: Which tree.
+        name: The checkpoint's, or its folder's in the trash, where several have the name.
+
+    Raises:
+        UsageError: It is not there, or its place is taken.
+        LockedError: Another ckpttool changes this tree.
+        IncompleteError: What lies there is not known to be one checkpoint.
+        UnsafeError: A link or another disk is in the way.
+        WriteFailedError: The disk refused. What was moved stays; the next change of the tree brings the rest.
+        NotDurableError: It is done, but the disk did not confirm it.
+    """
+    tree = whole_tree(question)
+    root = tree.inventory.root
+    begun = [batch.trash.rpartition("/")[2] for batch in read_journal(tree.storage)]
+    before = _content(tree, begun)
+    chosen = _named(root, before, name)  # before anything is written, a lock included
+    with change_of(root):  # what was begun is done then, be it this very restore
+        for now in _content(tree, ()):
+            if now.listed.folder == chosen.listed.folder:
+                batch = _batch(tree, now)
+                with moving(root):
+                    moves.assert_room(root, batch)
+                    _bring_back(root, batch)
+        after = whole_tree(question).inventory
+    back = [checkpoint for checkpoint in after.checkpoints if checkpoint.name == chosen.listed.name]
+    return Trash(
+        root=root,
+        layout=after.layout,
+        action=TrashAction.RESTORE,
+        apply=True,
+        older_than=None,
+        content=tuple(replace(each.listed, taken=each is chosen) for each in before),
+        findings=tuple(finding for checkpoint in back for finding in checkpoint.findings),
+        resolved_from=tree.resolved_from,
+    )
+
+
+def empty_trash(question: TreeQuestion, *, older_than: float = 0.0, apply: bool = False) -> Trash:
+    """Delete what lies in a tree's trash.
+
+    Args:
+        question: Which tree.
+        older_than: Seconds: only what has been there for so long; 0: all of it.
+        apply: Do it.
+
+    Raises:
+        LockedError: Another ckpttool changes this tree.
+        WriteFailedError: Something could not be deleted; what was, is gone.
+    """
+    found = replace(trash(question, older_than=older_than), action=TrashAction.EMPTY, apply=apply)
+    if not apply:
+        return found
+    with change_of(found.root):
+        found = replace(trash(question, older_than=older_than), action=TrashAction.EMPTY, apply=True)
+        for save in found.taken:
+            moves.delete(found.root, f"{TRASH}/{save.folder}")
+    return found
+
+
+class _Found(NamedTuple):
+    """A folder of the trash, looked into as into a tree of its own: that is how it is arranged."""
+
+    listed: InTrash
+    tree: Tree
+    checkpoint: Checkpoint | None
+    """None where it does not hold just one."""
+
+
+def _content(tree: Tree, begun: Sequence[str]) -> list[_Found]:
+    """Look into every folder of the trash that is not empty, and name those that a restore had emptied already."""
+    found = [_looked_into(tree, folder) for folder in trash_folders(tree.storage)]
+    found = [each for each in found if each.listed.nbytes != 0]
+    there = {each.listed.folder for each in found}
+    emptied = [folder for name in begun if name not in there and (folder := trash_folder(name)) is not None]
+    return [*found, *(_Found(_unknown(folder), tree, None) for folder in emptied)]
+
+
+def _unknown(folder: TrashFolder) -> InTrash:
+    name = folder.name[_TIME_CHARACTERS:].rstrip("+")
+    return InTrash(folder=folder.name, name=name, step=None, nbytes=None, since=folder.since, taken=False)
+
+
+def _looked_into(tree: Tree, folder: TrashFolder) -> _Found:
+    storage = open_storage(f"{tree.inventory.root}/{TRASH}/{folder.name}")
+    try:
+        inventory = tree.layout.scan(storage, list_root(storage), ScanOptions(sizes=True))
+    except OSError as error:
+        raise IncompleteError(f"{TRASH}/{folder.name} cannot be read: {error.strerror or error}") from None
+    checkpoint = inventory.checkpoints[0] if len(inventory.checkpoints) == 1 else None
+    listed = _unknown(folder)
+    if checkpoint is not None:
+        listed = replace(listed, name=checkpoint.name, step=checkpoint.step, nbytes=checkpoint.nbytes)
+    elif _holds_nothing(storage):
+        listed = replace(listed, nbytes=ByteCount(0))
+    return _Found(listed, replace(tree, inventory=inventory, storage=storage), checkpoint)
+
+
+def _holds_nothing(storage: Storage) -> bool:
+    """Tell whether there are empty folders alone: an interrupted restore leaves no more."""
+    return all(entry.kind is Kind.FOLDER and not storage.entries(entry.name) for entry in storage.entries(""))
+
+
+def _named(root: str, found: Sequence[_Found], name: str) -> _Found:
+    """Return the one of those in the trash that is meant.
+
+    Raises:
+        UsageError: None has this name, or several have.
+    """
+    meant = [each for each in found if name in {each.listed.name, each.listed.folder}]
+    if len(meant) == 1:
+        return meant[0]
+    if meant:
+        folders = ", ".join(each.listed.folder for each in meant)
+        raise UsageError(f"{len(meant)} checkpoints {name} lie in the trash: name the folder of one: {folders}")
+    there = ", ".join(dict.fromkeys(each.listed.name for each in found[-8:])) or "nothing"
+    raise UsageError(f"there is no checkpoint {name!r} in the trash of {root}; there is: {there}")
+
+
+def _batch(tree: Tree, found: _Found) -> Batch:
+    """Plan every rename: what its layout counts to a checkpoint, in its order, and its seal.
+
+    Raises:
+        IncompleteError: It is not known what belongs to it.
+        UnsafeError: A link or another disk is in the way.
+    """
+    place = f"{TRASH}/{found.listed.folder}"
+    if found.checkpoint is None:
+        raise IncompleteError(f"{place} does not hold just one checkpoint; move what you want of it back by hand")
+    paths = list(members_of(found.tree, found.checkpoint).paths)
+    seal = tree.layout.seal_place(found.checkpoint)
+    if not isinstance(seal, Refusal) and seal.is_apart and is_there(found.tree.storage, seal.path):
+        paths.append(seal.path)
+    try:
+        files = list(files_to_move(f"{tree.inventory.root}/{place}", paths))
+    except OSError as error:
+        raise IncompleteError(f"{place} changed while it was looked at ({error.strerror}); run again") from None
+    for file in files:
+        if file.blocker is not None:
+            raise UnsafeError(f"{place}: {file.blocker}")
+    return Batch(
+        trash=place, moves=tuple(Move(path=file.path, stamp=file.stamp) for file in files if file.stamp is not None)
+    )
+
+
+def _bring_back(root: str, batch: Batch) -> None:
+    """Move a checkpoint back, with the journal of a prune that is undone: whoever finds it does the rest."""
+    try:
+        write(f"{root}/{JOURNAL}", journal_bytes([batch]), overwrite=True, backup=False)
+    except NotDurableError as error:
+        remove(f"{root}/{JOURNAL}")
+        raise WriteFailedError(f"nothing was moved, for what must be on the disk first is not: {error}") from error
+    moves.restore(root, [batch])
+    remove(f"{root}/{JOURNAL}")

@@ -1,0 +1,98 @@
+"""`ckpttool trash`: a group of three."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from ckpttool import api
+from ckpttool.cli import output
+from ckpttool.cli.answers import TRASH, show
+from ckpttool.cli.grouped import grouped
+from ckpttool.cli.helped import Command, Group
+from ckpttool.cli.options import Format, FormatOpt, Quiet, TreeOptions
+from ckpttool.domain.retention import Trash
+from ckpttool.errors import ExitCode
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+
+app = typer.Typer(
+    name="trash",
+    cls=Group,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _age(text: str) -> float:
+    """Parse `7d`, `12h`, `30m`; a bare number is days, as with --trash-days."""
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhdw]?)", text)
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is no age: 7d, 12h, 30m.")
+    return float(match[1]) * _SECONDS[match[2] or "d"]
+
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The checkpoint's, or its folder's in the trash.")]
+OlderThan = Annotated[
+    float | None, typer.Option(parser=_age, metavar="AGE", help="What has been there for so long: 7d, 12h.")
+]
+Apply = Annotated[bool, typer.Option("--apply", help="Do it; without it nothing is changed.")]
+
+
+@app.callback()
+def trash() -> None:
+    """List what prunes moved away, restore it, or delete it for good.
+
+    Example: ckpttool trash list ./output/checkpoint
+    """
+
+
+@app.command("list", cls=Command)
+@grouped
+def show_list(
+    *, tree: TreeOptions, older_than: OlderThan = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False
+) -> None:
+    """Show what lies in the trash: name, step, bytes, since when; with --older-than also until when.
+
+    Example: ckpttool trash list ./output/checkpoint --older-than 7d
+    """
+    raise typer.Exit(_told(api.trash(tree.question(), older_than=older_than), fmt, quiet=quiet))
+
+
+@app.command(cls=Command)
+@grouped
+def restore(*, name: Name, tree: TreeOptions, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False) -> None:
+    """Bring a checkpoint back from the trash to where it was, all ranks or none; nothing is overwritten.
+
+    One that is interrupted is finished by the next restore, prune --apply or repair-meta --apply.
+
+    Example: ckpttool trash restore 20_2 ./output/checkpoint
+    """
+    raise typer.Exit(_told(api.restore(tree.question(), name), fmt, quiet=quiet))
+
+
+@app.command(cls=Command)
+@grouped
+def empty(
+    *,
+    tree: TreeOptions,
+    older_than: OlderThan = None,
+    apply: Apply = False,
+    fmt: FormatOpt = Format.TABLE,
+    quiet: Quiet = False,
+) -> None:
+    """Delete what lies in the trash, for good; a dry run unless --apply.
+
+    Example: ckpttool trash empty ./output/checkpoint --older-than 7d --apply
+    """
+    found = api.empty_trash(tree.question(), older_than=older_than or 0.0, apply=apply)
+    raise typer.Exit(_told(found, fmt, quiet=quiet))
+
+
+def _told(trash: Trash, fmt: Format, *, quiet: bool) -> ExitCode:
+    output.looking_at(trash.resolved_from, quiet=quiet)
+    return show(TRASH, trash, fmt)

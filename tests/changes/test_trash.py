@@ -1,0 +1,255 @@
+"""What a prune moved away comes back as it was, whatever happens meanwhile, or goes for good."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from ckpttool import api
+from ckpttool.domain.exits import of_trash
+from ckpttool.domain.finding import Code
+from ckpttool.domain.question import TreeQuestion
+from ckpttool.domain.retention import Trash
+from ckpttool.errors import CkptToolError, ExitCode, IncompleteError, LockedError, UnsafeError, UsageError
+from ckpttool.write.files import locked
+from tests.changes.test_prune_interrupted import WAYS
+from tests.changes.trees import Stop, files, legacy, newer, pruned, small, whole
+from tests.trees import TreeBuilder
+
+TREES: dict[str, tuple[Callable[[Path], TreeBuilder], str]] = {
+    "legacy": (legacy, "10_2"),
+    "sealed": (small, "20_2"),
+    "newer": (newer, "iteration_00000010"),
+}
+"""A tree, and a checkpoint that its prune moves away."""
+
+
+@pytest.fixture(autouse=True)
+def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def question(tree: TreeBuilder) -> TreeQuestion:
+    return TreeQuestion(path=str(tree.checkpoint))
+
+
+def trashed(tree: TreeBuilder) -> Trash:
+    """Prune into the trash, and list it."""
+    assert pruned(tree, trash_days=7).applied
+    return api.trash(question(tree))
+
+
+def shards(tree: TreeBuilder) -> dict[str, bytes]:
+    """Every file but the trainer's records, which name a newer checkpoint from then on."""
+    return {path: content for path, content in files(tree).items() if not path.endswith(("meta.json", ".txt"))}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_all_that_is_restored_is_byte_for_byte_what_it_was(name: str, tmp_path: Path) -> None:
+    make, _ = TREES[name]
+    tree = make(tmp_path)
+    before, good = shards(tree), whole(tree)
+    content = trashed(tree).content
+    assert content
+    for save in content:
+        restored = api.restore(question(tree), save.name)
+        assert [each.name for each in restored.taken] == [save.name]
+        assert of_trash(restored) is ExitCode.OK
+    assert (shards(tree), whole(tree)) == (before, good)
+    assert api.trash(question(tree)).content == ()
+    assert list((tree.checkpoint / ".ckpttool/trash").iterdir()) == []
+
+
+def test_a_list_tells_name_step_bytes_and_since_when(tmp_path: Path) -> None:
+    tree = legacy(tmp_path)
+    nbytes = {
+        one.name: one.nbytes
+        for one in api.scan(TreeQuestion(path=str(tree.checkpoint), sizes=True)).inventory.checkpoints
+    }
+    found = trashed(tree)
+    assert [(save.name, save.step, save.nbytes) for save in found.content][:2] == [
+        ("10_2", 20, nbytes["10_2"]),
+        ("15_2", 30, nbytes["15_2"]),
+    ]
+    assert not any(save.taken for save in found.content)
+    assert not found.applied
+
+
+@pytest.mark.parametrize("name", ["sealed", "newer"])
+@pytest.mark.parametrize(("way", "then"), [*((way, "restore") for way in WAYS), ("killed after the call", "prune")])
+def test_wherever_a_restore_stops_the_next_command_brings_the_rest(
+    name: str, way: str, then: str, tmp_path: Path
+) -> None:
+    make, wanted = TREES[name]
+    original = make(tmp_path / "original")
+    everything = whole(original)
+    trashed(original)
+    error, after, for_good = WAYS[way]
+    for nth in range(1, 300):
+        tree = TreeBuilder(tmp_path / str(nth))
+        shutil.copytree(original.output, tree.output)
+        stayed = whole(tree)
+        with pytest.MonkeyPatch.context() as patch:
+            stop = Stop(patch, nth, error, after=after, for_good=for_good)
+            with suppress(CkptToolError, KeyboardInterrupt, OSError):
+                api.restore(question(tree), wanted)
+        if not stop.happened:
+            assert nth > 10
+            return
+        assert stayed <= whole(tree) <= everything
+        if then == "restore":
+            if wanted not in whole(tree) or (tree.checkpoint / ".ckpttool/prune.json").exists():
+                api.restore(question(tree), wanted)
+            assert wanted in whole(tree)
+        else:
+            assert pruned(tree, last=9, trash_days=7).applied
+            gone = {save.name for save in api.trash(question(tree)).content}
+            assert (wanted in whole(tree)) is (wanted not in gone)
+        assert not (tree.checkpoint / ".ckpttool/prune.json").exists()
+        shutil.rmtree(tree.base)
+    pytest.fail("more calls than a restore should need")
+
+
+def half_restored(tmp_path: Path) -> TreeBuilder:
+    """A restore that was killed when some ranks' files were back."""
+    original = legacy(tmp_path / "original")
+    trashed(original)
+    for nth in range(1, 100):
+        tree = TreeBuilder(tmp_path / str(nth))
+        shutil.copytree(original.output, tree.output)
+        with pytest.MonkeyPatch.context() as patch:
+            Stop(patch, nth, KeyboardInterrupt(), after=True, for_good=True)
+            with suppress(CkptToolError, KeyboardInterrupt, OSError):
+                api.restore(question(tree), "10_2")
+        if (tree.output / tree.shard(1, 10, 2)).exists() and not (tree.output / tree.shard(0, 10, 2)).exists():
+            return tree
+    raise AssertionError("never half done")
+
+
+def test_whoever_looks_is_told_that_a_restore_was_interrupted_and_changes_nothing(tmp_path: Path) -> None:
+    tree = half_restored(tmp_path)
+    before = files(tree)
+    for told in (
+        api.trash(question(tree)).findings,
+        api.empty_trash(question(tree)).findings,
+        pruned(tree, apply=False).refusals,
+    ):
+        assert told[0].code is Code.IN_PROGRESS
+        assert "a restore from its trash" in told[0].message
+    assert files(tree) == before
+    assert "10_2" not in whole(tree)
+
+
+def test_what_was_half_restored_is_whole_again_before_the_trash_is_emptied(tmp_path: Path) -> None:
+    tree = half_restored(tmp_path)
+    assert {save.name for save in api.empty_trash(question(tree), apply=True).taken} == {"15_2", "20_2", "_1-25_2"}
+    assert "10_2" in whole(tree)
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    tree = legacy(tmp_path)
+    trashed(tree)
+    tree.file("checkpoint/rank_1/llama2_7b_rank_1-10_2.ckpt", "new")
+    before = files(tree)
+    with pytest.raises(UsageError, match=r"rank_1-10_2.ckpt' is in its place already; nothing is overwritten"):
+        api.restore(question(tree), "10_2")
+    assert files(tree) == before
+
+
+def test_nothing_is_restored_into_a_folder_that_is_gone(tmp_path: Path) -> None:
+    tree = legacy(tmp_path)
+    trashed(tree)
+    tree.remove("checkpoint/rank_1")
+    before = files(tree)
+    with pytest.raises(UsageError, match="its folder is gone; nothing was changed"):
+        api.restore(question(tree), "10_2")
+    assert files(tree) == before
+
+
+def test_a_save_that_was_made_anew_is_not_mixed_with_the_old_one(tmp_path: Path) -> None:
+    tree = newer(tmp_path)
+    trashed(tree)
+    TreeBuilder(tree.base, world=2, sparse=True).iteration(step=10, tracker=False)
+    before = files(tree)
+    with pytest.raises(UsageError, match="'iteration_00000010' is in its place already"):
+        api.restore(question(tree), "iteration_00000010")
+    assert files(tree) == before
+
+
+def test_what_is_restored_in_part_is_said_to_lack_the_rest(tmp_path: Path) -> None:
+    """A deletion of its folder in the trash had begun."""
+    tree = legacy(tmp_path)
+    (save,) = (each for each in trashed(tree).content if each.name == "10_2")
+    (tree.checkpoint / ".ckpttool/trash" / save.folder / "rank_2/llama2_7b_rank_2-10_2.ckpt").unlink()
+    restored = api.restore(question(tree), "10_2")
+    assert of_trash(restored) is ExitCode.DAMAGE
+    assert "10_2" not in whole(tree)
+
+
+def test_of_two_with_one_name_the_folder_says_which(tmp_path: Path) -> None:
+    tree = legacy(tmp_path)
+    trashed(tree)
+    trash = tree.checkpoint / ".ckpttool/trash"
+    (folder,) = trash.glob("*-10_2")
+    shutil.copytree(folder, trash / "20200101T000000Z-10_2")
+    with pytest.raises(
+        UsageError, match="2 checkpoints 10_2 lie in the trash: name the folder of one: 20200101T000000Z-10_2, "
+    ):
+        api.restore(question(tree), "10_2")
+    assert [save.folder for save in api.restore(question(tree), folder.name).taken] == [folder.name]
+
+
+def test_what_is_no_checkpoint_is_listed_and_left_to_a_person(tmp_path: Path) -> None:
+    tree = legacy(tmp_path).file("checkpoint/.ckpttool/trash/20200101T000000Z-7_2/notes", "x")
+    (save,) = api.trash(question(tree)).content
+    assert (save.name, save.step, save.nbytes) == ("7_2", None, None)
+    with pytest.raises(IncompleteError, match="does not hold just one checkpoint"):
+        api.restore(question(tree), "7_2")
+
+
+def test_nothing_is_restored_through_a_link(tmp_path: Path) -> None:
+    tree = legacy(tmp_path)
+    (save,) = (each for each in trashed(tree).content if each.name == "10_2")
+    shard = tree.checkpoint / ".ckpttool/trash" / save.folder / "rank_2/llama2_7b_rank_2-10_2.ckpt"
+    shard.rename(tmp_path / "elsewhere")
+    shard.symlink_to(tmp_path / "elsewhere")
+    before = files(tree)
+    with pytest.raises(UnsafeError, match="is a link"):
+        api.restore(question(tree), "10_2")
+    assert files(tree) == before
+
+
+def test_only_what_has_been_there_for_so_long_is_deleted(tmp_path: Path) -> None:
+    tree = legacy(tmp_path)
+    trashed(tree)
+    (folder,) = (tree.checkpoint / ".ckpttool/trash").glob("*-10_2")
+    folder.rename(folder.with_name("20200101T000000Z-10_2"))
+    before = files(tree)
+    dry = api.empty_trash(question(tree), older_than=7 * 86400.0)
+    assert [save.name for save in dry.taken] == ["10_2"]
+    assert files(tree) == before
+    done = api.empty_trash(question(tree), older_than=7 * 86400.0, apply=True)
+    assert [save.name for save in done.taken] == ["10_2"]
+    left = api.trash(question(tree)).content
+    assert {save.name for save in left} == {"15_2", "20_2", "_1-25_2"}
+    assert api.empty_trash(question(tree), apply=True).applied
+    assert api.trash(question(tree)).content == ()
+
+
+def test_two_at_once_do_not_meet(tmp_path: Path) -> None:
+    tree = legacy(tmp_path)
+    trashed(tree)
+    before = files(tree)
+    with locked(str(tree.checkpoint / ".ckpttool/prune"), timeout=0):
+        with pytest.raises(LockedError):
+            api.restore(question(tree), "10_2")
+        with pytest.raises(LockedError):
+            api.empty_trash(question(tree), apply=True)
+        assert len(api.trash(question(tree)).content) == 4
+    assert files(tree) == before

@@ -1,0 +1,110 @@
+"""What a user of `trash` sees. Read the golden files as a user would, before you update them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ckpttool.errors import ExitCode
+from ckpttool.write.files import locked
+from tests.cli.running import Said, ask
+from tests.cli.situations import SITUATIONS
+from tests.cli.test_answers import lines_too_long
+from tests.cli.test_exit_codes import assert_error
+
+Golden = Callable[[str, str], None]
+
+TIMES = {
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ": "2026-11-20T03:00:00Z",
+    r"\d{8}T\d{6}Z": "20261120T030000Z",
+}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def pruned(here: Path) -> Path:
+    """A tree whose three oldest checkpoints are in the trash."""
+    SITUATIONS["whole"](here)
+    assert ask("prune", "output", "--keep-last", "2", "--grace", "0", "--trash-days", "7", "--apply").code == 0
+    return here
+
+
+def without_times(said: Said) -> str:
+    text = said.stdout
+    for form, time in TIMES.items():
+        text = re.sub(form, time, text)
+    return text
+
+
+@pytest.mark.parametrize(("form", "suffix"), [("table", "txt"), ("json", "json")])
+@pytest.mark.usefixtures("pruned")
+def test_the_answer_is_the_golden_one(form: str, suffix: str, golden: Golden) -> None:
+    for name, arguments in {
+        "list": ("list", "output"),
+        "list-until": ("list", "output", "--older-than", "7d"),
+        "empty-dry": ("empty", "output"),
+        "empty-none": ("empty", "output", "--older-than", "7d", "--apply"),
+        "restore": ("restore", "15_2", "output"),
+        "empty": ("empty", "output", "--apply"),
+        "list-empty": ("list", "output"),
+    }.items():
+        said = ask("trash", *arguments, "--format", form)
+        assert said.code == ExitCode.OK
+        if form == "json":
+            assert said.json["schema"] == "ckpttool/trash/1"
+        golden(f"trash/{name}.{suffix}", without_times(said))
+        assert lines_too_long(said) == [] or form == "json"
+
+
+@pytest.mark.usefixtures("pruned")
+def test_a_scan_after_a_restore_is_that_before_the_prune() -> None:
+    now = ask("scan", "output", "--format", "json").json
+    for save in json.loads(ask("trash", "list", "output", "--format", "json").stdout)["trash"]:
+        ask("trash", "restore", save["folder"], "output")
+    then = ask("scan", "output", "--format", "json").json
+    assert then != now
+    assert ask("prune", "output", "--keep-last", "2", "--grace", "0", "--apply").code == 0
+    assert ask("scan", "output", "--format", "json").json == now
+
+
+@pytest.mark.usefixtures("pruned")
+def test_13_while_another_ckpttool_changes_the_tree() -> None:
+    with locked("output/checkpoint/.ckpttool/prune", timeout=0):
+        for arguments in (["restore", "10_2", "output"], ["empty", "output", "--apply"]):
+            assert_error(ask("trash", *arguments, "-q"), ExitCode.LOCKED, "is being changed by another ckpttool")
+        assert ask("trash", "list", "output").code == ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["restore", "99_9", "output"],
+            "no checkpoint '99_9' in the trash of output/checkpoint; there is: 10_2",
+        ),
+        (["restore"], "Missing argument 'NAME'"),
+        (["restore", "", "output"], "is a shell variable not set?"),
+        (["empty", "output", "--older-than", "soon"], "'soon' is no age: 7d, 12h, 30m"),
+        (["empty", "output", "--older-than", "-1"], "'-1' is no age"),
+        (["empty", "", "--apply"], "is a shell variable not set?"),
+    ],
+)
+@pytest.mark.usefixtures("pruned")
+def test_2_for_a_question_that_cannot_be_meant(arguments: list[str], words: str) -> None:
+    assert_error(ask("trash", *arguments, *(["-q"] if "output" in arguments else [])), ExitCode.USAGE, words)
+
+
+@pytest.mark.usefixtures("pruned")
+@pytest.mark.parametrize(("age", "goes"), [("0", 3), ("0s", 3), ("1.5h", 0), ("7", 0), ("2w", 0)])
+def test_an_age_is_written_as_people_write_it_and_a_bare_number_is_days(age: str, goes: int) -> None:
+    said = ask("trash", "empty", "output", "--older-than", age, "--format", "json").json
+    assert isinstance(said["trash"], list)
+    assert sum(save["taken"] for save in said["trash"]) == goes
