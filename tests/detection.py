@@ -22,10 +22,9 @@ from ckpttool.formats import read_header
 from ckpttool.storage.base import ByteSource, Entry, Kind
 from ckpttool.trainers.mindformers.scalars import FACTS
 from ckpttool.verify.check import check
-from ckpttool.verify.collect import collect
 from ckpttool.verify.kernels.digest import digest_pass
 from ckpttool.verify.kernels.passes import Wants
-from ckpttool.verify.report import judge
+from ckpttool.verify.report import collect, judge
 from ckpttool.verify.siblings.compare import compare_siblings
 from ckpttool.verify.siblings.neighbours import Neighbours, Sibling
 from tests.trees import Tensor, ckpt_bytes, safetensors_bytes

@@ -29,7 +29,7 @@ def check(task: CheckTask, *, storage: Storage | None = None) -> Observation:
     storage = storage or open_storage(task.root)
     observed = _attempt(task, storage)
     for _ in range(TRIES - 1):
-        if not _changed(observed.report):
+        if all(finding.code is not Code.CHANGED_WHILE_READING for finding in observed.report.findings):
             break
         again = _attempt(task, storage)
         # It stands still now, but a moment ago somebody wrote it: that it is whole can be believed, damage cannot.
@@ -70,7 +70,7 @@ def _observed(task: CheckTask, source: ByteSource) -> Observation:
     if task.level is Level.STRUCTURE or worst(observed.report.findings) >= Severity.DAMAGE:
         # Without the entries: thousands of ranks' headers together would not fit into memory.
         return Observation(task=task, report=observed.report)
-    from ckpttool.verify.checks.content import read_content, too_many
+    from ckpttool.verify.checks.checksum import read_content, too_many
 
     refusal = too_many(observed)
     if refusal is not None:
@@ -115,10 +115,6 @@ def _steady(observed: Observation, after: FileStamp) -> Observation:
     sizes = f"{before.size if before else 0} bytes before, {after.size} after"
     message = f"changed while it was read ({sizes}): somebody writes it"
     return changed(observed.task, message)
-
-
-def _changed(report: ShardReport) -> bool:
-    return any(finding.code is Code.CHANGED_WHILE_READING for finding in report.findings)
 
 
 def changed(task: CheckTask, message: str) -> Observation:

@@ -1,13 +1,17 @@
-"""What was seen of a shard, to its report: do the checksums agree, are the numbers sane?"""
+"""What was seen of a shard, to its report; reports of all, in any order, to the verdict on their checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ckpttool.domain.finding import worst
+from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.finding import Code, Finding, damage, suspect, worst
+from ckpttool.domain.scalars import ScalarRules
+from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.units import ByteCount
-from ckpttool.domain.verdict import CheckTask, Level, ShardDigest, ShardReport
+from ckpttool.domain.verdict import CheckTask, Level, ShardDigest, ShardReport, Verdict
 from ckpttool.verify.check import changed, check, failed
 from ckpttool.verify.observation import Observation
 
@@ -18,11 +22,9 @@ def check_and_judge(task: CheckTask) -> Observation:
     Thousands of tensors are seen faster than one thread could judge them, and would pile up before it.
     """
     observed = check(task)
-    return (
-        observed
-        if task.part is not None or observed.content is None
-        else Observation(task=task, report=judge([observed]))
-    )
+    if task.part is not None or observed.content is None:
+        return observed
+    return Observation(task=task, report=judge([observed]))
 
 
 def judge(observations: Sequence[Observation]) -> ShardReport:
@@ -78,3 +80,98 @@ def _judged(observations: Sequence[Observation]) -> ShardReport:
         stats=stats,
         bytes_read=ByteCount(sum(part.report.bytes_read for part in observations)),
     )
+
+
+def collect(checkpoint: Checkpoint, reports: Iterable[ShardReport], level: Level) -> Verdict:
+    """Put the reports of a checkpoint together and compare them with one another and with the name.
+
+    Args:
+        checkpoint: As it was listed, with all its shards.
+        reports: Of all its shards, or of a part of them, in any order.
+        level: How hard was looked.
+    """
+    ordered = tuple(sorted(reports, key=lambda report: (-1 if report.rank is None else report.rank, report.path)))
+    listed = set(checkpoint.findings)  # a link that leads nowhere is told by the listing already
+    findings = [finding for report in ordered for finding in report.findings if finding not in listed]
+    # Those that must hold the training scalars, and could be parsed far enough to tell.
+    required = dict(checkpoint.rules.required)
+    bearers = [report for report in ordered if report.role in required and report.schema_hash is not None]
+    findings += _scalars_missing(checkpoint.rules, bearers)
+    findings += _scalars_differ(checkpoint.rules, ordered)
+    findings += _name_differs(checkpoint, bearers)
+    return Verdict(
+        key=checkpoint.key,
+        name=checkpoint.name,
+        step=checkpoint.step,
+        level=level,
+        reports=ordered,
+        findings=(*checkpoint.findings, *findings),
+        unseen=len({shard.path for shard in checkpoint.shards} - {report.path for report in ordered}),
+    )
+
+
+def _scalars_missing(rules: ScalarRules, reports: Sequence[ShardReport]) -> list[Finding]:
+    """Find files that lack what others have: a `.ckpt` cut at an entry boundary is a valid file otherwise."""
+    anywhere = {name for report in reports for name, _ in report.scalars}
+    required = dict(rules.required)
+    findings = []
+    for report in reports:
+        needed = anywhere.union(required[report.role]) - dict(report.scalars).keys()
+        lacking = [scalar.name for scalar in rules.asked if scalar.name in needed]
+        if lacking:
+            cut = "it was cut at a tensor's end, or " if report.format is FormatName.MINDSPORE_CKPT else ""
+            findings.append(
+                damage(
+                    Code.SCALARS_MISSING,
+                    f"no {', '.join(lacking)} inside: {cut}it is no training state",
+                    path=report.path,
+                    remedy="; ".join(filter(None, ("resume from another checkpoint", rules.without))),
+                )
+            )
+    return findings
+
+
+def _scalars_differ(rules: ScalarRules, reports: Sequence[ShardReport]) -> list[Finding]:
+    """Find files that were saved at another step than most: an older file under a newer name."""
+    findings = []
+    told = [(report, dict(report.scalars)) for report in reports]
+    for agreed in rules.agreed:
+        name = agreed.name
+        values = Counter(scalars[name] for _, scalars in told if name in scalars)
+        if len(values) < 2:  # noqa: PLR2004  two differ
+            continue
+        # Where as many say one as say the other, any will do: the checkpoint is not whole either way.
+        common = max(values.items(), key=lambda item: (item[1], item[0]))[0]
+        findings += [
+            Finding(
+                code=agreed.code,
+                severity=agreed.severity,
+                message=f"{name} is {value} here, but {common} in {values[common]} of {values.total()} files",
+                path=report.path,
+                expected=str(common),
+                actual=str(value),
+                remedy="an older file under a newer name? resume from another checkpoint",
+            )
+            for report, scalars in told
+            if (value := scalars.get(name)) not in {None, common}
+        ]
+    return findings
+
+
+def _name_differs(checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> list[Finding]:
+    """Compare what the name says with the content."""
+    return [
+        suspect(
+            Code.NAME_DISAGREES,
+            claim.message % actual,
+            path=report.path,
+            expected=str(claim.value),
+            actual=str(actual),
+            remedy="an older file under a newer name? resume from another checkpoint",
+        )
+        for report in reports
+        if report.role is ShardRole.FULL
+        for claim in checkpoint.claims
+        if (actual := dict(report.scalars).get(claim.scalar)) is not None
+        and (actual < claim.value if claim.at_least else actual != claim.value)
+    ]

@@ -13,18 +13,15 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.remedies import helped
 from ckpttool.domain.scalars import ScalarValues, spelled
 from ckpttool.domain.shard import Shard, ShardRole
-from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
 from ckpttool.records import OWN_FOLDER, SealPlace
 from ckpttool.storage.base import Storage, is_there
-from ckpttool.verify.collect import collect
 from ckpttool.verify.engines.base import Engine, Engines
 from ckpttool.verify.observation import Observation
 from ckpttool.verify.plan import in_bucket, plan_checks
-from ckpttool.verify.report import judge
+from ckpttool.verify.report import collect, judge
 from ckpttool.verify.siblings.compare import compare_siblings
-from ckpttool.verify.siblings.neighbours import Neighbours, Sibling
-from ckpttool.verify.siblings.pairs import are_all_paired
+from ckpttool.verify.siblings.neighbours import Neighbours, Sibling, are_all_paired
 
 if TYPE_CHECKING:
     from ckpttool.domain.manifest import ShardSeal
@@ -218,12 +215,11 @@ class Session:
 def _completed(findings: Iterable[Finding], checkpoint: Checkpoint) -> tuple[Finding, ...]:
     """Add whose shard it is and what to do, where a check did not say it."""
     whose = {shard.path: shard.rank for shard in checkpoint.shards}
-    return tuple(helped(_of_rank(finding, whose)) for finding in findings)
-
-
-def _of_rank(finding: Finding, whose: Mapping[str, Rank | None]) -> Finding:
-    rank = None if finding.path is None or finding.ranks else whose.get(finding.path)
-    return finding if rank is None else replace(finding, ranks=(rank,))
+    completed = []
+    for finding in findings:
+        rank = None if finding.path is None or finding.ranks else whose.get(finding.path)
+        completed.append(helped(finding if rank is None else replace(finding, ranks=(rank,))))
+    return tuple(completed)
 
 
 def reports_of(tasks: Sequence[CheckTask], engine: Engine) -> Iterator[ShardReport]:

@@ -29,9 +29,9 @@ from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.locate import locate
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT
 from ckpttool.trainers.registry import layout_of
-from ckpttool.verify.collect import collect
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.plan import plan_checks
+from ckpttool.verify.report import collect
 from ckpttool.verify.session import reports_of
 from ckpttool.write.files import locked
 from tests.answers import codes

@@ -15,7 +15,7 @@ from ckpttool.domain.finding import Code, Severity, worst
 from ckpttool.domain.verdict import Level, VerdictWord
 from ckpttool.storage.local import LocalStorage
 from ckpttool.verify.check import check, guarded
-from ckpttool.verify.checks import content
+from ckpttool.verify.checks import checksum
 from ckpttool.verify.observation import Observation
 from ckpttool.verify.report import judge
 from tests.storages import FaultyStorage
@@ -194,17 +194,17 @@ class TestTooMuchToCount:
     def test_what_is_all_header_is_refused_where_each_tensor_would_be_looked_at(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(content, "MOST_ENTRIES", 19)
+        monkeypatch.setattr(checksum, "MOST_ENTRIES", 19)
         report = judge([check(task_for(CKPT, Level.NUMERICS))])
         assert report.word is VerdictWord.UNSAFE
         assert codes(report.findings) == [Code.OVER_LIMIT]
-        monkeypatch.setattr(content, "MOST_ENTRIES", 20)
+        monkeypatch.setattr(checksum, "MOST_ENTRIES", 20)
         assert judge([check(task_for(CKPT, Level.NUMERICS))]).word is VerdictWord.STRUCT_OK
 
     def test_where_only_bytes_are_summed_the_number_of_tensors_does_not_matter(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(content, "MOST_ENTRIES", 1)
+        monkeypatch.setattr(checksum, "MOST_ENTRIES", 1)
         assert judge([check(task_for(CKPT, Level.CHECKSUM))]).word is VerdictWord.STRUCT_OK
 
 

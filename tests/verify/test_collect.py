@@ -12,7 +12,7 @@ from ckpttool.domain.scalars import NO_RULES, AgreedScalar, AskedScalar, NameCla
 from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.verdict import Level, ShardReport, Verdict, VerdictWord
 from ckpttool.trainers.mindformers.scalars import TrainState
-from ckpttool.verify.collect import collect
+from ckpttool.verify.report import collect
 from tests.inventories import checkpoint, finding
 from tests.verify.looking import report
 

@@ -1,18 +1,68 @@
-"""Checksums: the file's own, its zip records', and the manifest's."""
+"""Every byte of a shard, or of a part of it, read once; and checksums: its own, its zip records', the manifest's."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpttool.domain.finding import Code, Finding, Severity, damage, note
+from ckpttool.domain.finding import Code, Finding, Severity, damage, note, unsafe
 from ckpttool.domain.manifest import CHUNK_BYTES, ShardSeal, differing_chunks, tensors_in
+from ckpttool.domain.shard import TensorEntry
+from ckpttool.domain.verdict import Level
 from ckpttool.formats.base import Checksum, quoted
+from ckpttool.storage.base import ByteSource
 from ckpttool.verify.checks.structure import capped
-from ckpttool.verify.kernels.passes import PassResult
+from ckpttool.verify.kernels.digest import digest_pass
+from ckpttool.verify.kernels.passes import PassResult, Wants
 from ckpttool.verify.observation import Observation
+
+MOST_ENTRIES = 100_000
+"""Tensors or zip records that are looked at one by one: ten times what large shards have, and 100 MB of memory."""
 
 MOST_TENSORS = 4
 """Tensors that a message names; a 64 MiB chunk of small ones holds thousands."""
+
+
+def too_many(observed: Observation) -> Finding | None:
+    """Refuse a file that is all header: to count so many things takes more memory than a checker should."""
+    wants, entries = _wants(observed), _entries(observed)
+    if len(entries) <= MOST_ENTRIES or not (wants.entry_crcs or wants.numerics):
+        return None
+    return unsafe(
+        Code.OVER_LIMIT,
+        f"has {len(entries)} tensors or records; ckpttool looks at most at {MOST_ENTRIES} one by one",
+        path=observed.task.path,
+        expected=f"<= {MOST_ENTRIES}",
+        actual=str(len(entries)),
+    )
+
+
+def read_content(observed: Observation, source: ByteSource) -> PassResult:
+    """Read the task's bytes.
+
+    Without any checksum to compare with they are read all the same: a sector that the disk cannot give back is
+    found by reading it, and by nothing else.
+
+    Raises:
+        OSError: The disk did not answer, or the file was cut meanwhile.
+    """
+    return digest_pass(source, entries=_entries(observed), wants=_wants(observed), span=observed.task.part)
+
+
+def _entries(observed: Observation) -> Sequence[TensorEntry]:
+    if observed.records is not None:
+        return tuple(record.as_entry() for record in observed.records.entries)
+    return observed.header.entries if observed.header else ()
+
+
+def _wants(observed: Observation) -> Wants:
+    task, checksum = observed.task, observed.header.checksum if observed.header else None
+    is_zip = observed.records is not None
+    return Wants(
+        crc_end=checksum.end if checksum is not None and checksum.algorithm == "crc32-file" else None,
+        xxh=task.seal is not None or task.hashes,
+        entry_crcs=is_zip or (checksum is not None and checksum.algorithm == "crc32-entries"),
+        numerics=task.level is Level.NUMERICS and not is_zip,
+    )
 
 
 def judge_checksums(observed: Observation, content: PassResult) -> tuple[bool, tuple[Finding, ...]]:
@@ -82,7 +132,9 @@ def _sealed(observed: Observation, content: PassResult, seal: ShardSeal) -> Iter
     chunks = [chunk.xxh128 or "" for chunk in content.chunks]
     for index in differing_chunks(seal, size, chunks):
         begin, end = index * CHUNK_BYTES, min((index + 1) * CHUNK_BYTES, size)
-        touched = _named(tensors_in(observed.header.entries if observed.header else (), begin, end))
+        names = tensors_in(observed.header.entries if observed.header else (), begin, end)
+        more = f" and {len(names) - MOST_TENSORS} more tensors" if len(names) > MOST_TENSORS else ""
+        touched = f"with {', '.join(map(quoted, names[:MOST_TENSORS]))}{more}" if names else "outside all tensors"
         yield damage(
             Code.CHECKSUM_MISMATCH,
             (
@@ -94,11 +146,6 @@ def _sealed(observed: Observation, content: PassResult, seal: ShardSeal) -> Iter
             actual=chunks[index],
             remedy="resume from another checkpoint, or copy this shard again from where it was whole",
         )
-
-
-def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_TENSORS} more tensors" if len(names) > MOST_TENSORS else ""
-    return f"with {', '.join(map(quoted, names[:MOST_TENSORS]))}{more}" if names else "outside all tensors"
 
 
 def _mismatch(observed: Observation, what: str, expected: int | None, actual: int | None) -> Finding:

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.domain.stat_columns import StatColumns
 from ckpttool.domain.verdict import TensorStat
-from ckpttool.verify.checks.numerics import compare_numbers, judge_numbers
+from ckpttool.verify.checks.numerics import StatColumns, compare_numbers, judge_numbers
 
 FINITE = st.floats(min_value=0, allow_nan=False, allow_infinity=False)
 NARROW = st.floats(min_value=0, allow_nan=False, allow_infinity=False, width=32)
