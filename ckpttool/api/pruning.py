@@ -20,7 +20,7 @@ from ckpttool.api.changes import (
     whole_tree,
     write_pointers,
 )
-from ckpttool.api.scanning import Tree, scans_without
+from ckpttool.api.scanning import Tree, looking_at, scans_without
 from ckpttool.api.verifying import session_for
 from ckpttool.decide.changes import left_behind
 from ckpttool.decide.retention import retain
@@ -124,9 +124,9 @@ def _pointers(tree: Tree, plan: RetentionPlan) -> list[Pointer]:
     """Read the records that may name what goes."""
     if not plan.going:
         return []
-    return list(
-        tree.layout.pointers(tree.storage, sorted({rank for checkpoint in plan.going for rank in checkpoint.ranks}))
-    )
+    ranks = sorted({rank for checkpoint in plan.going for rank in checkpoint.ranks})
+    with looking_at(tree.inventory.root):
+        return list(tree.layout.pointers(tree.storage, ranks))
 
 
 def _paths(tree: Tree, checkpoint: Checkpoint) -> list[str]:

@@ -11,7 +11,7 @@ from ckpttool.api.changes import (
     whole_tree,
     write_pointers,
 )
-from ckpttool.api.scanning import Tree
+from ckpttool.api.scanning import Tree, looking_at
 from ckpttool.api.verifying import session_for
 from ckpttool.decide.changes import repairs
 from ckpttool.decide.naming import LATEST
@@ -66,7 +66,8 @@ def _proposal(tree: Tree, choice: ResumeQuestion, *, grace: float, apply: bool, 
     ]
     fixes: tuple[PointerFix, ...] = ()
     if checkpoint is not None:
-        pointers = tree.layout.pointers(tree.storage, checkpoint.ranks)
+        with looking_at(tree.inventory.root):
+            pointers = tuple(tree.layout.pointers(tree.storage, checkpoint.ranks))
         fixes = tuple(repairs(pointers, checkpoint, tree.layout.pointing_to))
     if fixes:
         against = [*against, *signs_of_writing(tree, grace=grace), *unwritable(tree, fixes)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -90,9 +91,10 @@ def _scanned(located: Located, question: TreeQuestion) -> Tree:
     options = ScanOptions(sizes=question.sizes, steps_per_epoch=per_epoch)
     layout = located.layout
     _assert_own(config, trainer_of(layout), located.storage.root)
-    inventory = layout.scan(located.storage, located.listing, options)
-    expected = layout.expected(inventory, _evidence(layout, question, inventory, located.storage))
-    book = _health_book(question, layout, located.storage.root)
+    with looking_at(located.storage.root):
+        inventory = layout.scan(located.storage, located.listing, options)
+        expected = layout.expected(inventory, _evidence(layout, question, inventory, located.storage))
+        book = _health_book(question, layout, located.storage.root)
     return Tree(
         inventory=assess(inventory, expected, book, recorded_names(layout, inventory)),
         layout=layout,
@@ -101,6 +103,23 @@ def _scanned(located: Located, question: TreeQuestion) -> Tree:
         resolved_from=located.resolved_from,
         book=book,
     )
+
+
+@contextmanager
+def looking_at(root: str) -> Iterator[None]:
+    """Let what a layout or a trainer cannot read end the answer, with the path that withholds it.
+
+    Most of them make a finding of it, and answer for the rest; where one does not, nobody knows.
+
+    Raises:
+        IncompleteError: The disk withholds something.
+    """
+    try:
+        yield
+    except OSError as error:
+        named = error.filename if isinstance(error.filename, str) else ""
+        path = named if named.startswith(root) else os.path.join(root, named).rstrip("/")
+        raise IncompleteError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def _assert_own(config: RunConfig | None, trainer: Trainer | None, root: str) -> None:

@@ -233,6 +233,30 @@ class TestOneSaveOfMany:
         assert (exit_code, "nobody can load from" in output) == (ExitCode.UNKNOWN_LAYOUT, True)
 
 
+class TestWhatTheDiskWithholds:
+    """A layout need not foresee it: whatever it cannot read, the command could not look, and says where."""
+
+    @pytest.mark.parametrize("command", ["scan", "verify", "resolve", "prune", "repair-meta", "seal"])
+    @pytest.mark.parametrize(
+        ("error", "where"),
+        [
+            (PermissionError(13, "Permission denied", "step-20/.metadata"), "/step-20/.metadata"),
+            (OSError(5, "Input/output error"), ""),
+        ],
+    )
+    def test_an_error_of_the_disk_ends_as_could_not_look(
+        self, tree: Path, monkeypatch: pytest.MonkeyPatch, command: str, error: OSError, where: str
+    ) -> None:
+        def withheld(*_: object) -> Inventory:
+            raise error
+
+        monkeypatch.setattr(toy.ToyLayout, "scan", withheld)
+        extra = ["--keep-last", "1"] if command == "prune" else []
+        exit_code, output = said(command, str(tree), *extra)
+        assert exit_code == ExitCode.INCOMPLETE
+        assert output == f"ckpttool: error: {tree}{where} cannot be read: {error.strerror}\n"
+
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
