@@ -12,7 +12,7 @@ from ckpttool.api.scanning import Tree, scan
 from ckpttool.api.sealing import no_other_sealer
 from ckpttool.decide.changes import signs_of_writing as signs
 from ckpttool.decide.naming import named
-from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey
 from ckpttool.domain.finding import Code, Finding, unknown, unsafe
 from ckpttool.domain.pointer import Pointer, PointerFix
 from ckpttool.domain.question import TreeQuestion
@@ -34,19 +34,28 @@ def whole_tree(question: TreeQuestion) -> Tree:
     """Scan a tree that may be changed, with sizes.
 
     Raises:
-        UnknownLayoutError: It holds no saves that come one after the other.
+        UnknownLayoutError: It holds no save that may be moved.
         UsageError: The path means one checkpoint, not all.
         UnsafeError: It is no folder of this machine.
     """
     tree = scan(replace(question, sizes=True))
     assert_changeable(tree.inventory.root)
-    for checkpoint in tree.inventory.checkpoints:
-        if isinstance(refusal := tree.layout.members(checkpoint), Refusal):
-            raise UnknownLayoutError(f"{question.path} {refusal.why}")
+    refused = not_moved(tree)
+    if refused and len(refused) == len(tree.inventory.checkpoints):
+        raise UnknownLayoutError(f"{question.path} {next(iter(refused.values()))}")
     if tree.focus is not None:
         part = next((checkpoint.name for checkpoint in named(tree.inventory.checkpoints, tree.focus)), tree.focus)
         raise UsageError(f"{question.path} is a part of {part}; give the folder that holds all checkpoints")
     return tree
+
+
+def not_moved(tree: Tree) -> dict[CheckpointKey, str]:
+    """Return why saves are not to be moved, for each of which the layout says so.
+
+    Others may go beside them: by its contract what goes with a save belongs to nothing else.
+    """
+    answers = ((checkpoint.key, tree.layout.members(checkpoint)) for checkpoint in tree.inventory.checkpoints)
+    return {key: answer.why for key, answer in answers if isinstance(answer, Refusal)}
 
 
 @contextmanager
@@ -125,7 +134,8 @@ def _written(tree: Tree) -> Iterator[tuple[str, float]]:
         for shard in checkpoint.shards:
             if shard.modified_ns is not None:
                 yield shard.path, shard.modified_ns / 1e9
-        for path in members_of(tree, checkpoint).records:
+        members = tree.layout.members(checkpoint)
+        for path in () if isinstance(members, Refusal) else members.records:
             try:
                 written = tree.storage.stamp(path).modified_ns
             except OSError:  # not there, which is for the check of the checkpoint to say

@@ -13,6 +13,7 @@ from ckpttool.api.changes import (
     change_of,
     members_of,
     moving,
+    not_moved,
     pending,
     signs_of_writing,
     unreadable,
@@ -92,7 +93,7 @@ def _proposal(
     def without(gone: Sequence[Checkpoint]) -> Inventory:
         return scan_without([path for checkpoint in gone for path in members_of(tree, checkpoint).paths])
 
-    plan = retain(tree.inventory, policy, _Verifier(tree, order), without)
+    plan = retain(tree.inventory, policy, _Verifier(tree, order), without, not_moved(tree))
     against = list(refusals)
     batches: tuple[Batch, ...] = ()
     pointers = _pointers(tree, plan)

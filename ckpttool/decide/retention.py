@@ -12,14 +12,14 @@ The laws, which the tests state again in their own words:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.mixed_runs import two_runs_in
 from ckpttool.decide.naming import named
-from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.domain.finding import Code, blocking
 from ckpttool.domain.health import Health
 from ckpttool.domain.progress import newest_first
@@ -63,6 +63,8 @@ class _Candidate:
     strong: bool = False
     """Whether a checksum proves it, or could."""
     proven: bool = False
+    refused: str = ""
+    """Why its layout says that it is not to be moved."""
     why: list[Why] = field(default_factory=list)
 
     @property
@@ -97,7 +99,13 @@ class _Count:
             self._strong.add(candidate.at)
 
 
-def retain(inventory: Inventory, policy: RetentionPolicy, verifier: Verifier, without: Without) -> RetentionPlan:
+def retain(
+    inventory: Inventory,
+    policy: RetentionPolicy,
+    verifier: Verifier,
+    without: Without,
+    refused: Mapping[CheckpointKey, str],
+) -> RetentionPlan:
     """Decide about every checkpoint of a tree. Content is looked at only where something would go because of it.
 
     Args:
@@ -105,6 +113,7 @@ def retain(inventory: Inventory, policy: RetentionPolicy, verifier: Verifier, wi
         policy: What is to be kept.
         verifier: Verifies one checkpoint.
         without: Lists the same tree as it would be judged if some checkpoints were gone.
+        refused: Saves that their layout says are not to be moved, with its reason in words that follow "it".
 
     Raises:
         UsageError: A name or prefix is not there, or several trainings lie here and none was chosen.
@@ -117,7 +126,7 @@ def retain(inventory: Inventory, policy: RetentionPolicy, verifier: Verifier, wi
     _keep_healthy(candidates, policy, verifier)
     _keep_every(candidates, policy, verifier)
     for candidate in candidates:
-        _keep_what_is_not_ours(candidate, kept)
+        _keep_what_is_not_ours(candidate, kept, refused.get(candidate.checkpoint.key))
     others = [checkpoint for checkpoint in inventory.checkpoints if policy.prefix not in {None, checkpoint.prefix}]
     _keep_evidence(candidates, inventory, without)
     return RetentionPlan(
@@ -235,7 +244,10 @@ def _keep_every(candidates: Sequence[_Candidate], policy: RetentionPolicy, verif
                 count.add(candidate)
 
 
-def _keep_what_is_not_ours(candidate: _Candidate, named: Sequence[Checkpoint]) -> None:
+def _keep_what_is_not_ours(candidate: _Candidate, named: Sequence[Checkpoint], refused: str | None) -> None:
+    if refused is not None:
+        candidate.refused = refused
+        candidate.why.append(Why.NOT_MOVED)
     if candidate.checkpoint in named:
         candidate.why.append(Why.NAMED)
     if candidate.stays is None and any(finding.code is Code.STRAY_FILE for finding in candidate.checkpoint.findings):
@@ -307,6 +319,7 @@ _BECAUSE = {
     Why.NAMED: "named by --keep",
     Why.NEWER: "fewer than {last} newer good",
     Why.UNKNOWN_FILES: "its folder holds files that ckpttool does not know",
+    Why.NOT_MOVED: "not to be moved: it {refused}",
     Why.EVIDENCE: "without it another one would be judged differently (ranks, branches)",
 }
 
@@ -316,7 +329,7 @@ def _fate(candidate: _Candidate, policy: RetentionPolicy) -> Fate:
         reason = f"{policy.keep_last} newer good {'stays' if policy.keep_last == 1 else 'stay'}"
         return Fate(checkpoint=candidate.checkpoint, why=(Why.REPLACED,), because=reason, word=candidate.word)
     numbers = {"last": policy.keep_last, "healthy": policy.keep_healthy, "every": policy.keep_every}
-    texts = [_BECAUSE[why].format(**numbers) for why in candidate.why]
+    texts = [_BECAUSE[why].format(**numbers, refused=candidate.refused) for why in candidate.why]
     if candidate.stays is not None:
         return Fate(
             checkpoint=candidate.checkpoint,

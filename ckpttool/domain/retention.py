@@ -65,6 +65,8 @@ class Why(str, Enum):
     ABANDONED = "abandoned"
     OTHER_TRAINING = "other-training"
     UNKNOWN_FILES = "unknown-files"
+    NOT_MOVED = "not-moved"
+    """Its layout says of this save that it is not to be moved."""
     EVIDENCE = "evidence"
     """Without it another one would be judged differently: how many ranks it lacks, whether it is on a branch."""
     REPLACED = "replaced"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.resume import choose
 from ckpttool.decide.retention import retain
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, Rename
+from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory, Rename
 from ckpttool.domain.expectation import WorldEvidence
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import Health
@@ -96,6 +96,7 @@ def replanned(
     judge: Callable[[Inventory], Inventory] = expect_ranks,
     policy: RetentionPolicy | None = None,
     verifier: Verifier | None = None,
+    refused: Mapping[CheckpointKey, str] | None = None,
 ) -> RetentionPlan:
     """Plan for a tree that is judged anew without what goes."""
 
@@ -105,7 +106,7 @@ def replanned(
         left = tree(*staying, layout=raw.layout, folders=raw.folder_ranks, tracked=raw.tracked)
         return judge(left)
 
-    return retain(judge(raw), policy or RetentionPolicy(keep_last=1), verifier or Verifier(), without)
+    return retain(judge(raw), policy or RetentionPolicy(keep_last=1), verifier or Verifier(), without, refused or {})
 
 
 def formats(gone: Sequence[Checkpoint], name: str) -> set[FormatName]:
@@ -381,6 +382,15 @@ class TestEvidence:
         stray = finding(Code.STRAY_FILE, Severity.NOTE)
         plan = planned(tree(checkpoint("10_2", findings=[stray]), checkpoint("20_2", findings=[stray])))
         assert whys(plan) == {"20_2": (Why.LAST, Why.UNKNOWN_FILES), "10_2": (Why.UNKNOWN_FILES,)}
+
+    def test_what_is_not_to_be_moved_stays_with_the_reason_and_still_replaces_older_ones(self) -> None:
+        saves = [checkpoint("10_2"), checkpoint("20_2"), checkpoint("30_2")]
+        refused = {saves[0].key: "has a {brace}", saves[2].key: "is linked from elsewhere"}
+        plan = replanned(tree(*saves), refused=refused)
+        assert going(plan) == {"20_2"}
+        assert whys(plan) == {"30_2": (Why.LAST, Why.NOT_MOVED), "20_2": (Why.REPLACED,), "10_2": (Why.NOT_MOVED,)}
+        assert plan.fates[0].because.endswith("not to be moved: it is linked from elsewhere")
+        assert plan.fates[2].because == "not to be moved: it has a {brace}"
 
     def test_what_would_be_taken_for_another_save_afterwards_keeps_its_neighbour(self) -> None:
         raw = tree(checkpoint("10_2"), checkpoint("20_2"), checkpoint("30_2"))

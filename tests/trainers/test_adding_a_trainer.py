@@ -16,7 +16,7 @@ from ckpttool.domain.finding import Code
 from ckpttool.domain.load_settings import LoadSettings
 from ckpttool.errors import ExitCode
 from ckpttool.trainers import registry
-from ckpttool.trainers.base import Layout, Refusal, Trainer
+from ckpttool.trainers.base import Layout, Members, Refusal, Trainer
 from tests.answers import chosen, cli, document, plan, reasons, refusal, scanned, why_not
 from tests.published import problems_of
 from tests.trainers import toy
@@ -226,6 +226,26 @@ class TestOneSaveOfMany:
         exit_code, output = said("resolve", str(saves), "--checkpoint", "step-30")
         assert (exit_code, "nobody can load from" in " ".join(output.split())) == (ExitCode.INCOMPLETE, True)
         assert "Nothing to resume from" not in output
+
+    @pytest.fixture
+    def _one_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let all saves but the oldest be moved."""
+
+        def members(_: toy.ToyLayout, checkpoint: Checkpoint) -> Members | Refusal:
+            if checkpoint.name == "step-10":
+                return Refusal("is the base of a fine-tuning, whose files ckpttool does not move")
+            return Members(paths=(checkpoint.name,))
+
+        monkeypatch.setattr(toy.ToyLayout, "members", members)
+
+    @pytest.mark.usefixtures("_one_stays")
+    def test_a_save_that_is_not_to_be_moved_stays_and_an_older_one_beside_it_goes(self, saves: Path) -> None:
+        exit_code, output = said("prune", str(saves), "--keep-last", "1", "--apply", "--grace", "0")
+        assert (exit_code, "the base of a fine-tuning" in " ".join(output.split())) == (ExitCode.OK, True)
+        assert sorted(path.name for path in saves.glob("step-*")) == ["step-10", "step-30"]
+        answer = document("prune", str(saves), "--keep-last", "1", "--grace", "0")
+        assert [one["why"] for one in answer["checkpoints"]] == [["not-moved"], ["last"]]
+        assert problems_of(answer) == []
 
     def test_where_none_can_be_loaded_the_tree_is_refused(self, saves: Path, not_loaded: set[str]) -> None:
         not_loaded |= {"step-10", "step-20", "step-30"}
