@@ -18,7 +18,7 @@ from ckpttool.decide.naming import LATEST
 from ckpttool.decide.resume import choose
 from ckpttool.domain.finding import Finding, Severity
 from ckpttool.domain.plan import NoResumePoint
-from ckpttool.domain.pointer import PointerFix
+from ckpttool.domain.pointer import Pointer, PointerFix
 from ckpttool.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.domain.retention import Repair
 from ckpttool.write.files import sweep
@@ -65,9 +65,13 @@ def _proposal(tree: Tree, choice: ResumeQuestion, *, grace: float, apply: bool, 
         *(why for rejected in point.rejected for why in rejected.reasons if why.severity is Severity.UNKNOWN),
     ]
     fixes: tuple[PointerFix, ...] = ()
+    pointers: tuple[Pointer, ...] = ()
+    able = 0
     if checkpoint is not None:
         with looking_at(tree.inventory.root):
             pointers = tuple(tree.layout.pointers(tree.storage, checkpoint.ranks))
+        names = tree.layout.pointing_to(checkpoint)
+        able = sum(pointer.path in names for pointer in pointers)
         fixes = tuple(repairs(pointers, checkpoint, tree.layout.pointing_to))
     if fixes:
         against = [*against, *signs_of_writing(tree, grace=grace), *unwritable(tree, fixes)]
@@ -76,6 +80,8 @@ def _proposal(tree: Tree, choice: ResumeQuestion, *, grace: float, apply: bool, 
         layout=tree.inventory.layout,
         checkpoint=checkpoint,
         fixes=fixes,
+        read=len(pointers),
+        able=able,
         refusals=tuple(against),
         apply=apply,
         resolved_from=tree.resolved_from,

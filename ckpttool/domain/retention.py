@@ -249,6 +249,11 @@ class Repair:
     refusals: tuple[Finding, ...]
     apply: bool
     resolved_from: str | None
+    read: int = 0
+    """The trainer's records that were read; none where the layout keeps no such record, or where there is no
+    checkpoint."""
+    able: int = 0
+    """Those of them that can name the checkpoint."""
     named: bool = False
     """Whether the checkpoint was asked for by its name."""
 

@@ -14,6 +14,7 @@ import pytest
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code
 from ckpttool.domain.load_settings import LoadSettings
+from ckpttool.domain.pointer import Pointer, PointerText
 from ckpttool.errors import ExitCode
 from ckpttool.trainers import registry
 from ckpttool.trainers.base import Layout, Members, Refusal, Trainer
@@ -251,6 +252,27 @@ class TestOneSaveOfMany:
         not_loaded |= {"step-10", "step-20", "step-30"}
         exit_code, output = said("resolve", str(saves))
         assert (exit_code, "nobody can load from" in output) == (ExitCode.UNKNOWN_LAYOUT, True)
+
+
+class TestNoRecordNamesTheLastSave:
+    @pytest.fixture(autouse=True)
+    def _moved(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let the saves be moved: else the tree is refused before any record is looked for."""
+        monkeypatch.setattr(toy.ToyLayout, "members", lambda _, checkpoint: Members(paths=(checkpoint.name,)))
+
+    def test_it_is_said_and_not_that_all_records_are_right(self, tree: Path) -> None:
+        assert said("repair-meta", str(tree)) == (
+            ExitCode.OK,
+            "toy-dcp keeps no record that names its last save: nothing to repair\n",
+        )
+        assert document("repair-meta", str(tree))["records_read"] == 0
+
+    def test_nor_where_some_cannot_name_it(self, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        texts = {"latest": PointerText(name="step-10", content=b"10")}
+        pointers = [Pointer(path="latest", content=b"10"), Pointer(path="latest-ema", content=b"3")]
+        monkeypatch.setattr(toy.ToyLayout, "pointing_to", lambda *_: texts)
+        monkeypatch.setattr(toy.ToyLayout, "pointers", lambda *_: iter(pointers))
+        assert said("repair-meta", str(tree))[1].startswith("1 of 2 records name step-10, the newest whole checkpoint;")
 
 
 class TestWhatTheDiskWithholds:

@@ -23,6 +23,7 @@ def document(repair: Repair) -> Document:
         "layout": repair.layout,
         "applied": repair.applied,
         "checkpoint": None if repair.checkpoint is None else repair.checkpoint.name,
+        "records_read": repair.read,
         "records": records_document(repair.fixes),
         "findings": [finding_document(finding) for finding in repair.refusals],
     }
@@ -38,8 +39,12 @@ def table(repair: Repair) -> RenderableType:
     target = name if repair.named else f"{name}, the newest whole checkpoint"
     if not repair.fixes:
         text = f"All records name {target}"
-        if repair.refusals:
+        if not repair.read:
+            text = f"{repair.layout} keeps no record that names its last save: nothing to repair"
+        elif repair.refusals:
             text = f"Refused: all records name {name}, but whether they should is not known"
+        elif repair.able < repair.read:
+            text = f"{repair.able} of {counted(repair.read, 'record')} name {target}; the others cannot"
         headline = line(text, style="bold red" if repair.refusals else "bold green")
         return stack(headline, *grouped_findings(repair.refusals), *pointer(repair.refusals))
     parts: list[RenderableType]
