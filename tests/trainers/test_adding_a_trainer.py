@@ -234,7 +234,7 @@ class TestOneSaveOfMany:
 
         def members(_: toy.ToyLayout, checkpoint: Checkpoint) -> Members | Refusal:
             if checkpoint.name == "step-10":
-                return Refusal("is the base of a fine-tuning, whose files ckpttool does not move")
+                return Refusal(why="is the base of a fine-tuning, whose files ckpttool does not move")
             return Members(paths=(checkpoint.name,))
 
         monkeypatch.setattr(toy.ToyLayout, "members", members)
