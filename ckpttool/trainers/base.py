@@ -189,6 +189,8 @@ class ConfigReader(Protocol):
     def read(self, content: bytes, *, path: str, devices: int | None = None) -> RunConfig | None:
         """Return what a config says about resuming, parallelism and data; None where it is none of this trainer's.
 
+        Whose it is, its words tell: what another trainer may have, too, tells nothing.
+
         Args:
             content: The whole file.
             path: As the user gave it.

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ckpttool.errors import UsageError
+from ckpttool.errors import CkptToolError, UsageError
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.huggingface import HuggingFace
 from ckpttool.trainers.megatron import Megatron
@@ -128,7 +128,7 @@ def trainer_named(name: str) -> Trainer:
 
 
 def read_config(content: bytes, *, path: str, devices: int | None = None) -> RunConfig:
-    """Return what a training config says to the first trainer that takes it for one of its own.
+    """Return what a training config says to the trainer that takes it for one of its own.
 
     Args:
         content: The whole file.
@@ -136,13 +136,23 @@ def read_config(content: bytes, *, path: str, devices: int | None = None) -> Run
         devices: Ranks that will be started, for configs in which that does not stand.
 
     Raises:
-        CkptToolError: It cannot be used.
+        CkptToolError: It cannot be used, or none or several take it.
     """
-    for trainer in TRAINERS:
-        config = None if trainer.configs is None else trainer.configs.read(content, path=path, devices=devices)
-        if config is not None:
-            return config
-    raise UsageError(f"{path} is a config of no trainer that ckpttool knows")
+    configs, unread = [], None
+    for reader in filter(None, (trainer.configs for trainer in TRAINERS)):
+        try:
+            configs.append(reader.read(content, path=path, devices=devices))
+        except CkptToolError as error:  # another reader may know what this one cannot even parse
+            unread = unread or error
+    known = [config for config in configs if config is not None]
+    if len(known) == 1:
+        return known[0]
+    if known:
+        titles = " or for ".join(trainer_named(config.trainer).title for config in known)
+        raise UsageError(f"{path} could be a config for {titles}: remove the settings of one of them")
+    raise unread or UsageError(
+        f"{path} is no training config that ckpttool knows; it reads those for {config_readers()}"
+    )
 
 
 def lint(config: RunConfig) -> tuple[Finding, ...]:

@@ -50,10 +50,10 @@ def test_a_path_inside_says_which_is_meant(both: Path, place: str, meant: str) -
     assert layout_of(both / place) is meant
 
 
-@pytest.mark.parametrize(("text", "meant"), [("{}", LEGACY), ("use_legacy_format: False", NEWER)])
+@pytest.mark.parametrize(("text", "meant"), [("", LEGACY), ("use_legacy_format: False", NEWER)])
 def test_a_config_says_which_is_meant(both: Path, tmp_path: Path, text: str, meant: str) -> None:
     config = tmp_path / "pretrain.yaml"
-    config.write_text(f"seed: 0\n{text if text != '{}' else ''}\n", encoding="utf-8")
+    config.write_text(f"use_parallel: True\n{text}\n", encoding="utf-8")
     tree = api.scan(api.TreeQuestion(path=str(both), config=api.read_config(str(config))))
     assert tree.inventory.layout is meant
 

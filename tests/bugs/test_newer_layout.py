@@ -236,6 +236,6 @@ class TestN6UsefulKeysCalledUseless:
 
     def test_a_setting_that_no_version_reads_where_it_stands_is_reported(self, tmp_path: Path) -> None:
         config = tmp_path / "base.yaml"
-        config.write_text("model: {type: T, data_skip_steps: 30}\n")
+        config.write_text("use_parallel: False\nmodel: {type: T, data_skip_steps: 30}\n")
         (finding,) = coded(api.read_config(str(config)).findings, Code.CONFIG_KEY_IGNORED)
         assert finding.severity > Severity.NOTE

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from ckpttool import api
+from ckpttool.domain.finding import Finding
 from ckpttool.domain.settings import RunConfig, Settings
-from ckpttool.errors import ExitCode, IncompleteError, UnknownLayoutError, UsageError
+from ckpttool.errors import ConfigError, ExitCode, IncompleteError, UnknownLayoutError, UsageError
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers import registry
-from ckpttool.trainers.base import Layout
+from ckpttool.trainers.base import ConfigReader, Layout
 from ckpttool.trainers.listing import MOST_LOOKED_INTO, Listing, list_root
 from ckpttool.trainers.locate import locate
 from tests.answers import cli
@@ -34,6 +35,16 @@ class TwinLayout(toy.ToyLayout):
         return any("model.twin" in names for names in listing.inside("step-[0-9]{1,18}"))
 
 
+class TwinConfigs:
+    """Takes what says that it is a twin's, in a spelling that is no YAML."""
+
+    def read(self, content: bytes, *, path: str, devices: int | None = None) -> RunConfig | None:  # noqa: ARG002
+        return config_of("twin", content.decode()) if b"twin = 1" in content else None
+
+    def lint(self, config: RunConfig) -> tuple[Finding, ...]:
+        return config.findings
+
+
 class Twin(toy.Toy):
     """A trainer that can be told in a config to save as the toy does."""
 
@@ -41,6 +52,8 @@ class Twin(toy.Toy):
     title = "Twin"
     layouts: tuple[Layout, ...] = (TwinLayout(),)
     layout_names: tuple[str, ...] = (TwinLayout.name,)
+
+    configs: ConfigReader | None = TwinConfigs()
 
     def saves_in(self, config: RunConfig) -> Layout | None:
         return {"toy-dcp": toy.ToyLayout(), "twin-file": TwinLayout()}.get(config.text)
@@ -174,3 +187,51 @@ class TestByTheConfig:
         config = tmp_path / "run.yaml"
         config.write_text("use_legacy_format: False\n")  # its next saves lie otherwise: still the only ones of its own
         assert locate(str(tree.checkpoint), config=api.read_config(str(config))).layout.name == "mindformers-rank"
+
+
+FOREIGN = {
+    "a workflow": "name: ci\non: [push]\njobs: {test: {runs-on: ubuntu-latest, steps: [{run: make}]}}\n",
+    "a manifest": "apiVersion: batch/v1\nkind: Job\nmetadata: {name: train}\nspec: {parallelism: 8}\n",
+    "Lightning's": "seed_everything: 1\ntrainer: {max_epochs: 3, callbacks: []}\nmodel: {class_path: M}\ndata: {}\n",
+    "axolotl's": "base_model: NousResearch/Llama-2-7b\noutput_dir: ./out\ndatasets: []\nmicro_batch_size: 2\n",
+    "NeMo's": "name: gpt\ntrainer: {devices: 8}\nexp_manager: {resume_if_exists: true}\nmodel: {micro_batch_size: 4}\n",
+    "a research script's": "load_checkpoint: model_400.pt\nresume: true\nscheduler: OneCycleLR\n",
+    "a test bench's": "runner: docker\nrunner_config: {image: alpine, persistent: true}\nrun_mode: service\n",
+    "a renderer's": "model: LTX\nparallel_config: {cfg_size: 2, ulysses_size: 4}\ncontext: {}\n",
+}
+OWN = [
+    "use_parallel: True\n",
+    "base_config: ./pretrain.yaml\nseed: 1\n",
+    "load_checkpoint: ./weights\nrun_mode: finetune\nmodel: {}\n",
+    "runner_config: {epochs: 2}\n",
+    "parallel_config: {data_parallel: 2}\n",
+    "context: {mode: 0, device_target: Ascend}\ntrainer: {type: CausalLanguageModelingTrainer}\n",
+    "monitor_config: {monitor_on: True}\n",
+    "data_skip_steps: 40\n",
+    "callbacks: []\nmodel: {}\nrunner_wrapper: {type: MFTrainOneStepCell}\n",
+]
+
+
+class TestWhoseConfig:
+    @pytest.mark.parametrize("text", FOREIGN.values(), ids=FOREIGN)
+    def test_the_yaml_of_others_is_no_config_that_ckpttool_knows(self, tmp_path: Path, text: str) -> None:
+        config = tmp_path / "other.yaml"
+        config.write_text(text)
+        tree = TreeBuilder(tmp_path).legacy().save(epoch=10, step=2)
+        for command in (["lint-config"], ["resolve", str(tree.checkpoint), "--config"]):
+            said = cli(*command, str(config))
+            assert said.exit_code == ExitCode.USAGE
+            assert "is no training config that ckpttool knows" in " ".join(said.output.split())
+
+    @pytest.mark.parametrize("text", OWN)
+    def test_one_word_of_its_own_makes_it_a_trainers_however_short_it_is(self, text: str) -> None:
+        assert registry.read_config(text.encode(), path="short.yaml").trainer == "mindformers"
+
+    def test_what_one_reader_cannot_parse_another_may_know(self) -> None:
+        assert registry.read_config(b"[twin]\ntwin = 1\n", path="run.toml").trainer == "twin"
+        with pytest.raises(ConfigError, match=r"run\.toml"):
+            registry.read_config(b"[twin]\ntwin = 2\n", path="run.toml")
+
+    def test_what_two_trainers_take_is_read_for_neither(self) -> None:
+        with pytest.raises(UsageError, match=r"^both\.yaml could be a config for Twin or for MindFormers"):
+            registry.read_config(b"use_parallel: True  # twin = 1\n", path="both.yaml")

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING
 from ckpttool.errors import ConfigError
 from ckpttool.formats.safe_yaml import Document, parse_document, settings_of
 from ckpttool.trainers.mindformers.lint import BEFORE_A_START, WHEN_READ, as_the_file_has_them, lint
+from ckpttool.trainers.mindformers.lint.spelling import KNOWN_KEYS
 from ckpttool.trainers.mindformers.lint.types import WHOLE_DATA_SET
-from ckpttool.trainers.mindformers.train_config import AUTO_PARALLEL, LEGACY_SWITCHES, StreamingData, TrainConfig
+from ckpttool.trainers.mindformers.train_config import (
+    AUTO_PARALLEL,
+    LEGACY_SWITCHES,
+    TOP_ONLY,
+    StreamingData,
+    TrainConfig,
+)
 
 if TYPE_CHECKING:
     from ckpttool.domain.finding import Finding
@@ -25,21 +32,42 @@ _BOTH = 3
 _BASE = "base_config"
 """Names a file whose settings hold where this one has none."""
 
+_COMMON = frozenset({"load_checkpoint", "run_mode"})
+"""Others have one of these, too."""
+_OWN_WORDS = frozenset(TOP_ONLY) - _COMMON | {
+    _BASE, "micro_batch_interleave_num", "only_save_strategy", "runner_wrapper", "src_strategy_path_or_dir",
+    "train_dataset_task",
+}  # fmt: skip
+_OWN_SECTIONS = {**KNOWN_KEYS, "context": "device_target max_device_memory", "parallel": "full_batch parallel_mode"}
+"""What their names alone do not tell: a section with one of these settings in it is MindFormers' own."""
+
 
 class TrainConfigs:
     """MindFormers' YAML."""
 
-    def read(self, content: bytes, *, path: str, devices: int | None = None) -> TrainConfig:
-        """Return what it says. Any YAML may be one: MindFormers demands no key."""
+    def read(self, content: bytes, *, path: str, devices: int | None = None) -> TrainConfig | None:
+        """Return what it says; None where not one of its words stands in it: MindFormers itself demands no key."""
         try:
             content.decode("utf-8")
         except UnicodeDecodeError as error:
             raise ConfigError(f"{path!r} is not UTF-8 (byte {error.start}); YAML for MindFormers must be") from error
-        return train_config_of(parse_document(content, what=path), path=path, devices=devices)
+        document = parse_document(content, what=path)
+        return train_config_of(document, path=path, devices=devices) if _is_own(document.data) else None
 
     def lint(self, config: RunConfig) -> tuple[Finding, ...]:
         """Judge it by the rules that were not asked when it was read, too."""
         return as_the_file_has_them((*config.findings, *lint(config.settings, BEFORE_A_START)))
+
+
+def _is_own(data: Section) -> bool:
+    """Tell a config of MindFormers', which need not hold every section, from the YAML of others.
+
+    Source:
+        All configs in its repository, and YAML of others that has one of these words at the top level.
+    """
+    if data.keys() & _OWN_WORDS or data.keys() >= _COMMON:
+        return True
+    return any(not _section(data, name).keys().isdisjoint(keys.split()) for name, keys in _OWN_SECTIONS.items())
 
 
 def train_config_of(document: Document, *, path: str, devices: int | None = None) -> TrainConfig:
