@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from tests.pages import GUIDE, PAGES, ROOT
 
 PLACE = Path("/tmp/ckpttool-readme")  # noqa: S108  the launch block shows absolute paths, so the place is fixed
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+MINUTE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d")
+TWO_HOURS = 7205  # and some seconds, while the blocks are run
 BLOCK = re.compile(r"^```console\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -27,6 +30,8 @@ def checkout() -> Iterator[Path]:
         shutil.rmtree(PLACE, ignore_errors=True)
         PLACE.mkdir()
         shutil.copytree(ROOT / "fixtures", PLACE / "fixtures")
+        for path in (PLACE / "fixtures").rglob("*"):
+            os.utime(path, (time.time() - TWO_HOURS, time.time() - TWO_HOURS))
         yield PLACE
         shutil.rmtree(PLACE)
 
@@ -50,7 +55,7 @@ def run(command: str, place: Path) -> str:
         ["bash", "-c", command], cwd=place, env=environment, capture_output=True, text=True, check=False
     )
     assert "Traceback" not in done.stderr, done.stderr
-    return TIME.sub("2026-11-20T03:00:00Z", done.stdout)
+    return MINUTE.sub("2026-11-20 03:00", TIME.sub("2026-11-20T03:00:00Z", done.stdout))
 
 
 def replayed(body: str, place: Path) -> str:

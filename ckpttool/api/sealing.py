@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from pathlib import Path
 
 from ckpttool import __version__
@@ -16,6 +15,7 @@ from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, blocking, unknown
 from ckpttool.domain.manifest import Sealing
 from ckpttool.domain.question import CheckQuestion
+from ckpttool.domain.units import moment
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.errors import UnknownLayoutError, UnsafeError
 from ckpttool.records import OWN_FOLDER, SealPlace
@@ -89,8 +89,7 @@ def seal_checkpoint(
         raise UnknownLayoutError(f"{tree.inventory.root} {place.why}")
     if against := blocking(verdict.findings):
         return _refused(checkpoint, place, against)
-    at = datetime.fromtimestamp(now, tz=timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    new = manifest_of(place.layout, checkpoint, verdict, at=at, by=__version__)
+    new = manifest_of(place.layout, checkpoint, verdict, at=moment(now), by=__version__)
     target = _target(tree.storage.root, place.path)
     with no_other_sealer(tree.storage.root):
         old = read_manifest(tree.storage, place)

@@ -54,7 +54,7 @@ class Answer(Generic[A]):
         return cast("Render[A]", import_module(f"ckpttool.render.answers.{self.noun}"))
 
 
-INVENTORY = Answer("inventory", exits.of_inventory)
+INVENTORY = Answer("inventory", exits.of_listing)
 VERDICTS = Answer("verdicts", exits.of_verification)
 SEALS = Answer("seals", exits.of_sealed)
 PLAN = Answer("plan", exits.of_resolution)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from time import time as clock
+from typing import Annotated
+
 import typer
 
 from ckpttool import api
@@ -9,10 +12,13 @@ from ckpttool.cli import output
 from ckpttool.cli.answers import INVENTORY, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Format, FormatOpt, Quiet, TreeOptions
+from ckpttool.domain.checkpoint import Listing
+
+Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the newest N in the table; JSON has all.")]
 
 
 @grouped
-def scan(*, tree: TreeOptions, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False) -> None:
+def scan(*, tree: TreeOptions, limit: Limit = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False) -> None:
     """Show which checkpoints are there, on which ranks, at which true step.
 
     Opens one header for each save, no further. Newest first in the table, oldest first in JSON.
@@ -21,4 +27,5 @@ def scan(*, tree: TreeOptions, fmt: FormatOpt = Format.TABLE, quiet: Quiet = Fal
     """
     found = api.scan(tree.question(sizes=True))
     output.looking_at(found.resolved_from, quiet=quiet)
-    raise typer.Exit(show(INVENTORY, found.inventory, fmt))
+    answer = Listing(inventory=found.inventory, now=clock(), limit=limit)
+    raise typer.Exit(show(INVENTORY, answer, fmt))

@@ -118,6 +118,11 @@ class Checkpoint:
             return None
         return ByteCount(sum(stamp.size for stamp in stamps if stamp is not None))
 
+    @property
+    def saved_ns(self) -> int | None:
+        """When the last of its shards was written, by the files' times, in nanoseconds since 1970; None: not known."""
+        return max((shard.modified_ns for shard in self.shards if shard.modified_ns is not None), default=None)
+
     def is_named_as(self, other: Checkpoint) -> bool:
         """Tell whether two runs gave their saves one label, at one step as far as both tell."""
         alike = (self.prefix, self.label, self.format) == (other.prefix, other.label, other.format)
@@ -161,3 +166,14 @@ class Inventory:
     """The step that it names, whether or not there is such a checkpoint."""
     tracked_ns: int | None = None
     """When the tracker was written last, by its modification time; None where there is none, or nobody asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What `scan` shows, and when."""
+
+    inventory: Inventory
+    now: float
+    """Seconds since 1970: what an age is counted to."""
+    limit: int | None = None
+    """Checkpoints that a table shows, newest first; None: all."""

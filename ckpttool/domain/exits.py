@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, seen_in_part, without_answer, worst
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePlan
 from ckpttool.errors import ExitCode
 
 if TYPE_CHECKING:
+    from ckpttool.domain.checkpoint import Listing
     from ckpttool.domain.launch import Launch
     from ckpttool.domain.log_answer import AsdAnswer, CalibrationAnswer, HealthAnswer, LogReading, ReplayAnswer
     from ckpttool.domain.manifest import Sealed
@@ -43,8 +43,9 @@ def of_findings(findings: Iterable[Finding]) -> ExitCode:
     return next((code for code in _SAFEST_FIRST if code in codes), ExitCode.OK)
 
 
-def of_inventory(inventory: Inventory) -> ExitCode:
+def of_listing(listing: Listing) -> ExitCode:
     """Damage is what the listing alone shows: a missing rank, a file that is none."""
+    inventory = listing.inventory
     return of_findings([*inventory.findings, *(finding for one in inventory.checkpoints for finding in one.findings)])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NewType
 
@@ -59,6 +60,31 @@ def at_step(step: Step | None) -> str:
 def in_gib(nbytes: int) -> str:
     """Spell a size of which every byte may count: in bytes below a GiB."""
     return f"{nbytes / (1 << 30):,.1f} GiB" if nbytes >= 1 << 30 else f"{nbytes:,} bytes"
+
+
+def moment(seconds: float) -> str:
+    """Spell a time, given in seconds since 1970, in UTC and to the second: `2026-11-20T03:00:00Z`.
+
+    Raises:
+        OverflowError: It is in no year of the calendar, as a file's may be.
+    """
+    from datetime import datetime, timedelta, timezone  # what typer has loaded; a library need not
+
+    at = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=int(seconds))
+    return at.isoformat().replace("+00:00", "Z")
+
+
+def lasting(seconds: float) -> str:
+    """Spell a duration for people, in the unit that says most: `45 s`, `42 min`, `2.5 h`, `12 d`."""
+    for unit, length, most in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 48 * 3600), ("d", 86400, math.inf)):
+        if seconds < most:
+            number = int(seconds / length * 10) / 10 if length >= _TENTHS_FROM else seconds // length
+            return f"{number:g} {unit}"
+    raise AssertionError(seconds)
+
+
+_TENTHS_FROM = 3600
+"""Seconds in a unit of which tenths are said: of hours and days."""
 
 
 def on_all(ranks: int) -> str:

@@ -223,9 +223,8 @@ def written(checkpoints: Iterable[Checkpoint]) -> dict[CheckpointKey, LocalTime]
     """Return when the last of each checkpoint's files was written, on the clock that this machine's logs show."""
     found: dict[CheckpointKey, LocalTime] = {}
     for checkpoint in checkpoints:
-        times = [shard.modified_ns for shard in checkpoint.shards if shard.modified_ns is not None]
-        if times:
-            here = datetime.fromtimestamp(max(times) / 1e9).astimezone()
+        if checkpoint.saved_ns is not None:
+            here = datetime.fromtimestamp(checkpoint.saved_ns / 1e9).astimezone()
             found[checkpoint.key] = LocalTime(here.replace(tzinfo=timezone.utc).timestamp())
     return found
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from json.encoder import encode_basestring_ascii as quoted
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, Rename
+from ckpttool.domain.checkpoint import Checkpoint, Inventory, Listing, Rename
 from ckpttool.domain.finding import blocking
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.shard import Shard
-from ckpttool.domain.units import counted
+from ckpttool.domain.units import counted, lasting, moment
 from ckpttool.render.escape import shown, size
 from ckpttool.render.json import Document, Spelled, finding_document
 
@@ -18,9 +18,15 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.text import Text
 
+NS = 1e9
+"""In a second."""
 
-def document(inventory: Inventory) -> Document:
+SAVED = "SAVED (UTC)"
+
+
+def document(answer: Listing) -> Document:
     """`ckpttool/inventory/1`: what `scan` found."""
+    inventory = answer.inventory
     return {
         "schema": "ckpttool/inventory/1",
         "root": inventory.root,
@@ -54,6 +60,7 @@ def _checkpoint(checkpoint: Checkpoint) -> Document:
         "world_size": checkpoint.topology.world_size,
         "shared": checkpoint.topology.shared,
         "bytes": checkpoint.nbytes,
+        "saved_at": _saved_at(checkpoint),
         "format": checkpoint.format.value,
         "commit": checkpoint.commit.value,
         "health": checkpoint.health.value,
@@ -61,6 +68,13 @@ def _checkpoint(checkpoint: Checkpoint) -> Document:
         "shards": _Shards(checkpoint.shards),
         "findings": [finding_document(finding) for finding in checkpoint.findings],
     }
+
+
+def _saved_at(checkpoint: Checkpoint) -> str | None:
+    try:
+        return None if checkpoint.saved_ns is None else moment(checkpoint.saved_ns / NS)
+    except OverflowError:
+        return None
 
 
 class _Shards(Spelled):
@@ -96,13 +110,17 @@ def rename_document(rename: Rename) -> dict[str, Document]:
     return {"from": rename.source, "to": rename.target}
 
 
-def table(inventory: Inventory) -> RenderableType:
+def table(answer: Listing) -> RenderableType:
     """Show what `scan` found, newest first."""
     from ckpttool.render.text import grouped_findings, line, pointer, stack
 
+    inventory = answer.inventory
     parts: list[RenderableType] = [_headline(inventory)]
     if inventory.checkpoints:
-        parts += [line(), _CheckpointTable(inventory)]
+        parts += [line(), _CheckpointTable(answer)]
+    count = len(inventory.checkpoints)
+    if answer.limit is not None and answer.limit < count:
+        parts.append(line(f"and {count - answer.limit} older: --limit {count}", style="dim"))
     findings = [finding for checkpoint in newest_first(inventory.checkpoints) for finding in checkpoint.findings]
     findings += inventory.findings
     parts += grouped_findings(findings, world_size(inventory))
@@ -125,39 +143,72 @@ def _headline(inventory: Inventory) -> Text:
     return headline.append(f"\n{shown(inventory.root)} ({inventory.layout})", style="dim")
 
 
+class _Column(NamedTuple):
+    """What a table says of each checkpoint."""
+
+    header: str
+    cells: Sequence[str | Text]
+    justify: Literal["left", "right"] = "right"
+
+    @property
+    def width(self) -> int:
+        return max(len(self.header), *(len(cell) if isinstance(cell, str) else cell.cell_len for cell in self.cells))
+
+
+_FIRST_TO_GO = ("OPT STEP", "GBS", SAVED, "SIZE", "AGE")
+"""What a table leaves out where a terminal is too narrow for it, in this order: JSON has it."""
+
+
 class _CheckpointTable:
     """One line a checkpoint, newest first; on a narrow terminal only what the answer needs."""
 
-    def __init__(self, inventory: Inventory) -> None:
-        self._newest_first = newest_first(inventory.checkpoints)
+    def __init__(self, answer: Listing) -> None:
+        self._newest_first = newest_first(answer.inventory.checkpoints)
+        self._limit = answer.limit
+        self._now = answer.now
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from ckpttool.render.text import HEALTH_STYLE, NARROW, columns, line, whole_words
+        from ckpttool.render.text import NARROW, columns, line, whole_words
 
-        narrow = options.max_width < NARROW
+        gap = 1 if options.max_width < NARROW else 2
+        names = [line(shown(checkpoint.name)) for checkpoint in self._newest_first[: self._limit]]
+        shown_columns = [_Column("NAME", names, "left"), *self._columns()]
+        for header in _FIRST_TO_GO:
+            if sum(column.width + gap for column in shown_columns) - gap > options.max_width:
+                shown_columns = [column for column in shown_columns if column.header != header]
+        table = columns(padding=(0, 1, 0, gap - 1))
+        for column in shown_columns:
+            table.add_column(column.header, justify=column.justify, no_wrap=column.header != "NAME")
+        for row in zip(*(column.cells for column in shown_columns), strict=True):
+            table.add_row(*row)
+        yield whole_words(table)
+
+    def _columns(self) -> Iterator[_Column]:
+        from ckpttool.render.text import HEALTH_STYLE, line
+
+        checkpoints = self._newest_first[: self._limit]
         # Where batch sizes differ steps are no order; one size needs no more than its own column.
         sizes = {checkpoint.scalars.global_batch_size for checkpoint in self._newest_first} - {None}
-        by_samples = ("SAMPLES",) if len(sizes) > 1 else ()
-        table = columns(padding=(0, 1, 0, 0) if narrow else (0, 1, 0, 1))
-        table.add_column("NAME")
-        few = ("STEP", *by_samples, "RANKS")
-        for header in few if narrow else ("STEP", "OPT STEP", "RANKS", "SIZE", "GBS", *by_samples):
-            table.add_column(header, justify="right", no_wrap=True)
-        table.add_column("HEALTH", no_wrap=True)
-        for checkpoint in self._newest_first:
-            step, ranks, facts = _number(checkpoint.step), _ranks(checkpoint), dict(checkpoint.facts)
-            seen = (_number(checkpoint.samples),) if by_samples else ()
-            middle = (
-                step,
-                _number(facts.get("optimizer_step")),
-                ranks,
-                size(checkpoint.nbytes),
-                _number(checkpoint.scalars.global_batch_size),
-            )
-            health = line(checkpoint.health.value, style=HEALTH_STYLE[checkpoint.health])
-            cells = (step, *seen, ranks) if narrow else (*middle, *seen)
-            table.add_row(line(shown(checkpoint.name)), *cells, health)
-        yield whole_words(table)
+        yield _Column("STEP", [_number(checkpoint.step) for checkpoint in checkpoints])
+        updates = [dict(checkpoint.facts).get("optimizer_step") for checkpoint in checkpoints]
+        yield _Column("OPT STEP", [_number(each) for each in updates])
+        yield _Column("RANKS", [_ranks(checkpoint) for checkpoint in checkpoints])
+        yield _Column("SIZE", [size(checkpoint.nbytes) for checkpoint in checkpoints])
+        yield _Column("GBS", [_number(checkpoint.scalars.global_batch_size) for checkpoint in checkpoints])
+        if len(sizes) > 1:
+            yield _Column("SAMPLES", [_number(checkpoint.samples) for checkpoint in checkpoints])
+        health = [line(each.health.value, style=HEALTH_STYLE[each.health]) for each in checkpoints]
+        yield _Column("HEALTH", health, "left")
+        times = [_saved_at(checkpoint) for checkpoint in checkpoints]
+        yield _Column(SAVED, ["?" if time is None else f"{time[:10]} {time[11:16]}" for time in times], "left")
+        ages = ["?" if time is None else _age(each, self._now) for each, time in zip(checkpoints, times, strict=True)]
+        yield _Column("AGE", ages)
+
+
+def _age(checkpoint: Checkpoint, now: float) -> str:
+    """Spell how long ago a save was made; of one that a clock puts into the future that is not known."""
+    since = None if checkpoint.saved_ns is None else now - checkpoint.saved_ns / NS
+    return "?" if since is None or since < 0 else lasting(since)
 
 
 def _ranks(checkpoint: Checkpoint) -> Text:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.domain.checkpoint import Inventory
+from ckpttool.domain.checkpoint import Inventory, Listing
 from ckpttool.domain.data_position import DataEffect, DataPosition, Samples, SkipBatches, Stateful, Tokens, Unknown
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.plan import NoResumePoint, Rejection, Simulation, SkipAnswer
@@ -152,9 +152,13 @@ def test_findings_about_the_choice_and_about_the_resume_are_both_told() -> None:
     assert [finding["code"] for finding in findings] == ["run-rewound", "shard-missing"]
 
 
+def listing(found: Inventory) -> Listing:
+    return Listing(inventory=found, now=0.0)
+
+
 def test_an_empty_tree_has_no_world_size() -> None:
     empty = Inventory(root="x", layout=RANK_LAYOUT, checkpoints=(), runs=(), findings=())
-    assert told(inventory_answer.document(empty))["world_size"] is None
+    assert told(inventory_answer.document(listing(empty)))["world_size"] is None
 
 
 def test_sizes_that_were_not_taken_are_null_and_not_zero() -> None:
@@ -166,7 +170,7 @@ def test_sizes_that_were_not_taken_are_null_and_not_zero() -> None:
         findings=(FINDING,),
         strays=("a\nb",),
     )
-    spelled = told(inventory_answer.document(tree))
+    spelled = told(inventory_answer.document(listing(tree)))
     assert spelled["strays"] == ["a\nb"]
     assert isinstance(spelled["checkpoints"], list)
     one = spelled["checkpoints"][0]
@@ -202,10 +206,10 @@ def test_ten_thousand_shards_are_spelled_as_documents_of_each_would_be(
         for path, rank, nbytes in told_of
     ]
     found = tree(replace(resume_plan().point.checkpoint, shards=tuple(shards)))
-    listing: Any = inventory_answer.document(found)
-    listed = listing["checkpoints"][0]["shards"]
+    spelled_out: Any = inventory_answer.document(listing(found))
+    listed = spelled_out["checkpoints"][0]["shards"]
     each = [{"path": path, "rank": rank, "bytes": nbytes} for path, rank, nbytes in told_of]
     assert [*listed] == each == listed[:]
-    listing["checkpoints"][0]["shards"] = each
-    spelled = json.dumps(listing, indent=2, ensure_ascii=True, allow_nan=False)
-    assert document.dumps(inventory_answer.document(found)) == spelled
+    spelled_out["checkpoints"][0]["shards"] = each
+    spelled = json.dumps(spelled_out, indent=2, ensure_ascii=True, allow_nan=False)
+    assert document.dumps(inventory_answer.document(listing(found))) == spelled

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, Rename, Topology
+from ckpttool.domain.checkpoint import Checkpoint, Inventory, Listing, Rename, Topology
 from ckpttool.domain.data_position import (
     DataEffect,
     DataPosition,
@@ -21,7 +22,8 @@ from ckpttool.domain.data_position import (
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, Rejection, Simulation
-from ckpttool.domain.units import Rank, Step
+from ckpttool.domain.shard import FileStamp
+from ckpttool.domain.units import ByteCount, Rank, Step
 from ckpttool.domain.verdict import Level
 from ckpttool.errors import ExitCode
 from ckpttool.render import text as text_parts
@@ -30,6 +32,9 @@ from ckpttool.render.answers import plan as table
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from ckpttool.trainers.mindformers.load import data_settings
 from tests.plans import NEWER_LOAD, resume_plan
+
+SAVED_NS = 1_700_000_000_000_000_000
+NOW = SAVED_NS / 1e9 + 9000
 
 
 def drawn(renderable: RenderableType, width: int = 80) -> str:
@@ -53,6 +58,10 @@ def inventory(*checkpoints: Checkpoint, findings: tuple[Finding, ...] = ()) -> I
     return Inventory(root="out", layout=RANK_LAYOUT, checkpoints=checkpoints, runs=(), findings=findings)
 
 
+def listing(*checkpoints: Checkpoint, findings: tuple[Finding, ...] = (), limit: int | None = None) -> Listing:
+    return Listing(inventory=inventory(*checkpoints, findings=findings), now=NOW, limit=limit)
+
+
 def finding(code: Code = Code.SHARD_MISSING, severity: Severity = Severity.DAMAGE, path: str = "rank_1/x") -> Finding:
     return Finding(code=code, severity=severity, message="it is gone", path=path, remedy="put it back")
 
@@ -62,71 +71,121 @@ def rejection(name: str, step: int, *reasons: Finding) -> Rejection:
 
 
 def test_the_newest_checkpoint_stands_first() -> None:
-    text = drawn(inventory_answer.table(inventory(checkpoint("5_2", 10), checkpoint("10_2", 20))))
+    text = drawn(inventory_answer.table(listing(checkpoint("5_2", 10), checkpoint("10_2", 20))))
     assert text.startswith("2 checkpoints, 2 on all 4 ranks, newest 10_2\n")
     assert text.index("\n10_2") < text.index("\n5_2")
 
 
 def test_a_damaged_newest_one_is_not_called_the_newest_whole_one() -> None:
     broken = replace(checkpoint("10_2", 20), findings=(finding(),))
-    text = drawn(inventory_answer.table(inventory(checkpoint("5_2", 10), broken)))
+    text = drawn(inventory_answer.table(listing(checkpoint("5_2", 10), broken)))
     assert text.startswith("2 checkpoints, 1 on all 4 ranks, newest complete 5_2\n")
 
 
 def test_the_newest_is_the_one_that_is_furthest_whatever_its_prefix() -> None:
     """As `resolve` means it: the order of the inventory puts one training after the other."""
     ahead, behind = replace(checkpoint("20_2", 40), prefix="alpha"), replace(checkpoint("5_2", 10), prefix="beta")
-    text = drawn(inventory_answer.table(inventory(ahead, behind)))
+    text = drawn(inventory_answer.table(listing(ahead, behind)))
     assert text.startswith("2 checkpoints, 2 on all 4 ranks, newest 20_2\n")
 
 
 def test_one_without_a_step_is_the_newest_where_its_name_says_so() -> None:
     lost = replace(checkpoint("10_2", 20), step=None, label="10_2", findings=(finding(),))
-    text = drawn(inventory_answer.table(inventory(lost, checkpoint("5_2", 10))))
+    text = drawn(inventory_answer.table(listing(lost, checkpoint("5_2", 10))))
     assert text.startswith("2 checkpoints, 1 on all 4 ranks, newest complete 5_2\n")
 
 
 def test_an_empty_tree_is_said_in_words() -> None:
-    assert drawn(inventory_answer.table(inventory())).startswith("No checkpoint in out (mindformers-rank)")
+    assert drawn(inventory_answer.table(listing())).startswith("No checkpoint in out (mindformers-rank)")
 
 
 @pytest.mark.parametrize("width", [24, 30, 40, 59, 60, 80, 200])
 def test_a_name_is_never_cut(width: int) -> None:
-    text = drawn(inventory_answer.table(inventory(checkpoint("iteration_00000030", 30))), width)
+    text = drawn(inventory_answer.table(listing(checkpoint("iteration_00000030", 30))), width)
     assert "iteration_00000030" in "".join(text.split())
     assert max(map(len, text.splitlines())) <= width
 
 
 def test_a_narrow_table_keeps_what_the_answer_needs() -> None:
-    text = drawn(inventory_answer.table(inventory(checkpoint("10_2", 20))), 40)
+    text = drawn(inventory_answer.table(listing(checkpoint("10_2", 20))), 40)
     assert "STEP" in text
     assert "RANKS" in text
     assert "OPT" not in text
 
 
+def saved(name: str, step: int, *modified_ns: int | None) -> Checkpoint:
+    shards = [
+        replace(shard, stamp=FileStamp(size=ByteCount(100), token=(), modified_ns=time))
+        for shard, time in zip(checkpoint(name, step).shards * len(modified_ns), modified_ns, strict=False)
+    ]
+    return replace(checkpoint(name, step), shards=tuple(shards))
+
+
+def test_a_save_was_made_when_its_last_shard_was_written() -> None:
+    two = saved("10_2", 20, SAVED_NS, SAVED_NS - 10**12)
+    text = drawn(inventory_answer.table(listing(two)))
+    assert text.splitlines()[3].split()[-3:] == ["SAVED", "(UTC)", "AGE"]
+    assert text.splitlines()[4].endswith("2023-11-14 22:13  2.5 h")
+    document: Any = inventory_answer.document(listing(two))
+    assert document["checkpoints"][0]["saved_at"] == "2023-11-14T22:13:20Z"
+
+
+@pytest.mark.parametrize("modified_ns", [None, 10**21, -(10**21)])
+def test_a_time_that_is_none_is_not_told(modified_ns: int | None) -> None:
+    one = saved("10_2", 20, modified_ns)
+    text = drawn(inventory_answer.table(listing(one)))
+    assert text.splitlines()[4].split()[-2] == "?"
+    document: Any = inventory_answer.document(listing(one))
+    assert document["checkpoints"][0]["saved_at"] is None
+
+
+def test_a_save_of_the_future_has_no_age() -> None:
+    text = drawn(inventory_answer.table(listing(saved("10_2", 20, SAVED_NS + 10**14))))
+    assert text.splitlines()[4].split()[-1] == "?"
+
+
+def test_a_table_leaves_out_whole_columns_before_anything_is_broken() -> None:
+    answer = listing(saved("10_2", 20, SAVED_NS))
+    texts = {width: drawn(inventory_answer.table(answer), width) for width in range(28, 90)}
+    heads = {width: text[text.index("\nNAME") :].split("\n")[1] for width, text in texts.items()}
+    for width, head in heads.items():
+        assert len(head) <= width
+        assert {"NAME", "STEP", "RANKS", "HEALTH"} <= set(head.split()), width
+    kept = [len(head.split()) for width, head in heads.items() if width >= text_parts.NARROW]
+    assert kept == sorted(kept)
+    assert "OPT STEP" in heads[89]
+
+
+def test_rows_that_are_left_out_are_counted_and_the_option_brings_them() -> None:
+    three = [checkpoint(f"{step}_1", step) for step in (10, 20, 30)]
+    text = drawn(inventory_answer.table(listing(*three, limit=2)))
+    assert text.startswith("3 checkpoints, 3 on all 4 ranks")
+    assert "\nand 1 older: --limit 3\n" in text
+    assert "\n10_1" not in text
+    assert "older" not in drawn(inventory_answer.table(listing(*three, limit=3)))
+
+
 def test_five_hundred_lost_shards_are_one_line() -> None:
     lost = tuple(replace(finding(path=f"rank_{rank}/x"), ranks=(Rank(rank),)) for rank in range(500))
-    text = drawn(inventory_answer.table(inventory(replace(checkpoint("10_2", 20), findings=lost))))
+    text = drawn(inventory_answer.table(listing(replace(checkpoint("10_2", 20), findings=lost))))
     assert text.count("damage shard-missing") == 1
     assert "and 499 more: ranks 0-499 (500 of 4)" in " ".join(text.split())
 
 
 def test_the_gravest_finding_stands_first() -> None:
     notes = finding(Code.STRAY_FILE, Severity.NOTE, "a"), finding(Code.UNSAFE_NAME, Severity.UNSAFE, "b")
-    text = drawn(inventory_answer.table(inventory(checkpoint("10_2", 20), findings=notes)))
+    text = drawn(inventory_answer.table(listing(checkpoint("10_2", 20), findings=notes)))
     assert text.index("unsafe unsafe-name b: it is gone") < text.index("note stray-file a: it is gone")
 
 
 def test_more_kinds_of_findings_than_fit_are_counted() -> None:
     kinds = tuple(finding(code, Severity.NOTE) for code in list(Code)[: text_parts.MOST_FINDINGS + 3])
-    text = drawn(inventory_answer.table(inventory(checkpoint("10_2", 20), findings=kinds)))
+    text = drawn(inventory_answer.table(listing(checkpoint("10_2", 20), findings=kinds)))
     assert "and 3 other kinds: --format json" in text
 
 
 def test_markup_in_a_name_is_text() -> None:
-    text = drawn(
-        inventory_answer.table(inventory(checkpoint("10_2", 20), findings=(finding(path="[red]x[/red]\x1b"),)))
-    )
+    text = drawn(inventory_answer.table(listing(checkpoint("10_2", 20), findings=(finding(path="[red]x[/red]\x1b"),))))
     assert "[red]x[/red]\\x1b" in text
 
 
@@ -232,7 +291,7 @@ def test_mindformers_own_choice_is_compared_with_ours(pick: str | None, words: s
 @pytest.mark.parametrize("health", Health)
 def test_every_health_can_be_shown(health: Health) -> None:
     one = replace(checkpoint("10_2", 20), health=health, step=None)
-    text = drawn(inventory_answer.table(inventory(one)))
+    text = drawn(inventory_answer.table(listing(one)))
     assert health.value in text
     assert "10_2     ?" in text
 
