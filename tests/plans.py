@@ -62,7 +62,7 @@ def resume_plan(
         step=Step(scalars.step_num or 0),
         step_source="content",
         shards=shards,
-        topology=Topology(),
+        topology=Topology(world_size=ranks or None),
         format=FormatName.MINDSPORE_CKPT,
         commit=CommitState.UNRECORDED,
     )
