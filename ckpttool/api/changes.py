@@ -59,8 +59,12 @@ def not_moved(tree: Tree) -> dict[CheckpointKey, str]:
 
 
 @contextmanager
-def change_of(root: str) -> Iterator[None]:
+def change_of(root: str, *, timeout: float = 0.0) -> Iterator[None]:
     """Hold the lock of all that changes this tree, and first undo what an interrupted change left half done.
+
+    Args:
+        root: The tree.
+        timeout: Seconds to wait for another ckpttool that changes it.
 
     Raises:
         LockedError: Another ckpttool changes this tree.
@@ -68,7 +72,7 @@ def change_of(root: str) -> Iterator[None]:
     """
     own = f"{root}/{OWN_FOLDER}"
     ensure_folder(own)
-    with locked(f"{own}/prune", timeout=0):
+    with locked(f"{own}/prune", timeout=timeout):
         _undo_interrupted(root)
         yield
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -52,11 +52,27 @@ from ckpttool.write.moves import delete, move_to_trash, restore
 DAY_SECONDS = 86400.0
 
 
-def prune(question: TreeQuestion, policy: RetentionPolicy, order: PruneOrder) -> Pruning:
+POLL_SECONDS = 10.0
+"""Between two looks at a tree in which a save is under way: a save takes minutes, a look at a large tree a second."""
+
+
+def prune(
+    question: TreeQuestion,
+    policy: RetentionPolicy,
+    order: PruneOrder,
+    *,
+    waiting: Callable[[Finding], None] | None = None,
+) -> Pruning:
     """Decide which checkpoints may go, and with `order.apply` let them go.
 
     What goes is moved to a trash folder in the tree, whole or not at all, and deleted from there when its days are
     over. A prune that was interrupted is undone first.
+
+    Args:
+        question: Which tree.
+        policy: What to keep.
+        order: How to look, what to do, and how long to wait for a save that is under way.
+        waiting: Told what is waited for, each time that it is something else.
 
     Raises:
         UsageError: The policy names what is not there.
@@ -66,10 +82,10 @@ def prune(question: TreeQuestion, policy: RetentionPolicy, order: PruneOrder) ->
         WriteFailedError: The disk refused. What was moved has gone back, or goes back with the next prune.
         NotDurableError: It is done, but the disk did not confirm it.
     """
-    tree = whole_tree(question)
+    tree, patience = _when_quiet(question, order, waiting)
     if not order.apply:
         return _proposal(tree, question, policy, order, pending(tree))[0]
-    with change_of(tree.inventory.root):
+    with change_of(tree.inventory.root, timeout=patience):
         tree = whole_tree(question)
         if signs_of_writing(tree, grace=order.grace):  # it will be refused: no content need be read for that
             order = replace(order, level=Level.STRUCTURE)
@@ -82,6 +98,23 @@ def prune(question: TreeQuestion, policy: RetentionPolicy, order: PruneOrder) ->
             for name in _expired(tree, order):
                 delete(tree.inventory.root, f"{TRASH}/{name}")
     return pruning
+
+
+def _when_quiet(
+    question: TreeQuestion, order: PruneOrder, waiting: Callable[[Finding], None] | None
+) -> tuple[Tree, float]:
+    """Scan until nobody is saving, and return the tree and the seconds that are left; no longer than the order says."""
+    end, told = time.monotonic() + order.wait, None
+    while True:
+        tree = whole_tree(question)
+        left = max(0.0, end - time.monotonic())
+        sign = next(iter(signs_of_writing(tree, grace=order.grace)), None) if left else None
+        if sign is None:
+            return tree, left
+        if waiting is not None and sign.path != told:
+            waiting(sign)
+        told = sign.path
+        time.sleep(min(POLL_SECONDS, left))
 
 
 def _proposal(

@@ -11,6 +11,7 @@ from ckpttool.cli import output
 from ckpttool.cli.answers import PRUNE, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Grace, LevelName, MaxAge, Quiet, TreeOptions, finite
+from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.retention import PruneOrder, RetentionPolicy
 
@@ -53,6 +54,10 @@ class OrderOptions:
         typer.Option(help="How hard to look at what stays; default: compare every checksum there is, else headers."),
     ] = None
     grace: Grace = 300.0
+    wait: Annotated[
+        float,
+        typer.Option(callback=finite, min=0, metavar="MINUTES", help="Wait so long for a save that is under way."),
+    ] = 0.0
     trash_days: Annotated[
         float,
         typer.Option(callback=finite, min=0, metavar="DAYS", help="Keep what went in DIR/.ckpttool/trash for so long."),
@@ -65,6 +70,7 @@ class OrderOptions:
             apply=self.apply,
             level=None if self.level is None else self.level.level,
             grace=self.grace,
+            wait=self.wait * 60,
             trash_days=self.trash_days,
             max_age=self.max_age * 3600,
         )
@@ -87,6 +93,12 @@ def prune(
 
     Example: ckpttool prune ./output/checkpoint --keep-last 3 --keep-every 10000
     """
-    pruning = api.prune(tree.question(config=config), keep.policy(keep_last), order.order())
+    pruning = api.prune(
+        tree.question(config=config), keep.policy(keep_last), order.order(), waiting=None if quiet else _say
+    )
     output.looking_at(pruning.resolved_from, quiet=quiet)
     raise typer.Exit(show(PRUNE, pruning, fmt))
+
+
+def _say(sign: Finding) -> None:
+    output.note(f"waiting: {sign.path}: {sign.message}")

@@ -42,6 +42,8 @@ class PruneOrder:
     with, else at headers."""
     grace: float = 300.0
     """Seconds: while a shard is younger, somebody is writing here."""
+    wait: float = 0.0
+    """Seconds to wait for a save that is under way, or for another ckpttool that changes the tree."""
     trash_days: float = 0.0
     """Days that what went stays in the trash."""
     max_age: float | None = None

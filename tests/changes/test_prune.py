@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from ckpttool import api
+from ckpttool.api import pruning
 from ckpttool.api.changes import assert_unchanged
 from ckpttool.api.scanning import Tree
-from ckpttool.domain.finding import Code, Severity
+from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.domain.retention import PruneOrder, RetentionPolicy, Why
 from ckpttool.domain.verdict import Level
@@ -455,3 +456,54 @@ class TestProof:
         found = api.scan(TreeQuestion(path=str(tree.checkpoint), sizes=True))
         words = [event.word.value for event in api.verify(found, CheckQuestion(level=Level.CHECKSUM, name="all"))]
         assert set(words) == {"verified"}
+
+
+class TestWaiting:
+    @pytest.fixture(autouse=True)
+    def hasty(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pruning, "POLL_SECONDS", 0.02)
+
+    def test_a_save_that_ends_in_time_is_waited_for(self, tmp_path: Path) -> None:
+        tree = legacy(tmp_path).file("checkpoint/rank_1/llama2_7b_rank_1_1-35_2.tmp")
+        unfinished = tree.checkpoint / "rank_1/llama2_7b_rank_1_1-35_2.tmp"
+        told: list[Finding] = []
+
+        def waiting(sign: Finding) -> None:
+            told.append(sign)
+            threading.Timer(0.2, unfinished.unlink).start()
+
+        assert pruned(tree, wait=60.0, waiting=waiting).applied
+        assert [sign.path for sign in told] == ["rank_1/llama2_7b_rank_1_1-35_2.tmp"]
+
+    @pytest.mark.parametrize("apply", [True, False])
+    def test_one_that_does_not_is_refused_as_without_waiting(self, apply: bool, tmp_path: Path) -> None:
+        tree = legacy(tmp_path).file("checkpoint/rank_1/llama2_7b_rank_1_1-35_2.tmp")
+        before = outside_trash(files(tree))
+        told: list[Finding] = []
+        pruning = pruned(tree, apply=apply, wait=0.2, waiting=told.append)
+        assert [finding.code for finding in pruning.refusals] == [Code.IN_PROGRESS]
+        assert len(told) == 1
+        assert outside_trash(files(tree)) == before
+
+    def test_a_file_that_gets_old_enough_in_time_is_waited_for(self, tmp_path: Path) -> None:
+        tree = legacy(tmp_path)
+        now = time.time()
+        os.utime(tree.output / tree.shard(2, 30, 2, run=1), (now, now))
+        assert not pruned(tree, grace=1.0).applied
+        assert pruned(tree, grace=1.0, wait=60.0).applied
+
+    def test_another_ckpttool_is_waited_for(self, tmp_path: Path) -> None:
+        tree = legacy(tmp_path).file("checkpoint/.ckpttool/x")
+        with locked(str(tree.checkpoint / ".ckpttool/prune"), timeout=0) as held:
+            with pytest.raises(LockedError):
+                pruned(tree, wait=0.1)
+            waiting = threading.Thread(target=lambda: pruned(tree, wait=60.0))
+            waiting.start()
+            time.sleep(0.3)
+            assert waiting.is_alive()
+        assert held is None
+        waiting.join(30)
+        assert resumes_from(tree) == "_1-30_2"
+        assert "10_2" not in {
+            one.name for one in api.scan(TreeQuestion(path=str(tree.checkpoint))).inventory.checkpoints
+        }

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckpttool import api
+from ckpttool.domain.finding import Finding
 from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.domain.retention import PruneOrder, Pruning, RetentionPolicy
@@ -64,10 +65,13 @@ def pruned(
     apply: bool = True,
     trash_days: float = 0.0,
     grace: float = 300.0,
+    wait: float = 0.0,
+    waiting: Callable[[Finding], None] | None = None,
 ) -> Pruning:
     """Prune as the command does."""
-    order = PruneOrder(apply=apply, trash_days=trash_days, grace=grace)
-    return api.prune(TreeQuestion(path=str(tree.checkpoint)), RetentionPolicy(keep_last=last, keep=keep), order)
+    order = PruneOrder(apply=apply, trash_days=trash_days, grace=grace, wait=wait)
+    policy = RetentionPolicy(keep_last=last, keep=keep)
+    return api.prune(TreeQuestion(path=str(tree.checkpoint)), policy, order, waiting=waiting)
 
 
 def names_and_inodes(tree: TreeBuilder) -> dict[str, tuple[int, int]]:

@@ -258,7 +258,7 @@ NUMBERS = {
     "resolve": ("--health-threshold", "--spike-threshold", "--margin"),
     "launch": ("--health-threshold", "--spike-threshold", "--margin"),
     "preflight": ("--health-threshold", "--spike-threshold", "--margin"),
-    "prune": ("--grace", "--trash-days", "--max-age"),
+    "prune": ("--grace", "--wait", "--trash-days", "--max-age"),
     "repair-meta": ("--grace",),
     "replay": ("--threshold", "--margin"),
 }

@@ -40,7 +40,7 @@ OPTIONS = {
     "lint-config": {"--format", "--allow", "--report"},
     "prune": TREE
     | {"--config", "--format", "--quiet", "--keep-last", "--keep-every", "--keep-healthy", "--keep", "--drop-abandoned"}
-    | {"--prefix", "--apply", "--level", "--grace", "--trash-days", "--max-age"},
+    | {"--prefix", "--apply", "--level", "--grace", "--wait", "--trash-days", "--max-age"},
     "trash": set(),
     "repair-meta": TREE | {"--config", "--format", "--quiet", "--checkpoint", "--prefix", "--apply", "--grace"},
     "explain": {"--format"},
