@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ckpttool.formats.safe_yaml import read_bytes
-from ckpttool.trainers.mindformers.config import TrainConfigs
-from ckpttool.trainers.mindformers.train_config import TrainConfig
+from ckpttool import api
+from ckpttool.trainers.mindformers.train_config import TrainConfig, own
 
 
 def read_train_config(path: str) -> TrainConfig:
-    return TrainConfigs().read(read_bytes(path), path=path)
+    return own(api.read_config(path))
