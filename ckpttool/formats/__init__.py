@@ -11,8 +11,7 @@ from ckpttool.formats.base import Header, ShardFormat, failed_header
 from ckpttool.formats.front import HEAD_BYTES, Front
 from ckpttool.formats.mindspore.shard import MindSporeCkpt
 from ckpttool.formats.safetensors.shard import Safetensors
-from ckpttool.formats.torch.bare_pickle import TorchPickle, unsafe_pickle
-from ckpttool.formats.torch.zip import TorchZip
+from ckpttool.formats.torch.shard import TorchPickle, TorchZip, unsafe_pickle
 from ckpttool.storage.base import ByteSource
 
 FORMATS: tuple[ShardFormat, ...] = (TorchZip(), MindSporeCkpt(), Safetensors(), TorchPickle())

@@ -29,15 +29,6 @@ _NUMBERS = frozenset({_TAG + "int", _TAG + "float"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlainText:
-    """A text that stands in the file without quotes: what YAML took for text because it is nothing else."""
-
-    path: KeyPath
-    text: str
-    line: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     """A YAML mapping and where its keys stand."""
 
@@ -47,9 +38,8 @@ class Document:
     """Exactly what `yaml.safe_load` gives."""
     lines: dict[KeyPath, int]
     """Line from 1 of each key and list item, in the order of the file; aliased parts only where they are written."""
-    plain: tuple[PlainText, ...]
-    numbers: tuple[PlainText, ...] = ()
-    """Numbers without quotes, as they are spelt: `010` is eight."""
+    spelt: dict[KeyPath, str]
+    """Text and numbers without quotes as they stand in the file: `010` is eight."""
 
 
 def parse_document(content: bytes, *, what: str) -> Document:
@@ -84,10 +74,14 @@ def parse_document(content: bytes, *, what: str) -> Document:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{what!r} is not UTF-8 (byte {error.start})") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{what!r} cannot be read: {_one_line(error)}", line=_marked_line(error)) from error
+        why, line = " ".join(str(error).split()), None
+        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:  # PyYAML's four lines with a drawing, in one
+            line = int(error.problem_mark.line) + 1
+            why = f"line {line}: {', '.join(filter(None, (error.context, error.problem)))}"
+        raise ConfigError(f"{what!r} cannot be read: {why}", line=line) from error
     except (ValueError, TypeError) as error:  # a date like 2024-13-45, a list as a key
         raise ConfigError(f"{what!r} cannot be read: {error}".replace("\n", " ")) from error
-    return Document(text=text, data=data, lines=walk.lines, plain=tuple(walk.plain), numbers=tuple(walk.numbers))
+    return Document(text=text, data=data, lines=walk.lines, spelt=walk.spelt)
 
 
 def read_bytes(path: str) -> bytes:
@@ -145,12 +139,11 @@ def _loader_class() -> type[yaml.SafeLoader]:
 
 
 class _Walk:
-    """Looks at each node once: lines, plain texts, keys that occur twice, tags, and how many values there are."""
+    """Looks at each node once: lines, spellings, keys that occur twice, tags, and how many values there are."""
 
     def __init__(self, what: str) -> None:
         self.lines: dict[KeyPath, int] = {}
-        self.plain: list[PlainText] = []
-        self.numbers: list[PlainText] = []
+        self.spelt: dict[KeyPath, str] = {}
         self._what = what
         self._sizes: dict[int, int | None] = {}  # by node; None while its children are looked at
 
@@ -181,12 +174,9 @@ class _Walk:
                 self.lines[place] = _line(item)
                 total += self.visit(item, place)
             return total
-        if isinstance(node, yaml.ScalarNode) and node.style is None:
-            text = PlainText(path=path, text=node.value, line=_line(node))
-            if node.tag == _TAG + "str":
-                self.plain.append(text)
-            elif node.tag in _NUMBERS:
-                self.numbers.append(text)
+        is_plain = isinstance(node, yaml.ScalarNode) and node.style is None
+        if is_plain and (node.tag == _TAG + "str" or node.tag in _NUMBERS):
+            self.spelt[path] = node.value
         return 0
 
     def _pairs(self, node: yaml.MappingNode, path: KeyPath) -> int:
@@ -222,24 +212,6 @@ def _line(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-def _marked_line(error: yaml.YAMLError) -> int | None:
-    """Return the line on which PyYAML gave up."""
-    import yaml
-
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        return int(error.problem_mark.line) + 1
-    return None
-
-
-def _one_line(error: yaml.YAMLError) -> str:
-    """Put PyYAML's four lines with a drawing into one."""
-    import yaml
-
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        return f"line {error.problem_mark.line + 1}: {', '.join(filter(None, (error.context, error.problem)))}"
-    return " ".join(str(error).split())
-
-
 def settings_of(document: Document, *, path: str) -> Settings:
     """Return every setting of a config, aliases written out.
 
@@ -247,9 +219,8 @@ def settings_of(document: Document, *, path: str) -> Settings:
         document: As `parse_document` gives it, which bounds its depth and its size.
         path: The file, as the user gave it.
     """
-    spelt = {text.path: text.text for text in (*document.plain, *document.numbers)}
     entries = tuple(
-        Setting(key=key, value=value, line=document.lines.get(key), spelt=spelt.get(key))
+        Setting(key=key, value=value, line=document.lines.get(key), spelt=document.spelt.get(key))
         for key, value in _flat((), document.data)
     )
     return Settings(path=path, entries=entries)

@@ -103,7 +103,12 @@ def read_scalars(source: ByteSource, plan: ScalarPlan) -> ScalarReading:
             if math.isfinite(value) and value >= scalar.least:
                 values.append((scalar.name, value if scalar.whole else float(value)))
             else:
-                findings.append(_wrong_value(scalar, value))
+                message = (
+                    f"The training scalar {quoted(scalar.name)} is {value}, not a number of at least {scalar.least}."
+                )
+                least = f">= {scalar.least}"
+                wrong = damage(Code.HEADER_INVALID, message, tensor=scalar.name, expected=least, actual=str(value))
+                findings.append(wrong)
     return ScalarReading(scalars=tuple(sorted(values)), findings=(*plan.findings, *findings), bytes_read=total)
 
 
@@ -130,14 +135,4 @@ def _wrong_type(entry: TensorEntry, scalar: AskedScalar) -> Finding | None:
         tensor=entry.name,
         expected=expected,
         actual=actual,
-    )
-
-
-def _wrong_value(scalar: AskedScalar, value: float) -> Finding:
-    return damage(
-        Code.HEADER_INVALID,
-        f"The training scalar {quoted(scalar.name)} is {value}, not a number of at least {scalar.least}.",
-        tensor=scalar.name,
-        expected=f">= {scalar.least}",
-        actual=str(value),
     )

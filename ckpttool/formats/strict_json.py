@@ -132,43 +132,27 @@ def memory_of(data: bytes) -> int:
 def parse_object(
     data: bytes, *, what: str, limit: int = DEFAULT_LIMIT, most_memory: int = MOST_MEMORY, nonfinite: bool = False
 ) -> JsonObject:
-    """Return the document where it is one object.
-
-    Raises:
-        ParseError: It is something else, or no strict JSON.
-    """
+    """Return the document where it is one object; a ParseError where it is something else, or no strict JSON."""
     value = parse_json(data, what=what, limit=limit, most_memory=most_memory, nonfinite=nonfinite)
     return as_object(value, where=what)
 
 
 def as_object(value: Json, *, where: str = "", key: str = "") -> JsonObject:
-    """Return `value` where it is an object.
-
-    Raises:
-        ParseError: It is something else.
-    """
+    """Return `value` where it is an object; a ParseError where it is something else."""
     if not isinstance(value, dict):
         raise _wrong("an object", value, where, key)
     return value
 
 
 def as_list(value: Json, *, where: str = "", key: str = "") -> list[Json]:
-    """Return `value` where it is a list.
-
-    Raises:
-        ParseError: It is something else.
-    """
+    """Return `value` where it is a list; a ParseError where it is something else."""
     if not isinstance(value, list):
         raise _wrong("a list", value, where, key)
     return value
 
 
 def as_int(value: Json, *, minimum: int | None = 0, where: str = "", key: str = "") -> int:
-    """Return `value` where it is an integer of at least `minimum`; `true` and `1.0` are none.
-
-    Raises:
-        ParseError: It is something else, or smaller.
-    """
+    """Return `value` where it is an integer of at least `minimum`: not `true`, not `1.0`; else a ParseError."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise _wrong("an integer", value, where, key)
     if minimum is not None and value < minimum:
@@ -177,11 +161,7 @@ def as_int(value: Json, *, minimum: int | None = 0, where: str = "", key: str = 
 
 
 def as_float(value: Json, *, where: str = "", key: str = "") -> float:
-    """Return `value` where it is a number, whole or not; always finite.
-
-    Raises:
-        ParseError: It is something else.
-    """
+    """Return `value` where it is a number, whole or not; always finite; a ParseError where it is something else."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise _wrong("a number", value, where, key)
     try:
@@ -191,96 +171,56 @@ def as_float(value: Json, *, where: str = "", key: str = "") -> float:
 
 
 def as_str(value: Json, *, where: str = "", key: str = "") -> str:
-    """Return `value` where it is text.
-
-    Raises:
-        ParseError: It is something else.
-    """
+    """Return `value` where it is text; a ParseError where it is something else."""
     if not isinstance(value, str):
         raise _wrong("text", value, where, key)
     return value
 
 
 def as_bool(value: Json, *, where: str = "", key: str = "") -> bool:
-    """Return `value` where it is `true` or `false`; 0 and 1 are neither.
-
-    Raises:
-        ParseError: It is something else.
-    """
+    """Return `value` where it is `true` or `false`; 0 and 1 are neither; a ParseError where it is something else."""
     if not isinstance(value, bool):
         raise _wrong("true or false", value, where, key)
     return value
 
 
 def get_int(record: Mapping[str, Json], key: str, *, minimum: int | None = 0, where: str = "") -> int:
-    """Return the integer under `key`.
-
-    Raises:
-        ParseError: It is not there, no integer, or below `minimum`.
-    """
+    """Return the integer under `key`; a ParseError where it is not there, no integer, or below `minimum`."""
     return as_int(_member(record, key, where), minimum=minimum, where=where, key=key)
 
 
 def get_str(record: Mapping[str, Json], key: str, *, where: str = "") -> str:
-    """Return the text under `key`.
-
-    Raises:
-        ParseError: It is not there, or no text.
-    """
+    """Return the text under `key`; a ParseError where it is not there, or no text."""
     return as_str(_member(record, key, where), where=where, key=key)
 
 
 def get_bool(record: Mapping[str, Json], key: str, *, where: str = "") -> bool:
-    """Return the truth value under `key`.
-
-    Raises:
-        ParseError: It is not there, or neither true nor false.
-    """
+    """Return the truth value under `key`; a ParseError where it is not there, or neither true nor false."""
     return as_bool(_member(record, key, where), where=where, key=key)
 
 
 def get_object(record: Mapping[str, Json], key: str, *, where: str = "") -> JsonObject:
-    """Return the object under `key`.
-
-    Raises:
-        ParseError: It is not there, or no object.
-    """
+    """Return the object under `key`; a ParseError where it is not there, or no object."""
     return as_object(_member(record, key, where), where=where, key=key)
 
 
 def get_list(record: Mapping[str, Json], key: str, *, where: str = "") -> list[Json]:
-    """Return the list under `key`.
-
-    Raises:
-        ParseError: It is not there, or no list.
-    """
+    """Return the list under `key`; a ParseError where it is not there, or no list."""
     return as_list(_member(record, key, where), where=where, key=key)
 
 
 def get_optional_int(record: Mapping[str, Json], key: str, *, minimum: int | None = 0, where: str = "") -> int | None:
-    """Return the integer under `key`; None where it is absent or null.
-
-    Raises:
-        ParseError: It is there, and no integer or below `minimum`.
-    """
+    """Return the integer under `key`; None where it is absent or null; a ParseError where it is another or smaller."""
     return _optional(record, key, lambda value: as_int(value, minimum=minimum, where=where, key=key))
 
 
 def get_optional_float(record: Mapping[str, Json], key: str, *, where: str = "") -> float | None:
-    """Return the number under `key`; None where it is absent or null.
-
-    Raises:
-        ParseError: It is there, and no number.
-    """
+    """Return the number under `key`; None where it is absent or null; a ParseError where it is there, and no number."""
     return _optional(record, key, lambda value: as_float(value, where=where, key=key))
 
 
 def get_optional_str(record: Mapping[str, Json], key: str, *, where: str = "") -> str | None:
-    """Return the text under `key`; None where it is absent or null.
-
-    Raises:
-        ParseError: It is there, and no text.
-    """
+    """Return the text under `key`; None where it is absent or null; a ParseError where it is there, and no text."""
     return _optional(record, key, lambda value: as_str(value, where=where, key=key))
 
 

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 import torch
 
-from ckpttool.formats.torch.pickle_found import PickleNames
+from ckpttool.formats.torch.pickle_opcodes import PickleNames
 from ckpttool.formats.torch.pickle_scan import PickleReader
 from tests.writers import MemorySource
 

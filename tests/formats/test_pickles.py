@@ -35,10 +35,10 @@ from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats import read_header
 from ckpttool.formats.torch import pickle_scan
-from ckpttool.formats.torch.pickle_found import MOST_NAMES, PickleNames
 from ckpttool.formats.torch.pickle_names import Trust, modern, trust
+from ckpttool.formats.torch.pickle_opcodes import MOST_NAMES, PickleNames
 from ckpttool.formats.torch.pickle_scan import MOST_NAME_BYTES, PickleReader
-from ckpttool.formats.torch.zip import look_at_pickles
+from ckpttool.formats.torch.shard import look_at_pickles
 from ckpttool.formats.torch.zip_directory import read_zip_directory
 from ckpttool.trainers.mindformers.scalars import FACTS
 from tests.writers import MemorySource, entries_json, safetensors_file

@@ -13,7 +13,7 @@ from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats import read_header
 from ckpttool.formats.base import MAX_DIMS, MAX_FINDINGS, Header
-from ckpttool.formats.safetensors import json_scanner
+from ckpttool.formats.safetensors import header as strictly
 from ckpttool.formats.safetensors.header import DTYPES, parse_strictly
 from ckpttool.formats.safetensors.quick import parse_quickly
 from ckpttool.formats.safetensors.shard import HeaderMemory, ParsedHeader, forget_headers
@@ -99,7 +99,7 @@ def test_a_header_above_our_own_limit_is_refused_but_not_called_damaged() -> Non
 
 
 def test_more_keys_than_the_limit_are_refused_but_not_called_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_scanner, "MAX_KEYS", 3)
+    monkeypatch.setattr(strictly, "MAX_KEYS", 3)
     spaced = json.dumps(TWO).encode()
     assert codes(safetensors_file(spaced, bytes(32))) == set()
     four = entries_json((name, "U8", [8], 8) for name in "abcd")
@@ -110,13 +110,13 @@ def test_more_keys_than_the_limit_are_refused_but_not_called_damaged(monkeypatch
 
 
 def test_more_keys_than_the_limit_are_refused_where_safetensors_itself_spelled_them() -> None:
-    text = compact(entries_json((f"{number:06}", "U8", [], 1) for number in range(json_scanner.MAX_KEYS + 1)))
-    assert refusals(safetensors_file(text, bytes(json_scanner.MAX_KEYS + 1))) == [Code.OVER_LIMIT]
+    text = compact(entries_json((f"{number:06}", "U8", [], 1) for number in range(strictly.MAX_KEYS + 1)))
+    assert refusals(safetensors_file(text, bytes(strictly.MAX_KEYS + 1))) == [Code.OVER_LIMIT]
 
 
 @pytest.mark.parametrize("metadata", [False, True])
 def test_both_ways_take_the_same_number_of_keys(monkeypatch: pytest.MonkeyPatch, *, metadata: bool) -> None:
-    monkeypatch.setattr(json_scanner, "MAX_KEYS", 3)
+    monkeypatch.setattr(strictly, "MAX_KEYS", 3)
     for count in range(1, 6):
         keys: dict[str, object] = {"__metadata__": {"a": "b"}} if metadata else {}
         text = compact(keys | entries_json((name, "U8", [8], 8) for name in "abcde"[:count])).decode()

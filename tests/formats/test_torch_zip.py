@@ -15,7 +15,7 @@ from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.formats.base import MAX_FINDINGS
 from ckpttool.formats.torch import pickle_scan
 from ckpttool.formats.torch.pickle_scan import PickleReader
-from ckpttool.formats.torch.zip import look_at_pickles
+from ckpttool.formats.torch.shard import look_at_pickles
 from ckpttool.formats.torch.zip_directory import read_zip_directory
 from tests.writers import MemorySource
 

@@ -17,8 +17,8 @@ from ckpttool.domain.finding import Finding, Severity
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats import read_header
 from ckpttool.formats.base import MAX_FINDINGS, Header
+from ckpttool.formats.mindspore.records import BadRecordError
 from ckpttool.formats.mindspore.shard import read_trailer
-from ckpttool.formats.mindspore.wire import BadRecordError
 from ckpttool.formats.safetensors.header import parse_strictly
 from ckpttool.formats.safetensors.quick import parse_quickly
 from ckpttool.formats.safetensors.shard import forget_headers

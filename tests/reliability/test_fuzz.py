@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from ckpttool.formats.torch.pickle_found import PickleNames
+from ckpttool.formats.torch.pickle_opcodes import PickleNames
 from ckpttool.formats.torch.pickle_scan import PickleReader
 from ckpttool.logs.numbers import UnreadableError, number
 from tests.reliability import fuzzing

@@ -24,8 +24,7 @@ from ckpttool.formats.base import (
     schema_hash,
     schema_rows,
 )
-from ckpttool.formats.mindspore.tensors import Tensors
-from ckpttool.formats.mindspore.wire import MAX_RECORD_HEAD, RECORD, BadRecordError, Record, RecordReader
+from ckpttool.formats.mindspore.records import MAX_RECORD_HEAD, RECORD, BadRecordError, Record, RecordReader, Tensors
 from ckpttool.formats.scalars import plan_scalars, read_scalars
 from ckpttool.storage.base import ByteSource
 

@@ -14,16 +14,16 @@ from sys import intern
 from ckpttool.domain.frozen import many
 from ckpttool.domain.shard import TensorEntry
 from ckpttool.formats.base import MAX_DIMS, schema_hash
-from ckpttool.formats.safetensors import json_scanner
+from ckpttool.formats.safetensors import header
 from ckpttool.formats.safetensors.header import (
     DTYPES,
     METADATA_KEY,
     PLACES,
     HeaderText,
+    InvalidHeaderError,
     parse_metadata,
     size_in_bytes,
 )
-from ckpttool.formats.safetensors.json_scanner import InvalidHeaderError
 
 _PIECE_CHARS = 1_000_000
 """All fields of a piece are strings at once: this bounds the memory that a long header takes."""
@@ -108,7 +108,7 @@ class _Columns:
         names, dtypes, dims, begins, ends = (parts[column::_FIELDS] for column in range(1, _FIELDS))
         # Entries with one comma between them, from `{` to `}`.
         framed = names and gaps[-1] == ("}" if is_last else "") and (is_first or not gaps[0])
-        if not framed or gaps.count(",") != len(names) - 1 or len(self._names) + len(names) > json_scanner.MAX_KEYS:
+        if not framed or gaps.count(",") != len(names) - 1 or len(self._names) + len(names) > header.MAX_KEYS:
             raise InvalidHeaderError
         if not _are_plain(names) or begins[0] != self._end or begins[1:] != ends[:-1] or not _are_plain_numbers(ends):
             raise InvalidHeaderError
@@ -134,7 +134,7 @@ class _Columns:
             InvalidHeaderError: A name stands twice, or there are more than the strict way takes.
         """
         differ = len({METADATA_KEY, *self._names}) > len(self._names)
-        if not differ or self._keys + len(self._names) > json_scanner.MAX_KEYS:
+        if not differ or self._keys + len(self._names) > header.MAX_KEYS:
             raise InvalidHeaderError
         return HeaderText(
             entries=tuple(self._entries),

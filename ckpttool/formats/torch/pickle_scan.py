@@ -16,14 +16,13 @@ import re
 from array import array
 from contextlib import suppress
 
-from ckpttool.formats.torch.pickle_ahead import GETATTR, Ahead, Memo, Name, OddError
-from ckpttool.formats.torch.pickle_found import PickleNames
 from ckpttool.formats.torch.pickle_names import Trust, modern, trust
 from ckpttool.formats.torch.pickle_opcodes import (
     CAREFUL_RUN,
     COUNTED,
     FIXED,
     FRAME,
+    GETATTR,
     INST,
     LINES,
     LONG_NAME,
@@ -37,6 +36,11 @@ from ckpttool.formats.torch.pickle_opcodes import (
     SIGNED,
     STACK_GLOBAL,
     STOP,
+    Ahead,
+    Memo,
+    Name,
+    OddError,
+    PickleNames,
 )
 from ckpttool.storage.base import ByteSource
 
@@ -119,7 +123,8 @@ class PickleReader:
         try:
             self._scan()
             for _ in range(1, pickles):
-                if not self._another():
+                self._fill()
+                if PROTO(self._data, self._at) is None:  # no further pickle begins here
                     break
                 self._scan()
         except _OverLimitError:
@@ -127,11 +132,6 @@ class PickleReader:
         except _EndError as error:
             self._names.broken = str(error)
         return self._names
-
-    def _another(self) -> bool:
-        """Tell whether a further pickle begins here."""
-        self._fill()
-        return PROTO(self._data, self._at) is not None
 
     def _scan(self) -> None:
         """Read one pickle to its STOP; twice where it names `getattr`."""

@@ -38,7 +38,11 @@ def look_at_code(source: ByteSource, records: Iterable[Deflated]) -> tuple[tuple
     for one in records:
         inflated += one.size
         if inflated > MOST_BYTES:
-            return (_too_much(),), nbytes
+            message = (
+                f"The archive of torch.jit.save holds more than {MOST_BYTES >> 20} MiB of deflated source, which "
+                "ckpttool does not inflate."
+            )
+            return (unknown(Code.UNSUPPORTED_FORMAT, message),), nbytes
         nbytes += one.record.end - one.record.begin
         if (why := _fault(source, one)) is not None:
             message = f"The deflated record '{one.record.name[:120]}' is not whole: {why}."
@@ -68,11 +72,3 @@ def _fault(source: ByteSource, one: Deflated) -> str | None:
     if size != one.size or inflater.unused_data or at < end:
         return f"it inflates to other than {one.size} bytes"
     return None if crc == one.record.crc32 else f"CRC32 {crc:08x} instead of {one.record.crc32:08x}"
-
-
-def _too_much() -> Finding:
-    return unknown(
-        Code.UNSUPPORTED_FORMAT,
-        f"The archive of torch.jit.save holds more than {MOST_BYTES >> 20} MiB of deflated source, which "
-        "ckpttool does not inflate.",
-    )

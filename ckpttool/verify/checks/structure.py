@@ -16,7 +16,7 @@ from ckpttool.formats import read_header
 from ckpttool.formats.base import Header, quoted
 from ckpttool.formats.front import Front
 from ckpttool.formats.safetensors.shard import CHECKSUM_KEY
-from ckpttool.formats.torch.zip import look_at_pickles
+from ckpttool.formats.torch.shard import look_at_pickles
 from ckpttool.storage.base import ByteSource
 from ckpttool.verify.observation import Observation
 

@@ -1,4 +1,4 @@
-"""A zip archive, as `torch.save` writes it since 1.6: recognised; its pickles are read by opcode, never unpickled."""
+"""What torch writes: a zip archive since 1.6, a pickle before. Pickles are read by opcode, never unpickled."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.finding import Code, Finding, damage
+from ckpttool.domain.finding import Code, Finding, damage, note, unsafe
 from ckpttool.domain.scalars import ShardFacts
 from ckpttool.domain.shard import FormatName
-from ckpttool.formats.base import MAX_FINDINGS, Header, failed_header, quoted, unsupported
-from ckpttool.formats.torch.bare_pickle import pickle_findings
+from ckpttool.formats.base import MAX_FINDINGS, Header, failed_header, over_limit, quoted, unsupported
 from ckpttool.storage.base import ByteSource
 
 if TYPE_CHECKING:
-    from ckpttool.formats.torch.pickle_ahead import StorageId
+    from ckpttool.formats.torch.pickle_opcodes import PickleNames, StorageId
     from ckpttool.formats.torch.zip_directory import ZipEntry
 
-_MAGIC = b"PK\x03\x04"
+# The opcode PROTO with a protocol that exists. torch's legacy magic number, itself a pickle, begins like this too.
+_PICKLE = tuple(bytes([0x80, protocol]) for protocol in range(2, 6))
+
+_SHOWN = 3
+"""Names in a message."""
+
+_ZIP = b"PK\x03\x04"
 """Signature of a zip's first local file header."""
 _OTHERS = frozenset({".data/extern_modules", ".data/python_version", "archive_format", "archive_version", "model.json"})
 """Records of archives that are for other than torch.load."""
@@ -32,6 +37,77 @@ _ITEM_BYTES = {
 """Of one number of a storage; of all other kinds the length is not judged."""
 
 
+class TorchPickle:
+    """What `torch.save` wrote in its legacy form."""
+
+    name = FormatName.TORCH_PICKLE
+
+    def recognise(self, head: bytes) -> bool:
+        """Tell by a pickle's first two bytes."""
+        return head.startswith(_PICKLE)
+
+    def header(self, source: ByteSource, head: bytes, facts: ShardFacts) -> Header:  # noqa: ARG002  (no scalars in it)
+        """Refuse what would run code; else say that it is a torch file under a MindSpore name."""
+        return unsafe_pickle(source, head, hidden=True) or failed_header(
+            self.name, unsupported("a pickle as torch.save wrote it"), bytes_read=len(head)
+        )
+
+
+def unsafe_pickle(source: ByteSource, head: bytes, *, hidden: bool) -> Header | None:
+    """Refuse a file that, read as a pickle, would run code; None where it would not.
+
+    Args:
+        source: The open file.
+        head: Its first bytes, which were read already.
+        hidden: Whether to refuse a name that is put together too: not in a file that may well be no pickle.
+    """
+    from ckpttool.formats.torch.pickle_scan import MOST_PICKLES, PickleReader  # costs a start a millisecond
+
+    reader = PickleReader(source)
+    names = reader.names(0, source.stamp.size, pickles=MOST_PICKLES)
+    if not names.runs and not (hidden and names.hidden):
+        return None
+    return failed_header(
+        FormatName.TORCH_PICKLE, _unsafe("The pickle", names), bytes_read=len(head) + reader.bytes_read
+    )
+
+
+def pickle_findings(what: str, names: PickleNames) -> tuple[Finding, ...]:
+    """Say what is wrong with a pickle that a whole file depends on, or worth knowing of it.
+
+    Args:
+        what: The pickle, as a sentence begins with it.
+        names: What it calls for.
+    """
+    if names.runs or names.hidden:
+        return (_unsafe(what, names),)
+    if names.over_limit:
+        return (over_limit(f"{what} is longer than ckpttool reads a pickle, so what it would run is not known."),)
+    if names.broken is not None:
+        return (damage(Code.HEADER_INVALID, f"{what} is no whole pickle: {names.broken}; torch.load fails."),)
+    if names.unknown:
+        message = (
+            f"{what} calls for {_listed(names.unknown)}, which torch.load without weights_only would import and run; "
+            "ckpttool does not know what that does."
+        )
+        return (note(Code.UNSAFE_PICKLE, message),)
+    return ()
+
+
+def _unsafe(what: str, names: PickleNames) -> Finding:
+    called = _listed(names.runs) if names.runs else "a name that it puts together only while it is loaded"
+    return unsafe(
+        Code.UNSAFE_PICKLE,
+        f"{what} calls for {called}: torch.load without weights_only would run that.",
+        remedy="do not load it, and find out who wrote it",
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(quoted, names[:_SHOWN])) + more
+
+
 class TorchZip:
     """What `torch.save` writes."""
 
@@ -39,7 +115,7 @@ class TorchZip:
 
     def recognise(self, head: bytes) -> bool:
         """Tell by a zip's first bytes."""
-        return head.startswith(_MAGIC)
+        return head.startswith(_ZIP)
 
     def header(self, source: ByteSource, head: bytes, facts: ShardFacts) -> Header:  # noqa: ARG002  (the seam hands it to every format)
         """Say that it is a torch file under a MindSpore name; nothing of it is read."""
@@ -67,7 +143,12 @@ def look_at_pickles(source: ByteSource, records: Sequence[ZipEntry]) -> tuple[tu
     main = f"{root}/data.pkl".lower()
     findings: list[Finding] = []
     if all(record.name.lower() != main for record in pickles) and not _is_another(root, records):
-        findings.append(_without_pickle(root))
+        name = f"{root}/data.pkl"
+        message = (
+            f"The archive has no {quoted(name)}, which says what tensors there are: torch.load fails. "
+            "A torch.save that failed leaves such a file."
+        )
+        findings.append(damage(Code.ENTRIES_MISSING, message, expected=name))
     if not pickles:
         return tuple(findings), 0
     from ckpttool.formats.torch.pickle_scan import PickleReader  # costs a start a millisecond
@@ -87,15 +168,6 @@ def _is_another(root: str, records: Iterable[ZipEntry]) -> bool:
     """Tell what torch.package, torch.export and the oldest torch.jit.save wrote: there data.pkl need not be."""
     marks = {f"{root}/{name}" for name in _OTHERS}
     return any(record.name in marks or record.name in _OTHERS for record in records)
-
-
-def _without_pickle(root: str) -> Finding:
-    return damage(
-        Code.ENTRIES_MISSING,
-        f"The archive has no {quoted(f'{root}/data.pkl')}, which says what tensors there are: torch.load fails. "
-        "A torch.save that failed leaves such a file.",
-        expected=f"{root}/data.pkl",
-    )
 
 
 def _missing(root: str, records: Iterable[ZipEntry], storages: Iterable[StorageId]) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""The wire format of one record of a MindSpore `.ckpt`: a protobuf `Checkpoint.value`, without its tensor's bytes.
+"""Records of a MindSpore `.ckpt`: protobuf `Checkpoint.value` without their tensors' bytes; and the tensors they make.
 
 A file is nothing but such records, one after the other:
 
@@ -7,15 +7,22 @@ A file is nothing but such records, one after the other:
 Every protobuf library writes fields in this order, so another order is taken for damage. So are spare bytes inside a
 record: they would be fields that MindSpore does not have. Field 3 in place of 2 is a map parameter.
 
-Source: `checkpoint.proto` and `_exec_save` in MindSpore's train/serialization.py.
+MindSpore cuts a tensor of more than 512 MiB into several records that follow each other, all with the dims of the
+whole tensor; its loader joins neighbours of one name. So do we, and we check that they add up.
+
+Source: `checkpoint.proto`; `_exec_save`, `tensor_to_ms_type`, `_write_parameter_bytes_data` and
+`_load_ckpt_into_param_dict` in MindSpore's train/serialization.py; the names are `str()` of MindSpore's types, tried
+out with MindSpore 2.10.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from ckpttool.domain.finding import Code, Finding, damage
-from ckpttool.formats.base import MAX_DIMS, MAX_NAME_CHARS, over_limit
+from ckpttool.domain.dtype import DType
+from ckpttool.domain.finding import Code, Finding, damage, unknown
+from ckpttool.domain.shard import TensorEntry
+from ckpttool.formats.base import MAX_DIMS, MAX_NAME_CHARS, over_limit, quoted
 
 RECORD = 0x0A
 """First byte of every record: field 1, length-delimited."""
@@ -35,6 +42,31 @@ _MAX_TYPE_BYTES = 64
 _MAX_VARINT_BYTES = 10
 _MAX_KNOWN = 1000
 _MAX_INT64 = 2**63 - 1
+
+_DTYPES = {
+    b"Bool": DType.BOOL,
+    b"Int4": DType.I4X2,
+    b"Int8": DType.I8,
+    b"Int16": DType.I16,
+    b"Int32": DType.I32,
+    b"Int64": DType.I64,
+    b"UInt8": DType.U8,
+    b"UInt16": DType.U16,
+    b"UInt32": DType.U32,
+    b"UInt64": DType.U64,
+    b"Float16": DType.F16,
+    b"Float32": DType.F32,
+    b"Float64": DType.F64,
+    b"BFloat16": DType.BF16,
+    b"Float8E4M3FN": DType.F8_E4M3,
+    b"Float8E5M2": DType.F8_E5M2,
+    b"HiFloat8": DType.HIF8,
+    b"Complex64": DType.C64,
+    b"Complex128": DType.C128,
+    b"str": DType.STRING,
+    b"random_op": DType.OPAQUE,
+}
+_SHAPELESS = frozenset({DType.STRING, DType.OPAQUE})
 
 
 class Record(NamedTuple):
@@ -167,3 +199,110 @@ def _varint(buffer: bytes, at: int) -> tuple[int, int]:
                 break
             return value, at + place + 1
     raise _bad("one of its lengths is no number")
+
+
+class Tensors:
+    """Collects the records of one file, in file order."""
+
+    __slots__ = ("_missing", "_names", "_open", "_spans", "entries", "findings")
+
+    def __init__(self) -> None:
+        self.entries: list[TensorEntry] = []
+        self.findings: list[Finding] = []
+        self._names: set[bytes] = set()
+        self._open: Record | None = None
+        """First record of a tensor of which bytes are still missing."""
+        self._spans: list[tuple[int, int]] = []
+        self._missing = 0
+        """Bytes that the open tensor still lacks."""
+
+    def add(self, record: Record, base: int) -> None:
+        """Take the next record, whose positions count from `base` in the file."""
+        if self._open is not None:
+            if record.tag == self._open.tag and record.type == self._open.type and record.dims == self._open.dims:
+                self._extend(record, base)
+                return
+            self.finish(may_be_cut=False)
+        if record.tag in self._names:
+            self._reject(record, "stands in the file twice")
+            return
+        self._names.add(record.tag)
+        content = record.end - record.begin
+        dtype = _DTYPES.get(record.type or b"")
+        if record.type is None:
+            name = _text(record.tag)
+            message = f"{quoted(name)} is a map parameter, which ckpttool cannot look into."
+            self.findings.append(unknown(Code.UNSUPPORTED_FORMAT, message, tensor=name))
+        elif dtype is None:
+            self._reject(record, f"has the type {quoted(_text(record.type))}, which MindSpore does not have")
+        elif (needed := _size(dtype, record.dims, content)) == content:
+            self._close(record, dtype, ((base + record.begin, base + record.end),))
+        elif needed < content:
+            self._reject(record, _contradiction(record, needed, content))
+        else:
+            self._open = record
+            self._spans = [(base + record.begin, base + record.end)]
+            self._missing = needed - content
+
+    def finish(self, *, may_be_cut: bool) -> None:
+        """Take note that the tensor begun last gets no further record.
+
+        Args:
+            may_be_cut: Whether the file ends here without a mark that it ends here.
+        """
+        if self._open is None:
+            return
+        record, self._open = self._open, None
+        content = sum(end - begin for begin, end in self._spans)
+        self._reject(
+            record,
+            _contradiction(record, content + self._missing, content),
+            code=Code.SHARD_TRUNCATED if may_be_cut and len(self._spans) > 1 else Code.HEADER_INVALID,
+        )
+
+    def _extend(self, record: Record, base: int) -> None:
+        content = record.end - record.begin
+        self._spans.append((base + record.begin, base + record.end))
+        self._missing -= content
+        if self._missing > 0 and content:
+            return
+        if self._missing == 0:
+            self._close(record, _DTYPES[record.type or b""], tuple(self._spans))
+            self._open = None
+        else:
+            self.finish(may_be_cut=False)
+
+    def _close(self, record: Record, dtype: DType, spans: tuple[tuple[int, int], ...]) -> None:
+        try:
+            name = record.tag.decode()
+        except UnicodeDecodeError:
+            self._reject(record, "has a name that is no UTF-8")
+            return
+        shape = () if dtype in _SHAPELESS or (record.dims == (0,) and spans[0][0] < spans[0][1]) else record.dims
+        self.entries.append(TensorEntry(name=name, dtype=dtype, shape=shape, spans=spans))
+
+    def _reject(self, record: Record, why: str, *, code: Code = Code.HEADER_INVALID) -> None:
+        name = _text(record.tag)
+        self.findings.append(damage(code, f"Tensor {quoted(name)} {why}.", tensor=name))
+
+
+def _size(dtype: DType, dims: tuple[int, ...], content: int) -> int:
+    """Bytes that a tensor must have."""
+    if dtype is DType.OPAQUE:
+        return content
+    if dtype is DType.STRING:
+        return content + -content % 4
+    if dims == (0,) and content:  # how MindSpore before 2.0 spells a scalar
+        dims = ()
+    bits = dtype.bits
+    for dim in dims:
+        bits *= dim
+    return bits // 8
+
+
+def _contradiction(record: Record, needed: int, content: int) -> str:
+    return f"of {_text(record.type or b'')} {list(record.dims)} takes {needed} bytes, but has {content}"
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="backslashreplace")
