@@ -17,6 +17,7 @@ import typer
 
 import ckpttool
 from ckpttool import errors
+from ckpttool.cli.headings import by_heading
 from ckpttool.cli.main import COMMANDS, app
 from ckpttool.decide.policies.base import Policy, Watch
 from ckpttool.formats.base import ShardFormat
@@ -76,8 +77,9 @@ def _options(_page: Path, command: str) -> Iterator[str]:
         if word:
             yield from (f"`ckpttool {command} {word}`:", "")
         yield from ("| option | what it does |", "|---|---|")
-        records = (each.get_help_record(typer.Context(single)) for each in single.params if each.name != "help")
-        yield from (f"| `{_cell(form)}` | {_cell(what)} |" for form, what in filter(None, records))
+        for heading, rows in by_heading(single, command, typer.Context(single)).items():
+            yield f"| **{heading}** | |"
+            yield from (f"| `{_cell(form)}` | {_cell(what)} |" for form, what in rows if "--help" not in form)
         if word:
             yield ""
 

@@ -29,7 +29,7 @@ Text = Annotated[str, typer.Argument(metavar="STRING", help="What the environmen
 
 @app.callback()
 def asd() -> None:
-    """Check or write the settings of Ascend's feature-value detection, NPU_ASD_CONFIG and MS_NPU_ASD_CONFIG.
+    """Check or write the settings of Ascend's feature detection.
 
     Example: ckpttool asd check "enable:true,cooldown:5"
     """
@@ -40,9 +40,7 @@ def asd() -> None:
 def check(*, string: Text, dialect: DetectorDialect = None, fmt: FormatOpt = Format.TABLE) -> None:
     """Tell what the real parser makes of a configuration, and which of its traps it falls into.
 
-    Exit 10 where something is not as its author meant it.
-
-    Example: ckpttool asd check "enable:true, with_checksum:true" --dialect torch_npu
+    Example: ckpttool asd check "enable:true, with_checksum:true"
     """
     raise typer.Exit(show(ASD, api.check_asd(string, dialect), fmt))
 
@@ -54,11 +52,19 @@ class AsdOptions:
     with_checksum: Annotated[bool, typer.Option("--with-checksum", help="Check matrix products after a strike.")] = (
         False
     )
-    cooldown: Annotated[int | None, typer.Option(min=1, help="Minutes in which another event is an echo (5).")] = None
+    cooldown: Annotated[
+        int | None, typer.Option(min=1, metavar="MINUTES", help="In which another event is an echo (5).")
+    ] = None
     strikes_num: Annotated[int | None, typer.Option(min=1, help="Events that make a strike-out (3).")] = None
-    strikes_window: Annotated[int | None, typer.Option(min=1, help="Minutes they may lie apart (480).")] = None
-    checksum_cooldown: Annotated[int | None, typer.Option(min=1, help="Minutes between two checksums (180).")] = None
-    upper_thresh1: Annotated[int | None, typer.Option(min=3, help="Multiple of the mean, abnormal (1000000).")] = None
+    strikes_window: Annotated[
+        int | None, typer.Option(min=1, metavar="MINUTES", help="They may lie apart by so much (480).")
+    ] = None
+    checksum_cooldown: Annotated[
+        int | None, typer.Option(min=1, metavar="MINUTES", help="Between two checksums (180).")
+    ] = None
+    upper_thresh1: Annotated[
+        int | None, typer.Option(min=3, help="Multiple of the mean that is abnormal (1000000).")
+    ] = None
     upper_thresh2: Annotated[int | None, typer.Option(min=3, help="Multiple that enters the mean (100).")] = None
     grad_sample_interval: SampleInterval = None
     disable: Annotated[bool, typer.Option("--disable", help="Switch the detection off.")] = False

@@ -25,10 +25,9 @@ def calibrate(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Recommend thresholds that fit this run, from a normal stretch of its own training log.
+    """Recommend thresholds that fit this run, from its own log.
 
-    At least 200 steps after the warm-up are needed. Exit 14 where nothing can be recommended, 10 where more than 1 %
-    of the steps would be alarms, so that the stretch is not normal.
+    The log shall show a normal stretch, with at least 200 steps after the warm-up.
 
     Example: ckpttool calibrate output/log/rank_0/info.log
     """

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ckpttool.cli import output
+from ckpttool.cli.grouped import grouped
 from ckpttool.cli.helped import unknown_word
 from ckpttool.cli.options import Format, FormatOpt
 from ckpttool.render.answers import explanation as texts
@@ -18,10 +19,11 @@ from ckpttool.render.text import WIDTH
 CodeArgument = Annotated[str | None, typer.Argument(metavar="[CODE]", help="A finding's code; all where left out.")]
 
 
+@grouped
 def explain(code: CodeArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
-    """Say what a finding means, how ckpttool knows it, and what to do.
+    """Say what a finding means, and what to do.
 
-    Without CODE: every finding that there is, in a line.
+    Says how ckpttool knows it, too. Without CODE: every finding that there is, in a line.
 
     Example: ckpttool explain shard-missing
     """

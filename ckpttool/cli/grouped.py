@@ -1,4 +1,7 @@
-"""Options that come together are one value: a command takes the value, typer sees the options."""
+"""Options that come together are one value: a command takes the value, typer sees the options.
+
+What every command takes (`--json`, `--quiet`, `--verbose`, `--debug`) is added to those that do not name it themselves.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,27 @@ import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
 from functools import wraps
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from ckpttool.cli.options import Quiet
+from ckpttool.domain.frozen import dataclass
+
+
+def _trace(ctx: typer.Context, wanted: bool) -> None:
+    if wanted:
+        ctx.find_root().params["debug"] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonOptions:
+    """What every command takes, whether or not it has anything to do with it."""
+
+    json: Annotated[bool, typer.Option("--json", help="As --format json.")] = False
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", hidden=True)] = False
+    quiet: Quiet = False
+    debug: Annotated[bool, typer.Option("--debug", callback=_trace, help="Show a traceback where it fails.")] = False
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
@@ -24,9 +47,16 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
             parameters += _spread(groups[parameter.name])
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    own = {parameter.name for parameter in parameters}
+    common = [parameter for parameter in _spread(CommonOptions) if parameter.name not in own]
+    parameters += common
 
     @wraps(command)
     def call(**values: Any) -> None:  # noqa: ANN401  whatever typer parsed
+        if values["json"] and "fmt" in values:
+            values["fmt"] = type(values["fmt"])("json")
+        for parameter in common:
+            del values[parameter.name]
         for name, group in groups.items():
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
         command(**values)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ckpttool.cli import output
+from ckpttool.cli.grouped import grouped
 from ckpttool.cli.helped import unknown_word
 from ckpttool.render import guide as pages
 from ckpttool.render.text import WIDTH
@@ -17,10 +18,11 @@ TopicArgument = Annotated[
 ]
 
 
+@grouped
 def guide(topic: TopicArgument = None) -> None:
-    """Show a page of the manual, which needs no network: laid out on a terminal, as Markdown elsewhere.
+    """Show a page of the manual, which needs no network.
 
-    Without TOPIC: every page that there is, in a line.
+    Laid out on a terminal, as Markdown elsewhere. Without TOPIC: every page that there is, in a line.
 
     Example: ckpttool guide verify
     """

@@ -53,9 +53,9 @@ def health(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Tell which checkpoints are healthy, by the embedding norm that the training log shows at their save.
+    """Tell which checkpoints are healthy, by norms that a log shows.
 
-    Finds logs and health_ckpts.json by itself. Exit 10 where the newest is unhealthy, 14 where that is unknown.
+    Judges by the embedding norm at each save. Finds logs and health_ckpts.json by itself.
 
     Example: ckpttool health ./output --threshold 270
     """

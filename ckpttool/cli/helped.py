@@ -17,6 +17,42 @@ _MAY_BE_EMPTY = frozenset({"prefix", "string", "asd_config"})
 
 _NO_NUMBER = r"(?s:(?P<value>.+) is not (?:a valid (?:int|integer|float)(?: range)?|in the range .+)\.?)"
 
+_OF_EVERY_COMMAND = re.compile(r"-[qv]+|--quiet|--verbose|--json|--format(?:=.*)?")
+"""What may stand before a command as well as after it."""
+
+_COLUMN = 28
+"""Where what an option does begins, at most; a longer option has a line of its own."""
+
+COMMANDS_PEOPLE_TYPE = {
+    "scan": "ls list status show snapshots history log",
+    "verify": "check fsck test validate",
+    "resolve": "find latest pick choose which resume best",
+    "launch": "run start restart",
+    "preflight": "dry-run plan precheck",
+    "lint-config": "lint config check-config",
+    "seal": "checksum hash sum sign",
+    "prune": "rm delete remove clean cleanup gc forget purge",
+    "repair-meta": "repair fix",
+    "scale-skip": "skip scale rescale",
+    "explain": "why rule code codes",
+    "guide": "man docs doc manual topics",
+}
+"""What neighbours call the same, by command."""
+
+OPTIONS_PEOPLE_TYPE = {
+    "--checkpoint": "--step --steps --ckpt --name --iteration --epoch",
+    "--gbs": "--batch-size --global-batch-size --bs",
+    "--new-gbs": "--batch-size --global-batch-size --bs --to",
+    "--old-gbs": "--from",
+    "--apply": "--yes --delete --do-it --no-dry-run -y",
+    "--output": "--out -o",
+    "--force": "--overwrite -f",
+    "--jobs": "--threads --workers --num-workers -j",
+    "--format": "--output-format --yaml",
+    "--config": "-c",
+}
+"""As above, of options."""
+
 
 class _Helped:
     def get_help_option(self, ctx: Any) -> Any:  # noqa: ANN401  the base class's signature
@@ -24,6 +60,16 @@ class _Helped:
         if option is not None:
             option.callback = _show_help
         return option
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as above
+        """Say how it ends, and where more is told."""
+        from ckpttool.cli.headings import ends
+
+        with formatter.section("Exit codes"):
+            formatter.write_dl(ends(_top(ctx)))
+        formatter.write_paragraph()
+        pages = "" if _top(ctx) == "guide" else f" {_top(ctx)}, ckpttool guide exits"
+        formatter.write_text(f"More: ckpttool guide{pages}")
 
 
 class Command(_Helped, TyperCommand):
@@ -42,9 +88,48 @@ class Command(_Helped, TyperCommand):
                 raise typer.BadParameter("it is empty: is a shell variable not set?", ctx=ctx, param=param)
         return left
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as above
+        """Show what there is in groups, all in the same two columns."""
+        from ckpttool.cli.headings import by_heading
+
+        found = by_heading(self, _top(ctx), ctx)
+        longest = max((len(form) for rows in found.values() for form, _ in rows if len(form) <= _COLUMN), default=0)
+        for heading, ((form, text), *rows) in found.items():
+            with formatter.section(heading):
+                formatter.write_dl([(form.ljust(longest), text), *rows], col_max=longest)
+
 
 class Group(_Helped, TyperGroup):
     """A group of commands."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  as above
+        """Hand on to the command what is common to all: `ckpttool -q scan` is `ckpttool scan -q`."""
+        own: list[str] = []
+        common: list[str] = []
+        rest = list(args)
+        while rest and rest[0].startswith("-") and rest[0] != "--":
+            word = rest.pop(0)
+            (common if _OF_EVERY_COMMAND.fullmatch(word) else own).append(word)
+            if word == "--format" and rest:
+                common.append(rest.pop(0))
+        left: list[str] = super().parse_args(ctx, [*own, *rest[:1], *(common if rest else ()), *rest[1:]])
+        return left
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  as above
+        """Find the command.
+
+        Raises:
+            UsageError: There is none of that name; what was meant is said.
+        """
+        known = self.list_commands(ctx)
+        if args[0] not in known and not ctx.resilient_parsing:
+            from difflib import get_close_matches
+
+            word = args[0].lower()
+            meant = [name for name in known if word in COMMANDS_PEOPLE_TYPE.get(name, "").split()]
+            meant = meant or get_close_matches(word, known, n=2, cutoff=0.7)
+            raise unknown_word("command", args[0], known, f"`{ctx.command_path} --help` lists them", meant)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as above
         """Show each command's first sentence whole; typer cuts it at 45 columns."""
@@ -58,29 +143,52 @@ class Group(_Helped, TyperGroup):
             )
 
 
-def in_plain_words(error: typer.BadParameter) -> str:
-    """Say what is wrong with an option's value, and of a number which ones it takes."""
-    text = error.format_message()
+def _top(ctx: Any) -> str:  # noqa: ANN401  as above
+    """Return the name under which the manual knows a command: `asd` of `ckpttool asd check`."""
+    return str([*ctx.command_path.split(), ""][1])
+
+
+def in_plain_words(error: typer.TyperException) -> str:
+    """Say what is wrong with a command line: which option, what it takes, and what it was given."""
+    fault: Any = error
+    param = getattr(fault, "param", None)
+    if hasattr(fault, "possibilities"):
+        return _unknown_option(fault.option_name, fault.ctx)
+    if hasattr(fault, "option_name"):
+        return f"{fault.option_name} {'takes no' if 'not take' in error.message else 'needs a'} value"
+    if param is None:
+        return error.format_message()
+    word = next((each for each in param.opts if each.startswith("--")), None) or str(param.metavar).strip("[]")
+    if hasattr(fault, "param_type"):
+        return f"{' '.join(filter(None, (word, param.metavar if word.startswith('--') else None)))} is missing"
     found = re.fullmatch(_NO_NUMBER, error.message)
-    kind: Any = getattr(getattr(error, "param", None), "type", None)
-    if found is None or kind is None:
-        return text
-    noun = "number" if "float" in kind.name else "whole number"
-    low, high = getattr(kind, "min", None), getattr(kind, "max", None)
-    if low is not None and high is not None:
-        noun += f" from {low} to {high}"
-    elif low is not None:
-        noun += f" of at least {low}"
-    elif high is not None:
-        noun += f" of at most {high}"
-    return text.replace(error.message, f"{found['value']} is not a {noun}")
+    if found is None:
+        return f"{word}: {error.message}"
+    noun = "number" if "float" in param.type.name else "whole number"
+    low, high = getattr(param.type, "min", None), getattr(param.type, "max", None)
+    limits = "".join(f" {side} {end}" for side, end in (("from", low), ("to", high)) if end is not None)
+    return f"{word} takes a {noun}{limits}, not {found['value']}"
 
 
-def unknown_word(noun: str, word: str, known: Sequence[str], where: str) -> UsageError:
+def _unknown_option(word: str, ctx: Any) -> str:  # noqa: ANN401  as above
+    """Say that there is no such option, and which one was meant."""
+    from difflib import get_close_matches
+
+    known = [each for param in ctx.command.get_params(ctx) for each in (*param.opts, *param.secondary_opts)]
+    if word == "--dry-run":
+        return f"there is no option {word}: " + (
+            "without --apply nothing is changed" if "--apply" in known else "`ckpttool preflight` changes nothing"
+        )
+    meant = [name for name in known if word in OPTIONS_PEOPLE_TYPE.get(name, "").split()]
+    meant = meant or get_close_matches(word, [each for each in known if each.startswith("--")], n=2, cutoff=0.65)
+    return f"there is no option {word}" + (f": did you mean {' or '.join(meant)}?" if meant else "")
+
+
+def unknown_word(noun: str, word: str, known: Sequence[str], where: str, meant: Sequence[str] = ()) -> UsageError:
     """Say that there is nothing of this name, and what was meant, else where all of them are listed."""
     from difflib import get_close_matches
 
-    close = get_close_matches(word.lower(), known, cutoff=0.5)
+    close = meant or get_close_matches(word.lower(), known, cutoff=0.5)
     advice = f"did you mean {' or '.join(close)}?" if close else where
     return UsageError(f"there is no {noun} {word!r}: {advice}")
 

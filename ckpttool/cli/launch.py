@@ -29,7 +29,7 @@ class JobOptions:
     devices_per_node: Annotated[
         int | None, typer.Option(min=1, help="Default: the world size, spread evenly over the nodes.")
     ] = None
-    master_addr: Annotated[str | None, typer.Option(help="Node 0, where there are several.")] = None
+    master_addr: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Node 0, where there are several.")] = None
     script: EntryScript = None
     force: Annotated[bool, typer.Option("--force", help="Replace NEW.yaml; the old one stays as .bak.")] = False
     strict: Annotated[
@@ -65,9 +65,10 @@ def launch(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Write the config, comments kept, and print the command that resume where `resolve` says.
+    """Write the config, and print the command, that resume there.
 
-    Nothing is written where `preflight` says no-go. The batch size is the one that BASE.yaml makes.
+    Comments are kept; where to resume is what `resolve` says. Nothing is written where `preflight` says no-go. The
+    batch size is the one that BASE.yaml makes.
 
     Example: ckpttool launch --config pretrain.yaml --output resume.yaml
     """

@@ -16,9 +16,10 @@ Files = Annotated[list[str], typer.Argument(metavar="FILE...", help="Training co
 
 @grouped
 def lint_config(*, files: Files, report: ReportOptions) -> None:
-    """Say what in training configs MindFormers finds wrong late or never. Looks at no checkpoint.
+    """Say what in configs MindFormers finds wrong late or never.
 
-    Made for a pre-commit hook; `ckpttool preflight` does the same and looks at the checkpoints as well.
+    Looks at no checkpoint. Made for a pre-commit hook; `ckpttool preflight` does the same and looks at the
+    checkpoints as well.
 
     Example: ckpttool lint-config pretrain.yaml
     """

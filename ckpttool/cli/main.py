@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from importlib import import_module
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
@@ -15,29 +15,41 @@ from ckpttool.cli.helped import Command, Group, in_plain_words
 from ckpttool.errors import CkptToolError, ExitCode
 
 COMMANDS = {
-    "scan": "Show which checkpoints are there, on which ranks, at which true step.",
-    "verify": "Tell whether every shard is whole: by headers, by every byte, or by every element.",
-    "seal": "Record a checksum of every shard, so that later damage is seen.",
-    "resolve": "Choose the newest checkpoint that is whole on every rank, and count the data steps to skip.",
-    "health": "Tell which checkpoints are healthy, by the embedding norm that the training log shows at their save.",
-    "scale-skip": "Compute data_skip_steps after the global batch size changed: whole numbers, nothing lost.",
-    "launch": "Write the config, comments kept, and print the command that resume where `resolve` says.",
-    "preflight": "Say go or no-go before a launch: checkpoint, health, config, launch, disk. Changes nothing.",
-    "lint-config": "Say what in training configs MindFormers finds wrong late or never. Looks at no checkpoint.",
-    "replay": "Tell what a skip or health policy would have done over a training log, and to which checkpoints.",
-    "calibrate": "Recommend thresholds that fit this run, from a normal stretch of its own training log.",
-    "asd": "Check or write the settings of Ascend's feature-value detection, NPU_ASD_CONFIG and MS_NPU_ASD_CONFIG.",
-    "prune": "Let checkpoints go that newer good ones replace, all ranks or none; a dry run unless --apply.",
-    "trash": "List what prunes moved away, restore it, or delete it for good.",
-    "repair-meta": "Let every meta.json (or the tracker) name the newest whole checkpoint; a dry run unless --apply.",
-    "explain": "Say what a finding means, how ckpttool knows it, and what to do.",
-    "guide": "Show a page of the manual, which needs no network: laid out on a terminal, as Markdown elsewhere.",
-    "schema": "Print the JSON Schema of what a command prints with --format json.",
+    "scan": "List the checkpoints: on which ranks, at which true step.",
+    "verify": "Tell whether every shard is whole: headers, bytes, elements.",
+    "resolve": "Choose the newest checkpoint that is whole on every rank.",
+    "health": "Tell which checkpoints are healthy, by norms that a log shows.",
+    "scale-skip": "Compute data_skip_steps after the global batch size changed.",
+    "launch": "Write the config, and print the command, that resume there.",
+    "preflight": "Say go or no-go before a launch. Changes nothing.",
+    "lint-config": "Say what in configs MindFormers finds wrong late or never.",
+    "seal": "Record a checksum of every shard: later damage is seen.",
+    "prune": "Let replaced checkpoints go; a dry run unless --apply.",
+    "trash": "List what prunes moved away, restore it, or delete it.",
+    "repair-meta": "Let all records name the newest whole one, with --apply.",
+    "replay": "Tell what a skip or health policy would have done over a log.",
+    "calibrate": "Recommend thresholds that fit this run, from its own log.",
+    "asd": "Check or write the settings of Ascend's feature detection.",
+    "explain": "Say what a finding means, and what to do.",
+    "guide": "Show a page of the manual, which needs no network.",
+    "schema": "Print the JSON Schema of what a command prints.",
 }
 """Every command and the first line of its help. The module of a command is imported when it is called, not before."""
 
-# What all faults of a command line have in common is public only as the base of one of them.
-_FaultyCommandLine = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
+TASKS = {
+    "scan": "Look",
+    "resolve": "Decide",
+    "launch": "Launch",
+    "seal": "Keep",
+    "replay": "Logs and policies",
+    "explain": "Help",
+}
+"""What the commands are for, from this one on."""
+
+_MORE = (
+    "Every command takes --help, --format (or --json), --quiet, --verbose and --debug, "
+    "these also before it. More: ckpttool help COMMAND, ckpttool guide"
+)
 
 
 class _Group(Group):
@@ -47,7 +59,7 @@ class _Group(Group):
         """Run a command line, and end with an exit code and at most one line on stderr; typer prints four."""
         try:
             code = super().main(*args, **{**extra, "standalone_mode": False})
-        except _FaultyCommandLine as error:
+        except typer.TyperException as error:
             _answer_usage(error)
             code = ExitCode.USAGE
         except (CkptToolError, OSError) as error:  # before a command was reached: the version cannot be written, say
@@ -58,7 +70,7 @@ class _Group(Group):
         """Turn what stops a command into one line and its exit code, once for all commands."""
         try:
             return super().invoke(ctx)
-        except (typer.Exit, _FaultyCommandLine):
+        except (typer.Exit, typer.TyperException):
             raise
         except KeyboardInterrupt:
             output.note("interrupted")
@@ -82,20 +94,40 @@ class _Group(Group):
         single.command(cmd_name, cls=Command)(getattr(module, word))
         return typer.main.get_command(single)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002  as above
-        """Show the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as above
+        """Show the commands by task, without importing them, and the options after them."""
+        tasks: dict[str, list[tuple[str, str]]] = {}
+        width = max(map(len, COMMANDS))
+        for name, what in COMMANDS.items():
+            if name in TASKS:
+                tasks[TASKS[name]] = []
+            tasks[next(reversed(tasks))].append((name.ljust(width), what))
+        for task, rows in tasks.items():
+            with formatter.section(task):
+                formatter.write_dl(rows)
+        with formatter.section("Options"):
+            formatter.write_dl([row for param in self.get_params(ctx) if (row := param.get_help_record(ctx))])
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002  as above
+        """Say what holds for all of them."""
+        formatter.write_paragraph()
+        formatter.write_text(_MORE)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  as above
+        """Take `help COMMAND` for `COMMAND --help`."""
+        if args[:1] == ["help"]:
+            args = [*(word for word in args[1:] if not word.startswith("-")), "--help"]
+        return super().parse_args(ctx, args)
 
 
-def _answer_usage(error: typer.BadParameter) -> None:
+def _answer_usage(error: typer.TyperException) -> None:
     """Say in one line what is wrong with a command line; whoever asked nothing is shown how to ask."""
-    text, context = in_plain_words(error), error.ctx
+    text, context = in_plain_words(error), getattr(error, "ctx", None)
     if context is not None and text == context.get_help():
         output.usage(text)
         return
-    hint = f"; {context.command_path} --help shows what there is" if context is not None else ""
-    output.error(f"{text.rstrip('.')}{hint}")
+    hint = f"{context.command_path} --help shows what there is" if context is not None else ""
+    output.error(" ".join(filter(None, (text if text.endswith("?") else f"{text.rstrip('.')};", hint))).rstrip(";"))
 
 
 def _report(error: Exception, *, debug: bool) -> ExitCode:
@@ -126,6 +158,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -142,6 +175,7 @@ def _options(
         bool,
         typer.Option(
             "--version",
+            "-V",
             callback=lambda value: _print_version(wanted=value),
             is_eager=True,
             help="Show the version and exit.",

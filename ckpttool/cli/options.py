@@ -65,6 +65,7 @@ Dir = Annotated[
     str, typer.Argument(metavar="[DIR]", help="Checkpoint folder, output folder, one rank's folder, or one shard.")
 ]
 FormatOpt = Annotated[Format, typer.Option("--format", help="How to write the result.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more: what was looked at, and all of it.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")]
 Segments = Annotated[
     list[str] | None,
@@ -75,7 +76,7 @@ Names = Annotated[
     typer.Option("--checkpoint", metavar="NAME", help="A name, latest (the default) or all; repeat it."),
 ]
 ConfigPath = Annotated[
-    str | None, typer.Option("--config", help="Training YAML: tells world size, batch size, sink size.")
+    str | None, typer.Option("--config", metavar="FILE", help="Training YAML: tells world size, batch size, sink size.")
 ]
 
 
@@ -124,7 +125,9 @@ class TreeOptions:
     sink_size: Annotated[
         int | None, typer.Option(min=1, help="Batches a data sink (without sinking: steps an epoch).")
     ] = None
-    health_file: Annotated[str | None, typer.Option(help="health_ckpts.json; else found in or above DIR.")] = None
+    health_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="health_ckpts.json; else found in or above DIR.")
+    ] = None
     layout: Annotated[
         str | None,
         typer.Option(metavar="LAYOUT", parser=_layout, help=_ONE_LAYOUT),
@@ -152,7 +155,9 @@ class ChoiceOptions:
     checkpoint: Annotated[list[str] | None, typer.Option(metavar="NAME", help="This one or none: 20_2, _1-25_2, …")] = (
         None
     )
-    prefix: Annotated[str | None, typer.Option(help="Only file names that begin so, where trainings share DIR.")] = None
+    prefix: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only file names that begin so, where trainings share DIR.")
+    ] = None
     require_health: Annotated[
         bool, typer.Option("--require-health/--allow-unknown-health", help="Unknown health is not good enough.")
     ] = False

@@ -31,9 +31,9 @@ def preflight(
     strict: Strict = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say go or no-go before a launch: checkpoint, health, config, launch, disk. Changes nothing.
+    """Say go or no-go before a launch. Changes nothing.
 
-    Exit 0 only if a launch now would resume where it says.
+    Looks at checkpoint, health, config, launch and disk. Exit 0 only if a launch now would resume where it says.
 
     Example: ckpttool preflight ./output/checkpoint --config pretrain.yaml
     """

@@ -30,7 +30,9 @@ class KeepOptions:
     drop_abandoned: Annotated[
         bool, typer.Option("--drop-abandoned", help="Branches that the training left may go as well.")
     ] = False
-    prefix: Annotated[str | None, typer.Option(help="Only file names that begin so, where trainings share DIR.")] = None
+    prefix: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only file names that begin so, where trainings share DIR.")
+    ] = None
 
     def policy(self, keep_last: int) -> RetentionPolicy:
         """Ask the library."""
@@ -87,9 +89,10 @@ def prune(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Let checkpoints go that newer good ones replace, all ranks or none; a dry run unless --apply.
+    """Let replaced checkpoints go; a dry run unless --apply.
 
-    What is damaged, incomplete or unknown never goes, and counts for nothing. Ranks, names and meta.json stay in step.
+    What newer good ones replace goes, on all ranks or none. What is damaged, incomplete or unknown never goes, and
+    counts for nothing. Ranks, names and meta.json stay in step.
 
     Example: ckpttool prune ./output/checkpoint --keep-last 3 --keep-every 10000
     """

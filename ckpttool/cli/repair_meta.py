@@ -15,7 +15,9 @@ from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Grace, Quiet, Tr
 Name = Annotated[
     list[str] | None, typer.Option("--checkpoint", metavar="NAME", help="Not the newest whole one, but this.")
 ]
-Prefix = Annotated[str | None, typer.Option(help="Only file names that begin so, where trainings share DIR.")]
+Prefix = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="Only file names that begin so, where trainings share DIR.")
+]
 Apply = Annotated[bool, typer.Option("--apply", help="Write them; without it nothing is changed.")]
 
 
@@ -31,9 +33,10 @@ def repair_meta(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Let every meta.json (or the tracker) name the newest whole checkpoint; a dry run unless --apply.
+    """Let all records name the newest whole one, with --apply.
 
-    A record that is missing, torn or stale is written from the shards, which are the truth.
+    The records are meta.json, or the tracker. One that is missing, torn or stale is written from the shards, which are
+    the truth.
 
     Example: ckpttool repair-meta ./output/checkpoint
     """

@@ -81,9 +81,10 @@ def replay(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Tell what a skip or health policy would have done over a training log, and to which checkpoints.
+    """Tell what a skip or health policy would have done over a log.
 
-    Reads logs of MindFormers, Megatron-LM and Hugging Face, CSV, JSON lines and TensorBoard files, gzipped or not.
+    Also says to which checkpoints. Reads logs of MindFormers, Megatron-LM and Hugging Face, CSV, JSON lines and
+    TensorBoard files, gzipped or not.
 
     Example: ckpttool replay output/log/rank_0/info.log --policy skip --threshold 3.0
     """

@@ -30,9 +30,10 @@ def resolve(
     version: Simulate = None,
     quiet: Quiet = False,
 ) -> None:
-    """Choose the newest checkpoint that is whole on every rank, and count the data steps to skip.
+    """Choose the newest checkpoint that is whole on every rank.
 
-    Says for every newer one why not. Reads headers only, newest first, and stops at the first good one.
+    Says for every newer one why not, and how many data steps to skip. Reads headers only, newest first, and stops at
+    the first good one.
 
     Example: ckpttool resolve ./output/checkpoint --gbs 768
     """

@@ -12,7 +12,7 @@ from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Format, FormatOpt, Segments, segments
 
 OldGbs = Annotated[int | None, typer.Option(min=1, help="Samples a batch over all ranks, before.")]
-NewGbs = Annotated[int, typer.Option(min=1, help="Samples a batch over all ranks, from now on.")]
+NewGbs = Annotated[int, typer.Option(min=1, metavar="N", help="Samples a batch over all ranks, from now on.")]
 Steps = Annotated[int | None, typer.Option(min=0, help="Batches consumed; DIR's resume point where left out.")]
 Sink = Annotated[int | None, typer.Option(min=1, help="Batches a data sink in the resumed run.")]
 Place = Annotated[
@@ -31,7 +31,7 @@ def scale_skip(
     sink_size: Sink = None,
     fmt: FormatOpt = Format.TABLE,
 ) -> None:
-    """Compute data_skip_steps after the global batch size changed: whole numbers, nothing lost.
+    """Compute data_skip_steps after the global batch size changed.
 
     Example: ckpttool scale-skip --old-gbs 512 --new-gbs 768 --steps 1000
     """

@@ -19,7 +19,7 @@ Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the ne
 
 @grouped
 def scan(*, tree: TreeOptions, limit: Limit = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False) -> None:
-    """Show which checkpoints are there, on which ranks, at which true step.
+    """List the checkpoints: on which ranks, at which true step.
 
     Opens one header for each save, no further. Newest first in the table, oldest first in JSON.
 

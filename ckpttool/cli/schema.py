@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ckpttool.cli import output
+from ckpttool.cli.grouped import grouped
 from ckpttool.errors import UsageError
 from ckpttool.render import schemas
 from ckpttool.render.json import dumps
@@ -16,10 +17,11 @@ NameArgument = Annotated[
 ]
 
 
+@grouped
 def schema(name: NameArgument = None) -> None:
-    """Print the JSON Schema of what a command prints with --format json.
+    """Print the JSON Schema of what a command prints.
 
-    Without NAME: every document that there is, in a line.
+    That is what --format json gives. Without NAME: every document that there is, in a line.
 
     Example: ckpttool schema plan
     """

@@ -29,7 +29,7 @@ def seal(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Record a checksum of every shard, so that later damage is seen.
+    """Record a checksum of every shard: later damage is seen.
 
     Only a checkpoint that is whole is sealed. What was sealed before is kept where it differs, and reported.
 

@@ -45,7 +45,7 @@ Apply = Annotated[bool, typer.Option("--apply", help="Do it; without it nothing 
 
 @app.callback()
 def trash() -> None:
-    """List what prunes moved away, restore it, or delete it for good.
+    """List what prunes moved away, restore it, or delete it.
 
     Example: ckpttool trash list ./output/checkpoint
     """

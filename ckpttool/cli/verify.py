@@ -29,12 +29,15 @@ class CheckOptions:
     ] = None
     jobs: Annotated[int | None, typer.Option(min=1, help="Threads that read; default: one a core.")] = None
     timeout: Annotated[
-        float, typer.Option(callback=finite, min=1, help="Seconds after which a read counts as hung.")
+        float, typer.Option(callback=finite, min=1, metavar="SECONDS", help="When a read counts as hung.")
     ] = 600.0
     jump: Annotated[
         float | None,
         typer.Option(
-            callback=finite, min=0, help="Norm change that is suspect, as a factor; default: 1000; 0: do not compare."
+            callback=finite,
+            min=0,
+            metavar="FACTOR",
+            help="Norm change that is suspect, as a factor; default: 1000; 0: do not compare.",
         ),
     ] = None
     max_age: MaxAge = 24.0
@@ -84,7 +87,7 @@ def verify(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Tell whether every shard is whole: by headers, by every byte, or by every element.
+    """Tell whether every shard is whole: headers, bytes, elements.
 
     Without a checksum (ckpttool seal writes them) changed tensor data is not seen at any level, nor is a zeroed page
     in the middle, another rank's shard of the same shape, or an older shard that was saved at the same step.

@@ -71,10 +71,10 @@ def test_switched_off_is_said_explicitly() -> None:
     ("arguments", "words"),
     [
         (["check", "enable:true", "--dialect", "mindformers"], "mindformers reads no such string"),
-        (["check"], "Missing argument 'STRING'"),
-        (["emit", "--cooldown", "0"], "is not a whole number of at least 1"),
-        (["emit", "--upper-thresh1", "2"], "is not a whole number of at least 3"),
-        (["chek"], "No such command 'chek'"),
+        (["check"], "STRING is missing"),
+        (["emit", "--cooldown", "0"], "--cooldown takes a whole number from 1, not 0"),
+        (["emit", "--upper-thresh1", "2"], "--upper-thresh1 takes a whole number from 3, not 2"),
+        (["chek"], "there is no command 'chek': did you mean check?"),
     ],
 )
 def test_a_question_that_cannot_be_meant_is_one_line(arguments: list[str], words: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool import api
+from ckpttool.cli.helped import COMMANDS_PEOPLE_TYPE
 from ckpttool.cli.main import COMMANDS
 from tests.cli.running import ask
 from tests.cli.situations import whole
@@ -39,7 +40,7 @@ def test_an_empty_folder_name_is_refused_and_not_the_current_folder(
     before = files(here)
     said = ask(*command.split(), "")
     assert (said.code, said.stdout) == (2, "")
-    assert "[DIR]': it is empty: is a shell variable not set?" in said.stderr
+    assert "DIR: it is empty: is a shell variable not set?" in said.stderr
     assert files(here) == before
     if command in {"scan", "resolve"}:
         assert ask(command, ".").code == 0
@@ -94,10 +95,10 @@ def test_a_command_that_chooses_one_refuses_two(command: str, here: Path) -> Non
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("resolve --gbs 1e3", "'--gbs': '1e3' is not a whole number of at least 1;"),
-        ("resolve --gbs 0", "'--gbs': 0 is not a whole number of at least 1;"),
-        ("prune --keep-last 1 --grace 5m", "'--grace': '5m' is not a number of at least 0;"),
-        ("verify --level all", "'--level': 'all' is not one of 'structure', 'checksum', 'numerics';"),
+        ("resolve --gbs 1e3", "--gbs takes a whole number from 1, not '1e3';"),
+        ("resolve --gbs 0", "--gbs takes a whole number from 1, not 0;"),
+        ("prune --keep-last 1 --grace 5m", "--grace takes a number from 0, not '5m';"),
+        ("verify --level all", "--level: 'all' is not one of 'structure', 'checksum', 'numerics';"),
     ],
 )
 def test_a_wrong_value_is_told_in_plain_words(line: str, words: str, here: Path) -> None:
@@ -138,6 +139,76 @@ def test_a_bug_says_what_whoever_mends_it_needs(here: Path, monkeypatch: pytest.
         "ckpttool: error: ckpttool itself failed (ZeroDivisionError: division by zero): a bug. Whoever gave you "
         "ckpttool wants to see what `ckpttool --debug …` and `ckpttool --version` print\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("resolv", "there is no command 'resolv': did you mean resolve?"),
+        ("check", "there is no command 'check': did you mean verify?"),
+        ("ls", "there is no command 'ls': did you mean scan?"),
+        ("status", "did you mean scan?"),
+        ("forget", "did you mean prune?"),
+        ("zzz", "there is no command 'zzz': `ckpttool --help` lists them"),
+        ("asd emti", "there is no command 'emti': did you mean emit?"),
+        ("resolve --step 20", "there is no option --step: did you mean --checkpoint? ckpttool resolve --help shows"),
+        ("resolve --batch-size 8", "there is no option --batch-size: did you mean --gbs?"),
+        ("verify --chekpoint all", "there is no option --chekpoint: did you mean --checkpoint?"),
+        ("scan --zzz", "there is no option --zzz; ckpttool scan --help shows what there is"),
+        ("scan -x", "there is no option -x; "),
+        ("launch --dry-run", "there is no option --dry-run: `ckpttool preflight` changes nothing; "),
+        ("prune --dry-run", "there is no option --dry-run: without --apply nothing is changed; "),
+        ("verify --level", "--level needs a value"),
+        ("scan --json=yes", "--json takes no value"),
+    ],
+)
+def test_what_was_meant_is_said(line: str, words: str) -> None:
+    said = ask(*line.split())
+    assert (said.code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
+    assert words in said.stderr
+
+
+def test_every_word_that_people_type_leads_to_a_command_or_an_option_that_there_is() -> None:
+    assert set(COMMANDS_PEOPLE_TYPE) <= set(COMMANDS)
+    words = [word for typed in COMMANDS_PEOPLE_TYPE.values() for word in typed.split()]
+    assert len(words) == len(set(words))
+    assert not {*words} & {*COMMANDS}
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "asd check"])
+def test_what_is_common_to_all_commands_may_stand_on_either_side(command: str, here: Path) -> None:
+    whole(here)
+    needed = {
+        "scale-skip": ["--new-gbs", "8", "--old-gbs", "8", "--steps", "1"], "launch": ["--config", CONFIG, "--output"],
+        "preflight": ["--config", CONFIG], "lint-config": [CONFIG], "prune": ["--keep-last", "1"],
+        "asd check": ["enable:true"], "replay": [CONFIG], "calibrate": [CONFIG],
+    }.get(command, [])  # fmt: skip
+    for common in (["-qv"], ["--json"]):
+        line = [*needed, f"new{common[0]}.yaml"] if command == "launch" else needed
+        before = ask(*common, *command.split(), *line)
+        after = ask(*command.split(), *line, *common, *(["--force"] if command == "launch" else []))
+        assert "no option" not in before.stderr
+        assert (after.code, after.stderr) == (before.code, before.stderr)
+        assert after.stdout.startswith("{") == before.stdout.startswith("{")
+
+
+@pytest.mark.parametrize(
+    "command", ["scan", "resolve", "health", "scale-skip --new-gbs 8", "explain", "prune --keep-last 1"]
+)
+def test_json_is_said_shortly_too(command: str, here: Path) -> None:
+    whole(here)
+    long = ask(*command.split(), "--format", "json")
+    assert long.stdout.startswith("{")
+    assert ask(*command.split(), "--json").stdout == ask("--json", *command.split()).stdout == long.stdout
+    assert (
+        ask("--format", "json", *command.split()).stdout == ask("--format=json", *command.split()).stdout == long.stdout
+    )
+
+
+def test_a_traceback_is_for_those_who_ask_for_it_after_the_command_too(here: Path) -> None:
+    assert "Traceback" in ask("scan", str(here / "nowhere"), "--debug").stderr
+    assert "Traceback" in ask("--debug", "-q", "scan", str(here / "nowhere")).stderr
+    assert "Traceback" not in ask("scan", str(here / "nowhere")).stderr
 
 
 def test_no_command_was_forgotten_here() -> None:

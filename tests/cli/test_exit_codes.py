@@ -76,21 +76,21 @@ def test_the_exit_code_is_the_same_with_a_traceback(here: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["resolve", "--gsb", "8"], "No such option: --gsb"),
-        (["resolve", "--gbs", "0"], "Invalid value for '--gbs': 0 is not a whole number of at least 1"),
+        (["resolve", "--gsb", "8"], "there is no option --gsb: did you mean --gbs?"),
+        (["resolve", "--gbs", "0"], "--gbs takes a whole number from 1, not 0"),
         (["resolve", "--format", "yaml"], "'yaml' is not one of 'table', 'json'"),
         (["resolve", "--checkpoint", "99_9"], "there is no checkpoint '99_9' in output/checkpoint; there are: _1-"),
         (["resolve", "--prefix", "qwen"], "no checkpoint has the prefix 'qwen'"),
         (["resolve", "--segment", "1000x512"], "--segment takes STEPS:GBS"),
         (["resolve", "--simulate-mindformers", "9.9"], "9.9"),
         (["resolve", SHARD, "--checkpoint", "15_2"], "DIR is a part of 20_2"),
-        (["scale-skip"], "Missing option '--new-gbs'"),
+        (["scale-skip"], "--new-gbs N is missing"),
         (["scale-skip", "--new-gbs", "8", "--steps", "10"], "give --old-gbs"),
         (["scale-skip", "output", "--new-gbs", "8", "--steps", "10"], "give --steps or DIR, not both"),
         (["launch", "--config", "absent.yaml", "--output", "new.yaml"], "absent.yaml"),
         (["explain", "shard-mising"], "did you mean shard-missing"),
         (["explain", "zzz"], "`ckpttool explain` lists all codes"),
-        (["resolv"], "No such command 'resolv'"),
+        (["resolv"], "there is no command 'resolv': did you mean resolve?"),
     ],
 )  # fmt: skip
 def test_2_for_a_question_that_cannot_be_meant(arguments: list[str], words: str, here: Path) -> None:
@@ -108,11 +108,8 @@ def test_2_and_the_help_for_no_question_at_all(arguments: list[str], command: st
 
 
 def test_every_fault_of_a_command_line_is_of_the_kind_that_the_app_catches() -> None:
-    kind = typer.BadParameter.__base__
-    assert kind is not None
-    assert issubclass(kind, Exception)
-    assert kind not in {Exception, RuntimeError, ValueError}
-    assert not issubclass(typer.Exit, kind)
+    assert issubclass(typer.BadParameter, typer.TyperException)
+    assert not issubclass(typer.Exit, typer.TyperException)
 
 
 def test_10_for_a_missing_shard(here: Path) -> None:

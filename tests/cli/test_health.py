@@ -300,8 +300,8 @@ def test_writing_keeps_what_others_wrote_into_the_file(here: Path) -> None:
     ("options", "words"),
     [
         (["--write"], "give the --threshold to judge by"),
-        (["--threshold", "x"], "is not a number of at least 0"),
-        (["--threshold", "-1"], "is not a number of at least 0"),
+        (["--threshold", "x"], "--threshold takes a number from 0, not 'x'"),
+        (["--threshold", "-1"], "--threshold takes a number from 0, not -1"),
         (["--log", "absent.log", "--threshold", "1"], "no log matches 'absent.log'"),
         (["--log", "empty", "--threshold", "1"], "empty holds no rank_N/info.log"),
         (["--columns", "stp=x", "--threshold", "1", "--log", "output/log"], "there is no field 'stp'"),

@@ -9,11 +9,16 @@ import shlex
 import shutil
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from ckpttool import __version__
-from ckpttool.cli.main import COMMANDS
+from ckpttool.cli.headings import EXITS, HEADINGS, MEANS_NOTHING, OUTPUT, by_heading
+from ckpttool.cli.main import COMMANDS, TASKS, app
+from ckpttool.errors import ExitCode
+from ckpttool.render import guide
 from tests.cli.running import ask, run
 from tests.cli.situations import whole
 from tests.conftest import TESTS
@@ -47,8 +52,8 @@ OPTIONS = {
 }
 
 
-def help_of(command: str) -> str:
-    said = ask(command, "--help")
+def help_of(*command: str) -> str:
+    said = ask(*command, "--help")
     assert said.code == 0
     return said.stdout
 
@@ -80,9 +85,80 @@ def test_the_example_works(command: str, here: Path) -> None:
         config.replace("_parallel: 2", "_parallel: 1").replace("_stage: 2", "_stage: 1")
     )
     text = " ".join(help_of(command).split())
-    line = re.search(r"Example: ckpttool (.*?) (?:Arguments|Options):", text)
+    line = re.search(r"Example: ckpttool (.*?) (?:Arguments|Which tree|Data position|Options|Commands):", text)
     assert line is not None
     assert ask(*shlex.split(line[1])).code == 0
+
+
+HELPED = [*COMMANDS, "asd check", "asd emit", "trash list", "trash restore", "trash empty"]
+ALL_HEADINGS = {*HEADINGS, "Commands", "Options", "Exit codes"}
+
+
+@pytest.mark.parametrize("command", HELPED)
+def test_every_option_stands_under_a_heading_and_none_shows_a_type_of_the_machinery(command: str) -> None:
+    text = help_of(*command.split())
+    assert set(re.findall(r"^([A-Z][a-z ]+):$", text, re.MULTILINE)) <= ALL_HEADINGS
+    assert "<" not in text
+    assert "x>=" not in text
+    assert "\x1b" not in text
+
+
+def test_every_option_has_its_place() -> None:
+    """A new option gets its place in `HEADINGS`."""
+    group: Any = typer.main.get_command(app)
+    for name in COMMANDS:
+        found = group.get_command(None, name)
+        for single in getattr(found, "commands", {"": found}).values():
+            under = by_heading(single, name, typer.Context(single)).get(OUTPUT, [])
+            words = {re.findall(r"--[a-z-]+", form)[0] for form, _ in under}
+            assert words - {*HEADINGS[OUTPUT], "--help"} == set(), name
+
+
+@pytest.mark.parametrize("command", HELPED)
+def test_every_help_ends_with_its_exit_codes_and_where_more_is_told(command: str) -> None:
+    text = help_of(*command.split())
+    top = command.partition(" ")[0]
+    codes = text[text.index("\nExit codes:\n") :]
+    assert [int(code) for code in re.findall(r"^  (\d+) ", codes, re.MULTILINE)] == sorted(EXITS[top])
+    assert "  1, 2, 130  " in codes
+    assert guide.page_of(top) is not None or top == "guide"
+    assert f"More: ckpttool guide {top}" in codes or top == "guide"
+
+
+def test_every_exit_that_help_names_is_one_that_there_is() -> None:
+    assert set(EXITS) == set(COMMANDS)
+    assert {code for codes in EXITS.values() for code in codes} <= {code.value for code in ExitCode}
+
+
+def test_what_means_nothing_in_a_command_is_accepted_and_not_shown(here: Path) -> None:
+    whole(here)
+    for command, words in MEANS_NOTHING.items():
+        text = help_of(command)
+        for word in words:
+            assert word not in text
+            value = "output/checkpoint/rank_0/meta.json" if word.endswith("file") else "2"
+            assert "no option" not in ask(command, "output", word, value).stderr
+    assert "--health-file" in help_of("scan")
+
+
+@pytest.mark.parametrize("command", HELPED)
+@pytest.mark.parametrize("spelling", ["-h", "help"])
+def test_help_is_asked_for_in_three_ways(command: str, spelling: str) -> None:
+    words = ["help", *command.split()] if spelling == "help" else [*command.split(), spelling]
+    assert ask(*words).stdout == help_of(*command.split()) != ""
+
+
+def test_help_alone_is_the_list_of_commands() -> None:
+    assert ask("help").stdout == ask("--help").stdout == ask("-h").stdout
+    assert ask("help", "resolv").code == 2
+
+
+def test_the_list_of_commands_is_one_screen_and_says_each_in_a_line() -> None:
+    text = ask("--help").stdout
+    assert [task for task in TASKS.values() if f"\n{task}:\n" not in text] == []
+    for name, what in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(what)}$", text, re.MULTILINE)
+    assert len(text.splitlines()) <= 50
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, ""])
@@ -97,8 +173,9 @@ def test_the_list_of_commands_is_complete_and_in_the_order_of_need() -> None:
     assert places == sorted(places)
 
 
-def test_the_version_is_said() -> None:
-    said = run("--version")
+@pytest.mark.parametrize("spelling", ["--version", "-V"])
+def test_the_version_is_said(spelling: str) -> None:
+    said = run(spelling)
     assert (said.code, said.stdout, said.stderr) == (0, f"ckpttool {__version__}\n", "")
 
 

@@ -133,8 +133,8 @@ def test_15_for_a_rank_folder_that_is_a_link(here: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["prune", "output"], "Missing option '--keep-last'"),
-        (["prune", "output", "--keep-last", "0"], "0 is not a whole number of at least 1"),
+        (["prune", "output"], "--keep-last N is missing"),
+        (["prune", "output", "--keep-last", "0"], "--keep-last takes a whole number from 1, not 0"),
         (["prune", "output", "--keep-last", "1", "--keep", "20_3"], "--keep '20_3' names no checkpoint"),
         (["prune", "output", "--keep-last", "1", "--prefix", "qwen"], "no checkpoint has the prefix 'qwen'"),
         (["prune", "output/checkpoint/rank_0/llama2_7b_rank_0-20_2.ckpt", "--keep-last", "1"], "is a part of "),

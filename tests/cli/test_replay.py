@@ -312,7 +312,7 @@ def test_14_where_a_log_cannot_be_read_to_its_end_or_shows_no_step(here: Path) -
         ([BLOOM, "--dialect", "mindspore"], "--dialect is no setting of skip"),
         ([BLOOM, "--policy", "features", "--dialect", "jax"], "there is no 'jax'; there are torch-npu"),
         ([BLOOM, "--policy", "features", "--asd-config", "enable: true"], "the training does not start"),
-        ([BLOOM, "--threshold", "nan"], "--threshold': nan is not a finite number"),
+        ([BLOOM, "--threshold", "nan"], "--threshold: nan is not a finite number"),
         ([BLOOM, "--threshold", "0"], "--threshold must be above 0 and finite"),
         ([BLOOM, "--around-spike", "last"], "--around-spike needs checkpoints: give --every STEPS"),
         ([BLOOM, "--around-spike", "first", "--every", "5"], "takes a step or the word last"),
@@ -322,7 +322,7 @@ def test_14_where_a_log_cannot_be_read_to_its_end_or_shows_no_step(here: Path) -
             [BLOOM, "--around-spike", "last", "--every", "100", "--policy", "zscore"],
             "a z-score needs more than 64 steps, and it shows 18",
         ),
-        ([], "Missing argument 'LOG...'"),
+        ([], "LOG... is missing"),
     ],
 )
 def test_a_question_that_cannot_be_meant_is_one_line(options: list[str], words: str, here: Path) -> None:

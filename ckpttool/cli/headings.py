@@ -1,0 +1,195 @@
+"""What a command's help shows under which heading, and how the command can end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+HEADINGS = {
+    "Arguments": ("FILE...", "LOG...", "NAME", "CODE", "TOPIC", "STRING"),
+    "Which tree": ("DIR", "--tree", "--layout", "--world-size", "--config", "--sink-size"),
+    "Which checkpoint": ("--checkpoint", "--prefix", "--allow-renames", "--strict"),
+    "Evidence": (
+        "--level", "--subset", "--jump", "--max-age", "--no-ledger", "--jobs", "--timeout", "--health-file",
+        "--require-health", "--ignore-health", "--threshold", "--health-threshold", "--log", "--columns",
+        "--from-weights", "--spikes-from", "--health-timeline", "--spike-threshold", "--margin", "--around-spike",
+        "--every", "--warm-up",
+    ),
+    "Data position": (
+        "--new-gbs", "--gbs", "--old-gbs", "--steps", "--segment", "--new-dataset", "--dataset-changed-at",
+    ),
+    "Launch": (
+        "--output", "--force", "--nodes", "--devices-per-node", "--devices", "--master-addr", "--script", "--allow",
+    ),
+    "Policy": (
+        "--policy", "--count", "--nan", "--dialect", "--asd-config", "--with-checksum", "--cooldown", "--strikes-num",
+        "--strikes-window", "--checksum-cooldown", "--upper-thresh1", "--upper-thresh2", "--grad-sample-interval",
+        "--disable",
+    ),
+    "What stays": (
+        "--keep-last", "--keep-every", "--keep-healthy", "--keep", "--drop-abandoned", "--grace", "--wait",
+        "--trash-days", "--older-than", "--apply", "--reseal", "--write",
+    ),
+    "Output": (
+        "--format", "--json", "--limit", "--report", "--stats", "--simulate-mindformers", "--verbose",
+        "--quiet", "--debug",
+    ),
+}  # fmt: skip
+"""Every option by its first long name, every argument by its name, in the order in which help shows them."""
+
+OUTPUT = "Output"
+"""The heading of all that has no place: an option that is not in the table comes last."""
+
+_OF_ONE_COMMAND = {
+    ("replay", "--threshold"): "Policy",
+    ("launch", "--config"): "Launch",
+    ("preflight", "--config"): "Launch",
+    **{(command, "--sink-size"): "Data position" for command in ("resolve", "launch", "preflight", "scale-skip")},
+}
+"""One word, two meanings: where a command means the other."""
+
+MEANS_NOTHING = {command: {"--health-file", "--sink-size"} for command in ("seal", "trash")}
+"""Accepted as ever, and shown no more: there they change no answer."""
+
+_TREE = {
+    12: "There is no checkpoint folder that ckpttool knows.",
+    14: "Something could not be read, or changed meanwhile.",
+    15: "Refused for safety: a link, a pipe, a pickle that would run code.",
+}
+_WRITES = {13: "Another ckpttool is writing here.", 16: "Written, but the disk did not confirm it."}
+
+EXITS: dict[str, dict[int, str]] = {
+    "scan": {
+        0: "Listed; nothing is missing.",
+        10: "A shard is missing or damaged, by name or header.",
+        **_TREE,
+    },
+    "verify": {
+        0: "Every shard that was looked at is whole.",
+        10: "Damage, or something suspect.",
+        11: "There is no checkpoint to look at.",
+        **_TREE,
+    },
+    "seal": {
+        0: "Sealed.",
+        10: "One is not whole, or not what was sealed before.",
+        11: "There is no checkpoint to seal.",
+        **_TREE,
+        **_WRITES,
+    },
+    "resolve": {
+        0: "One was chosen, even if newer ones were passed over.",
+        10: "With --strict: a newer one was passed over.",
+        11: "Nothing can be resumed from.",
+        **_TREE,
+    },
+    "health": {
+        0: "The newest checkpoint is healthy.",
+        10: "The newest is unhealthy, or its record is wrong.",
+        11: "There is no checkpoint.",
+        **_TREE,
+        14: "Its health is unknown, or something could not be read.",
+    },
+    "scale-skip": {0: "Computed.", 11: "Nothing in DIR can be resumed from.", **_TREE},
+    "launch": {
+        0: "The config is written.",
+        10: "A start would not do what it should: nothing is written.",
+        11: "Nothing can be resumed from.",
+        **_TREE,
+        16: _WRITES[16],
+    },
+    "preflight": {0: "Go.", 10: "No-go.", 11: "No-go: nothing can be resumed from.", **_TREE},
+    "lint-config": {0: "Nothing to say against it.", 10: "A start would not do what it should.", 14: _TREE[14]},
+    "prune": {
+        0: "The plan stands, done or (without --apply) not.",
+        10: "Refused: damage is in the way.",
+        11: "No checkpoint is good, so nothing goes.",
+        13: _WRITES[13],
+        **_TREE,
+        14: "Refused: somebody is saving, or something could not be read.",
+        16: _WRITES[16],
+    },
+    "trash": {
+        0: "Listed; or done, or would be with --apply.",
+        10: "Refused: something is in the way.",
+        **_TREE,
+        **_WRITES,
+    },
+    "repair-meta": {
+        0: "The records are right, or would be with --apply.",
+        10: "Refused: damage is in the way.",
+        11: "There is no whole checkpoint to name.",
+        **_TREE,
+        **_WRITES,
+    },
+    "replay": {
+        0: "Replayed.",
+        12: "--tree names no checkpoint folder.",
+        14: "A log could not be read, or shows nothing.",
+    },
+    "calibrate": {
+        0: "Thresholds are recommended.",
+        10: "The stretch is not normal: over 1 % of its steps would be alarms.",
+        14: "A log could not be read, or shows too little.",
+    },
+    "asd": {0: "The setting is read as it is meant.", 10: "It is not."},
+    "explain": {0: "Shown."},
+    "guide": {0: "Shown."},
+    "schema": {0: "Shown."},
+}
+"""By command, each code below 130 that is its own, and what it means there."""
+
+_EVERYWHERE = ("1, 2, 130", "ckpttool failed; a wrong command line; interrupted.")
+
+
+def by_heading(command: Any, name: str, ctx: Any) -> dict[str, list[tuple[str, str]]]:  # noqa: ANN401  typer's own
+    """Return each option and argument of a command as (`-q, --quiet`, what it does), by heading."""
+    found: dict[str, list[tuple[int, tuple[str, str]]]] = {heading: [] for heading in HEADINGS}
+    for param in command.get_params(ctx):
+        word = _word(param)
+        if param.hidden or word in MEANS_NOTHING.get(name, ()):
+            continue
+        heading = _OF_ONE_COMMAND.get((name, word)) or next((key for key in HEADINGS if word in HEADINGS[key]), OUTPUT)
+        order = HEADINGS[heading]
+        found[heading].append((order.index(word) if word in order else len(order), (_form(param), _about(param))))
+    return {
+        heading: [row for _, row in sorted(rows, key=lambda each: each[0])] for heading, rows in found.items() if rows
+    }
+
+
+def ends(command: str) -> list[tuple[str, str]]:
+    """Return every exit code of a command with what it means there."""
+    return [*((str(code), text) for code, text in sorted(EXITS.get(command, {}).items())), _EVERYWHERE]
+
+
+def _word(param: Any) -> str:  # noqa: ANN401  as above
+    """Return what a parameter is found by."""
+    if param.param_type_name == "argument":
+        return str(param.metavar or param.name).strip("[]")
+    return str(next((each for each in param.opts if each.startswith("--")), param.opts[0]))
+
+
+def _form(param: Any) -> str:  # noqa: ANN401  as above
+    """Spell it as it is typed, without its other names."""
+    if param.param_type_name == "argument":
+        return str(param.metavar or param.name).strip("[]")
+    short = [each for each in param.opts if not each.startswith("--")]
+    text = ", ".join([*short, _word(param)])
+    if param.is_flag:
+        return " / ".join([text, *param.secondary_opts])
+    choices = getattr(param.type, "choices", None)
+    if param.metavar is None and choices is not None:
+        return f"{text} {'|'.join(str(getattr(each, 'value', each)) for each in choices)}"
+    return f"{text} {param.metavar or ('X' if 'float' in param.type.name else 'N')}"
+
+
+def _about(param: Any) -> str:  # noqa: ANN401  as above
+    """Say what it does, and what it is where it is left out."""
+    shown, default = param.show_default, param.default
+    if isinstance(shown, str):
+        shown, default = True, shown
+    text = str(param.help or "")
+    if param.required and param.param_type_name == "option":
+        return f"{text}  [required]"
+    if not shown or default is None or default is False or callable(default):
+        return text
+    return f"{text}  [default: {getattr(default, 'value', default)}]"
