@@ -120,6 +120,8 @@ def _from_here(
     return judge_one_node(
         decision,
         inventory,
+        files=tree.layout.rank_files,
+        sign=tree.layout.sign,
         declared=[world for world in declared if world is not None],
         jobs=jobs,
         mount=mount_of(os.path.join(inventory.root, *shards), mount_table() if node is None else node.mounts),

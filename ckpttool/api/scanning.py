@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ckpttool.decide.completeness import assess, believable
+from ckpttool.decide.completeness import assess, believable, without_effect
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.expectation import Evidence, WorldEvidence
 from ckpttool.domain.frozen import dataclass
@@ -95,6 +95,7 @@ def _scanned(located: Located, question: TreeQuestion) -> Tree:
         inventory = layout.scan(located.storage, located.listing, options)
         expected = layout.expected(inventory, _evidence(layout, question, inventory, located.storage))
         book = _health_book(question, layout, located.storage.root)
+    expected = replace(expected, findings=(*expected.findings, *without_effect(question.world_size, expected)))
     return Tree(
         inventory=assess(inventory, expected, book, recorded_names(layout, inventory)),
         layout=layout,

@@ -9,10 +9,10 @@ from ckpttool.decide.lineage import Course
 from ckpttool.decide.recorded_health import attach_health
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory
 from ckpttool.domain.expectation import Evidence, Expectation, Expected, ExpectedFiles, FilesByPath, FilesByRank
-from ckpttool.domain.finding import Code, Finding, blocking, damage, in_order, unknown
+from ckpttool.domain.finding import Code, Finding, blocking, damage, in_order, note, unknown
 from ckpttool.domain.health import HealthBook
 from ckpttool.domain.remedies import helped
-from ckpttool.domain.units import MAX_RANKS, Rank
+from ckpttool.domain.units import MAX_RANKS, Rank, counted
 from ckpttool.errors import UsageError
 
 MOST_NAMED = 4096
@@ -29,6 +29,32 @@ def believable(evidence: Evidence) -> Evidence:
         if one.world_size > MAX_RANKS:
             raise UsageError(f"{one.world_size} ranks, for {one.source}: more ranks than any training has")
     return evidence
+
+
+def without_effect(world_size: int | None, expected: Expected) -> list[Finding]:
+    """Say that the number of ranks that the user gave changes nothing about some of the saves.
+
+    Args:
+        world_size: As the user gave it.
+        expected: What the layout made of all evidence, that number included.
+    """
+    answers = [
+        each
+        for each in expected.checkpoints
+        if each.topology.world_size != world_size
+        and all(finding.code is not Code.WORLD_SIZE_DIFFERS for finding in (*each.doubts, *each.notes))
+    ]
+    if world_size is None or not answers:
+        return []
+    shared = all(each.topology.shared for each in answers)
+    why = "all ranks load the same files" if shared else "which files belong to a save is not told by ranks here"
+    return [
+        note(
+            Code.WORLD_SIZE_DIFFERS,
+            f"--world-size {world_size} has no effect on {counted(len(answers), 'checkpoint')}: {why}",
+            remedy="leave it out",
+        )
+    ]
 
 
 def assess(inventory: Inventory, expected: Expected, book: HealthBook, names: Sequence[str | None]) -> Inventory:
@@ -136,15 +162,15 @@ def _missing_ranks(checkpoint: Checkpoint, files: FilesByRank) -> list[Finding]:
     present = {role: {shard.rank for shard in checkpoint.shards if shard.role is role} for role in files.roles}
     lacking = sorted((rank, role) for role in files.roles for rank in set(wanted) - present[role])
     named = [files.absent(Rank(rank), role) for rank, role in lacking[:MOST_NAMED]]
-    return named + _and_more([rank for rank, _ in lacking[MOST_NAMED:]], files)
+    return named + _and_more(checkpoint.name, [rank for rank, _ in lacking[MOST_NAMED:]], files)
 
 
-def _and_more(ranks: Sequence[int], files: FilesByRank) -> list[Finding]:
+def _and_more(name: str, ranks: Sequence[int], files: FilesByRank) -> list[Finding]:
     """Say in one finding what is missing beyond those that are named."""
     if not ranks:
         return []
     what = f"{len(ranks)} more shards are not there, of ranks {ranks[0]} to {ranks[-1]}"
-    return [files.size.missing(what, ranks=sorted(set(ranks)))]
+    return [files.size.missing(what, Code.SHARD_MISSING, name, sorted(set(ranks)))]
 
 
 def _empty(checkpoint: Checkpoint) -> list[Finding]:

@@ -6,38 +6,42 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from ckpttool.domain.checkpoint import Inventory
+from ckpttool.domain.expectation import RankFiles
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, unknown
 from ckpttool.domain.node import Job, Mount, Reach
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePlan
 from ckpttool.domain.units import Rank
 
-_TOGETHER = "run it where all ranks' files are seen: on a disk that the machines share, or with all rank_N gathered"
 
-
-def judge_one_node(
+def judge_one_node(  # noqa: PLR0913  # each tells something else of where ranks may be
     decision: ResumePlan | NoResumePoint,
     inventory: Inventory,
     *,
+    files: RankFiles,
+    sign: str,
     declared: Collection[int],
     jobs: Sequence[Job],
     mount: Mount,
 ) -> ResumePlan | NoResumePoint:
     """Add to a decision that it rests on one machine of several, where it may be so.
 
-    Only where each rank has a folder can ranks be elsewhere: other layouts' names count all of them, or their records
-    name them.
-
     Args:
         decision: What was chosen from the files that are seen here.
         inventory: These files.
+        files: Whether the layout lets ranks be elsewhere.
+        sign: What a rank's folder is called, where each has one.
         declared: World sizes that the user or the config states: what is whole on as many ranks lacks none.
         jobs: What launchers say.
         mount: Of the tree's files.
     """
-    if mount.reach is Reach.SHARED or not inventory.folder_ranks:
+    if mount.reach is Reach.SHARED or files is RankFiles.TOGETHER:
         return decision
+    what = f"all {sign.rstrip('/')}" if files is RankFiles.APART else "all files"
+    together = f"run it where all ranks' files are seen: on a disk that the machines share, or with {what} gathered"
     if isinstance(decision, NoResumePoint):
-        return _nothing_here(decision, inventory, jobs, mount)
+        return _nothing_here(decision, inventory, jobs, mount, together)
+    if decision.point.checkpoint.expected is not None:
+        return decision  # its own record names every file, wherever it was written, and all are here
     seen = decision.point.checkpoint.ranks
     if len(seen) in declared or any(job.counts_ranks and job.ranks == len(seen) for job in jobs):
         return decision
@@ -49,51 +53,61 @@ def judge_one_node(
         f"{job.said_by} speaks of more machines than this one, and {_ranks(seen)} lie on {_on(mount)}: nobody "
         "knows from here whether there are more",
         actual=f"{len(seen)} ranks seen",
-        remedy=_TOGETHER + _if_all_here(seen),
+        remedy=together + _if_all_here(seen),
     )
     return replace(decision, findings=(finding, *decision.findings))
 
 
-def _nothing_here(decision: NoResumePoint, inventory: Inventory, jobs: Sequence[Job], mount: Mount) -> NoResumePoint:
-    """Turn ranks that have no folder here into unknown ones, where another machine may have them.
+def _nothing_here(
+    decision: NoResumePoint, inventory: Inventory, jobs: Sequence[Job], mount: Mount, together: str
+) -> NoResumePoint:
+    """Turn what is missing of ranks that have nothing here into unknown, where another machine may have it.
 
     Else a script would take it for a word that there is nothing to resume from, and start afresh.
     """
     seen = sorted({*inventory.folder_ranks, *(rank for one in inventory.checkpoints for rank in one.ranks)})
     job = next((job for job in jobs if job.several or (job.ranks or 0) > len(seen)), None)
     worlds = {_world(one) for one in decision.rejected if _lacks_folders_alone(one, seen)}
-    elsewhere = {world for world in worlds if _is_one_nodes(seen, world)}
+    elsewhere = {
+        world for world in worlds if (_is_one_nodes(seen, world) if seen and world is not None else job is not None)
+    }
     if job is None and (not elsewhere or len(seen) == 1 or mount.reach is not Reach.LOCAL):
         return decision  # a single rank is as likely what is left of a tree that lost the others
     if not elsewhere and inventory.checkpoints:
         return decision
-    where = f"of {max(elsewhere)} ranks only {_ranks(seen)} lie here" if elsewhere else "no checkpoint lies here"
+    known = [world for world in elsewhere if world is not None]
+    where = f"{_ranks(seen)} lie here" if elsewhere else "no checkpoint lies here"
+    if known:
+        where = f"of {max(known)} ranks only {where}"
     why = "as one machine's share would" if job is None else f"and {job.said_by} speaks of more machines"
     finding = unknown(
         Code.ONE_NODE_ONLY,
         f"{where}, on {_on(mount)}, {why}: nobody knows from here what others have",
         actual=f"{len(seen)} ranks seen",
-        remedy=_TOGETHER + _if_all_here(seen),
+        remedy=together + ("" if None in elsewhere else _if_all_here(seen)),
     )
-    rejected = tuple(_unknown(one) if _world(one) in elsewhere else one for one in decision.rejected)
+    rejected = tuple(_unknown(one, seen) if _world(one) in elsewhere else one for one in decision.rejected)
     # That restoring them would help, which `choose` may have said, is not known either.
     others = tuple(one for one in decision.findings if one.code is not Code.RANKS_TO_RESTORE)
     return replace(decision, rejected=rejected, findings=(finding, *others))
 
 
-def _world(rejection: Rejection) -> int:
-    return rejection.checkpoint.topology.world_size or 0
+def _world(rejection: Rejection) -> int | None:
+    return rejection.checkpoint.topology.world_size
 
 
 def _lacks_folders_alone(rejection: Rejection, seen: Sequence[Rank]) -> bool:
     """Tell whether nothing else stands against a checkpoint: what is damaged here is so wherever one looks from."""
     reasons = blocking(rejection.reasons)
-    return bool(reasons) and all(map(_is_elsewhere, reasons)) and set(rejection.checkpoint.ranks) >= set(seen)
+    is_elsewhere = all(_is_elsewhere(reason, seen) for reason in reasons)
+    return bool(reasons) and is_elsewhere and set(rejection.checkpoint.ranks) >= set(seen)
 
 
-def _is_elsewhere(reason: Finding) -> bool:
-    """Tell whether a rank has no folder here; thousands of them are one finding without a path."""
-    return reason.code is Code.RANK_MISSING or (reason.code is Code.SHARD_MISSING and reason.path is None)
+def _is_elsewhere(reason: Finding, seen: Collection[Rank]) -> bool:
+    """Tell whether something is missing of a rank that has nothing here, or of nobody knows whom."""
+    if reason.code in {Code.RANK_MISSING, Code.SHARD_MISSING}:
+        return not reason.ranks or not set(reason.ranks).issubset(seen)
+    return reason.code in {Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE}  # the record is of one rank alone
 
 
 def _is_one_nodes(seen: Sequence[Rank], world: int) -> bool:
@@ -102,11 +116,11 @@ def _is_one_nodes(seen: Sequence[Rank], world: int) -> bool:
     return last - first + 1 == count and world % count == 0 and first % count == 0
 
 
-def _unknown(rejection: Rejection) -> Rejection:
+def _unknown(rejection: Rejection, seen: Collection[Rank]) -> Rejection:
     return replace(
         rejection,
         reasons=tuple(
-            replace(reason, severity=Severity.UNKNOWN) if _is_elsewhere(reason) else reason
+            replace(reason, severity=Severity.UNKNOWN) if _is_elsewhere(reason, seen) else reason
             for reason in rejection.reasons
         ),
     )
@@ -121,6 +135,8 @@ def _on(mount: Mount) -> str:
 
 
 def _ranks(ranks: Sequence[Rank]) -> str:
+    if not ranks:
+        return "files of unknown ranks"
     return f"ranks {ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
 
 

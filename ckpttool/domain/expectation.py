@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import TypeAlias
 
 from ckpttool.domain.checkpoint import RunSummary, Topology
@@ -39,6 +40,17 @@ class Evidence:
     """Whether a config says that no optimizer state is saved: then none is lacking."""
 
 
+class RankFiles(str, Enum):
+    """Where the ranks' files of one save lie, by how its layout arranges them."""
+
+    TOGETHER = "together"
+    """In folders that all ranks write to: what is not there is missing."""
+    APART = "apart"
+    """In a folder of each rank: where machines save to disks of their own, each has those of its own ranks alone."""
+    UNKNOWN = "unknown"
+    """Nobody said: what is not there may lie on another machine, as where they are apart."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldSize:
     """How many ranks a save must have."""
@@ -49,10 +61,15 @@ class WorldSize:
     remedy: str
     """What to do about one that is missing."""
 
-    def missing(
-        self, what: str, code: Code = Code.SHARD_MISSING, path: str | None = None, ranks: Sequence[int] = ()
-    ) -> Finding:
-        """Return the finding on a file that is not there: what is missing, and why it is missed."""
+    def missing(self, what: str, code: Code, path: str, ranks: Sequence[int]) -> Finding:
+        """Return the finding on files that are not there: what is missing, and why it is missed.
+
+        Args:
+            what: In a few words.
+            code: A rank's whole folder, or its file.
+            path: Of the file or the folder; of several, the save's name, so that it is known where to look.
+            ranks: Whose they are.
+        """
         message = f"{what} (expected {self.world} ranks because {self.why})"
         return damage(code, message, path=path, remedy=self.remedy, ranks=tuple(map(Rank, ranks)))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.expectation import Evidence, Expected
+from ckpttool.domain.expectation import Evidence, Expected, RankFiles
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import Rank
@@ -87,6 +87,11 @@ class Layout(Protocol):
     @property
     def is_tree(self) -> bool:
         """Whether a root of it is a folder of checkpoints; the folder of a lone file is anybody's."""
+        ...
+
+    @property
+    def rank_files(self) -> RankFiles:
+        """Where the ranks' files of a save lie: whether what is not there is missing, or may be on other machines."""
         ...
 
     def recognise(self, listing: Listing) -> bool:

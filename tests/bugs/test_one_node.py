@@ -16,7 +16,7 @@ from ckpttool.decide.completeness import MOST_NAMED
 from ckpttool.decide.one_node import judge_one_node
 from ckpttool.decide.resume import choose
 from ckpttool.domain import exits
-from ckpttool.domain.expectation import WorldEvidence
+from ckpttool.domain.expectation import RankFiles, WorldEvidence
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.launch import Launch
 from ckpttool.domain.node import Job, Mount, Node, Reach
@@ -24,7 +24,6 @@ from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import Outcome
 from ckpttool.errors import ExitCode
 from ckpttool.storage.mounts import mount_of, mount_table
-from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT
 from tests.answers import coded, decide
 from tests.cli.running import ask, run
 from tests.conftest import FIXTURES
@@ -228,7 +227,9 @@ class TestRanksElsewhere:
         nothing = choose(known, api.ResumeQuestion(), verdicts())
         assert isinstance(nothing, NoResumePoint)
         mount = Mount(kind="xfs", source="/dev/sda", reach=Reach.LOCAL)
-        answer = judge_one_node(nothing, known, declared=[world], jobs=[], mount=mount)
+        answer = judge_one_node(
+            nothing, known, files=RankFiles.APART, sign="rank_N/", declared=[world], jobs=[], mount=mount
+        )
         assert code(answer) is ExitCode.INCOMPLETE
         assert "ranks 0 to 7" in said(answer)[0].message
 
@@ -291,13 +292,13 @@ class TestCommands:
     world=st.integers(1, 16),
     several=st.booleans(),
     reach=st.sampled_from(Reach),
-    layout=st.sampled_from([RANK_LAYOUT, ITERATION_LAYOUT]),
+    files=st.sampled_from(RankFiles),
 )
 def test_nothing_is_ever_made_better_by_it(
-    shown: set[int], world: int, several: bool, reach: Reach, layout: str
+    shown: set[int], world: int, several: bool, reach: Reach, files: RankFiles
 ) -> None:
     known = expect_ranks(
-        tree(checkpoint(ranks=shown), checkpoint("20_2", ranks=shown, findings=[finding()]), layout=layout),
+        tree(checkpoint(ranks=shown), checkpoint("20_2", ranks=shown, findings=[finding()])),
         [WorldEvidence(world_size=world, source="I say so", declared=True)],
     )
     point = choose(known, api.ResumeQuestion(), verdicts())
@@ -305,10 +306,11 @@ def test_nothing_is_ever_made_better_by_it(
         return
     jobs = [Job(said_by="JOB=2", several=True)] if several else []
     mount = Mount(kind="k", source="s", reach=reach)
-    answer = judge_one_node(point, known, declared=[world], jobs=jobs, mount=mount)
+    answer = judge_one_node(point, known, files=files, sign="rank_N/", declared=[world], jobs=jobs, mount=mount)
     assert isinstance(answer, NoResumePoint)
     if code(answer) is ExitCode.INCOMPLETE:
         assert reach is not Reach.SHARED
+        assert files is not RankFiles.TOGETHER
         assert len(shown) < world
     else:
         assert answer == point

@@ -48,7 +48,7 @@ def by_rank(world: int, *roles: ShardRole) -> FilesByRank:
     return FilesByRank(
         size=size,
         roles=roles or (ShardRole.FULL,),
-        absent=lambda rank, role: size.missing(f"{role.value} of {rank}", path=f"r{rank}", ranks=[rank]),
+        absent=lambda rank, role: size.missing(f"{role.value} of {rank}", Code.SHARD_MISSING, f"r{rank}", [rank]),
     )
 
 
@@ -81,7 +81,7 @@ class TestFilesByRank:
         *named, rest = compared(checkpoint(ranks=[0]), by_rank(MOST_NAMED + 11)).findings
         assert len(named) == MOST_NAMED
         assert rest.message.startswith(f"10 more shards are not there, of ranks {MOST_NAMED + 1} to {MOST_NAMED + 10}")
-        assert (rest.path, rest.remedy, len(rest.ranks)) == (None, "bring it back", 10)
+        assert (rest.path, rest.remedy, len(rest.ranks)) == ("10_2", "bring it back", 10)
 
 
 class TestUnknown:

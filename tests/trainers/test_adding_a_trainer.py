@@ -8,17 +8,22 @@ import sys
 from copy import copy
 from importlib import import_module
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from ckpttool import api
+from ckpttool.domain import exits
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.finding import Code
+from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.load_settings import LoadSettings
+from ckpttool.domain.node import Node
+from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.pointer import Pointer, PointerText
 from ckpttool.errors import ExitCode
 from ckpttool.trainers import registry
 from ckpttool.trainers.base import Layout, Members, Refusal, Trainer
-from tests.answers import chosen, cli, document, plan, reasons, refusal, scanned, why_not
+from tests.answers import chosen, cli, coded, document, plan, reasons, refusal, scanned, why_not
 from tests.published import problems_of
 from tests.trainers import toy
 from tests.trainers.toy import save
@@ -178,6 +183,13 @@ class TestWhatIsNotAnswered:
         assert "Toy, whose configs ckpttool does not read" in output
 
 
+def test_a_number_of_ranks_that_has_no_effect_is_named(tree: Path) -> None:
+    exit_code, output = said("scan", str(tree), "--world-size", "8")
+    assert exit_code == ExitCode.DAMAGE
+    assert "--world-size 8 has no effect on 3 checkpoints" in output
+    assert "has no effect" not in said("scan", str(tree))[1]
+
+
 class TestOneSaveOfMany:
     """What a layout refuses of one save is refused of that save, and of no other."""
 
@@ -252,6 +264,62 @@ class TestOneSaveOfMany:
         not_loaded |= {"step-10", "step-20", "step-30"}
         exit_code, output = said("resolve", str(saves))
         assert (exit_code, "nobody can load from" in output) == (ExitCode.UNKNOWN_LAYOUT, True)
+
+
+class TestOnOneOfSeveralMachines:
+    """The toy does not say whether all ranks' files lie together: what is not here may be elsewhere."""
+
+    SLURM: ClassVar = {"SLURM_JOB_NUM_NODES": "2"}
+
+    def resolved(self, root: Path, *, several: bool = True, disk: str = "ext4 /dev/sda1") -> ResumePlan | NoResumePoint:
+        here = Node(environment=self.SLURM if several else {}, mounts=f"1 0 8:1 / / rw - {disk} rw\n")
+        question = api.TreeQuestion(path=str(root))
+        return api.resolve(question, api.ResumeQuestion(), api.DataQuestion(), node=here).decision
+
+    @pytest.fixture
+    def half(self, tmp_path: Path) -> Path:
+        """What the first of two machines has of two saves whose records name the files of four ranks."""
+        for step in (20, 30):
+            folder = save(tmp_path / "saves", step)
+            for rank in (2, 3):
+                (folder / f"__{rank}_0.distcp").unlink()
+        return tmp_path / "saves"
+
+    def test_what_is_missing_here_is_unknown(self, half: Path) -> None:
+        answer = self.resolved(half)
+        assert exits.of_plan(answer, strict=False) is ExitCode.INCOMPLETE
+        (why,) = coded(answer.findings, Code.ONE_NODE_ONLY)
+        assert "ranks 0 to 1 lie here" in why.message
+        assert (why.remedy or "").endswith("or with all files gathered")
+        assert {reason.severity for reason in reasons(answer, "step-30")} == {Severity.UNKNOWN}
+
+    def test_so_is_a_save_whose_record_another_machine_may_have(self, half: Path) -> None:
+        for record in half.rglob(".metadata"):
+            record.unlink()
+        assert exits.of_plan(self.resolved(half), strict=False) is ExitCode.INCOMPLETE
+
+    def test_and_a_folder_of_which_nothing_tells_any_rank(self, half: Path) -> None:
+        for shard in half.rglob("*.distcp"):
+            shard.unlink()
+        answer = self.resolved(half)
+        assert exits.of_plan(answer, strict=False) is ExitCode.INCOMPLETE
+        assert "files of unknown ranks" in coded(answer.findings, Code.ONE_NODE_ONLY)[0].message
+
+    def test_what_is_damaged_here_is_so_wherever_one_looks_from(self, tmp_path: Path) -> None:
+        (save(tmp_path / "saves", 20) / "__1_0.distcp").write_bytes(b"")
+        assert exits.of_plan(self.resolved(tmp_path / "saves"), strict=False) is ExitCode.NOTHING_TO_RESUME
+
+    @pytest.mark.parametrize(("several", "disk"), [(False, "ext4 /dev/sda1"), (True, "nfs4 filer:/x")])
+    def test_where_nobody_speaks_of_other_machines_or_all_see_the_disk_it_is_missing(
+        self, half: Path, several: bool, disk: str
+    ) -> None:
+        answer = self.resolved(half, several=several, disk=disk)
+        assert exits.of_plan(answer, strict=False) is ExitCode.NOTHING_TO_RESUME
+
+    def test_a_save_whose_own_record_names_no_file_that_is_not_here_is_whole(self, tmp_path: Path) -> None:
+        save(tmp_path / "saves", 20)
+        answer = self.resolved(tmp_path / "saves")
+        assert exits.of_plan(answer, strict=False) is ExitCode.OK
 
 
 class TestNoRecordNamesTheLastSave:

@@ -14,7 +14,7 @@ from pathlib import Path
 from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, RunSummary, Topology
 from ckpttool.domain.data_position import SkipBatches
-from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath
+from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath, RankFiles
 from ckpttool.domain.finding import Code, damage, note
 from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
 from ckpttool.domain.plan import TrainersSkip
@@ -56,6 +56,7 @@ class ToyLayout:
     name = "toy-dcp"
     sign = "step-N/"
     is_tree = True
+    rank_files = RankFiles.UNKNOWN
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by what lies in the folder of a save: others call theirs the same."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Facts, Inventory, RunSummary, Topology
-from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath
+from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath, RankFiles
 from ckpttool.domain.scalars import ScalarRules, Scalars, ScalarValues, ShardFacts
 from ckpttool.domain.shard import FORMAT_OF_SUFFIX, FormatName, Shard, ShardRole
 from ckpttool.domain.units import Rank, Step
@@ -39,6 +39,7 @@ class LooseFile:
     name = LOOSE_FILE_LAYOUT
     sign = "a lone file"
     is_tree = False
+    rank_files = RankFiles.TOGETHER
 
     def __init__(self, rules: ScalarRules, told: Callable[[ScalarValues], tuple[Scalars, Facts]]) -> None:
         """Take what such a file may be asked for, since it may be a shard of a tree.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.expectation import Evidence, Expected
+from ckpttool.domain.expectation import Evidence, Expected, RankFiles
 from ckpttool.domain.units import Rank
 from ckpttool.records import MANIFEST_NAME, SealPlace
 from ckpttool.storage.base import Kind, Storage
@@ -34,6 +34,7 @@ class MindFormersIteration:
     name = ITERATION_LAYOUT
     sign = "iteration_*/"
     is_tree = True
+    rank_files = RankFiles.TOGETHER
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by an `iteration_%08d` folder; a tracker of that name is written by other trainers, too."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.expectation import Evidence, Expected
+from ckpttool.domain.expectation import Evidence, Expected, RankFiles
 from ckpttool.domain.units import Rank
 from ckpttool.records import SealPlace, own_path
 from ckpttool.storage.base import Kind, Storage
@@ -35,6 +35,7 @@ class MindFormersRank:
     name = RANK_LAYOUT
     sign = "rank_N/"
     is_tree = True
+    rank_files = RankFiles.APART
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by a folder named `rank_N`, matched whole."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, RunSummary, Topology
-from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath
+from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath, RankFiles
 from ckpttool.domain.finding import Code, Finding, unsafe
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import Rank, Step
@@ -36,6 +36,7 @@ class MindFormersUnified:
     name = UNIFIED_LAYOUT
     sign = SCALARS_FILE
     is_tree = True
+    rank_files = RankFiles.TOGETHER
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by the file of training scalars."""
