@@ -23,8 +23,9 @@ from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import IncompleteError, NothingToResumeError, UnknownLayoutError, UsageError
 from ckpttool.storage.base import Storage
-from ckpttool.trainers.base import Refusal, Resume, no_effects
+from ckpttool.trainers.base import Refusal, Resume
 from ckpttool.trainers.common.launchers import jobs_of
+from ckpttool.trainers.common.log_only import no_effects
 from ckpttool.trainers.registry import told_skip
 
 if TYPE_CHECKING:

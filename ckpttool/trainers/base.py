@@ -392,10 +392,3 @@ class Trainer(Protocol):
             IncompleteError: What it goes by cannot be read.
         """
         ...
-
-
-def no_effects(title: str) -> Effects:
-    """Say that nobody knows what a trainer makes of a resume."""
-    from ckpttool.domain.data_position import Unknown
-
-    return Effects(position=Unknown(why=f"ckpttool does not know how {title} resumes"), settings=(), findings=())

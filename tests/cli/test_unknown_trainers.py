@@ -10,7 +10,8 @@ from ckpttool.domain.data_position import Unknown
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.settings import RunConfig, Settings
 from ckpttool.trainers import registry
-from ckpttool.trainers.base import ConfigReader, Trainer, no_effects
+from ckpttool.trainers.base import ConfigReader, Trainer
+from ckpttool.trainers.common.log_only import no_effects
 from tests.cli.running import ask
 from tests.conftest import FIXTURES
 from tests.trainers import toy

@@ -40,9 +40,9 @@ from ckpttool.trainers.base import (
     ScanOptions,
     Simulator,
     Trainer,
-    no_effects,
 )
 from ckpttool.trainers.common.listed import stamp_if_there
+from ckpttool.trainers.common.log_only import no_effects
 from ckpttool.trainers.listing import Listing
 from tests.trees import floats, safetensors_bytes
 

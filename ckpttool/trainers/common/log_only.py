@@ -54,6 +54,12 @@ class LogOnly:
 
     def effects(self, resume: Resume) -> Effects:
         """Say that nobody knows."""
-        from ckpttool.trainers.base import no_effects
-
         return no_effects(self.title)
+
+
+def no_effects(title: str) -> Effects:
+    """Say that nobody knows what a trainer makes of a resume."""
+    from ckpttool.domain.data_position import Unknown
+    from ckpttool.trainers.base import Effects
+
+    return Effects(position=Unknown(why=f"ckpttool does not know how {title} resumes"), settings=(), findings=())
