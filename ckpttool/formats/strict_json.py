@@ -28,6 +28,7 @@ MAX_DEPTH = 64
 """Records nest six deep. A hostile file must not decide how much of our stack it takes."""
 
 _SHOWN = 60  # characters of a wrong value that a message repeats
+_NONFINITE = ("nan", "inf", "-inf")
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in _STEP)
 _ESCAPED = re.compile(rb"\\.", re.DOTALL)
@@ -108,6 +109,11 @@ def parse_json(
 def number(value: float | None) -> Json:
     """Spell a number that may be NaN or infinite."""
     return value if value is None or math.isfinite(value) else str(float(value))
+
+
+def as_number(value: Json) -> float:
+    """Return what `number` spelled, to the bit; a ParseError where it is something else."""
+    return float(value) if isinstance(value, str) and value in _NONFINITE else as_float(value)
 
 
 def memory_of(data: bytes) -> int:

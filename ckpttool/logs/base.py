@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,6 +17,11 @@ LONGEST_LINE = 1 << 20
 """A longer line is no log line. Without a limit, a file without line ends would be read into memory whole."""
 
 EXCERPT_CHARS = 200
+
+# Each digit can be matched in one way only: two would take hours for a torn line of a million of them.
+_DECIMAL = re.compile(rb"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
+_TWO_NUMBERS = re.compile(rb"[\d.eE+-]+(?:\s+[\d.eE+-]+)+")
+_NO_VALUE = frozenset({b"", b"none", b"unavailable", b"null"})
 
 
 class Readable(Protocol):
@@ -166,3 +172,24 @@ def escaped(text: bytes) -> str:
 def rewind(source: LogSource, line: int, step: Step, last: Step) -> LogNote:
     """Return the note that the log goes back from `last` to `step`."""
     return LogNote(kind=NoteKind.REWIND, source=source.name, line=line, step=step, previous_step=last)
+
+
+class UnreadableError(ValueError):
+    """The text is no number; the message says why."""
+
+
+def number(text: bytes) -> float | None:
+    """Return the number, with or without brackets around it; NaN and infinity are numbers, `None` is None.
+
+    Raises:
+        UnreadableError: It is something else. `[1 31049]` is 1.31049 or 131049 with a digit or the point lost in
+            printing: nobody can tell, so nobody may guess.
+    """
+    bare = text.strip().removeprefix(b"[").removesuffix(b"]").strip()
+    if _DECIMAL.fullmatch(bare):
+        return float(bare)
+    if bare.lower() in _NO_VALUE:
+        return None
+    if _TWO_NUMBERS.fullmatch(bare):
+        raise UnreadableError("has lost its decimal point or a digit")
+    raise UnreadableError("is no number")

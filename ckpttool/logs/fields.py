@@ -11,8 +11,7 @@ from ckpttool.domain.metrics import LogItem, LogProblem, StepMetrics
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
 from ckpttool.formats.strict_json import Json
-from ckpttool.logs.base import LogSource, problem, rewind
-from ckpttool.logs.numbers import UnreadableError, number
+from ckpttool.logs.base import LogSource, UnreadableError, number, problem, rewind
 
 ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

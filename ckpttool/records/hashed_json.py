@@ -1,12 +1,16 @@
 """A JSON document whose last key is the hash of all before it, so that a torn or edited one is known as such.
 
 The hash covers bytes, not values: a document is whole exactly where it is the one that was written. It finds
-accidents; whoever can change the document can also hash it anew.
+accidents; whoever can change the document can also hash it anew. Also: training scalars, as
+all of ours have them.
 """
 
 from __future__ import annotations
 
 import re
+
+from ckpttool.domain.scalars import ScalarValues
+from ckpttool.formats.strict_json import JsonObject, as_float, as_int
 
 _TAIL = re.compile(rb',\n  "hash": "xxh3-128:([0-9a-f]{32})"\n\}\n')
 _TAIL_BYTES = len(',\n  "hash": "xxh3-128:"\n}\n') + 32
@@ -32,3 +36,18 @@ def _hash(body: bytes | memoryview) -> str:
     from xxhash import xxh3_128_hexdigest  # half a millisecond that `--help` need not pay
 
     return xxh3_128_hexdigest(body)
+
+
+def scalars_of(record: JsonObject, *, where: str) -> ScalarValues:
+    """Return the scalars in an object; those that are null are not there.
+
+    Raises:
+        ParseError: One is no number, or negative.
+    """
+    return tuple(
+        (name, as_float(value, where=where, key=name))
+        if isinstance(value, float)
+        else (name, as_int(value, where=where, key=name))
+        for name, value in sorted(record.items())
+        if value is not None
+    )

@@ -35,8 +35,7 @@ from ckpttool.formats.strict_json import (
     get_str,
     parse_object,
 )
-from ckpttool.records.hashed_json import closed, is_whole
-from ckpttool.records.scalars_json import scalars_of
+from ckpttool.records.hashed_json import closed, is_whole, scalars_of
 from ckpttool.storage.base import Storage
 from ckpttool.storage.local import LocalStorage
 from ckpttool.write.files import ensure_folder, locked

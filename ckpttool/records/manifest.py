@@ -28,8 +28,7 @@ from ckpttool.formats.strict_json import (
     parse_object,
 )
 from ckpttool.records import SealPlace
-from ckpttool.records.hashed_json import closed, is_whole
-from ckpttool.records.scalars_json import scalars_of
+from ckpttool.records.hashed_json import closed, is_whole, scalars_of
 from ckpttool.storage.base import Storage
 
 MANIFEST_LIMIT = ByteCount(128 << 20)

@@ -12,10 +12,9 @@ import pytest
 from ckpttool.domain.metrics import LogNote, NoteKind, StepMetrics
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
-from ckpttool.logs.base import Block, escaped
+from ckpttool.logs.base import Block, UnreadableError, escaped, number
 from ckpttool.logs.columns import Csv
 from ckpttool.logs.merge import merge
-from ckpttool.logs.numbers import UnreadableError, number
 from ckpttool.logs.reading import expand_globs, open_log
 from ckpttool.trainers.registry import log_reader
 from tests.conftest import FIXTURES

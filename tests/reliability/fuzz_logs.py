@@ -13,11 +13,10 @@ from ckpttool.domain.log_question import STDIN
 from ckpttool.domain.metrics import LogItem, LogNote, LogProblem, StepMetrics
 from ckpttool.errors import UsageError
 from ckpttool.logs.asd_events import read_asd_events, without_relayed
-from ckpttool.logs.base import EXCERPT_CHARS, LogFormat, LogSource
+from ckpttool.logs.base import EXCERPT_CHARS, LogFormat, LogSource, UnreadableError, number
 from ckpttool.logs.columns import Csv, JsonLines
 from ckpttool.logs.fields import ALIASES, parse_columns
 from ckpttool.logs.merge import merge
-from ckpttool.logs.numbers import UnreadableError, number
 from ckpttool.trainers.huggingface.log import HfTrainer
 from ckpttool.trainers.megatron.log import Megatron
 from ckpttool.trainers.mindformers.logs.text import MindFormers

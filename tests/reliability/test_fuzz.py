@@ -16,7 +16,7 @@ import pytest
 
 from ckpttool.formats.torch.pickle_opcodes import PickleNames
 from ckpttool.formats.torch.pickle_scan import PickleReader
-from ckpttool.logs.numbers import UnreadableError, number
+from ckpttool.logs.base import UnreadableError, number
 from tests.reliability import fuzzing
 from tests.reliability.figures import Figure, Programme
 from tests.reliability.fuzz_targets import TARGETS, TOKENS, planted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from ckpttool.domain.asd import AsdCheck, AsdConfig, AsdDialect
 from ckpttool.domain.finding import Code, Finding, note, suspect
@@ -71,7 +72,7 @@ def check_asd_config(text: str, dialect: AsdDialect) -> AsdCheck:
         nothing is stripped, a wrong flag raises, a wrong number is the default. MindSpore 2.7.1: takes `=` too, strips
         spaces, and warns and goes on in every case.
     """
-    reading = _Reading(dialect=dialect, strict=dialect.is_strict)
+    reading = _Reading(dialect=dialect)
     config = reading.read(text)
     findings = [*reading.findings, *_misfits(config)]
     return AsdCheck(dialect=dialect, config=config, error=reading.error, findings=tuple(findings))
@@ -99,46 +100,32 @@ class _Reading:
     """One pass over the string."""
 
     dialect: AsdDialect
-    strict: bool
-    """torch_npu's parser: strips nothing, says nothing, and raises at a wrong flag."""
     findings: list[Finding] = field(default_factory=list)
     error: str | None = None
-    flags: dict[str, bool] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    """By the fields of `AsdConfig`: flags and counts."""
     ignored: int = 0
     """Items that have no effect, shown or not."""
 
     def read(self, text: str) -> AsdConfig:
-        if self.strict and text:
+        if self.dialect.is_strict and text:
             self._note("NPU_ASD_ENABLE is ignored as soon as NPU_ASD_CONFIG is set, even to enable:false")
         for key, value in sorted(self._items(text).items(), key=lambda item: _KEYS.index(item[0])):
             if key in _FLAGS:
                 self._flag(key, value)
             else:
                 self._count(key, value)
-        return defaults(self.dialect) if self.error else self._config(defaults(self.dialect))
-
-    def _config(self, base: AsdConfig) -> AsdConfig:
-        return AsdConfig(
-            enable=self.flags.get("enable", base.enable),
-            with_checksum=self.flags.get("with_checksum", base.with_checksum),
-            cooldown=self.counts.get("cooldown", base.cooldown),
-            strikes_num=self.counts.get("strikes_num", base.strikes_num),
-            strikes_window=self.counts.get("strikes_window", base.strikes_window),
-            checksum_cooldown=self.counts.get("checksum_cooldown", base.checksum_cooldown),
-            upper_thresh1=self.counts.get("upper_thresh1", base.upper_thresh1),
-            upper_thresh2=self.counts.get("upper_thresh2", base.upper_thresh2),
-            grad_sample_interval=self.counts.get("grad_sample_interval", base.grad_sample_interval),
-        )
+        base = defaults(self.dialect)
+        return base if self.error else replace(base, **self.values)
 
     def _items(self, text: str) -> dict[str, str]:
         items: dict[str, str] = {}
         for raw in text.split(",") if text else ():
-            parts = (raw if self.strict else raw.replace("=", ":")).split(":")
+            parts = (raw if self.dialect.is_strict else raw.replace("=", ":")).split(":")
             if len(parts) != _PAIR:
                 self._ignored(f"{raw!r} is not key:value and is dropped", raw)
                 continue
-            key, value = parts if self.strict else (part.strip() for part in parts)
+            key, value = parts if self.dialect.is_strict else (part.strip() for part in parts)
             if key not in _KEYS:
                 near = f"; write it as {key.strip()}, without spaces" if key.strip() in _KEYS else ""
                 self._ignored(f"{key!r} is no setting and is ignored{near}", raw)
@@ -153,9 +140,9 @@ class _Reading:
 
     def _flag(self, key: str, value: str) -> None:
         if value in {"true", "false"}:
-            self.flags[key] = value == "true"
+            self.values[key] = value == "true"
             return
-        if self.strict and (key == "enable" or self.flags.get("enable")):
+        if self.dialect.is_strict and (key == "enable" or self.values.get("enable")):
             problem = f"{key} must be exactly true or false, not {value!r}: the training does not start"
             self.error = self.error or problem
         self._wrong(key, value, "exactly true or false")
@@ -163,11 +150,11 @@ class _Reading:
     def _count(self, key: str, value: str) -> None:
         least = _COUNTS[key]
         if not value.isdecimal():
-            if self.strict and value.isdigit():  # superscripts are digits, but no number
+            if self.dialect.is_strict and value.isdigit():  # superscripts are digits, but no number
                 self.error = self.error or f"{key}: {value!r} passes the parser's test and then raises"
             self._wrong(key, value, f"digits only, at least {least}")
         elif len(value) > _MOST_DIGITS:
-            if self.strict:
+            if self.dialect.is_strict:
                 self.error = self.error or f"{key}: a number of {len(value)} digits raises: the training does not start"
             self._wrong(key, f"{value[:20]}…", f"at most {_MOST_DIGITS} digits")
         elif value == "0" or (least > 1 and int(value) < least):
@@ -175,7 +162,7 @@ class _Reading:
         else:
             if int(value) == 0:
                 self._wrong(key, value, "at least 1; the parser refuses 0 only where it is written so")
-            self.counts[key] = int(value)
+            self.values[key] = int(value)
 
     def _wrong(self, key: str, value: str, expected: str) -> None:
         self.findings.append(

@@ -10,7 +10,7 @@ from typing import ClassVar
 from ckpttool.decide.asd.checksum import ChecksumClock
 from ckpttool.decide.asd.config import config_in_force, dialect_of
 from ckpttool.decide.asd.strikes import Abnormal, StrikeRule, strike_rule
-from ckpttool.decide.policies.base import PolicySettings, Watch, least_noticed, number, spell
+from ckpttool.decide.policies.base import PolicySettings, Watch, least_noticed
 from ckpttool.domain.asd import TORCH_NPU, AsdConfig, AsdDialect, AsdEvent, AsdKind, FeatureValue
 from ckpttool.domain.health_events import EventKind, HealthEvent
 from ckpttool.domain.metrics import MINUTE, LocalTime, StepMetrics, local_time_of
@@ -18,11 +18,13 @@ from ckpttool.domain.units import Rank
 from ckpttool.formats.strict_json import (
     Json,
     JsonObject,
+    as_number,
     as_object,
     get_int,
     get_list,
     get_optional_int,
     get_str,
+    number,
 )
 
 _KEEP = 0.99  # share of the old mean
@@ -165,7 +167,7 @@ class ValueTest:
 
     def saved(self) -> JsonObject:
         """Return everything that is remembered, as JSON."""
-        return {"mean": spell(self.mean), "accepted": self.accepted, "previous": spell(self.previous)}
+        return {"mean": number(self.mean), "accepted": self.accepted, "previous": number(self.previous)}
 
     def restore(self, saved: JsonObject) -> None:
         """Remember what `saved` told.
@@ -173,7 +175,7 @@ class ValueTest:
         Raises:
             ParseError: It is something else.
         """
-        self.mean, self.previous = (number(saved.get(key)) for key in ("mean", "previous"))
+        self.mean, self.previous = (as_number(saved.get(key)) for key in ("mean", "previous"))
         self.accepted = get_int(saved, "accepted")
 
 

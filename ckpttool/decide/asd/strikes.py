@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ckpttool.decide.policies.base import number, spell
 from ckpttool.domain.asd import AsdConfig, AsdDialect, StrikeCount
 from ckpttool.domain.health_events import EventKind, HealthEvent
 from ckpttool.domain.metrics import MINUTE, LocalTime, show_local_time
@@ -15,6 +14,7 @@ from ckpttool.domain.units import Rank, Step
 from ckpttool.formats.strict_json import (
     Json,
     as_list,
+    as_number,
     as_object,
     get_bool,
     get_list,
@@ -22,6 +22,7 @@ from ckpttool.formats.strict_json import (
     get_optional_float,
     get_optional_int,
     get_str,
+    number,
 )
 
 
@@ -41,7 +42,7 @@ class Abnormal:
             "time": self.time,
             "step": self.step,
             "rank": self.rank,
-            "value": spell(self.value),
+            "value": number(self.value),
             "name": self.name,
         }
 
@@ -56,10 +57,10 @@ class Abnormal:
         step, rank = get_optional_int(record, "step", minimum=None), get_optional_int(record, "rank")
         value = record.get("value")
         return Abnormal(
-            time=LocalTime(number(record.get("time"))),
+            time=LocalTime(as_number(record.get("time"))),
             step=None if step is None else Step(step),
             rank=None if rank is None else Rank(rank),
-            value=None if value is None else number(value),
+            value=None if value is None else as_number(value),
             name=get_str(record, "name"),
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +11,7 @@ from ckpttool.domain.asd import DIALECTS, AsdDialect
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health_events import EventKind, HealthEvent
 from ckpttool.domain.metrics import StepMetrics
-from ckpttool.formats.strict_json import Json, as_float
+from ckpttool.formats.strict_json import Json
 
 
 class Watch(Protocol):
@@ -130,20 +129,3 @@ def _bits(value: float) -> int:
 def _float(bits: int) -> float:
     value: float = struct.unpack("<d", struct.pack("<q", bits))[0]
     return value
-
-
-_NONFINITE = ("nan", "inf", "-inf")
-
-
-def spell(value: float | None) -> Json:
-    """Spell a number exactly; JSON has none that is not finite, so that is text."""
-    return value if value is None or math.isfinite(value) else str(float(value))
-
-
-def number(value: Json) -> float:
-    """Read what `spell` made of a number.
-
-    Raises:
-        ParseError: It is something else.
-    """
-    return float(value) if isinstance(value, str) and value in _NONFINITE else as_float(value)

@@ -7,10 +7,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ckpttool.decide.policies.base import PolicySettings, Watch, least_noticed, number, spell
+from ckpttool.decide.policies.base import PolicySettings, Watch, least_noticed
 from ckpttool.domain.health_events import EventKind, HealthEvent
 from ckpttool.domain.metrics import StepMetrics
-from ckpttool.formats.strict_json import Json, as_object, get_list
+from ckpttool.formats.strict_json import Json, as_number, as_object, get_list, number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +80,11 @@ class _Windows(Watch):
         return least_noticed(lambda norm: not norm - mean <= most)
 
     def saved(self) -> Json:
-        return {"losses": [spell(loss) for loss in self._losses], "norms": [spell(norm) for norm in self._norms]}
+        return {"losses": [number(loss) for loss in self._losses], "norms": [number(norm) for norm in self._norms]}
 
     def restore(self, saved: Json) -> None:
         record = as_object(saved)
-        losses, norms = (map(number, get_list(record, key)) for key in ("losses", "norms"))
+        losses, norms = (map(as_number, get_list(record, key)) for key in ("losses", "norms"))
         self._losses = deque(losses, maxlen=self._losses.maxlen)
         self._norms = deque(norms, maxlen=self._norms.maxlen)
 

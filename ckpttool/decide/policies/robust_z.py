@@ -8,10 +8,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ckpttool.decide.policies.base import PolicySettings, Watch, least_noticed, number, spell
+from ckpttool.decide.policies.base import PolicySettings, Watch, least_noticed
 from ckpttool.domain.health_events import EventKind, HealthEvent
 from ckpttool.domain.metrics import StepMetrics
-from ckpttool.formats.strict_json import Json, as_object, get_int, get_list
+from ckpttool.formats.strict_json import Json, as_number, as_object, get_int, get_list, number
 
 MAD_TO_SIGMA = 1.4826
 """Median absolute deviation to standard deviation, for a normal distribution."""
@@ -99,15 +99,15 @@ class _Window(Watch):
             "normal": list(self._normal),
             "spikes": list(self._spikes),
             "median": self._median,
-            "spread": spell(self._spread),
+            "spread": number(self._spread),
             "stale": self._stale,
         }
 
     def restore(self, saved: Json) -> None:
         record = as_object(saved)
-        normal, self._spikes = ([number(value) for value in get_list(record, key)] for key in ("normal", "spikes"))
+        normal, self._spikes = ([as_number(value) for value in get_list(record, key)] for key in ("normal", "spikes"))
         self._normal = deque(normal)
-        self._median, self._spread = (number(record.get(key)) for key in ("median", "spread"))
+        self._median, self._spread = (as_number(record.get(key)) for key in ("median", "spread"))
         self._stale = get_int(record, "stale")
 
     def _add(self, value: float) -> None:

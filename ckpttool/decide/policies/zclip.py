@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ckpttool.decide.policies.base import PolicySettings, Watch, least_noticed, number, spell
+from ckpttool.decide.policies.base import PolicySettings, Watch, least_noticed
 from ckpttool.domain.health_events import EventKind, HealthEvent
 from ckpttool.domain.metrics import StepMetrics
-from ckpttool.formats.strict_json import Json, as_list, as_object, get_list
+from ckpttool.formats.strict_json import Json, as_list, as_number, as_object, get_list, number
 
 _EPSILON = 1e-6  # keeps a constant norm from dividing by zero; part of the published rule
 
@@ -85,16 +85,16 @@ class _Averaging(Watch):
     def saved(self) -> Json:
         average = self._average
         return {
-            "first": [spell(norm) for norm in self._first],
-            "average": None if average is None else [spell(average.mean), spell(average.variance)],
+            "first": [number(norm) for norm in self._first],
+            "average": None if average is None else [number(average.mean), number(average.variance)],
         }
 
     def restore(self, saved: Json) -> None:
         record = as_object(saved)
-        self._first = [number(norm) for norm in get_list(record, "first")]
+        self._first = [as_number(norm) for norm in get_list(record, "first")]
         self._average = None
         if record.get("average") is not None:
-            mean, variance = map(number, as_list(record["average"]))
+            mean, variance = map(as_number, as_list(record["average"]))
             self._average = Average(mean=mean, variance=variance)
 
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 from ckpttool.domain.metrics import LogItem, LogProblem, StepMetrics
 from ckpttool.domain.units import Step
-from ckpttool.logs.base import Block, LogSource, blocks, problem, rewind
-from ckpttool.logs.numbers import UnreadableError, number
+from ckpttool.logs.base import Block, LogSource, UnreadableError, blocks, number, problem, rewind
 
 _ITERATION = re.compile(rb"\biteration +(\d{1,18})/ *\d+ \|([^\n]*)")
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
