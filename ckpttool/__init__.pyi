@@ -1,3 +1,4 @@
+from ckpttool.api.inspecting import inspect as inspect
 from ckpttool.api.judging import health as health
 from ckpttool.api.launching import launch as launch
 from ckpttool.api.preflighting import lint_configs as lint_configs
@@ -16,6 +17,11 @@ from ckpttool.domain.checkpoint import Checkpoint as Checkpoint
 from ckpttool.domain.checkpoint import Inventory as Inventory
 from ckpttool.domain.checkpoint import Rename as Rename
 from ckpttool.domain.checkpoint import Topology as Topology
+from ckpttool.domain.contents import Contents as Contents
+from ckpttool.domain.contents import ElementStats as ElementStats
+from ckpttool.domain.contents import FileRow as FileRow
+from ckpttool.domain.contents import ScalarRow as ScalarRow
+from ckpttool.domain.contents import TensorRow as TensorRow
 from ckpttool.domain.data_position import DataPosition as DataPosition
 from ckpttool.domain.data_position import Samples as Samples
 from ckpttool.domain.data_position import SkipBatches as SkipBatches

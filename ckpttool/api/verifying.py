@@ -53,10 +53,10 @@ def _memory(tree: Tree, question: CheckQuestion) -> Memory | None:
 def _content_engine(question: CheckQuestion) -> Engine:
     from ckpttool.verify.engines.threads import ThreadEngine
 
-    return ThreadEngine(jobs=question.jobs or _cores(), timeout=question.timeout)
+    return ThreadEngine(jobs=question.jobs or cores(), timeout=question.timeout)
 
 
-def _cores() -> int:
+def cores() -> int:
     """Count the cores that this process may use; macOS tells only how many there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

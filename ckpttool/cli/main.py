@@ -17,6 +17,7 @@ from ckpttool.errors import CkptToolError, ExitCode
 COMMANDS = {
     "scan": "List the checkpoints: on which ranks, at which true step.",
     "verify": "Tell whether every shard is whole: headers, bytes, elements.",
+    "inspect": "Show what a shard or a checkpoint holds: tensors, scalars.",
     "resolve": "Choose the newest checkpoint that is whole on every rank.",
     "health": "Tell which checkpoints are healthy, by norms that a log shows.",
     "scale-skip": "Compute data_skip_steps after the global batch size changed.",

@@ -114,6 +114,26 @@ def _layout(name: str) -> str:
     return name
 
 
+LayoutOpt = Annotated[str | None, typer.Option("--layout", metavar="LAYOUT", parser=_layout, help=_ONE_LAYOUT)]
+OneName = Annotated[
+    list[str] | None,
+    typer.Option("--checkpoint", metavar="NAME", help="A checkpoint of DIR; default: the newest."),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowOptions:
+    """How much of a long table is shown; JSON always has all of it."""
+
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Rows of the table at most.")] = 50
+    all_rows: Annotated[bool, typer.Option("--all", "-a", help="Every row.")] = False
+
+    @property
+    def most(self) -> int | None:
+        """Rows at most; None: all."""
+        return None if self.all_rows else self.limit
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeOptions:
     """Which tree, and what is known about it beforehand."""

@@ -12,6 +12,7 @@ from ckpttool.errors import ExitCode
 
 if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Listing
+    from ckpttool.domain.contents import Contents
     from ckpttool.domain.launch import Launch
     from ckpttool.domain.log_answer import AsdAnswer, CalibrationAnswer, HealthAnswer, LogReading, ReplayAnswer
     from ckpttool.domain.manifest import Sealed
@@ -55,6 +56,11 @@ def of_verification(answer: Verification) -> ExitCode:
         return ExitCode.NOTHING_TO_RESUME
     own = (finding for verdict in answer.verdicts for finding in verdict.findings)
     return of_findings([*answer.inventory.findings, *own])
+
+
+def of_contents(answer: Contents) -> ExitCode:
+    """Return what the shards' own findings ask for: the same as `verify` says of their structure."""
+    return of_findings(answer.findings)
 
 
 def of_sealed(answer: Sealed) -> ExitCode:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from struct import Struct
+from struct import Struct, pack, unpack
 
+from ckpttool.domain.contents import Value
 from ckpttool.domain.dtype import DType
 from ckpttool.domain.finding import Code, Finding, damage
 from ckpttool.domain.frozen import dataclass
@@ -110,6 +111,59 @@ def read_scalars(source: ByteSource, plan: ScalarPlan) -> ScalarReading:
                 wrong = damage(Code.HEADER_INVALID, message, tensor=scalar.name, expected=least, actual=str(value))
                 findings.append(wrong)
     return ScalarReading(scalars=tuple(sorted(values)), findings=(*plan.findings, *findings), bytes_read=total)
+
+
+_LETTERS = {
+    DType.BOOL: "?", DType.U8: "B", DType.I8: "b", DType.U16: "H", DType.I16: "h", DType.U32: "I", DType.I32: "i",
+    DType.U64: "Q", DType.I64: "q", DType.F16: "e", DType.F32: "f", DType.F64: "d",
+}  # fmt: skip
+_MOST_SINGLES = 1024
+_MOST_TEXT_BYTES = 1024
+
+
+def read_single(source: ByteSource, entries: Iterable[TensorEntry]) -> tuple[tuple[str, Value], ...]:
+    """Read every tensor of one element, and every short text, whatever it is called.
+
+    Returns:
+        Name and value, in file order; of thousands the first. A float is the shortest decimal that has these bits, as
+        its trainer's people would write it. Floats of 8 bits and less, and what lies beyond the end of a cut file, are
+        left out.
+
+    Raises:
+        OSError: The disk did not answer.
+    """
+    found: list[tuple[str, Value]] = []
+    for entry in entries:
+        if len(found) == _MOST_SINGLES:
+            break
+        if entry.shape not in _ONE_ELEMENT or len(entry.spans) != 1 or entry.nbytes > _MOST_TEXT_BYTES:
+            continue
+        data = source.read(entry.spans[0][0], entry.nbytes)
+        value = _single(entry.dtype, data) if len(data) == entry.nbytes else None
+        if value is not None:
+            found.append((entry.name, value))
+    return tuple(found)
+
+
+def _single(dtype: DType, data: bytes) -> Value | None:
+    if dtype is DType.STRING:
+        return data.decode("utf-32-le", "replace")
+    if dtype is DType.BF16:
+        dtype, data = DType.F32, bytes(2) + data
+    letter = _LETTERS.get(dtype)
+    if letter is None:
+        return None
+    value: Value = unpack(f"<{letter}", data)[0]
+    if letter in "ef" and isinstance(value, float) and math.isfinite(value):
+        decimals = (float(f"{value:.{digits}g}") for digits in range(1, 9))
+        # Rounded up, the largest would not fit.
+        return next(
+            (short for short in decimals if abs(short) < _LARGEST[letter] and pack(f"<{letter}", short) == data), value
+        )
+    return value
+
+
+_LARGEST = {"e": 65504.0, "f": 3.4e38}
 
 
 def _neighbours(entries: Iterable[TensorEntry]) -> Iterator[list[TensorEntry]]:

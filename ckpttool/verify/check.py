@@ -19,19 +19,24 @@ TRIES = 2
 """A file that changes while it is read gets one more chance: the save may just have ended."""
 
 
-def check(task: CheckTask, *, storage: Storage | None = None) -> Observation:
+Look = Callable[[CheckTask, ByteSource], Observation]
+"""What is done with a file that could be opened."""
+
+
+def check(task: CheckTask, *, storage: Storage | None = None, look: Look | None = None) -> Observation:
     """Look at one shard, or at a part of it.
 
     Args:
         task: What to look at.
         storage: Where to read; None opens the task's own root, as a process elsewhere would.
+        look: What to do with it; None: what the task's level says.
     """
-    storage = storage or open_storage(task.root)
-    observed = _attempt(task, storage)
+    storage, look = storage or open_storage(task.root), look or _observed
+    observed = _attempt(task, storage, look)
     for _ in range(TRIES - 1):
         if all(finding.code is not Code.CHANGED_WHILE_READING for finding in observed.report.findings):
             break
-        again = _attempt(task, storage)
+        again = _attempt(task, storage, look)
         # It stands still now, but a moment ago somebody wrote it: that it is whole can be believed, damage cannot.
         observed = observed if worst(again.report.findings) >= Severity.SUSPECT else again
     return observed
@@ -46,10 +51,10 @@ def guarded(task: CheckTask, work: Callable[[CheckTask], Observation] = check) -
         return failed(task, message)
 
 
-def _attempt(task: CheckTask, storage: Storage) -> Observation:
+def _attempt(task: CheckTask, storage: Storage, look: Look) -> Observation:
     try:
         with storage.open(task.path) as source:
-            observed = _observed(task, source)
+            observed = look(task, source)
         after = storage.stamp(task.path)
     except FileNotFoundError:
         message = "was there when the folder was listed and is gone now: somebody prunes or renames"

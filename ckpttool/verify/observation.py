@@ -9,6 +9,7 @@ from ckpttool.domain.verdict import CheckTask, ShardReport
 from ckpttool.formats.base import Header
 
 if TYPE_CHECKING:
+    from ckpttool.domain.contents import Opened
     from ckpttool.formats.torch.zip_directory import ZipDirectory
     from ckpttool.verify.kernels.passes import PassResult
 
@@ -26,3 +27,5 @@ class Observation:
     """As `header`, of a file that torch wrote."""
     content: PassResult | None = None
     """What reading the task's bytes told; None where only the header was to be read, or the header is damaged."""
+    opened: Opened | None = None
+    """What the shard holds, where that was asked for."""

@@ -101,7 +101,7 @@ class Session:
         beside = self._beside_siblings(checkpoint, reports)
         findings += tuple(finding for finding in beside if finding.path not in sealed)
         verdict = collect(checkpoint, reports, self._scope.level)
-        yield replace(verdict, findings=_completed(verdict.findings + findings, checkpoint))
+        yield replace(verdict, findings=completed(verdict.findings + findings, checkpoint))
 
     def close(self) -> None:
         """Bring what is to be remembered to the disk."""
@@ -212,7 +212,7 @@ class Session:
                 reports[index] = replace(reports[index], findings=(*reports[index].findings, *findings))
 
 
-def _completed(findings: Iterable[Finding], checkpoint: Checkpoint) -> tuple[Finding, ...]:
+def completed(findings: Iterable[Finding], checkpoint: Checkpoint) -> tuple[Finding, ...]:
     """Add whose shard it is and what to do, where a check did not say it."""
     whose = {shard.path: shard.rank for shard in checkpoint.shards}
     completed = []

@@ -20,10 +20,10 @@ from ckpttool.verify import check
 
 look, hung = check._attempt, sys.argv[1]
 
-def hang(task, storage):
+def hang(task, *rest):
     if task.path.startswith(hung):
         threading.Event().wait()
-    return look(task, storage)
+    return look(task, *rest)
 
 check._attempt = hang
 sys.argv = ["ckpttool", *sys.argv[2:]]

@@ -22,7 +22,7 @@ _PICKLE = tuple(bytes([0x80, protocol]) for protocol in range(2, 6))
 _SHOWN = 3
 """Names in a message."""
 
-_ZIP = b"PK\x03\x04"
+ZIP_MAGIC = b"PK\x03\x04"
 """Signature of a zip's first local file header."""
 _OTHERS = frozenset({".data/extern_modules", ".data/python_version", "archive_format", "archive_version", "model.json"})
 """Records of archives that are for other than torch.load."""
@@ -115,7 +115,7 @@ class TorchZip:
 
     def recognise(self, head: bytes) -> bool:
         """Tell by a zip's first bytes."""
-        return head.startswith(_ZIP)
+        return head.startswith(ZIP_MAGIC)
 
     def header(self, source: ByteSource, head: bytes, facts: ShardFacts) -> Header:  # noqa: ARG002  (the seam hands it to every format)
         """Say that it is a torch file under a MindSpore name; nothing of it is read."""

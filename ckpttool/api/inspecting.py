@@ -1,0 +1,188 @@
+"""Look into a shard or a checkpoint: what it holds, without the trainer that wrote it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from ckpttool.api.scanning import Tree, scan
+from ckpttool.api.verifying import chosen, cores
+from ckpttool.decide.contents import Gathering
+from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.contents import Contents
+from ckpttool.domain.finding import Severity, blocking, worst
+from ckpttool.domain.progress import newest_first
+from ckpttool.domain.question import DEFAULT_DIR, TreeQuestion
+from ckpttool.domain.units import ByteCount
+from ckpttool.domain.verdict import Level
+from ckpttool.errors import NothingToResumeError, UnknownLayoutError, UsageError
+from ckpttool.records import OWN_FOLDER
+from ckpttool.storage import is_folder, open_storage
+from ckpttool.storage.base import Kind, is_there
+from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
+from ckpttool.verify.check import check
+from ckpttool.verify.collect import collect
+from ckpttool.verify.contents import open_shard
+from ckpttool.verify.engines.threads import ThreadEngine
+from ckpttool.verify.engines.waiting import WaitingEngine
+from ckpttool.verify.plan import plan_checks
+from ckpttool.verify.session import completed
+
+if TYPE_CHECKING:
+    from ckpttool.domain.manifest import ShardSeal
+    from ckpttool.verify.observation import Observation
+
+TIMEOUT_SECONDS = 600.0
+"""After which a read counts as hung, for each shard or GiB of one."""
+
+
+class Side(NamedTuple):
+    """What was meant: a checkpoint, or one file of it."""
+
+    tree: Tree
+    checkpoint: Checkpoint
+    """With the one shard alone, where a file was meant."""
+    file: str | None
+    """That shard's path."""
+
+
+def inspect(
+    path: str = DEFAULT_DIR,
+    *,
+    checkpoint: str | None = None,
+    tensors: Sequence[str] = (),
+    stats: bool = False,
+    layout: str | None = None,
+) -> Contents:
+    """Tell what a shard or a checkpoint holds: tensors, scalars, writer, checksums; damaged files as far as they go.
+
+    Args:
+        path: A shard of any format; a checkpoint folder, or an output folder (its newest checkpoint); `DIR:NAME`; or
+            the name of a checkpoint in `DEFAULT_DIR`.
+        checkpoint: A checkpoint of that tree.
+        tensors: Names or patterns of a shell; none: all.
+        stats: Read the tensors' data, too: norms, extremes, zeros, NaN.
+        layout: Look for this layout alone.
+
+    Raises:
+        UnknownLayoutError: There is nothing that ckpttool knows.
+        UsageError: No checkpoint or no tensor has that name.
+        NothingToResumeError: The tree has no checkpoint.
+        IncompleteError: The tree's folder cannot be read.
+    """
+    side = side_of(path, checkpoint=checkpoint, layout=layout)
+    gathering = Gathering(tensors, _seals(side))
+    reports = []
+    for observed in opened(side, tensors=tensors, stats=stats):
+        reports.append(observed.report)
+        if observed.opened is not None:
+            gathering.add(observed.opened)
+    verdict = collect(side.checkpoint, reports, Level.STRUCTURE)
+    findings = completed(verdict.findings, side.checkpoint)
+    contents = gathering.contents(side.tree.inventory, side.checkpoint, file=side.file, findings=findings)
+    if tensors and not contents.tensors and worst(findings) < Severity.DAMAGE:
+        meant = " or ".join(map(repr, tensors))
+        raise UsageError(
+            f"none of {contents.left_out} tensors is called {meant}; a pattern such as '*norm*' finds more"
+        )
+    return contents
+
+
+def side_of(
+    path: str,
+    *,
+    checkpoint: str | None = None,
+    layout: str | None = None,
+    tree: str = DEFAULT_DIR,
+    whole: bool = False,
+) -> Side:
+    """Find what a word of a command line means.
+
+    Args:
+        path: A file, a folder, `DIR:NAME`, or the name of a checkpoint in `tree`.
+        checkpoint: A checkpoint of the tree that is found.
+        layout: Look for this layout alone.
+        tree: Where names are looked up.
+        whole: Of a tree without a name take the newest checkpoint of which the listing misses nothing, if there is one.
+
+    Raises:
+        UnknownLayoutError: There is nothing that ckpttool knows.
+        UsageError: No checkpoint has that name.
+        NothingToResumeError: The tree has no checkpoint.
+        IncompleteError: The tree's folder cannot be read.
+    """
+    kind = _kind(path)
+    if kind is Kind.FILE and checkpoint is None:
+        return _of_file(path, layout)
+    if kind is None:
+        folder, colon, name = path.rpartition(":")
+        if colon and is_folder(folder):
+            return _of_tree(folder, name, layout, whole=whole)
+        if checkpoint is None and not os.path.dirname(path):
+            return _of_tree(tree, path, layout, whole=whole)
+    return _of_tree(path, checkpoint, layout, whole=whole)
+
+
+def _kind(path: str) -> Kind | None:
+    try:
+        return open_storage(path).kind("")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:  # whoever looks for the tree says why
+        return Kind.OTHER
+
+
+def _of_tree(path: str, name: str | None, layout: str | None, *, whole: bool) -> Side:
+    found = scan(TreeQuestion(path=path, layout=layout, sizes=True))
+    if not found.inventory.checkpoints:
+        raise NothingToResumeError(f"there is no checkpoint in {found.inventory.root}")
+    several = chosen(found, name)
+    if whole and name is None and found.focus is None:
+        ordered = newest_first(found.inventory.checkpoints)
+        several = [checkpoint for checkpoint in ordered if not blocking(checkpoint.findings)] or ordered
+    elif len(several) > 1:
+        names = ", ".join(f"{checkpoint.prefix}-{checkpoint.name}" for checkpoint in several)
+        raise UsageError(f"{name or path} means several checkpoints ({names}): give the file of one of its shards")
+    return Side(found, several[0], None)
+
+
+def _of_file(path: str, layout: str | None) -> Side:
+    """Find the checkpoint that a file belongs to, since that knows its rank and its seal; else take it alone."""
+    try:
+        found = scan(TreeQuestion(path=path, layout=layout, sizes=True))
+        several = chosen(found, None)
+    except (UsageError, UnknownLayoutError):
+        found = scan(TreeQuestion(path=path, layout=LOOSE_FILE_LAYOUT, sizes=True))
+        several = chosen(found, None)
+    own = os.path.basename(path)
+    for checkpoint in several:
+        for shard in checkpoint.shards:
+            if shard.path.rpartition("/")[2] == own:
+                return Side(found, replace(checkpoint, shards=(shard,), findings=()), shard.path)
+    return Side(found, several[0], None)
+
+
+def opened(side: Side, *, tensors: Sequence[str] = (), stats: bool = False) -> Iterator[Observation]:
+    """Open every shard of a side, and yield what each holds, in any order."""
+    look = partial(check, look=partial(open_shard, patterns=tuple(tensors), stats=stats))
+    tasks = plan_checks(side.tree.inventory.root, side.checkpoint, Level.STRUCTURE)
+    if not stats:
+        yield from WaitingEngine(timeout=TIMEOUT_SECONDS, work=look).run(tasks)
+        return
+    sizes = {shard.path: shard.stamp.size for shard in side.checkpoint.shards if shard.stamp is not None}
+    costly = [replace(task, cost=sizes.get(task.path, ByteCount(0))) for task in tasks]
+    yield from ThreadEngine(jobs=cores(), timeout=TIMEOUT_SECONDS, work=look).run(costly)
+
+
+def _seals(side: Side) -> Mapping[str, ShardSeal]:
+    """Return what a manifest recorded; one that cannot be believed is `verify`'s to tell."""
+    place = side.tree.seal_place(side.checkpoint)
+    if place is None or (place.is_apart and not is_there(side.tree.storage, OWN_FOLDER)):
+        return {}
+    from ckpttool.records.manifest import ManifestProblem, read_manifest
+
+    found = read_manifest(side.tree.storage, place)
+    return {} if found is None or isinstance(found, ManifestProblem) else found.by_path

@@ -1,0 +1,53 @@
+"""`ckpttool inspect`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from ckpttool import api
+from ckpttool.cli import progress
+from ckpttool.cli.answers import CONTENTS, show
+from ckpttool.cli.grouped import grouped
+from ckpttool.cli.options import Format, FormatOpt, LayoutOpt, OneName, Quiet, RowOptions, one_name
+
+What = Annotated[
+    str,
+    typer.Argument(
+        metavar="[FILE|DIR|NAME]", help="A shard of any format, a checkpoint folder, DIR:NAME, or a checkpoint's name."
+    ),
+]
+Patterns = Annotated[
+    list[str] | None,
+    typer.Option("--tensor", metavar="PATTERN", help="Only tensors of this name, * and ? as in a shell; repeat it."),
+]
+
+
+@grouped
+def inspect(
+    *,
+    what: What = api.DEFAULT_DIR,
+    checkpoint: OneName = None,
+    tensor: Patterns = None,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Read the data, too: norm, extremes, NaN, infinities, zeros.")
+    ] = False,
+    rows: RowOptions,
+    layout: LayoutOpt = None,
+    fmt: FormatOpt = Format.TABLE,
+    quiet: Quiet = False,
+) -> None:
+    """Show what a shard or a checkpoint holds: tensors, scalars, who wrote it, which checksums there are.
+
+    Needs neither the trainer nor torch, and runs nothing that a file holds. A damaged file is shown as far as it can
+    be read. Looks at no checksum: that is what verify does.
+
+    Example: ckpttool inspect model.safetensors --tensor '*norm*' --stats
+    """
+    with progress.busy("reading", quiet=quiet):
+        found = api.inspect(
+            what, checkpoint=one_name(checkpoint), tensors=tuple(tensor or ()), stats=stats, layout=layout
+        )
+    raise typer.Exit(show(CONTENTS, replace(found, most_rows=rows.most), fmt))

@@ -1,0 +1,395 @@
+"""What a pickle holds, built from its opcodes: plain values as they are, all else as a note of what would be called.
+
+Nothing is imported and nothing is called: a class or a function stays a name, and an object of it a `Made`. So whatever
+a pickle would run is not run; what it would build is known only where it is made of plain values and tensors.
+
+Source:
+    Lib/pickletools.py of Python 3.13 for the opcodes; `torch/_utils.py` and `torch/serialization.py` of torch 2.13.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+MOST_OPCODES = 2_000_000
+"""A tensor takes some thirty; each can cost a hundred bytes of memory."""
+
+_MOST_INT_BYTES = 64
+"""Of a whole number; a counter needs eight."""
+_MOST_LINE = 4096
+"""Characters of an argument that ends with its line; only protocol 0 has such."""
+
+
+class BrokenPickleError(Exception):
+    """It goes against the rules of pickles, or ends too early."""
+
+
+class Global(NamedTuple):
+    """A name that is not looked up."""
+
+    module: str
+    name: str
+
+
+class Made:
+    """An object that would be made by a call."""
+
+    __slots__ = ("args", "by", "items", "state")
+
+    def __init__(self, by: object, args: tuple[object, ...]) -> None:
+        """Take what would be called, and with what."""
+        self.by = by
+        self.args = args
+        self.state: object = None
+        """What it would be told to restore."""
+        self.items: dict[object, object] = {}
+        """What would be put into it by key."""
+
+
+class Stored(NamedTuple):
+    """What torch keeps outside the pickle: the record of a storage."""
+
+    key: str
+    kind: str
+    """The class of the storage: `FloatStorage`."""
+    numel: int
+
+
+class Tensor(NamedTuple):
+    """A view of a storage."""
+
+    storage: Stored
+    dtype: str | None
+    """torch's name of it; None where the storage's class tells."""
+    offset: int
+    """In elements."""
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    """In elements."""
+
+
+_MARK = object()
+_VIEWS = frozenset({"_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_npu_tensor"})
+_WRAPPERS = frozenset({"_rebuild_parameter", "_rebuild_parameter_with_state"})
+_OF_TENSORS = frozenset({"torch._utils", "torch_npu.utils.storage"})
+_OF_PLAIN = frozenset({"builtins", "__builtin__", "collections", "torch"})
+_PLAIN: dict[str, Callable[[Any], object]] = {
+    "OrderedDict": dict, "dict": dict, "defaultdict": dict, "Counter": dict,
+    "Size": tuple, "tuple": tuple, "list": list, "set": list, "frozenset": list, "deque": list,
+}  # fmt: skip
+_NUMPY = {"f8": "<d", "f4": "<f", "f2": "<e", "i8": "<q", "i4": "<i", "i2": "<h", "u8": "<Q", "u4": "<I", "b1": "<?"}
+
+
+def read_values(data: bytes) -> object:
+    """Return what the first pickle in `data` holds.
+
+    Raises:
+        BrokenPickleError: It is none, ends early, or is larger than anything a trainer writes.
+    """
+    machine = _Machine(data)
+    try:
+        return machine.run()
+    except (IndexError, KeyError, TypeError, ValueError, struct.error, AttributeError, RecursionError) as error:
+        raise BrokenPickleError(f"at byte {machine.at}: {type(error).__name__}") from None
+
+
+class _Machine:
+    """A pickle's stack and memo."""
+
+    __slots__ = ("_data", "_marks", "_memo", "_stack", "at")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._stack: list[Any] = []
+        self._marks: list[int] = []
+        self._memo: dict[int, Any] = {}
+        self.at = 0
+
+    def run(self) -> object:
+        """Follow the opcodes to STOP."""
+        data = self._data
+        for _ in range(MOST_OPCODES):
+            opcode = data[self.at]
+            self.at += 1
+            if opcode == ord("."):
+                return self._stack.pop()
+            _OPCODES[opcode](self)
+        raise BrokenPickleError(f"more than {MOST_OPCODES} opcodes")
+
+    # What an opcode takes from the bytes behind it.
+
+    def take(self, length: int) -> bytes:
+        """Return the next bytes."""
+        end = self.at + length
+        if not 0 <= length <= len(self._data) - self.at:
+            raise BrokenPickleError(f"at byte {self.at}: {length} bytes are announced, and the pickle ends before")
+        found = self._data[self.at : end]
+        self.at = end
+        return found
+
+    def number(self, width: int, *, signed: bool = False) -> int:
+        """Return the next bytes as a number."""
+        return int.from_bytes(self.take(width), "little", signed=signed)
+
+    def counted(self, width: int) -> bytes:
+        """Return as many bytes as the number before them says."""
+        return self.take(self.number(width))
+
+    def line(self, codec: str = "utf-8") -> str:
+        """Return the rest of the line."""
+        end = self._data.index(b"\n", self.at, self.at + _MOST_LINE)
+        found = self._data[self.at : end]
+        self.at = end + 1
+        return found.decode(codec, "surrogateescape" if codec == "utf-8" else "strict")
+
+    # What opcodes do.
+
+    def push(self, value: object) -> None:
+        """Put a value on the stack."""
+        self._stack.append(value)
+
+    def pop(self) -> Any:  # noqa: ANN401  whatever the pickle put there
+        """Take the last value off the stack."""
+        return self._stack.pop()
+
+    def mark(self) -> None:
+        """Begin a list of values."""
+        self._marks.append(len(self._stack))
+
+    def since_mark(self) -> list[Any]:
+        """Take all values since the last mark off the stack."""
+        begin = self._marks.pop()
+        found = self._stack[begin:]
+        del self._stack[begin:]
+        return found
+
+    def drop(self) -> None:
+        """Throw the last value away, or a mark."""
+        if self._marks and self._marks[-1] == len(self._stack):
+            self._marks.pop()
+        else:
+            self._stack.pop()
+
+    def again(self) -> None:
+        """Push the last value once more."""
+        self._stack.append(self._stack[-1])
+
+    def pack(self, count: int) -> None:
+        """Put the last values together."""
+        found = tuple(self._stack[len(self._stack) - count :])
+        del self._stack[len(self._stack) - count :]
+        self.push(found)
+
+    def recall(self, place: int) -> None:
+        """Put a remembered value on the stack."""
+        self.push(self._memo[place])
+
+    def keep(self, place: int | None = None) -> None:
+        """Remember the last value."""
+        self._memo[len(self._memo) if place is None else place] = self._stack[-1]
+
+    def whole(self, data: bytes) -> None:
+        """Push a whole number."""
+        if len(data) > _MOST_INT_BYTES:
+            raise BrokenPickleError(f"a number of {len(data)} bytes")
+        self.push(int.from_bytes(data, "little", signed=True))
+
+    def put(self, pairs: list[Any]) -> None:
+        """Put keys and values into what is last on the stack."""
+        target = self._stack[-1]
+        into = target.items if isinstance(target, Made) else target
+        for at in range(0, len(pairs) - 1, 2):
+            try:
+                into[pairs[at]] = pairs[at + 1]
+            except TypeError:  # a key that has no hash here: what it names cannot be called by it
+                continue
+
+    def extend(self, values: list[Any]) -> None:
+        """Add values to what is last on the stack."""
+        target = self._stack[-1]
+        if isinstance(target, list):
+            target.extend(values)
+        elif isinstance(target, Made):
+            target.items.update(enumerate(values, len(target.items)))
+
+    def reduce(self) -> None:
+        """Note a call; carry it out where it makes a tensor or a plain value."""
+        args = self.pop()
+        self.push(_called(self.pop(), args if isinstance(args, tuple) else ()))
+
+    def new(self, taken: int) -> None:
+        """Note that an object of a class would be made; of so many values on the stack the first is the class."""
+        values = [self.pop() for _ in range(taken)][::-1]
+        args = values[1] if isinstance(values[1], tuple) else ()
+        self.push(_called(values[0], args))
+
+    def build(self) -> None:
+        """Note what an object would be told to restore."""
+        state = self.pop()
+        if isinstance(self._stack[-1], Made):
+            self._stack[-1].state = state
+
+    def named(self, module: object, name: object) -> None:
+        """Push a name."""
+        self.push(Global(str(module), str(name)))
+
+    def instance(self) -> None:
+        """Note that an object would be made, as protocol 0 writes it."""
+        name = Global(self.line(), self.line())
+        self.push(_called(name, tuple(self.since_mark())))
+
+    def made(self) -> None:
+        """Note that an object would be made, as protocol 1 writes it."""
+        by, *args = self.since_mark()
+        self.push(_called(by, tuple(args)))
+
+    def stored(self, ident: object) -> None:
+        """Push what torch keeps outside the pickle."""
+        found: object = None
+        if isinstance(ident, tuple) and len(ident) >= 5 and ident[0] == "storage":  # noqa: PLR2004  its key, kind, size
+            kind = ident[1].name.rpartition(".")[2] if isinstance(ident[1], Global) else ""
+            if type(ident[4]) is int and ident[4] >= 0:
+                found = Stored(str(ident[2]), kind, ident[4])
+        self.push(found)
+
+
+def _called(by: object, args: tuple[Any, ...]) -> object:
+    """Return what a call would return where that is plain to see, else a note of it."""
+    noted = Made(by, args)
+    if not isinstance(by, Global):
+        return noted
+    if by.module in _OF_TENSORS:
+        return (_view(by.name, args) or noted) if by.name in _VIEWS else args[0] if by.name in _WRAPPERS else noted
+    if by == ("torch._tensor", "_rebuild_from_type_v2"):
+        made = _called(args[0], args[2])
+        if isinstance(made, Made):
+            made.state = args[3]
+        return made
+    if by.module.endswith(".multiarray") and by.name == "scalar":
+        number = _numpy_number(args)
+        return noted if number is None else number
+    if by == ("_codecs", "encode"):  # how protocols before 3 write bytes
+        return args[0].encode("latin-1")
+    plain = _PLAIN.get(by.name) if by.module in _OF_PLAIN else None
+    return noted if plain is None else plain(args[0] if args and type(args[0]) in {dict, list, tuple} else ())
+
+
+def _view(name: str, args: tuple[Any, ...]) -> Tensor | None:
+    """Return the tensor that a call rebuilds; None where it is not called as torch does."""
+    storage, offset, shape, stride = args[:4]
+    numbers = (offset, *shape, *stride)
+    if not isinstance(storage, Stored) or len(shape) != len(stride):
+        return None
+    if any(type(number) is not int or number < 0 for number in numbers):
+        return None
+    # v3 is for types that no class of storages has, and says which.
+    told = args[6] if name == "_rebuild_tensor_v3" and len(args) > 6 else None  # noqa: PLR2004
+    return Tensor(storage, told.name if isinstance(told, Global) else None, offset, tuple(shape), tuple(stride))
+
+
+def _numpy_number(args: tuple[Any, ...]) -> object:
+    """Return a number of numpy; None where it is not called as numpy does."""
+    kind, data = args
+    word = kind.args[0] if isinstance(kind, Made) and kind.args else None
+    if isinstance(data, str):  # as protocol 2 writes bytes, before they are encoded
+        data = data.encode("latin-1")
+    if word not in _NUMPY or not isinstance(data, bytes):
+        return None
+    return struct.unpack(_NUMPY[word], data)[0]
+
+
+def _line_number(machine: _Machine) -> None:
+    text = machine.line()
+    machine.push(text == "01" if text in {"00", "01"} else int(text.rstrip("L")))
+
+
+def _dict(machine: _Machine) -> None:
+    pairs = machine.since_mark()
+    machine.push({})
+    machine.put(pairs)
+
+
+def _extension(machine: _Machine, width: int) -> None:
+    machine.named("copyreg", f"extension {machine.number(width)}")
+
+
+_Act = Callable[[_Machine], object]
+
+
+def _pushing(take: Callable[[_Machine], object]) -> _Act:
+    return lambda machine: machine.push(take(machine))
+
+
+_PUSHED: dict[str, Callable[[_Machine], object]] = {
+    "F": lambda machine: float(machine.line()),
+    "J": lambda machine: machine.number(4, signed=True),
+    "K": lambda machine: machine.number(1),
+    "M": lambda machine: machine.number(2),
+    "S": lambda machine: machine.line()[1:-1],
+    "T": lambda machine: machine.counted(4).decode("latin-1"),
+    "U": lambda machine: machine.counted(1).decode("latin-1"),
+    "V": lambda machine: machine.line("raw-unicode-escape"),
+    "X": lambda machine: machine.counted(4).decode("utf-8", "surrogatepass"),
+    "\x8c": lambda machine: machine.counted(1).decode("utf-8", "surrogatepass"),
+    "\x8d": lambda machine: machine.counted(8).decode("utf-8", "surrogatepass"),
+    "}": lambda _: {},
+    "]": lambda _: [],
+    "\x8f": lambda _: [],
+    "l": _Machine.since_mark,
+    "\x91": _Machine.since_mark,
+    "t": lambda machine: tuple(machine.since_mark()),
+    "G": lambda machine: struct.unpack(">d", machine.take(8))[0],
+    "B": lambda machine: machine.counted(4),
+    "C": lambda machine: machine.counted(1),
+    "\x8e": lambda machine: machine.counted(8),
+    "\x96": lambda machine: machine.counted(8),
+    **dict.fromkeys("N\x97", lambda _: None),
+    ")": lambda _: (),
+    "\x88": lambda _: True,
+    "\x89": lambda _: False,
+}
+_OPCODES: dict[int, _Act] = {ord(opcode): _pushing(take) for opcode, take in _PUSHED.items()} | {
+    ord(opcode): act
+    for opcode, act in {
+        "(": _Machine.mark,
+        "0": _Machine.drop,
+        "1": _Machine.since_mark,
+        "2": _Machine.again,
+        **dict.fromkeys("IL", _line_number),
+        "P": lambda machine: machine.stored(machine.line()),
+        "Q": lambda machine: machine.stored(machine.pop()),
+        "R": _Machine.reduce,
+        "a": lambda machine: machine.extend([machine.pop()]),
+        "b": _Machine.build,
+        "c": lambda machine: machine.named(machine.line(), machine.line()),
+        "d": _dict,
+        **dict.fromkeys("e\x90", lambda machine: machine.extend(machine.since_mark())),
+        "g": lambda machine: machine.recall(int(machine.line())),
+        "h": lambda machine: machine.recall(machine.number(1)),
+        "i": _Machine.instance,
+        "j": lambda machine: machine.recall(machine.number(4)),
+        "o": _Machine.made,
+        "p": lambda machine: machine.keep(int(machine.line())),
+        "q": lambda machine: machine.keep(machine.number(1)),
+        "r": lambda machine: machine.keep(machine.number(4)),
+        "s": lambda machine: machine.put([machine.pop(), machine.pop()][::-1]),
+        "u": lambda machine: machine.put(machine.since_mark()),
+        "\x80": lambda machine: machine.take(1),
+        "\x81": lambda machine: machine.new(2),
+        "\x82": lambda machine: _extension(machine, 1),
+        "\x83": lambda machine: _extension(machine, 2),
+        "\x84": lambda machine: _extension(machine, 4),
+        "\x85": lambda machine: machine.pack(1),
+        "\x86": lambda machine: machine.pack(2),
+        "\x87": lambda machine: machine.pack(3),
+        "\x8a": lambda machine: machine.whole(machine.counted(1)),
+        "\x8b": lambda machine: machine.whole(machine.counted(4)),
+        "\x92": lambda machine: machine.new(3),
+        "\x93": lambda machine: machine.named(*[machine.pop(), machine.pop()][::-1]),
+        "\x94": _Machine.keep,
+        "\x95": lambda machine: machine.take(8),
+        "\x98": lambda _: None,
+    }.items()
+}
