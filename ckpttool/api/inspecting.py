@@ -24,11 +24,11 @@ from ckpttool.storage import is_folder, open_storage
 from ckpttool.storage.base import Kind, is_there
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.verify.check import check
-from ckpttool.verify.collect import collect
 from ckpttool.verify.contents import open_shard
 from ckpttool.verify.engines.threads import ThreadEngine
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.plan import plan_checks
+from ckpttool.verify.report import collect
 from ckpttool.verify.session import completed
 
 if TYPE_CHECKING:
