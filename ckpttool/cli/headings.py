@@ -6,8 +6,8 @@ from typing import Any
 
 HEADINGS = {
     "Arguments": ("FILE...", "LOG...", "NAME", "CODE", "TOPIC", "STRING"),
-    "Which tree": ("DIR", "--tree", "--layout", "--world-size", "--config", "--sink-size"),
-    "Which checkpoint": ("--checkpoint", "--prefix", "--allow-renames", "--strict"),
+    "Which tree": ("DIR", "FILE|DIR|NAME", "--tree", "--layout", "--world-size", "--config", "--sink-size"),
+    "Which checkpoint": ("--checkpoint", "--tensor", "--prefix", "--allow-renames", "--strict"),
     "Evidence": (
         "--level", "--subset", "--jump", "--max-age", "--no-ledger", "--jobs", "--timeout", "--health-file",
         "--require-health", "--ignore-health", "--threshold", "--health-threshold", "--log", "--columns",
@@ -30,7 +30,7 @@ HEADINGS = {
         "--trash-days", "--older-than", "--apply", "--reseal", "--write",
     ),
     "Output": (
-        "--format", "--json", "--limit", "--report", "--stats", "--simulate-mindformers", "--verbose",
+        "--format", "--json", "--limit", "--all", "--report", "--stats", "--simulate-mindformers", "--verbose",
         "--quiet", "--debug",
     ),
 }  # fmt: skip
@@ -67,6 +67,12 @@ EXITS: dict[str, dict[int, str]] = {
         0: "Every shard that was looked at is whole.",
         10: "Damage, or something suspect.",
         11: "There is no checkpoint to look at.",
+        **_TREE,
+    },
+    "inspect": {
+        0: "Shown.",
+        10: "It is damaged; with --stats: it holds NaN or infinity.",
+        11: "There is no checkpoint to look into.",
         **_TREE,
     },
     "seal": {

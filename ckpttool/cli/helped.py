@@ -26,6 +26,7 @@ _COLUMN = 28
 COMMANDS_PEOPLE_TYPE = {
     "scan": "ls list status show snapshots history log",
     "verify": "check fsck test validate",
+    "inspect": "info cat dump open tensors keys peek",
     "resolve": "find latest pick choose which resume best",
     "launch": "run start restart",
     "preflight": "dry-run plan precheck",
@@ -41,6 +42,7 @@ COMMANDS_PEOPLE_TYPE = {
 
 OPTIONS_PEOPLE_TYPE = {
     "--checkpoint": "--step --steps --ckpt --name --iteration --epoch",
+    "--tensor": "--key --filter --pattern --only",
     "--gbs": "--batch-size --global-batch-size --bs",
     "--new-gbs": "--batch-size --global-batch-size --bs --to",
     "--old-gbs": "--from",

@@ -39,10 +39,10 @@ def inspect(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Show what a shard or a checkpoint holds: tensors, scalars, who wrote it, which checksums there are.
+    """Show what a shard or a checkpoint holds: tensors, scalars.
 
-    Needs neither the trainer nor torch, and runs nothing that a file holds. A damaged file is shown as far as it can
-    be read. Looks at no checksum: that is what verify does.
+    And who wrote it, and which checksums there are; whether they agree is what verify says. Needs neither the trainer
+    nor torch, and runs nothing that a file holds. A damaged file is shown as far as it can be read.
 
     Example: ckpttool inspect model.safetensors --tensor '*norm*' --stats
     """

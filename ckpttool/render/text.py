@@ -176,8 +176,8 @@ class _Rows:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.segment import Segment
 
-        cells = [[_text(cell) for cell in (column.header, *column.cells)] for column in self._table.columns]
-        widths = [max(text.cell_len for text in column) for column in cells]
+        cells = [[_plain(cell) for cell in (column.header, *column.cells)] for column in self._table.columns]
+        widths = [max(map(_width, column)) for column in cells]
         _, right, _, left = self._table.padding
         if sum(widths) + (right + left) * (len(widths) - 1) > options.max_width:
             yield _with_whole_words(self._table)
@@ -186,18 +186,33 @@ class _Rows:
         gap = " " * (right + left)
         for number, row in enumerate(zip(*cells, strict=True)):
             plain = ""
-            for index, text in enumerate(row):
-                blanks = " " * (widths[index] - text.cell_len)
-                look = (self._table.header_style or "") if not number else text.style
+            for index, cell in enumerate(row):
+                blanks = " " * (widths[index] - _width(cell))
                 plain += f"{gap if index else ''}{blanks if is_right[index] else ''}"
-                if look or text.spans:
+                if isinstance(cell, str) and number:
+                    plain += cell
+                else:
+                    text = _text(cell)
+                    look = text.style if number else self._table.header_style or ""
                     yield Segment(plain)
                     yield from Segment.apply_style(text.render(console), console.get_style(look))
                     plain = ""
-                else:
-                    plain += text.plain
                 plain += "" if is_right[index] else blanks
             yield Segment(f"{plain}\n")
+
+
+def _plain(cell: RenderableType) -> str | Text:
+    """Return a cell without a look as the text that it is: to make a `Text` of it takes longer than to print it."""
+    if isinstance(cell, str):
+        return cell
+    text = _text(cell)
+    return text if text.style or text.spans else text.plain
+
+
+def _width(cell: str | Text) -> int:
+    if isinstance(cell, str):
+        return len(cell) if cell.isascii() else _text(cell).cell_len
+    return cell.cell_len
 
 
 def _text(cell: RenderableType) -> Text:
