@@ -12,9 +12,8 @@ from ckpttool.domain.health import Health
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import Rank, Step
 from ckpttool.domain.verdict import Level, Verdict
-from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
-from ckpttool.trainers.mindformers.scalars import RULES, TrainState
+from ckpttool.trainers.mindformers.scalars import RULES, EpochStep, TrainState
 from ckpttool.trainers.registry import layout_of
 
 PREFIX = "llama"

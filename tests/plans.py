@@ -10,9 +10,8 @@ from ckpttool.domain.plan import ResumePlan, ResumePoint
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import Rank, Step
 from ckpttool.domain.verdict import Level, VerdictWord
-from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.load import LoadKeys, data_settings
-from ckpttool.trainers.mindformers.scalars import RULES, TrainState
+from ckpttool.trainers.mindformers.scalars import RULES, EpochStep, TrainState
 
 LEGACY_LOAD = LoadKeys(
     load_checkpoint="output/checkpoint",

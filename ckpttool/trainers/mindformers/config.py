@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from ckpttool.errors import ConfigError
 from ckpttool.formats.safe_yaml import Document, parse_document, settings_of
 from ckpttool.trainers.mindformers.lint import BEFORE_A_START, WHEN_READ, as_the_file_has_them, lint
-from ckpttool.trainers.mindformers.lint.spelling import KNOWN_KEYS
-from ckpttool.trainers.mindformers.lint.types import WHOLE_DATA_SET
+from ckpttool.trainers.mindformers.lint.types import KNOWN_KEYS, WHOLE_DATA_SET
 from ckpttool.trainers.mindformers.train_config import (
     AUTO_PARALLEL,
     LEGACY_SWITCHES,

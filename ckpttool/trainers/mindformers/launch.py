@@ -75,7 +75,8 @@ def render_config(base_text: str, plan: ResumePlan) -> LaunchConfig:
     before = _load(base_text)
     editor = Editor(base_text)
     wanted = _wanted(before, plan)
-    after = _unshared(before)
+    # Two levels are copied, so that a section which other keys share by an alias is not changed for them too.
+    after = {key: dict(value) if isinstance(value, dict) else value for key, value in before.items()}
     changes = []
     for key, value in wanted.items():
         section, _, name = key.rpartition(".")
@@ -210,11 +211,6 @@ def _load(text: str) -> dict[str, object]:
 def _at(document: Dict[str, object], section: str) -> dict[str, object]:
     value = document.get(section) if section else document
     return value if isinstance(value, dict) else {}
-
-
-def _unshared(document: dict[str, object]) -> dict[str, object]:
-    """Copy two levels, so that a section which other keys share by an alias is not changed for them too."""
-    return {key: dict(value) if isinstance(value, dict) else value for key, value in document.items()}
 
 
 def _same(one: object, other: object) -> bool:

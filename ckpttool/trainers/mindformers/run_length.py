@@ -14,9 +14,8 @@ from ckpttool.domain.data_position import Samples
 from ckpttool.domain.finding import Code, Finding, note, suspect
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import ResumePlan
-from ckpttool.trainers.mindformers.epoch_step import epoch_step
 from ckpttool.trainers.mindformers.load import load_keys, planned_skip
-from ckpttool.trainers.mindformers.scalars import state_of
+from ckpttool.trainers.mindformers.scalars import epoch_step, state_of
 
 if TYPE_CHECKING:
     from ckpttool.trainers.mindformers.train_config import TrainConfig
@@ -197,10 +196,26 @@ def _moved(config: TrainConfig | None, plan: ResumePlan, length: RunLength | Non
     """Say where a run ends whose data go on elsewhere than its steps."""
     ahead = _skipped(plan) - (plan.next_step - 1)
     if length is None:
+        begun = state_of(plan.point.checkpoint.scalars).epoch_num
         if ahead > 0:
-            yield _ends_early_somewhere(config, ahead)
-        elif config is not None and not config.sink_mode:
-            yield from _ends_elsewhere_somewhere(config, state_of(plan.point.checkpoint.scalars).epoch_num)
+            yield _note(
+                config,
+                Code.DATA_END_EARLY,
+                f"the data go on {ahead} batches ahead of the steps, by which MindFormers plans: where the data end it "
+                "ends in an exception, exit 1, without a last save, whatever epochs say, unless a TrainCallBack ends "
+                "it before",
+                "give the callback `- {type: TrainCallBack, stop_step: N}`, N at most the batches that are left then",
+            )
+        elif config is not None and not config.sink_mode and begun is not None and config.epochs is not None:
+            whole = config.epochs - begun
+            yield _note(
+                config,
+                Code.ENDS_ELSEWHERE,
+                f"without sinks MindFormers trains on to the end of epoch {config.epochs}: {whole} or {whole + 1} "
+                "epochs of these data, and not the steps that are left",
+                "give the callback `- {type: TrainCallBack, stop_step: N}`, N the steps that are left, or set "
+                "runner_config.epochs anew",
+            )
     elif length.planned > length.left:
         yield _ends_early(config, length)
     elif length.planned != length.due:
@@ -230,30 +245,6 @@ def _ends_early(config: TrainConfig | None, length: RunLength) -> Finding:
         f"{length.start + length.left} it ends in an exception, exit 1, without a last save, whatever epochs say, "
         f"unless a TrainCallBack with `stop_step: {length.left}` ends it before",
         _stop_at(length.left) + (longer if more > 0 else ""),
-    )
-
-
-def _ends_early_somewhere(config: TrainConfig | None, ahead: int) -> Finding:
-    return _note(
-        config,
-        Code.DATA_END_EARLY,
-        f"the data go on {ahead} batches ahead of the steps, by which MindFormers plans: where the data end it ends in "
-        "an exception, exit 1, without a last save, whatever epochs say, unless a TrainCallBack ends it before",
-        "give the callback `- {type: TrainCallBack, stop_step: N}`, N at most the batches that are left then",
-    )
-
-
-def _ends_elsewhere_somewhere(config: TrainConfig, begun: int | None) -> Iterator[Finding]:
-    if begun is None or config.epochs is None:
-        return
-    whole = config.epochs - begun
-    yield _note(
-        config,
-        Code.ENDS_ELSEWHERE,
-        f"without sinks MindFormers trains on to the end of epoch {config.epochs}: {whole} or {whole + 1} epochs of "
-        "these data, and not the steps that are left",
-        "give the callback `- {type: TrainCallBack, stop_step: N}`, N the steps that are left, or set "
-        "runner_config.epochs anew",
     )
 
 

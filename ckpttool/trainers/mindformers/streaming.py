@@ -126,17 +126,6 @@ def _fixed(config: TrainConfig, what: str, fix: str) -> Finding:
     )
 
 
-def _no_folder(config: TrainConfig) -> Finding:
-    """Say that the config names no folder of state files, so that no training starts with it."""
-    return suspect(
-        Code.STREAM_STATE_MISSING,
-        "`streaming: True` needs a `dataset_state_dir`: without one MindFormers stops with a ValueError",
-        path=config.path,
-        remedy="write the `dataset_state_dir` of the training that is to go on",
-        line=config.line(_DIR) or config.line("train_dataset.data_loader.streaming"),
-    )
-
-
 def _not_known(config: TrainConfig, why: str, fix: str) -> Finding:
     """Say that the state files could not be looked for."""
     return unknown(
@@ -185,7 +174,13 @@ def _states(plan: ResumePlan, config: TrainConfig, stream: StreamingData) -> Ite
     """Look for the files from the folder in which we run: so does MindFormers, from where it is started."""
     folder = state_folder(stream, plan)
     if stream.state_dir is None:
-        yield _no_folder(config)
+        yield suspect(
+            Code.STREAM_STATE_MISSING,
+            "`streaming: True` needs a `dataset_state_dir`: without one MindFormers stops with a ValueError",
+            path=config.path,
+            remedy="write the `dataset_state_dir` of the training that is to go on",
+            line=config.line(_DIR) or config.line("train_dataset.data_loader.streaming"),
+        )
         return
     if folder is None:
         return

@@ -13,10 +13,9 @@ from ckpttool.domain.data_position import DataEffect, Samples
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.units import Step
-from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.load import planned_skip
 from ckpttool.trainers.mindformers.run_length import length_findings, run_length
-from ckpttool.trainers.mindformers.scalars import TrainState
+from ckpttool.trainers.mindformers.scalars import EpochStep, TrainState
 from ckpttool.trainers.mindformers.train_config import TrainConfig
 from tests.inventories import tree
 from tests.plans import resume_plan

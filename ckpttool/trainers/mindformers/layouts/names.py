@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ckpttool.domain.shard import FORMAT_OF_SUFFIX, FormatName
 from ckpttool.domain.units import MAX_RANKS, Step
-from ckpttool.trainers.mindformers.epoch_step import EpochStep
+from ckpttool.trainers.mindformers.scalars import EpochStep
 
 RANK_LAYOUT, ITERATION_LAYOUT, UNIFIED_LAYOUT = "mindformers-rank", "mindformers-iteration", "mindformers-unified"
 """What `--layout` and JSON call them. Of one name with their folders: whatever compares layouts is in this room."""

@@ -16,8 +16,8 @@ from ckpttool.domain.units import Rank, Step
 from ckpttool.formats.strict_json import ParseError, get_int, get_str, parse_object
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.common.tracker_file import TRACKER
-from ckpttool.trainers.mindformers.epoch_step import EpochStep, epoch_step
 from ckpttool.trainers.mindformers.layouts.names import iteration_folder, iteration_step
+from ckpttool.trainers.mindformers.scalars import EpochStep, epoch_step
 
 if TYPE_CHECKING:
     from ckpttool.domain.pointer import Pointer, PointerText

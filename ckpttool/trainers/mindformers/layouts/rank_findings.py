@@ -10,7 +10,6 @@ from ckpttool.domain.finding import Code, Finding, Severity, note
 from ckpttool.domain.units import MAX_RANKS, Rank, on_ranks
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.records import OWN_FOLDER
-from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.layouts.names import (
     RANK_MARK,
     FileKind,
@@ -22,6 +21,7 @@ from ckpttool.trainers.mindformers.layouts.names import (
 from ckpttool.trainers.mindformers.layouts.pointers import MetaRecord, parse_meta
 from ckpttool.trainers.mindformers.layouts.rank_folders import RankFolder
 from ckpttool.trainers.mindformers.layouts.runs import Cohort, Sample
+from ckpttool.trainers.mindformers.scalars import EpochStep
 
 _KINDS: dict[FileKind, tuple[Code, str]] = {
     FileKind.BREAKPOINT: (

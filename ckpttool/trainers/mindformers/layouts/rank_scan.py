@@ -16,7 +16,6 @@ from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import stamped
 from ckpttool.trainers.listing import Listing
-from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.layouts.names import (
     RANK_LAYOUT,
     RANK_MARK,
@@ -36,9 +35,9 @@ from ckpttool.trainers.mindformers.layouts.runs import (
     cohorts_of,
     reference_runs,
     runs_by_prefix,
+    sample_cohort,
 )
-from ckpttool.trainers.mindformers.layouts.samples import sample_cohort
-from ckpttool.trainers.mindformers.scalars import RULES
+from ckpttool.trainers.mindformers.scalars import RULES, EpochStep
 
 _ONE_NAME = "ranks disagree about the run's suffix, and MindFormers loads by one name"
 

@@ -16,9 +16,8 @@ from ckpttool.storage.base import Kind, Storage
 from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.listed import ONE_SAVE, listed_damage, stamp_if_there, without_health_file
 from ckpttool.trainers.listing import Listing
-from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.layouts.names import UNIFIED_LAYOUT, FileKind, parse_shape
-from ckpttool.trainers.mindformers.scalars import FACTS, RULES, TrainState, state_in
+from ckpttool.trainers.mindformers.scalars import FACTS, RULES, EpochStep, TrainState, state_in
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings

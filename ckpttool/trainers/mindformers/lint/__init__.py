@@ -12,9 +12,8 @@ from ckpttool.domain.finding import Finding, brief
 from ckpttool.domain.settings import Settings
 from ckpttool.trainers.mindformers.lint.monitors import MONITORS
 from ckpttool.trainers.mindformers.lint.places import PLACES
-from ckpttool.trainers.mindformers.lint.spelling import SPELLING
 from ckpttool.trainers.mindformers.lint.training import SAVING, STARTING
-from ckpttool.trainers.mindformers.lint.types import TYPES
+from ckpttool.trainers.mindformers.lint.types import SPELLING, TYPES
 from ckpttool.trainers.mindformers.train_config import ConfigView
 
 WHEN_READ: tuple[Rule[ConfigView], ...] = (*TYPES, *PLACES)

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from ckpttool.decide.lint_engine import Problem, Rule, note, suspect
 from ckpttool.domain.finding import Code
 from ckpttool.domain.settings import Nested
-from ckpttool.trainers.mindformers.lint.spelling import KNOWN_KEYS
-from ckpttool.trainers.mindformers.lint.types import WHOLE_DATA_SET
+from ckpttool.trainers.mindformers.lint.types import KNOWN_KEYS, WHOLE_DATA_SET
 from ckpttool.trainers.mindformers.train_config import TOP_ONLY, ConfigView
 
 # All that a trainer class takes; `auto_register` names a class of the user's own, which may take anything.

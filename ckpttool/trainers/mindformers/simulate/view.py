@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable
 from enum import Enum
 
 from ckpttool.domain.frozen import dataclass
@@ -169,11 +168,12 @@ def view_for_mindformers(
     """
     listed = _listed(storage, "")
     entries = listed or []
+    numbers = (int(match[1]) for entry in entries if (match := _RANK_FOLDER.fullmatch(entry.name)))
     tracker = _tracker(storage, listed)
     return MindFormersView(
         path=os.path.realpath(storage.root),
         entries=None if listed is None else tuple(_seen(entry, None) for entry in entries),
-        ranks=_ranks(storage, entries),
+        ranks=tuple(_rank(storage, f"rank_{number}") for number in sorted(numbers)),
         health=HealthView(reading=Reading.MISSING) if output is None else _health(output),
         itself=_iteration(storage, "", listed, with_metadata=True),
         iterations=tuple(
@@ -184,11 +184,6 @@ def view_for_mindformers(
         tracker=tracker,
         settings=settings,
     )
-
-
-def _ranks(storage: Storage, entries: Iterable[Entry]) -> tuple[RankView, ...]:
-    numbers = sorted(int(match[1]) for entry in entries if (match := _RANK_FOLDER.fullmatch(entry.name)))
-    return tuple(_rank(storage, f"rank_{number}") for number in numbers)
 
 
 def _rank(storage: Storage, name: str) -> RankView:

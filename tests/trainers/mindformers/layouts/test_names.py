@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.domain.shard import FormatName
-from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.layouts.names import (
     RANK_MARK,
     FileKind,
@@ -18,6 +17,7 @@ from ckpttool.trainers.mindformers.layouts.names import (
     rank_of_folder,
     shape_of,
 )
+from ckpttool.trainers.mindformers.scalars import EpochStep
 
 
 def parsed(name: str, rank: int = 0) -> FileName:

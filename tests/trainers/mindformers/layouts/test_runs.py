@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.domain.units import Rank, Step
-from ckpttool.trainers.mindformers.epoch_step import EpochStep
 from ckpttool.trainers.mindformers.layouts.rank_folders import RankFolder
 from ckpttool.trainers.mindformers.layouts.runs import Place, align_runs, cohorts_of, reference_runs
+from ckpttool.trainers.mindformers.scalars import EpochStep
 from tests.answers import named, names, scanned
 from tests.trees import TreeBuilder
 

@@ -9,7 +9,7 @@ import pytest
 
 from ckpttool.domain.finding import Code
 from ckpttool.storage.local import LocalStorage
-from ckpttool.trainers.mindformers.layouts.samples import MOST_ASKED
+from ckpttool.trainers.mindformers.layouts.runs import MOST_ASKED
 from tests.answers import chosen, coded, named, plan, reasons, scanned, why_not
 from tests.storages import FaultyStorage, scan
 from tests.trees import TreeBuilder
