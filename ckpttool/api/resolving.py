@@ -11,6 +11,7 @@ from ckpttool.api.scanning import Tree, scan
 from ckpttool.api.verifying import session_for
 from ckpttool.decide.data_position import exact_batches_near, moved_on, next_step, plan_data, with_config
 from ckpttool.decide.lineage import Course
+from ckpttool.decide.lost import beyond_limits, with_saves
 from ckpttool.decide.naming import focused
 from ckpttool.decide.recorded_health import record_without_answer
 from ckpttool.decide.resume import against_refused, choose
@@ -19,10 +20,12 @@ from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import NoResumePoint, PastSizes, ResumePlan, ResumePoint, Simulation, SkipAnswer
 from ckpttool.domain.question import DEFAULT_DIR, CheckQuestion, DataQuestion, ResumeQuestion, TreeQuestion
+from ckpttool.domain.shard import Shard
 from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import IncompleteError, NothingToResumeError, UnknownLayoutError, UsageError
 from ckpttool.storage.base import Storage
+from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import Refusal, Resume
 from ckpttool.trainers.common.launchers import jobs_of
 from ckpttool.trainers.common.log_only import no_effects
@@ -34,6 +37,10 @@ if TYPE_CHECKING:
     from ckpttool.domain.advice import SpikeAdvice, StopAdvice
     from ckpttool.domain.node import Node
     from ckpttool.domain.settings import RunConfig
+
+
+_WITNESSES = 16
+"""Shards of a save whose times are asked for, evenly over its ranks: thousands know no better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +88,9 @@ def resolve(question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion, 
         decision = replace(point, findings=(*point.findings, *_beyond(tree, point)), advice=advice)
     else:
         _assert_unchanged(tree.storage, verdicts[point.checkpoint.key])
+        point = _timed(tree, point, evidence)
         decision = _plan(tree, point, data, question, advice)
+        decision = replace(decision, findings=(*beyond_limits(point, choice), *decision.findings))
         if not choice.ignore_health:
             without_answer = record_without_answer(tree.book, named=question.health_file is not None)
             decision = replace(decision, findings=(*without_answer, *decision.findings))
@@ -103,6 +112,25 @@ def _not_loadable(tree: Tree, question: TreeQuestion) -> dict[CheckpointKey, str
     if refusals and len(refusals) == len(checkpoints):
         raise UnknownLayoutError(f"{question.path} {next(iter(refusals.values()))}")
     return refusals
+
+
+def _timed(tree: Tree, point: ResumePoint, evidence: Evidence | None) -> ResumePoint:
+    """Say how long the steps took that are to be done again, by the log, else by when files of saves were written."""
+
+    def stamp_of(shard: Shard) -> int | None:
+        try:
+            return (shard.stamp or tree.storage.stamp(shard.path)).modified_ns
+        except OSError:
+            return None
+
+    def written(checkpoint: Checkpoint) -> tuple[int, int] | None:
+        shards = checkpoint.shards[:: max(1, len(checkpoint.shards) // _WITNESSES)]
+        times = [time for time in map_waiting(stamp_of, (*shards, *checkpoint.shards[-1:])) if time is not None]
+        return (min(times), max(times)) if times else None
+
+    if evidence is not None:
+        point = evidence.timed(point)
+    return with_saves(point, Course(tree.inventory), written) if point.lost_steps else point
 
 
 def _from_here(

@@ -86,7 +86,9 @@ class EvidenceOptions:
         if self.spike_threshold is not None and not self.health_timeline and self.around_spike is None:
             raise UsageError("--spike-threshold is for --health-timeline or --around-spike: give one")
         if self.health_threshold is None and not self.health_timeline and self.around_spike is None:
-            if self.log or self.columns is not None:
+            if self.log:
+                return api.EvidenceQuestion(logs=api.LogQuestion(patterns=tuple(self.log), columns=self.columns))
+            if self.columns is not None:
                 raise UsageError("--log is for --health-threshold, --health-timeline or --around-spike: give one")
             return None
         return api.EvidenceQuestion(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from enum import Enum
 from typing import Annotated
 
@@ -34,6 +35,18 @@ def finite(value: float | None) -> float | None:
     if value is not None and not math.isfinite(value):
         raise typer.BadParameter(f"{value} is not a finite number")
     return value
+
+
+def duration(text: str) -> float:
+    """Parse `45s`, `90m`, `2h`, `1.5d`, in seconds.
+
+    Raises:
+        BadParameter: It is no number with one of these units.
+    """
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd])", text)
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is not a duration such as 45s, 90m, 2h or 1d.")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
 
 
 Grace = Annotated[
@@ -185,6 +198,13 @@ class ChoiceOptions:
     allow_renames: Annotated[
         bool, typer.Option("--allow-renames", help="Take one that needs files renamed first, and list them.")
     ] = False
+    max_lost_steps: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Exit 10 where more steps are to be done again.")
+    ] = None
+    max_lost_time: Annotated[
+        float | None,
+        typer.Option(metavar="DURATION", parser=duration, help="The same in time: 90m, 2h, 1d. Exit 14: not known."),
+    ] = None
 
     def question(self, logs: api.EvidenceQuestion | None = None) -> api.ResumeQuestion:
         """Ask the library.
@@ -202,6 +222,8 @@ class ChoiceOptions:
             require_health=self.require_health,
             ignore_health=self.ignore_health,
             logs=logs,
+            max_lost_steps=self.max_lost_steps,
+            max_lost_seconds=self.max_lost_time,
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ckpttool.decide.asd.features import FeaturePolicy
 from ckpttool.decide.log_runs import Home, homes, shown
+from ckpttool.decide.lost import with_log
 from ckpttool.decide.policies.base import judge
 from ckpttool.decide.policies.robust_z import RobustZPolicy
 from ckpttool.decide.policies.skip import SkipPolicy
@@ -31,6 +32,7 @@ from ckpttool.domain.health_events import (
 )
 from ckpttool.domain.log_question import EvidenceQuestion
 from ckpttool.domain.metrics import LocalTime, LogAttempt, LogProblem, StepMetrics, TrainingLog, local_time_of
+from ckpttool.domain.plan import ResumePoint
 from ckpttool.domain.units import Step
 
 LARGE_SPIKE = 2.0
@@ -252,6 +254,16 @@ class Evidence:
     without_answer: tuple[Finding, ...]
     """What was asked of the logs and none of them tells."""
 
+    def timed(self, point: ResumePoint) -> ResumePoint:
+        """Say what the log shows of the steps that are to be done again, where it shows the chosen save."""
+        attempts = None if self.log is None else self.log.attempts
+        home = None if not attempts else self._home(point.checkpoint, attempts).known
+        return point if not attempts or home is None else with_log(point, attempts, home)
+
+    def _home(self, checkpoint: Checkpoint, attempts: Sequence[LogAttempt]) -> Home:
+        keys = [each.key for each in self.inventory.checkpoints]
+        return homes([saved(each) for each in self.inventory.checkpoints], attempts)[keys.index(checkpoint.key)]
+
     def findings(self, chosen: Checkpoint | None) -> tuple[Finding, ...]:
         """Say what in the logs cannot be read, where they and the record disagree, and what could not be judged."""
         found: list[Finding] = []
@@ -272,8 +284,7 @@ class Evidence:
         if hindered is not None:
             yield note(Code.HEALTH_UNKNOWN, f"{chosen.name}: {hindered}")
         if self.log is not None and self.log.attempts:
-            saves = [saved(checkpoint) for checkpoint in self.inventory.checkpoints]
-            since = trained_since(saves[place], homes(saves, self.log.attempts)[place], self.log.attempts)
+            since = trained_since(saved(chosen), self._home(chosen, self.log.attempts), self.log.attempts)
             yield from () if since is None else (since,)
 
 
@@ -346,6 +357,9 @@ def _log_without_answer(question: EvidenceQuestion, logs: ReadLogs) -> tuple[Fin
     if log is None and question.threshold is not None:
         return (no_log(),)
     told = bool(logs.detected or logs.timelines)
-    if log is None or log.metrics or (question.threshold is None and (told or not question.timeline)):
+    # A log that is given for nothing else tells how far the training came.
+    is_alone = question.threshold is None and not question.timeline and question.spike is None
+    needs_none = question.threshold is None and not is_alone and (told or not question.timeline)
+    if log is None or log.metrics or needs_none:
         return ()
     return (no_steps(log.sources),)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ckpttool.decide.lineage import Course
+from ckpttool.decide.lost import lost_steps, perhaps_lost
 from ckpttool.decide.mixed_runs import told_apart, two_runs_in
 from ckpttool.decide.naming import LATEST, named
 from ckpttool.decide.recorded_health import IGNORE_HEALTH, health_reason
@@ -178,7 +179,7 @@ def _resume_point(
         if candidate.key not in passed and branch is not None:
             reasons = tuple(_doubts(candidate, course, branch))
             branches.append(Rejection(checkpoint=candidate, reasons=reasons))
-    steps, samples = _lost(checkpoint, course)
+    steps, samples = lost_steps(checkpoint, course)
     return ResumePoint(
         checkpoint=checkpoint,
         evidence=verdict.level,
@@ -190,41 +191,9 @@ def _resume_point(
             *course.rewinds(),
             *_passed_over(candidates),
             *told_apart(verdict),
-            *_perhaps_lost(rejected),
+            *perhaps_lost(rejected),
         ),
     )
-
-
-def _lost(checkpoint: Checkpoint, course: Course) -> tuple[int, int | None]:
-    """Count what lies between a checkpoint and the furthest one that the training did not leave.
-
-    Returns:
-        Steps of the checkpoint's own batch size, rounded up; and samples, None where no batch size is known.
-    """
-    progress = course.progress
-    alike = [one for one in _of_prefix(course.inventory, checkpoint.prefix) if course.abandoned(one) is None]
-    places = [place for one in alike if (place := progress.of(one)) is not None]
-    ahead = max(0, max(places, default=0) - (progress.of(checkpoint) or 0))
-    size = progress.batch_size(checkpoint)
-    if not progress.counts_samples(checkpoint.prefix):
-        return ahead, None if size is None else ahead * size
-    if size is None:  # a trainer that counts samples need not record one
-        steps = [one.step for one in alike if one.step is not None]
-        return max(0, max(steps, default=0) - (checkpoint.step or 0)), ahead
-    return -(-ahead // size), ahead
-
-
-def _perhaps_lost(newer: Sequence[Rejection]) -> list[Finding]:
-    """Say that the count of lost steps leaves out what is newer and does not tell its step."""
-    return [
-        note(
-            Code.STEP_UNKNOWN,
-            f"{one.checkpoint.name} is newer by its label, but no shard tells its step: more may be lost",
-            path=one.checkpoint.shards[0].path,
-        )
-        for one in newer
-        if one.checkpoint.step is None
-    ]
 
 
 def _of_prefix(inventory: Inventory, prefix: str | None) -> list[Checkpoint]:

@@ -151,6 +151,7 @@ class Code(str, Enum):
     CONFIG_UNUSABLE = "config-unusable"
     NOTHING_TO_RESUME = "nothing-to-resume"
     NEWER_NOT_CHOSEN = "newer-not-chosen"
+    TOO_MUCH_LOST = "too-much-lost"
     CANNOT_ANSWER = "cannot-answer"
     DISK_SPACE_LOW = "disk-space-low"
     DISK_INODES_LOW = "disk-inodes-low"
@@ -275,8 +276,8 @@ def blocking(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def without_answer(findings: Iterable[Finding]) -> bool:
-    """Tell whether what was to have a say in a choice could not: an unreadable log or health file, ranks elsewhere."""
-    codes = {Code.LOG_UNREADABLE, Code.HEALTH_UNHEARD, Code.ONE_NODE_ONLY}
+    """Tell whether what was to have a say in a choice could not: a log, a health file, ranks elsewhere, a limit."""
+    codes = {Code.LOG_UNREADABLE, Code.HEALTH_UNHEARD, Code.ONE_NODE_ONLY, Code.TOO_MUCH_LOST}
     return any(one.code in codes and one.severity is Severity.UNKNOWN for one in findings)
 
 

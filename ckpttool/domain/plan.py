@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.units import Step
+from ckpttool.domain.units import Step, lasting
 from ckpttool.domain.verdict import Level, VerdictWord
 
 if TYPE_CHECKING:
@@ -24,6 +25,29 @@ class Rejection:
     reasons: tuple[Finding, ...]
 
 
+class LostTimeSource(str, Enum):
+    """What tells how long lost steps took."""
+
+    LOG = "log"
+    """The training log, by the times beside its steps."""
+    SAVES = "saves"
+    """The files of two saves, by when they were written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostTime:
+    """How long it took to train what is to be done again."""
+
+    seconds: float
+    source: LostTimeSource
+
+    @property
+    def words(self) -> str:
+        """For people, with what tells it: `42 min, by the saves' times,`."""
+        by = "the log" if self.source is LostTimeSource.LOG else "the saves' times"
+        return f"{lasting(self.seconds)} (by {by})"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumePoint:
     """The checkpoint to load."""
@@ -36,13 +60,21 @@ class ResumePoint:
     lost_steps: int
     """Batches between this checkpoint and the furthest one on its course, whole or not: work to be done again.
 
-    Batches of this checkpoint's size; where the other one's differed, rounded up.
+    Batches of this checkpoint's size; where the other one's differed, rounded up. Where a log was read that goes on
+    further, up to its last step.
     """
     lost_samples: int | None = None
     """The same in samples; None where no batch size is known."""
+    lost_time: LostTime | None = None
+    """How long these steps took; None where nothing tells, or none is lost."""
     rejected: tuple[Rejection, ...]
     """Newest first: what a reader might have expected instead."""
     findings: tuple[Finding, ...]
+
+    @property
+    def may_lose_more(self) -> bool:
+        """Whether something newer does not tell its step, so that `lost_steps` may leave it out."""
+        return any(rejection.checkpoint.step is None for rejection in self.rejected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

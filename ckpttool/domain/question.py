@@ -56,6 +56,10 @@ class ResumeQuestion:
     ignore_health: bool = False
     logs: EvidenceQuestion | None = None
     """What training logs shall have to say about it."""
+    max_lost_steps: int | None = None
+    """Steps that may be done again; None: any number."""
+    max_lost_seconds: float | None = None
+    """How much training may be done again, in seconds; None: any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -325,7 +325,6 @@ def test_launch_goes_around_the_spike_too(here: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--log", LOG], "--log is for --health-threshold, --health-timeline or --around-spike"),
         (["--columns", "step=iter"], "--log is for --health-threshold"),
         (["--spike-threshold", "3"], "--spike-threshold is for --health-timeline or --around-spike"),
         (["--spike-threshold", "3", "--health-threshold", "3"], "--spike-threshold is for --health-timeline"),

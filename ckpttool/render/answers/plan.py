@@ -9,7 +9,7 @@ from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.data_position import Samples, SkipBatches, Stateful, Tokens, Unknown
 from ckpttool.domain.exits import of_plan
 from ckpttool.domain.finding import Code, seen_in_part
-from ckpttool.domain.plan import NoResumePoint, Rejection, Resolution, ResumePlan, Simulation
+from ckpttool.domain.plan import NoResumePoint, Rejection, Resolution, ResumePlan, ResumePoint, Simulation
 from ckpttool.domain.units import counted, on_all
 from ckpttool.domain.verdict import Level, VerdictWord
 from ckpttool.errors import ExitCode
@@ -51,6 +51,8 @@ def plan_document(answer: ResumePlan | NoResumePoint, simulation: Simulation | N
         "position": None,
         "lost_steps": None,
         "lost_samples": None,
+        "lost_seconds": None,
+        "lost_seconds_source": None,
     }
     findings = answer.findings
     if isinstance(answer, ResumePlan):
@@ -60,6 +62,7 @@ def plan_document(answer: ResumePlan | NoResumePoint, simulation: Simulation | N
         document["position"] = position_document(answer.data)
         document["lost_steps"] = answer.point.lost_steps
         document["lost_samples"] = answer.point.lost_samples
+        document |= lost_time_document(answer.point)
         findings = (*answer.point.findings, *answer.findings)
     document["rejected"] = [_rejection(rejection) for rejection in point.rejected]
     document["findings"] = [finding_document(finding) for finding in findings]
@@ -93,6 +96,15 @@ def _resume(plan: ResumePlan) -> Document:
         **{name: plan.load.value(place) for name, place in plan.load.older},
         "renames": [rename_document(rename) for rename in checkpoint.renames],
     }
+
+
+def lost_time_document(point: ResumePoint) -> dict[str, Document]:
+    """Spell how long the lost steps took, in whole seconds; none are lost in no time."""
+    took = point.lost_time
+    if took is None:
+        is_none = not point.lost_steps and not point.may_lose_more
+        return {"lost_seconds": 0 if is_none else None, "lost_seconds_source": None}
+    return {"lost_seconds": round(took.seconds), "lost_seconds_source": took.source.value}
 
 
 def _rejection(rejection: Rejection) -> Document:
@@ -235,7 +247,7 @@ def _skip_settings(plan: ResumePlan, skip: SkipBatches) -> list[tuple[str, str]]
 def lost(plan: ResumePlan) -> str:
     """Say how many steps are done again."""
     lost, rejected = plan.point.lost_steps, plan.point.rejected
-    if any(rejection.checkpoint.step is None for rejection in rejected):
+    if plan.point.may_lose_more:
         return f"At least {counted(lost, 'step')} to be done again: something newer does not tell its step."
     if not lost:  # what was trained since the newest save, no save can tell
         on_course = [
@@ -248,7 +260,12 @@ def lost(plan: ResumePlan) -> str:
     checkpoints = [plan.point.checkpoint, *(rejection.checkpoint for rejection in rejected)]
     sizes = {checkpoint.scalars.global_batch_size for checkpoint in checkpoints}
     samples = f" ({counted(plan.point.lost_samples or 0, 'sample')})" if len(sizes - {None}) > 1 else ""
-    return f"{counted(lost, 'step')} to be done again{samples}."
+    return f"{counted(lost, 'step')} to be done again{samples}{about(plan.point)}."
+
+
+def about(point: ResumePoint) -> str:
+    """Say how long the lost steps took, and what tells it, where something does."""
+    return "" if point.lost_time is None else f", about {point.lost_time.words}"
 
 
 def rejections(title: str, rejected: Sequence[Rejection]) -> list[RenderableType]:

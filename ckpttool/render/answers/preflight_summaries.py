@@ -25,7 +25,8 @@ def checkpoint_summary(decision: ResumePlan | NoResumePoint) -> str:
     on = "whole" if ranks is None else f"whole {on_all(ranks)}"
     if seen_in_part(decision.findings):
         on = f"whole on the {counted(len(point.checkpoint.ranks), 'rank')} seen here"
-    lost = f"; {counted(point.lost_steps, 'step')} to be done again" if point.lost_steps else ""
+    took = "" if point.lost_time is None else f", about {point.lost_time.words}"
+    lost = f"; {counted(point.lost_steps, 'step')} to be done again{took}" if point.lost_steps else ""
     chosen = f"{point.checkpoint.name}, {at_step(point.checkpoint.step)}"
     return f"{chosen}, {on} ({point.evidence.word}: {point.verdict.value}){lost}"
 

@@ -51,6 +51,8 @@ def test_a_plan_has_every_field_of_the_contract() -> None:
         "position",
         "lost_steps",
         "lost_samples",
+        "lost_seconds",
+        "lost_seconds_source",
         "rejected",
         "findings",
     }

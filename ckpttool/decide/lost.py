@@ -1,0 +1,174 @@
+"""What a choice loses: the steps that are done again, how long they took, and whether that is more than may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ckpttool.decide.lineage import Course
+from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.finding import Code, Finding, note, suspect, unknown
+from ckpttool.domain.plan import LostTime, LostTimeSource, Rejection, ResumePoint
+from ckpttool.domain.question import ResumeQuestion
+from ckpttool.domain.units import counted, lasting
+
+if TYPE_CHECKING:
+    from ckpttool.domain.metrics import LogAttempt, StepMetrics
+
+Written = Callable[[Checkpoint], "tuple[int, int] | None"]
+"""When the first and the last of a save's shards were written, in nanoseconds since 1970; None: not known."""
+
+LEAST_SECONDS = 1.0
+"""Between two saves lies more. Files with less between them are copies, whose times were set anew."""
+
+_NS = 1e9
+
+
+def lost_steps(checkpoint: Checkpoint, course: Course) -> tuple[int, int | None]:
+    """Count what lies between a checkpoint and the furthest one that the training did not leave.
+
+    Returns:
+        Steps of the checkpoint's own batch size, rounded up; and samples, None where no batch size is known.
+    """
+    progress = course.progress
+    alike = _on_course(checkpoint, course)
+    places = [place for one in alike if (place := progress.of(one)) is not None]
+    ahead = max(0, max(places, default=0) - (progress.of(checkpoint) or 0))
+    size = progress.batch_size(checkpoint)
+    if not progress.counts_samples(checkpoint.prefix):
+        return ahead, None if size is None else ahead * size
+    if size is None:  # a trainer that counts samples need not record one
+        steps = [one.step for one in alike if one.step is not None]
+        return max(0, max(steps, default=0) - (checkpoint.step or 0)), ahead
+    return -(-ahead // size), ahead
+
+
+def _on_course(checkpoint: Checkpoint, course: Course) -> list[Checkpoint]:
+    """Return the saves of a checkpoint's training that it did not leave."""
+    saves = course.inventory.checkpoints
+    return [one for one in saves if one.prefix == checkpoint.prefix and course.abandoned(one) is None]
+
+
+def perhaps_lost(newer: Sequence[Rejection]) -> list[Finding]:
+    """Say that the count of lost steps leaves out what is newer and does not tell its step."""
+    return [
+        note(
+            Code.STEP_UNKNOWN,
+            f"{one.checkpoint.name} is newer by its label, but no shard tells its step: more may be lost",
+            path=one.checkpoint.shards[0].path,
+        )
+        for one in newer
+        if one.checkpoint.step is None
+    ]
+
+
+def with_log(point: ResumePoint, attempts: Sequence[LogAttempt], home: int) -> ResumePoint:
+    """Count what a log shows after the chosen save, too, and say by its times how long it took.
+
+    Args:
+        point: As the saves tell it.
+        attempts: Each start of the training, in the order of time.
+        home: The one that saved the chosen checkpoint.
+    """
+    step, size = point.checkpoint.step, point.checkpoint.scalars.global_batch_size
+    if step is None:
+        return point
+    attempt = attempts[home]
+    if home == len(attempts) - 1 and attempt.last - step > point.lost_steps:
+        steps = attempt.last - step
+        point = replace(point, lost_steps=steps, lost_samples=None if size is None else steps * size)
+    since = [row for row in attempt.rows if row.step >= step]
+    pace = _pace(since) or _pace(attempt.rows)
+    if pace is None or not point.lost_steps:
+        return point
+    return replace(point, lost_time=LostTime(seconds=pace * point.lost_steps, source=LostTimeSource.LOG))
+
+
+def _pace(rows: Sequence[StepMetrics]) -> float | None:
+    """Return the seconds that a step took, from the first line that tells its time to the last; None: not told."""
+    from ckpttool.domain.metrics import local_time_of  # where a log was read it is there
+
+    timed = [(row.step, time) for row in rows if (time := local_time_of(row.time)) is not None]
+    if len(timed) < 2 or timed[-1][1] <= timed[0][1]:  # noqa: PLR2004  a stretch has two ends
+        return None
+    return (timed[-1][1] - timed[0][1]) / (timed[-1][0] - timed[0][0])
+
+
+def with_saves(point: ResumePoint, course: Course, written: Written) -> ResumePoint:
+    """Say by the saves' times how long the lost steps took, where a log did not and the times can be meant.
+
+    They can where every shard of the earlier save was written before any of the later one. A copy writes one rank's
+    files after the other's, so there they cannot.
+    """
+    if point.lost_time is not None or not point.lost_steps:
+        return point
+    for earlier, later in _pairs(point.checkpoint, course):
+        before, after = written(earlier), written(later)
+        steps = (later.step or 0) - (earlier.step or 0)
+        if before is None or after is None or before[1] >= after[0] or steps <= 0:
+            continue
+        seconds = (after[1] - before[1]) / _NS
+        if seconds >= LEAST_SECONDS:
+            took = LostTime(seconds=seconds * point.lost_steps / steps, source=LostTimeSource.SAVES)
+            return replace(point, lost_time=took)
+    return point
+
+
+def _pairs(chosen: Checkpoint, course: Course) -> Iterator[tuple[Checkpoint, Checkpoint]]:
+    """Yield saves of one run each, between which nothing but training lay; the best to go by first."""
+    ahead = [(place, one) for one in _on_course(chosen, course) if (place := course.progress.of(one)) is not None]
+    ordered = [one for _, one in sorted(ahead, key=lambda pair: pair[0])]
+    furthest = ordered[-1]
+    first_of_run = next(one for one in ordered if one.run == furthest.run)
+    if furthest.run == chosen.run:
+        yield chosen, furthest
+    elif first_of_run is not furthest:
+        yield first_of_run, furthest
+    own = [one for one in ordered if one.run == chosen.run]
+    if own[0] is not chosen:
+        yield own[0], chosen
+
+
+def beyond_limits(point: ResumePoint, question: ResumeQuestion) -> tuple[Finding, ...]:
+    """Find that a choice loses more than the user allows, or that nobody knows whether it does."""
+    found = (_beyond_steps(point, question.max_lost_steps), _beyond_time(point, question.max_lost_seconds))
+    return tuple(finding for finding in found if finding is not None)
+
+
+def _beyond_steps(point: ResumePoint, limit: int | None) -> Finding | None:
+    lost = point.lost_steps
+    if limit is None or (lost <= limit and not point.may_lose_more):
+        return None
+    allowed = f"--max-lost-steps allows {limit}"
+    if lost > limit:
+        return _too_much(f"from {point.checkpoint.name} on {counted(lost, 'step')} are done again, and {allowed}")
+    return _perhaps_too_much(
+        f"{allowed}, and something newer than {point.checkpoint.name} does not tell its step: how many are done again "
+        "is not known",
+        "ckpttool resolve says which; with --sink-size names may tell their steps",
+    )
+
+
+def _beyond_time(point: ResumePoint, limit: float | None) -> Finding | None:
+    took, name = point.lost_time, point.checkpoint.name
+    if limit is None:
+        return None
+    allowed = f"--max-lost-time allows {lasting(limit)}"
+    if took is not None and took.seconds > limit:
+        return _too_much(f"from {name} on about {took.words} of training are done again, and {allowed}")
+    if point.may_lose_more or (point.lost_steps and took is None):
+        return _perhaps_too_much(
+            f"{allowed}, and nothing tells how long it takes to do again what {name} does not hold",
+            "give the training log with --log; copied files do not tell when they were saved",
+        )
+    return None
+
+
+def _too_much(message: str) -> Finding:
+    remedy = "ckpttool resolve says what stands against each newer one: bring one of them back, or allow more"
+    return suspect(Code.TOO_MUCH_LOST, message, remedy=remedy)
+
+
+def _perhaps_too_much(message: str, remedy: str) -> Finding:
+    return unknown(Code.TOO_MUCH_LOST, message, remedy=remedy)

@@ -1,0 +1,113 @@
+"""Minutes that a resume loses, and the gate that CI closes where they are too many."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import Said, ask
+from tests.cli.situations import SITUATIONS
+from tests.conftest import FIXTURES
+from tests.training_logs import write_log
+from tests.trees import FIRST_SAVE_NS, MINUTE_NS, TreeBuilder
+
+Golden = Callable[[str, str], None]
+
+LOG = "train.log"
+
+
+def torn(here: Path) -> TreeBuilder:
+    """Saved every 21 minutes; the newest two are torn."""
+    tree = TreeBuilder(here).legacy(ranks=4)
+    for epoch in (10, 15, 20, 25):
+        tree.save(epoch=epoch, step=2)
+        tree.now_ns += 20 * MINUTE_NS
+    for epoch in (20, 25):
+        tree.remove(tree.shard(3, epoch, 2))
+    return tree
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_the_minutes_that_are_lost_are_said_with_what_tells_them(form: str, here: Path, golden: Golden) -> None:
+    torn(here)
+    golden(f"resolve/minutes-lost.{'txt' if form == 'table' else 'json'}", ask("resolve", "--format", form).stdout)
+
+
+def test_a_copied_tree_tells_no_minutes(here: Path) -> None:
+    torn(here)
+    shutil.copytree(here / "output", here / "copy", copy_function=shutil.copyfile)
+    document = ask("resolve", "copy", "--format", "json").json
+    assert (document["lost_steps"], document["lost_seconds"], document["lost_seconds_source"]) == (20, None, None)
+    assert "20 steps to be done again.\n" in ask("resolve", "copy").stdout
+
+
+def test_where_nothing_is_lost_it_took_no_time(here: Path) -> None:
+    SITUATIONS["whole"](here)
+    assert ask("resolve", "output", "--format", "json").json["lost_seconds"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (["--max-lost-steps", "20"], 0),
+        (["--max-lost-steps", "19"], 10),
+        (["--max-lost-time", "42m"], 0),
+        (["--max-lost-time", "41.9m"], 10),
+        (["--max-lost-time", "2h", "--max-lost-steps", "1"], 10),
+    ],
+)
+@pytest.mark.parametrize("command", ["resolve", "preflight", "launch"])
+def test_a_choice_that_loses_more_than_it_may_is_no_go(command: str, options: list[str], code: int, here: Path) -> None:
+    torn(here)
+    (here / "base.yaml").write_text((FIXTURES / "configs" / "pretrain_sink2.yaml").read_text())
+    config = [] if command == "resolve" else ["--config", "base.yaml"]
+    output = ["--output", "new.yaml"] if command == "launch" else []
+    said = ask(command, *config, *output, *options)
+    assert said.code == code
+    assert ("too-much-lost" in said.stdout) == (code != 0)
+    assert (here / "new.yaml").exists() == (command == "launch" and code == 0)
+    if command != "resolve" and code:
+        assert ask(command, *config, *output, *options, "--allow", "too-much-lost").code == 0
+
+
+def test_a_time_that_nothing_tells_is_not_good_enough_for_a_limit(here: Path) -> None:
+    tree = torn(here)
+    for path in tree.checkpoint.rglob("*.ckpt"):
+        os.utime(path, ns=(FIRST_SAVE_NS, FIRST_SAVE_NS))
+    said = ask("resolve", "--max-lost-time", "30d")
+    assert said.code == 14
+    assert said.stdout.splitlines()[0].endswith("(exit 14)")
+    assert "unknown too-much-lost" in said.stdout
+    assert ask("resolve", "--max-lost-steps", "20").code == 0
+
+
+def logged(here: Path, steps: int) -> Said:
+    write_log(here / LOG, range(1, steps + 1))
+    return ask("resolve", "--log", LOG, "--format", "json")
+
+
+def test_a_log_says_how_long_it_took_and_how_far_the_training_came(here: Path) -> None:
+    torn(here)
+    document = logged(here, 57).json
+    assert (document["lost_steps"], document["lost_samples"]) == (27, 216)
+    assert (document["lost_seconds"], document["lost_seconds_source"]) == (27 * 60, "log")
+    said = ask("resolve", "--log", LOG)
+    assert "27 steps to be done again, about 27 min (by the log)." in said.stdout
+    assert ask("resolve", "--log", LOG, "--max-lost-steps", "26").code == 10
+
+
+def test_a_log_that_shows_no_step_is_not_passed_over_in_silence(here: Path) -> None:
+    torn(here)
+    (here / "a.csv").write_text("step,loss\n")
+    assert ask("resolve", "--log", "a.csv").code == 14
+
+
+@pytest.mark.parametrize("text", ["2", "2 h", "-2h", "1e3s", "2hours", "", "²h"])
+def test_a_duration_that_is_none_is_one_line(text: str, here: Path) -> None:
+    torn(here)
+    said = ask("resolve", "--max-lost-time", text)
+    assert (said.code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
