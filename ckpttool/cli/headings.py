@@ -7,7 +7,9 @@ from typing import Any
 HEADINGS = {
     "Arguments": ("FILE...", "LOG...", "NAME", "CODE", "TOPIC", "STRING"),
     "Which tree": ("DIR", "FILE|DIR|NAME", "--tree", "--layout", "--world-size", "--config", "--sink-size"),
-    "Which checkpoint": ("--checkpoint", "--tensor", "--prefix", "--allow-renames", "--strict"),
+    "Which checkpoint": (
+        "--checkpoint", "--tensor", "--prefix", "--allow-renames", "--strict", "--max-lost-steps", "--max-lost-time",
+    ),
     "Evidence": (
         "--level", "--subset", "--jump", "--max-age", "--no-ledger", "--jobs", "--timeout", "--health-file",
         "--require-health", "--ignore-health", "--threshold", "--health-threshold", "--log", "--columns",
@@ -84,7 +86,7 @@ EXITS: dict[str, dict[int, str]] = {
     },
     "resolve": {
         0: "One was chosen, even if newer ones were passed over.",
-        10: "With --strict: a newer one was passed over.",
+        10: "A newer one was passed over, with --strict; or more is lost than --max-lost-… allows.",
         11: "Nothing can be resumed from.",
         **_TREE,
     },
