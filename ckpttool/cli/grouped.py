@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
 from functools import wraps
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
@@ -71,13 +71,13 @@ def _is_group(annotation: object) -> bool:
 
 
 def _spread(group: type) -> list[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
+    kinds = inspect.get_annotations(group, eval_str=True)
     return [
         inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
+            annotation=kinds[field.name],
         )
         for field in fields(group)
     ]

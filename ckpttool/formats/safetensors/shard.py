@@ -172,8 +172,8 @@ def _checksum(metadata: tuple[tuple[str, str], ...], size: int) -> tuple[Checksu
 # --- headers repeat --------------------------------------------------------------------------------------------------
 
 # Where the digits of a checksum stand in a header that safetensors wrote. No brace and no backslash before them: so
-# they lie inside `__metadata__`, and in a string.
-_CRC_DIGITS = re.compile(rb'\{"__metadata__":\{[^{}\\]*"crc_num":"([0-9]*)"')
+# they lie inside `__metadata__`, and in a string. Compiled with the first header: most trees have none.
+_CRC_DIGITS = rb'\{"__metadata__":\{[^{}\\]*"crc_num":"([0-9]*)"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +205,7 @@ def _parse(block: bytearray, end: int, asked: tuple[AskedScalar, ...]) -> tuple[
     Raises:
         UnicodeDecodeError: It is no UTF-8.
     """
-    digits = _CRC_DIGITS.match(block, _LENGTH_BYTES, end)
+    digits = re.compile(_CRC_DIGITS).match(block, _LENGTH_BYTES, end)
     hole = (end, end) if digits is None else digits.span(1)
     known = _MEMORY.get(block, end, hole)
     if known is None:

@@ -66,12 +66,11 @@ class FileName(NamedTuple):
 
 
 # At most 18 digits: larger numbers are no step of any training, and int() of a million digits takes seconds.
-_CHECKPOINT = re.compile(
-    rf"(?P<prefix>.+)_rank_(?P<rank>{RANK_MARK}|[0-9]{{1,9}})(?:_(?P<run>[0-9]{{1,9}}))?"
-    r"-(?P<epoch>[0-9]{1,18})_(?P<step>[0-9]{1,18})(?P<tail>_breakpoint)?\.(?P<suffix>ckpt|safetensors)",
-    re.DOTALL,
+# A pattern is compiled when the first name is met that needs it: many trees have no such names, and strays are rare.
+_CHECKPOINT = (
+    rf"(?s:(?P<prefix>.+))_rank_(?P<rank>{RANK_MARK}|[0-9]{{1,9}})(?:_(?P<run>[0-9]{{1,9}}))?"
+    r"-(?P<epoch>[0-9]{1,18})_(?P<step>[0-9]{1,18})(?P<tail>_breakpoint)?\.(?P<suffix>ckpt|safetensors)"
 )
-# Strays are rare, so these are compiled when the first is met.
 _PARTIAL = (
     rf"(?s:.+)_rank_{RANK_MARK}(?:_[0-9]+)?-(?P<what>network|trainable_params)(?:-[0-9]+_[0-9]+)?\.(?:ckpt|safetensors)"
 )
@@ -92,7 +91,7 @@ def parse_shape(shape: str) -> FileName:  # noqa: PLR0911  one return a kind rea
     """
     if shape == "meta.json":
         return FileName(kind=FileKind.META)
-    if match := _CHECKPOINT.fullmatch(shape):
+    if match := re.fullmatch(_CHECKPOINT, shape):
         if match["tail"]:
             return FileName(kind=FileKind.BREAKPOINT)
         if match["rank"] != RANK_MARK:
