@@ -159,7 +159,7 @@ def advise_after_stop(stop: Step, good: Sequence[Step], *, count: int, clock: Sa
     notes = []
     if lost:
         notes.append(
-            f"{lost} batches that were not bad are skipped too: data_skip_steps is one number, so the data cannot be "
+            f"{lost} batches that were not bad are skipped too: a skip begins at the checkpoint, so the data cannot be "
             f"trained from step {base} on and only then skipped"
         )
     if base == stop:  # nothing to skip: the checkpoint already stands behind the bad batches

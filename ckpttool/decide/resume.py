@@ -280,7 +280,7 @@ def _no_step(checkpoint: Checkpoint) -> Finding:
     return unknown(
         Code.STEP_UNKNOWN,
         f"no shard of {checkpoint.name} tells its step, and a name alone cannot",
-        remedy="give --sink-size (or steps per epoch, without data sinking) if the run was never resumed",
+        remedy=checkpoint.step_remedy,
     )
 
 

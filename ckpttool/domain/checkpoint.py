@@ -76,6 +76,8 @@ class Checkpoint:
     """True global step; None where nothing tells it."""
     step_source: str
     """`content`, `name` (with a sink size that was given) or `unknown`."""
+    step_remedy: str | None = None
+    """Where the step is unknown, what the user may give so that it is told; None where nothing would help."""
     shards: tuple[Shard, ...]
     """By (rank, path)."""
     topology: Topology

@@ -13,7 +13,7 @@ from ckpttool.storage.base import Entry, Kind, Storage
 from ckpttool.trainers.base import Layout, Refusal
 from ckpttool.trainers.common.tracker_file import TRACKER, whose_tracker
 from ckpttool.trainers.listing import Listing, list_root
-from ckpttool.trainers.registry import layouts, loose_file, meant, places, recognised
+from ckpttool.trainers.registry import layouts, loose_file, meant, places, recognised, signs
 
 if TYPE_CHECKING:
     from ckpttool.domain.settings import RunConfig
@@ -65,7 +65,7 @@ def locate(path: str, *, layout: str | None = None, config: RunConfig | None = N
         return _around_folder(path, wish)
     except OSError as error:
         if error.errno in {errno.ENOENT, errno.ENOTDIR}:
-            raise UnknownLayoutError(f"{path} does not exist; give the folder that holds {_signs()[0]}") from None
+            raise UnknownLayoutError(f"{path} does not exist; give the folder that holds {signs()[0]}") from None
         reason = os.strerror(error.errno) if error.errno else error
         raise IncompleteError(f"{path} cannot be read: {reason}") from None
 
@@ -145,16 +145,9 @@ def _around_folder(path: str, wish: _Wish) -> Located:
     around = _around_part(path, path, None, wish)
     if around is not None:
         return around
-    folders, files = _signs()
+    folders, files = signs()
     whose = _whose(list_root(open_storage(path)))
     raise UnknownLayoutError(f"{path} holds no checkpoints that ckpttool knows: no {folders} folder, no {files}{whose}")
-
-
-def _signs() -> tuple[str, str]:
-    """Say by which folders and by which files a tree is told, the most usual first."""
-    signs = [layout.sign for layout in reversed(layouts())]
-    folders, files = ([sign for sign in signs if sign.endswith("/") is is_folder] for is_folder in (True, False))
-    return " or ".join(folders), " or ".join(files)
 
 
 def _whose(listing: Listing) -> str:

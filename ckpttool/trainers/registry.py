@@ -35,12 +35,19 @@ def loose_file() -> Layout:
     from ckpttool.trainers.common.loose_file import LooseFile
     from ckpttool.trainers.mindformers.scalars import RULES, meaning
 
-    return LooseFile(RULES, meaning)
+    return LooseFile(RULES, meaning, lambda: signs()[0])
 
 
 def layouts() -> tuple[Layout, ...]:
     """Return how all trainers arrange checkpoints, most specific first."""
     return tuple(layout for trainer in TRAINERS for layout in trainer.layouts)
+
+
+def signs() -> tuple[str, str]:
+    """Say by which folders and by which files a tree is told, the most usual first."""
+    told = [layout.sign for layout in reversed(layouts())]
+    folders, files = ([sign for sign in told if sign.endswith("/") is is_folder] for is_folder in (True, False))
+    return " or ".join(folders), " or ".join(files)
 
 
 def places() -> tuple[str, ...]:

@@ -98,6 +98,11 @@ class TestUnknownSteps:
         (note,) = found.findings
         assert (note.code, note.severity) == (Code.STEP_UNKNOWN, Severity.NOTE)
 
+    @pytest.mark.parametrize("remedy", [None, "give --sink-size"])
+    def test_what_would_tell_it_is_in_the_words_of_the_layout_or_nothing_is_promised(self, remedy: str | None) -> None:
+        unknown = replace(checkpoint("20_2", step=None), step_remedy=remedy)
+        assert remedies(nothing(tree(unknown))) == {Code.STEP_UNKNOWN: remedy}
+
     def test_the_damage_that_hides_the_step_is_the_reason_where_there_is_some(self) -> None:
         found = point(tree(checkpoint("10_2"), checkpoint("20_2", step=None)), verdict_of=verdicts(["20_2"]))
         assert rejected(found) == [("20_2", {Code.SHARD_TRUNCATED})]

@@ -183,6 +183,12 @@ class TestWhatIsNotAnswered:
         assert "Toy, whose configs ckpttool does not read" in output
 
 
+def test_a_lone_file_stands_in_no_tree_of_any_trainer(tmp_path: Path) -> None:
+    (tmp_path / "model.ckpt").write_bytes(b"x" * 64)
+    for command in (["resolve"], ["prune", "--keep-last", "1"]):
+        assert "step-N/" in cli(*command, str(tmp_path / "model.ckpt")).stderr
+
+
 def test_a_number_of_ranks_that_has_no_effect_is_named(tree: Path) -> None:
     exit_code, output = said("scan", str(tree), "--world-size", "8")
     assert exit_code == ExitCode.DAMAGE

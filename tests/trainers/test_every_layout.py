@@ -333,6 +333,7 @@ def test_what_nothing_tells_stays_unknown_and_unknown_is_not_good(case: Case, tr
         return
     one = newest(case, tree)
     assert one.step is None or blocking(one.findings)
+    assert ("--sink-size" in str(one.step_remedy)) == (case.layout == RANK_LAYOUT)
     assert taken(tree) == (case.saves[0] if len(case.saves) > 1 else None)
 
 

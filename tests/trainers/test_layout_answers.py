@@ -38,11 +38,16 @@ def test_a_save_is_recorded_under_rank_0_s_file_even_where_that_is_lost() -> Non
     assert RANK.recorded_name(checkpoint("10_2", run=1, ranks=[1, 2, 3])) == "llama_rank_0_1-10_2.ckpt"
 
 
-@pytest.mark.parametrize("name", ["mindformers-iteration", "mindformers-unified", "loose-file"])
+@pytest.mark.parametrize("name", ["mindformers-iteration", "mindformers-unified"])
 def test_a_mark_inside_the_save_is_in_no_health_file(name: str) -> None:
     refusal = layout_of(name).recorded_name(SAVE)
     assert isinstance(refusal, Refusal)
     assert f"in {name} each checkpoint holds its own mark" in refusal.why
+
+
+def test_of_a_lone_file_it_is_not_said_that_it_holds_its_own_mark() -> None:
+    refusal = layout_of("loose-file").recorded_name(SAVE)
+    assert refusal == Refusal(why="is for saves in a trainer's folders, of which a lone file is none")
 
 
 @pytest.mark.parametrize("name", ["x.safetensors.tmp", "tmpab_1cd2e", "llama_rank_0-10_2.ckpt.tmp"])

@@ -12,16 +12,27 @@ from ckpttool.storage.base import Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import Refusal
 
-ONE_SAVE = Refusal(why="is one checkpoint, not a tree of rank_N/ or iteration_*/ folders")
-"""What a layout without saves beside each other answers to whoever would move some of them."""
-
 _FROM_A_COPY = "bring it back from a copy, or resume from another checkpoint"
 
 
-def without_health_file(layout: str) -> Refusal:
-    """Refuse to record a judgement where no file beside the saves is for it."""
+def one_save(folders: str) -> Refusal:
+    """Refuse to move some saves where there is but one.
+
+    Args:
+        folders: What those with several are told by: `rank_N/ or iteration_*/`.
+    """
+    return Refusal(why=f"is one checkpoint, not a tree of {folders} folders")
+
+
+def holds_its_mark(layout: str, *, other: str) -> Refusal:
+    """Refuse to record a judgement beside the saves, where each has it inside.
+
+    Args:
+        layout: Its name.
+        other: The layout whose saves are recorded so.
+    """
     mark = f"in {layout} each checkpoint holds its own mark, and checkpoints are never changed"
-    return Refusal(why=f"is for the rank_N layout: {mark}")
+    return Refusal(why=f"is for {other}: {mark}")
 
 
 def stamp_if_there(storage: Storage, path: str) -> FileStamp | None:

@@ -16,7 +16,7 @@ from ckpttool.records import SealPlace, own_path
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
-from ckpttool.trainers.common.listed import ONE_SAVE, without_health_file
+from ckpttool.trainers.common.listed import one_save
 from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
@@ -41,15 +41,19 @@ class LooseFile:
     is_tree = False
     rank_files = RankFiles.TOGETHER
 
-    def __init__(self, rules: ScalarRules, told: Callable[[ScalarValues], tuple[Scalars, Facts]]) -> None:
+    def __init__(
+        self, rules: ScalarRules, told: Callable[[ScalarValues], tuple[Scalars, Facts]], folders: Callable[[], str]
+    ) -> None:
         """Take what such a file may be asked for, since it may be a shard of a tree.
 
         Args:
             rules: The scalars of the trainers that save them among the tensors.
             told: Says what they mean.
+            folders: Says what trees are told by, in which such a file is one of many: `rank_N/ or iteration_*/`.
         """
         self._rules = rules
         self._told = told
+        self._folders = folders
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by a single name with a suffix that checkpoints have."""
@@ -96,7 +100,7 @@ class LooseFile:
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Refuse: nobody knows what the file is a part of."""
-        return ONE_SAVE
+        return one_save(self._folders())
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Return a place beside it."""
@@ -113,11 +117,11 @@ class LooseFile:
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
         """Refuse: the file names what ranks saved."""
-        return without_health_file(self.name)
+        return Refusal(why="is for saves in a trainer's folders, of which a lone file is none")
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Refuse: it may be one of many."""
-        return Refusal(why="stands in no rank_N/ or iteration_*/ folder: its other ranks are unknown")
+        return Refusal(why=f"stands in no {self._folders()} folder: its other ranks are unknown")
 
     def _look(self, storage: Storage, name: str) -> tuple[FormatName, ScalarValues]:
         """Tell the format: by content, since a `.ckpt` is as often torch's; else by name."""

@@ -11,10 +11,11 @@ from ckpttool.domain.units import Rank
 from ckpttool.records import MANIFEST_NAME, SealPlace
 from ckpttool.storage.base import Kind, Storage
 from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
-from ckpttool.trainers.common.listed import without_health_file
+from ckpttool.trainers.common.listed import holds_its_mark
 from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.mindformers.layouts.names import (
+    BESIDE_THE_SAVES,
     ITERATION_LAYOUT,
     ITERATION_START,
     WRITTEN,
@@ -88,7 +89,7 @@ class MindFormersIteration:
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
         """Refuse: the mark is in the save itself."""
-        return without_health_file(self.name)
+        return holds_its_mark(self.name, other=BESIDE_THE_SAVES)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the save's folder: a path that has no tracker is taken as the iteration itself."""

@@ -18,6 +18,9 @@ from ckpttool.trainers.mindformers.scalars import EpochStep
 RANK_LAYOUT, ITERATION_LAYOUT, UNIFIED_LAYOUT = "mindformers-rank", "mindformers-iteration", "mindformers-unified"
 """What `--layout` and JSON call them. Of one name with their folders: whatever compares layouts is in this room."""
 
+BESIDE_THE_SAVES = "the rank_N layout"
+"""The one in which a file beside the saves tells of their health."""
+
 RANK_MARK = "\0"
 """Stands for the rank in a shape. No file name can hold it."""
 

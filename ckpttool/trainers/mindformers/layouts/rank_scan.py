@@ -39,6 +39,7 @@ from ckpttool.trainers.mindformers.layouts.runs import (
 )
 from ckpttool.trainers.mindformers.scalars import RULES, EpochStep
 
+_STEP_REMEDY = "give --sink-size (or steps per epoch, without data sinking) if the run was never resumed"
 _ONE_NAME = "ranks disagree about the run's suffix, and MindFormers loads by one name"
 
 
@@ -137,6 +138,7 @@ def _checkpoint(key: _Key, groups: Mapping[_Key, _Group]) -> Checkpoint:
         scalars=state.scalars,
         step=group.sample.step,
         step_source=group.sample.source,
+        step_remedy=_STEP_REMEDY,
         shards=tuple(shards),
         topology=Topology(),
         format=key.format,

@@ -14,9 +14,9 @@ from ckpttool.formats.strict_json import ParseError, as_object, as_str, parse_ob
 from ckpttool.records import MANIFEST_NAME, SealPlace
 from ckpttool.storage.base import Kind, Storage
 from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
-from ckpttool.trainers.common.listed import ONE_SAVE, listed_damage, stamp_if_there, without_health_file
+from ckpttool.trainers.common.listed import holds_its_mark, listed_damage, one_save, stamp_if_there
 from ckpttool.trainers.listing import Listing
-from ckpttool.trainers.mindformers.layouts.names import UNIFIED_LAYOUT, FileKind, parse_shape
+from ckpttool.trainers.mindformers.layouts.names import BESIDE_THE_SAVES, UNIFIED_LAYOUT, FileKind, parse_shape
 from ckpttool.trainers.mindformers.scalars import FACTS, RULES, EpochStep, TrainState, state_in
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class MindFormersUnified:
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Refuse: the folder is one save."""
-        return ONE_SAVE
+        return one_save("rank_N/ or iteration_*/")
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Return a place in the folder."""
@@ -106,7 +106,7 @@ class MindFormersUnified:
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
         """Refuse: the file names what ranks saved."""
-        return without_health_file(self.name)
+        return holds_its_mark(self.name, other=BESIDE_THE_SAVES)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the folder: it is loaded as a whole."""
