@@ -24,7 +24,8 @@ from ckpttool.formats.base import ShardFormat
 from ckpttool.logs.base import LogFormat, LogPlaces
 from ckpttool.render import guide, schemas
 from ckpttool.storage.base import ByteSource, Storage
-from ckpttool.trainers.base import ConfigReader, HealthFile, LaunchTarget, Layout, Simulator, Trainer
+from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, OwnWords, Simulator
+from ckpttool.trainers.base import Layout, Trainer
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS, Quirks, quirks_of
 from ckpttool.trainers.registry import TRAINERS, loose_file
 from ckpttool.verify.engines.base import Engine
@@ -180,6 +181,7 @@ SEAMS: dict[str, type] = {
     "trainer": Trainer, "layout": Layout, "launch": LaunchTarget, "format": ShardFormat, "log": LogFormat,
     "policy": Policy, "watch": Watch, "storage": Storage, "source": ByteSource, "engine": Engine,
     "config": ConfigReader, "places": LogPlaces, "health": HealthFile, "simulator": Simulator,
+    "words": OwnWords,
 }  # fmt: skip
 
 

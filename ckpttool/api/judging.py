@@ -24,7 +24,8 @@ from ckpttool.domain.log_question import HealthQuestion
 from ckpttool.domain.verdict import Verdict
 from ckpttool.errors import UsageError, WriteFailedError
 from ckpttool.storage import above, assert_changeable
-from ckpttool.trainers.base import HealthFile, Refusal
+from ckpttool.trainers.abilities import HealthFile
+from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.registry import health_file_of, log_reader
 
 LOCK_SECONDS = 60.0

@@ -21,14 +21,14 @@ from ckpttool.formats.safe_yaml import read_bytes
 from ckpttool.render.answers import preflight_summaries as summaries
 from ckpttool.storage import is_local
 from ckpttool.storage.disk import Disk, LocalDisk
-from ckpttool.trainers.registry import config_readers, lint, read_config, trainer_named
+from ckpttool.trainers.registry import config_readers, lint, read_config, told_skip, trainer_named
 
 if TYPE_CHECKING:
     from ckpttool.api.scanning import Tree
     from ckpttool.domain.launch import LaunchConfig
     from ckpttool.domain.node import Node
     from ckpttool.domain.settings import RunConfig
-    from ckpttool.trainers.base import LaunchTarget
+    from ckpttool.trainers.abilities import LaunchTarget
 
 _AFTER_CONFIG = ("checkpoint", "health", "launch", "disk")
 
@@ -240,7 +240,7 @@ def _launch_check(
         problem = judge.not_editable(str(edited), teller.config)
         return teller.check("launch", "the base config cannot be edited", (*findings, problem))
     trainer, skip = trainer_named(config.run.trainer), skip_of(plan.data)
-    told = None if skip is None else trainer.skip(skip)
+    told = None if skip is None else told_skip(skip, trainer)
     summary = summaries.launch_summary(plan, config.run, len(edited.changes), trainer=trainer.title, told=told)
     return teller.check("launch", summary, findings)
 

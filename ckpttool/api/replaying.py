@@ -78,7 +78,8 @@ def replay(question: ReplayQuestion, tree: Tree | None = None) -> ReplayAnswer:
     )
     if question.spike is None:
         return answer
-    return replace(answer, advice=told_trainers(advise(question.spike, policy, answer, trace)))
+    whose = None if tree is None else tree.trainer
+    return replace(answer, advice=told_trainers(advise(question.spike, policy, answer, trace), whose))
 
 
 def _settings(question: ReplayQuestion) -> PolicySettings:

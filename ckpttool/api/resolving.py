@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.advice import SpikeAdvice, StopAdvice
     from ckpttool.domain.node import Node
     from ckpttool.domain.settings import RunConfig
+    from ckpttool.trainers.base import Trainer
 
 
 _WITNESSES = 16
@@ -185,7 +186,7 @@ def _pick(
     from ckpttool.trainers.registry import told_trainers
 
     point, advice = go_around(evidence, log, wish, pick)
-    return point, told_trainers(advice)
+    return point, told_trainers(advice, tree.trainer)
 
 
 def _with_focus(choice: ResumeQuestion, tree: Tree) -> ResumeQuestion:
@@ -268,9 +269,9 @@ def scale_skip(data: DataQuestion, *, steps: int | None = None, path: str | None
     if path is not None and steps is not None:
         raise UsageError("give --steps or DIR, not both")
     told = sum(segment.steps for segment in data.segments)
-    recorded, past = None, PastSizes()
+    recorded, past, whose = None, PastSizes(), None
     if steps is None and (path is not None or not data.segments):
-        steps, recorded, past = _resume_point_of(path, data)
+        steps, recorded, past, whose = _resume_point_of(path, data)
     total = Step(told if steps is None else steps)
     old = recorded if recorded is not None else data.old_global_batch
     if old is None and told < total:
@@ -279,11 +280,11 @@ def scale_skip(data: DataQuestion, *, steps: int | None = None, path: str | None
     samples, new = skip.samples or 0, skip.global_batch_size or 1
     exact = () if skip.repeated_samples == 0 else exact_batches_near(samples, new, sink_size=skip.sink_size)
     before = None if data.segments else old
-    return SkipAnswer(skip=skip, steps=total, old_global_batch=before, exact_sizes=exact, told=told_skip(skip))
+    return SkipAnswer(skip=skip, steps=total, old_global_batch=before, exact_sizes=exact, told=told_skip(skip, whose))
 
 
-def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[int | None, int | None, PastSizes]:
-    """Return step and global batch size of the checkpoint that `resolve` would choose, and what came before it."""
+def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[int | None, int | None, PastSizes, Trainer | None]:
+    """Return step and batch size of the checkpoint that `resolve` would choose, what came before, and whose it is."""
     if path is None and not os.path.isdir(DEFAULT_DIR):
         old, new = data.old_global_batch or 1, data.new_global_batch or 1
         common = math.gcd(old, new)
@@ -294,7 +295,8 @@ def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[int | None, 
     if isinstance(decision, NoResumePoint):
         raise NothingToResumeError(f"nothing in {decision.root} can be resumed from; ckpttool resolve says why")
     chosen = decision.point.checkpoint
-    return chosen.step, chosen.scalars.global_batch_size, Course(answer.tree.inventory).past(chosen)
+    past = Course(answer.tree.inventory).past(chosen)
+    return chosen.step, chosen.scalars.global_batch_size, past, answer.tree.trainer
 
 
 def simulate(answer: Answer, version: str) -> Simulation:

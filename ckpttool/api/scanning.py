@@ -19,7 +19,8 @@ from ckpttool.errors import IncompleteError, UsageError
 from ckpttool.records import OWN_FOLDER, SealPlace
 from ckpttool.storage import above, open_storage
 from ckpttool.storage.base import LostLinkError, Storage, is_there
-from ckpttool.trainers.base import HealthFile, Layout, Refusal, ScanOptions
+from ckpttool.trainers.abilities import HealthFile
+from ckpttool.trainers.base import Layout, Refusal, ScanOptions
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.locate import Located, locate
 from ckpttool.trainers.registry import health_file_of, trainer_named, trainer_of

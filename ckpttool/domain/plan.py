@@ -123,7 +123,8 @@ class SkipAnswer:
     """Samples a batch before; None where segments tell it all."""
     exact_sizes: tuple[int, ...]
     """Global batch sizes near the wished-for one at which no sample is seen twice; empty where it is exact."""
-    told: TrainersSkip
+    told: TrainersSkip | None
+    """None where the trainer has no setting for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

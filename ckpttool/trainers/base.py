@@ -19,17 +19,15 @@ from ckpttool.storage.base import Storage
 from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
-    from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
-    from ckpttool.domain.data_position import DataPosition, SkipBatches
-    from ckpttool.domain.health import Health, HealthBook
-    from ckpttool.domain.launch import LaunchConfig, LaunchJob
+    from ckpttool.domain.asd import AsdDialect
+    from ckpttool.domain.data_position import DataPosition
     from ckpttool.domain.load_settings import LoadSettings, TrainerSetting
-    from ckpttool.domain.plan import ResumePlan, Simulation, TrainersSkip
+    from ckpttool.domain.plan import ResumePlan
     from ckpttool.domain.pointer import Pointer, PointerText
-    from ckpttool.domain.preflight import NextSaves
     from ckpttool.domain.question import DataQuestion
     from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.base import LogFormat, LogPlaces
+    from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, OwnScalars, OwnWords, Simulator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,105 +165,6 @@ class Layout(Protocol):
         ...
 
 
-class HealthFile(Protocol):
-    """A file in which a trainer records the health of its saves, in or above the folder that holds them."""
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        ...
-
-    def read(self, storage: Storage, path: str) -> HealthBook:
-        """Return what it says; whatever is wrong with it is a finding. The path is relative to the storage's root."""
-        ...
-
-    def updated(self, old: bytes | None, judgements: Iterable[tuple[str, Health]]) -> bytes:
-        """Return its new content with what saves, by their recorded names, were found to be; the old where that is it.
-
-        Raises:
-            ValueError: The old content is none of such a file.
-        """
-        ...
-
-
-class ConfigReader(Protocol):
-    """How a trainer's configs are read."""
-
-    def read(self, content: bytes, *, path: str, devices: int | None = None) -> RunConfig | None:
-        """Return what a config says about resuming, parallelism and data; None where it is none of this trainer's.
-
-        Whose it is, its words tell: what another trainer may have, too, tells nothing.
-
-        Args:
-            content: The whole file.
-            path: As the user gave it.
-            devices: Ranks that will be started, for configs in which that does not stand.
-
-        Raises:
-            CkptToolError: It is one of this trainer's and cannot be used.
-        """
-        ...
-
-    def lint(self, config: RunConfig) -> tuple[Finding, ...]:
-        """Say what a config gets wrong, in the order of the file; what was found when it was read is a part of it."""
-        ...
-
-
-class LaunchTarget(Protocol):
-    """How a trainer is started."""
-
-    def config(self, base: RunConfig, plan: ResumePlan) -> LaunchConfig:
-        """Return the user's config with what the plan says, and nothing else, changed.
-
-        Raises:
-            CkptToolError: It cannot be made of this one.
-        """
-        ...
-
-    def commands(self, job: LaunchJob) -> tuple[str, ...]:
-        """Return the shell command for each node, by node rank.
-
-        Raises:
-            UsageError: No job can be made of these.
-        """
-        ...
-
-    def other_devices(self, base: RunConfig, devices: int) -> tuple[Finding, ...]:
-        """Find that a config is for another number of devices than will be started, whatever it resumes from."""
-        ...
-
-    def next_saves(self, base: RunConfig, inventory: Inventory) -> NextSaves:
-        """Say where the next saves go, and how many must fit there."""
-        ...
-
-
-class Simulator(Protocol):
-    """What a trainer would do by itself."""
-
-    def pick(
-        self,
-        storage: Storage,
-        inventory: Inventory,
-        version: str,
-        *,
-        config: RunConfig | None = None,
-        world_size: int | None = None,
-    ) -> Simulation:
-        """Tell which save a version would take, and why.
-
-        Args:
-            storage: The tree.
-            inventory: What it holds.
-            version: As people write it: `2.1`.
-            config: Of the run that is to resume.
-            world_size: Ranks that the user says it has.
-
-        Raises:
-            UsageError: The version is not known.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
     """A resume, before anybody asked its trainer about it."""
@@ -359,24 +258,19 @@ class Trainer(Protocol):
         """
         ...
 
-    def saves_in(self, config: RunConfig) -> Layout | None:
-        """Return the layout in which a run with this config saves and loads; None where it does not tell.
-
-        Raises:
-            UsageError: The config is another trainer's.
-        """
+    @property
+    def words(self) -> OwnWords | None:
+        """How it is told what ckpttool advises; None where it is not."""
         ...
 
-    def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
-        """Say how it is told to go around bad data, of an advice that has a detour; None where it cannot be."""
+    @property
+    def asd_dialects(self) -> tuple[AsdDialect, ...]:
+        """Its own detectors of silent errors; those of the frameworks are known without it."""
         ...
 
-    def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
-        """Say how it is told thresholds; None where it takes none."""
-        ...
-
-    def skip(self, skip: SkipBatches) -> TrainersSkip | None:
-        """Say how it is told to skip batches of the data; None where it is not."""
+    @property
+    def scalars(self) -> OwnScalars | None:
+        """What it saves of its progress among the tensors of a file, wherever that lies; None where not known."""
         ...
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, reduce
 from typing import TYPE_CHECKING
 
 from ckpttool.errors import CkptToolError, UsageError
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from ckpttool.domain.plan import TrainersSkip
     from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.reading import LogReader
-    from ckpttool.trainers.base import HealthFile, Layout, Trainer
+    from ckpttool.trainers.abilities import HealthFile, OwnWords, PolicyWords
+    from ckpttool.trainers.base import Layout, Trainer
     from ckpttool.trainers.listing import Listing
 
 TRAINERS: tuple[Trainer, ...] = (HuggingFace(), MindFormers(), Megatron())
@@ -33,9 +34,8 @@ TRAINERS: tuple[Trainer, ...] = (HuggingFace(), MindFormers(), Megatron())
 def loose_file() -> Layout:
     """Return what is left where a path is a lone file: nobody's tree, so no folder is recognised by it."""
     from ckpttool.trainers.common.loose_file import LooseFile
-    from ckpttool.trainers.mindformers.scalars import RULES, meaning
 
-    return LooseFile(RULES, meaning, lambda: signs()[0])
+    return LooseFile([trainer.scalars for trainer in TRAINERS if trainer.scalars is not None], lambda: signs()[0])
 
 
 def layouts() -> tuple[Layout, ...]:
@@ -90,37 +90,46 @@ def health_file_of(layout: Layout) -> HealthFile | None:
     return next((trainer.health_file for trainer in TRAINERS if trainer.health_file is not None), None)
 
 
-def told_trainers(advice: SpikeAdvice | StopAdvice) -> SpikeAdvice | StopAdvice:
-    """Return the advice with its detour in the settings of every trainer that can do it."""
+def _words() -> tuple[OwnWords, ...]:
+    return tuple(trainer.words for trainer in TRAINERS if trainer.words is not None)
+
+
+def told_trainers(advice: SpikeAdvice | StopAdvice, whose: Trainer | None) -> SpikeAdvice | StopAdvice:
+    """Return the advice with its detour in the settings of every trainer that can do it.
+
+    Args:
+        advice: What to do.
+        whose: The trainer that is to go around. Where it is none of them, nobody's settings are of use to it.
+    """
     if advice.detour is None:
         return advice
-    told = [detour for trainer in TRAINERS if (detour := trainer.detour(advice)) is not None]
+    told = [detour for words in _words() if (detour := words.detour(advice)) is not None]
+    if whose is not None and whose.name not in {detour.trainer for detour in told}:
+        told = [replace(detour, config=(), argument=None) for detour in told]  # documents name them all
     return replace(advice, detour=replace(advice.detour, told=tuple(told)))
 
 
 def threshold_settings(calibration: Calibration) -> ThresholdSettings:
-    """Return thresholds in the settings of the trainer that takes such."""
-    return next(told for trainer in TRAINERS if (told := trainer.thresholds(calibration)) is not None)
+    """Return thresholds in the settings of the first trainer that takes such: logs alone do not tell whose they are."""
+    return next(told for words in _words() if (told := words.thresholds(calibration)) is not None)
 
 
-def told_skip(skip: SkipBatches) -> TrainersSkip:
-    """Return a skip in the setting of the trainer that has one."""
-    return next(told for trainer in TRAINERS if (told := trainer.skip(skip)) is not None)
+def told_skip(skip: SkipBatches, whose: Trainer | None) -> TrainersSkip | None:
+    """Return a skip in its trainer's setting; where nobody says whose it is, in that of the first that has one."""
+    asked = _words() if whose is None else (whose.words,)
+    return next((told for words in asked if words is not None and (told := words.skip(skip)) is not None), None)
 
 
-def policy_words(settings: tuple[tuple[str, str | float], ...]) -> tuple[tuple[str, str | float], ...]:
+def policy_words(settings: PolicyWords) -> PolicyWords:
     """Return a policy's settings in the words that users have for them: a policy may be a trainer's own rule."""
-    from ckpttool.trainers.mindformers.policies import spelled
-
-    return spelled(settings)
+    return reduce(lambda spelled, words: words.policy_words(spelled), _words(), settings)
 
 
 def asd_dialects() -> tuple[AsdDialect, ...]:
     """Return all detectors of silent errors: those of the frameworks, and of trainers that count for themselves."""
     from ckpttool.domain.asd import DIALECTS
-    from ckpttool.trainers.mindformers.policies import MONITOR
 
-    return (*DIALECTS, MONITOR)
+    return (*DIALECTS, *(dialect for trainer in TRAINERS for dialect in trainer.asd_dialects))
 
 
 def trainer_of(layout: Layout) -> Trainer | None:
@@ -212,8 +221,8 @@ def meant(found: Sequence[Layout], where: str, config: RunConfig | None) -> Layo
     if config is None:
         raise UsageError(f"{where} holds {names} side by side: say which is meant with --layout")
     trainer = trainer_named(config.trainer)
-    saves_in = trainer.saves_in(config)
-    told = [layout for layout in found if saves_in is not None and layout.name == saves_in.name]
+    saves_in = None if trainer.configs is None else trainer.configs.saves_in(config)
+    told = [layout for layout in found if layout.name == saves_in]
     own = told or [layout for layout in found if layout.name in trainer.layout_names]
     if len(own) != 1:
         not_told = f"of which {config.path}, a config for {trainer.title}, tells none"

@@ -10,7 +10,8 @@ from ckpttool.domain.data_position import Unknown
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.settings import RunConfig, Settings
 from ckpttool.trainers import registry
-from ckpttool.trainers.base import ConfigReader, Trainer
+from ckpttool.trainers.abilities import ConfigReader
+from ckpttool.trainers.base import Trainer
 from ckpttool.trainers.common.log_only import no_effects
 from tests.cli.running import ask
 from tests.conftest import FIXTURES
@@ -39,6 +40,11 @@ class ToyConfigs:
             prefix=None,
             findings=(),
         )
+
+    def saves_in(self, config: RunConfig) -> str | None:
+        """Say nothing."""
+        del config
+        return None
 
     def lint(self, config: RunConfig) -> tuple[Finding, ...]:
         """Find nothing."""

@@ -176,6 +176,25 @@ class TestWhatIsNotAnswered:
         assert "Toy, whose configs ckpttool does not read" in output
         assert not new.exists()
 
+    def test_a_skip_is_told_in_batches_and_in_no_ones_setting(self, tree: Path) -> None:
+        asked = ["scale-skip", str(tree), "--old-gbs", "8", "--new-gbs", "4"]
+        assert "batches to skip: 20" in said(*asked)[1]
+        answer = document(*asked)
+        assert (answer["batches"], answer["data_skip_steps"], answer["ignore_data_skip"]) == (20, None, None)
+        assert problems_of(answer) == []
+
+    def test_a_way_around_bad_data_is_told_in_no_ones_setting(self, tree: Path, tmp_path: Path) -> None:
+        log = tmp_path / "train.csv"
+        norms = [1000.0 if step > 250 else 1.0 for step in range(1, 401)]
+        log.write_text("step,global_norm\n" + "".join(f"{step},{norm}\n" for step, norm in enumerate(norms, 1)))
+        asked = ["replay", str(log), "--around-spike", "last", "--every", "10", "--threshold", "3"]
+        assert "data_skip_steps: " in cli(*asked).output  # of a log alone nobody knows whose it is
+        answer = document(*asked, "--health-timeline", str(tree))
+        detour = answer["advice"]["detour"]
+        assert (detour["mindformers"], detour["megatron"]) == (None, None)
+        assert problems_of(answer) == []
+        assert "skip" in said(*asked, "--health-timeline", str(tree))[1]
+
     def test_a_preflight_is_no_go(self, tree: Path, config: Path) -> None:
         exit_code, output = said("preflight", str(tree), "--config", str(config))
         assert exit_code == ExitCode.USAGE

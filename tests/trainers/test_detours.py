@@ -16,7 +16,7 @@ STOP = advise_after_stop(Step(40), [Step(20)], count=5)
 
 
 def told(advice: SpikeAdvice | StopAdvice) -> dict[str, tuple[object, ...]]:
-    detour = told_trainers(advice).detour
+    detour = told_trainers(advice, None).detour
     return {} if detour is None else {each.trainer: (dict(each.config), each.argument) for each in detour.told}
 
 
@@ -40,8 +40,8 @@ def test_where_nothing_is_to_be_skipped_the_data_still_go_on_behind_the_checkpoi
 
 def test_an_advice_without_a_detour_is_told_to_nobody() -> None:
     nowhere = advise_after_stop(Step(40), [], count=5)
-    assert told_trainers(nowhere) is nowhere
-    assert [trainer.detour(nowhere) for trainer in TRAINERS] == [None] * len(TRAINERS)
+    assert told_trainers(nowhere, None) is nowhere
+    assert [trainer.words.detour(nowhere) for trainer in TRAINERS if trainer.words is not None] == [None, None]
 
 
 @pytest.mark.parametrize(("length", "notes"), [(1000, 1), (10, 0)])

@@ -15,7 +15,8 @@ from ckpttool.domain.settings import RunConfig, Settings
 from ckpttool.errors import ConfigError, ExitCode, IncompleteError, UnknownLayoutError, UsageError
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers import registry
-from ckpttool.trainers.base import ConfigReader, Layout
+from ckpttool.trainers.abilities import ConfigReader
+from ckpttool.trainers.base import Layout
 from ckpttool.trainers.listing import MOST_LOOKED_INTO, Listing, list_root
 from ckpttool.trainers.locate import locate
 from tests.answers import cli
@@ -41,6 +42,9 @@ class TwinConfigs:
     def read(self, content: bytes, *, path: str, devices: int | None = None) -> RunConfig | None:  # noqa: ARG002
         return config_of("twin", content.decode()) if b"twin = 1" in content else None
 
+    def saves_in(self, config: RunConfig) -> str | None:
+        return config.text or None
+
     def lint(self, config: RunConfig) -> tuple[Finding, ...]:
         return config.findings
 
@@ -54,9 +58,6 @@ class Twin(toy.Toy):
     layout_names: tuple[str, ...] = (TwinLayout.name,)
 
     configs: ConfigReader | None = TwinConfigs()
-
-    def saves_in(self, config: RunConfig) -> Layout | None:
-        return {"toy-dcp": toy.ToyLayout(), "twin-file": TwinLayout()}.get(config.text)
 
 
 @pytest.fixture(autouse=True)

@@ -11,13 +11,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
+from ckpttool.domain.asd import AsdDialect
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, RunSummary, Topology
-from ckpttool.domain.data_position import SkipBatches
 from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath, RankFiles
 from ckpttool.domain.finding import Code, damage, note
 from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
-from ckpttool.domain.plan import TrainersSkip
 from ckpttool.domain.pointer import Pointer, PointerText
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.settings import RunConfig
@@ -27,20 +25,15 @@ from ckpttool.formats.strict_json import ParseError, get_int, get_list, parse_ob
 from ckpttool.logs.base import LogFormat, LogPlaces
 from ckpttool.records import OWN_FOLDER, SealPlace
 from ckpttool.storage.base import Kind, Storage
-from ckpttool.trainers.base import (
+from ckpttool.trainers.abilities import (
     ConfigReader,
-    Effects,
     HealthFile,
     LaunchTarget,
-    Layout,
-    Members,
-    Part,
-    Refusal,
-    Resume,
-    ScanOptions,
+    OwnScalars,
+    OwnWords,
     Simulator,
-    Trainer,
 )
+from ckpttool.trainers.base import Effects, Layout, Members, Part, Refusal, Resume, ScanOptions, Trainer
 from ckpttool.trainers.common.listed import stamp_if_there
 from ckpttool.trainers.common.log_only import no_effects
 from ckpttool.trainers.listing import Listing
@@ -184,27 +177,14 @@ class Toy:
     health_file: HealthFile | None = None
     configs: ConfigReader | None = None
     launch: LaunchTarget | None = None
+    words: OwnWords | None = None
+    asd_dialects: tuple[AsdDialect, ...] = ()
+    scalars: OwnScalars | None = None
     simulator: Simulator | None = None
 
     def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
         """Say nothing."""
         return Evidence()
-
-    def saves_in(self, config: RunConfig) -> Layout | None:
-        """Return none: its configs are not read."""
-        return None
-
-    def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
-        """Return none."""
-        return None
-
-    def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
-        """Return none."""
-        return None
-
-    def skip(self, skip: SkipBatches) -> TrainersSkip | None:
-        """Return none."""
-        return None
 
     def effects(self, resume: Resume) -> Effects:
         """Say that nobody knows."""

@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING, Final
 from ckpttool.domain.expectation import Evidence
 
 if TYPE_CHECKING:
-    from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
-    from ckpttool.domain.data_position import SkipBatches
-    from ckpttool.domain.plan import TrainersSkip
     from ckpttool.domain.settings import RunConfig
     from ckpttool.storage.base import Storage
-    from ckpttool.trainers.base import Effects, Layout, Resume
+    from ckpttool.trainers.base import Effects, Resume
 
 
 class LogOnly:
@@ -28,6 +25,8 @@ class LogOnly:
     health_file: Final = None
     configs: Final = None
     launch: Final = None
+    asd_dialects: Final = ()
+    scalars: Final = None
     simulator: Final = None
     log_places: Final = None
     title: str
@@ -35,22 +34,6 @@ class LogOnly:
     def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
         """Say nothing: its trees are not read."""
         return Evidence()
-
-    def saves_in(self, config: RunConfig) -> Layout | None:
-        """Return none: its layouts are not known."""
-        return None
-
-    def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
-        """Return none: how it skips data is not known here."""
-        return None
-
-    def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
-        """Return none: it takes none that are known here."""
-        return None
-
-    def skip(self, skip: SkipBatches) -> TrainersSkip | None:
-        """Return none: it counts by itself, or nothing is known of it."""
-        return None
 
     def effects(self, resume: Resume) -> Effects:
         """Say that nobody knows."""

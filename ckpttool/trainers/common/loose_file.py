@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Facts, Inventory, RunSummary, Topology
@@ -14,6 +14,7 @@ from ckpttool.formats import FORMATS, read_header
 from ckpttool.formats.front import HEAD_BYTES
 from ckpttool.records import SealPlace, own_path
 from ckpttool.storage.base import Storage
+from ckpttool.trainers.abilities import OwnScalars
 from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.common.listed import one_save
@@ -41,18 +42,14 @@ class LooseFile:
     is_tree = False
     rank_files = RankFiles.TOGETHER
 
-    def __init__(
-        self, rules: ScalarRules, told: Callable[[ScalarValues], tuple[Scalars, Facts]], folders: Callable[[], str]
-    ) -> None:
-        """Take what such a file may be asked for, since it may be a shard of a tree.
+    def __init__(self, scalars: Sequence[OwnScalars], folders: Callable[[], str]) -> None:
+        """Take what such a file may be asked for, since it may be a shard of any tree.
 
         Args:
-            rules: The scalars of the trainers that save them among the tensors.
-            told: Says what they mean.
+            scalars: What trainers save among the tensors.
             folders: Says what trees are told by, in which such a file is one of many: `rank_N/ or iteration_*/`.
         """
-        self._rules = rules
-        self._told = told
+        self._scalars = scalars
         self._folders = folders
 
     def recognise(self, listing: Listing) -> bool:
@@ -72,12 +69,12 @@ class LooseFile:
         name = listing.entries[0].name
         stamp = storage.stamp(name)
         fmt, values = self._look(storage, name)
-        scalars, facts = self._told(values)
+        rules, scalars, facts = self._meaning(values)
         step = None if scalars.step is None else Step(scalars.step)
         checkpoint = Checkpoint(
             name=name,
             facts=facts,
-            rules=self._rules,
+            rules=rules,
             scalars=scalars,
             step=step,
             step_source="unknown" if step is None else "content",
@@ -123,6 +120,12 @@ class LooseFile:
         """Refuse: it may be one of many."""
         return Refusal(why=f"stands in no {self._folders()} folder: its other ranks are unknown")
 
+    def _meaning(self, values: ScalarValues) -> tuple[ScalarRules, Scalars, Facts]:
+        """Tell by the names of the scalars whose they are; the first trainer's where there are none."""
+        names = {name for name, _ in values}
+        own = max(self._scalars, key=lambda own: len(names & {asked.name for asked in own.rules.asked}))
+        return own.rules, *own.meaning(values)
+
     def _look(self, storage: Storage, name: str) -> tuple[FormatName, ScalarValues]:
         """Tell the format: by content, since a `.ckpt` is as often torch's; else by name."""
         with storage.open(name) as source:
@@ -131,4 +134,5 @@ class LooseFile:
             named = _BY_SUFFIX[name.rpartition(".")[2]]
             if found is None or found in {FormatName.TORCH_ZIP, FormatName.TORCH_PICKLE}:
                 return found or named, ()
-            return found, read_header(source, named=found, facts=ShardFacts(scalars=self._rules.asked)).scalars
+            asked = {scalar.name: scalar for own in self._scalars for scalar in own.rules.asked}
+            return found, read_header(source, named=found, facts=ShardFacts(scalars=tuple(asked.values()))).scalars

@@ -15,6 +15,7 @@ class HuggingFace(LogOnly):
 
     name = "huggingface"
     title = "Hugging Face's Trainer"
+    words = None
 
     @property
     def log_formats(self) -> tuple[LogFormat, ...]:

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 from ckpttool.trainers.common.log_only import LogOnly
 
 if TYPE_CHECKING:
-    from ckpttool.domain.advice import SpikeAdvice, StopAdvice, TrainersDetour
+    from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
+    from ckpttool.domain.data_position import SkipBatches
+    from ckpttool.domain.plan import TrainersSkip
     from ckpttool.logs.base import LogFormat
+    from ckpttool.trainers.abilities import OwnWords, PolicyWords
 
 
 class Megatron(LogOnly):
@@ -24,6 +27,15 @@ class Megatron(LogOnly):
 
         return (Text(),)
 
+    @property
+    def words(self) -> OwnWords | None:
+        """Options of its command."""
+        return MegatronWords()
+
+
+class MegatronWords:
+    """Of all that ckpttool advises, it is known how its data skip is told."""
+
     def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
         """Spell its option for a shell: it wants every single iteration.
 
@@ -36,4 +48,16 @@ class Megatron(LogOnly):
             return None
         first = detour.first_skipped + (advice.good_batches_lost if isinstance(advice, StopAdvice) else 0)
         argument = f"--iterations-to-skip $(seq {first} {detour.last_skipped})" if detour.skip_batches else None
-        return TrainersDetour(trainer=self.name, title=self.title, argument=argument)
+        return TrainersDetour(trainer=Megatron.name, title=Megatron.title, argument=argument)
+
+    def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
+        """Return none: it takes none that are known here."""
+        return None
+
+    def skip(self, skip: SkipBatches) -> TrainersSkip | None:
+        """Return none: it counts by itself."""
+        return None
+
+    def policy_words(self, settings: PolicyWords) -> PolicyWords:
+        """Leave them: no policy that is known here is its own."""
+        return settings

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
-    from ckpttool.domain.data_position import SkipBatches
+    from ckpttool.domain.asd import AsdDialect
     from ckpttool.domain.expectation import Evidence
-    from ckpttool.domain.plan import TrainersSkip
     from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.base import LogFormat, LogPlaces
     from ckpttool.storage.base import Storage
-    from ckpttool.trainers.base import ConfigReader, Effects, HealthFile, LaunchTarget, Layout, Resume, Simulator
+    from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, OwnScalars, OwnWords, Simulator
+    from ckpttool.trainers.base import Effects, Layout, Resume
 
 
 class MindFormers:
@@ -79,37 +78,27 @@ class MindFormers:
 
         return world_evidence(output, config)
 
-    def saves_in(self, config: RunConfig) -> Layout | None:
-        """Go by the switch between the two layouts."""
-        from ckpttool.trainers.mindformers.train_config import own
+    @property
+    def words(self) -> OwnWords | None:
+        """Settings of its config."""
+        from ckpttool.trainers.mindformers.policies import MindFormersWords
 
-        _, newer, legacy = self.layouts
-        return legacy if own(config).use_legacy_format else newer
+        return MindFormersWords()
 
-    def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
-        """Count the batches from the start of the data; never 0, which would mean 'not set'."""
-        from ckpttool.domain.advice import TrainersDetour
+    @property
+    def asd_dialects(self) -> tuple[AsdDialect, ...]:
+        """Its SDCMonitor."""
+        from ckpttool.trainers.mindformers.policies import MONITOR
 
-        if advice.detour is None:
-            return None
-        config = (("data_skip_steps", advice.detour.last_skipped), ("ignore_data_skip", False))
-        return TrainersDetour(trainer=self.name, title=self.title, config=config)
+        return (MONITOR,)
 
-    def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
-        """Spell the settings of its data skip and its health monitor."""
-        from ckpttool.trainers.mindformers.policies import threshold_settings
+    @property
+    def scalars(self) -> OwnScalars | None:
+        """Those that it appends to a rank's file."""
+        from ckpttool.trainers.abilities import OwnScalars
+        from ckpttool.trainers.mindformers.scalars import RULES, meaning
 
-        return threshold_settings(calibration)
-
-    def skip(self, skip: SkipBatches) -> TrainersSkip | None:
-        """Begin the data anew where nothing is to be skipped: its setting has no zero."""
-        from ckpttool.domain.plan import TrainersSkip
-
-        sinks = "as MindSpore does"
-        if skip.batches:
-            return TrainersSkip(setting="data_skip_steps", value=skip.batches, whole_sinks=sinks)
-        remark = "data_skip_steps: 0 would mean 'unset' to MindFormers"
-        return TrainersSkip(setting="ignore_data_skip", value=True, remark=remark, whole_sinks=sinks)
+        return OwnScalars(rules=RULES, meaning=meaning)
 
     @property
     def simulator(self) -> Simulator | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.errors import ConfigError
 from ckpttool.formats.safe_yaml import Document, parse_document, settings_of
+from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT
 from ckpttool.trainers.mindformers.lint import BEFORE_A_START, WHEN_READ, as_the_file_has_them, lint
 from ckpttool.trainers.mindformers.lint.types import KNOWN_KEYS, WHOLE_DATA_SET
 from ckpttool.trainers.mindformers.train_config import (
@@ -15,6 +16,7 @@ from ckpttool.trainers.mindformers.train_config import (
     TOP_ONLY,
     StreamingData,
     TrainConfig,
+    own,
 )
 
 if TYPE_CHECKING:
@@ -52,6 +54,10 @@ class TrainConfigs:
             raise ConfigError(f"{path!r} is not UTF-8 (byte {error.start}); YAML for MindFormers must be") from error
         document = parse_document(content, what=path)
         return train_config_of(document, path=path, devices=devices) if _is_own(document.data) else None
+
+    def saves_in(self, config: RunConfig) -> str | None:
+        """Go by the switch between the two layouts."""
+        return RANK_LAYOUT if own(config).use_legacy_format else ITERATION_LAYOUT
 
     def lint(self, config: RunConfig) -> tuple[Finding, ...]:
         """Judge it by the rules that were not asked when it was read, too."""

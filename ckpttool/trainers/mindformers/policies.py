@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING
 from ckpttool.domain.asd import AsdDialect, StrikeCount
 
 if TYPE_CHECKING:
-    from ckpttool.domain.advice import Calibration, ThresholdSettings
+    from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
+    from ckpttool.domain.data_position import SkipBatches
+    from ckpttool.domain.plan import TrainersSkip
+    from ckpttool.trainers.abilities import PolicyWords
 
 MONITOR = AsdDialect(name="mindformers", counts=StrikeCount.STEPS, checksum_minutes=5, pauses_from_stop=True)
 """SDCMonitor, which reads the log of the device's detector. No cooldown, but all values of one step are one error. A
@@ -31,31 +34,53 @@ class NanWord(str, Enum):
 NAN_BY_DEFAULT = NanWord.AS_MINDFORMERS
 
 
-def spelled(settings: tuple[tuple[str, str | float], ...]) -> tuple[tuple[str, str | float], ...]:
-    """Return a policy's settings with whether a NaN counts in the word that users have for it."""
-    words = {False: NanWord.AS_MINDFORMERS.value, True: NanWord.STRICT.value}
-    return tuple(("nan", words[bool(value)]) if name == "nan_counts" else (name, value) for name, value in settings)
+class MindFormersWords:
+    """Settings of its config."""
 
+    def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
+        """Count the batches from the start of the data; never 0, which would mean 'not set'."""
+        from ckpttool.domain.advice import TrainersDetour
+        from ckpttool.trainers.mindformers.train_config import TRAINER
 
-def threshold_settings(calibration: Calibration) -> ThresholdSettings:
-    """Return the settings for a MindFormers config.
+        if advice.detour is None:
+            return None
+        config = (("data_skip_steps", advice.detour.last_skipped), ("ignore_data_skip", False))
+        return TrainersDetour(trainer=TRAINER, title="MindFormers", config=config)
 
-    MindFormers demands floats, and norms at all only with `local_norm` and `use_clip_grad`, which its documentation
-    leaves out in part.
-    """
-    from ckpttool.domain.advice import Threshold, ThresholdSettings
-    from ckpttool.render.yaml_edit import yaml_float
+    def skip(self, skip: SkipBatches) -> TrainersSkip | None:
+        """Begin the data anew where nothing is to be skipped: its setting has no zero."""
+        from ckpttool.domain.plan import TrainersSkip
 
-    lines: list[str] = []
-    norm, embedding = calibration.global_norm, calibration.embedding_local_norm
-    if isinstance(norm, Threshold):
-        lines += ["use_skip_data_by_global_norm: True", "monitor_config:", "  monitor_on: True"]
-        lines.append(f"  global_norm_spike_threshold: {yaml_float(norm.value)}")
-        lines.append(f"  global_norm_spike_count_threshold: {calibration.count_threshold}")
-    if isinstance(embedding, Threshold):
-        lines += ["use_checkpoint_health_monitor: True", "callbacks:", "  - type: CheckpointMonitor"]
-        lines.append(f"    embedding_local_norm_threshold: {yaml_float(embedding.value)}")
-    if lines:
-        lines += ["runner_wrapper:", "  local_norm: True", "  use_clip_grad: True"]
-    note = "MindFormers takes these thresholds only as floats: 3.0 is right, 3 stops the training at its start"
-    return ThresholdSettings(text="\n".join(lines), notes=(note,) if isinstance(norm, Threshold) else ())
+        sinks = "as MindSpore does"
+        if skip.batches:
+            return TrainersSkip(setting="data_skip_steps", value=skip.batches, whole_sinks=sinks)
+        remark = "data_skip_steps: 0 would mean 'unset' to MindFormers"
+        return TrainersSkip(setting="ignore_data_skip", value=True, remark=remark, whole_sinks=sinks)
+
+    def policy_words(self, settings: PolicyWords) -> PolicyWords:
+        """Say of its data skip whether a NaN counts."""
+        words = {False: NanWord.AS_MINDFORMERS.value, True: NanWord.STRICT.value}
+        return tuple(("nan", words[bool(value)]) if name == "nan_counts" else (name, value) for name, value in settings)
+
+    def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
+        """Spell the settings of its data skip and its health monitor.
+
+        MindFormers demands floats, and norms at all only with `local_norm` and `use_clip_grad`, which its documentation
+        leaves out in part.
+        """
+        from ckpttool.domain.advice import Threshold, ThresholdSettings
+        from ckpttool.render.yaml_edit import yaml_float
+
+        lines: list[str] = []
+        norm, embedding = calibration.global_norm, calibration.embedding_local_norm
+        if isinstance(norm, Threshold):
+            lines += ["use_skip_data_by_global_norm: True", "monitor_config:", "  monitor_on: True"]
+            lines.append(f"  global_norm_spike_threshold: {yaml_float(norm.value)}")
+            lines.append(f"  global_norm_spike_count_threshold: {calibration.count_threshold}")
+        if isinstance(embedding, Threshold):
+            lines += ["use_checkpoint_health_monitor: True", "callbacks:", "  - type: CheckpointMonitor"]
+            lines.append(f"    embedding_local_norm_threshold: {yaml_float(embedding.value)}")
+        if lines:
+            lines += ["runner_wrapper:", "  local_norm: True", "  use_clip_grad: True"]
+        note = "MindFormers takes these thresholds only as floats: 3.0 is right, 3 stops the training at its start"
+        return ThresholdSettings(text="\n".join(lines), notes=(note,) if isinstance(norm, Threshold) else ())

@@ -185,7 +185,9 @@ def test_a_skip_is_exact_where_no_sample_is_seen_twice(repeated: int) -> None:
     skip = SkipBatches(batches=666, repeated_samples=repeated, samples=512_000, global_batch_size=768)
     spelled = told(
         skip_answer.document(
-            SkipAnswer(skip=skip, steps=Step(1000), old_global_batch=512, exact_sizes=(640, 800), told=told_skip(skip))
+            SkipAnswer(
+                skip=skip, steps=Step(1000), old_global_batch=512, exact_sizes=(640, 800), told=told_skip(skip, None)
+            )
         )
     )
     assert spelled["schema"] == "ckpttool/skip/1"

@@ -1,0 +1,160 @@
+"""What ckpttool may know of a trainer, or not: an object that answers, or None where nothing is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from ckpttool.domain.frozen import dataclass
+
+if TYPE_CHECKING:
+    from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
+    from ckpttool.domain.checkpoint import Facts, Inventory
+    from ckpttool.domain.data_position import SkipBatches
+    from ckpttool.domain.finding import Finding
+    from ckpttool.domain.health import Health, HealthBook
+    from ckpttool.domain.launch import LaunchConfig, LaunchJob
+    from ckpttool.domain.plan import ResumePlan, Simulation, TrainersSkip
+    from ckpttool.domain.preflight import NextSaves
+    from ckpttool.domain.scalars import ScalarRules, Scalars, ScalarValues
+    from ckpttool.domain.settings import RunConfig
+    from ckpttool.storage.base import Storage
+
+PolicyWords: TypeAlias = "tuple[tuple[str, str | float], ...]"
+"""Settings of a policy, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnScalars:
+    """The training scalars of one trainer's files."""
+
+    rules: ScalarRules
+    meaning: Callable[[ScalarValues], tuple[Scalars, Facts]]
+    """Says what those of one file mean."""
+
+
+class HealthFile(Protocol):
+    """A file in which a trainer records the health of its saves, in or above the folder that holds them."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+    def read(self, storage: Storage, path: str) -> HealthBook:
+        """Return what it says; whatever is wrong with it is a finding. The path is relative to the storage's root."""
+        ...
+
+    def updated(self, old: bytes | None, judgements: Iterable[tuple[str, Health]]) -> bytes:
+        """Return its new content with what saves, by their recorded names, were found to be; the old where that is it.
+
+        Raises:
+            ValueError: The old content is none of such a file.
+        """
+        ...
+
+
+class ConfigReader(Protocol):
+    """How a trainer's configs are read."""
+
+    def read(self, content: bytes, *, path: str, devices: int | None = None) -> RunConfig | None:
+        """Return what a config says about resuming, parallelism and data; None where it is none of this trainer's.
+
+        Whose it is, its words tell: what another trainer may have, too, tells nothing.
+
+        Args:
+            content: The whole file.
+            path: As the user gave it.
+            devices: Ranks that will be started, for configs in which that does not stand.
+
+        Raises:
+            CkptToolError: It is one of this trainer's and cannot be used.
+        """
+        ...
+
+    def saves_in(self, config: RunConfig) -> str | None:
+        """Name the layout in which a run with this config saves and loads; None where it does not tell.
+
+        Raises:
+            UsageError: The config is another trainer's.
+        """
+        ...
+
+    def lint(self, config: RunConfig) -> tuple[Finding, ...]:
+        """Say what a config gets wrong, in the order of the file; what was found when it was read is a part of it."""
+        ...
+
+
+class LaunchTarget(Protocol):
+    """How a trainer is started."""
+
+    def config(self, base: RunConfig, plan: ResumePlan) -> LaunchConfig:
+        """Return the user's config with what the plan says, and nothing else, changed.
+
+        Raises:
+            CkptToolError: It cannot be made of this one.
+        """
+        ...
+
+    def commands(self, job: LaunchJob) -> tuple[str, ...]:
+        """Return the shell command for each node, by node rank.
+
+        Raises:
+            UsageError: No job can be made of these.
+        """
+        ...
+
+    def other_devices(self, base: RunConfig, devices: int) -> tuple[Finding, ...]:
+        """Find that a config is for another number of devices than will be started, whatever it resumes from."""
+        ...
+
+    def next_saves(self, base: RunConfig, inventory: Inventory) -> NextSaves:
+        """Say where the next saves go, and how many must fit there."""
+        ...
+
+
+class Simulator(Protocol):
+    """What a trainer would do by itself."""
+
+    def pick(
+        self,
+        storage: Storage,
+        inventory: Inventory,
+        version: str,
+        *,
+        config: RunConfig | None = None,
+        world_size: int | None = None,
+    ) -> Simulation:
+        """Tell which save a version would take, and why.
+
+        Args:
+            storage: The tree.
+            inventory: What it holds.
+            version: As people write it: `2.1`.
+            config: Of the run that is to resume.
+            world_size: Ranks that the user says it has.
+
+        Raises:
+            UsageError: The version is not known.
+        """
+        ...
+
+
+class OwnWords(Protocol):
+    """How a trainer is told what ckpttool advises."""
+
+    def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
+        """Say how it is told to go around bad data, of an advice that has a detour; None where it cannot be."""
+        ...
+
+    def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
+        """Say how it is told thresholds; None where it takes none."""
+        ...
+
+    def skip(self, skip: SkipBatches) -> TrainersSkip | None:
+        """Say how it is told to skip batches of the data; None where it is not."""
+        ...
+
+    def policy_words(self, settings: PolicyWords) -> PolicyWords:
+        """Spell a policy's settings in its people's words, where the policy is its own rule; any other as it is."""
+        ...
