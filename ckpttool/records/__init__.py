@@ -32,6 +32,11 @@ class SealPlace:
         return self.path.startswith(f"{OWN_FOLDER}/")
 
 
+def leads_out(path: str) -> bool:
+    """Tell whether a path leads out of the tree; it comes from a file, and anybody may have written that."""
+    return "\0" in path or any(part in {"", ".", ".."} for part in path.split("/"))
+
+
 def own_path(text: str, ending: str, *, ambiguous: bool = False) -> str:
     """Return a path in our folder for untrusted text without a slash: short enough, and never one of two texts.
 

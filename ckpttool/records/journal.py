@@ -22,7 +22,7 @@ from ckpttool.formats.strict_json import (
     get_str,
     parse_object,
 )
-from ckpttool.records import OWN_FOLDER
+from ckpttool.records import OWN_FOLDER, leads_out
 from ckpttool.records.hashed_json import closed, is_whole
 from ckpttool.storage.base import Kind, Storage
 
@@ -116,7 +116,7 @@ def _path(text: str) -> str:
         path = text.encode("latin-1").decode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         raise ParseError("a path is not spelled as ckpttool spells it") from None
-    if "\0" in path or any(part in {"", ".", ".."} for part in path.split("/")):
+    if leads_out(path):
         raise ParseError(f"a path leads out of the tree: {path!a:.80}")
     return path
 

@@ -117,13 +117,10 @@ def codes(findings: Iterable[Finding], *, above: Severity | None = Severity.NOTE
 
 
 @dataclass(slots=True)
-class Interrupted:
-    """A folder in which something happens between the opening of a file and the end of the look at it."""
+class _Folder:
+    """A folder on this disk, without what opens its files."""
 
     root: str
-    happens: Callable[[int], None]
-    """Called with the number of the opening, from 1, after the header was read."""
-    openings: int = 0
 
     def entries(self, folder: str) -> list[Entry]:
         return LocalStorage(self.root).entries(folder)
@@ -136,6 +133,15 @@ class Interrupted:
 
     def small_file(self, path: str, *, limit: int) -> bytes:
         return LocalStorage(self.root).small_file(path, limit=limit)
+
+
+@dataclass(slots=True)
+class Interrupted(_Folder):
+    """A folder in which something happens between the opening of a file and the end of the look at it."""
+
+    happens: Callable[[int], None]
+    """Called with the number of the opening, from 1, after the header was read."""
+    openings: int = 0
 
     @contextmanager
     def open(self, path: str) -> Iterator[ByteSource]:
@@ -166,10 +172,9 @@ class FailingSource:
 
 
 @dataclass(slots=True)
-class FailingStorage:
+class FailingStorage(_Folder):
     """A folder on a disk with a bad place: whoever reads it gets an error, or something else happens."""
 
-    root: str
     bad: tuple[int, int]
     """First byte, and first byte after."""
     happens: Callable[[], None]
@@ -177,18 +182,6 @@ class FailingStorage:
     def touched(self, begin: int, end: int) -> None:
         if begin < self.bad[1] and end > self.bad[0]:
             self.happens()
-
-    def entries(self, folder: str) -> list[Entry]:
-        return LocalStorage(self.root).entries(folder)
-
-    def kind(self, path: str) -> Kind:
-        return LocalStorage(self.root).kind(path)
-
-    def stamp(self, path: str) -> FileStamp:
-        return LocalStorage(self.root).stamp(path)
-
-    def small_file(self, path: str, *, limit: int) -> bytes:
-        return LocalStorage(self.root).small_file(path, limit=limit)
 
     @contextmanager
     def open(self, path: str) -> Iterator[ByteSource]:

@@ -109,7 +109,8 @@ class _Reading:
 
     def read(self, text: str) -> AsdConfig:
         if self.dialect.is_strict and text:
-            self._note("NPU_ASD_ENABLE is ignored as soon as NPU_ASD_CONFIG is set, even to enable:false")
+            message = "NPU_ASD_ENABLE is ignored as soon as NPU_ASD_CONFIG is set, even to enable:false"
+            self.findings.append(note(Code.CONFIG_KEY_IGNORED, message))
         for key, value in sorted(self._items(text).items(), key=lambda item: _KEYS.index(item[0])):
             if key in _FLAGS:
                 self._flag(key, value)
@@ -180,9 +181,6 @@ class _Reading:
         if self.ignored > _SHOWN_ITEMS:
             return
         self.findings.append(suspect(Code.CONFIG_KEY_IGNORED, message, actual=raw))
-
-    def _note(self, message: str) -> None:
-        self.findings.append(note(Code.CONFIG_KEY_IGNORED, message))
 
 
 _MISFITS: tuple[tuple[Callable[[AsdConfig], bool], str], ...] = (

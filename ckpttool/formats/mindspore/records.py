@@ -113,7 +113,7 @@ class RecordReader:
         length, at = _varint(buffer, at + 1)
         end = at + length
         if buffer[at] != _TAG:
-            raise _bad(f"the byte {buffer[at]:02x} stands where its tensor's name should begin")
+            raise bad(Code.HEADER_INVALID, f"the byte {buffer[at]:02x} stands where its tensor's name should begin")
         length, at = _varint(buffer, at + 1)
         if length > MAX_NAME_CHARS:
             raise BadRecordError(
@@ -123,7 +123,7 @@ class RecordReader:
         kind = buffer[at]
         length, at = _varint(buffer, at + 1)
         if kind not in _KINDS or at + length != end:
-            raise _bad("its lengths contradict each other")
+            raise bad(Code.HEADER_INVALID, "its lengths contradict each other")
         if kind == _MAP_TENSOR:
             return Record(tag, None, (), at, end)
         known = self._known.get(length)
@@ -139,21 +139,22 @@ def _tensor_head(buffer: bytes, at: int, end: int) -> tuple[bytes, tuple[int, ..
     """Read a tensor's type and dims, and where its content begins, which goes to `end`."""
     dims, at = _dims(buffer, at)
     if buffer[at] != _TYPE:
-        raise _bad(f"the byte {buffer[at]:02x} stands where its tensor's type should begin")
+        raise bad(Code.HEADER_INVALID, f"the byte {buffer[at]:02x} stands where its tensor's type should begin")
     length, at = _varint(buffer, at + 1)
     if length > _MAX_TYPE_BYTES:
-        raise _bad(f"its tensor's type has {length} bytes")
+        raise bad(Code.HEADER_INVALID, f"its tensor's type has {length} bytes")
     type_, at = _taken(buffer, at, length)
     if buffer[at] != _CONTENT:
-        raise _bad(f"the byte {buffer[at]:02x} stands where its tensor's content should begin")
+        raise bad(Code.HEADER_INVALID, f"the byte {buffer[at]:02x} stands where its tensor's content should begin")
     length, at = _varint(buffer, at + 1)
     if at + length != end:
-        raise _bad("its lengths contradict each other")
+        raise bad(Code.HEADER_INVALID, "its lengths contradict each other")
     return type_, dims, at
 
 
-def _bad(why: str) -> BadRecordError:
-    return BadRecordError(damage(Code.HEADER_INVALID, why))
+def bad(code: Code, message: str, *, expected: str | None = None, actual: str | None = None) -> BadRecordError:
+    """Return what to raise where a record, or what stands in its place, is damaged."""
+    return BadRecordError(damage(code, message, expected=expected, actual=actual))
 
 
 def _taken(buffer: bytes, at: int, length: int) -> tuple[bytes, int]:
@@ -175,13 +176,13 @@ def _dims(buffer: bytes, at: int) -> tuple[tuple[int, ...], int]:
             dim, at = _varint(buffer, at)
             dims.append(dim)
         if at != end:
-            raise _bad("its lengths contradict each other")
+            raise bad(Code.HEADER_INVALID, "its lengths contradict each other")
     if len(dims) > MAX_DIMS:
         raise BadRecordError(
             over_limit(f"its tensor has {len(dims)} dimensions or more, and ckpttool reads {MAX_DIMS}")
         )
     if dims and max(dims) > _MAX_INT64:
-        raise _bad("a dimension is negative")
+        raise bad(Code.HEADER_INVALID, "a dimension is negative")
     return tuple(dims), at
 
 
@@ -198,7 +199,7 @@ def _varint(buffer: bytes, at: int) -> tuple[int, int]:
             if not byte:  # no writer pads a number
                 break
             return value, at + place + 1
-    raise _bad("one of its lengths is no number")
+    raise bad(Code.HEADER_INVALID, "one of its lengths is no number")
 
 
 class Tensors:

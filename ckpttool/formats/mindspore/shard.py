@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ckpttool.domain.finding import Code, Finding, damage, unknown
+from ckpttool.domain.finding import Code, Finding, unknown
 from ckpttool.domain.scalars import ShardFacts
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats.base import (
@@ -24,7 +24,15 @@ from ckpttool.formats.base import (
     schema_hash,
     schema_rows,
 )
-from ckpttool.formats.mindspore.records import MAX_RECORD_HEAD, RECORD, BadRecordError, Record, RecordReader, Tensors
+from ckpttool.formats.mindspore.records import (
+    MAX_RECORD_HEAD,
+    RECORD,
+    BadRecordError,
+    Record,
+    RecordReader,
+    Tensors,
+    bad,
+)
 from ckpttool.formats.scalars import plan_scalars, read_scalars
 from ckpttool.storage.base import ByteSource
 
@@ -141,10 +149,10 @@ class _Walk:
                 return offset
             end = self._base + record.end
             if end > self._size:
-                raise BadRecordError(_cut(offset, end, self._size))
+                raise _cut(offset, end, self._size)
             self.tensors.add(record, self._base)
             if len(self.tensors.findings) >= MAX_FINDINGS:
-                raise BadRecordError(damage(Code.HEADER_INVALID, f"The records after byte {end} were not looked at."))
+                raise bad(Code.HEADER_INVALID, f"The records after byte {end} were not looked at.")
             offset = end
         raise BadRecordError(over_limit(f"The file has more than {_MAX_RECORDS} records, which is more than we read."))
 
@@ -159,7 +167,7 @@ class _Walk:
         try:
             return self._parse(offset)
         except IndexError:
-            raise BadRecordError(_cut(offset, None, self._size)) from None
+            raise _cut(offset, None, self._size) from None
 
     def _parse(self, offset: int) -> Record | None:
         at = offset - self._base
@@ -180,9 +188,9 @@ class _Walk:
         self.bytes_read += len(self._data)
 
 
-def _cut(begin: int, end: int | None, size: int) -> Finding:
+def _cut(begin: int, end: int | None, size: int) -> BadRecordError:
     ends = "does not even hold its tensor's name and shape" if end is None else f"would end at {end}"
-    return damage(
+    return bad(
         Code.SHARD_TRUNCATED,
         f"The file ends at byte {size}, but the record that begins at byte {begin} {ends}.",
         expected=None if end is None else str(end),
@@ -204,33 +212,27 @@ def read_trailer(rest: bytes, *, offset: int, size: int) -> Checksum:
     if not rest.startswith(_MARK[: len(rest)]):
         raise _misplaced(rest, offset, size)
     if size - offset < _TRAILER_BYTES:
-        raise BadRecordError(
-            damage(
-                Code.SHARD_TRUNCATED,
-                f"The file ends at byte {size}, inside the checksum that begins at byte {offset}.",
-                expected=str(offset + _TRAILER_BYTES),
-                actual=str(size),
-            )
+        raise bad(
+            Code.SHARD_TRUNCATED,
+            f"The file ends at byte {size}, inside the checksum that begins at byte {offset}.",
+            expected=str(offset + _TRAILER_BYTES),
+            actual=str(size),
         )
     if size - offset > _TRAILER_BYTES:
         end = offset + _TRAILER_BYTES
-        raise BadRecordError(
-            damage(
-                Code.TRAILING_BYTES,
-                f"The checksum ends at byte {end}, but the file goes on to {size}.",
-                expected=str(end),
-                actual=str(size),
-            )
+        raise bad(
+            Code.TRAILING_BYTES,
+            f"The checksum ends at byte {end}, but the file goes on to {size}.",
+            expected=str(end),
+            actual=str(size),
         )
     value = int.from_bytes(rest[len(_MARK) :], "big")
     if value >= CRC_LIMIT:
-        raise BadRecordError(
-            damage(
-                Code.HEADER_INVALID,
-                f"The checksum behind the last record is {value}, which is no CRC-32.",
-                expected="below 2^32",
-                actual=str(value),
-            )
+        raise bad(
+            Code.HEADER_INVALID,
+            f"The checksum behind the last record is {value}, which is no CRC-32.",
+            expected="below 2^32",
+            actual=str(value),
         )
     return Checksum(algorithm="crc32-file", value=value, end=offset)
 
@@ -238,32 +240,26 @@ def read_trailer(rest: bytes, *, offset: int, size: int) -> Checksum:
 def _misplaced(rest: bytes, offset: int, size: int) -> BadRecordError:
     """Name what stands where a record, a checksum or the end of the file should be."""
     if not rest.strip(b"\0"):
-        return BadRecordError(
-            damage(
-                Code.ZERO_TAIL,
-                f"From byte {offset} on, {len(rest)} bytes or more are zero; the file has {size}.",
-                expected="a record or the end of the file",
-                actual="zeros",
-            )
+        return bad(
+            Code.ZERO_TAIL,
+            f"From byte {offset} on, {len(rest)} bytes or more are zero; the file has {size}.",
+            expected="a record or the end of the file",
+            actual="zeros",
         )
     first = f"{rest[0]:02x}"
     try:
         # A whole record but for its first byte: then that byte is what was damaged.
         RecordReader().read(bytes([RECORD]) + rest[1:], 0)
     except (BadRecordError, IndexError):
-        return BadRecordError(
-            damage(
-                Code.TRAILING_BYTES,
-                f"The last record ends at byte {offset}, but the file goes on to {size}, beginning with {first}.",
-                expected=str(offset),
-                actual=str(size),
-            )
+        return bad(
+            Code.TRAILING_BYTES,
+            f"The last record ends at byte {offset}, but the file goes on to {size}, beginning with {first}.",
+            expected=str(offset),
+            actual=str(size),
         )
-    return BadRecordError(
-        damage(
-            Code.HEADER_INVALID,
-            f"The record at byte {offset} begins with {first}, not with {RECORD:02x}.",
-            expected=f"{RECORD:02x}",
-            actual=first,
-        )
+    return bad(
+        Code.HEADER_INVALID,
+        f"The record at byte {offset} begins with {first}, not with {RECORD:02x}.",
+        expected=f"{RECORD:02x}",
+        actual=first,
     )

@@ -97,7 +97,6 @@ def digest_pass(
     entries: Sequence[TensorEntry] = (),
     wants: Wants,
     span: tuple[int, int] | None = None,
-    buffer: memoryview | None = None,
 ) -> PassResult:
     """Read a file, or a part of it, once, and return all that was asked for.
 
@@ -107,7 +106,6 @@ def digest_pass(
         wants: What to find out.
         span: First byte and first byte that is not read; the whole file where it is None. Where parts
             are to be joined, multiples of `CHUNK_BYTES` or the file's size.
-        buffer: Memory to reuse, of `BLOCK_BYTES`.
 
     Raises:
         ShrankError: The file became shorter while it was read.
@@ -116,7 +114,7 @@ def digest_pass(
     """
     begin, end = (0, source.stamp.size) if span is None else span
     sink = PassSink(begin, end, entries=entries, wants=wants)
-    for offset, block in read_blocks(source, begin, end, buffer=buffer):
+    for offset, block in read_blocks(source, begin, end):
         sink.feed(offset, block)
     return sink.result()
 

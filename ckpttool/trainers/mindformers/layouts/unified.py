@@ -82,7 +82,10 @@ class MindFormersUnified:
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
         """Go by the map of parameters to files."""
-        return Expected(checkpoints=tuple(map(_expectation, inventory.checkpoints)), runs=inventory.runs)
+        (checkpoint,) = inventory.checkpoints
+        files = None if checkpoint.expected is None else FilesByPath(paths=checkpoint.expected, ranks={})
+        own = Expectation(files=files, topology=checkpoint.topology)
+        return Expected(checkpoints=(own,), runs=inventory.runs)
 
     def is_unfinished(self, name: str) -> bool:
         """Tell by the names under which MindFormers and Python write."""
@@ -119,12 +122,6 @@ class MindFormersUnified:
             use_legacy_format=True,
         )
         return keys.settings(checkpoint.renames)
-
-
-def _expectation(checkpoint: Checkpoint) -> Expectation:
-    paths = checkpoint.expected
-    files = None if paths is None else FilesByPath(paths=paths, ranks={})
-    return Expectation(files=files, topology=checkpoint.topology)
 
 
 def _state(storage: Storage) -> TrainState:

@@ -121,20 +121,17 @@ def _floats(view: ConfigView) -> Iterator[Problem]:
             continue
         if isinstance(setting.value, str) and setting.spelt is not None and "e" in setting.spelt.lower():
             continue  # `3e0`: that YAML takes it for text is found, with its cure, wherever it stands
+        is_whole = isinstance(setting.value, int) and not isinstance(setting.value, bool)
         yield suspect(
             key,
             f"`{key.rpartition('.')[2]}` must be a float, but {_shown(setting.value)} is none: MindFormers stops "
             "with a TypeError",
-            f"write {_as_float(setting.value)}",
+            f"write {setting.value}.0" if is_whole else "write a number with a point, as 3.0",
         )
 
 
 def _shown(value: Value) -> str:
     return f"the text {value!r}" if isinstance(value, str) else repr(value)
-
-
-def _as_float(value: Value) -> str:
-    return f"{value}.0" if isinstance(value, int) and not isinstance(value, bool) else "a number with a point, as 3.0"
 
 
 def _spike_count(view: ConfigView) -> Iterator[Problem]:
