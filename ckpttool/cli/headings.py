@@ -32,8 +32,8 @@ HEADINGS = {
         "--trash-days", "--older-than", "--apply", "--reseal", "--write",
     ),
     "Output": (
-        "--format", "--json", "--limit", "--all", "--report", "--stats", "--simulate-mindformers", "--verbose",
-        "--quiet", "--debug",
+        "--format", "--json", "--print", "--limit", "--all", "--report", "--stats", "--simulate-mindformers",
+        "--verbose", "--quiet", "--debug",
     ),
 }  # fmt: skip
 """Every option by its first long name, every argument by its name, in the order in which help shows them."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,11 +14,29 @@ from ckpttool import api
 from ckpttool.cli import output
 from ckpttool.cli.answers import PLAN, show
 from ckpttool.cli.grouped import grouped
+from ckpttool.cli.helped import unknown_word
 from ckpttool.cli.log_options import EvidenceOptions
-from ckpttool.cli.options import ChoiceOptions, ConfigPath, DataOptions, Format, FormatOpt, Quiet, Simulate, TreeOptions
-from ckpttool.domain.plan import Resolution
+from ckpttool.cli.options import ChoiceOptions, ConfigPath, DataOptions, Format, Quiet, Simulate, TreeOptions
+from ckpttool.domain import exits
+from ckpttool.domain.plan import NoResumePoint, Resolution, ResumePlan
+from ckpttool.errors import ExitCode, UsageError
 
 Strict = Annotated[bool, typer.Option("--strict", help="Exit 10 where a newer checkpoint was rejected.")]
+
+
+class PlanFormat(str, Enum):
+    """How a plan is written."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+PlanFormatOpt = Annotated[PlanFormat, typer.Option("--format", help="For people, scripts, or the training's config.")]
+Field = Annotated[
+    str | None,
+    typer.Option("--print", metavar="FIELD", help="One value of the JSON alone: resume_training, data.samples."),
+]
 
 
 @grouped
@@ -25,7 +47,8 @@ def resolve(
     logs: EvidenceOptions,
     data: DataOptions,
     config: ConfigPath = None,
-    fmt: FormatOpt = Format.TABLE,
+    fmt: PlanFormatOpt = PlanFormat.TABLE,
+    field: Field = None,
     strict: Strict = False,
     version: Simulate = None,
     quiet: Quiet = False,
@@ -41,4 +64,46 @@ def resolve(
     answer = api.resolve(question, choice.question(logs.question()), data.question(sink_size=tree.sink_size))
     output.looking_at(answer.tree.resolved_from, quiet=quiet)
     simulation = api.simulate(answer, version) if version is not None else None
-    raise typer.Exit(show(PLAN, Resolution(decision=answer.decision, simulation=simulation, strict=strict), fmt))
+    resolution = Resolution(decision=answer.decision, simulation=simulation, strict=strict)
+    if field is not None:
+        raise typer.Exit(_print(resolution, field))
+    if fmt is PlanFormat.YAML:
+        raise typer.Exit(_paste(resolution))
+    raise typer.Exit(show(PLAN, resolution, Format(fmt.value)))
+
+
+def _print(answer: Resolution, name: str) -> ExitCode:
+    """Write one value; nothing where there is nothing to resume from, for then a script must not go on.
+
+    Raises:
+        UsageError: There is no such field, or it is no line.
+    """
+    from ckpttool.render.answers.plan import document
+    from ckpttool.render.json import members, one_line
+
+    code = exits.of_resolution(answer)
+    if isinstance(answer.decision, NoResumePoint):
+        output.error(f"nothing in {answer.decision.root} can be resumed from: without --print the answer says why")
+        return code
+    found = dict(members(document(answer)))
+    # A last word alone is meant where it stands but once; of what is in a list there are as many as there are.
+    alike = [place for place in found if place.endswith(f".{name}") and not re.search(r"\.[0-9]+\.", place)]
+    place = name if name in found or len(alike) != 1 else alike[0]
+    if place not in found:
+        raise unknown_word("field", name, list(found), "--format json shows them", meant=alike)
+    line = one_line(found[place])
+    if line is None:
+        raise UsageError(f"--print {place}: it is more than a line of text; --format json has it")
+    output.result(line)
+    return code
+
+
+def _paste(answer: Resolution) -> ExitCode:
+    """Write the settings as YAML; a config does not lie where ckpttool was started, so the path is told in full."""
+    from ckpttool.render.answers.plan import yaml
+
+    plan = answer.decision
+    if isinstance(plan, ResumePlan):
+        plan = replace(plan, load=plan.load.at(str(Path(plan.load.path).absolute())))
+    output.result(yaml(replace(answer, decision=plan)))
+    return exits.of_resolution(answer)

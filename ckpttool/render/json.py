@@ -96,3 +96,24 @@ def finding_document(finding: Finding) -> dict[str, Document]:
         "line": finding.line,
         "ranks": list(finding.ranks),
     }
+
+
+def members(document: Document, place: str = "") -> Iterator[tuple[str, Document]]:
+    """Yield every member by its dotted name, `resume.step` or `rejected.0.name`, what stands higher first."""
+    if isinstance(document, Mapping):
+        named: Iterable[tuple[str, Document]] = document.items()
+    elif isinstance(document, Sequence) and not isinstance(document, str):
+        named = ((str(index), each) for index, each in enumerate(document))
+    else:
+        return
+    inside = [(f"{place}{name}", value) for name, value in named]
+    yield from inside
+    for name, value in inside:
+        yield from members(value, f"{name}.")
+
+
+def one_line(value: Document) -> str | None:
+    """Spell a value as a script reads it: text as it is, all else as JSON; None where a text is more than one line."""
+    if isinstance(value, str):
+        return value if value.isprintable() else None
+    return json.dumps(value)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.data_position import Samples, SkipBatches, Stateful, Tokens, Unknown
 from ckpttool.domain.exits import of_plan
-from ckpttool.domain.finding import Code, seen_in_part
+from ckpttool.domain.finding import Code, blocking, seen_in_part
 from ckpttool.domain.plan import NoResumePoint, Rejection, Resolution, ResumePlan, ResumePoint, Simulation
-from ckpttool.domain.units import counted, on_all
+from ckpttool.domain.units import at_step, counted, on_all
 from ckpttool.domain.verdict import Level, VerdictWord
 from ckpttool.errors import ExitCode
 from ckpttool.render.answers.inventory import rename_document
-from ckpttool.render.answers.resume import data_document, load_document, position_document
+from ckpttool.render.answers.resume import data_document, load_document, position_document, yaml_block
 from ckpttool.render.escape import shown
 from ckpttool.render.json import Document, finding_document
 
@@ -36,6 +36,21 @@ def document(answer: Resolution) -> Document:
 def table(answer: Resolution) -> RenderableType:
     """Show what `resolve` decided."""
     return plan_table(answer.decision, answer.simulation, code=of_plan(answer.decision, strict=answer.strict))
+
+
+def yaml(answer: Resolution) -> str:
+    """Spell the settings as YAML to paste, and what else a reader of the config wants to know as comments."""
+    plan = answer.decision
+    if isinstance(plan, NoResumePoint):
+        return f"# nothing to resume from in {shown(plan.root)}: ckpttool resolve says why"
+    checkpoint = plan.point.checkpoint
+    remarks = [f"ckpttool: resume from {checkpoint.name}, {at_step(checkpoint.step)}", lost(plan)]
+    remarks += [f"{name}: {value}" for name, value in _beside_settings(plan)]
+    if not plan.load.data:  # else it stands among the settings
+        remarks += [f"{name}: {value}" for name, value in _data_settings(plan)]
+    grave = blocking((*plan.point.findings, *plan.findings))
+    remarks += [f"{finding.severity.word} {finding.code.value}: {finding.message}" for finding in grave]
+    return yaml_block(plan, remarks)
 
 
 def plan_document(answer: ResumePlan | NoResumePoint, simulation: Simulation | None = None) -> Document:
@@ -204,9 +219,13 @@ def _settings(plan: ResumePlan) -> list[tuple[str, str]]:
     wanted = (setting for setting in plan.load.settings if not setting.is_default)
     settings = [(setting.place.name, shown(str(setting.value))) for setting in wanted]
     settings += _data_settings(plan)
-    settings.append(("health", plan.point.checkpoint.health.value))
-    settings.append(("evidence", f"{plan.point.evidence.word}: {plan.point.verdict.value}  ({_evidence(plan)})"))
-    return settings
+    return [*settings, *_beside_settings(plan)]
+
+
+def _beside_settings(plan: ResumePlan) -> list[tuple[str, str]]:
+    """Say what is known of the checkpoint and no trainer is told."""
+    evidence = f"{plan.point.evidence.word}: {plan.point.verdict.value}  ({_evidence(plan)})"
+    return [("health", plan.point.checkpoint.health.value), ("evidence", evidence)]
 
 
 def _data_settings(plan: ResumePlan) -> list[tuple[str, str]]:
