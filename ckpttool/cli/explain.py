@@ -15,6 +15,7 @@ from ckpttool.render.answers import explanation as texts
 from ckpttool.render.findings import Explanation
 from ckpttool.render.json import dumps
 from ckpttool.render.text import WIDTH
+from ckpttool.trainers.registry import FIRST, names_by_title
 
 CodeArgument = Annotated[str | None, typer.Argument(metavar="[CODE]", help="A finding's code; all where left out.")]
 
@@ -30,7 +31,11 @@ def explain(code: CodeArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
     width = min(WIDTH, shutil.get_terminal_size().columns)
     one = None if code is None else _find(code)
     if fmt is Format.JSON:
-        output.result(dumps(texts.list_document() if one is None else texts.one_document(one)))
+        names = names_by_title()
+        documents = (
+            texts.list_document(names, first=FIRST) if one is None else texts.one_document(one, names, first=FIRST)
+        )
+        output.result(dumps(documents))
     else:
         output.result(texts.list_text(width=width) if one is None else texts.one_text(one, width=width))
 

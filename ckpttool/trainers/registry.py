@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 TRAINERS: tuple[Trainer, ...] = (HuggingFace(), MindFormers(), Megatron())
 """Most specific first."""
 
+FIRST = MindFormers.name
+"""Whose words documents had before they had every trainer's."""
+
 
 @cache
 def loose_file() -> Layout:
@@ -136,6 +139,11 @@ def trainer_of(layout: Layout) -> Trainer | None:
     """Return whose layout it is; None for that of a lone file, which is nobody's."""
     names = ((trainer, {own.name for own in trainer.layouts}) for trainer in TRAINERS)
     return next((trainer for trainer, own in names if layout.name in own), None)
+
+
+def names_by_title() -> dict[str, str]:
+    """Return what JSON calls each trainer, by what people call it."""
+    return {trainer.title: trainer.name for trainer in TRAINERS}
 
 
 def trainer_named(name: str) -> Trainer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ckpttool.domain.finding import Severity
 from ckpttool.render.findings import Explanation, explanations
@@ -81,31 +81,34 @@ def _entry(explanation: Explanation, indent: int, width: int) -> Iterator[str]:
     )
 
 
-def one_document(explanation: Explanation) -> Document:
-    """`ckpttool/explanation/1`: one code."""
-    return {"schema": "ckpttool/explanation/1", **_document(explanation)}
+def one_document(explanation: Explanation, names: Mapping[str, str], *, first: str) -> Document:
+    """`ckpttool/explanation/1`: one code.
+
+    Args:
+        explanation: Of the code.
+        names: What JSON calls each trainer, by its title.
+        first: The trainer that has a field of its own, too: the schema had it before it had all of them.
+    """
+    return {"schema": "ckpttool/explanation/1", **_document(explanation, names, first)}
 
 
-def list_document() -> Document:
+def list_document(names: Mapping[str, str], *, first: str) -> Document:
     """`ckpttool/explanations/1`: every code."""
     return {
         "schema": "ckpttool/explanations/1",
-        "explanations": [_document(explanation) for explanation in explanations()],
+        "explanations": [_document(explanation, names, first) for explanation in explanations()],
     }
 
 
-def _trainers() -> list[str]:
-    """Return the titles of all trainers of which an explanation speaks: each has its field everywhere."""
-    return sorted({title for explanation in explanations() for title, _ in explanation.trainers})
-
-
-def _document(explanation: Explanation) -> dict[str, Document]:
+def _document(explanation: Explanation, names: Mapping[str, str], first: str) -> dict[str, Document]:
+    trainers = {names[title]: text for title, text in explanation.trainers}
     return {
         "code": explanation.code.value,
         "title": explanation.title,
         "severities": [severity.word for severity in explanation.severities],
         "meaning": explanation.meaning,
         "evidence": explanation.evidence,
-        **{title.lower(): dict(explanation.trainers).get(title) for title in _trainers()},
+        first: trainers.get(first),
+        "trainers": {**trainers},
         "remedy": list(explanation.remedy),
     }

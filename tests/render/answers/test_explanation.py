@@ -19,7 +19,9 @@ from ckpttool.render.answers import explanation as explain
 from ckpttool.render.findings import Explanation, explanations
 from ckpttool.render.json import dumps
 from ckpttool.render.text import WIDTH
+from ckpttool.trainers.registry import FIRST, names_by_title
 from tests.cli.running import ask
+from tests.published import problems_of
 
 PACKAGE = Path(ckpttool.__file__).parent
 
@@ -144,7 +146,7 @@ def test_the_list_fits_a_narrow_terminal() -> None:
 def test_json_holds_what_the_text_says() -> None:
     one = explain.explained("shard-missing")
     assert one is not None
-    document = json.loads(dumps(explain.one_document(one)))
+    document = json.loads(dumps(explain.one_document(one, names_by_title(), first=FIRST)))
     assert document == {
         "schema": "ckpttool/explanation/1",
         "code": "shard-missing",
@@ -153,11 +155,36 @@ def test_json_holds_what_the_text_says() -> None:
         "meaning": one.meaning,
         "evidence": one.evidence,
         "mindformers": dict(one.trainers).get("MindFormers"),
+        "trainers": {"mindformers": dict(one.trainers).get("MindFormers")},
         "remedy": list(one.remedy),
     }
 
 
+@pytest.mark.parametrize(
+    ("texts", "first", "trainers"),
+    [
+        ((), None, {}),
+        ((("Megatron-LM", "Stops."),), None, {"megatron": "Stops."}),
+        (
+            (("MindFormers", "Loads it."), ("Megatron-LM", "Stops.")),
+            "Loads it.",
+            {"mindformers": "Loads it.", "megatron": "Stops."},
+        ),
+    ],
+)
+def test_each_trainer_of_which_something_is_known_stands_under_its_name(
+    texts: tuple[tuple[str, str], ...], first: str | None, trainers: dict[str, str]
+) -> None:
+    one = explain.explained("shard-missing")
+    assert one is not None
+    document = explain.one_document(one._replace(trainers=texts), names_by_title(), first=FIRST)
+    assert isinstance(document, dict)
+    assert (document["mindformers"], document["trainers"]) == (first, trainers)
+    assert problems_of(document) == []
+
+
 def test_json_lists_all_codes() -> None:
-    document = json.loads(dumps(explain.list_document()))
+    document = json.loads(dumps(explain.list_document(names_by_title(), first=FIRST)))
+    assert problems_of(document) == []
     assert document["schema"] == "ckpttool/explanations/1"
     assert [one["code"] for one in document["explanations"]] == list(explain.codes())
