@@ -64,10 +64,10 @@ def launch(  # noqa: PLR0913  # the last two are what the machine says, where it
     if isinstance(decision, NoResumePoint):
         return judged(asked, base, answer, disk).answer
     job = _job(base.run, decision, order)
-    commands = target.commands(job)
-    ready = judged(replace(asked, devices=job.nodes * job.devices_per_node), base, answer, disk)
+    commands, devices = (None, None) if job is None else (target.commands(job), job.nodes * job.devices_per_node)
+    ready = judged(replace(asked, devices=devices), base, answer, disk)
     edited = ready.launch_config()
-    if ready.plan is None or edited is None:
+    if ready.plan is None or edited is None or commands is None:
         return ready.answer
     plan = replace(ready.plan, findings=_told(decision, ready.answer, order.allowed))
     content = edited.text.encode("utf-8")
@@ -95,16 +95,16 @@ def _is_already(path: str, content: bytes) -> bool:
         return False
 
 
-def _job(config: RunConfig, plan: ResumePlan, order: LaunchOrder) -> LaunchJob:
-    """Say how many devices each node starts; a rank that no node starts would be missed by all others."""
+def _job(config: RunConfig, plan: ResumePlan, order: LaunchOrder) -> LaunchJob | None:
+    """Say how many devices each node starts; a rank that no node starts would be missed by all others.
+
+    None where nothing tells how many there are: then there is a finding that says so.
+    """
     devices = order.devices_per_node
     if devices is None:
         world = config.world_size or plan.point.checkpoint.topology.world_size
         if world is None:
-            raise UsageError(
-                f"neither {config.path} nor {plan.point.checkpoint.name} tells how many devices to start: give "
-                "--devices-per-node"
-            )
+            return None
         if world % order.nodes:
             raise UsageError(f"{world} ranks cannot be spread evenly over {order.nodes} nodes: give --devices-per-node")
         devices = world // order.nodes

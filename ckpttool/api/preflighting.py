@@ -170,7 +170,7 @@ def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk
     named = frozenset(path for path in (question.tree.health_file, *logs) if path is not None)
     teller = _Teller(config=question.config, root=root, allowed=question.allowed, named=named)
     plan, edited = None, None
-    of_devices: tuple[Finding, ...] = ()
+    of_devices = judge.devices_unknown(decision, config.run) if question.devices is None else ()
     if isinstance(decision, ResumePlan):
         plan = replace(decision, load=decision.load.at(os.path.abspath(decision.load.path)))
         edited = _edited(target, config, plan)

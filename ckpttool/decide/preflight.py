@@ -27,13 +27,13 @@ _OF_LAUNCH = frozenset({
     Code.EPOCH_COUNTER_SHIFTS, Code.STREAM_STATE_MISSING, Code.STREAM_POSITION_FIXED, Code.CKPT_BESIDE_RANKS,
     Code.PREFIX_HOLDS_RANK, Code.PATH_IS_PATTERN, Code.RANK_FOLDER_ON_ONE_DEVICE, Code.RESLICING_PICKS,
     Code.RESLICING_STOPS, Code.OPTIMIZER_MISSING, Code.FAULT_TOLERANCE_PICKS, Code.REDUNDANCY_NOT_LOADABLE,
-    Code.TRAINING_COMPLETE, Code.SKIP_BEYOND_DATA, Code.DATA_END_EARLY, Code.ENDS_ELSEWHERE,
+    Code.TRAINING_COMPLETE, Code.SKIP_BEYOND_DATA, Code.DATA_END_EARLY, Code.ENDS_ELSEWHERE, Code.DEVICES_UNKNOWN,
 })  # fmt: skip
 CHECK_OF = {**dict.fromkeys(_OF_HEALTH, "health"), **dict.fromkeys(_OF_LAUNCH, "launch")}
 """Under which check a finding about a decision is told. Every other one is about the checkpoint."""
 
-NEVER_ALLOWED = frozenset({Code.NOTHING_TO_RESUME, Code.CANNOT_ANSWER, Code.CONFIG_UNUSABLE})
-"""Findings that no user can accept: they say that there is nothing to launch."""
+NEVER_ALLOWED = frozenset({Code.NOTHING_TO_RESUME, Code.CANNOT_ANSWER, Code.CONFIG_UNUSABLE, Code.DEVICES_UNKNOWN})
+"""Findings that no user can accept: they say that there is nothing to launch, or nobody knows on how many devices."""
 
 
 def allow(findings: Iterable[Finding], allowed: Iterable[Code]) -> tuple[Finding, ...]:
@@ -61,6 +61,23 @@ def by_check(
         if finding not in config.findings:
             found[CHECK_OF.get(finding.code, "checkpoint")].append(finding)
     return {name: tuple(findings) for name, findings in found.items()}
+
+
+def devices_unknown(decision: ResumePlan | NoResumePoint, config: RunConfig) -> tuple[Finding, ...]:
+    """Say where nothing tells how many devices a launch would start."""
+    if isinstance(decision, NoResumePoint):
+        return ()
+    checkpoint = decision.point.checkpoint
+    if config.world_size is not None or checkpoint.topology.world_size is not None:
+        return ()
+    return (
+        unknown(
+            Code.DEVICES_UNKNOWN,
+            f"neither the config nor {checkpoint.name} tells how many devices to start",
+            path=config.path,
+            remedy="preflight --devices N, launch --devices-per-node N",
+        ),
+    )
 
 
 def stopped(message: str, code: ExitCode) -> Finding:

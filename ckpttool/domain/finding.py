@@ -174,6 +174,7 @@ class Code(str, Enum):
     SKIP_BEYOND_DATA = "skip-beyond-data"
     DATA_END_EARLY = "data-end-early"
     ENDS_ELSEWHERE = "ends-elsewhere"
+    DEVICES_UNKNOWN = "devices-unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -242,9 +242,13 @@ class TestDevicesInDataParallelMode:
     def test_a_launch_from_unified_weights_is_not_of_one_device_because_nobody_says_how_many(self, base: Path) -> None:
         folder, new = unified_tree(base.parent), base.with_name("new.yaml")
         order = ("launch", str(folder), "--config", str(base), "--output", str(new))
-        said = ask(*order)
-        assert (said.code, new.exists()) == (ExitCode.USAGE, False)
-        assert "tells how many devices to start: give --devices-per-node" in said.stderr
+        for more in ((), ("--format", "json")):
+            said, flown = ask(*order, *more), ask("preflight", str(folder), "--config", str(base), *more)
+            assert (said.code, flown.code, new.exists()) == (ExitCode.INCOMPLETE, ExitCode.INCOMPLETE, False)
+            assert "devices-unknown" in said.stdout
+            assert "devices-unknown" in flown.stdout
+        ask(*order, "--allow", "devices-unknown")
+        assert not new.exists()
         assert ask(*order, "--devices-per-node", "2").code == ExitCode.OK
         assert new.exists()
 
