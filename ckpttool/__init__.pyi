@@ -1,3 +1,4 @@
+from ckpttool.api.comparing import diff as diff
 from ckpttool.api.inspecting import inspect as inspect
 from ckpttool.api.judging import health as health
 from ckpttool.api.launching import launch as launch
@@ -28,6 +29,11 @@ from ckpttool.domain.data_position import SkipBatches as SkipBatches
 from ckpttool.domain.data_position import Stateful as Stateful
 from ckpttool.domain.data_position import Tokens as Tokens
 from ckpttool.domain.data_position import Unknown as Unknown
+from ckpttool.domain.difference import Difference as Difference
+from ckpttool.domain.difference import Group as Group
+from ckpttool.domain.difference import Movement as Movement
+from ckpttool.domain.difference import ScalarChange as ScalarChange
+from ckpttool.domain.difference import TensorChange as TensorChange
 from ckpttool.domain.finding import Code as Code
 from ckpttool.domain.finding import Finding as Finding
 from ckpttool.domain.finding import Severity as Severity

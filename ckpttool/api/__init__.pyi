@@ -1,6 +1,7 @@
 from ckpttool.api.asd import asd_defaults as asd_defaults
 from ckpttool.api.asd import check_asd as check_asd
 from ckpttool.api.asd import emit_asd as emit_asd
+from ckpttool.api.comparing import diff as diff
 from ckpttool.api.inspecting import inspect as inspect
 from ckpttool.api.judging import health as health
 from ckpttool.api.launching import launch as launch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,6 +33,7 @@ from ckpttool.verify.session import completed
 
 if TYPE_CHECKING:
     from ckpttool.domain.manifest import ShardSeal
+    from ckpttool.domain.verdict import CheckTask
     from ckpttool.verify.observation import Observation
 
 TIMEOUT_SECONDS = 600.0
@@ -74,21 +75,29 @@ def inspect(
         IncompleteError: The tree's folder cannot be read.
     """
     side = side_of(path, checkpoint=checkpoint, layout=layout)
+    contents = contents_of(side, tensors=tensors, observed=opened(side, tensors=tensors, stats=stats))
+    if tensors and not contents.tensors and worst(contents.findings) < Severity.DAMAGE:
+        raise none_called(tensors, contents.left_out)
+    return contents
+
+
+def none_called(tensors: Sequence[str], known: int) -> UsageError:
+    """Say that no tensor has any of these names."""
+    meant = " or ".join(map(repr, tensors))
+    return UsageError(f"none of {known} tensors is called {meant}; a pattern such as '*norm*' finds more")
+
+
+def contents_of(side: Side, *, tensors: Sequence[str], observed: Iterable[Observation]) -> Contents:
+    """Put together what was seen of a side's shards, in any order."""
     gathering = Gathering(tensors, _seals(side))
     reports = []
-    for observed in opened(side, tensors=tensors, stats=stats):
-        reports.append(observed.report)
-        if observed.opened is not None:
-            gathering.add(observed.opened)
+    for each in observed:
+        reports.append(each.report)
+        if each.opened is not None:
+            gathering.add(each.opened)
     verdict = collect(side.checkpoint, reports, Level.STRUCTURE)
     findings = completed(verdict.findings, side.checkpoint)
-    contents = gathering.contents(side.tree.inventory, side.checkpoint, file=side.file, findings=findings)
-    if tensors and not contents.tensors and worst(findings) < Severity.DAMAGE:
-        meant = " or ".join(map(repr, tensors))
-        raise UsageError(
-            f"none of {contents.left_out} tensors is called {meant}; a pattern such as '*norm*' finds more"
-        )
-    return contents
+    return gathering.contents(side.tree.inventory, side.checkpoint, file=side.file, findings=findings)
 
 
 def side_of(
@@ -166,15 +175,19 @@ def _of_file(path: str, layout: str | None) -> Side:
 
 
 def opened(side: Side, *, tensors: Sequence[str] = (), stats: bool = False) -> Iterator[Observation]:
-    """Open every shard of a side, and yield what each holds, in any order."""
+    """Open every shard of a side, and return what each holds, in any order."""
     look = partial(check, look=partial(open_shard, patterns=tuple(tensors), stats=stats))
-    tasks = plan_checks(side.tree.inventory.root, side.checkpoint, Level.STRUCTURE)
-    if not stats:
-        yield from WaitingEngine(timeout=TIMEOUT_SECONDS, work=look).run(tasks)
-        return
+    tasks = tasks_of(side)
+    if stats:
+        return ThreadEngine(jobs=cores(), timeout=TIMEOUT_SECONDS, work=look).run(tasks)
+    return WaitingEngine(timeout=TIMEOUT_SECONDS, work=look).run(tasks)
+
+
+def tasks_of(side: Side) -> list[CheckTask]:
+    """Return one task for each shard, which costs as much as the shard has bytes."""
     sizes = {shard.path: shard.stamp.size for shard in side.checkpoint.shards if shard.stamp is not None}
-    costly = [replace(task, cost=sizes.get(task.path, ByteCount(0))) for task in tasks]
-    yield from ThreadEngine(jobs=cores(), timeout=TIMEOUT_SECONDS, work=look).run(costly)
+    tasks = plan_checks(side.tree.inventory.root, side.checkpoint, Level.STRUCTURE)
+    return [replace(task, cost=sizes.get(task.path, ByteCount(0))) for task in tasks]
 
 
 def _seals(side: Side) -> Mapping[str, ShardSeal]:

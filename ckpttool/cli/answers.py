@@ -57,6 +57,7 @@ class Answer(Generic[A]):
 INVENTORY = Answer("inventory", exits.of_listing)
 VERDICTS = Answer("verdicts", exits.of_verification)
 CONTENTS = Answer("contents", exits.of_contents)
+DIFFERENCE = Answer("difference", exits.of_difference)
 SEALS = Answer("seals", exits.of_sealed)
 PLAN = Answer("plan", exits.of_resolution)
 SKIP: Answer[SkipAnswer] = Answer("skip", lambda _: ExitCode.OK)

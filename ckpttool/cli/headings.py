@@ -6,7 +6,7 @@ from typing import Any
 
 HEADINGS = {
     "Arguments": ("FILE...", "LOG...", "NAME", "CODE", "TOPIC", "STRING"),
-    "Which tree": ("DIR", "FILE|DIR|NAME", "--tree", "--layout", "--world-size", "--config", "--sink-size"),
+    "Which tree": ("DIR", "FILE|DIR|NAME", "A", "B", "--tree", "--layout", "--world-size", "--config", "--sink-size"),
     "Which checkpoint": (
         "--checkpoint", "--tensor", "--prefix", "--allow-renames", "--strict", "--max-lost-steps", "--max-lost-time",
     ),
@@ -32,8 +32,8 @@ HEADINGS = {
         "--trash-days", "--older-than", "--apply", "--reseal", "--write",
     ),
     "Output": (
-        "--format", "--json", "--print", "--limit", "--all", "--report", "--stats", "--simulate-mindformers",
-        "--verbose", "--quiet", "--debug",
+        "--format", "--json", "--print", "--limit", "--all", "--exit-code", "--report", "--stats",
+        "--simulate-mindformers", "--verbose", "--quiet", "--debug",
     ),
 }  # fmt: skip
 """Every option by its first long name, every argument by its name, in the order in which help shows them."""
@@ -75,6 +75,12 @@ EXITS: dict[str, dict[int, str]] = {
         0: "Shown.",
         10: "It is damaged; with --stats: it holds NaN or infinity.",
         11: "There is no checkpoint to look into.",
+        **_TREE,
+    },
+    "diff": {
+        0: "Compared, whatever differs.",
+        10: "One is damaged; with --exit-code: a tensor differs.",
+        11: "There is no checkpoint to compare.",
         **_TREE,
     },
     "seal": {

@@ -27,6 +27,7 @@ COMMANDS_PEOPLE_TYPE = {
     "scan": "ls list status show snapshots history log",
     "verify": "check fsck test validate",
     "inspect": "info cat dump open tensors keys peek",
+    "diff": "compare cmp delta",
     "resolve": "find latest pick choose which resume best",
     "launch": "run start restart",
     "preflight": "dry-run plan precheck",

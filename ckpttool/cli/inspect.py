@@ -11,17 +11,13 @@ from ckpttool import api
 from ckpttool.cli import progress
 from ckpttool.cli.answers import CONTENTS, show
 from ckpttool.cli.grouped import grouped
-from ckpttool.cli.options import Format, FormatOpt, LayoutOpt, OneName, Quiet, RowOptions, one_name
+from ckpttool.cli.options import Format, FormatOpt, LayoutOpt, OneName, Patterns, Quiet, RowOptions, one_name
 
 What = Annotated[
     str,
     typer.Argument(
         metavar="[FILE|DIR|NAME]", help="A shard of any format, a checkpoint folder, DIR:NAME, or a checkpoint's name."
     ),
-]
-Patterns = Annotated[
-    list[str] | None,
-    typer.Option("--tensor", metavar="PATTERN", help="Only tensors of this name, * and ? as in a shell; repeat it."),
 ]
 
 

@@ -18,6 +18,7 @@ COMMANDS = {
     "scan": "List the checkpoints: on which ranks, at which true step.",
     "verify": "Tell whether every shard is whole: headers, bytes, elements.",
     "inspect": "Show what a shard or a checkpoint holds: tensors, scalars.",
+    "diff": "Tell how two shards or checkpoints differ, and how far.",
     "resolve": "Choose the newest checkpoint that is whole on every rank.",
     "health": "Tell which checkpoints are healthy, by norms that a log shows.",
     "scale-skip": "Compute data_skip_steps after the global batch size changed.",

@@ -133,6 +133,11 @@ OneName = Annotated[
     typer.Option("--checkpoint", metavar="NAME", help="A checkpoint of DIR; default: the newest."),
 ]
 
+Patterns = Annotated[
+    list[str] | None,
+    typer.Option("--tensor", metavar="PATTERN", help="Only tensors of this name, * and ? as in a shell; repeat it."),
+]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowOptions:

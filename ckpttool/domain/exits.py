@@ -13,6 +13,7 @@ from ckpttool.errors import ExitCode
 if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Listing
     from ckpttool.domain.contents import Contents
+    from ckpttool.domain.difference import Difference
     from ckpttool.domain.launch import Launch
     from ckpttool.domain.log_answer import AsdAnswer, CalibrationAnswer, HealthAnswer, LogReading, ReplayAnswer
     from ckpttool.domain.manifest import Sealed
@@ -61,6 +62,12 @@ def of_verification(answer: Verification) -> ExitCode:
 def of_contents(answer: Contents) -> ExitCode:
     """Return what the shards' own findings ask for: the same as `verify` says of their structure."""
     return of_findings(answer.findings)
+
+
+def of_difference(answer: Difference) -> ExitCode:
+    """Return 0 whatever differs: that is the answer. Damage is not; nor is a tensor that differs where asked for."""
+    codes = {of_findings(answer.findings), ExitCode.DAMAGE if answer.exit_code and answer.tensors else ExitCode.OK}
+    return next((code for code in _SAFEST_FIRST if code in codes), ExitCode.OK)
 
 
 def of_sealed(answer: Sealed) -> ExitCode:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
-from ckpttool.domain.contents import Opened, is_asked
+from ckpttool.domain.contents import Opened, elements_in, is_asked
+from ckpttool.domain.difference import Distance
 from ckpttool.domain.finding import Finding, Severity, worst
 from ckpttool.domain.shard import FormatName, TensorEntry
-from ckpttool.domain.units import ByteCount
+from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.domain.verdict import CheckTask, TensorStat
 from ckpttool.formats.base import Checksum, schema_hash, schema_rows
 from ckpttool.formats.scalars import read_single
 from ckpttool.storage.base import ByteSource
+from ckpttool.verify.check import check
 from ckpttool.verify.checks.structure import observe_header
 from ckpttool.verify.observation import Observation
 
@@ -31,6 +36,17 @@ def open_shard(
     Raises:
         OSError: The disk did not answer, or the file was cut meanwhile.
     """
+    observed, opened = _opened(task, source)
+    report = observed.report
+    if stats and worst(report.findings) < Severity.DAMAGE:
+        opened, sick = _measured(opened, source, patterns)
+        report = replace(report, findings=(*report.findings, *sick))
+    schema = schema_hash(schema_rows(opened.entries))
+    opened = replace(opened, schema=schema, entries=_shared(schema, opened.entries))
+    return replace(observed, report=report, header=None, records=None, opened=opened)
+
+
+def _opened(task: CheckTask, source: ByteSource) -> tuple[Observation, Opened]:
     observed = observe_header(task, source)
     report, header = observed.report, observed.header
     opened = Opened(
@@ -42,24 +58,79 @@ def open_shard(
         schema="",
     )
     if header is None:
-        return replace(observed, opened=opened)
+        return observed, opened
     if header.format is FormatName.TORCH_ZIP:
-        opened = _of_torch(observed, opened, source)
-    else:
-        opened = replace(
-            opened,
-            entries=header.entries,
-            values=read_single(source, header.entries),
-            producer=_producer(header.format, dict(header.metadata)),
-            metadata=header.metadata,
-            checksum=_spelled(header.checksum),
-        )
-    if stats and worst(report.findings) < Severity.DAMAGE:
-        opened, sick = _measured(opened, source, patterns)
-        report = replace(report, findings=(*report.findings, *sick))
-    schema = schema_hash(schema_rows(opened.entries))
-    opened = replace(opened, schema=schema, entries=_shared(schema, opened.entries))
-    return replace(observed, report=report, header=None, records=None, opened=opened)
+        return observed, _of_torch(observed, opened, source)
+    opened = replace(
+        opened,
+        entries=header.entries,
+        values=read_single(source, header.entries),
+        producer=_producer(header.format, dict(header.metadata)),
+        metadata=header.metadata,
+        checksum=_spelled(header.checksum),
+    )
+    return observed, opened
+
+
+class Counterparts(NamedTuple):
+    """Where the tensors of one side's files lie on the other. A picklable value."""
+
+    tasks: Mapping[str, CheckTask]
+    """The other side's files, by path."""
+    by_file: Mapping[str, str]
+    """The file that a file is compared with, where that is one file; by path."""
+    by_tensor: Mapping[tuple[Rank | None, str], str]
+    """Where it is not: the file that holds a tensor of a rank."""
+
+
+def compare_shard(
+    task: CheckTask, source: ByteSource, *, others: Counterparts, patterns: Sequence[str] = (), numerics: bool = False
+) -> Observation:
+    """Compare the values of a shard's tensors with the other side's.
+
+    Args:
+        task: The shard.
+        source: The open file.
+        others: Where the same tensors lie on the other side.
+        patterns: Tensors that are asked for; none: all.
+        numerics: Whether numbers are asked for, or bits alone.
+
+    Raises:
+        OSError: The disk did not answer, or the file was cut meanwhile.
+    """
+    observed, opened = _opened(task, source)
+    wanted: dict[str, list[TensorEntry]] = defaultdict(list)
+    if worst(observed.report.findings) < Severity.DAMAGE:
+        for entry in opened.entries:
+            path = others.by_file.get(task.path) or others.by_tensor.get((task.rank, entry.name))
+            if path is not None and elements_in(entry.shape) > 1 and is_asked(entry.name, patterns):
+                wanted[path].append(entry)
+    distances: list[Distance] = []
+    findings: list[Finding] = []
+    for path, entries in wanted.items():
+        look = partial(_beside, ours=source, entries=entries, numerics=numerics)
+        beside = check(others.tasks[path], look=look)
+        distances += beside.distances
+        findings += (finding for finding in beside.report.findings if finding.severity is Severity.UNKNOWN)
+    report = replace(observed.report, findings=(*observed.report.findings, *findings))
+    return replace(observed, report=report, header=None, records=None, distances=tuple(distances))
+
+
+def _beside(
+    task: CheckTask, source: ByteSource, *, ours: ByteSource, entries: Sequence[TensorEntry], numerics: bool
+) -> Observation:
+    """Compare tensors of an open file with those of this one."""
+    from ckpttool.verify.kernels.distance import Comparison
+
+    observed, opened = _opened(task, source)
+    comparison = Comparison(ours, source, numerics=numerics)
+    theirs = {entry.name: entry for entry in opened.entries}
+    distances: list[Distance] = []
+    if worst(observed.report.findings) < Severity.DAMAGE:
+        both = ((entry, theirs[entry.name]) for entry in entries if entry.name in theirs)
+        found = (comparison.distance(entry, other) for entry, other in both)
+        distances += (distance for distance in found if distance is not None)
+    return replace(observed, header=None, records=None, distances=tuple(distances))
 
 
 def _measured(opened: Opened, source: ByteSource, patterns: Sequence[str]) -> tuple[Opened, Sequence[Finding]]:

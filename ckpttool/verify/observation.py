@@ -10,6 +10,7 @@ from ckpttool.formats.base import Header
 
 if TYPE_CHECKING:
     from ckpttool.domain.contents import Opened
+    from ckpttool.domain.difference import Distance
     from ckpttool.formats.torch.zip_directory import ZipDirectory
     from ckpttool.verify.kernels.passes import PassResult
 
@@ -29,3 +30,5 @@ class Observation:
     """What reading the task's bytes told; None where only the header was to be read, or the header is damaged."""
     opened: Opened | None = None
     """What the shard holds, where that was asked for."""
+    distances: tuple[Distance, ...] = ()
+    """How far its tensors lie from others, where that was asked for."""

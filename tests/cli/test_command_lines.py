@@ -212,6 +212,6 @@ def test_a_traceback_is_for_those_who_ask_for_it_after_the_command_too(here: Pat
 
 
 def test_no_command_was_forgotten_here() -> None:
-    told = {line.split()[0] for line in WITH_A_TREE} | {"preflight", "launch", "inspect"}
+    told = {line.split()[0] for line in WITH_A_TREE} | {"preflight", "launch", "inspect", "diff"}
     without_a_tree = {"scale-skip", "lint-config", "replay", "calibrate", "asd", "explain", "guide", "schema"}
     assert told | without_a_tree == set(COMMANDS)

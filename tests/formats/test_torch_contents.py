@@ -98,8 +98,7 @@ def test_parameters_views_and_shared_storages_are_told_where_they_lie() -> None:
     data = saved(tensors)
     by_name = {entry.name: entry for entry in opened(data).entries}
     assert by_name["scattered"].spans == ()
-    assert by_name["turned"].shape == (4, 3)
-    assert by_name["turned"].spans[0][1] - by_name["turned"].spans[0][0] == 48
+    assert (by_name["turned"].shape, by_name["turned"].spans) == ((4, 3), ())
     begin, end = by_name["part"].spans[0]
     assert data[begin:end] == base[4:8].numpy().tobytes()
     begin, end = by_name["one"].spans[0]

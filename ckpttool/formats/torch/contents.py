@@ -187,7 +187,7 @@ def _key(key: object) -> str:
 
 
 def _spans(tensor: Tensor, nbytes: int, record: tuple[int, int] | None) -> tuple[tuple[int, int], ...]:
-    """Return where a tensor's numbers lie; nowhere where they do not fill a range of the file."""
+    """Return where a tensor's numbers lie; nowhere where they do not follow one another."""
     if record is None or not _is_dense(tensor):
         return ()
     numel = 1
@@ -199,11 +199,11 @@ def _spans(tensor: Tensor, nbytes: int, record: tuple[int, int] | None) -> tuple
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Tell whether each number stands once and none between them is left out, in whatever order of dimensions."""
+    """Tell whether the numbers follow one another, the last dimension's first: then two files' can be compared."""
     if 0 in tensor.shape:
         return True
     step = 1
-    for stride, dim in sorted(zip(tensor.stride, tensor.shape, strict=True)):
+    for stride, dim in zip(reversed(tensor.stride), reversed(tensor.shape), strict=True):
         if dim > 1 and stride != step:
             return False
         step *= dim

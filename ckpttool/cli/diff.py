@@ -1,0 +1,66 @@
+"""`ckpttool diff`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from ckpttool import api
+from ckpttool.cli import progress
+from ckpttool.cli.answers import DIFFERENCE, show
+from ckpttool.cli.grouped import grouped
+from ckpttool.cli.options import (
+    Format,
+    FormatOpt,
+    LayoutOpt,
+    LevelName,
+    OneName,
+    Patterns,
+    Quiet,
+    RowOptions,
+    one_name,
+)
+from ckpttool.domain.frozen import dataclass
+
+_WHAT = "shard of any format, a tree (its newest whole checkpoint), DIR:NAME, or a checkpoint's name."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideOptions:
+    """What to compare with what."""
+
+    a: Annotated[str, typer.Argument(metavar="A", help=f"A {_WHAT}")]
+    b: Annotated[str, typer.Argument(metavar="B", help="The other one, of the same kind.")]
+    tree: Annotated[str, typer.Option("--tree", metavar="DIR", help="Where names of checkpoints are looked up.")] = (
+        api.DEFAULT_DIR
+    )
+    checkpoint: OneName = None
+    layout: LayoutOpt = None
+
+
+@grouped
+def diff(
+    *,
+    sides: SideOptions,
+    level: Annotated[LevelName, typer.Option(help="Headers, every bit, or every element.")] = LevelName.STRUCTURE,
+    tensor: Patterns = None,
+    rows: RowOptions,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 10 where a tensor differs.")] = False,
+    fmt: FormatOpt = Format.TABLE,
+    quiet: Quiet = False,
+) -> None:
+    """Tell how two shards or checkpoints differ, and how far.
+
+    Which tensors were added, are gone, or changed type or shape; which scalars say something else. With --level
+    numerics how far values moved: relative L2, the largest element, the angle; the oddest first.
+
+    Example: ckpttool diff 10_2 15_2 --tree output/checkpoint --level numerics
+    """
+    with progress.busy("comparing", quiet=quiet):
+        found = api.diff(
+            sides.a, sides.b, tree=sides.tree, checkpoint=one_name(sides.checkpoint), level=level.level,
+            tensors=tuple(tensor or ()), layout=sides.layout,
+        )  # fmt: skip
+    raise typer.Exit(show(DIFFERENCE, replace(found, exit_code=exit_code, most_rows=rows.most), fmt))
