@@ -24,6 +24,7 @@ from ckpttool.api.trashing import restore as restore
 from ckpttool.api.trashing import trash as trash
 from ckpttool.api.verifying import bytes_to_read as bytes_to_read
 from ckpttool.api.verifying import verify as verify
+from ckpttool.api.verifying import watched as watched
 from ckpttool.domain.log_question import EvidenceQuestion as EvidenceQuestion
 from ckpttool.domain.log_question import HealthQuestion as HealthQuestion
 from ckpttool.domain.log_question import LogQuestion as LogQuestion
@@ -36,3 +37,4 @@ from ckpttool.domain.question import DataQuestion as DataQuestion
 from ckpttool.domain.question import LaunchOrder as LaunchOrder
 from ckpttool.domain.question import ResumeQuestion as ResumeQuestion
 from ckpttool.domain.question import TreeQuestion as TreeQuestion
+from ckpttool.verify.meter import Meter as Meter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 
 from ckpttool.api.changes import (
@@ -126,7 +126,8 @@ def _proposal(
     def without(gone: Sequence[Checkpoint]) -> Inventory:
         return scan_without([path for checkpoint in gone for path in members_of(tree, checkpoint).paths])
 
-    plan = retain(tree.inventory, policy, _Verifier(tree, order), without, not_moved(tree))
+    with closing(_Verifier(tree, order)) as verifier:
+        plan = retain(tree.inventory, policy, verifier, without, not_moved(tree))
     against = list(refusals)
     batches: tuple[Batch, ...] = ()
     pointers = _pointers(tree, plan)
@@ -229,6 +230,11 @@ class _Verifier:
         self._headers = session_for(tree, CheckQuestion(level=Level.STRUCTURE))
         self._content: Session | None = None
         self._verdicts: dict[CheckpointKey, Verdict] = {}
+
+    def close(self) -> None:
+        """Bring what was verified to the ledger, also when interrupted."""
+        if self._content is not None:
+            self._content.close()
 
     def headers(self, checkpoint: Checkpoint) -> Verdict:
         self._verdicts[checkpoint.key] = verdict = self._headers.verdict(checkpoint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from ckpttool.domain.settings import RunConfig
     from ckpttool.trainers.base import Trainer
 
+TRUSTED_SECONDS = 3600.0
+"""For so long a file that did not change since it was verified is not read again: who was interrupted goes on."""
+
 
 _WITNESSES = 16
 """Shards of a save whose times are asked for, evenly over its ranks: thousands know no better."""
@@ -72,7 +76,7 @@ def resolve(question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion, 
     if question.config is not None:
         choice = replace(choice, saves_as=question.config.prefix)
     evidence = _evidence(tree, choice, question.config)
-    session = session_for(tree, CheckQuestion(level=choice.evidence, jump=0))
+    session = session_for(tree, CheckQuestion(level=choice.evidence, jump=0, max_age=TRUSTED_SECONDS))
     verdicts: dict[CheckpointKey, Verdict] = {}
 
     def verdict_of(checkpoint: Checkpoint) -> Verdict:
@@ -83,7 +87,8 @@ def resolve(question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion, 
     def pick(inventory: Inventory) -> ResumePoint | NoResumePoint:
         return choose(against_refused(inventory, refusals), choice, verdict_of)
 
-    point, advice = _pick(tree, evidence, pick)
+    with closing(session):
+        point, advice = _pick(tree, evidence, pick)
     decision: ResumePlan | NoResumePoint
     if isinstance(point, NoResumePoint):
         decision = replace(point, findings=(*point.findings, *_beyond(tree, point)), advice=advice)

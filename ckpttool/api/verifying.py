@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -14,8 +16,10 @@ from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import CheckQuestion
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.errors import UsageError
+from ckpttool.verify.check import check
 from ckpttool.verify.engines.base import Engines
 from ckpttool.verify.engines.waiting import WaitingEngine
+from ckpttool.verify.meter import Meter
 from ckpttool.verify.plan import in_bucket, plan_checks
 from ckpttool.verify.session import Scope, Session
 from ckpttool.verify.siblings.neighbours import Neighbours
@@ -25,17 +29,33 @@ if TYPE_CHECKING:
     from ckpttool.verify.engines.base import Engine
 
 
+_METER: ContextVar[Meter | None] = ContextVar("meter", default=None)
+
+
+@contextmanager
+def watched(meter: Meter) -> Iterator[None]:
+    """Let a meter count what every verb that is called inside reads: who watches is no part of a question."""
+    token = _METER.set(meter)
+    try:
+        yield
+    finally:
+        _METER.reset(token)
+
+
 def session_for(tree: Tree, question: CheckQuestion) -> Session:
     """Prepare to check checkpoints of a tree; what one needs of its neighbours is read once."""
+    meter = _METER.get()
     scope = Scope(
         level=question.level,
         bucket=question.bucket,
         jump=question.jump,
         hashes=question.hashes,
         memory=_memory(tree, question),
+        meter=meter,
     )
-    headers = WaitingEngine(timeout=question.timeout)
-    tasks = headers if question.level is Level.STRUCTURE else _content_engine(question)
+    counts = meter is not None and question.level is Level.STRUCTURE
+    headers = WaitingEngine(timeout=question.timeout, work=meter.counting(check) if meter and counts else check)
+    tasks = headers if question.level is Level.STRUCTURE else _content_engine(question, meter)
     return Session(tree.storage, tree.inventory, scope, Engines(tasks=tasks, headers=headers), tree.seal_place)
 
 
@@ -50,10 +70,12 @@ def _memory(tree: Tree, question: CheckQuestion) -> Memory | None:
     return Memory(tree.storage, place, max_age=question.max_age)
 
 
-def _content_engine(question: CheckQuestion) -> Engine:
+def _content_engine(question: CheckQuestion, meter: Meter | None) -> Engine:
     from ckpttool.verify.engines.threads import ThreadEngine
+    from ckpttool.verify.report import check_and_judge
 
-    return ThreadEngine(jobs=question.jobs or cores(), timeout=question.timeout)
+    work = check_and_judge if meter is None else meter.counting(check_and_judge)
+    return ThreadEngine(jobs=question.jobs or cores(), timeout=question.timeout, work=work)
 
 
 def cores() -> int:
@@ -70,6 +92,9 @@ def verify(tree: Tree, question: CheckQuestion) -> Iterator[ShardReport | Verdic
     Raises:
         UsageError: The checkpoint that was named is not there.
     """
+    meter = _METER.get()
+    if meter is not None:
+        meter.expect(nbytes=bytes_to_read(tree, question), shards=_shards_to_judge(tree, question))
     session = session_for(tree, question)
     try:
         for checkpoint, following in pairwise((*chosen(tree, question.name), None)):
@@ -104,8 +129,13 @@ def _meant(tree: Tree, ordered: Sequence[Checkpoint], name: str | None) -> Seque
     return found
 
 
+def _shards_to_judge(tree: Tree, question: CheckQuestion) -> int:
+    shards = (shard for checkpoint in chosen(tree, question.name) for shard in checkpoint.shards)
+    return sum(in_bucket(shard.path, question.bucket) for shard in shards)
+
+
 def bytes_to_read(tree: Tree, question: CheckQuestion) -> int:
-    """Return about how many bytes `verify` will read, for a progress bar."""
+    """Return about how many bytes `verify` will read."""
     judged: Collection[Checkpoint] = chosen(tree, question.name)
     if question.level is Level.NUMERICS and question.jump != 0:
         before = map(Neighbours(tree.inventory.checkpoints).earlier, judged)

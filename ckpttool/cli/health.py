@@ -71,4 +71,5 @@ def health(
 def weighed(found: api.Tree, *, quiet: bool) -> list[Verdict]:
     """Read every element of every shard, with a bar."""
     question = api.CheckQuestion(level=Level.NUMERICS, name="all" if found.focus is None else None, jump=0)
-    return progress.counted(api.verify(found, question), api.bytes_to_read(found, question), quiet=quiet)
+    with progress.watched(quiet=quiet):
+        return [event for event in api.verify(found, question) if isinstance(event, Verdict)]

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
+from ckpttool.cli import progress
 from ckpttool.cli.answers import LAUNCH, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import EvidenceOptions
@@ -74,7 +75,8 @@ def launch(
     """
     assert_folder(output, option="--output")
     wanted, position = choice.question(logs.question()), data.question(sink_size=tree.sink_size)
-    answer = api.launch(tree.question(), wanted, position, job.order(config, output))
+    with progress.watched(quiet=quiet):
+        answer = api.launch(tree.question(), wanted, position, job.order(config, output))
     if isinstance(answer, Preflight):
         looking_at(answer.resolved_from, quiet=quiet)
     code = show(LAUNCH, answer, fmt)

@@ -74,8 +74,8 @@ class _Group(Group):
             return super().invoke(ctx)
         except (typer.Exit, typer.TyperException):
             raise
-        except KeyboardInterrupt:
-            output.note("interrupted")
+        except KeyboardInterrupt as interrupt:
+            output.note(f"interrupted {interrupt}".rstrip())
             raise typer.Exit(ExitCode.INTERRUPTED) from None
         except Exception as error:  # noqa: BLE001  the last stop: whatever comes is one line for people
             raise typer.Exit(_report(error, debug=bool(ctx.params.get("debug")))) from None

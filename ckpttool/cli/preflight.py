@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import output, output_files, reports
+from ckpttool.cli import output, output_files, progress, reports
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import EvidenceOptions
 from ckpttool.cli.options import ChoiceOptions, DataOptions, Quiet, TreeOptions
@@ -47,6 +47,7 @@ def preflight(
         allowed=report.allowed(),
     )
     output_files.assert_reports_replaceable(report.files(), inputs=[config], tree=question.tree)
-    answer = api.preflight(question)
+    with progress.watched(quiet=quiet):
+        answer = api.preflight(question)
     output.looking_at(answer.resolved_from, quiet=quiet)
     raise typer.Exit(reports.show(answer, report))

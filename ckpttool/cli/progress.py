@@ -1,14 +1,19 @@
-"""A progress bar in bytes on stderr, where somebody watches and it takes long enough to matter."""
+"""What people see on stderr while it takes long: a bar on a terminal, elsewhere a line now and then."""
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.verdict import ShardReport, Verdict
+from ckpttool import api
+from ckpttool.cli import output
+from ckpttool.domain.units import counted
+from ckpttool.render.escape import size
 
 if TYPE_CHECKING:
     from threading import Timer
@@ -17,49 +22,100 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 1.0
 """Nobody needs a bar for less."""
+REFRESH_SECONDS = 0.2
+"""Of the bar."""
+HEARTBEAT_SECONDS = 30.0
+"""Between two lines where no terminal shows a bar: so that nobody takes a job that works for one that hangs."""
 
 
-def counted(events: Iterable[ShardReport | Verdict], total: int, *, quiet: bool) -> list[Verdict]:
-    """Draw a bar while the reports come in, and return the verdicts.
+@contextmanager
+def watched(*, quiet: bool) -> Iterator[None]:
+    """Show how far the reading inside has come, and say it where somebody interrupts it.
 
     Args:
-        events: From `api.verify`.
-        total: Bytes that will be read, as far as the listing knows.
-        quiet: Draw nothing.
+        quiet: Show nothing; what an interrupt is told stays.
+
+    Raises:
+        KeyboardInterrupt: As it came, with what was done until then.
     """
-    if quiet or not sys.stderr.isatty():
-        return [event for event in events if isinstance(event, Verdict)]
-    return _drawn(events, total)
+    meter, ended, show = api.Meter(), threading.Event(), _bar if _can_draw() else _heartbeat
+    # A daemon: where the terminal itself hangs, the result need not wait for it.
+    watcher = threading.Thread(target=show, args=(meter, ended.wait), daemon=True)
+    try:
+        with api.watched(meter):
+            if not quiet:
+                watcher.start()
+            yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_until_now(meter)) from None
+    finally:
+        ended.set()
+        if not quiet:
+            watcher.join()
 
 
-def _drawn(events: Iterable[ShardReport | Verdict], total: int) -> list[Verdict]:
+def _can_draw() -> bool:
+    """Tell whether stderr is a terminal that can write over what it shows."""
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    return is_terminal and os.environ.get("TERM", "").lower() not in {"dumb", "unknown"}
+
+
+def _until_now(meter: api.Meter) -> str:
+    if not meter.shards_total:
+        return ""
+    them = "them" if meter.shards_kept == meter.shards_done else f"{meter.shards_kept} of these"
+    kept = f"; the ledger keeps {them}" if meter.shards_kept else ""
+    shards = counted(meter.shards_total, "shard")
+    return f"after {meter.shards_done} of {shards}, {size(meter.bytes_done)}{kept}"
+
+
+def _heartbeat(meter: api.Meter, wait: Callable[[float], bool]) -> None:
+    """Say a line every half minute."""
+    began = time.monotonic()
+    while not wait(HEARTBEAT_SECONDS):
+        if not meter.shards_total:
+            continue
+        rate = meter.bytes_done / (time.monotonic() - began)
+        left = (meter.bytes_total - meter.bytes_done) / rate if rate else None
+        output.note(
+            f"{size(meter.bytes_done)} of {size(meter.bytes_total)} read, {meter.shards_done} of "
+            f"{counted(meter.shards_total, 'shard')}; {size(int(rate))}/s" + ("" if left is None else _about(left))
+        )
+
+
+def _about(seconds: float) -> str:
+    """Say how long it will still take."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f", about {hours} h {minutes} min left"
+    return f", about {minutes} min left" if minutes else f", about {rest} s left"
+
+
+def _bar(meter: api.Meter, wait: Callable[[float], bool]) -> None:
+    """Draw a bar that moves inside a shard, from when it takes long enough to matter."""
+    if wait(PATIENCE_SECONDS):
+        return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
     bar = Progress(
         BarColumn(),
-        DownloadColumn(),
+        DownloadColumn(binary_units=True),
         TransferSpeedColumn(),
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
+        auto_refresh=False,
     )
-    task = bar.add_task("", total=total)
-    verdicts = []
-    started, drawn = time.monotonic(), False
-    try:
-        for event in events:
-            if isinstance(event, Verdict):
-                verdicts.append(event)
-                continue
-            bar.advance(task, event.bytes_read)
-            if not drawn and time.monotonic() - started > PATIENCE_SECONDS:
-                bar.start()
-                drawn = True
-    finally:
-        if drawn:
-            bar.stop()
-    return verdicts
+    while not wait(REFRESH_SECONDS):
+        if not meter.bytes_total:
+            continue
+        if not bar.task_ids:
+            bar.add_task("", total=meter.bytes_total)
+            bar.start()
+        bar.update(bar.task_ids[0], completed=meter.bytes_done, total=meter.bytes_total, refresh=True)
+    bar.stop()
 
 
 @contextmanager

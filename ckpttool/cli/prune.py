@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import output
+from ckpttool.cli import output, progress
 from ckpttool.cli.answers import PRUNE, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Grace, LevelName, MaxAge, Quiet, TreeOptions, finite
@@ -96,9 +96,9 @@ def prune(
 
     Example: ckpttool prune ./output/checkpoint --keep-last 3 --keep-every 10000
     """
-    pruning = api.prune(
-        tree.question(config=config), keep.policy(keep_last), order.order(), waiting=None if quiet else _say
-    )
+    question, waiting = tree.question(config=config), None if quiet else _say
+    with progress.watched(quiet=quiet):
+        pruning = api.prune(question, keep.policy(keep_last), order.order(), waiting=waiting)
     output.looking_at(pruning.resolved_from, quiet=quiet)
     raise typer.Exit(show(PRUNE, pruning, fmt))
 

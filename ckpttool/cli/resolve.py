@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import output
+from ckpttool.cli import output, progress
 from ckpttool.cli.answers import PLAN, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.helped import unknown_word
@@ -61,7 +61,8 @@ def resolve(
     Example: ckpttool resolve ./output/checkpoint --gbs 768
     """
     question = tree.question(config=config)
-    answer = api.resolve(question, choice.question(logs.question()), data.question(sink_size=tree.sink_size))
+    with progress.watched(quiet=quiet):
+        answer = api.resolve(question, choice.question(logs.question()), data.question(sink_size=tree.sink_size))
     output.looking_at(answer.tree.resolved_from, quiet=quiet)
     simulation = api.simulate(answer, version) if version is not None else None
     resolution = Resolution(decision=answer.decision, simulation=simulation, strict=strict)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import output
+from ckpttool.cli import output, progress
 from ckpttool.cli.answers import SEALS, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Format, FormatOpt, Names, Quiet, TreeOptions
@@ -37,5 +37,6 @@ def seal(
     """
     found = api.scan(tree.question(sizes=True))
     output.looking_at(found.resolved_from, quiet=quiet)
-    sealings = tuple(api.seal(found, tuple(checkpoint or ()), reseal=reseal, jobs=jobs))
+    with progress.watched(quiet=quiet):
+        sealings = tuple(api.seal(found, tuple(checkpoint or ()), reseal=reseal, jobs=jobs))
     raise typer.Exit(show(SEALS, Sealed(inventory=found.inventory, sealings=sealings), fmt))

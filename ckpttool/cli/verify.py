@@ -14,7 +14,7 @@ from ckpttool.cli.answers import VERDICTS, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Format, FormatOpt, LevelName, MaxAge, Names, Quiet, TreeOptions, finite
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.verdict import Verification
+from ckpttool.domain.verdict import Verdict, Verification
 from ckpttool.errors import UsageError
 
 
@@ -100,7 +100,8 @@ def verify(
     if check.stats is not None:
         output_files.assert_stats_replaceable(check.stats, found)
     started = time.monotonic()
-    verdicts = progress.counted(api.verify(found, question), api.bytes_to_read(found, question), quiet=quiet)
+    with progress.watched(quiet=quiet):
+        verdicts = [event for event in api.verify(found, question) if isinstance(event, Verdict)]
     seconds = time.monotonic() - started
     answer = Verification(inventory=found.inventory, verdicts=tuple(verdicts), level=question.level, seconds=seconds)
     code = show(VERDICTS, answer, fmt)

@@ -281,6 +281,10 @@ class Memory:
         self._seals: dict[str, ShardSeal] = {}
         self._saved_at = clock()
 
+    def keeps(self, report: ShardReport) -> bool:
+        """Tell whether a report is remembered, so that the next run need not read its file."""
+        return self._place is not None and (report.remembered or _remembered(report, None, self._began) is not None)
+
     def recall(self, task: CheckTask) -> ShardReport | None:
         """Return the report on a file that was verified before and has not changed since; None to read it."""
         if task.path not in self._ledger.shards:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from ckpttool.domain.finding import Code, Finding, Severity, unknown, unsafe, worst
 from ckpttool.domain.shard import FileStamp
@@ -23,15 +24,22 @@ Look = Callable[[CheckTask, ByteSource], Observation]
 """What is done with a file that could be opened."""
 
 
-def check(task: CheckTask, *, storage: Storage | None = None, look: Look | None = None) -> Observation:
+def check(
+    task: CheckTask,
+    *,
+    storage: Storage | None = None,
+    look: Look | None = None,
+    passed: Callable[[int], None] | None = None,
+) -> Observation:
     """Look at one shard, or at a part of it.
 
     Args:
         task: What to look at.
         storage: Where to read; None opens the task's own root, as a process elsewhere would.
         look: What to do with it; None: what the task's level says.
+        passed: Told after each block of content how many bytes it had, where the level is to say.
     """
-    storage, look = storage or open_storage(task.root), look or _observed
+    storage, look = storage or open_storage(task.root), look or partial(_observed, passed=passed)
     observed = _attempt(task, storage, look)
     for _ in range(TRIES - 1):
         if all(finding.code is not Code.CHANGED_WHILE_READING for finding in observed.report.findings):
@@ -70,7 +78,7 @@ def _attempt(task: CheckTask, storage: Storage, look: Look) -> Observation:
     return _steady(observed, after)
 
 
-def _observed(task: CheckTask, source: ByteSource) -> Observation:
+def _observed(task: CheckTask, source: ByteSource, *, passed: Callable[[int], None] | None) -> Observation:
     observed = observe_header(task, source)
     if task.level is Level.STRUCTURE or worst(observed.report.findings) >= Severity.DAMAGE:
         # Without the entries: thousands of ranks' headers together would not fit into memory.
@@ -80,7 +88,7 @@ def _observed(task: CheckTask, source: ByteSource) -> Observation:
     refusal = too_many(observed)
     if refusal is not None:
         return Observation(task=task, report=replace(observed.report, findings=(*observed.report.findings, refusal)))
-    content = read_content(observed, source)
+    content = read_content(observed, source, passed)
     numbers = () if observed.records is None or task.level is not Level.NUMERICS else (_without_numbers(task.path),)
     return replace(
         observed,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from ckpttool.domain.checkpoint import Checkpoint
@@ -16,12 +16,12 @@ from ckpttool.verify.check import changed, check, failed
 from ckpttool.verify.observation import Observation
 
 
-def check_and_judge(task: CheckTask) -> Observation:
+def check_and_judge(task: CheckTask, *, passed: Callable[[int], None] | None = None) -> Observation:
     """Look at one shard, and judge it where it is seen whole: its report takes a hundredth of the memory.
 
     Thousands of tensors are seen faster than one thread could judge them, and would pile up before it.
     """
-    observed = check(task)
+    observed = check(task, passed=passed)
     if task.part is not None or observed.content is None:
         return observed
     return Observation(task=task, report=judge([observed]))

@@ -26,6 +26,7 @@ from ckpttool.verify.siblings.neighbours import Neighbours, Sibling, are_all_pai
 if TYPE_CHECKING:
     from ckpttool.domain.manifest import ShardSeal
     from ckpttool.records.ledger import Memory
+    from ckpttool.verify.meter import Meter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,8 @@ class Scope:
     """Also hash every file as a whole, for sealing."""
     memory: Memory | None = None
     """Answers for files that were verified before and have not changed since."""
+    meter: Meter | None = None
+    """Who counts how far it has come."""
 
 
 _HELD_HEADERS = 3
@@ -87,10 +90,15 @@ class Session:
         # What is to be sealed is judged by itself: how it differs from an older manifest is the sealer's question.
         seals, findings = ({}, ()) if self._scope.hashes else self._seals(checkpoint)
         reports = []
+        meter, memory = self._scope.meter, self._scope.memory
+        if meter is not None:
+            meter.begin(len(self._in_scope(checkpoint)))
         for report in self._reports(checkpoint, seals):
             reports.append(report)
-            if self._scope.memory is not None:
-                self._scope.memory.remember((report,), seals)
+            if memory is not None:
+                memory.remember((report,), seals)
+            if meter is not None:
+                meter.reported(kept=memory is not None and memory.keeps(report))
             yield report
         if self._scope.level is Level.NUMERICS:
             yield from self._read_before(checkpoint, reports, followed_by=followed_by)
@@ -146,6 +154,9 @@ class Session:
         known = self._remembered(tasks)
         yield from known.values()
         left = [task for task in tasks if task.path not in known]
+        if scope.meter is not None:
+            scope.meter.remembered(task for task in tasks if task.path in known)
+            scope.meter.plan(left)
         yield from reports_of(left, self._engines.tasks)
 
     def _remembered(self, tasks: Sequence[CheckTask]) -> dict[str, ShardReport]:
@@ -175,6 +186,8 @@ class Session:
             while len(self._headers) >= _HELD_HEADERS:
                 self._headers.pop(next(iter(self._headers)))
             tasks = plan_checks(self._inventory.root, checkpoint, Level.STRUCTURE)
+            if self._scope.meter is not None and self._scope.level is Level.STRUCTURE:
+                self._scope.meter.plan(tasks)
             self._headers[key] = tuple(reports_of(tasks, self._engines.headers))
         return self._headers[key]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ckpttool.domain.finding import Code, Finding, Severity, damage, note, unsafe
 from ckpttool.domain.manifest import CHUNK_BYTES, ShardSeal, differing_chunks, tensors_in
@@ -36,7 +36,7 @@ def too_many(observed: Observation) -> Finding | None:
     )
 
 
-def read_content(observed: Observation, source: ByteSource) -> PassResult:
+def read_content(observed: Observation, source: ByteSource, passed: Callable[[int], None] | None = None) -> PassResult:
     """Read the task's bytes.
 
     Without any checksum to compare with they are read all the same: a sector that the disk cannot give back is
@@ -45,7 +45,8 @@ def read_content(observed: Observation, source: ByteSource) -> PassResult:
     Raises:
         OSError: The disk did not answer, or the file was cut meanwhile.
     """
-    return digest_pass(source, entries=_entries(observed), wants=_wants(observed), span=observed.task.part)
+    wants, part = _wants(observed), observed.task.part
+    return digest_pass(source, entries=_entries(observed), wants=wants, span=part, passed=passed)
 
 
 def _entries(observed: Observation) -> Sequence[TensorEntry]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -97,6 +97,7 @@ def digest_pass(
     entries: Sequence[TensorEntry] = (),
     wants: Wants,
     span: tuple[int, int] | None = None,
+    passed: Callable[[int], None] | None = None,
 ) -> PassResult:
     """Read a file, or a part of it, once, and return all that was asked for.
 
@@ -106,6 +107,7 @@ def digest_pass(
         wants: What to find out.
         span: First byte and first byte that is not read; the whole file where it is None. Where parts
             are to be joined, multiples of `CHUNK_BYTES` or the file's size.
+        passed: Told after each block how many bytes it had.
 
     Raises:
         ShrankError: The file became shorter while it was read.
@@ -116,6 +118,8 @@ def digest_pass(
     sink = PassSink(begin, end, entries=entries, wants=wants)
     for offset, block in read_blocks(source, begin, end):
         sink.feed(offset, block)
+        if passed is not None:
+            passed(len(block))
     return sink.result()
 
 

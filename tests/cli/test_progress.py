@@ -1,0 +1,179 @@
+"""While something takes long, people see that it goes on; and who interrupts it is told how far it came."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ckpttool.cli import progress
+from ckpttool.errors import ExitCode
+from ckpttool.storage.stream import read_blocks
+from ckpttool.verify.kernels import digest
+from ckpttool.verify.meter import Meter
+from tests.cli.running import ask
+from tests.cli.situations import SITUATIONS
+from tests.conftest import FIXTURES
+
+CONFIG = str(FIXTURES / "configs" / "pretrain_sink2.yaml")
+LINE = re.compile(
+    r"ckpttool: [0-9.]+ [KMG]?i?B of [0-9.]+ [KMG]?i?B read, [0-9]+ of [0-9]+ shards; [0-9.]+ [KMG]?i?B/s"
+    r"(, about [0-9]+ s left)?"
+)
+COMMANDS = {
+    "verify": ("verify", "output", "--level", "checksum"),
+    "verify headers": ("verify", "output"),
+    "numerics": ("verify", "output", "--level", "numerics"),
+    "resolve": ("resolve", "output", "--level", "checksum"),
+    "launch": ("launch", "output", "--level", "checksum", "--config", CONFIG, "--output", "new.yaml"),
+    "preflight": ("preflight", "output", "--level", "checksum", "--config", CONFIG),
+    "seal": ("seal", "output", "--reseal"),
+    "prune": ("prune", "output", "--keep-last", "1", "--grace", "0", "--level", "checksum"),
+    "health": ("health", "output", "--from-weights"),
+}
+
+
+@pytest.fixture
+def sealed(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    SITUATIONS["whole"](here)
+    for path in here.rglob("*_rank_*"):
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    assert ask("seal", "output", "--checkpoint", "all").code == 0
+    return here
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that takes its time, and a watcher that looks often."""
+
+    def slowly(*arguments: object, **options: object) -> Iterator[object]:
+        for block in read_blocks(*arguments, **options):  # type: ignore[arg-type]
+            time.sleep(0.1)
+            yield block
+
+    monkeypatch.setattr(digest, "read_blocks", slowly)
+    monkeypatch.setattr(progress, "HEARTBEAT_SECONDS", 0.02)
+
+
+@pytest.mark.usefixtures("sealed", "slow")
+@pytest.mark.parametrize("command", sorted(COMMANDS.keys() - {"verify headers"}))
+def test_without_a_terminal_a_line_says_now_and_then_how_far_it_is(command: str) -> None:
+    loud = ask(*COMMANDS[command])
+    lines = [line for line in loud.stderr.splitlines() if " read, " in line]
+    assert lines
+    assert [line for line in lines if not LINE.fullmatch(line)] == []
+    quiet = ask(*COMMANDS[command], "--quiet", *(["--force"] if command == "launch" else []))
+    assert quiet.code == loud.code
+    assert " read, " not in quiet.stderr
+
+
+@pytest.mark.usefixtures("sealed")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_is_done_at_once_says_nothing_of_it(command: str) -> None:
+    assert " read, " not in ask(*COMMANDS[command]).stderr
+
+
+@pytest.mark.parametrize("seconds", [0.4, 59.0, 61.0, 3599.6, 90_000.0])
+def test_the_time_that_is_left_is_said_in_words_that_fit(seconds: float) -> None:
+    said = progress._about(seconds)  # noqa: SLF001
+    assert re.fullmatch(r", about ([1-9][0-9]* h [0-9]+ min|[1-9][0-9]? min|[0-9]+ s) left", said)
+    assert int(re.findall(r"[0-9]+", said)[-1]) < 60
+
+
+class TestInterrupted:
+    @pytest.fixture(autouse=True)
+    def after_two(self, sealed: Path) -> Iterator[None]:
+        """Ctrl-C, when two shards of four are done."""
+        assert sealed.is_dir()
+        real = Meter.reported
+
+        def reported(meter: Meter, *, kept: bool) -> None:
+            real(meter, kept=kept)
+            if meter.shards_done == 2:
+                raise KeyboardInterrupt
+
+        with pytest.MonkeyPatch.context() as self.patch:
+            self.patch.setattr(Meter, "reported", reported)
+            yield
+
+    @pytest.mark.parametrize("command", ["verify", "resolve", "launch", "preflight"])
+    @pytest.mark.parametrize("options", [[], ["--quiet"]])
+    def test_it_is_said_what_was_verified_and_the_next_run_goes_on_from_there(
+        self, command: str, options: list[str]
+    ) -> None:
+        said = ask(*COMMANDS[command], *options)
+        assert said.code == ExitCode.INTERRUPTED
+        assert said.stdout == ""
+        last = said.stderr.splitlines()[-1]
+        assert re.fullmatch(r"ckpttool: interrupted after 2 of 4 shards, [0-9.]+ KiB; the ledger keeps them", last)
+        self.patch.undo()
+        checkpoints = ask("verify", "output", "--level", "checksum", "--format", "json").json["checkpoints"]
+        assert isinstance(checkpoints, list)
+        assert sum(shard["remembered"] for shard in checkpoints[0]["shards"]) == 2
+
+    def test_of_shards_without_a_checksum_the_ledger_is_not_said_to_keep_any(self, here: Path) -> None:
+        for manifest in (here / "output/checkpoint/.ckpttool").glob("*.manifest.json"):
+            manifest.unlink()
+        said = ask(*COMMANDS["verify"])
+        assert re.fullmatch(r"ckpttool: interrupted after 2 of 4 shards, [0-9.]+ KiB", said.stderr.splitlines()[-1])
+
+    def test_before_anything_was_read_there_is_nothing_to_say(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Meter, "begin", interrupted)
+        monkeypatch.setattr(Meter, "expect", lambda *_, **__: None)
+        assert ask(*COMMANDS["verify"]).stderr.splitlines()[-1] == "ckpttool: interrupted"
+
+
+SLOW = """
+import sys, time
+from ckpttool.cli import progress
+from ckpttool.cli.main import run
+from ckpttool.storage.stream import read_blocks
+from ckpttool.verify.kernels import digest
+progress.PATIENCE_SECONDS, progress.REFRESH_SECONDS = 0.01, 0.05
+def slowly(*arguments, **options):
+    for block in read_blocks(*arguments, **options):
+        time.sleep(0.7)
+        yield block
+digest.read_blocks = slowly
+sys.exit(run())
+"""
+
+
+def on_a_terminal(*arguments: str) -> str:
+    """Run a command line on a terminal of its own, and return all that was drawn there."""
+    terminal, inside = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, *arguments],
+        stdout=inside,
+        stderr=inside,
+        env={**os.environ, "COLUMNS": "80", "TERM": "xterm"},
+    )
+    os.close(inside)
+    drawn = b""
+    try:
+        while piece := os.read(terminal, 1 << 16):
+            drawn += piece
+    except OSError:  # Linux: the other end is closed
+        pass
+    os.close(terminal)
+    assert process.wait(30) == 0
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.decode())
+
+
+@pytest.mark.usefixtures("sealed")
+def test_on_a_terminal_a_bar_says_bytes_and_rate_and_time_left_and_is_gone_at_the_end() -> None:
+    drawn = on_a_terminal("verify", "output", "--level", "checksum", "--no-ledger", "--jobs", "1")
+    assert re.search(r"━.*[0-9.]+/[0-9.]+ [kKM]i?B.*[kKM]?B/s.*[0-9]:[0-9]{2}:[0-9]{2}", drawn)
+    assert drawn.rindex("verified") > drawn.rindex("━")
+    assert "━" not in on_a_terminal("verify", "output", "--level", "checksum", "--no-ledger", "--jobs", "1", "--quiet")
