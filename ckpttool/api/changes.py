@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from ckpttool.api.scanning import Tree, scan
+from ckpttool.api.scanning import Tree, scan, surroundings
 from ckpttool.api.sealing import no_other_sealer
 from ckpttool.decide.changes import signs_of_writing as signs
 from ckpttool.decide.naming import named
@@ -21,6 +21,7 @@ from ckpttool.records import OWN_FOLDER
 from ckpttool.records.journal import JOURNAL, read_journal
 from ckpttool.storage import assert_changeable, open_storage
 from ckpttool.trainers.base import Members, Refusal
+from ckpttool.trainers.common.launchers import jobs_of
 from ckpttool.write.blockers import files_not_to_replace, files_to_move
 from ckpttool.write.files import ensure_folder, is_own_temporary, locked, remove, sweep
 from ckpttool.write.files import replace as write
@@ -117,6 +118,17 @@ def pending(tree: Tree) -> list[Finding]:
 def signs_of_writing(tree: Tree, *, grace: float) -> list[Finding]:
     """Say where somebody is writing."""
     return list(signs(_unfinished(tree), _written(tree), now=time.time(), grace=grace))
+
+
+def seen_in_part(tree: Tree, question: TreeQuestion, checkpoint: Checkpoint) -> list[Finding]:
+    """Say that other machines may have files of a checkpoint that is whole here: nothing may rest on it then."""
+    jobs = jobs_of(os.environ)
+    if not jobs:
+        return []  # nobody speaks of other machines
+    from ckpttool.decide.one_node import whole_here_alone
+
+    finding = whole_here_alone(checkpoint, surroundings(tree, question, jobs))
+    return [] if finding is None else [finding]
 
 
 def _unfinished(tree: Tree) -> Iterator[str]:

@@ -15,6 +15,7 @@ from ckpttool.api.changes import (
     moving,
     not_moved,
     pending,
+    seen_in_part,
     signs_of_writing,
     unreadable,
     unwritable,
@@ -135,6 +136,8 @@ def _proposal(
     if plan.going:
         paths = (path for checkpoint in plan.going for path in _paths(tree, checkpoint))
         in_the_way = blockers(tree, paths) or unwritable(tree, fixes)
+        for checkpoint in plan.good[:1]:
+            against += seen_in_part(tree, question, checkpoint)
         against += [*signs_of_writing(tree, grace=order.grace), *in_the_way, *unreadable(pointers)]
         batches = () if against else _batches(tree, plan.going)
     expired = set(_expired(tree, order))

@@ -6,6 +6,7 @@ from ckpttool.api.changes import (
     assert_unchanged,
     change_of,
     pending,
+    seen_in_part,
     signs_of_writing,
     unwritable,
     whole_tree,
@@ -42,11 +43,11 @@ def repair_records(question: TreeQuestion, choice: ResumeQuestion, *, grace: flo
     """
     tree = whole_tree(question)
     if not apply:
-        return _proposal(tree, choice, grace=grace, apply=False, against=pending(tree))
+        return _proposal(tree, question, choice, grace=grace, apply=False)
     root = tree.inventory.root
     with change_of(root):
         tree = whole_tree(question)
-        repair = _proposal(tree, choice, grace=grace, apply=True, against=[])
+        repair = _proposal(tree, question, choice, grace=grace, apply=True)
         if repair.applied and repair.fixes:
             assert_unchanged(tree, question, grace=grace)
             write_pointers(root, repair.fixes)
@@ -55,13 +56,13 @@ def repair_records(question: TreeQuestion, choice: ResumeQuestion, *, grace: flo
     return repair
 
 
-def _proposal(tree: Tree, choice: ResumeQuestion, *, grace: float, apply: bool, against: list[Finding]) -> Repair:
+def _proposal(tree: Tree, question: TreeQuestion, choice: ResumeQuestion, *, grace: float, apply: bool) -> Repair:
     session = session_for(tree, CheckQuestion())
     point = choose(tree.inventory, choice, session.verdict)
     checkpoint = None if isinstance(point, NoResumePoint) else point.checkpoint
     # The newest whole one is not known while a newer one cannot be read; a record must not go back for that.
-    against = [
-        *against,
+    against: list[Finding] = [
+        *([] if apply else pending(tree)),
         *(why for rejected in point.rejected for why in rejected.reasons if why.severity is Severity.UNKNOWN),
     ]
     fixes: tuple[PointerFix, ...] = ()
@@ -73,8 +74,13 @@ def _proposal(tree: Tree, choice: ResumeQuestion, *, grace: float, apply: bool, 
         names = tree.layout.pointing_to(checkpoint)
         able = sum(pointer.path in names for pointer in pointers)
         fixes = tuple(repairs(pointers, checkpoint, tree.layout.pointing_to))
-    if fixes:
-        against = [*against, *signs_of_writing(tree, grace=grace), *unwritable(tree, fixes)]
+    if checkpoint is not None and fixes:
+        against = [
+            *against,
+            *seen_in_part(tree, question, checkpoint),
+            *signs_of_writing(tree, grace=grace),
+            *unwritable(tree, fixes),
+        ]
     return Repair(
         root=tree.inventory.root,
         layout=tree.inventory.layout,

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ckpttool.api.scanning import Tree, scan
+from ckpttool.api.scanning import Tree, scan, surroundings
 from ckpttool.api.verifying import session_for
 from ckpttool.decide.data_position import exact_batches_near, moved_on, next_step, plan_data, with_config
 from ckpttool.decide.lineage import Course
@@ -147,20 +147,8 @@ def _from_here(
     if not jobs and isinstance(decision, ResumePlan):
         return decision  # nobody speaks of other machines
     from ckpttool.decide.one_node import judge_one_node
-    from ckpttool.storage.mounts import mount_of, mount_table
 
-    inventory, config = tree.inventory, question.config
-    shards = [shard.path for one in inventory.checkpoints[:1] for shard in one.shards[:1]]
-    declared = (question.world_size, config.world_size if config is not None else None)
-    return judge_one_node(
-        decision,
-        inventory,
-        files=tree.layout.rank_files,
-        sign=tree.layout.sign,
-        declared=[world for world in declared if world is not None],
-        jobs=jobs,
-        mount=mount_of(os.path.join(inventory.root, *shards), mount_table() if node is None else node.mounts),
-    )
+    return judge_one_node(decision, tree.inventory, surroundings(tree, question, jobs, node))
 
 
 def _beyond(tree: Tree, point: ResumePoint | NoResumePoint) -> tuple[Finding, ...]:

@@ -26,6 +26,7 @@ from ckpttool.trainers.locate import Located, locate
 from ckpttool.trainers.registry import health_file_of, trainer_named, trainer_of
 
 if TYPE_CHECKING:
+    from ckpttool.domain.node import Job, Node, Surroundings
     from ckpttool.domain.settings import RunConfig
     from ckpttool.trainers.base import Trainer
 
@@ -122,6 +123,31 @@ def looking_at(root: str) -> Iterator[None]:
         named = error.filename if isinstance(error.filename, str) else ""
         path = named if named.startswith(root) else os.path.join(root, named).rstrip("/")
         raise IncompleteError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def surroundings(tree: Tree, question: TreeQuestion, jobs: tuple[Job, ...], node: Node | None = None) -> Surroundings:
+    """Gather what tells whether other machines may have files of a tree.
+
+    Args:
+        tree: As it is seen here.
+        question: How it was asked for: the user or the config may say how many ranks there are.
+        jobs: What launchers say.
+        node: Tells which disk this is; None: this machine.
+    """
+    from ckpttool.domain.node import Surroundings
+    from ckpttool.storage.mounts import mount_of, mount_table
+
+    inventory, config = tree.inventory, question.config
+    shards = [shard.path for one in inventory.checkpoints[:1] for shard in one.shards[:1]]
+    declared = (question.world_size, None if config is None else config.world_size)
+    mounts = mount_table() if node is None else node.mounts
+    return Surroundings(
+        files=tree.layout.rank_files,
+        sign=tree.layout.sign,
+        declared=tuple(world for world in declared if world is not None),
+        jobs=jobs,
+        mount=mount_of(os.path.join(inventory.root, *shards), mounts),
+    )
 
 
 def _assert_own(config: RunConfig | None, trainer: Trainer | None, root: str) -> None:

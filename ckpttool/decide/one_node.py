@@ -5,73 +5,69 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from ckpttool.domain.checkpoint import Inventory
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.expectation import RankFiles
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, unknown
-from ckpttool.domain.node import Job, Mount, Reach
+from ckpttool.domain.node import Mount, Reach, Surroundings
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePlan
 from ckpttool.domain.units import Rank
 
 
-def judge_one_node(  # noqa: PLR0913  # each tells something else of where ranks may be
-    decision: ResumePlan | NoResumePoint,
-    inventory: Inventory,
-    *,
-    files: RankFiles,
-    sign: str,
-    declared: Collection[int],
-    jobs: Sequence[Job],
-    mount: Mount,
+def judge_one_node(
+    decision: ResumePlan | NoResumePoint, inventory: Inventory, around: Surroundings
 ) -> ResumePlan | NoResumePoint:
     """Add to a decision that it rests on one machine of several, where it may be so.
 
     Args:
         decision: What was chosen from the files that are seen here.
         inventory: These files.
-        files: Whether the layout lets ranks be elsewhere.
-        sign: What a rank's folder is called, where each has one.
-        declared: World sizes that the user or the config states: what is whole on as many ranks lacks none.
-        jobs: What launchers say.
-        mount: Of the tree's files.
+        around: What tells of others.
     """
-    if mount.reach is Reach.SHARED or files is RankFiles.TOGETHER:
-        return decision
-    what = f"all {sign.rstrip('/')}" if files is RankFiles.APART else "all files"
-    together = f"run it where all ranks' files are seen: on a disk that the machines share, or with {what} gathered"
     if isinstance(decision, NoResumePoint):
-        return _nothing_here(decision, inventory, jobs, mount, together)
-    if decision.point.checkpoint.expected is not None:
-        return decision  # its own record names every file, wherever it was written, and all are here
-    seen = decision.point.checkpoint.ranks
-    if len(seen) in declared or any(job.counts_ranks and job.ranks == len(seen) for job in jobs):
-        return decision
-    job = next((job for job in jobs if job.several or (job.ranks or 0) > len(seen)), None)
+        is_unseen = around.mount.reach is not Reach.SHARED and around.files is not RankFiles.TOGETHER
+        return _nothing_here(decision, inventory, around) if is_unseen else decision
+    finding = whole_here_alone(decision.point.checkpoint, around)
+    return decision if finding is None else replace(decision, findings=(finding, *decision.findings))
+
+
+def whole_here_alone(checkpoint: Checkpoint, around: Surroundings) -> Finding | None:
+    """Say that of a checkpoint which is whole here other machines may have more; None where they have not."""
+    if around.mount.reach is Reach.SHARED or around.files is RankFiles.TOGETHER:
+        return None
+    if checkpoint.expected is not None:
+        return None  # its own record names every file, wherever it was written, and all are here
+    seen = checkpoint.ranks
+    if len(seen) in around.declared or any(job.counts_ranks and job.ranks == len(seen) for job in around.jobs):
+        return None
+    job = next((job for job in around.jobs if job.several or (job.ranks or 0) > len(seen)), None)
     if job is None:
-        return decision
-    finding = unknown(
+        return None
+    return unknown(
         Code.ONE_NODE_ONLY,
-        f"{job.said_by} speaks of more machines than this one, and {_ranks(seen)} lie on {_on(mount)}: nobody "
+        f"{job.said_by} speaks of more machines than this one, and {_ranks(seen)} lie on {_on(around.mount)}: nobody "
         "knows from here whether there are more",
         actual=f"{len(seen)} ranks seen",
-        remedy=together + _if_all_here(seen),
+        remedy=_together(around) + _if_all_here(seen),
     )
-    return replace(decision, findings=(finding, *decision.findings))
 
 
-def _nothing_here(
-    decision: NoResumePoint, inventory: Inventory, jobs: Sequence[Job], mount: Mount, together: str
-) -> NoResumePoint:
+def _together(around: Surroundings) -> str:
+    what = f"all {around.sign.rstrip('/')}" if around.files is RankFiles.APART else "all files"
+    return f"run it where all ranks' files are seen: on a disk that the machines share, or with {what} gathered"
+
+
+def _nothing_here(decision: NoResumePoint, inventory: Inventory, around: Surroundings) -> NoResumePoint:
     """Turn what is missing of ranks that have nothing here into unknown, where another machine may have it.
 
     Else a script would take it for a word that there is nothing to resume from, and start afresh.
     """
     seen = sorted({*inventory.folder_ranks, *(rank for one in inventory.checkpoints for rank in one.ranks)})
-    job = next((job for job in jobs if job.several or (job.ranks or 0) > len(seen)), None)
+    job = next((job for job in around.jobs if job.several or (job.ranks or 0) > len(seen)), None)
     worlds = {_world(one) for one in decision.rejected if _lacks_folders_alone(one, seen)}
     elsewhere = {
         world for world in worlds if (_is_one_nodes(seen, world) if seen and world is not None else job is not None)
     }
-    if job is None and (not elsewhere or len(seen) == 1 or mount.reach is not Reach.LOCAL):
+    if job is None and (not elsewhere or len(seen) == 1 or around.mount.reach is not Reach.LOCAL):
         return decision  # a single rank is as likely what is left of a tree that lost the others
     if not elsewhere and inventory.checkpoints:
         return decision
@@ -82,9 +78,9 @@ def _nothing_here(
     why = "as one machine's share would" if job is None else f"and {job.said_by} speaks of more machines"
     finding = unknown(
         Code.ONE_NODE_ONLY,
-        f"{where}, on {_on(mount)}, {why}: nobody knows from here what others have",
+        f"{where}, on {_on(around.mount)}, {why}: nobody knows from here what others have",
         actual=f"{len(seen)} ranks seen",
-        remedy=together + ("" if None in elsewhere else _if_all_here(seen)),
+        remedy=_together(around) + ("" if None in elsewhere else _if_all_here(seen)),
     )
     rejected = tuple(_unknown(one, seen) if _world(one) in elsewhere else one for one in decision.rejected)
     # That restoring them would help, which `choose` may have said, is not known either.

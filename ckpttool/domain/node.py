@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
+from ckpttool.domain.expectation import RankFiles
 from ckpttool.domain.frozen import dataclass
 
 
@@ -50,3 +51,18 @@ class Job:
     """Processes of the job on all machines; None where their number says nothing about the training's ranks."""
     counts_ranks: bool = False
     """Whether a process is a rank for certain, so that a tree with as many ranks lacks none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """All that tells whether ranks of a tree may have files on other machines."""
+
+    files: RankFiles
+    sign: str
+    """What a rank's folder is called, where each has one."""
+    declared: tuple[int, ...]
+    """World sizes that the user or the config states: what is whole on as many ranks lacks none."""
+    jobs: tuple[Job, ...]
+    """What launchers say."""
+    mount: Mount
+    """Of the tree's files."""

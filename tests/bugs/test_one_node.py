@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from ckpttool.domain import exits
 from ckpttool.domain.expectation import RankFiles, WorldEvidence
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.launch import Launch
-from ckpttool.domain.node import Job, Mount, Node, Reach
+from ckpttool.domain.node import Job, Mount, Node, Reach, Surroundings
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import Outcome
 from ckpttool.errors import ExitCode
@@ -37,6 +37,12 @@ SLURM = {"SLURM_JOB_NUM_NODES": "2", "SLURM_NNODES": "2"}
 
 def node(disk: str = LOCAL, environment: Mapping[str, str] | None = None) -> Node:
     return Node(environment=environment or {}, mounts=f"1 0 8:1 / / rw - {disk} rw\n" if disk else "")
+
+
+def around(
+    mount: Mount, declared: Iterable[int], jobs: Iterable[Job] = (), files: RankFiles = RankFiles.APART
+) -> Surroundings:
+    return Surroundings(files=files, sign="rank_N/", declared=tuple(declared), jobs=tuple(jobs), mount=mount)
 
 
 @pytest.fixture
@@ -227,9 +233,7 @@ class TestRanksElsewhere:
         nothing = choose(known, api.ResumeQuestion(), verdicts())
         assert isinstance(nothing, NoResumePoint)
         mount = Mount(kind="xfs", source="/dev/sda", reach=Reach.LOCAL)
-        answer = judge_one_node(
-            nothing, known, files=RankFiles.APART, sign="rank_N/", declared=[world], jobs=[], mount=mount
-        )
+        answer = judge_one_node(nothing, known, around(mount, [world]))
         assert code(answer) is ExitCode.INCOMPLETE
         assert "ranks 0 to 7" in said(answer)[0].message
 
@@ -283,6 +287,22 @@ class TestCommands:
         assert run(*launch, env=SLURM).code == ExitCode.INCOMPLETE
         assert not (tmp_path / "new.yaml").exists()
 
+    def test_nothing_goes_and_no_record_is_written_for_what_is_whole_here_alone(self, one: TreeBuilder) -> None:
+        """What is kept in its place may be whole on no other machine."""
+        if mount_of(str(one.checkpoint), mount_table()).reach is not Reach.LOCAL:
+            pytest.skip("the tests' own folder lies on a disk that other machines may see")
+        (one.checkpoint / "rank_0" / "meta.json").unlink(missing_ok=True)
+        before = sorted(path for path in one.output.rglob("*") if ".ckpttool" not in path.parts)
+        prune = ("prune", str(one.output), "--keep-last", "1", "--grace", "0")
+        repair = ("repair-meta", str(one.output), "--grace", "0")
+        for command in (prune, repair):
+            said = run(*command, "--apply", env=SLURM)
+            assert (said.code, "one-node-only" in said.stdout) == (ExitCode.INCOMPLETE, True), said.stdout
+            assert sorted(path for path in one.output.rglob("*") if ".ckpttool" not in path.parts) == before
+        assert run(*prune, "--world-size", "2", env=SLURM).code == ExitCode.OK
+        for command in (prune, repair):
+            assert run(*command).code == ExitCode.OK
+
     def test_a_tree_of_more_than_this_machines_share_is_explained(self) -> None:
         assert "LOCAL_WORLD_SIZE" in ask("explain", "one-node-only").stdout
 
@@ -306,7 +326,7 @@ def test_nothing_is_ever_made_better_by_it(
         return
     jobs = [Job(said_by="JOB=2", several=True)] if several else []
     mount = Mount(kind="k", source="s", reach=reach)
-    answer = judge_one_node(point, known, files=files, sign="rank_N/", declared=[world], jobs=jobs, mount=mount)
+    answer = judge_one_node(point, known, around(mount, [world], jobs, files))
     assert isinstance(answer, NoResumePoint)
     if code(answer) is ExitCode.INCOMPLETE:
         assert reach is not Reach.SHARED
