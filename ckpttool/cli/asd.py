@@ -11,7 +11,7 @@ from ckpttool.cli import output
 from ckpttool.cli.answers import ASD, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.helped import Command, Group
-from ckpttool.cli.options import DetectorDialect, Format, FormatOpt, SampleInterval
+from ckpttool.cli.options import DetectorDialect, Format, FormatOpt, Quiet, SampleInterval
 from ckpttool.domain.asd import AsdConfig
 from ckpttool.domain.frozen import dataclass
 
@@ -80,7 +80,9 @@ class AsdOptions:
 
 @app.command(cls=Command)
 @grouped
-def emit(*, settings: AsdOptions, dialect: DetectorDialect = None, fmt: FormatOpt = Format.TABLE) -> None:
+def emit(
+    *, settings: AsdOptions, dialect: DetectorDialect = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False
+) -> None:
     """Write a configuration that both parsers read as it is meant.
 
     Example: ckpttool asd emit --cooldown 10 --strikes-num 4
@@ -88,7 +90,7 @@ def emit(*, settings: AsdOptions, dialect: DetectorDialect = None, fmt: FormatOp
     answer = api.emit_asd(settings.over(api.asd_defaults(dialect)), dialect)
     if fmt is Format.JSON:
         raise typer.Exit(show(ASD, answer, fmt))
-    for finding in answer.findings:
+    for finding in () if quiet else answer.findings:
         output.note(finding.message)
     output.result(f"{answer.variable}={answer.text}")  # alone on its line, so that it can be pasted
     raise typer.Exit(ASD.exit_code(answer))

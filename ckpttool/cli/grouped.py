@@ -6,13 +6,16 @@ What every command takes (`--json`, `--quiet`, `--verbose`, `--debug`) is added 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import wraps
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
+from typer.models import OptionInfo
 
+from ckpttool.cli import output
 from ckpttool.cli.options import Quiet
 from ckpttool.domain.frozen import dataclass
 
@@ -27,7 +30,7 @@ class CommonOptions:
     """What every command takes, whether or not it has anything to do with it."""
 
     json: Annotated[bool, typer.Option("--json", help="As --format json.")] = False
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", hidden=True)] = False
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more: with which settings.")] = False
     quiet: Quiet = False
     debug: Annotated[bool, typer.Option("--debug", callback=_trace, help="Show a traceback where it fails.")] = False
 
@@ -55,8 +58,13 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     def call(**values: Any) -> None:  # noqa: ANN401  whatever typer parsed
         if values["json"] and "fmt" in values:
             values["fmt"] = type(values["fmt"])("json")
+        verbose = values["verbose"] and not values["quiet"]
         for parameter in common:
             del values[parameter.name]
+        if verbose and (
+            text := _settings([each for each in parameters if each.name in values.keys() - {"verbose"}], values)
+        ):
+            output.note(f"settings: {text}")
         for name, group in groups.items():
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
         command(**values)
@@ -64,6 +72,21 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     vars(call)["__signature__"] = inspect.Signature(parameters)
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return call
+
+
+def _settings(parameters: Sequence[inspect.Parameter], values: Mapping[str, Any]) -> str:
+    """Spell the settings with which a command goes to work, defaults included, as they would be typed."""
+    said = []
+    for parameter in parameters:
+        info, value = get_args(parameter.annotation)[1], values[parameter.name]
+        # The first name stands where a default would, as typer has it.
+        names = (str(each).partition("/")[0] for each in (info.default, *(info.param_decls or ())))
+        word = next((name for name in names if name.startswith("--")), f"--{parameter.name.replace('_', '-')}")
+        for each in value if isinstance(value, list) else [value]:
+            if each is not None and each is not False:
+                text = f"{each:g}" if isinstance(each, float) else shlex.quote(str(getattr(each, "value", each)))
+                said += [word] if each is True else [word, text] if isinstance(info, OptionInfo) else [text]
+    return " ".join(said)
 
 
 def _is_group(annotation: object) -> bool:

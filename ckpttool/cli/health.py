@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import output, progress
+from ckpttool.cli import progress
 from ckpttool.cli.answers import HEALTH, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import Columns, LogOpt
-from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Quiet, TreeOptions, finite
+from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Quiet, TreeOptions, Verbose, finite, say_tree
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.verdict import Level, Verdict
 
@@ -51,6 +51,7 @@ def health(
     judge: JudgeOptions,
     config: ConfigPath = None,
     fmt: FormatOpt = Format.TABLE,
+    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
     """Tell which checkpoints are healthy, by norms that a log shows.
@@ -61,7 +62,7 @@ def health(
     """
     question = tree.question(config=config, sizes=judge.from_weights)
     found = api.scan(question)
-    output.looking_at(found.resolved_from, quiet=quiet)
+    say_tree(found, quiet=quiet, verbose=verbose)
     verdicts = weighed(found, quiet=quiet) if judge.from_weights else ()
     with progress.busy("reading the logs", quiet=quiet):
         answer = api.health(found, judge.question(question), verdicts)

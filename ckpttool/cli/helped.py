@@ -44,8 +44,7 @@ COMMANDS_PEOPLE_TYPE = {
 OPTIONS_PEOPLE_TYPE = {
     "--checkpoint": "--step --steps --ckpt --name --iteration --epoch",
     "--tensor": "--key --filter --pattern --only",
-    "--gbs": "--batch-size --global-batch-size --bs",
-    "--new-gbs": "--batch-size --global-batch-size --bs --to",
+    "--gbs": "--batch-size --global-batch-size --bs --to",
     "--old-gbs": "--from",
     "--apply": "--yes --delete --do-it --no-dry-run -y",
     "--output": "--out -o",

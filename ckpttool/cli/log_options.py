@@ -8,6 +8,7 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli.options import finite, is_count
+from ckpttool.cli.units import duration
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
@@ -27,7 +28,10 @@ AroundSpike = Annotated[
 Margin = Annotated[
     float,
     typer.Option(
-        callback=finite, min=0, metavar="MINUTES", help="How long before a strike's first event may be bad too."
+        parser=duration("m"),
+        metavar="TIME",
+        show_default="0",
+        help="How long before a strike's first event may be bad too (2h, or minutes).",
     ),
 ]
 
@@ -66,7 +70,12 @@ class EvidenceOptions:
     columns: Columns = None
     health_timeline: Annotated[
         list[str] | None,
-        typer.Option(metavar="GLOB", help="Log, or what replay printed as JSON: pass over what it makes suspect."),
+        typer.Option(
+            "--spikes-from",
+            "--health-timeline",
+            metavar="LOG",
+            help="A log (or glob), or what replay printed as JSON: pass over what it makes suspect.",
+        ),
     ] = None
     spike_threshold: Annotated[
         float | None,
@@ -82,14 +91,14 @@ class EvidenceOptions:
             UsageError: An option is given without the one that it belongs to.
         """
         if self.margin and not self.health_timeline:
-            raise UsageError("--margin is for --health-timeline, which tells of strikes: give that too")
+            raise UsageError("--margin is for --spikes-from, which tells of strikes: give that too")
         if self.spike_threshold is not None and not self.health_timeline and self.around_spike is None:
-            raise UsageError("--spike-threshold is for --health-timeline or --around-spike: give one")
+            raise UsageError("--spike-threshold is for --spikes-from or --around-spike: give one")
         if self.health_threshold is None and not self.health_timeline and self.around_spike is None:
             if self.log:
                 return api.EvidenceQuestion(logs=api.LogQuestion(patterns=tuple(self.log), columns=self.columns))
             if self.columns is not None:
-                raise UsageError("--log is for --health-threshold, --health-timeline or --around-spike: give one")
+                raise UsageError("--log is for --health-threshold, --spikes-from or --around-spike: give one")
             return None
         return api.EvidenceQuestion(
             threshold=self.health_threshold,

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from enum import Enum
 from typing import Annotated
 
 import typer
 
 from ckpttool import api
+from ckpttool.cli import output
+from ckpttool.cli.units import duration
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import BatchSegment
-from ckpttool.domain.units import STEP_DIGITS, Step
+from ckpttool.domain.units import STEP_DIGITS, Step, counted
 from ckpttool.domain.verdict import Level
 from ckpttool.errors import UsageError
 from ckpttool.trainers.registry import layout_names
@@ -37,26 +38,22 @@ def finite(value: float | None) -> float | None:
     return value
 
 
-def duration(text: str) -> float:
-    """Parse `45s`, `90m`, `2h`, `1.5d`, in seconds.
-
-    Raises:
-        BadParameter: It is no number with one of these units.
-    """
-    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd])", text)
-    if found is None:
-        raise typer.BadParameter(f"{text!r} is not a duration such as 45s, 90m, 2h or 1d.")
-    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
-
-
 Grace = Annotated[
     float,
-    typer.Option(callback=finite, min=0, metavar="SECONDS", help="Refuse while a file is younger: somebody is saving."),
+    typer.Option(
+        parser=duration("s"),
+        metavar="TIME",
+        show_default="5m",
+        help="Refuse while a file is younger (5m, or seconds): somebody is saving.",
+    ),
 ]
 MaxAge = Annotated[
     float,
     typer.Option(
-        callback=finite, min=0, metavar="HOURS", help="Trust an earlier check of an unchanged file for so long."
+        parser=duration("h"),
+        metavar="TIME",
+        show_default="24h",
+        help="Trust an earlier check of an unchanged file for so long (7d, or hours).",
     ),
 ]
 
@@ -208,7 +205,7 @@ class ChoiceOptions:
     ] = None
     max_lost_time: Annotated[
         float | None,
-        typer.Option(metavar="DURATION", parser=duration, help="The same in time: 90m, 2h, 1d. Exit 14: not known."),
+        typer.Option(parser=duration(None), metavar="TIME", help="The same in time: 90m, 2h, 1d. Exit 14: not known."),
     ] = None
 
     def question(self, logs: api.EvidenceQuestion | None = None) -> api.ResumeQuestion:
@@ -239,6 +236,8 @@ class DataOptions:
     gbs: Annotated[
         int | None,
         typer.Option(
+            "--gbs",
+            "--new-gbs",
             min=1,
             help="Samples a batch in the resumed run: says, sets nothing. Default: what --config makes, or unchanged.",
         ),
@@ -283,6 +282,15 @@ def _step_of_change(text: str | None) -> tuple[Step | None, int | None]:
     if not is_count(step) or (colon and not (is_count(batch) and int(batch))):
         raise UsageError(f"--dataset-changed-at takes STEP or STEP:GBS, such as 800 or 800:512, not {text!r}")
     return Step(int(step)), int(batch) if colon else None
+
+
+def say_tree(tree: api.Tree, *, quiet: bool, verbose: bool) -> None:
+    """Say which tree is looked at: where another path was given, and with `--verbose` always."""
+    found = tree.inventory
+    health = "no health file" if tree.book.path is None else f"health file {tree.book.path}"
+    saves = counted(len(found.checkpoints), "checkpoint")
+    more = f"tree {found.root}, layout {found.layout}, {saves}, {health}"
+    output.looking_at(tree.resolved_from, quiet=quiet, more=more if verbose else None)
 
 
 def one_name(names: list[str] | None) -> str | None:

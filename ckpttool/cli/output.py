@@ -77,10 +77,11 @@ def note(message: str) -> None:
     _say(f"ckpttool: {shown(message)}\n")
 
 
-def looking_at(place: str | None, *, quiet: bool) -> None:
-    """Say what is looked at instead of the path that was given, if anything is."""
-    if place is not None and not quiet:
-        note(f"looking at {place}")
+def looking_at(place: str | None, *, quiet: bool, more: str | None = None) -> None:
+    """Say what is looked at instead of the path that was given, if anything is; and more for whoever asked for it."""
+    for text in () if quiet else (None if place is None else f"looking at {place}", more):
+        if text is not None:
+            note(text)
 
 
 def error(message: str) -> None:

@@ -10,7 +10,8 @@ from ckpttool import api
 from ckpttool.cli import output, progress
 from ckpttool.cli.answers import PRUNE, show
 from ckpttool.cli.grouped import grouped
-from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Grace, LevelName, MaxAge, Quiet, TreeOptions, finite
+from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Grace, LevelName, MaxAge, Quiet, TreeOptions
+from ckpttool.cli.units import duration
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.retention import PruneOrder, RetentionPolicy
@@ -58,11 +59,21 @@ class OrderOptions:
     grace: Grace = 300.0
     wait: Annotated[
         float,
-        typer.Option(callback=finite, min=0, metavar="MINUTES", help="Wait so long for a save that is under way."),
+        typer.Option(
+            parser=duration("m"),
+            metavar="TIME",
+            show_default=False,
+            help="Wait so long for a save that is under way (10m, or minutes).",
+        ),
     ] = 0.0
     trash_days: Annotated[
         float,
-        typer.Option(callback=finite, min=0, metavar="DAYS", help="Keep what went in DIR/.ckpttool/trash for so long."),
+        typer.Option(
+            parser=duration("d"),
+            metavar="TIME",
+            show_default=False,
+            help="Keep what went in DIR/.ckpttool/trash for so long (7d, or days).",
+        ),
     ] = 0.0
     max_age: MaxAge = 24.0
 

@@ -8,11 +8,21 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import output, progress
+from ckpttool.cli import progress
 from ckpttool.cli.answers import REPLAY, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import AroundSpike, Columns, Logs, Margin, spike
-from ckpttool.cli.options import NAN_HELP, POLICY_HELP, Format, FormatOpt, PolicyDialect, Quiet, finite
+from ckpttool.cli.options import (
+    NAN_HELP,
+    POLICY_HELP,
+    Format,
+    FormatOpt,
+    PolicyDialect,
+    Quiet,
+    Verbose,
+    finite,
+    say_tree,
+)
 from ckpttool.decide.policies.registry import POLICIES
 from ckpttool.domain.frozen import dataclass
 from ckpttool.trainers.mindformers.policies import NAN_BY_DEFAULT, NanWord
@@ -62,7 +72,9 @@ class PolicyOptions:
 
 Timeline = Annotated[
     str | None,
-    typer.Option("--health-timeline", metavar="DIR", help="Mark DIR's checkpoints: saved in a spike, after a strike."),
+    typer.Option(
+        "--tree", "--health-timeline", metavar="DIR", help="Mark DIR's checkpoints: saved in a spike, after a strike."
+    ),
 ]
 Every = Annotated[
     int | None, typer.Option(min=1, metavar="STEPS", help="For --around-spike: a checkpoint every so many steps.")
@@ -79,6 +91,7 @@ def replay(
     around_spike: AroundSpike = None,
     every: Every = None,
     fmt: FormatOpt = Format.TABLE,
+    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
     """Tell what a skip or health policy would have done over a log.
@@ -91,7 +104,8 @@ def replay(
     wanted = api.LogQuestion(patterns=tuple(logs), columns=columns)
     question = policy.question(wanted, spike(around_spike, every=every))
     tree = None if health_timeline is None else api.scan(api.TreeQuestion(path=health_timeline, sizes=True))
-    output.looking_at(None if tree is None else tree.resolved_from, quiet=quiet)
+    if tree is not None:
+        say_tree(tree, quiet=quiet, verbose=verbose)
     with progress.busy("reading the logs", quiet=quiet):
         answer = api.replay(question, tree)
     raise typer.Exit(show(REPLAY, answer, fmt))

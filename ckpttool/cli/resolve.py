@@ -16,7 +16,17 @@ from ckpttool.cli.answers import PLAN, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.helped import unknown_word
 from ckpttool.cli.log_options import EvidenceOptions
-from ckpttool.cli.options import ChoiceOptions, ConfigPath, DataOptions, Format, Quiet, Simulate, TreeOptions
+from ckpttool.cli.options import (
+    ChoiceOptions,
+    ConfigPath,
+    DataOptions,
+    Format,
+    Quiet,
+    Simulate,
+    TreeOptions,
+    Verbose,
+    say_tree,
+)
 from ckpttool.domain import exits
 from ckpttool.domain.plan import NoResumePoint, Resolution, ResumePlan
 from ckpttool.errors import ExitCode, UsageError
@@ -51,6 +61,7 @@ def resolve(
     field: Field = None,
     strict: Strict = False,
     version: Simulate = None,
+    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
     """Choose the newest checkpoint that is whole on every rank.
@@ -63,7 +74,7 @@ def resolve(
     question = tree.question(config=config)
     with progress.watched(quiet=quiet):
         answer = api.resolve(question, choice.question(logs.question()), data.question(sink_size=tree.sink_size))
-    output.looking_at(answer.tree.resolved_from, quiet=quiet)
+    say_tree(answer.tree, quiet=quiet, verbose=verbose)
     simulation = api.simulate(answer, version) if version is not None else None
     resolution = Resolution(decision=answer.decision, simulation=simulation, strict=strict)
     if field is not None:

@@ -12,8 +12,12 @@ from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Format, FormatOpt, Segments, segments
 
 OldGbs = Annotated[int | None, typer.Option(min=1, help="Samples a batch over all ranks, before.")]
-NewGbs = Annotated[int, typer.Option(min=1, metavar="N", help="Samples a batch over all ranks, from now on.")]
-Steps = Annotated[int | None, typer.Option(min=0, help="Batches consumed; DIR's resume point where left out.")]
+NewGbs = Annotated[
+    int, typer.Option("--new-gbs", "--gbs", min=1, metavar="N", help="Samples a batch over all ranks, from now on.")
+]
+Steps = Annotated[
+    int | None, typer.Option("--steps", "--step", min=0, help="Batches consumed; DIR's resume point where left out.")
+]
 Sink = Annotated[int | None, typer.Option(min=1, help="Batches a data sink in the resumed run.")]
 Place = Annotated[
     str | None, typer.Argument(metavar="[DIR]", help="Take steps and old batch size from this tree's resume point.")

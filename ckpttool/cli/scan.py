@@ -8,17 +8,23 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import output
 from ckpttool.cli.answers import INVENTORY, show
 from ckpttool.cli.grouped import grouped
-from ckpttool.cli.options import Format, FormatOpt, Quiet, TreeOptions
+from ckpttool.cli.options import Format, FormatOpt, Quiet, TreeOptions, Verbose, say_tree
 from ckpttool.domain.checkpoint import Listing
 
 Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the newest N in the table; JSON has all.")]
 
 
 @grouped
-def scan(*, tree: TreeOptions, limit: Limit = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False) -> None:
+def scan(
+    *,
+    tree: TreeOptions,
+    limit: Limit = None,
+    fmt: FormatOpt = Format.TABLE,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+) -> None:
     """List the checkpoints: on which ranks, at which true step.
 
     Opens one header for each save, no further. Newest first in the table, oldest first in JSON.
@@ -26,6 +32,6 @@ def scan(*, tree: TreeOptions, limit: Limit = None, fmt: FormatOpt = Format.TABL
     Example: ckpttool scan ./output/checkpoint
     """
     found = api.scan(tree.question(sizes=True))
-    output.looking_at(found.resolved_from, quiet=quiet)
+    say_tree(found, quiet=quiet, verbose=verbose)
     answer = Listing(inventory=found.inventory, now=clock(), limit=limit)
     raise typer.Exit(show(INVENTORY, answer, fmt))

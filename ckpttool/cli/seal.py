@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import output, progress
+from ckpttool.cli import progress
 from ckpttool.cli.answers import SEALS, show
 from ckpttool.cli.grouped import grouped
-from ckpttool.cli.options import Format, FormatOpt, Names, Quiet, TreeOptions
+from ckpttool.cli.options import Format, FormatOpt, Names, Quiet, TreeOptions, Verbose, say_tree
 from ckpttool.domain.manifest import Sealed
 
 Reseal = Annotated[
@@ -27,6 +27,7 @@ def seal(
     reseal: Reseal = False,
     jobs: Jobs = None,
     fmt: FormatOpt = Format.TABLE,
+    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
     """Record a checksum of every shard: later damage is seen.
@@ -36,7 +37,7 @@ def seal(
     Example: ckpttool seal ./output/checkpoint --checkpoint all
     """
     found = api.scan(tree.question(sizes=True))
-    output.looking_at(found.resolved_from, quiet=quiet)
+    say_tree(found, quiet=quiet, verbose=verbose)
     with progress.watched(quiet=quiet):
         sealings = tuple(api.seal(found, tuple(checkpoint or ()), reseal=reseal, jobs=jobs))
     raise typer.Exit(show(SEALS, Sealed(inventory=found.inventory, sealings=sealings), fmt))

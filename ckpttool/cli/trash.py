@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 import typer
@@ -13,10 +12,9 @@ from ckpttool.cli.answers import TRASH, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.helped import Command, Group
 from ckpttool.cli.options import Format, FormatOpt, Quiet, TreeOptions
+from ckpttool.cli.units import duration
 from ckpttool.domain.retention import Trash
 from ckpttool.errors import ExitCode
-
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 app = typer.Typer(
     name="trash",
@@ -28,17 +26,10 @@ app = typer.Typer(
 )
 
 
-def _age(text: str) -> float:
-    """Parse `7d`, `12h`, `30m`; a bare number is days, as with --trash-days."""
-    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhdw]?)", text)
-    if match is None:
-        raise typer.BadParameter(f"{text!r} is no age: 7d, 12h, 30m.")
-    return float(match[1]) * _SECONDS[match[2] or "d"]
-
-
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The checkpoint's, or its folder's in the trash.")]
 OlderThan = Annotated[
-    float | None, typer.Option(parser=_age, metavar="AGE", help="What has been there for so long: 7d, 12h.")
+    float | None,
+    typer.Option(parser=duration("d", to="s"), metavar="TIME", help="What has been there for so long: 7d, 12h."),
 ]
 Apply = Annotated[bool, typer.Option("--apply", help="Do it; without it nothing is changed.")]
 

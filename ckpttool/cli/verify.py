@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
+from fractions import Fraction
+from math import ceil
 from typing import Annotated
 
 import typer
@@ -12,8 +15,21 @@ from ckpttool import api
 from ckpttool.cli import output, output_files, progress
 from ckpttool.cli.answers import VERDICTS, show
 from ckpttool.cli.grouped import grouped
-from ckpttool.cli.options import Format, FormatOpt, LevelName, MaxAge, Names, Quiet, TreeOptions, finite
+from ckpttool.cli.options import (
+    Format,
+    FormatOpt,
+    LevelName,
+    MaxAge,
+    Names,
+    Quiet,
+    TreeOptions,
+    Verbose,
+    finite,
+    say_tree,
+)
+from ckpttool.cli.units import duration, share
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.units import counted
 from ckpttool.domain.verdict import Verdict, Verification
 from ckpttool.errors import UsageError
 
@@ -25,11 +41,21 @@ class CheckOptions:
     level: Annotated[LevelName, typer.Option(help="Headers, every byte, or every element.")] = LevelName.STRUCTURE
     checkpoint: Names = None
     subset: Annotated[
-        str | None, typer.Option(metavar="N/T", help="Only the n-th of t parts, by name: t nights cover everything.")
+        str | None,
+        typer.Option(
+            metavar="N/T|10%|50G",
+            help="Only the n-th of t parts, by name; or about so much, another part every day, until all was read.",
+        ),
     ] = None
     jobs: Annotated[int | None, typer.Option(min=1, help="Threads that read; default: one a core.")] = None
     timeout: Annotated[
-        float, typer.Option(callback=finite, min=1, metavar="SECONDS", help="When a read counts as hung.")
+        float,
+        typer.Option(
+            parser=duration("s", least=1),
+            metavar="TIME",
+            show_default="10m",
+            help="When a read counts as hung (10m, or seconds).",
+        ),
     ] = 600.0
     jump: Annotated[
         float | None,
@@ -56,27 +82,44 @@ class CheckOptions:
             raise UsageError(f"--jump takes a factor above 1, or 0 for no comparison, not {self.jump:g}")
         if self.stats is not None and self.level is not LevelName.NUMERICS:
             raise UsageError("--stats writes numbers, and only --level numerics looks at them")
+        subset = None if self.subset is None else bucket(self.subset)
         return api.CheckQuestion(
             level=self.level.level,
             name=tuple(self.checkpoint or ()),
-            bucket=None if self.subset is None else bucket(self.subset),
+            bucket=subset if isinstance(subset, tuple) else None,
             jobs=self.jobs,
             timeout=self.timeout,
             jump=self.jump,
             max_age=None if self.no_ledger else self.max_age * 3600,
         )
 
+    def today(self, question: api.CheckQuestion, tree: api.Tree, *, quiet: bool) -> api.CheckQuestion:
+        """Turn a share of all bytes into the part whose turn it is: another one every day, until all was read."""
+        subset = None if self.subset is None else bucket(self.subset)
+        if subset is None or isinstance(subset, tuple):
+            return question
+        share_of_all = (
+            subset if isinstance(subset, Fraction) else Fraction(subset, api.bytes_to_read(tree, question) or 1)
+        )
+        parts = max(1, ceil(1 / share_of_all))
+        number = int(time.time() // 86400) % parts + 1
+        if not quiet:
+            output.note(f"--subset {self.subset} is {number}/{parts} today, and all of it in {counted(parts, 'day')}")
+        return replace(question, bucket=(number, parts))
 
-def bucket(text: str) -> tuple[int, int]:
-    """Parse `--subset N/T`.
+
+def bucket(text: str) -> tuple[int, int] | Fraction | int:
+    """Parse `--subset`: N/T, a fraction of all bytes, or a number of them.
 
     Raises:
-        UsageError: It is not two whole numbers with 1 <= N <= T.
+        UsageError: It is none of these, or no two whole numbers with 1 <= N <= T.
     """
+    if (part := share(text)) is not None:
+        return part
     match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
     if match is not None and 1 <= int(match[1]) <= int(match[2]):
         return int(match[1]), int(match[2])
-    raise UsageError(f"--subset takes N/T, such as 1/7, not {text!r}")
+    raise UsageError(f"--subset takes N/T, such as 1/7, or 10%, or 50G, not {text!r}")
 
 
 @grouped
@@ -85,6 +128,7 @@ def verify(
     tree: TreeOptions,
     check: CheckOptions,
     fmt: FormatOpt = Format.TABLE,
+    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
     """Tell whether every shard is whole: headers, bytes, elements.
@@ -96,7 +140,8 @@ def verify(
     """
     question = check.question()
     found = api.scan(tree.question(sizes=True))
-    output.looking_at(found.resolved_from, quiet=quiet)
+    say_tree(found, quiet=quiet, verbose=verbose)
+    question = check.today(question, found, quiet=quiet)
     if check.stats is not None:
         output_files.assert_stats_replaceable(check.stats, found)
     started = time.monotonic()

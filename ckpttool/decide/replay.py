@@ -202,5 +202,5 @@ def _checkpoints(wish: SpikeQuestion, answer: ReplayAnswer, trace: Trace) -> tup
         steps = range(wish.every, trace.newest + 1, wish.every)
         return mark_checkpoints(answer.timeline, (SavedCheckpoint(name=str(step), step=Step(step)) for step in steps))
     if answer.marks is None:
-        raise UsageError("--around-spike needs checkpoints: give --every STEPS, or --health-timeline DIR")
+        raise UsageError("--around-spike needs checkpoints: give --every STEPS, or --tree DIR")
     return answer.marks

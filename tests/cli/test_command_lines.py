@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.cli.running import ask
 from tests.cli.situations import whole
 from tests.conftest import FIXTURES
 
+LOG = str(FIXTURES / "logs" / "bloom176b_chronicles.log")
 CONFIG = str(FIXTURES / "configs" / "pretrain_sink2.yaml")
 WITH_A_TREE = [
     "scan",
@@ -97,7 +99,16 @@ def test_a_command_that_chooses_one_refuses_two(command: str, here: Path) -> Non
     [
         ("resolve --gbs 1e3", "--gbs takes a whole number from 1, not '1e3';"),
         ("resolve --gbs 0", "--gbs takes a whole number from 1, not 0;"),
-        ("prune --keep-last 1 --grace 5m", "--grace takes a number from 0, not '5m';"),
+        (
+            "prune --keep-last 1 --grace 5x",
+            "--grace: '5x' is no time such as 90s, 5m, 12h or 7d; a bare number is seconds",
+        ),
+        ("prune --keep-last 1 --trash-days -1", "--trash-days: '-1' is less than 0d; "),
+        ("verify --timeout 0", "--timeout: '0' is less than 1s; "),
+        ("verify --subset 0%", "--subset takes N/T, such as 1/7, or 10%, or 50G, not '0%'"),
+        ("verify --subset 101%", "or 10%, or 50G, not '101%'"),
+        ("verify --subset 8/7", "or 10%, or 50G, not '8/7'"),
+        ("health --threshold 1m", "--threshold takes a number from 0, not '1m';"),
         ("verify --level all", "--level: 'all' is not one of 'structure', 'checksum', 'numerics';"),
     ],
 )
@@ -209,6 +220,60 @@ def test_a_traceback_is_for_those_who_ask_for_it_after_the_command_too(here: Pat
     assert "Traceback" in ask("scan", str(here / "nowhere"), "--debug").stderr
     assert "Traceback" in ask("--debug", "-q", "scan", str(here / "nowhere")).stderr
     assert "Traceback" not in ask("scan", str(here / "nowhere")).stderr
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("resolve output --gbs 16", "resolve output --new-gbs 16"),
+        ("scale-skip output --new-gbs 16", "scale-skip output --gbs 16"),
+        ("scale-skip --new-gbs 6 --old-gbs 8 --steps 9", "scale-skip --gbs 6 --old-gbs 8 --step 9"),
+        (f"resolve output --health-timeline {LOG}", f"resolve output --spikes-from {LOG}"),
+        (f"replay {LOG} --health-timeline output", f"replay {LOG} --tree output"),
+        ("prune output --keep-last 1 --grace 300", "prune output --keep-last 1 --grace 5m"),
+        (
+            "prune output --keep-last 1 --grace 0 --trash-days 7",
+            "prune output --keep-last 1 --grace 0s --trash-days 1w",
+        ),
+        ("prune output --keep-last 1 --max-age 36", "prune output --keep-last 1 --max-age 1.5d"),
+    ],
+)
+def test_one_thing_has_one_name_and_the_old_one_stays(old: str, new: str, here: Path) -> None:
+    whole(here)
+    before, after = ask(*old.split(), "--json"), ask(*new.split(), "--json")
+    assert before.stdout.startswith("{")
+    assert (before.code, before.stdout) == (after.code, after.stdout)
+
+
+def test_what_is_taken_is_said_to_whoever_asks_and_to_nobody_else(here: Path) -> None:
+    whole(here)
+    said = ask("resolve", "output/checkpoint", "-v", "--gbs", "16", "--strict")
+    assert said.stderr == (
+        "ckpttool: settings: output/checkpoint --level structure --margin 0 --gbs 16 --format table --strict\n"
+        "ckpttool: tree output/checkpoint, layout mindformers-rank, 5 checkpoints, no health file\n"
+    )
+    for quiet in ([], ["-q"], ["-v", "-q"]):
+        assert ask("resolve", "output/checkpoint", "--gbs", "16", "--strict", *quiet).stderr == ""
+    assert ask("resolve", "output/checkpoint", "--gbs", "16", "--strict").stdout == said.stdout
+    assert "settings: --format table\n" in ask("explain", "-v").stderr
+
+
+@pytest.mark.parametrize(("share", "parts"), [("10%", 10), ("100%", 1), ("33.4%", 3), ("1T", 1)])
+def test_a_share_is_another_part_every_day_until_all_was_read(
+    share: str, parts: int, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole(here)
+    read: list[str] = []
+    for day in range(parts):
+        monkeypatch.setattr(time, "time", lambda day=day: (20_000 * parts + day) * 86400.0 + 5)
+        said = ask("verify", "output", "--checkpoint", "all", "--subset", share, "--json")
+        assert f"--subset {share} is {day + 1}/{parts} today, and all of it in {parts} day" in said.stderr
+        plain = ask("verify", "output", "--checkpoint", "all", "--subset", f"{day + 1}/{parts}", "--json", "-q")
+        shards = [shard["path"] for save in said.json["checkpoints"] for shard in save["shards"]]  # type: ignore[attr-defined]
+        assert shards == [shard["path"] for save in plain.json["checkpoints"] for shard in save["shards"]]  # type: ignore[attr-defined]
+        read += shards
+    whole_tree = ask("verify", "output", "--checkpoint", "all", "--json").json["checkpoints"]
+    assert sorted(read) == sorted(shard["path"] for save in whole_tree for shard in save["shards"])  # type: ignore[attr-defined]
 
 
 def test_no_command_was_forgotten_here() -> None:

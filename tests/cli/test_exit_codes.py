@@ -78,7 +78,7 @@ def test_the_exit_code_is_the_same_with_a_traceback(here: Path) -> None:
     [
         (["resolve", "--gsb", "8"], "there is no option --gsb: did you mean --gbs?"),
         (["resolve", "--gbs", "0"], "--gbs takes a whole number from 1, not 0"),
-        (["resolve", "--format", "yaml"], "'yaml' is not one of 'table', 'json'"),
+        (["scan", "--format", "yaml"], "'yaml' is not one of 'table', 'json'"),
         (["resolve", "--checkpoint", "99_9"], "there is no checkpoint '99_9' in output/checkpoint; there are: _1-"),
         (["resolve", "--prefix", "qwen"], "no checkpoint has the prefix 'qwen'"),
         (["resolve", "--segment", "1000x512"], "--segment takes STEPS:GBS"),
@@ -252,9 +252,9 @@ def test_the_program_ends_with_the_code_of_the_answer(
 NUMBERS = {
     "verify": ("--timeout", "--jump", "--max-age"),
     "health": ("--threshold",),
-    "resolve": ("--health-threshold", "--spike-threshold", "--margin"),
-    "launch": ("--health-threshold", "--spike-threshold", "--margin"),
-    "preflight": ("--health-threshold", "--spike-threshold", "--margin"),
+    "resolve": ("--health-threshold", "--spike-threshold", "--margin", "--max-lost-time"),
+    "launch": ("--health-threshold", "--spike-threshold", "--margin", "--max-lost-time"),
+    "preflight": ("--health-threshold", "--spike-threshold", "--margin", "--max-lost-time"),
     "prune": ("--grace", "--wait", "--trash-days", "--max-age"),
     "repair-meta": ("--grace",),
     "replay": ("--threshold", "--margin"),
@@ -281,7 +281,7 @@ def test_every_option_that_takes_a_number_is_among_these() -> None:
     for name in COMMANDS:
         command = group.get_command(None, name)  # type: ignore[arg-type]  # ours asks no context
         for each in getattr(command, "params", []):
-            if each.type.name in {"float", "float range"}:
+            if each.type.name in {"float", "float range", "parse"}:
                 found.setdefault(name, set()).add(each.opts[0])
     assert found == {name: set(options) for name, options in NUMBERS.items()}
 

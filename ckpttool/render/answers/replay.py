@@ -36,7 +36,7 @@ _TOLD_AS_NOTES = frozenset({EventKind.UNDECIDED, EventKind.RESTART})
 
 
 def document(answer: ReplayAnswer) -> Document:
-    """`ckpttool/replay/1`. `resolve --health-timeline` reads it back."""
+    """`ckpttool/replay/1`. `resolve --spikes-from` reads it back."""
     result = answer.result
     document: dict[str, Document] = {
         "schema": SCHEMA,

@@ -1,0 +1,58 @@
+"""Times and sizes as people write them: 90s, 5m, 12h, 7d; 10%, 50G."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from fractions import Fraction
+
+import typer
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_WORDS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_POWERS = "KMGTP"
+
+
+def duration(bare: str | None, *, to: str | None = None, least: float = 0) -> Callable[[str], float]:
+    """Return the parser of an option that takes a time.
+
+    Args:
+        bare: The unit of a number without one: s, m, h or d; None: there must be one.
+        to: The unit of what is returned; that of a bare number, else seconds, where it is left out.
+        least: The shortest time, in the same unit.
+    """
+    into = to or bare or "s"
+    without = "" if bare is None else f"; a bare number is {_WORDS[bare]}"
+
+    def parse(text: str) -> float:
+        found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhdw])", str(text))
+        number, unit = (float(found[1]), found[2]) if found is not None else (_number(text), bare)
+        if number is not None and not math.isfinite(number):
+            raise typer.BadParameter(f"{text!r} is not a finite number")
+        if number is None or unit is None:
+            raise typer.BadParameter(f"{text!r} is no time such as 90s, 5m, 12h or 7d{without}")
+        meant = number * _SECONDS[unit] / _SECONDS[into]
+        if meant < least:
+            raise typer.BadParameter(f"{text!r} is less than {least:g}{into}")
+        return meant
+
+    return parse
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def share(text: str) -> Fraction | int | None:
+    """Parse `10%` as a fraction above 0 and up to 1, `50G` as bytes; None where it is neither."""
+    percent = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)%", text)
+    if percent is not None:
+        return fraction if 0 < (fraction := Fraction(percent[1]) / 100) <= 1 else None
+    size = re.fullmatch(rf"([0-9]{{1,12}}(?:\.[0-9]{{1,9}})?)([{_POWERS}])(?:i?B)?", text, re.IGNORECASE)
+    if size is None:
+        return None
+    return int(Fraction(size[1]) * 1024 ** (1 + _POWERS.index(size[2].upper()))) or None
