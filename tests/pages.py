@@ -28,7 +28,7 @@ from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, 
 from ckpttool.trainers.base import Layout, Trainer
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS, Quirks, quirks_of
 from ckpttool.trainers.registry import TRAINERS, loose_file
-from ckpttool.verify.engines.base import Engine
+from ckpttool.verify.observation import Engine
 from tests import schema_tables
 from tests.reliability import figures
 

@@ -34,7 +34,7 @@ ALLOWED_AT_THE_TOP = {
 
 # Lines by room. They may fall, and only what makes the tool do more may raise them: lower them with what you delete.
 MOST_LINES = {
-    "api": 2100, "cli": 2310, "decide": 5660, "domain": 3770, "errors": 90, "formats": 4120, "logs": 1440,
+    "api": 2100, "cli": 2310, "decide": 5660, "domain": 3770, "errors": 90, "formats": 4120, "logs": 1430,
     "records": 900, "render": 3680, "storage": 850, "verify": 3220, "write": 680,
     "trainers": 720, "trainers/common": 320, "trainers/huggingface": 120, "trainers/megatron": 160,
     "trainers/mindformers": 7580,

@@ -18,8 +18,7 @@ from ckpttool.domain.log_answer import CalibrationAnswer, LogReading, ReplayAnsw
 from ckpttool.domain.log_question import STDIN, LogQuestion, ReplayQuestion
 from ckpttool.errors import UsageError
 from ckpttool.logs.asd_events import detector_events
-from ckpttool.logs.log_pass import LogPass
-from ckpttool.logs.reading import written
+from ckpttool.logs.reading import LogPass, written
 from ckpttool.trainers.registry import asd_dialects, log_reader, policy_words, threshold_settings, told_trainers
 
 if TYPE_CHECKING:

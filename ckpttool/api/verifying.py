@@ -17,16 +17,16 @@ from ckpttool.domain.question import CheckQuestion
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.errors import UsageError
 from ckpttool.verify.check import check
-from ckpttool.verify.engines.base import Engines
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.meter import Meter
+from ckpttool.verify.observation import Engines
 from ckpttool.verify.plan import in_bucket, plan_checks
 from ckpttool.verify.session import Scope, Session
 from ckpttool.verify.siblings.neighbours import Neighbours
 
 if TYPE_CHECKING:
     from ckpttool.records.ledger import Memory
-    from ckpttool.verify.engines.base import Engine
+    from ckpttool.verify.observation import Engine
 
 
 _METER: ContextVar[Meter | None] = ContextVar("meter", default=None)

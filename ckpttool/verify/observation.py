@@ -1,8 +1,9 @@
-"""What one task saw, before anybody judges it: parts of one big file are seen by several tasks."""
+"""What one task saw, before anybody judges it; and the seam for engines, which run tasks."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.verdict import CheckTask, ShardReport
@@ -32,3 +33,21 @@ class Observation:
     """What the shard holds, where that was asked for."""
     distances: tuple[Distance, ...] = ()
     """How far its tensors lie from others, where that was asked for."""
+
+
+class Engine(Protocol):
+    """Runs check tasks."""
+
+    def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
+        """Yield one observation a task, in any order, as they finish."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines:
+    """Who reads what of a tree; the same engine may do both."""
+
+    tasks: Engine
+    """The shards that were asked for, as hard as was asked for."""
+    headers: Engine
+    """The headers of their siblings."""

@@ -16,8 +16,7 @@ from ckpttool.domain.shard import Shard, ShardRole
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
 from ckpttool.records import OWN_FOLDER, SealPlace
 from ckpttool.storage.base import Storage, is_there
-from ckpttool.verify.engines.base import Engine, Engines
-from ckpttool.verify.observation import Observation
+from ckpttool.verify.observation import Engine, Engines, Observation
 from ckpttool.verify.plan import in_bucket, plan_checks
 from ckpttool.verify.report import collect, judge
 from ckpttool.verify.siblings.compare import compare_siblings

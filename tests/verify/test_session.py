@@ -21,9 +21,8 @@ from ckpttool.formats import read_header
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.scalars import FACTS
 from ckpttool.verify.check import check
-from ckpttool.verify.engines.base import Engines
 from ckpttool.verify.engines.waiting import WaitingEngine
-from ckpttool.verify.observation import Observation
+from ckpttool.verify.observation import Engines, Observation
 from ckpttool.verify.session import Scope, Session
 from tests.detection import with_crc
 from tests.trees import TreeBuilder, floats, shard_bytes, training_scalars, weights

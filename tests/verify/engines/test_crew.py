@@ -9,11 +9,10 @@ import pytest
 
 from ckpttool.domain.verdict import CheckTask
 from ckpttool.verify.engines import crew
-from ckpttool.verify.engines.base import Engine
 from ckpttool.verify.engines.crew import Crew
 from ckpttool.verify.engines.threads import ThreadEngine
 from ckpttool.verify.engines.waiting import WaitingEngine
-from ckpttool.verify.observation import Observation
+from ckpttool.verify.observation import Engine, Observation
 from tests.verify.engines.test_threads import seen, tasks
 
 

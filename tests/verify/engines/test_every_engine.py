@@ -15,10 +15,9 @@ from ckpttool.domain.verdict import CheckTask, Level, VerdictWord
 from ckpttool.storage import STORAGES
 from ckpttool.verify.check import check
 from ckpttool.verify.engines import threads, waiting
-from ckpttool.verify.engines.base import Engine
 from ckpttool.verify.engines.threads import ThreadEngine
 from ckpttool.verify.engines.waiting import WaitingEngine
-from ckpttool.verify.observation import Observation
+from ckpttool.verify.observation import Engine, Observation
 from tests.memory import Bucket, MemoryStorage
 from tests.verify.engines.test_threads import seen, tasks
 from tests.verify.looking import CKPT, SAFETENSORS, task_for
