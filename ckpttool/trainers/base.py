@@ -54,8 +54,12 @@ class Part:
 
     focus: str | None
     """The save's name, or the name of the one file that was meant; None where it is all of them."""
-    resolved_from: str
-    """What is taken instead of the path itself: "checkpoint 20_2 on all ranks"."""
+    resolved_from: str | None
+    """What is taken instead of the path itself: "checkpoint 20_2 on all ranks"; None where it stands for the tree."""
+
+
+WHOLE_TREE = Part(focus=None, resolved_from=None)
+"""What a file in the root of a tree means that is no single save's: a tracker, a part of its only save."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,19 +107,15 @@ class Layout(Protocol):
         ...
 
     def part(self, folder: str, file: str | None) -> Part | Refusal | None:
-        """Tell what a folder directly in the root, or a file in such a folder, is a part of if the tree is so arranged.
+        """Tell what a folder in the root, or a file in it or in the root, is a part of if the tree is so arranged.
 
         Args:
-            folder: Its name.
+            folder: Its name; empty for the root itself.
             file: The name of the file in it that was meant; None for the folder itself.
 
         Returns:
-            None where no tree of this layout has such a folder; a refusal where it has, but not such a file.
+            None where no tree of this layout has such a path; a refusal where it has the folder, but not such a file.
         """
-        ...
-
-    def speaks_of_all(self, name: str) -> bool:
-        """Tell whether a file directly in the root of a tree means the tree: a tracker, a part of its only save."""
         ...
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:

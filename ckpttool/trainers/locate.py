@@ -10,7 +10,7 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.errors import IncompleteError, UnknownLayoutError
 from ckpttool.storage import is_folder, open_storage, shortest
 from ckpttool.storage.base import Entry, Kind, Storage
-from ckpttool.trainers.base import Layout, Refusal
+from ckpttool.trainers.base import Layout, Part, Refusal
 from ckpttool.trainers.common.tracker_file import TRACKER, whose_tracker
 from ckpttool.trainers.listing import Listing, list_root
 from ckpttool.trainers.registry import layouts, loose_file, meant, places, recognised, signs
@@ -81,12 +81,12 @@ def _around_file(path: str, wish: _Wish) -> Located:
     found = recognised(listing, wanted=wish.layout)
     if not found and name == TRACKER:
         raise UnknownLayoutError(f"{folder} holds no checkpoints that ckpttool knows{_whose(listing)}")
-    told = [layout for layout in found if layout.speaks_of_all(name)]
-    if told:
-        layout = meant(told, folder, wish.config)
-        return Located(storage=storage, listing=listing, layout=layout, focus=None, resolved_from=None)
-    # What the tree does not claim is none of its: nobody who names it means the newest of its saves.
-    return _loose(folder, name)
+    claims = {layout.name: part for layout in found if (part := layout.part("", name)) is not None}
+    if not claims:
+        # What the tree does not claim is none of its: nobody who names it means the newest of its saves.
+        return _loose(folder, name)
+    layout = meant([layout for layout in found if layout.name in claims], folder, wish.config)
+    return _as_part(path, storage, listing, layout, claims[layout.name])
 
 
 def _around_part(path: str, folder: str, file: str | None, wish: _Wish) -> Located | None:
@@ -117,10 +117,13 @@ def _around_part(path: str, folder: str, file: str | None, wish: _Wish) -> Locat
             return None
         raise UnknownLayoutError(f"{storage.root} holds no checkpoints that ckpttool knows")
     layout = meant(found, folder, wish.config)
-    part = claims[layout.name]
+    return _as_part(path, storage, listing, layout, claims[layout.name])
+
+
+def _as_part(path: str, storage: Storage, listing: Listing, layout: Layout, part: Part | Refusal) -> Located:
     if isinstance(part, Refusal):
         raise UnknownLayoutError(f"{path} {part.why}")
-    took = f"{part.resolved_from} of {storage.root}"
+    took = None if part.resolved_from is None else f"{part.resolved_from} of {storage.root}"
     return Located(storage=storage, listing=listing, layout=layout, focus=part.focus, resolved_from=took)
 
 

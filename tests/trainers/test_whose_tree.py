@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import re
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from ckpttool.errors import ConfigError, ExitCode, IncompleteError, UnknownLayou
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers import registry
 from ckpttool.trainers.abilities import ConfigReader
-from ckpttool.trainers.base import Layout
+from ckpttool.trainers.base import Layout, Part, Refusal
 from ckpttool.trainers.listing import MOST_LOOKED_INTO, Listing, list_root
 from ckpttool.trainers.locate import locate
 from tests.answers import cli
@@ -34,6 +35,28 @@ class TwinLayout(toy.ToyLayout):
 
     def recognise(self, listing: Listing) -> bool:
         return any("model.twin" in names for names in listing.inside("step-[0-9]{1,18}"))
+
+
+class FilesLayout(toy.ToyLayout):
+    """Keeps each save in a file of the root."""
+
+    name = "toy-files"
+
+    def recognise(self, listing: Listing) -> bool:
+        return any(entry.name.endswith(".toyfile") for entry in listing.entries)
+
+    def part(self, folder: str, file: str | None) -> Part | Refusal | None:
+        if folder or file is None or not file.endswith(".toyfile"):
+            return None
+        return Part(focus=file, resolved_from=f"checkpoint {file}")
+
+
+class Files(toy.Toy):
+    """Its trainer."""
+
+    name = "files"
+    layouts: tuple[Layout, ...] = (FilesLayout(),)
+    layout_names: tuple[str, ...] = (FilesLayout.name,)
 
 
 class TwinConfigs:
@@ -62,7 +85,8 @@ class Twin(toy.Toy):
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "TRAINERS", (toy.TOY, Twin(), *registry.TRAINERS))
+    import_module("ckpttool.cli.options")  # its help is made once: pages are compared with it, and know no toy
+    monkeypatch.setattr(registry, "TRAINERS", (toy.TOY, Twin(), Files(), *registry.TRAINERS))
 
 
 def twin(root: Path, step: int) -> None:
@@ -107,6 +131,14 @@ class TestByWhatLiesInIt:
     @pytest.mark.parametrize("name", ["twin-file", "toy-dcp"])
     def test_the_layout_that_is_asked_for_is_taken(self, mixed: Path, name: str) -> None:
         assert locate(str(mixed), layout=name).layout.name == name
+
+    def test_a_file_in_the_root_may_be_a_save_of_its_own(self, tmp_path: Path) -> None:
+        for name in ("step-1.toyfile", "step-2.toyfile", "notes.pt"):
+            (tmp_path / name).write_text("x")
+        found = locate(str(tmp_path / "step-1.toyfile"))
+        assert (found.layout.name, found.focus) == ("toy-files", "step-1.toyfile")
+        assert found.resolved_from == f"checkpoint step-1.toyfile of {tmp_path}"
+        assert locate(str(tmp_path / "notes.pt")).layout.name == "loose-file"
 
     def test_a_folder_with_the_name_of_a_save_and_nothing_of_one_is_nobodys(self, tmp_path: Path) -> None:
         (tmp_path / "step-20").mkdir()

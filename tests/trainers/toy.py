@@ -59,10 +59,6 @@ class ToyLayout:
         """Take a save's folder, and its files, for the save."""
         return Part(focus=folder, resolved_from=f"checkpoint {folder}") if _is_save(folder) else None
 
-    def speaks_of_all(self, name: str) -> bool:
-        """Tell by nothing: no file in the root is the trainer's."""
-        return False
-
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read the names and the record of each save."""
         names = [entry.name for entry in listing.entries]

@@ -60,10 +60,6 @@ class LooseFile:
         """Take none: its folder is anybody's."""
         return None
 
-    def speaks_of_all(self, name: str) -> bool:
-        """Take no file for another one."""
-        return False
-
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Look at the file's header."""
         name = listing.entries[0].name

@@ -10,7 +10,7 @@ from ckpttool.domain.expectation import Evidence, Expected, RankFiles
 from ckpttool.domain.units import Rank
 from ckpttool.records import MANIFEST_NAME, SealPlace
 from ckpttool.storage.base import Kind, Storage
-from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.listed import holds_its_mark
 from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.listing import Listing
@@ -42,12 +42,10 @@ class MindFormersIteration:
         return any(_saves(listing))
 
     def part(self, folder: str, file: str | None) -> Part | Refusal | None:
-        """Take an iteration's folder, and whatever lies in it, for the save."""
+        """Take an iteration's folder, and whatever lies in it, for the save; the tracker for all of them."""
+        if not folder:
+            return WHOLE_TREE if file == TRACKER else None
         return Part(focus=folder, resolved_from=f"checkpoint {folder}") if is_iteration(folder) else None
-
-    def speaks_of_all(self, name: str) -> bool:
-        """Tell by the tracker."""
-        return name == TRACKER
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each iteration's names, common.json and metadata.json; no shard is opened."""

@@ -11,7 +11,7 @@ from ckpttool.domain.expectation import Evidence, Expected, RankFiles
 from ckpttool.domain.units import Rank
 from ckpttool.records import SealPlace, own_path
 from ckpttool.storage.base import Kind, Storage
-from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.mindformers.layouts.names import (
@@ -42,7 +42,12 @@ class MindFormersRank:
         return any(entry.kind is Kind.FOLDER and rank_of_folder(entry.name) is not None for entry in listing.entries)
 
     def part(self, folder: str, file: str | None) -> Part | Refusal | None:
-        """Take a rank's folder for all ranks, and one of its shards for the save on all ranks."""
+        """Take a rank's folder for all ranks, and one of its shards for the save on all ranks.
+
+        A training that changed over from the newer layout leaves its tracker.
+        """
+        if not folder:
+            return WHOLE_TREE if file == TRACKER else None
         rank = rank_of_folder(folder)
         if rank is None:
             return None
@@ -53,10 +58,6 @@ class MindFormersRank:
             return Refusal(why=f"is no checkpoint shard: expected NAME_rank_{rank}-EPOCH_STEP.ckpt")
         # By the file's own name: others may have the same label in another format, or in another training.
         return Part(focus=file, resolved_from=f"checkpoint {checkpoint_name(parsed.run, parsed.position)} on all ranks")
-
-    def speaks_of_all(self, name: str) -> bool:
-        """Tell by the tracker: a training that changed over from the newer layout leaves it."""
-        return name == TRACKER
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """List the names in every rank's folder and open one header a save and cohort."""

@@ -13,7 +13,7 @@ from ckpttool.domain.units import Rank, Step
 from ckpttool.formats.strict_json import ParseError, as_object, as_str, parse_object
 from ckpttool.records import MANIFEST_NAME, SealPlace
 from ckpttool.storage.base import Kind, Storage
-from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.listed import holds_its_mark, listed_damage, one_save, stamp_if_there
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.mindformers.layouts.names import BESIDE_THE_SAVES, UNIFIED_LAYOUT, FileKind, parse_shape
@@ -42,12 +42,8 @@ class MindFormersUnified:
         return any(entry.name == SCALARS_FILE for entry in listing.beginning(SCALARS_FILE))
 
     def part(self, folder: str, file: str | None) -> Part | Refusal | None:
-        """Take none: the files lie in the root."""
-        return None
-
-    def speaks_of_all(self, name: str) -> bool:
-        """Take any file for all of them: they are one save."""
-        return True
+        """Take any file in the root for all of them: they are one save."""
+        return None if folder or file is None else WHOLE_TREE
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read the scalars and the map of parameters to files."""
