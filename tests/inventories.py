@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from ckpttool.decide.completeness import believable, compare
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, Rename, RunSummary, Topology
+from ckpttool.domain.checkpoint import (
+    Checkpoint,
+    CommitState,
+    Inventory,
+    Rename,
+    RunSummary,
+    StepSource,
+    Topology,
+    Tracked,
+)
 from ckpttool.domain.expectation import Evidence, WorldEvidence
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.health import Health
@@ -57,7 +66,7 @@ def checkpoint(
         scalars=state.scalars,
         rules=RULES,
         step=None if true is None else Step(true),
-        step_source="unknown" if true is None else "content",
+        step_source=StepSource.UNKNOWN if true is None else StepSource.CONTENT,
         shards=tuple(
             Shard(
                 path=f"rank_{rank}/{prefix}_rank_{rank}{own}-{label}.{suffix}",
@@ -95,7 +104,7 @@ def tree(
         findings=tuple(findings),
         folder_ranks=tuple(Rank(rank) for rank in sorted(seen if folders is None else folders)),
         unlisted=tuple(f"rank_{rank}" for rank in unreadable),
-        tracked=tracked,
+        tracked=None if tracked is None else Tracked(name=tracked, step=None, written_ns=None),
     )
 
 

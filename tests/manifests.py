@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, StepSource, Topology
 from ckpttool.domain.manifest import CHUNK_BYTES, Manifest, ShardSeal
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import FormatName
@@ -41,7 +41,7 @@ def sealed_checkpoint(name: str, prefix: str, fmt: FormatName) -> Checkpoint:
         run=0,
         scalars=Scalars(),
         step=None,
-        step_source="unknown",
+        step_source=StepSource.UNKNOWN,
         shards=(),
         topology=Topology(),
         format=fmt,

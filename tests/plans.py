@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, StepSource, Topology
 from ckpttool.domain.data_position import SkipBatches
 from ckpttool.domain.plan import ResumePlan, ResumePoint
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
@@ -59,7 +59,7 @@ def resume_plan(
         scalars=scalars.scalars,
         rules=RULES,
         step=Step(scalars.step_num or 0),
-        step_source="content",
+        step_source=StepSource.CONTENT,
         shards=shards,
         topology=Topology(world_size=ranks or None),
         format=FormatName.MINDSPORE_CKPT,
@@ -72,6 +72,7 @@ def resume_plan(
         root="output/checkpoint",
         point=ResumePoint(
             checkpoint=checkpoint,
+            step=Step(scalars.step_num or 0),
             evidence=Level.STRUCTURE,
             verdict=VerdictWord.STRUCT_OK,
             lost_steps=0,

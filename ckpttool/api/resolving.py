@@ -199,8 +199,6 @@ def _plan(
     advice: SpikeAdvice | StopAdvice | None,
 ) -> ResumePlan:
     checkpoint, config = point.checkpoint, question.config
-    if checkpoint.step is None:
-        raise AssertionError(f"choose() took {checkpoint.name}, whose step is unknown")
     if config is not None and config.world_size is None:  # as many as wrote it, unless somebody says otherwise
         config = config.started_on(checkpoint.topology.world_size)
     load = tree.layout.load(tree.inventory, checkpoint)
@@ -208,7 +206,7 @@ def _plan(
         raise UnknownLayoutError(f"{checkpoint.name} {load.why}")
     wanted, recorded = with_config(data, config), checkpoint.scalars.global_batch_size
     past = Course(tree.inventory).past(checkpoint)
-    skip = plan_data(checkpoint.step, recorded, wanted, past)
+    skip = plan_data(point.step, recorded, wanted, past)
     if advice is not None and advice.detour is not None and advice.followed:
         skip = moved_on(skip, plan_data(advice.detour.last_skipped, recorded, wanted, past))
     plan = ResumePlan(
@@ -216,7 +214,7 @@ def _plan(
         point=point,
         load=load,
         data=skip,
-        next_step=next_step(checkpoint.step, recorded, wanted),
+        next_step=next_step(point.step, recorded, wanted),
         findings=_beyond(tree, point),
         advice=advice,
     )
@@ -289,7 +287,7 @@ def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[int | None, 
         raise NothingToResumeError(f"nothing in {decision.root} can be resumed from; ckpttool resolve says why")
     chosen = decision.point.checkpoint
     past = Course(answer.tree.inventory).past(chosen)
-    return chosen.step, chosen.scalars.global_batch_size, past, answer.tree.trainer
+    return decision.point.step, chosen.scalars.global_batch_size, past, answer.tree.trainer
 
 
 def simulate(answer: Answer, version: str) -> Simulation:

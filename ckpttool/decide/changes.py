@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, unknown
 from ckpttool.domain.pointer import Pointer, PointerFix, PointerText
+from ckpttool.domain.units import moment
 
 NamingIt = Callable[[Checkpoint], Mapping[str, PointerText]]
 """Says by path what each record holds when a checkpoint was saved last; a record that cannot name it is not there."""
@@ -34,12 +35,13 @@ def signs_of_writing(
             path=path,
             remedy="wait for the save; where no training runs, remove the file",
         )
-    youngest = min(((abs(now - mtime), path) for path, mtime in written), default=None)
-    if youngest is not None and youngest[0] < grace:
+    age, path, at = min(((abs(now - mtime), path, mtime) for path, mtime in written), default=(grace, "", now))
+    if age < grace:
         yield unknown(
             Code.IN_PROGRESS,
-            f"written {youngest[0]:.0f} s ago: somebody may still be saving (--grace {grace:g})",
-            path=youngest[1],
+            f"written {age:.0f} s ago: somebody may still be saving (--grace {grace:g})",
+            path=path,
+            actual=moment(at),
             remedy="wait; where no training runs, --grace 0",
         )
 

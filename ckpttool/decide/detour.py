@@ -244,5 +244,5 @@ def go_around(
 
 
 def _steps(point: ResumePoint | NoResumePoint) -> list[Step]:
-    known = point.checkpoint.step if isinstance(point, ResumePoint) else None
+    known = point.step if isinstance(point, ResumePoint) else None
     return [] if known is None else [known]

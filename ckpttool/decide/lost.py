@@ -71,9 +71,7 @@ def with_log(point: ResumePoint, attempts: Sequence[LogAttempt], home: int) -> R
         attempts: Each start of the training, in the order of time.
         home: The one that saved the chosen checkpoint.
     """
-    step, size = point.checkpoint.step, point.checkpoint.scalars.global_batch_size
-    if step is None:
-        return point
+    step, size = point.step, point.checkpoint.scalars.global_batch_size
     attempt = attempts[home]
     if home == len(attempts) - 1 and attempt.last - step > point.lost_steps:
         steps = attempt.last - step

@@ -6,14 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ckpttool.domain.finding import Code, Finding, Severity, damage, seen_in_part, suspect, told, unknown, unsafe
-from ckpttool.domain.plan import NoResumePoint, ResumePlan
+from ckpttool.domain.plan import MOST_REJECTED, NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import DiskNeed
 from ckpttool.domain.settings import RunConfig
 from ckpttool.domain.units import at_step, counted, in_gib
 from ckpttool.errors import ExitCode
-
-_MOST_REJECTED = 8
-"""Newer checkpoints that are told one by one; `resolve` tells them all."""
 
 _NOT_SEEN = frozenset({Code.UNREADABLE, Code.CHANGED_WHILE_READING})
 
@@ -128,7 +125,7 @@ def _nothing(decision: NoResumePoint) -> Finding:
 
 def _rejected_reasons(decision: NoResumePoint) -> Iterator[Finding]:
     """Give every reason against the newest, which is the one to repair, and the gravest against each of the others."""
-    for place, one in enumerate(decision.rejected[:_MOST_REJECTED]):
+    for place, one in enumerate(decision.rejected[:MOST_REJECTED]):
         if place == 0:
             yield from one.reasons
         else:
@@ -141,7 +138,7 @@ def _passed_over(plan: ResumePlan, severity: Severity) -> Iterator[Finding]:
         why = max(one.reasons, key=lambda reason: reason.severity)
         alike = [reason for reason in one.reasons if reason.code is why.code]
         not_seen = why.code in _NOT_SEEN
-        if place >= _MOST_REJECTED and not not_seen:
+        if place >= MOST_REJECTED and not not_seen:
             continue
         yield Finding(
             code=Code.NEWER_NOT_CHOSEN,

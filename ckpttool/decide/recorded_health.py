@@ -12,6 +12,11 @@ from ckpttool.domain.health import Health, HealthBook
 IGNORE_HEALTH = "--ignore-health takes it all the same"
 """What to do about a checkpoint that nothing but its health speaks against; whoever says it looks at the rest."""
 
+IGNORED_WITH_HEALTH = frozenset(
+    {Code.MARKED_UNHEALTHY, Code.NORM_ABOVE_THRESHOLD, Code.SAVED_AFTER_STRIKE, Code.SAVED_IN_SPIKE}
+)
+"""What it ignores."""
+
 
 def attach_health(inventory: Inventory, book: HealthBook, names: Sequence[str | None]) -> Inventory:
     """Give every checkpoint the health that was recorded for it; unknown where nothing was.

@@ -9,7 +9,7 @@ from ckpttool.decide.lineage import Course
 from ckpttool.decide.lost import lost_steps, perhaps_lost
 from ckpttool.decide.mixed_runs import told_apart, two_runs_in
 from ckpttool.decide.naming import LATEST, named
-from ckpttool.decide.recorded_health import IGNORE_HEALTH, health_reason
+from ckpttool.decide.recorded_health import IGNORE_HEALTH, IGNORED_WITH_HEALTH, health_reason
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, note, suspect, unknown
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePoint
@@ -61,9 +61,7 @@ def choose(
         candidates = newest_first(_of_prefix(inventory, prefix))
         mixed = _mixed_prefixes(candidates, question.saves_as)
         if mixed is not None:
-            return NoResumePoint(
-                root=inventory.root, evidence=question.evidence, rejected=(), findings=(mixed, *tree_findings)
-            )
+            return _nothing(inventory, question, (), (mixed, *tree_findings), verdict_of)
         tree_findings += _passed_over(candidates)
     rejected: list[Rejection] = []
     for checkpoint in course.best_first(candidates):
@@ -71,11 +69,21 @@ def choose(
         if not reasons:
             verdict = verdict_of(checkpoint)
             reasons = _reasons_by_content(checkpoint, question, verdict)
-            if not reasons:
-                point = _resume_point(checkpoint, verdict, candidates, rejected, course)
-                overlaps = course.overlaps(checkpoint, is_named=is_named)
-                return replace(point, findings=(*overlaps, *point.findings, *by_config))
-        elif any(reason.remedy == IGNORE_HEALTH for reason in reasons):
+            if not reasons and checkpoint.step is not None:
+                lost, samples = lost_steps(checkpoint, course)
+                known = (*rejected, *_branches(checkpoint, candidates, rejected, course))
+                said = (*course.overlaps(checkpoint, is_named=is_named), *course.rewinds(), *_passed_over(candidates))
+                return ResumePoint(
+                    checkpoint=checkpoint,
+                    step=checkpoint.step,
+                    evidence=verdict.level,
+                    verdict=verdict.word,
+                    lost_steps=lost,
+                    lost_samples=samples,
+                    rejected=_in_order_of(candidates, known),
+                    findings=(*said, *told_apart(verdict), *perhaps_lost(rejected), *by_config),
+                )
+        elif any(reason.code in IGNORED_WITH_HEALTH for reason in reasons):
             reasons = _with_true_remedies(checkpoint, question, reasons, verdict_of)
         rejected.append(Rejection(checkpoint=checkpoint, reasons=tuple(reasons)))
     return _nothing(inventory, question, _in_order_of(candidates, rejected), tree_findings, verdict_of)
@@ -140,12 +148,12 @@ def _with_true_remedies(
     if question.evidence is Level.STRUCTURE:
         promise = IGNORE_HEALTH
         reasons = [*reasons, *_not_said(_reasons_by_content(checkpoint, question, verdict_of(checkpoint)), reasons)]
-    others = {reason.code for reason in reasons if reason.remedy != IGNORE_HEALTH}
+    others = {reason.code for reason in reasons} - IGNORED_WITH_HEALTH
     if others == {Code.ABANDONED_BRANCH}:
         promise = f"--checkpoint {checkpoint.name} --ignore-health takes it all the same"
     elif others:
         promise = None
-    return [replace(reason, remedy=promise) if reason.remedy == IGNORE_HEALTH else reason for reason in reasons]
+    return [replace(reason, remedy=promise) if reason.code in IGNORED_WITH_HEALTH else reason for reason in reasons]
 
 
 def _not_said(found: Iterable[Finding], said: Iterable[Finding]) -> list[Finding]:
@@ -163,13 +171,10 @@ def _reasons_by_content(checkpoint: Checkpoint, question: ResumeQuestion, verdic
     return reasons
 
 
-def _resume_point(
-    checkpoint: Checkpoint,
-    verdict: Verdict,
-    candidates: Sequence[Checkpoint],
-    rejected: list[Rejection],
-    course: Course,
-) -> ResumePoint:
+def _branches(
+    checkpoint: Checkpoint, candidates: Sequence[Checkpoint], rejected: Sequence[Rejection], course: Course
+) -> list[Rejection]:
+    """Return what else a reader might have expected: branches that the training left, or went through again."""
     passed = {checkpoint.key, *(rejection.checkpoint.key for rejection in rejected)}
     keys = [candidate.key for candidate in candidates]
     newer = frozenset(keys[: keys.index(checkpoint.key)])
@@ -179,21 +184,7 @@ def _resume_point(
         if candidate.key not in passed and branch is not None:
             reasons = tuple(_doubts(candidate, course, branch))
             branches.append(Rejection(checkpoint=candidate, reasons=reasons))
-    steps, samples = lost_steps(checkpoint, course)
-    return ResumePoint(
-        checkpoint=checkpoint,
-        evidence=verdict.level,
-        verdict=verdict.word,
-        lost_steps=steps,
-        lost_samples=samples,
-        rejected=_in_order_of(candidates, (*rejected, *branches)),
-        findings=(
-            *course.rewinds(),
-            *_passed_over(candidates),
-            *told_apart(verdict),
-            *perhaps_lost(rejected),
-        ),
-    )
+    return branches
 
 
 def _of_prefix(inventory: Inventory, prefix: str | None) -> list[Checkpoint]:

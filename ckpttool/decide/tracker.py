@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, Tracked
 from ckpttool.domain.finding import Code, Finding, note
 from ckpttool.domain.progress import Progress, newest_first
 
@@ -36,9 +36,10 @@ class TrackedCourse:
             inventory: With the times of the tracker and of what is numbered otherwise, where the disk tells them.
             progress: Of the same tree.
         """
-        self._said = _tracked(inventory, progress)
+        tracked = inventory.tracked
+        self._said = None if tracked is None else _said(tracked, inventory, progress)
         self._when: dict[str, _When] = {}
-        if self._said is None:
+        if tracked is None or self._said is None:
             return
         prefix, place = self._said
         places = {
@@ -49,10 +50,10 @@ class TrackedCourse:
         beyond = [
             checkpoint
             for checkpoint in inventory.checkpoints
-            if (at := places.get(checkpoint.name)) is not None and at >= place and checkpoint.name != inventory.tracked
+            if (at := places.get(checkpoint.name)) is not None and at >= place and checkpoint.name != tracked.name
         ]
         self._told = progress.told(place, prefix)
-        self._when = {checkpoint.name: _when(checkpoint, inventory.tracked_ns) for checkpoint in beyond}
+        self._when = {checkpoint.name: _when(checkpoint, tracked.written_ns) for checkpoint in beyond}
         for name, when in self._when.items():
             if places[name] == place and when is _When.UNKNOWN:  # of two that are as far the tracker names the last
                 self._when[name] = _When.BEFORE
@@ -93,17 +94,16 @@ class TrackedCourse:
         return findings
 
 
-def _tracked(inventory: Inventory, progress: Progress) -> tuple[str, int] | None:
+def _said(tracked: Tracked, inventory: Inventory, progress: Progress) -> tuple[str, int] | None:
     """Return the training that the tracker is of, and how far it says that it came; None where that is not known."""
-    if inventory.tracked is None or not inventory.checkpoints:
+    if not inventory.checkpoints:
         return None
-    named = next((checkpoint for checkpoint in inventory.checkpoints if checkpoint.name == inventory.tracked), None)
+    named = next((checkpoint for checkpoint in inventory.checkpoints if checkpoint.name == tracked.name), None)
     if named is not None:
         place = progress.of(named)
         return None if place is None else (named.prefix, place)
     prefix = newest_first(inventory.checkpoints)[0].prefix
-    step = inventory.tracked_step
-    return None if step is None or progress.counts_samples(prefix) else (prefix, step)
+    return None if tracked.step is None or progress.counts_samples(prefix) else (prefix, tracked.step)
 
 
 def _is_torn(checkpoint: Checkpoint) -> bool:
@@ -112,13 +112,13 @@ def _is_torn(checkpoint: Checkpoint) -> bool:
     return missing or checkpoint.commit is CommitState.UNCOMMITTED
 
 
-def _when(checkpoint: Checkpoint, tracked_ns: int | None) -> _When:
+def _when(checkpoint: Checkpoint, written_ns: int | None) -> _When:
     times = [shard.modified_ns for shard in checkpoint.shards if shard.modified_ns is not None]
-    if tracked_ns is None or not times:
+    if written_ns is None or not times:
         return _When.UNKNOWN
-    is_older, is_newer = min(times) <= tracked_ns - CLEARLY_NS, max(times) >= tracked_ns + CLEARLY_NS
+    is_older, is_newer = min(times) <= written_ns - CLEARLY_NS, max(times) >= written_ns + CLEARLY_NS
     if is_older and is_newer:
         return _When.BOTH
-    if max(times) <= tracked_ns - CLEARLY_NS:
+    if max(times) <= written_ns - CLEARLY_NS:
         return _When.BEFORE
-    return _When.AFTER if min(times) >= tracked_ns + CLEARLY_NS else _When.UNKNOWN
+    return _When.AFTER if min(times) >= written_ns + CLEARLY_NS else _When.UNKNOWN

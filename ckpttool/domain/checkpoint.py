@@ -13,6 +13,15 @@ from ckpttool.domain.shard import FormatName, Shard
 from ckpttool.domain.units import ByteCount, Rank, Step
 
 
+class StepSource(str, Enum):
+    """What tells a checkpoint's step."""
+
+    CONTENT = "content"
+    NAME = "name"
+    """With a sink size that was given."""
+    UNKNOWN = "unknown"
+
+
 class CommitState(str, Enum):
     """Whether the trainer itself says that the checkpoint is finished."""
 
@@ -74,8 +83,7 @@ class Checkpoint:
     """As one rank's shard has them; `verify` tells whether the others agree."""
     step: Step | None
     """True global step; None where nothing tells it."""
-    step_source: str
-    """`content`, `name` (with a sink size that was given) or `unknown`."""
+    step_source: StepSource
     step_remedy: str | None = None
     """Where the step is unknown, what the user may give so that it is told; None where nothing would help."""
     shards: tuple[Shard, ...]
@@ -145,6 +153,18 @@ class RunSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tracked:
+    """What the trainer's tracker names as its last save."""
+
+    name: str
+    """Of the checkpoint, whether or not there is such a one."""
+    step: Step | None
+    """The step of that name."""
+    written_ns: int | None
+    """When the tracker was written last, by its modification time; None where the disk does not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
     """What a folder holds: checkpoints in the order (prefix, run, step, name), and all that is not one."""
 
@@ -162,12 +182,8 @@ class Inventory:
     """Folders that could not be listed, by path: what is in them is unknown, not missing."""
     strays: tuple[str, ...] = ()
     """Paths that are no checkpoint and no known record, sorted."""
-    tracked: str | None = None
-    """The checkpoint that the trainer's tracker names as its last."""
-    tracked_step: Step | None = None
-    """The step that it names, whether or not there is such a checkpoint."""
-    tracked_ns: int | None = None
-    """When the tracker was written last, by its modification time; None where there is none, or nobody asked."""
+    tracked: Tracked | None = None
+    """None where there is no tracker, or it names nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,7 +81,7 @@ class Code(str, Enum):
     TIMES_DISAGREE = "times-disagree"
     NEEDS_RENAMES = "needs-renames"
     DUPLICATE_CHECKPOINT = "duplicate-checkpoint"
-    NOT_SELECTED = "not-selected"
+    """Reserved: no command reports it."""
     NOT_LOADABLE = "not-loadable"
     RANKS_TO_RESTORE = "ranks-to-restore"
     META_UNREADABLE = "meta-unreadable"

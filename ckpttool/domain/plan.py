@@ -25,6 +25,10 @@ class Rejection:
     reasons: tuple[Finding, ...]
 
 
+MOST_REJECTED = 8
+"""Rejected checkpoints that people are told one by one, newest first; the JSON of `resolve` tells them all."""
+
+
 class LostTimeSource(str, Enum):
     """What tells how long lost steps took."""
 
@@ -53,6 +57,8 @@ class ResumePoint:
     """The checkpoint to load."""
 
     checkpoint: Checkpoint
+    step: Step
+    """Its true global step: what does not tell one is never chosen."""
     evidence: Level
     """How hard all of its shards were looked at."""
     verdict: VerdictWord

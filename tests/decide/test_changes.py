@@ -83,6 +83,9 @@ def test_a_file_younger_than_the_grace_time_is_a_sign_of_writing_and_the_younges
     written = [("old", 0.0), ("new", 990.0), ("newer", 995.0)]
     (sign,) = signs_of_writing([], written, now=1000.0, grace=300.0)
     assert (sign.path, sign.severity) == ("newer", Severity.UNKNOWN)
+    assert (sign.message.partition(":")[0], sign.actual) == ("written 5 s ago", "1970-01-01T00:16:35Z")
+    (later,) = signs_of_writing([], written, now=1020.0, grace=300.0)
+    assert (later.message.partition(":")[0], later.actual) == ("written 25 s ago", sign.actual)
     assert list(signs_of_writing([], written, now=1000.0, grace=5.0)) == []
     assert list(signs_of_writing([], [], now=1000.0, grace=300.0)) == []
 

@@ -122,11 +122,9 @@ def test_a_log_without_times_tells_none(rows: list[tuple[int, str | None]]) -> N
     assert with_log(found(ONE_RUN, "20_2"), [log], 0).lost_time is None
 
 
-def test_a_log_says_no_time_where_no_step_is_lost_or_the_step_is_not_known() -> None:
+def test_a_log_says_no_time_where_no_step_is_lost() -> None:
     whole = found(ONE_RUN)
     assert with_log(whole, [attempt(*range(1, 41))], 0) == whole
-    unknown = replace(whole, checkpoint=replace(whole.checkpoint, step=None))
-    assert with_log(unknown, [attempt(*range(1, 48))], 0) == unknown
 
 
 def test_what_a_log_told_no_file_tells_again() -> None:

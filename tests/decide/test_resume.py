@@ -127,6 +127,11 @@ class TestHealth:
         taken = point(inventory, ResumeQuestion(ignore_health=True), verdict_of=verdicts(["20_2"]))
         assert taken.checkpoint.name == "10_2"
 
+    def test_what_is_said_to_do_about_a_finding_does_not_make_it_one_of_health(self) -> None:
+        torn = replace(finding(), remedy="--ignore-health takes it all the same")
+        inventory = tree(checkpoint("10_2"), checkpoint("20_2", health=Health.UNHEALTHY, findings=[torn]))
+        assert remedies(point(inventory))[Code.MARKED_UNHEALTHY] is None
+
     def test_what_would_cost_the_reading_of_every_byte_is_promised_with_an_if(self) -> None:
         asked: list[str] = []
         inventory = tree(checkpoint("10_2"), checkpoint("20_2", health=Health.UNHEALTHY))

@@ -103,7 +103,12 @@ def replanned(
     def without(gone: Sequence[Checkpoint]) -> Inventory:
         names = {one.name for one in gone}
         staying = [one for one in raw.checkpoints if one.name not in names or one.format not in formats(gone, one.name)]
-        left = tree(*staying, layout=raw.layout, folders=raw.folder_ranks, tracked=raw.tracked)
+        left = tree(
+            *staying,
+            layout=raw.layout,
+            folders=raw.folder_ranks,
+            tracked=None if raw.tracked is None else raw.tracked.name,
+        )
         return judge(left)
 
     return retain(judge(raw), policy or RetentionPolicy(keep_last=1), verifier or Verifier(), without, refused or {})

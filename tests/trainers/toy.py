@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ckpttool.domain.asd import AsdDialect
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, RunSummary, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, RunSummary, StepSource, Topology
 from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath, RankFiles
 from ckpttool.domain.finding import Code, damage, note
 from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
@@ -136,7 +136,7 @@ def _scan(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
         name=name,
         scalars=Scalars(),
         step=Step(step),
-        step_source="name" if expected is None else "content",
+        step_source=StepSource.NAME if expected is None else StepSource.CONTENT,
         shards=tuple(shards),
         topology=Topology(),
         format=FormatName.SAFETENSORS,

@@ -52,7 +52,7 @@ def _checkpoint(checkpoint: Checkpoint) -> Document:
         "epoch": facts.get("epoch"),
         "step_in_epoch": facts.get("step_in_epoch"),
         "step": checkpoint.step,
-        "step_source": checkpoint.step_source,
+        "step_source": checkpoint.step_source.value,
         "optimizer_step": facts.get("optimizer_step"),
         "global_batch_size": checkpoint.scalars.global_batch_size,
         "samples": checkpoint.samples,

@@ -9,7 +9,15 @@ from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.data_position import Samples, SkipBatches, Stateful, Tokens, Unknown
 from ckpttool.domain.exits import of_plan
 from ckpttool.domain.finding import Code, blocking, seen_in_part
-from ckpttool.domain.plan import NoResumePoint, Rejection, Resolution, ResumePlan, ResumePoint, Simulation
+from ckpttool.domain.plan import (
+    MOST_REJECTED,
+    NoResumePoint,
+    Rejection,
+    Resolution,
+    ResumePlan,
+    ResumePoint,
+    Simulation,
+)
 from ckpttool.domain.units import at_step, counted, on_all
 from ckpttool.domain.verdict import Level, VerdictWord
 from ckpttool.errors import ExitCode
@@ -20,9 +28,6 @@ from ckpttool.render.json import Document, finding_document
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-MOST_REJECTED = 8
-"""Rejected checkpoints that a table shows, newest first."""
 
 MOST_REASONS = 3
 """Kinds of reasons shown for each rejected checkpoint."""
@@ -186,7 +191,7 @@ def _chosen(plan: ResumePlan, code: ExitCode) -> list[RenderableType]:
     on = "" if here is None else f" {here}"
     style = "bold yellow" if in_part or code is not ExitCode.OK else "bold green"
     end = "" if code is ExitCode.OK else f" (exit {code.value})"
-    headline = line(f"Resume from {shown(checkpoint.name)}: step {checkpoint.step}, whole{on}{end}", style=style)
+    headline = line(f"Resume from {shown(checkpoint.name)}: step {plan.point.step}, whole{on}{end}", style=style)
     # Names of files are one word to whoever copies them, blanks and all.
     names = {setting.place.name for setting in plan.load.settings if isinstance(setting.value, str)}
     rows = [(key, line(value, no_wrap=key in names)) for key, value in _settings(plan)]

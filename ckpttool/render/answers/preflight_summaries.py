@@ -27,7 +27,7 @@ def checkpoint_summary(decision: ResumePlan | NoResumePoint) -> str:
         on = f"whole on the {counted(len(point.checkpoint.ranks), 'rank')} seen here"
     took = "" if point.lost_time is None else f", about {point.lost_time.words}"
     lost = f"; {counted(point.lost_steps, 'step')} to be done again{took}" if point.lost_steps else ""
-    chosen = f"{point.checkpoint.name}, {at_step(point.checkpoint.step)}"
+    chosen = f"{point.checkpoint.name}, {at_step(point.step)}"
     return f"{chosen}, {on} ({point.evidence.word}: {point.verdict.value}){lost}"
 
 

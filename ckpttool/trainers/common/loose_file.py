@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Facts, Inventory, RunSummary, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Facts, Inventory, RunSummary, StepSource, Topology
 from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath, RankFiles
 from ckpttool.domain.scalars import ScalarRules, Scalars, ScalarValues, ShardFacts
 from ckpttool.domain.shard import FORMAT_OF_SUFFIX, FormatName, Shard, ShardRole
@@ -73,7 +73,7 @@ class LooseFile:
             rules=rules,
             scalars=scalars,
             step=step,
-            step_source="unknown" if step is None else "content",
+            step_source=StepSource.UNKNOWN if step is None else StepSource.CONTENT,
             shards=(Shard(path=name, rank=None, role=ShardRole.UNIFIED, format=fmt, stamp=stamp),),
             topology=Topology(),
             format=fmt,

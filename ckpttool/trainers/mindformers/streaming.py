@@ -100,7 +100,7 @@ def not_movable(config: TrainConfig, plan: ResumePlan, data: DataQuestion) -> It
         data: What the user asks of the data.
     """
     was, now = plan.point.checkpoint.scalars.global_batch_size, planned_skip(plan).global_batch_size
-    step = plan.point.checkpoint.step
+    step = plan.point.step
     if was is not None and now is not None and was != now:
         yield _fixed(config, f"batches of {now} samples", f"keep batches of {was} samples, in the config and by --gbs")
     elif any(segment.global_batch_size != now for segment in data.segments):

@@ -6,6 +6,9 @@ import queue
 import threading
 from collections.abc import Callable
 
+TICK_SECONDS = 0.5
+"""How often engines look at deadlines."""
+
 IDLE_SECONDS = 1.0
 """After so long without work a thread ends by itself: nobody has to say that a session is over."""
 

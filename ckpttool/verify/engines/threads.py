@@ -10,12 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ckpttool.domain.verdict import CheckTask
 from ckpttool.verify.check import guarded, hung
-from ckpttool.verify.engines.crew import Crew
+from ckpttool.verify.engines.crew import TICK_SECONDS, Crew
 from ckpttool.verify.observation import Observation
 from ckpttool.verify.report import check_and_judge
-
-TICK_SECONDS = 0.5
-"""How often deadlines are looked at."""
 
 _GIB = 1 << 30
 

@@ -9,14 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from ckpttool.domain.verdict import CheckTask
 from ckpttool.storage.fan_out import PROBE_ITEMS, WORKERS, Probe
 from ckpttool.verify.check import check, guarded, hung
-from ckpttool.verify.engines.crew import Crew
+from ckpttool.verify.engines.crew import TICK_SECONDS, Crew
 from ckpttool.verify.observation import Observation
 
 TIMEOUT_SECONDS = 600.0
 """A header is some KiB: a disk that needs longer than that is dead."""
-
-TICK_SECONDS = 0.5
-"""How often deadlines are looked at."""
 
 
 class WaitingEngine:

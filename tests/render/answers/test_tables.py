@@ -21,7 +21,7 @@ from ckpttool.domain.data_position import (
 )
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.health import Health
-from ckpttool.domain.plan import NoResumePoint, Rejection, Simulation
+from ckpttool.domain.plan import MOST_REJECTED, NoResumePoint, Rejection, Simulation
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount, Rank, Step
 from ckpttool.domain.verdict import Level
@@ -265,7 +265,7 @@ def test_one_lost_step_is_one_step() -> None:
 
 
 def test_more_rejections_than_fit_are_counted() -> None:
-    rejected = tuple(rejection(f"{step}_2", step, finding()) for step in range(table.MOST_REJECTED + 5, 0, -1))
+    rejected = tuple(rejection(f"{step}_2", step, finding()) for step in range(MOST_REJECTED + 5, 0, -1))
     answer = NoResumePoint(root="out", evidence=Level.STRUCTURE, rejected=rejected, findings=())
     text = drawn(table.plan_table(answer))
     assert text.startswith("Nothing to resume from in out")

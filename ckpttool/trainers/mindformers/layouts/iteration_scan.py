@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, RunSummary, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, RunSummary, StepSource, Topology, Tracked
 from ckpttool.domain.finding import Code, Finding, Severity, in_order, note, suspect
 from ckpttool.domain.health import Health
 from ckpttool.domain.progress import Progress
@@ -69,7 +69,6 @@ def scan_iterations(storage: Storage, listing: Listing, folders: Sequence[str], 
     findings = [_stray(name) for name in strays]
     checkpoints = _in_order(checkpoints)
     tracked, trouble = _tracker(storage, listing, {checkpoint.name for checkpoint in checkpoints})
-    time = None if tracked is None else stamp_if_there(storage, TRACKER)
     checkpoints = _with_times(storage, checkpoints, tracked)
     return Inventory(
         root=storage.root,
@@ -78,10 +77,13 @@ def scan_iterations(storage: Storage, listing: Listing, folders: Sequence[str], 
         runs=_runs(checkpoints),
         findings=in_order((*findings, *trouble)),
         strays=tuple(sorted(strays)),
-        tracked=tracked,
-        tracked_step=None if tracked is None else iteration_step(tracked),
-        tracked_ns=None if time is None else time.modified_ns,
+        tracked=None if tracked is None else _tracked(storage, tracked),
     )
+
+
+def _tracked(storage: Storage, name: str) -> Tracked:
+    time = stamp_if_there(storage, TRACKER)
+    return Tracked(name=name, step=iteration_step(name), written_ns=None if time is None else time.modified_ns)
 
 
 def _in_order(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
@@ -143,7 +145,7 @@ def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkp
         prefix=parsed.prefixes.most_common(1)[0][0] if parsed.prefixes else "",
         scalars=state.scalars,
         step=step,
-        step_source="content" if state.step_num is not None else "name",
+        step_source=StepSource.CONTENT if state.step_num is not None else StepSource.NAME,
         shards=parsed.shards,
         topology=Topology(world_size=world),
         format=FormatName.SAFETENSORS,

@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from ckpttool.domain.checkpoint import StepSource
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import Step
 from ckpttool.formats import read_header
@@ -43,8 +44,7 @@ class Sample:
 
     state: TrainState
     step: Step | None
-    source: str
-    """`content`, `name` or `unknown`."""
+    source: StepSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,11 +191,11 @@ def sample_cohort(storage: Storage, cohort: Cohort, options: ScanOptions) -> dic
 
 def _sample(state: TrainState, position: EpochStep, options: ScanOptions) -> Sample:
     if state.step_num is not None:
-        return Sample(state=state, step=Step(state.step_num), source="content")
+        return Sample(state=state, step=Step(state.step_num), source=StepSource.CONTENT)
     if options.steps_per_epoch is not None:
         step = position.global_step(steps_per_epoch=options.steps_per_epoch)
-        return Sample(state=state, step=step, source="name")
-    return Sample(state=state, step=None, source="unknown")
+        return Sample(state=state, step=step, source=StepSource.NAME)
+    return Sample(state=state, step=None, source=StepSource.UNKNOWN)
 
 
 def _first_told(storage: Storage, cohort: Cohort, shape: str, name: FileName) -> TrainState:

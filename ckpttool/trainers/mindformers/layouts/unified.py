@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, RunSummary, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, RunSummary, StepSource, Topology
 from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath, RankFiles
 from ckpttool.domain.finding import Code, Finding, unsafe
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
@@ -65,7 +65,7 @@ class MindFormersUnified:
             scalars=state.scalars,
             rules=RULES,
             step=step,
-            step_source="unknown" if step is None else "content",
+            step_source=StepSource.UNKNOWN if step is None else StepSource.CONTENT,
             shards=tuple(_shard(storage, name, options) for name in [*parts, SCALARS_FILE]),
             topology=Topology(shared=True),
             format=FormatName.SAFETENSORS,
