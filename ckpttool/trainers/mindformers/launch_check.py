@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.data_position import Samples
-from ckpttool.domain.finding import Code, Finding, Severity, note, suspect
+from ckpttool.domain.finding import Code, Finding, note, suspect
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.settings import RunConfig, dotted
 from ckpttool.trainers.mindformers.counters import mindformers_counters
@@ -42,32 +42,27 @@ def check(config: TrainConfig, plan: ResumePlan) -> tuple[Finding, ...]:
 def other_devices(config: RunConfig, devices: int) -> Iterator[Finding]:
     """Find that the config is for another number of devices than will be started, whatever it resumes from."""
     if config.world_size is not None and config.world_size != devices:
-        yield _finding(
+        yield _suspect(
             config,
-            Severity.SUSPECT,
             "parallel_config",
             f"the config is for {config.world_size} ranks, but {devices} will be started",
             "make nodes x devices a node equal to data_parallel x model_parallel x pipeline_stage x context_parallel",
         )
 
 
-def _finding(config: RunConfig, severity: Severity, key: str, message: str, remedy: str) -> Finding:
-    return Finding(
-        code=Code.CONFIG_DISAGREES,
-        severity=severity,
-        message=message,
-        path=config.path,
-        remedy=remedy,
-        line=config.line(key),
-    )
+def _suspect(config: RunConfig, key: str, message: str, remedy: str) -> Finding:
+    return suspect(Code.CONFIG_DISAGREES, message, path=config.path, remedy=remedy, line=config.line(key))
+
+
+def _note(config: RunConfig, key: str, message: str, remedy: str) -> Finding:
+    return note(Code.CONFIG_DISAGREES, message, path=config.path, remedy=remedy, line=config.line(key))
 
 
 def _layout(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
     legacy = load_keys(plan.load).use_legacy_format
     if legacy and config.has_checkpoint_section:
-        yield _finding(
+        yield _suspect(
             config,
-            Severity.SUSPECT,
             "checkpoint",
             "the `checkpoint:` section makes MindFormers load the newer layout only, but the checkpoint is of the "
             "`rank_N` layout",
@@ -75,9 +70,8 @@ def _layout(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
         )
     elif legacy != config.use_legacy_format:
         now, then = ("newer", "`rank_N`") if legacy else ("`rank_N`", "newer")
-        yield _finding(
+        yield _note(
             config,
-            Severity.NOTE,
             config.legacy_switch,
             f"the config is for the {now} layout, the checkpoint is of the {then} layout",
             f"the launch config says `{config.legacy_switch}: {legacy}`; checkpoints will be saved in that layout too",
@@ -91,18 +85,16 @@ def _newer_layout(config: TrainConfig) -> Iterator[Finding]:
         key = "use_checkpoint_health_monitor"
         if config.line(key) is None:
             key = "monitor_config.health_checkpoint.embedding_local_norm_threshold"
-        yield _finding(
+        yield _suspect(
             config,
-            Severity.SUSPECT,
             key,
             "with the health monitor on, MindFormers ignores the iteration that the launch config names: it loads the "
             "newest one of `<output_dir>/checkpoint` whose common.json says healthy, whole or not",
             f"switch `{key}` off for this start",
         )
     if config.no_load_optim:
-        yield _finding(
+        yield _note(
             config,
-            Severity.NOTE,
             "checkpoint.no_load_optim",
             "`no_load_optim: True` loads weights alone and starts at step 0",
             "the launch config says `no_load_optim: False`",
@@ -112,29 +104,28 @@ def _newer_layout(config: TrainConfig) -> Iterator[Finding]:
 def _format(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
     want = load_keys(plan.load).load_ckpt_format
     if config.load_ckpt_format != want:
-        yield _finding(
+        yield _note(
             config,
-            Severity.NOTE,
             "load_ckpt_format",
             f"`load_ckpt_format` is {config.load_ckpt_format}, but the files are {want}: MindFormers would find none",
             f"the launch config says `load_ckpt_format: {want}`",
         )
-    for name, severity in (
-        (config.resume_training, Severity.NOTE),
-        (load_keys(plan.load).resume_training, Severity.SUSPECT),
+    rename = f"rename the files of this checkpoint so that they end in .{want}"
+    for say, name, fmt, remedy in (
+        (
+            _note,
+            config.resume_training,
+            config.load_ckpt_format,
+            "the launch config names the file and its format together",
+        ),
+        (_suspect, load_keys(plan.load).resume_training, want, rename),
     ):
-        fmt = config.load_ckpt_format if severity is Severity.NOTE else want
         other = ".ckpt" if fmt == "safetensors" else ".safetensors"
         if isinstance(name, str) and name.endswith(other):
-            yield _finding(
-                config,
-                severity,
-                "resume_training",
-                f"`resume_training: {name}` with `load_ckpt_format: {fmt}` makes MindFormers look for {name}.{fmt}",
-                "the launch config names the file and its format together"
-                if severity is Severity.NOTE
-                else f"rename the files of this checkpoint so that they end in .{fmt}",
+            message = (
+                f"`resume_training: {name}` with `load_ckpt_format: {fmt}` makes MindFormers look for {name}.{fmt}"
             )
+            yield say(config, "resume_training", message, remedy)
 
 
 def _prefix(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
@@ -165,9 +156,8 @@ def _world(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
     if there and here is not None and here < there and config.data_parallel and not reslices:
         yield _fewer_devices(config, there, here)
     elif there and here is not None and there != here:
-        yield _finding(
+        yield (_note if reslices else _suspect)(
             config,
-            Severity.NOTE if reslices else Severity.SUSPECT,
             "auto_trans_ckpt",
             f"the checkpoint was written by {there} ranks, the config starts {here}",
             "MindFormers re-slices it while loading"
@@ -181,12 +171,10 @@ def _fewer_devices(config: TrainConfig, there: int, here: int) -> Finding:
     message = f"the checkpoint was written by {there} ranks, and {here} devices will be started in data-parallel mode: "
     if config.shards_optimizer:
         message += "with `enable_parallel_optimizer` their files lack the optimizer's state of the other ranks"
-        return _finding(
-            config, Severity.SUSPECT, "parallel.enable_parallel_optimizer", message, f"start {there} devices"
-        )
+        return _suspect(config, "parallel.enable_parallel_optimizer", message, f"start {there} devices")
     message += "each loads the file of its own rank, which holds the whole model"
     remedy = "nothing to do: the steps are scaled to the smaller batches"
-    return _finding(config, Severity.NOTE, "parallel.parallel_mode", message, remedy)
+    return _note(config, "parallel.parallel_mode", message, remedy)
 
 
 def _batch(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
@@ -201,9 +189,8 @@ def _batch(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
             remedy="give --gbs to have `data_skip_steps` written",
         )
     if planned is not None and config.global_batch_size is not None and planned != config.global_batch_size:
-        yield _finding(
+        yield _suspect(
             config,
-            Severity.SUSPECT,
             "runner_config.batch_size",
             f"the data skip was computed for batches of {planned} samples, but this config makes batches of "
             f"{config.global_batch_size}",
@@ -220,9 +207,8 @@ def _recorded_by_1_3(config: TrainConfig, checkpoint: Checkpoint) -> Iterator[Fi
     )
     if old_way is None or recorded != old_way or real is None:
         return
-    yield _finding(
+    yield _suspect(
         config,
-        Severity.SUSPECT,
         "parallel.full_batch",
         f"the checkpoint says {recorded} samples a batch, which is what MindFormers 1.3.2 and older make of these "
         f"settings by counting every device; 1.6 and later make {real} of them and would multiply the steps by "
@@ -235,9 +221,8 @@ def _recorded_by_1_3(config: TrainConfig, checkpoint: Checkpoint) -> Iterator[Fi
 def _sink(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
     planned = planned_skip(plan).sink_size
     if planned is not None and config.sink_size is not None and planned != config.sink_size:
-        yield _finding(
+        yield _suspect(
             config,
-            Severity.SUSPECT,
             "runner_config.sink_size",
             f"the data skip was rounded to sinks of {planned} batches, but this config sinks {config.sink_size}",
             f"say --sink-size {config.sink_size}, or leave it out so that it is taken from the config",
