@@ -115,7 +115,7 @@ def _around_part(path: str, folder: str, file: str | None, wish: _Wish) -> Locat
     else:
         if wish.layout is None:
             return None
-        raise UnknownLayoutError(f"{storage.root} holds no checkpoints that ckpttool knows")
+        raise UnknownLayoutError(f"{path} is no part of a tree of {wish.layout}")
     layout = meant(found, folder, wish.config)
     return _as_part(path, storage, listing, layout, claims[layout.name])
 

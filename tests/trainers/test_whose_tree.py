@@ -132,6 +132,10 @@ class TestByWhatLiesInIt:
     def test_the_layout_that_is_asked_for_is_taken(self, mixed: Path, name: str) -> None:
         assert locate(str(mixed), layout=name).layout.name == name
 
+    def test_a_path_inside_is_no_part_of_a_layout_that_did_not_write_it(self, mixed: Path) -> None:
+        with pytest.raises(UnknownLayoutError, match=r"step-20/.metadata is no part of a tree of mindformers-rank$"):
+            locate(str(mixed / "step-20" / ".metadata"), layout="mindformers-rank")
+
     def test_a_file_in_the_root_may_be_a_save_of_its_own(self, tmp_path: Path) -> None:
         for name in ("step-1.toyfile", "step-2.toyfile", "notes.pt"):
             (tmp_path / name).write_text("x")
