@@ -8,7 +8,9 @@ from __future__ import annotations
 import inspect
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
 from functools import wraps
 from typing import Annotated, Any, get_args
 
@@ -52,7 +54,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
     own = {parameter.name for parameter in parameters}
     common = [parameter for parameter in _spread(CommonOptions) if parameter.name not in own]
-    parameters += common
+    parameters = [_with_a_word(parameter) for parameter in (*parameters, *common)]
 
     @wraps(command)
     def call(**values: Any) -> None:  # noqa: ANN401  whatever typer parsed
@@ -72,6 +74,19 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     vars(call)["__signature__"] = inspect.Signature(parameters)
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return call
+
+
+def _with_a_word(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Name the value of an option that does not name it: N, X, or what it can be."""
+    kind, info = get_args(parameter.annotation)
+    kinds = get_args(kind) or (kind,)
+    if not isinstance(info, OptionInfo) or info.metavar is not None or bool in kinds:
+        return parameter
+    choices = next((each for each in kinds if issubclass(each, Enum)), None)
+    word = ("X" if float in kinds else "N") if choices is None else "|".join(str(each.value) for each in choices)
+    named = copy(info)
+    named.metavar = word
+    return parameter.replace(annotation=Annotated[kind, named])
 
 
 def _settings(parameters: Sequence[inspect.Parameter], values: Mapping[str, Any]) -> str:

@@ -190,10 +190,7 @@ def _form(param: Any) -> str:  # noqa: ANN401  as above
     text = ", ".join([*short, _word(param)])
     if param.is_flag:
         return " / ".join([text, *param.secondary_opts])
-    choices = getattr(param.type, "choices", None)
-    if param.metavar is None and choices is not None:
-        return f"{text} {'|'.join(str(getattr(each, 'value', each)) for each in choices)}"
-    return f"{text} {param.metavar or ('X' if 'float' in param.type.name else 'N')}"
+    return f"{text} {param.metavar}"
 
 
 def _about(param: Any) -> str:  # noqa: ANN401  as above

@@ -164,7 +164,7 @@ def in_plain_words(error: typer.TyperException) -> str:
     if hasattr(fault, "param_type"):
         return f"{' '.join(filter(None, (word, param.metavar if word.startswith('--') else None)))} is missing"
     found = re.fullmatch(_NO_NUMBER, error.message)
-    if found is None:
+    if found is None:  # also in typer 0.29, whose own words tell no value
         return f"{word}: {error.message}"
     noun = "number" if "float" in param.type.name else "whole number"
     low, high = getattr(param.type, "min", None), getattr(param.type, "max", None)
