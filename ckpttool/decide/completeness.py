@@ -99,8 +99,13 @@ def _compared(checkpoint: Checkpoint, expectation: Expectation) -> Checkpoint:
 
 
 def _uncommitted(checkpoint: Checkpoint) -> list[Finding]:
-    """Say that a save was never finished, where the scan has not named what it lacks for that already."""
-    if checkpoint.commit is not CommitState.UNCOMMITTED or blocking(checkpoint.findings):
+    """Say that a save was never finished, or nobody knows, where the scan has not named what it lacks for that."""
+    if blocking(checkpoint.findings):
+        return []
+    if checkpoint.commit is CommitState.UNKNOWN:
+        message = "the record that the trainer writes last cannot be read: nobody knows whether the save was finished"
+        return [unknown(Code.UNCOMMITTED_SAVE, message, path=checkpoint.name)]
+    if checkpoint.commit is not CommitState.UNCOMMITTED:
         return []
     return [
         damage(

@@ -109,7 +109,7 @@ def _said(tracked: Tracked, inventory: Inventory, progress: Progress) -> tuple[s
 def _is_torn(checkpoint: Checkpoint) -> bool:
     """Tell whether a save was not finished, as far as the listing shows: such a one proves no rewind."""
     missing = any(finding.code is Code.SHARD_MISSING for finding in checkpoint.findings)
-    return missing or checkpoint.commit is CommitState.UNCOMMITTED
+    return missing or checkpoint.commit in {CommitState.UNCOMMITTED, CommitState.UNKNOWN}
 
 
 def _when(checkpoint: Checkpoint, written_ns: int | None) -> _When:

@@ -30,6 +30,8 @@ class CommitState(str, Enum):
     """The trainer's own record (metadata, tracker) is not there or does not cover it."""
     UNRECORDED = "unrecorded"
     """The layout keeps no such record for each checkpoint."""
+    UNKNOWN = "unknown"
+    """It keeps one, but nobody can tell what it says."""
 
 
 Facts: TypeAlias = "tuple[tuple[str, int | None], ...]"

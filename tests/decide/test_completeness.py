@@ -105,20 +105,20 @@ class TestUnknown:
 
 class TestUncommitted:
     @pytest.mark.parametrize(
-        ("commit", "codes"),
+        ("commit", "said"),
         [
-            (CommitState.UNCOMMITTED, [Code.UNCOMMITTED_SAVE]),
+            (CommitState.UNCOMMITTED, [(Code.UNCOMMITTED_SAVE, Severity.DAMAGE)]),
+            (CommitState.UNKNOWN, [(Code.UNCOMMITTED_SAVE, Severity.UNKNOWN)]),
             (CommitState.COMMITTED, []),
             (CommitState.UNRECORDED, []),
         ],
     )
     def test_a_save_that_was_not_finished_is_damage_whatever_its_files_look_like(
-        self, commit: CommitState, codes: list[Code]
+        self, commit: CommitState, said: list[tuple[Code, Severity]]
     ) -> None:
         one = replace(checkpoint(), commit=commit)
         found = compared(one, all_of(one)).findings
-        assert [each.code for each in found] == codes
-        assert all(each.severity is Severity.DAMAGE for each in found)
+        assert [(each.code, each.severity) for each in found] == said
 
     def test_it_is_not_said_twice_where_the_scan_named_what_is_lacking(self) -> None:
         one = replace(checkpoint(findings=[finding(Code.METADATA_INCOMPLETE)]), commit=CommitState.UNCOMMITTED)

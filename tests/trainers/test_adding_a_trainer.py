@@ -371,6 +371,15 @@ class TestNoRecordNamesTheLastSave:
 class TestWhatTheDiskWithholds:
     """A layout need not foresee it: whatever it cannot read, the command could not look, and says where."""
 
+    def test_a_record_that_cannot_be_read_says_neither_that_a_save_was_finished_nor_that_it_was_not(
+        self, tree: Path
+    ) -> None:
+        (tree / "step-30" / ".metadata").symlink_to(tree / "nowhere")
+        newest = document("scan", str(tree))["checkpoints"][-1]
+        assert newest["commit"] == "unknown"
+        assert [(each["code"], each["severity"]) for each in newest["findings"]] == [("uncommitted-save", "unknown")]
+        assert chosen(plan(tree)) == ("step-10", 10)
+
     @pytest.mark.parametrize("command", ["scan", "verify", "resolve", "prune", "repair-meta", "seal"])
     @pytest.mark.parametrize(
         ("error", "where"),

@@ -124,12 +124,15 @@ def _scan(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
     files = sorted(entry.name for entry in storage.entries(name) if entry.kind is Kind.FILE)
     shards = [_shard(storage, f"{name}/{file}", options) for file in files if re.fullmatch(_SHARD, file)]
     named, findings = int(name.partition("-")[2]), []
+    commit = CommitState.COMMITTED
     try:
         record = parse_object(storage.small_file(f"{name}/.metadata", limit=1 << 20), what=f"{name}/.metadata")
         step = get_int(record, "step", where=name)
         expected = tuple(f"{name}/{file}" for file in map(str, get_list(record, "files", where=name)))
-    except (OSError, ParseError):
+    except (OSError, ParseError) as error:
         step, expected = named, None
+        is_cut_off = isinstance(error, (FileNotFoundError, ParseError))
+        commit = CommitState.UNCOMMITTED if is_cut_off else CommitState.UNKNOWN
     if step != named:
         findings = [damage(Code.STEP_DISAGREES, f"its record says step {step}", path=f"{name}/.metadata")]
     return Checkpoint(
@@ -141,7 +144,7 @@ def _scan(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
         topology=Topology(),
         format=FormatName.SAFETENSORS,
         expected=expected,
-        commit=CommitState.UNCOMMITTED if expected is None else CommitState.COMMITTED,
+        commit=commit,
         findings=tuple(findings),
     )
 

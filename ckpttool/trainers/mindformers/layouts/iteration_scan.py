@@ -136,6 +136,9 @@ def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkp
         findings = [*(one for one in findings if one not in strays), *extra]
     step, state = iteration_step(name), common.state if common else TrainState()
     recorded = common is not None and (expected is not None or world == 1)
+    records = {name, f"{name}/common.json", f"{name}/metadata.json"}
+    is_withheld = any(finding.code is Code.UNREADABLE and finding.path in records for finding in findings)
+    unrecorded = CommitState.UNKNOWN if is_withheld else CommitState.UNCOMMITTED
     if common is not None:
         findings += common_findings(common.state, step, f"{name}/common.json")
     if world is None and not any(finding.code is Code.UNREADABLE for finding in findings):
@@ -150,7 +153,7 @@ def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkp
         topology=Topology(world_size=world),
         format=FormatName.SAFETENSORS,
         expected=expected,
-        commit=CommitState.COMMITTED if recorded else CommitState.UNCOMMITTED,
+        commit=CommitState.COMMITTED if recorded else unrecorded,
         health=common.health if common else Health.UNKNOWN,
         facts=state.facts,
         rules=RULES,

@@ -70,7 +70,7 @@ class MindFormersUnified:
             topology=Topology(shared=True),
             format=FormatName.SAFETENSORS,
             expected=expected,
-            commit=CommitState.UNRECORDED if expected is None else CommitState.COMMITTED,
+            commit=CommitState.UNKNOWN if expected is None else CommitState.COMMITTED,
             findings=tuple(findings),
         )
         run = RunSummary(prefix="", run=0, first_step=step, last_step=step, world_size=1)

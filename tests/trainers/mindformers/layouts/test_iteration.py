@@ -223,6 +223,15 @@ class TestRecords:
         assert (found.code, found.severity, found.path) == (code, Severity.DAMAGE, f"{NEWEST}/metadata.json")
         assert named(local(tree), NEWEST).commit is CommitState.UNCOMMITTED
 
+    def test_one_that_cannot_be_read_says_neither_that_the_save_was_finished_nor_that_it_was_not(
+        self, tree: TreeBuilder
+    ) -> None:
+        tree.remove(f"checkpoint/{NEWEST}/metadata.json")
+        (tree.checkpoint / NEWEST / "metadata.json").symlink_to("nowhere")
+        found = named(local(tree), NEWEST)
+        assert found.commit is CommitState.UNKNOWN
+        assert [each.severity for each in found.findings] == [Severity.UNKNOWN]
+
     @pytest.mark.parametrize("names_files", [["../../x", "/etc/passwd"], ["x.ckpt", "y.ckpt", "a.ckpt"]])
     def test_files_that_are_no_shards_of_this_folder_are_not_followed(
         self, tree: TreeBuilder, names_files: list[str]

@@ -99,7 +99,7 @@ def test_a_map_that_cannot_be_followed_is_not(
     (found,) = findings(folder)
     assert (found.code, found.severity, found.path) == (code, severity, MAP)
     (one,) = local(folder).checkpoints
-    assert (one.expected, one.commit) == (None, CommitState.UNRECORDED)
+    assert (one.expected, one.commit) == (None, CommitState.UNKNOWN)
 
 
 @pytest.mark.parametrize("content", [b"", b"not safetensors"])
