@@ -42,6 +42,7 @@ from ckpttool.domain.retention import (
 )
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import CkptToolError, IncompleteError, NotDurableError, WriteFailedError
+from ckpttool.records import OWN_FOLDER
 from ckpttool.records.journal import JOURNAL, TIME_FORMAT, TRASH, journal_bytes, trash_folders
 from ckpttool.records.manifest import read_manifest
 from ckpttool.verify.session import Session
@@ -49,6 +50,7 @@ from ckpttool.write.blockers import files_to_move
 from ckpttool.write.files import ensure_folder, remove
 from ckpttool.write.files import replace as write
 from ckpttool.write.moves import delete, move_to_trash, restore
+from ckpttool.write.reserve import is_full_disk, keep_reserve, spend_reserve
 
 DAY_SECONDS = 86400.0
 
@@ -86,18 +88,41 @@ def prune(
     tree, patience = _when_quiet(question, order, waiting)
     if not order.apply:
         return _proposal(tree, question, policy, order, pending(tree))[0]
-    with change_of(tree.inventory.root, timeout=patience):
+    try:
+        return _apply(tree.inventory.root, question, policy, order, patience)
+    except WriteFailedError as error:
+        if is_full_disk(error):
+            raise WriteFailedError(f"{error}; {_MAKE_ROOM}") from error
+        raise
+
+
+_MAKE_ROOM = (
+    "the disk is full, and what must be written before anything can go does not fit: free some hundred KiB by hand "
+    "(an old log, or ckpttool trash empty --apply) and run again; prune and seal then leave a reserve for next time"
+)
+
+
+def _apply(root: str, question: TreeQuestion, policy: RetentionPolicy, order: PruneOrder, patience: float) -> Pruning:
+    """Plan anew under the lock, and do it."""
+    with change_of(root, timeout=patience):
         tree = whole_tree(question)
         if signs_of_writing(tree, grace=order.grace):  # it will be refused: no content need be read for that
             order = replace(order, level=Level.STRUCTURE)
         pruning, batches = _proposal(tree, question, policy, order, [])
         if pruning.applied:
             if batches:
-                with moving(tree.inventory.root):
+                with moving(root):
                     assert_unchanged(tree, question, grace=order.grace)
-                    _move(tree.inventory.root, batches, pruning.fixes)
+                    try:
+                        _move(root, batches, pruning.fixes)
+                    except WriteFailedError as error:
+                        if not is_full_disk(error) or not _made_room(tree, order):
+                            raise
+                        _move_one_by_one(root, batches, pruning.fixes, order)
             for name in _expired(tree, order):
-                delete(tree.inventory.root, f"{TRASH}/{name}")
+                delete(root, f"{TRASH}/{name}")
+            files = max((len(checkpoint.shards) for checkpoint in tree.inventory.checkpoints), default=0)
+            keep_reserve(f"{root}/{OWN_FOLDER}", files=files)
     return pruning
 
 
@@ -222,6 +247,23 @@ def _move(root: str, batches: Sequence[Batch], fixes: Sequence[PointerFix]) -> N
             remove(f"{root}/{JOURNAL}")
         raise
     remove(f"{root}/{JOURNAL}")
+
+
+def _made_room(tree: Tree, order: PruneOrder) -> bool:
+    """Delete what would be deleted in the end, and the reserve; tell whether there was any of that."""
+    root = tree.inventory.root
+    expired = _expired(tree, order)
+    for name in expired:
+        delete(root, f"{TRASH}/{name}")
+    return spend_reserve(f"{root}/{OWN_FOLDER}") or bool(expired)
+
+
+def _move_one_by_one(root: str, batches: Sequence[Batch], fixes: Sequence[PointerFix], order: PruneOrder) -> None:
+    """Move and delete a checkpoint before the next one: each makes the room that the next one needs."""
+    for number, batch in enumerate(batches):
+        _move(root, [batch], () if number else fixes)
+        if not order.trash_days:
+            delete(root, batch.trash)
 
 
 class _Verifier:

@@ -24,6 +24,7 @@ from ckpttool.storage import assert_changeable
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import Refusal
 from ckpttool.write.files import ensure_folder, locked, replace
+from ckpttool.write.reserve import keep_reserve
 
 PATIENCE_SECONDS = 30.0
 """To wait for another sealer. Under the lock nothing but the manifest is read and written."""
@@ -103,6 +104,8 @@ def seal_checkpoint(
         written = merged != old
         if written:
             replace(target, manifest_bytes(merged), overwrite=True, backup=False)
+            if not isinstance(tree.layout.members(checkpoint), Refusal):  # what cannot be pruned needs no reserve
+                keep_reserve(f"{tree.storage.root}/{OWN_FOLDER}", files=len(checkpoint.shards))
     return Sealing(checkpoint=checkpoint.name, path=place.path, manifest=merged, written=written, findings=findings)
 
 

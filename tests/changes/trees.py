@@ -17,8 +17,8 @@ from tests.trees import TreeBuilder
 if TYPE_CHECKING:
     import pytest
 
-OURS = {".ckpttool/prune.lock", ".ckpttool/seal.lock"}
-"""Lock files stay, whatever happened: to unlink one lets two in."""
+OURS = {".ckpttool/prune.lock", ".ckpttool/seal.lock", ".ckpttool/reserve"}
+"""Lock files stay, whatever happened: to unlink one lets two in. A reserve is there while there is room."""
 
 MUTATING = ("open", "mkdir", "rename", "replace", "link", "unlink", "rmdir", "fsync", "write")
 """Every function of `os` that a change of the tree goes through."""
@@ -84,7 +84,7 @@ def names_and_inodes(tree: TreeBuilder) -> dict[str, tuple[int, int]]:
 
 
 def files(tree: TreeBuilder) -> dict[str, bytes]:
-    """Every file of the checkpoint folder with its content, but for locks."""
+    """Every file of the checkpoint folder with its content, but for locks and the reserve."""
     found = {}
     for folder, _, names in os.walk(tree.checkpoint):
         for name in names:

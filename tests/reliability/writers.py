@@ -20,7 +20,7 @@ from tests.trees import TreeBuilder
 State = Mapping[str, bytes]
 """Every file below a folder, by path; a link as what it points at, and `{cwd}` for the folder; `PATH mode` its mode."""
 
-RUBBISH = re.compile(r"(.*/)?(\.ckpttool-[0-9a-f]{16}\.tmp|[^/]*\.lock)")
+RUBBISH = re.compile(r"(.*/)?(\.ckpttool-[0-9a-f]{16}\.tmp|[^/]*\.lock|\.ckpttool/reserve)")
 """Temporary files of one that was killed, and lock files: neither matters to anybody."""
 _LEDGER = re.compile(r"ledger/[0-9a-f]{32}\.json")
 """Named by the tree's place, which differs from test to test."""
