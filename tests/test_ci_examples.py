@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +154,8 @@ def nightly_script() -> tuple[str, dict[str, str]]:
     (script,) = [
         text for text in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL) if "ckpttool prune" in text
     ]
-    return script, {}
+    assert "--wait 60 " in script
+    return script.replace("--wait 60 ", "--wait 0.001 "), {}
 
 
 def saved_at(tree: Path, seconds: float) -> None:
@@ -180,6 +183,66 @@ def test_the_nightly_script_lets_nothing_damaged_go(checkout: Path) -> None:
     saved_at(tree, 1_700_000_000)
     assert as_ci(nightly_script, checkout).returncode in {0, 10}  # 10 in the night whose part it is in
     assert torn.exists()
+
+
+def crontab_command(script: Path) -> str:
+    """Return what cron gives to sh: the line after five fields, up to a % that no backslash protects."""
+    text: str
+    (text,) = re.findall(r"^```crontab\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    setting, line = text.splitlines()
+    assert re.fullmatch(r"RUN=/[a-z0-9/]+", setting)
+    fields = line.split(" ", 5)
+    assert [re.fullmatch(r"[0-9]+|\*", field) is not None for field in fields[:5]] == [True] * 5
+    assert "%" not in fields[5].replace("\\%", "")
+    assert "/usr/local/bin/ckpttool-nightly" in fields[5]
+    return fields[5].replace("\\%", "%").replace("/usr/local/bin/ckpttool-nightly", str(script))
+
+
+def test_the_crontab_says_nothing_of_a_good_night_and_all_of_a_bad_one(checkout: Path) -> None:
+    tree, script = checkout.parent / "run/output/checkpoint", checkout / "nightly"
+    script.write_text(nightly_script()[0])
+    command = crontab_command(script)
+    saved_at(tree, 1_700_000_000)
+    good = as_ci(lambda: (f"sh -c {shlex.quote(command)}", {}), checkout)
+    assert (good.stdout, good.stderr) == ("", "")
+    assert len(list(tree.glob("rank_0/*.ckpt"))) == 3
+    os.truncate(tree / "rank_1/llama2_7b_rank_1_1-30_2.ckpt", 500)
+    bad = as_ci(lambda: (f"sh -c {shlex.quote(command)}", {}), checkout)
+    assert "not sealed" in bad.stdout
+    assert len(list(tree.glob("rank_0/*.ckpt"))) == 3
+
+
+def units() -> dict[str, str]:
+    """Return the page's units by their file names."""
+    found = re.findall(r"^```ini\n# /etc/systemd/system/(\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    return dict(found)
+
+
+def test_the_units_name_one_another_and_the_script() -> None:
+    assert list(units()) == ["ckpttool-nightly@.service", "ckpttool-nightly@.timer"]
+    sections = {}
+    for name, text in units().items():
+        parser = ConfigParser(interpolation=None)
+        parser.optionxform = str  # type: ignore[assignment,method-assign]  # as its documentation says to
+        parser.read_string(text)
+        sections[name.rpartition(".")[2]] = parser
+    service, timer = sections["service"], sections["timer"]
+    assert service["Service"]["Type"] == "oneshot"
+    assert service["Service"]["ExecStart"] == "/bin/sh -e /usr/local/bin/ckpttool-nightly"
+    assert service["Service"]["Environment"] == "RUN=/data/runs/%i"
+    assert timer["Install"]["WantedBy"] == "timers.target"
+
+
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    systemd = shutil.which("systemd-analyze")
+    if systemd is None:
+        pytest.skip("there is no systemd-analyze here")
+    for name, text in units().items():
+        (tmp_path / name).write_text(text)
+    done = subprocess.run(
+        [systemd, "verify", "--man=no", *units()], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, [line for line in done.stderr.splitlines() if "ckpttool" in line]) == (0, [])
 
 
 def test_the_hook_of_the_page_is_the_one_that_there_is() -> None:

@@ -53,7 +53,11 @@ def seal(
     session = session_for(tree, CheckQuestion(level=Level.CHECKSUM, jobs=jobs, hashes=True))
     now = time.time()
     for checkpoint in chosen(tree, name):
-        yield seal_checkpoint(tree, checkpoint, session.verdict(checkpoint), now=now, reseal=reseal)
+        sealing = seal_checkpoint(tree, checkpoint, session.verdict(checkpoint), now=now, reseal=reseal)
+        # What cannot be pruned needs no reserve.
+        if sealing.written and not isinstance(tree.layout.members(checkpoint), Refusal):
+            keep_reserve(f"{tree.storage.root}/{OWN_FOLDER}", files=len(checkpoint.shards))
+        yield sealing
 
 
 def seal_checkpoint(
@@ -104,8 +108,6 @@ def seal_checkpoint(
         written = merged != old
         if written:
             replace(target, manifest_bytes(merged), overwrite=True, backup=False)
-            if not isinstance(tree.layout.members(checkpoint), Refusal):  # what cannot be pruned needs no reserve
-                keep_reserve(f"{tree.storage.root}/{OWN_FOLDER}", files=len(checkpoint.shards))
     return Sealing(checkpoint=checkpoint.name, path=place.path, manifest=merged, written=written, findings=findings)
 
 
