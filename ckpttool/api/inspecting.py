@@ -131,7 +131,7 @@ def side_of(
         if colon and is_folder(folder):
             return _of_tree(folder, name, layout, whole=whole)
         if checkpoint is None and not os.path.dirname(path):
-            return _of_tree(tree, path, layout, whole=whole)
+            return _of_name(path, tree, layout)
     return _of_tree(path, checkpoint, layout, whole=whole)
 
 
@@ -142,6 +142,17 @@ def _kind(path: str) -> Kind | None:
         return None
     except OSError:  # whoever looks for the tree says why
         return Kind.OTHER
+
+
+def _of_name(name: str, tree: str, layout: str | None) -> Side:
+    """Find a checkpoint of the tree that nobody named: the default one, else the folder where we are."""
+    place = tree if tree != DEFAULT_DIR or is_folder(tree) else "."
+    try:
+        return _of_tree(place, name, layout, whole=False)
+    except UnknownLayoutError as error:
+        raise UnknownLayoutError(
+            f"there is no file or folder {name!r}, and no tree with such a checkpoint: {error}"
+        ) from None
 
 
 def _of_tree(path: str, name: str | None, layout: str | None, *, whole: bool) -> Side:
@@ -166,11 +177,12 @@ def _of_file(path: str, layout: str | None) -> Side:
     except (UsageError, UnknownLayoutError):
         found = scan(TreeQuestion(path=path, layout=LOOSE_FILE_LAYOUT, sizes=True))
         several = chosen(found, None)
-    own = os.path.basename(path)
     for checkpoint in several:
         for shard in checkpoint.shards:
-            if shard.path.rpartition("/")[2] == own:
+            if os.path.abspath(os.path.join(found.inventory.root, shard.path)) == os.path.abspath(path):
                 return Side(found, replace(checkpoint, shards=(shard,), findings=()), shard.path)
+    if not several:
+        raise NothingToResumeError(f"there is no checkpoint in {found.inventory.root}")
     return Side(found, several[0], None)
 
 

@@ -152,17 +152,15 @@ class Gathering:
         return rows
 
     def _scalars(self) -> Iterable[ScalarRow]:
-        told: dict[str, dict[tuple[str, Value], list[Rank]]] = defaultdict(lambda: defaultdict(list))
+        # By their spelling: to a dictionary True is 1, and NaN is not itself.
+        told: dict[str, dict[str, list[tuple[Rank, Value]]]] = defaultdict(lambda: defaultdict(list))
         for rank, _, values in sorted(self._values, key=itemgetter(0, 1)):
             for name, value in values:
-                # By its spelling, too: True is 1 to a dictionary, and NaN is not itself.
-                told[name][repr(value), value].append(rank)
+                told[name][repr(value)].append((rank, value))
         for name in sorted(told, key=lambda name: (name.count("."), as_counted(name))):
-            ordered = sorted(told[name].items(), key=lambda each: (-len(each[1]), each[0][0]))
-            others = tuple(
-                (value, tuple(rank for rank in ranks if rank != _SHARED)) for (_, value), ranks in ordered[1:]
-            )
-            yield ScalarRow(name=name, value=ordered[0][0][1], others=others)
+            most, *rest = (said for _, said in sorted(told[name].items(), key=lambda each: (-len(each[1]), each[0])))
+            others = ((said[0][1], tuple(rank for rank, _ in said if rank != _SHARED)) for said in rest)
+            yield ScalarRow(name=name, value=most[0][1], others=tuple(others))
 
 
 def _file(opened: Opened, seal: ShardSeal | None) -> FileRow:

@@ -154,16 +154,10 @@ def _single(dtype: DType, data: bytes) -> Value | None:
     if letter is None:
         return None
     value: Value = unpack(f"<{letter}", data)[0]
-    if letter in "ef" and isinstance(value, float) and math.isfinite(value):
+    if letter in "ef" and isinstance(value, float) and math.isfinite(value) and not value.is_integer():
         decimals = (float(f"{value:.{digits}g}") for digits in range(1, 9))
-        # Rounded up, the largest would not fit.
-        return next(
-            (short for short in decimals if abs(short) < _LARGEST[letter] and pack(f"<{letter}", short) == data), value
-        )
+        return next((short for short in decimals if pack(f"<{letter}", short) == data), value)
     return value
-
-
-_LARGEST = {"e": 65504.0, "f": 3.4e38}
 
 
 def _neighbours(entries: Iterable[TensorEntry]) -> Iterator[list[TensorEntry]]:

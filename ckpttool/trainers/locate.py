@@ -11,6 +11,7 @@ from ckpttool.errors import IncompleteError, UnknownLayoutError
 from ckpttool.storage import is_folder, open_storage, shortest
 from ckpttool.storage.base import Entry, Kind, Storage
 from ckpttool.trainers.base import Layout, Part, Refusal
+from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.common.tracker_file import TRACKER, whose_tracker
 from ckpttool.trainers.listing import Listing, list_root
 from ckpttool.trainers.registry import layouts, loose_file, meant, places, recognised, signs
@@ -73,6 +74,8 @@ def locate(path: str, *, layout: str | None = None, config: RunConfig | None = N
 def _around_file(path: str, wish: _Wish) -> Located:
     folder, name = os.path.split(path)
     folder = folder or "."
+    if wish.layout == LOOSE_FILE_LAYOUT:  # whatever it lies in
+        return _loose(folder, name)
     around = _around_part(path, folder, name, wish)
     if around is not None:
         return around

@@ -9,8 +9,9 @@ import pytest
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.scalars import AskedScalar, ShardFacts
 from ckpttool.domain.shard import FormatName
-from ckpttool.formats import read_header
+from ckpttool.formats import read_header, scalars
 from ckpttool.formats.base import Header
+from ckpttool.formats.scalars import read_single
 from ckpttool.trainers.mindformers.scalars import FACTS, TrainState, state_in
 from tests.writers import MemorySource, entries_json, number, record, safetensors_file
 
@@ -146,3 +147,38 @@ class TestAsked:
             for _ in range(2):
                 header = read_header(MemorySource(self.file()), named=FormatName.SAFETENSORS, facts=facts)
                 assert header.scalars == told
+
+
+@pytest.mark.parametrize(
+    ("type_", "data", "value"),
+    [
+        ("Float32", struct.pack("<f", 0.1), 0.1),
+        ("Float32", struct.pack("<f", 3.4028234663852886e38), 3.4028234663852886e38),
+        ("Float32", struct.pack("<f", 1.00000011920929), 1.0000001),
+        ("Float16", struct.pack("<e", 0.1), 0.1),
+        ("Float16", struct.pack("<e", 65504.0), 65504.0),
+        ("Float64", struct.pack("<d", 0.1), 0.1),
+        ("Float32", struct.pack("<f", float("inf")), float("inf")),
+        ("BFloat16", struct.pack("<f", 1.5)[2:], 1.5),
+        ("Int64", struct.pack("<q", -7), -7),
+        ("UInt8", b"\xff", 255),
+        ("Bool", b"\x01", True),
+        ("str", "grün".encode("utf-32-le"), "grün"),
+        ("Complex64", bytes(8), None),
+        ("Float8E4M3FN", b"\x38", None),
+    ],
+)
+def test_a_tensor_of_one_element_is_the_number_that_people_wrote(type_: str, data: bytes, value: object) -> None:
+    source = MemorySource(record("x", [] if type_ == "str" else [1], type_, data) + record("w", [2], "Int8", b"ab"))
+    entries = read_header(source, named=CKPT).entries
+    assert len(entries) == 2
+    assert read_single(source, entries) == (() if value is None else (("x", value),))
+
+
+def test_numbers_beyond_the_end_of_a_file_and_long_texts_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = record("text", [], "str", "x".encode("utf-32-le") * 300) + number("a", 1) + number("b", 2)
+    entries = read_header(MemorySource(whole), named=CKPT).entries
+    assert read_single(MemorySource(whole), entries) == (("a", 1), ("b", 2))
+    assert read_single(MemorySource(whole[:-1]), entries) == (("a", 1),)
+    monkeypatch.setattr(scalars, "_MOST_SINGLES", 1)
+    assert read_single(MemorySource(whole), entries) == (("a", 1),)

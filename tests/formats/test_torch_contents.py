@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ckpttool.domain.dtype import DType
 from ckpttool.formats.torch import contents
@@ -112,6 +114,16 @@ def test_tensors_of_kinds_that_are_not_followed_are_counted() -> None:
     assert found.unread == 2
 
 
+class Named(torch.Tensor):
+    """A class of somebody's own."""
+
+
+def test_a_tensor_of_a_class_of_its_own_is_a_tensor() -> None:
+    found = opened(saved({"w": torch.ones(2, 3).as_subclass(Named)}))
+    assert [(entry.name, entry.shape, len(entry.spans)) for entry in found.entries] == [("w", (2, 3), 1)]
+    assert found.unread == 0
+
+
 def test_a_type_without_a_name_here_is_counted() -> None:
     data = saved({"w": torch.zeros(2, dtype=torch.float8_e4m3fn)})
     assert opened(data.replace(b"float8_e4m3fn", b"float8_e4m3xx")).unread == 1
@@ -177,3 +189,21 @@ def test_a_pickle_that_holds_itself_comes_to_an_end(monkeypatch: pytest.MonkeyPa
     endless: list[object] = [torch.ones(1)]
     endless += [endless, endless]
     assert len(opened(saved(endless)).entries) <= 1000
+
+
+def test_names_and_texts_that_a_few_bytes_repeat_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = opened(saved({"k" * 5000: "v" * 9000, "plain": ("w" * 9000, 1)}))
+    assert [(len(name), len(str(value))) for name, value in found.values] == [(512, 4096), (5, 4096 + len("(, 1)"))]
+    monkeypatch.setattr(contents, "_MOST_NAME_CHARS", 100)
+    assert len(opened(saved({f"tensor {at}": at for at in range(1000)})).values) < 20
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_a_damaged_file_tells_what_it_can_and_raises_nothing(data: st.DataObject) -> None:
+    whole = bytearray((FIXTURES / "torch" / "adamw.pt").read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    cut = bytes(whole[: data.draw(st.integers(0, len(whole)))])
+    for entry in opened(cut).entries:
+        assert all(0 <= begin <= end <= len(cut) for begin, end in entry.spans)

@@ -26,6 +26,10 @@ MOST_PICKLE_BYTES = 32 << 20
 _MOST_NODES = 1_000_000
 """Places of a pickle that are looked at: a list may hold itself, so a small one can have any number."""
 _MOST_DEPTH = 32
+_MOST_KEY_CHARS = 512
+_MOST_TEXT_CHARS = 4096
+_MOST_NAME_CHARS = 32 << 20
+"""Of all names together: a few bytes of a pickle can say a long key a thousand times."""
 _MOST_PLAIN = 8
 """Plain values of a list that are shown; a longer one lists what belongs to a group, and is no scalar."""
 
@@ -117,7 +121,7 @@ class _Walk:
 
     def __init__(self, spans: dict[str, tuple[int, int]]) -> None:
         self._spans = spans
-        self._nodes = 0
+        self._nodes = self._chars = 0
         self.entries: list[TensorEntry] = []
         self.values: list[tuple[str, Value]] = []
         self.unread = 0
@@ -125,9 +129,12 @@ class _Walk:
     def over(self, tree: object) -> None:
         """Take what there is, in depth first order."""
         stack: list[Iterator[tuple[str, object]]] = [iter((("", tree),))]
-        while stack and self._nodes < _MOST_NODES:
+        while stack:
             for path, value in stack[-1]:
                 self._nodes += 1
+                self._chars += len(path)
+                if self._nodes > _MOST_NODES or self._chars > _MOST_NAME_CHARS:
+                    return
                 inner = self._taken(path, value)
                 if inner is not None and len(stack) < _MOST_DEPTH:
                     stack.append(inner)
@@ -140,7 +147,7 @@ class _Walk:
         if isinstance(value, Tensor):
             self._take(path, value)
         elif isinstance(value, (bool, int, float, str)):
-            self.values.append((path, value))
+            self.values.append((path, value[:_MOST_TEXT_CHARS] if isinstance(value, str) else value))
         elif isinstance(value, dict):
             return _inside(path, value)
         elif isinstance(value, Made):
@@ -149,7 +156,7 @@ class _Walk:
             if not all(isinstance(each, (int, float, str)) for each in value):
                 return _inside(path, dict(enumerate(value)))
             if 0 < len(value) <= _MOST_PLAIN:
-                self.values.append((path, f"({', '.join(map(repr, value))})"))
+                self.values.append((path, f"({', '.join(repr(each)[:_MOST_TEXT_CHARS] for each in value)})"))
         return None
 
     def _inside_object(self, path: str, value: Made) -> Iterator[tuple[str, object]]:
@@ -180,10 +187,10 @@ def _inside(path: str, values: dict[object, object]) -> Iterator[tuple[str, obje
 
 def _key(key: object) -> str:
     if isinstance(key, Global):
-        return key.name
+        return key.name[:_MOST_KEY_CHARS]
     if isinstance(key, tuple):
         return f"({', '.join(map(_key, key[:_MOST_PLAIN]))})"
-    return str(key) if isinstance(key, (str, int, float)) else "?"
+    return str(key)[:_MOST_KEY_CHARS] if isinstance(key, (str, int, float)) else "?"
 
 
 def _spans(tensor: Tensor, nbytes: int, record: tuple[int, int] | None) -> tuple[tuple[int, int], ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 MOST_OPCODES = 2_000_000
@@ -18,6 +19,8 @@ MOST_OPCODES = 2_000_000
 
 _MOST_INT_BYTES = 64
 """Of a whole number; a counter needs eight."""
+_MOST_KEY_BITS = 64
+"""Of a whole number that is a key: of larger ones thousands can have one hash, and a dictionary would take hours."""
 _MOST_LINE = 4096
 """Characters of an argument that ends with its line; only protocol 0 has such."""
 
@@ -200,11 +203,11 @@ class _Machine:
         """Put keys and values into what is last on the stack."""
         target = self._stack[-1]
         into = target.items if isinstance(target, Made) else target
-        for at in range(0, len(pairs) - 1, 2):
-            try:
-                into[pairs[at]] = pairs[at + 1]
-            except TypeError:  # a key that has no hash here: what it names cannot be called by it
+        for key, value in zip(pairs[::2], pairs[1::2], strict=False):
+            if type(key) is int and key.bit_length() > _MOST_KEY_BITS:
                 continue
+            with suppress(TypeError):  # a key that has no hash here: what it names cannot be called by it
+                into[key] = value
 
     def extend(self, values: list[Any]) -> None:
         """Add values to what is last on the stack."""

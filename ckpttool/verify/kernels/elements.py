@@ -69,12 +69,15 @@ def doubles(dtype: DType, data: memoryview) -> Array:
         KeyError: The type is none of `NUMBERS`.
     """
     np: Any = numpy()
-    if dtype is DType.BF16:
-        found = np.left_shift(np.frombuffer(data, "<u2"), 16, dtype=np.uint32).view(np.float32).astype(np.float64)
-    elif dtype in _EIGHT_BITS:
+    if dtype in _EIGHT_BITS:
         found = _table(dtype)[np.frombuffer(data, np.uint8)]
     else:
-        found = np.frombuffer(data, _NATIVE[dtype]).astype(np.float64)
+        if dtype is DType.BF16:
+            narrow = np.left_shift(np.frombuffer(data, "<u2"), 16, dtype=np.uint32).view(np.float32)
+        else:
+            narrow = np.frombuffer(data, _NATIVE[dtype])
+        with np.errstate(invalid="ignore"):  # of NaN that signal
+            found = narrow.astype(np.float64)
     result: Array = found
     return result
 
