@@ -203,3 +203,20 @@ def test_a_sealed_checkpoint_says_so(here: Path) -> None:
     assert isinstance(files, list)
     manifest = json.loads(next((here / "output" / "checkpoint" / ".ckpttool").glob("*manifest.json")).read_text())
     assert [file["seal"]["xxh3_128"] for file in files] == [shard["xxh3_128"] for shard in manifest["shards"]]
+
+
+def test_a_file_that_lies_among_shards_and_is_none_is_shown_alone(here: Path) -> None:
+    tree = real(here, "sink2_ckpt")
+    for place in (tree / "rank_0" / "strategy.ckpt", tree / "other.ckpt", here / "output" / "x.ckpt"):
+        shutil.copy(FIXTURES / "crc" / "split.ckpt", place)
+        said = ask("inspect", str(place))
+        assert said.code == 0
+        assert said.stdout.startswith(f"{place.name}: 12 tensors")
+
+
+def test_a_name_is_looked_up_in_the_folder_where_we_are(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(real(here, "sink2_ckpt"))
+    assert ask("inspect", "15_2").stdout.startswith("15_2: 20 tensors")
+    (here / "empty").mkdir()
+    monkeypatch.chdir(here / "empty")
+    assert "there is no file or folder 'modle.pt'" in ask("inspect", "modle.pt").stderr
