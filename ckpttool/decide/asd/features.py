@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from ckpttool.decide.asd.checksum import ChecksumClock
 from ckpttool.decide.asd.config import config_in_force, dialect_of
-from ckpttool.decide.asd.strikes import Abnormal, StrikeRule, strike_rule
+from ckpttool.decide.asd.strikes import Abnormal, ChecksumClock, StrikeRule, strike_rule
 from ckpttool.decide.policies.base import PolicySettings, Watch, least_noticed
 from ckpttool.domain.asd import TORCH_NPU, AsdConfig, AsdDialect, AsdEvent, AsdKind, FeatureValue
 from ckpttool.domain.health_events import EventKind, HealthEvent

@@ -32,7 +32,7 @@ def compare_siblings(reports: Sequence[ShardReport], siblings: Sequence[Sibling]
         sound = [report for report in reports if report.role is role and report.schema_hash is not None]
         if sound:
             peers = Peers(sound, siblings)
-            for rule in (_changed_schemas, _odd_ones, _changed_metadata, _stripped_checksums, _zero_tails, copied):
+            for rule in (_changed_schemas, _odd_ones, _changed_metadata, _stripped_checksums, _zero_tails, _copied):
                 findings += rule(peers)
     return findings
 
@@ -220,7 +220,7 @@ def _zero_tail(report: ShardReport, *, against: Sequence[ShardReport]) -> Findin
     )
 
 
-def copied(peers: Peers) -> Iterator[Finding]:
+def _copied(peers: Peers) -> Iterator[Finding]:
     """Find one rank's file in another rank's place, where their tensors have the same names and shapes.
 
     Ranks that held different last pages before hold different slices, and slices never become equal. (The other
