@@ -23,7 +23,7 @@ from ckpttool.domain.units import Rank, Step
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from ckpttool.trainers.mindformers.scalars import RULES, EpochStep, TrainState
-from ckpttool.trainers.registry import layout_of
+from tests.storages import layout_of
 
 PREFIX = "llama"
 

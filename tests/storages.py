@@ -11,9 +11,9 @@ from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.shard import FileStamp
 from ckpttool.storage.base import ByteSource, Entry, Kind, Storage
 from ckpttool.storage.local import LocalStorage
-from ckpttool.trainers.base import ScanOptions
+from ckpttool.trainers.base import Layout, ScanOptions
 from ckpttool.trainers.listing import list_root
-from ckpttool.trainers.registry import recognised
+from ckpttool.trainers.registry import layouts, loose_file, recognised
 
 
 class FaultyStorage:
@@ -57,6 +57,11 @@ class FaultyStorage:
 
 DENIED = errno.EACCES
 BROKEN = errno.EIO
+
+
+def layout_of(name: str) -> Layout:
+    """Return the layout that an inventory names."""
+    return next(layout for layout in (*layouts(), loose_file()) if layout.name == name)
 
 
 def scan(storage: Storage, *, sizes: bool = False, steps_per_epoch: int | None = None) -> Inventory:

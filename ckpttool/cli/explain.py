@@ -12,7 +12,7 @@ from ckpttool.cli.grouped import grouped
 from ckpttool.cli.helped import unknown_word
 from ckpttool.cli.options import Format, FormatOpt
 from ckpttool.render.answers import explanation as texts
-from ckpttool.render.findings import Explanation
+from ckpttool.render.findings import Explanation, explained
 from ckpttool.render.json import dumps
 from ckpttool.render.text import WIDTH
 from ckpttool.trainers.registry import FIRST, names_by_title
@@ -41,7 +41,7 @@ def explain(code: CodeArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
 
 
 def _find(code: str) -> Explanation:
-    found = texts.explained(code.strip().lower().replace("_", "-"))
+    found = explained(code.strip().lower().replace("_", "-"))
     if found is None:
         raise unknown_word("finding", code, texts.codes(), "`ckpttool explain` lists all codes")
     return found

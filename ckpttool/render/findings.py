@@ -54,9 +54,19 @@ class _Block(NamedTuple):
 @cache
 def explanations() -> tuple[Explanation, ...]:
     """Return one for each `Code`, in the order of the page: what costs a checkpoint first."""
+    return parsed(_page())
+
+
+def explained(code: str) -> Explanation | None:
+    """Return what is known about a code; None where it is no code. The page's other entries are passed over."""
+    entries = (entry for entry in _entries(_page()) if entry[0].lines[0] == f"### {code}")
+    return next((_explanation(*entry) for entry in entries), None)
+
+
+def _page() -> str:
     from importlib.resources import files
 
-    return parsed((files("ckpttool") / "guide" / PAGE).read_text(encoding="utf-8"))
+    return (files("ckpttool") / "guide" / PAGE).read_text(encoding="utf-8")
 
 
 def parsed(page: str) -> tuple[Explanation, ...]:

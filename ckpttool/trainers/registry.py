@@ -64,11 +64,6 @@ def layout_names() -> tuple[str, ...]:
     return (*reversed(names), LOOSE_FILE_LAYOUT)
 
 
-def layout_of(name: str) -> Layout:
-    """Return the layout that an inventory names."""
-    return next(layout for layout in (*layouts(), loose_file()) if layout.name == name)
-
-
 def log_reader(columns: str | None = None) -> LogReader:
     """Return a reader of all trainers' logs, which knows where they lie.
 

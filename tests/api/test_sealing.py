@@ -28,7 +28,6 @@ from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.locate import locate
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT
-from ckpttool.trainers.registry import layout_of
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.plan import plan_checks
 from ckpttool.verify.report import collect
@@ -36,6 +35,7 @@ from ckpttool.verify.session import reports_of
 from ckpttool.write.files import locked
 from tests.answers import codes
 from tests.inventories import finding
+from tests.storages import layout_of
 from tests.trees import TreeBuilder, training_scalars, weights
 from tests.writers import crc_trailer
 

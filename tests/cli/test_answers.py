@@ -11,7 +11,7 @@ import pytest
 
 from ckpttool.domain.finding import Severity
 from ckpttool.render import text as layout
-from ckpttool.render.answers.explanation import explained
+from ckpttool.render.findings import explained
 from ckpttool.storage.disk import LocalDisk, Room
 from tests.cli.running import Said, ask
 from tests.cli.situations import SITUATIONS, real

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool.domain.finding import Severity
-from ckpttool.render.answers.explanation import explained
+from ckpttool.render.findings import explained
 from ckpttool.storage.base import Kind
 from ckpttool.storage.local import LocalStorage
 from tests.cli.running import Said, ask, run

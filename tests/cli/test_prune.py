@@ -14,7 +14,7 @@ from ckpttool.domain import exits
 from ckpttool.domain.finding import Severity
 from ckpttool.domain.retention import Why
 from ckpttool.errors import ExitCode
-from ckpttool.render.answers.explanation import explained
+from ckpttool.render.findings import explained
 from ckpttool.write.files import locked
 from tests.cli.running import Said, ask, run
 from tests.cli.situations import SITUATIONS, first_run, real

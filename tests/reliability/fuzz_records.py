@@ -27,8 +27,9 @@ from ckpttool.trainers.mindformers.layouts.iteration_records import parse_common
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from ckpttool.trainers.mindformers.layouts.pointers import parse_meta
 from ckpttool.trainers.mindformers.layouts.unified import parse_name_map
-from ckpttool.trainers.registry import layout_names, layout_of
+from ckpttool.trainers.registry import layout_names
 from tests.manifests import sealed_checkpoint
+from tests.storages import layout_of
 from tests.writers import MemorySource
 
 LONGEST_MESSAGE = 2000

@@ -26,6 +26,7 @@ from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
 from tests.answers import decide, named, names, scanned
+from tests.storages import layout_of
 from tests.trainers import toy
 from tests.trees import TreeBuilder, ckpt_bytes, floats, safetensors_bytes, training_scalars, weights
 
@@ -219,7 +220,7 @@ def tree(case: Case, tmp_path: Path) -> Path:
 def asked(case: Case, question: Callable[[Path], object] | NotAsked, tree: Path) -> object:
     """Spoil the tree; or say why there is nothing to spoil, which is then all that is tested."""
     if isinstance(question, NotAsked):
-        assert question.so(registry.layout_of(case.layout), scanned(tree)), question.why
+        assert question.so(layout_of(case.layout), scanned(tree)), question.why
         return question
     return question(tree)
 
@@ -309,7 +310,7 @@ def test_a_torn_pointer_changes_no_choice(case: Case, tree: Path) -> None:
     if isinstance(asked(case, case.tear, tree), NotAsked):
         return
     assert taken(tree) == case.saves[-1]
-    layout, inventory = registry.layout_of(case.layout), scanned(tree)
+    layout, inventory = layout_of(case.layout), scanned(tree)
     pointers = list(layout.pointers(open_storage(inventory.root), inventory.folder_ranks))
     assert [pointer.trouble for pointer in pointers if pointer.trouble is not None] != []
 
@@ -339,7 +340,7 @@ def test_what_nothing_tells_stays_unknown_and_unknown_is_not_good(case: Case, tr
 
 @EVERY
 def test_a_path_inside_means_the_save_that_it_belongs_to(case: Case, tree: Path) -> None:
-    layout, inventory = registry.layout_of(case.layout), scanned(tree)
+    layout, inventory = layout_of(case.layout), scanned(tree)
     for checkpoint in inventory.checkpoints:
         for shard in checkpoint.shards:
             folder, _, file = shard.path.rpartition("/")
@@ -356,7 +357,7 @@ def test_a_path_inside_means_the_save_that_it_belongs_to(case: Case, tree: Path)
 
 @EVERY
 def test_what_goes_with_a_save_is_its_own_and_there(case: Case, tree: Path) -> None:
-    layout, inventory = registry.layout_of(case.layout), scanned(tree)
+    layout, inventory = layout_of(case.layout), scanned(tree)
     seen: set[str] = set()
     for checkpoint in inventory.checkpoints:
         members = layout.members(checkpoint)
@@ -372,7 +373,7 @@ def test_what_goes_with_a_save_is_its_own_and_there(case: Case, tree: Path) -> N
 
 @EVERY
 def test_each_save_has_a_place_of_its_own_for_a_seal_or_none(case: Case, tree: Path) -> None:
-    layout, inventory = registry.layout_of(case.layout), scanned(tree)
+    layout, inventory = layout_of(case.layout), scanned(tree)
     places = [layout.seal_place(checkpoint) for checkpoint in inventory.checkpoints]
     paths = [place.path for place in places if not isinstance(place, Refusal)]
     assert len(set(paths)) == len(paths)
@@ -382,7 +383,7 @@ def test_each_save_has_a_place_of_its_own_for_a_seal_or_none(case: Case, tree: P
 
 @EVERY
 def test_a_save_is_loaded_by_its_own_path_or_not_at_all(case: Case, tree: Path) -> None:
-    layout, inventory = registry.layout_of(case.layout), scanned(tree)
+    layout, inventory = layout_of(case.layout), scanned(tree)
     for checkpoint in inventory.checkpoints:
         load = layout.load(inventory, checkpoint)
         if isinstance(load, LoadSettings):

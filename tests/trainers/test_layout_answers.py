@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from ckpttool.trainers.base import Members, Refusal
-from ckpttool.trainers.registry import health_file_of, layout_of
+from ckpttool.trainers.registry import health_file_of
 from tests.inventories import checkpoint
+from tests.storages import layout_of
 
 RANK, ITERATION = layout_of("mindformers-rank"), layout_of("mindformers-iteration")
 SAVE = replace(checkpoint("10_2"), name="iteration_00000030")

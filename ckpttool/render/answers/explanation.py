@@ -23,11 +23,6 @@ _CONSEQUENCE = {
 """What each weight does to `scan` and `verify`; `resolve` passes over such a checkpoint and still exits 0."""
 
 
-def explained(code: str) -> Explanation | None:
-    """Return what is known about a code; None where it is no code."""
-    return next((explanation for explanation in explanations() if explanation.code.value == code), None)
-
-
 def codes() -> tuple[str, ...]:
     """Return all codes, in the order in which they are explained."""
     return tuple(explanation.code.value for explanation in explanations())

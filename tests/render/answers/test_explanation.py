@@ -16,7 +16,7 @@ from ckpttool.domain import exits
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.errors import ExitCode
 from ckpttool.render.answers import explanation as explain
-from ckpttool.render.findings import Explanation, explanations
+from ckpttool.render.findings import Explanation, explained, explanations
 from ckpttool.render.json import dumps
 from ckpttool.render.text import WIDTH
 from ckpttool.trainers.registry import FIRST, names_by_title
@@ -48,7 +48,7 @@ def test_a_code_that_is_added_without_an_explanation_is_noticed() -> None:
 
 
 def test_an_unknown_code_has_no_explanation() -> None:
-    assert explain.explained("brand-new") is None
+    assert explained("brand-new") is None
 
 
 @pytest.mark.parametrize("one", explanations(), ids=explain.codes())
@@ -125,7 +125,7 @@ def test_every_weight_that_a_module_gives_is_explained() -> None:
 
 
 def test_a_command_stays_whole_on_a_narrow_terminal() -> None:
-    one = explain.explained("config-disagrees")
+    one = explained("config-disagrees")
     assert one is not None
     lines = [line.strip() for line in explain.one_text(one, width=40).splitlines()]
     assert one.remedy[-1] in lines
@@ -144,7 +144,7 @@ def test_the_list_fits_a_narrow_terminal() -> None:
 
 
 def test_json_holds_what_the_text_says() -> None:
-    one = explain.explained("shard-missing")
+    one = explained("shard-missing")
     assert one is not None
     document = json.loads(dumps(explain.one_document(one, names_by_title(), first=FIRST)))
     assert document == {
@@ -175,7 +175,7 @@ def test_json_holds_what_the_text_says() -> None:
 def test_each_trainer_of_which_something_is_known_stands_under_its_name(
     texts: tuple[tuple[str, str], ...], first: str | None, trainers: dict[str, str]
 ) -> None:
-    one = explain.explained("shard-missing")
+    one = explained("shard-missing")
     assert one is not None
     document = explain.one_document(one._replace(trainers=texts), names_by_title(), first=FIRST)
     assert isinstance(document, dict)

@@ -9,8 +9,8 @@ from ckpttool.domain.load_settings import LoadSettings
 from ckpttool.domain.shard import FormatName
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
 from ckpttool.trainers.mindformers.load import LoadKeys, load_keys
-from ckpttool.trainers.registry import layout_of
 from tests.inventories import checkpoint, tree
+from tests.storages import layout_of
 
 
 def load_settings(inventory: Inventory, chosen: Checkpoint) -> LoadSettings:
