@@ -78,6 +78,7 @@ def test_a_start_imports_nothing_heavy(command: Sequence[str], tree: Path) -> No
 
 SELDOM_NEEDED = {
     "ckpttool.trainers.mindformers.counters",
+    "ckpttool.domain.contents",
     "ckpttool.domain.node",
     "ckpttool.trainers.mindformers.train_config",
     "ckpttool.trainers.mindformers.layouts.iteration_records",

@@ -19,7 +19,6 @@ from ckpttool.errors import IncompleteError, UsageError
 from ckpttool.records import OWN_FOLDER, SealPlace
 from ckpttool.storage import above, open_storage
 from ckpttool.storage.base import LostLinkError, Storage, is_there
-from ckpttool.trainers.abilities import HealthFile
 from ckpttool.trainers.base import Layout, Refusal, ScanOptions
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.locate import Located, locate
@@ -28,6 +27,7 @@ from ckpttool.trainers.registry import health_file_of, trainer_named, trainer_of
 if TYPE_CHECKING:
     from ckpttool.domain.node import Job, Node, Surroundings
     from ckpttool.domain.settings import RunConfig
+    from ckpttool.trainers.abilities import HealthFile
     from ckpttool.trainers.base import Trainer
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct, pack, unpack
+from typing import TYPE_CHECKING
 
-from ckpttool.domain.contents import Value
 from ckpttool.domain.dtype import DType
 from ckpttool.domain.finding import Code, Finding, damage
 from ckpttool.domain.frozen import dataclass
@@ -14,6 +14,9 @@ from ckpttool.domain.scalars import AskedScalar, ScalarValues
 from ckpttool.domain.shard import TensorEntry
 from ckpttool.formats.base import quoted
 from ckpttool.storage.base import ByteSource
+
+if TYPE_CHECKING:
+    from ckpttool.domain.contents import Value
 
 _PACKING = {
     DType.I32: Struct("<i"),
