@@ -57,9 +57,7 @@ def launch(  # noqa: PLR0913  # the last two are what the machine says, where it
     base = read_base(order.base, order.allowed, devices=devices)
     answer = resolve(replace(question, config=base.run), choice, data, node=node)
     target = assert_startable(answer.tree)
-    asked = PreflightQuestion(
-        config=order.base, tree=question, choice=choice, data=data, strict=order.strict, allowed=order.allowed
-    )
+    asked = _preflight_of(order, question, choice, data)
     decision, disk = answer.decision, disk or LocalDisk()
     if isinstance(decision, NoResumePoint):
         return judged(asked, base, answer, disk).answer
@@ -75,6 +73,20 @@ def launch(  # noqa: PLR0913  # the last two are what the machine says, where it
     if written:
         write(order.output, content, overwrite=order.force, backup=True)
     return Launch(plan=plan, output=order.output, changes=edited.changes, commands=commands, written=written)
+
+
+def _preflight_of(
+    order: LaunchOrder, question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion
+) -> PreflightQuestion:
+    return PreflightQuestion(
+        config=order.base,
+        tree=question,
+        choice=choice,
+        data=data,
+        strict=order.strict,
+        allowed=order.allowed,
+        view=order.view,
+    )
 
 
 def _told(plan: ResumePlan, ready: Preflight, allowed: tuple[Code, ...]) -> tuple[Finding, ...]:

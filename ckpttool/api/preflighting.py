@@ -107,7 +107,7 @@ def _config_check(path: str, config: BaseConfig | Check, *, name: str = "config"
 
 def _cut_short(question: PreflightQuestion, checks: list[Check], left: Sequence[str]) -> Preflight:
     skipped = [Check(name=name, summary="not looked at", skipped=True) for name in left]
-    return Preflight(config=question.config, root=None, checks=(*checks, *skipped))
+    return Preflight(config=question.config, root=None, checks=(*checks, *skipped), view=question.view)
 
 
 def _stopped(name: str, error: CkptToolError) -> Check:
@@ -176,7 +176,7 @@ def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk
         edited = _edited(target, config, plan)
         if question.devices is not None:
             of_devices = target.other_devices(config.run, question.devices)
-    found = judge.by_check(decision, config.run, strict=question.strict, of_devices=of_devices)
+    found = judge.by_check(decision, config.run, strict=question.strict, of_devices=of_devices, view=question.view)
     nothing = ExitCode.NOTHING_TO_RESUME if plan is None and not seen_in_part(decision.findings) else None
     need = _disk_need(target.next_saves(config.run, answer.tree.inventory), answer, plan, disk)
     checks = (
@@ -193,6 +193,7 @@ def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk
         decision=decision,
         disk=need if isinstance(need, DiskNeed) else None,
         resolved_from=answer.tree.resolved_from,
+        view=question.view,
     )
     return Judged(answer=preflight, plan=plan, edited=edited)
 

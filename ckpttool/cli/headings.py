@@ -33,7 +33,7 @@ HEADINGS = {
     ),
     "Output": (
         "--format", "--json", "--print", "--limit", "--all", "--exit-code", "--report", "--stats",
-        "--simulate-mindformers", "--verbose", "--quiet", "--debug",
+        "--simulate-mindformers", "--ranks-per-node", "--verbose", "--quiet", "--debug",
     ),
 }  # fmt: skip
 """Every option by its first long name, every argument by its name, in the order in which help shows them."""

@@ -11,12 +11,22 @@ from ckpttool.cli import progress
 from ckpttool.cli.answers import LAUNCH, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import EvidenceOptions
-from ckpttool.cli.options import ChoiceOptions, DataOptions, EntryScript, Format, FormatOpt, Quiet, TreeOptions
+from ckpttool.cli.options import (
+    ChoiceOptions,
+    DataOptions,
+    EntryScript,
+    Format,
+    FormatOpt,
+    Quiet,
+    TreeOptions,
+    ViewOptions,
+)
 from ckpttool.cli.output import error, looking_at
 from ckpttool.cli.output_files import assert_folder
 from ckpttool.cli.reports import Allow, codes
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.preflight import Preflight
+from ckpttool.domain.view import View
 
 Base = Annotated[str, typer.Option("--config", metavar="BASE.yaml", help="The training config to start from.")]
 Output = Annotated[str, typer.Option("--output", metavar="NEW.yaml", help="Where to write the launch config.")]
@@ -38,7 +48,7 @@ class JobOptions:
     ] = False
     allow: Allow = None
 
-    def order(self, base: str, output: str) -> api.LaunchOrder:
+    def order(self, base: str, output: str, view: View) -> api.LaunchOrder:
         """Ask the library."""
         return api.LaunchOrder(
             base=base,
@@ -50,6 +60,7 @@ class JobOptions:
             master_addr=self.master_addr,
             script=self.script,
             allowed=codes(self.allow),
+            view=view,
         )
 
 
@@ -63,6 +74,7 @@ def launch(
     logs: EvidenceOptions,
     data: DataOptions,
     job: JobOptions,
+    look: ViewOptions,
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
@@ -76,7 +88,7 @@ def launch(
     assert_folder(output, option="--output")
     wanted, position = choice.question(logs.question()), data.question(sink_size=tree.sink_size)
     with progress.watched(quiet=quiet):
-        answer = api.launch(tree.question(), wanted, position, job.order(config, output))
+        answer = api.launch(tree.question(), wanted, position, job.order(config, output, look.view()))
     if isinstance(answer, Preflight):
         looking_at(answer.resolved_from, quiet=quiet)
     code = show(LAUNCH, answer, fmt)

@@ -16,6 +16,7 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import BatchSegment
 from ckpttool.domain.units import STEP_DIGITS, Step, counted
 from ckpttool.domain.verdict import Level
+from ckpttool.domain.view import View
 from ckpttool.errors import UsageError
 from ckpttool.trainers.registry import layout_names
 
@@ -134,6 +135,20 @@ Patterns = Annotated[
     list[str] | None,
     typer.Option("--tensor", metavar="PATTERN", help="Only tensors of this name, * and ? as in a shell; repeat it."),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewOptions:
+    """How much of what was found is shown, and in which machines; JSON always has all of it."""
+
+    ranks_per_node: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Tell damage by nodes, too: each has N ranks in a row.")
+    ] = None
+    verbose: Verbose = False
+
+    def view(self) -> View:
+        """Ask the tables."""
+        return View(ranks_per_node=self.ranks_per_node, everything=self.verbose)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from ckpttool import api
 from ckpttool.cli import output, output_files, progress, reports
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import EvidenceOptions
-from ckpttool.cli.options import ChoiceOptions, DataOptions, Quiet, TreeOptions
+from ckpttool.cli.options import ChoiceOptions, DataOptions, Quiet, TreeOptions, ViewOptions
 from ckpttool.cli.reports import ReportOptions
 
 Base = Annotated[str, typer.Option("--config", metavar="BASE.yaml", help="The training config to start from.")]
@@ -26,6 +26,7 @@ def preflight(
     choice: ChoiceOptions,
     logs: EvidenceOptions,
     data: DataOptions,
+    look: ViewOptions,
     report: ReportOptions,
     devices: Devices = None,
     strict: Strict = False,
@@ -45,6 +46,7 @@ def preflight(
         devices=devices,
         strict=strict,
         allowed=report.allowed(),
+        view=look.view(),
     )
     output_files.assert_reports_replaceable(report.files(), inputs=[config], tree=question.tree)
     with progress.watched(quiet=quiet):

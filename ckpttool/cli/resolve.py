@@ -24,7 +24,7 @@ from ckpttool.cli.options import (
     Quiet,
     Simulate,
     TreeOptions,
-    Verbose,
+    ViewOptions,
     say_tree,
 )
 from ckpttool.domain import exits
@@ -56,12 +56,12 @@ def resolve(
     choice: ChoiceOptions,
     logs: EvidenceOptions,
     data: DataOptions,
+    look: ViewOptions,
     config: ConfigPath = None,
     fmt: PlanFormatOpt = PlanFormat.TABLE,
     field: Field = None,
     strict: Strict = False,
     version: Simulate = None,
-    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
     """Choose the newest checkpoint that is whole on every rank.
@@ -74,9 +74,9 @@ def resolve(
     question = tree.question(config=config)
     with progress.watched(quiet=quiet):
         answer = api.resolve(question, choice.question(logs.question()), data.question(sink_size=tree.sink_size))
-    say_tree(answer.tree, quiet=quiet, verbose=verbose)
+    say_tree(answer.tree, quiet=quiet, verbose=look.verbose)
     simulation = api.simulate(answer, version) if version is not None else None
-    resolution = Resolution(decision=answer.decision, simulation=simulation, strict=strict)
+    resolution = Resolution(decision=answer.decision, simulation=simulation, strict=strict, view=look.view())
     if field is not None:
         raise typer.Exit(_print(resolution, field))
     if fmt is PlanFormat.YAML:

@@ -23,7 +23,7 @@ from ckpttool.cli.options import (
     Names,
     Quiet,
     TreeOptions,
-    Verbose,
+    ViewOptions,
     finite,
     say_tree,
 )
@@ -127,8 +127,8 @@ def verify(
     *,
     tree: TreeOptions,
     check: CheckOptions,
+    look: ViewOptions,
     fmt: FormatOpt = Format.TABLE,
-    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
     """Tell whether every shard is whole: headers, bytes, elements.
@@ -140,16 +140,25 @@ def verify(
     """
     question = check.question()
     found = api.scan(tree.question(sizes=True))
-    say_tree(found, quiet=quiet, verbose=verbose)
+    say_tree(found, quiet=quiet, verbose=look.verbose)
     question = check.today(question, found, quiet=quiet)
     if check.stats is not None:
         output_files.assert_stats_replaceable(check.stats, found)
-    started = time.monotonic()
-    with progress.watched(quiet=quiet):
-        verdicts = [event for event in api.verify(found, question) if isinstance(event, Verdict)]
-    seconds = time.monotonic() - started
-    answer = Verification(inventory=found.inventory, verdicts=tuple(verdicts), level=question.level, seconds=seconds)
+    answer = replace(_verified(found, question, quiet=quiet), view=look.view())
     code = show(VERDICTS, answer, fmt)
     if check.stats is not None:
         output_files.write_stats(check.stats, answer)
     raise typer.Exit(code)
+
+
+def _verified(found: api.Tree, question: api.CheckQuestion, *, quiet: bool) -> Verification:
+    """Check what is asked for, and take the time."""
+    started = time.monotonic()
+    with progress.watched(quiet=quiet):
+        verdicts = [event for event in api.verify(found, question) if isinstance(event, Verdict)]
+    return Verification(
+        inventory=found.inventory,
+        verdicts=tuple(verdicts),
+        level=question.level,
+        seconds=time.monotonic() - started,
+    )

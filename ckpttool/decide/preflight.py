@@ -10,6 +10,7 @@ from ckpttool.domain.plan import MOST_REJECTED, NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import DiskNeed
 from ckpttool.domain.settings import RunConfig
 from ckpttool.domain.units import at_step, counted, in_gib
+from ckpttool.domain.view import USUAL, View
 from ckpttool.errors import ExitCode
 
 _NOT_SEEN = frozenset({Code.UNREADABLE, Code.CHANGED_WHILE_READING})
@@ -42,7 +43,12 @@ def allow(findings: Iterable[Finding], allowed: Iterable[Code]) -> tuple[Finding
 
 
 def by_check(
-    decision: ResumePlan | NoResumePoint, config: RunConfig, *, strict: bool, of_devices: Iterable[Finding] = ()
+    decision: ResumePlan | NoResumePoint,
+    config: RunConfig,
+    *,
+    strict: bool,
+    of_devices: Iterable[Finding] = (),
+    view: View = USUAL,
 ) -> dict[str, tuple[Finding, ...]]:
     """Return what is known about a decision under the check that it belongs to; what is wrong with the config is not.
 
@@ -51,8 +57,9 @@ def by_check(
         config: The base config, whose own check tells its findings.
         strict: Whether a newer checkpoint that was not chosen stands against a launch.
         of_devices: What the trainer says of the devices that will be started.
+        view: Whether ranks are told by machines, too.
     """
-    found: dict[str, list[Finding]] = {"checkpoint": [*_chosen_or_not(decision, strict=strict)]}
+    found: dict[str, list[Finding]] = {"checkpoint": [*_chosen_or_not(decision, view, strict=strict)]}
     found |= {"health": [], "launch": []}
     for finding in (*decision.findings, *of_devices):
         if finding not in config.findings:
@@ -95,11 +102,11 @@ def unusable(message: str, path: str, line: int | None, *, trainer: str) -> Find
     )
 
 
-def _chosen_or_not(decision: ResumePlan | NoResumePoint, *, strict: bool) -> tuple[Finding, ...]:
+def _chosen_or_not(decision: ResumePlan | NoResumePoint, view: View, *, strict: bool) -> tuple[Finding, ...]:
     if isinstance(decision, NoResumePoint):
-        nothing = () if seen_in_part(decision.findings) else (_nothing(decision),)
+        nothing = () if seen_in_part(decision.findings) else (_nothing(decision, view),)
         return (*nothing, *_rejected_reasons(decision))
-    return (*decision.point.findings, *_passed_over(decision, Severity.SUSPECT if strict else Severity.NOTE))
+    return (*decision.point.findings, *_passed_over(decision, Severity.SUSPECT if strict else Severity.NOTE, view))
 
 
 def not_editable(message: str, path: str) -> Finding:
@@ -112,15 +119,16 @@ def not_editable(message: str, path: str) -> Finding:
     )
 
 
-def _nothing(decision: NoResumePoint) -> Finding:
+def _nothing(decision: NoResumePoint, view: View) -> Finding:
     seen = len(decision.rejected)
-    return damage(
-        Code.NOTHING_TO_RESUME,
-        f"none of the {seen} checkpoints in {decision.root} can be resumed from"
-        if seen
-        else f"there is no checkpoint in {decision.root} that can be resumed from",
-        remedy="ckpttool resolve says for each why not; restore what is missing, or start anew",
-    )
+    message = f"there is no checkpoint in {decision.root} that can be resumed from"
+    remedy = "ckpttool resolve says for each why not; restore what is missing, or start anew"
+    if seen:
+        message = f"none of the {seen} checkpoints in {decision.root} can be resumed from"
+    for way in decision.findings:
+        if way.code is Code.RANKS_TO_RESTORE:
+            message, remedy = f"{message}: {told([way], view=view)}", way.remedy or remedy
+    return damage(Code.NOTHING_TO_RESUME, message, remedy=remedy)
 
 
 def _rejected_reasons(decision: NoResumePoint) -> Iterator[Finding]:
@@ -132,7 +140,7 @@ def _rejected_reasons(decision: NoResumePoint) -> Iterator[Finding]:
             yield max(one.reasons, key=lambda reason: reason.severity)
 
 
-def _passed_over(plan: ResumePlan, severity: Severity) -> Iterator[Finding]:
+def _passed_over(plan: ResumePlan, severity: Severity, view: View) -> Iterator[Finding]:
     """Tell of newer ones. One that could not be looked at may be whole: its steps would be done again for nothing."""
     for place, one in enumerate(plan.point.rejected):
         why = max(one.reasons, key=lambda reason: reason.severity)
@@ -144,7 +152,7 @@ def _passed_over(plan: ResumePlan, severity: Severity) -> Iterator[Finding]:
             code=Code.NEWER_NOT_CHOSEN,
             severity=Severity.UNKNOWN if not_seen else severity,
             message=f"{one.checkpoint.name} ({at_step(one.checkpoint.step)}) is newer and was not chosen: "
-            f"{why.code.value}, {told(alike, one.checkpoint.topology.world_size)}",
+            f"{why.code.value}, {told(alike, one.checkpoint.topology.world_size, view)}",
             path=why.path,
             remedy=why.remedy,
         )

@@ -11,6 +11,7 @@ from ckpttool.domain.health import Health
 from ckpttool.domain.scalars import NO_RULES, NameClaim, ScalarRules, Scalars
 from ckpttool.domain.shard import FormatName, Shard
 from ckpttool.domain.units import ByteCount, Rank, Step
+from ckpttool.domain.view import USUAL, View
 
 
 class StepSource(str, Enum):
@@ -197,3 +198,4 @@ class Listing:
     """Seconds since 1970: what an age is counted to."""
     limit: int | None = None
     """Checkpoints that a table shows, newest first; None: all."""
+    view: View = USUAL

@@ -8,7 +8,8 @@ from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, overload
 
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.units import Rank, on_lines, on_ranks
+from ckpttool.domain.units import Rank, on_lines, on_nodes, on_ranks
+from ckpttool.domain.view import USUAL, View
 
 if TYPE_CHECKING:
     from typing import TypedDict
@@ -246,24 +247,28 @@ def _brief(text: str | None) -> str | None:
     return text if text is None or len(text) <= _MOST_CHARS else f"{text[:half]}…{text[-half:]}"
 
 
-def told(findings: Sequence[Finding], world: int | None = None) -> str:
+def told(findings: Sequence[Finding], world: int | None = None, view: View = USUAL) -> str:
     """Say what the first finding says, how many there are beside it, and on which ranks or further lines they are.
 
     Args:
         findings: Of one kind; at least one.
         world: Ranks that there are, where that is known.
+        view: Whether to speak of machines, too, and to name every single rank.
     """
     message = findings[0].message
-    if len(findings) == 1:
-        return message
-    more = f"{message.rstrip('.')}, and {len(findings) - 1} more"
     ranks = sorted({rank for finding in findings for rank in finding.ranks})
+    nodes = ""
+    if view.ranks_per_node is not None and ranks:
+        nodes = on_nodes(ranks, view.ranks_per_node, everything=view.everything)
+    if len(findings) == 1:
+        return f"{message.rstrip('.')} ({nodes})" if nodes else message
+    more = f"{message.rstrip('.')}, and {len(findings) - 1} more"
     if not ranks:
         lines = sorted({finding.line for finding in findings[1:] if finding.line is not None})
         is_one_file = len({finding.path for finding in findings}) == 1
         return f"{more}: {on_lines(lines)}" if lines and is_one_file else more
     of = "" if world is None else f" ({len(ranks)} of {world})"
-    return f"{more}: {on_ranks(ranks)}{of}"
+    return f"{more}: {on_ranks(ranks, everything=view.everything)}{of}{nodes and f', {nodes}'}"
 
 
 def worst(findings: Iterable[Finding]) -> Severity:

@@ -10,6 +10,7 @@ from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import Step, lasting
 from ckpttool.domain.verdict import Level, VerdictWord
+from ckpttool.domain.view import USUAL, View
 
 if TYPE_CHECKING:
     from ckpttool.domain.advice import SpikeAdvice, StopAdvice
@@ -186,3 +187,4 @@ class Resolution:
     """What the trainer by itself would have done, where that was asked."""
     strict: bool = False
     """Whether a newer checkpoint that was rejected is an exit of its own."""
+    view: View = USUAL

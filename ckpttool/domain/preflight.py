@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, worst
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.view import USUAL, View
 from ckpttool.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class Preflight:
     disk: DiskNeed | None = None
     resolved_from: str | None = None
     """What was taken instead of the path that was given, for people."""
+    view: View = USUAL
 
     @property
     def go(self) -> bool:
@@ -146,3 +148,5 @@ class PreflightQuestion:
     """Whether a newer checkpoint that was not chosen stops the launch."""
     allowed: tuple[Code, ...] = ()
     """Findings that the user has seen and accepts: they become notes."""
+    view: View = USUAL
+    """How the report is to be told."""

@@ -9,6 +9,7 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import BatchSegment
 from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level
+from ckpttool.domain.view import USUAL, View
 
 if TYPE_CHECKING:
     from ckpttool.domain.finding import Code
@@ -104,6 +105,8 @@ class LaunchOrder:
     """What the trainer is started by; None: its own entry script."""
     allowed: tuple[Code, ...] = ()
     """Findings that the user has seen and accepts; any other that weighs more than a note stops the launch."""
+    view: View = USUAL
+    """How what stops the launch is to be told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

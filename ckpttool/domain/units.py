@@ -23,17 +23,24 @@ _MOST_RANGES = 12
 """As many as fit two lines: who wants all of thousands of scattered ranks asks a program."""
 
 
-def on_ranks(ranks: Sequence[int]) -> str:
-    """Name ranks, ascending, in ranges: `ranks 0, 2-3`, as Slurm and MPI take them."""
-    return _in_ranges("rank", ranks)
+def on_ranks(ranks: Sequence[int], *, everything: bool = False) -> str:
+    """Name ranks, ascending, in ranges: `ranks 0, 2-3`, as Slurm and MPI take them; with `everything` all of them."""
+    return _in_ranges("rank", ranks, len(ranks) if everything else _MOST_RANGES)
+
+
+def on_nodes(ranks: Sequence[int], per_node: int, *, everything: bool = False) -> str:
+    """Name the nodes of ranks, and whether it is all of their ranks: `all of node 8`, `on nodes 0, 2-3`."""
+    nodes = sorted({rank // per_node for rank in ranks})
+    named = _in_ranges("node", nodes, len(nodes) if everything else _MOST_RANGES)
+    return f"all of {named}" if len(ranks) == per_node * len(nodes) else f"on {named}"
 
 
 def on_lines(lines: Sequence[int]) -> str:
     """Name lines of a text, ascending, in ranges."""
-    return _in_ranges("line", lines)
+    return _in_ranges("line", lines, _MOST_RANGES)
 
 
-def _in_ranges(noun: str, numbers: Sequence[int]) -> str:
+def _in_ranges(noun: str, numbers: Sequence[int], most: int) -> str:
     if len(numbers) == 1:
         return f"{noun} {numbers[0]}"
     ranges: list[list[int]] = []
@@ -42,8 +49,8 @@ def _in_ranges(noun: str, numbers: Sequence[int]) -> str:
             ranges[-1][1] = number
         else:
             ranges.append([number, number])
-    shown = [str(first) if first == last else f"{first}-{last}" for first, last in ranges[:_MOST_RANGES]]
-    more = ["…"] if len(ranges) > _MOST_RANGES else []
+    shown = [str(first) if first == last else f"{first}-{last}" for first, last in ranges[:most]]
+    more = ["…"] if len(ranges) > most else []
     return f"{noun}s {', '.join([*shown, *more])}"
 
 
@@ -78,13 +85,14 @@ def lasting(seconds: float) -> str:
     """Spell a duration for people, in the unit that says most: `45 s`, `42 min`, `2.5 h`, `12 d`."""
     for unit, length, most in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 48 * 3600), ("d", 86400, math.inf)):
         if seconds < most:
-            number = int(seconds / length * 10) / 10 if length >= _TENTHS_FROM else seconds // length
+            tenths = length >= _TENTHS_FROM and seconds < 10 * length
+            number = int(seconds / length * 10) / 10 if tenths else seconds // length
             return f"{number:g} {unit}"
     raise AssertionError(seconds)
 
 
 _TENTHS_FROM = 3600
-"""Seconds in a unit of which tenths are said: of hours and days."""
+"""Seconds in a unit of which tenths are said, up to ten of them: of hours and days."""
 
 
 def on_all(ranks: int) -> str:

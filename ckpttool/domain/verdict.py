@@ -11,6 +11,7 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.scalars import NO_FACTS, ScalarValues, ShardFacts
 from ckpttool.domain.shard import FileStamp, FormatName, ShardRole
 from ckpttool.domain.units import ByteCount, Rank, Step
+from ckpttool.domain.view import USUAL, View
 
 if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import CheckpointKey, Inventory
@@ -218,3 +219,4 @@ class Verification:
     level: Level
     seconds: float
     """How long it took."""
+    view: View = USUAL

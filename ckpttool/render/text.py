@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.finding import Code, Finding, Severity, told
 from ckpttool.domain.health import Health
+from ckpttool.domain.view import USUAL, View
 from ckpttool.render.escape import shown
 
 if TYPE_CHECKING:
@@ -238,43 +239,52 @@ _STYLE = {
 }
 
 
-def grouped_findings(findings: Sequence[Finding], world: int | None = None) -> list[RenderableType]:
+def grouped_findings(
+    findings: Sequence[Finding], world: int | None = None, view: View | None = None
+) -> list[RenderableType]:
     """Show findings, gravest first, those of a code together, and beside each what to do.
 
     Args:
         findings: In any order.
         world: Ranks that there are, where that is known.
+        view: How much to show of them; None where a command has no option for it.
     """
     if not findings:
         return []
-    kinds, said = kinds_of(findings), set[str]()
+    kinds, said = kinds_of(findings, view or USUAL), set[str]()
+    most = len(kinds) if view is not None and view.everything else MOST_FINDINGS
     parts: list[RenderableType] = [line()]
-    for kind in kinds[:MOST_FINDINGS]:
-        parts += kind_parts(kind, world, said)
-    if len(kinds) > MOST_FINDINGS:
-        parts.append(line(f"and {len(kinds) - MOST_FINDINGS} other kinds: --format json", style="dim"))
+    for kind in kinds[:most]:
+        parts += kind_parts(kind, world, said, view or USUAL)
+    if len(kinds) > most:
+        shown_by = "--format json" if view is None else "-v"
+        parts.append(line(f"and {len(kinds) - most} other kinds: {shown_by}", style="dim"))
     return parts
 
 
-def kinds_of(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Group findings of the same code, gravest first: 500 lost shards are one line."""
+def kinds_of(findings: Sequence[Finding], view: View = USUAL) -> list[list[Finding]]:
+    """Group findings of the same code, gravest first: 500 lost shards are one line, unless each is asked for."""
+    if view.everything:
+        return [[finding] for finding in sorted(findings, key=lambda finding: -finding.severity)]
     groups: dict[Code, list[Finding]] = {}
     for finding in sorted(findings, key=lambda finding: -finding.severity):
         groups.setdefault(finding.code, []).append(finding)
     return list(groups.values())
 
 
-def kind_parts(kind: Sequence[Finding], world: int | None, said: set[str], *, by: int = 0) -> Iterator[RenderableType]:
+def kind_parts(
+    kind: Sequence[Finding], world: int | None, said: set[str], view: View = USUAL, *, by: int = 0
+) -> Iterator[RenderableType]:
     """Show the first finding of a kind, all ranks that have it, and what to do, unless that was said just above."""
-    yield Indented(_finding(kind, world), by)
+    yield Indented(_finding(kind, world, view), by)
     remedy = kind[0].remedy
     if remedy is not None and kind[0].severity > Severity.NOTE and remedy not in said:
         said.add(remedy)
         yield Indented(line(f"try: {shown(remedy)}", style="dim"), by + 2)
 
 
-def _finding(kind: Sequence[Finding], world: int | None) -> Text:
-    finding, message = kind[0], shown(told(kind, world))
+def _finding(kind: Sequence[Finding], world: int | None, view: View) -> Text:
+    finding, message = kind[0], shown(told(kind, world, view))
     text = line(finding.severity.word, style=_STYLE[finding.severity])
     text.append(f" {finding.code.value}", style="bold")
     where = shown(finding.path) if finding.path else ""

@@ -335,6 +335,79 @@ def test_a_lost_node_of_many_is_one_line_with_its_ranks(here: Path) -> None:
     assert "and 7 more: ranks 64-71 (8 of 256)" in said
 
 
+@pytest.fixture
+def lost_node(here: Path) -> Path:
+    """32 ranks, of which the newest save has lost 8 to 15, and the one before it three others."""
+    tree = TreeBuilder(here).legacy(ranks=32, sparse=True).save(epoch=10, step=2)
+    tree.save(epoch=15, step=2, ranks=[rank for rank in range(32) if rank not in {1, 5, 17}])
+    tree.save(epoch=20, step=2, ranks=[rank for rank in range(32) if not 8 <= rank < 16])
+    config = (FIXTURES / "configs" / "pretrain_sink2.yaml").read_text()
+    (here / "base.yaml").write_text(config.replace("data_parallel: 4", "data_parallel: 32"))
+    return here
+
+
+PREFLIGHT = "preflight --config base.yaml"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["scan", "resolve", "verify", "verify --checkpoint all", PREFLIGHT, f"{PREFLIGHT} --strict --format github"],
+)
+@pytest.mark.usefixtures("lost_node")
+def test_damage_is_told_by_nodes_where_somebody_says_how_many_ranks_they_have(command: str) -> None:
+    said = " ".join(ask(*command.split(), "--ranks-per-node", "8").stdout.split())
+    if command in {"scan", "verify --checkpoint all"}:
+        assert "ranks 1, 5, 8-15, 17 (11 of 32), on nodes 0-2" in said
+    else:
+        assert "ranks 8-15 (8 of 32), all of node 1" in said
+    assert "node 1" not in " ".join(ask(*command.split()).stdout.split())
+
+
+@pytest.mark.parametrize("command", ["scan", "resolve", "verify --checkpoint all", f"{PREFLIGHT} --checkpoint 20_2"])
+@pytest.mark.usefixtures("lost_node")
+def test_verbose_lists_every_single_finding(command: str) -> None:
+    few, all_of_them = (ask(*command.split(), *more).stdout for more in ([], ["-v"]))
+    lost = {f"rank_{rank}/llama2_7b_rank_{rank}-20_2.ckpt" for rank in range(8, 16)}
+    assert sum(path in few for path in lost) == 1
+    assert all(path in "".join(all_of_them.split()) for path in lost)
+    assert "more: ranks" not in all_of_them
+    plain, verbose = (ask(*command.split(), "--json", *more) for more in ([], ["-v"]))
+    assert (plain.code, {**plain.json, "seconds": 0}) == (verbose.code, {**verbose.json, "seconds": 0})
+
+
+def test_what_all_have_in_common_is_said_by_preflight_and_to_github_too(here: Path) -> None:
+    SITUATIONS["all-damaged"](here)
+    (here / "base.yaml").write_text((FIXTURES / "configs" / "pretrain_sink2.yaml").read_text())
+    said = ask(*PREFLIGHT.split(), "--format", "github")
+    first = said.stdout.splitlines()[0]
+    assert "can be resumed from: all 5 checkpoints fail on rank 0 alone" in first
+    assert "bring back whole shards of rank 0, and _1-30_2 is whole" in first
+
+
+def test_verbose_shows_every_rejected_checkpoint_and_preflight_its_notes(here: Path) -> None:
+    tree = TreeBuilder(here).legacy(ranks=4, sparse=True)
+    for epoch in range(1, 14):
+        tree.save(epoch=epoch, step=2, ranks=range(3) if epoch > 1 else None)
+    (here / "base.yaml").write_text((FIXTURES / "configs" / "pretrain_sink2.yaml").read_text())
+    few, everything = ask("resolve").stdout, ask("resolve", "-v").stdout
+    assert "  and 4 more: -v\n" in few
+    assert [f"\n  {epoch}_2 (step" in few for epoch in (2, 13)] == [False, True]
+    assert all(f"\n  {epoch}_2 (step" in everything for epoch in range(2, 14))
+    no_go, verbose = (ask(*PREFLIGHT.split(), "--gbs", "12", *more).stdout for more in ([], ["-v"]))
+    assert "notes: -v" in no_go
+    assert "notes: -v" not in verbose
+    assert verbose.count("note newer-not-chosen") == 8
+
+
+def test_a_headline_names_all_bad_checkpoints_to_whoever_wants_all(here: Path) -> None:
+    tree = TreeBuilder(here).legacy(ranks=2, sparse=True)
+    for epoch in range(1, 14):
+        tree.save(epoch=epoch, step=2, ranks=[0] if epoch > 1 else None)
+    few, everything = (ask("verify", "--checkpoint", "all", *more).stdout for more in ([], ["-v"]))
+    assert few.splitlines()[0].endswith("6_2, …")
+    assert everything[: everything.index("headers")].split()[-1] == "2_2"
+
+
 def test_a_github_annotation_names_every_rank_and_is_one(here: Path) -> None:
     (here / "base.yaml").write_text((FIXTURES / "configs" / "pretrain_sink2.yaml").read_text())
     cut(here, 0, 2, 3)

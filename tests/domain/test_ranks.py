@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.domain.finding import Code, Finding, Severity, told
-from ckpttool.domain.units import Rank, counted, on_all, on_ranks
+from ckpttool.domain.units import Rank, counted, on_all, on_nodes, on_ranks
+from ckpttool.domain.view import View
 
 
 @pytest.mark.parametrize(
@@ -62,6 +63,37 @@ def test_several_findings_in_one_text_name_the_lines_of_the_others() -> None:
     assert told([wrong(3), wrong(9), wrong(None)]) == "it is wrong, and 2 more: line 9"
     assert told([wrong(3), wrong(None)]) == "it is wrong, and 1 more"
     assert told([wrong(3), wrong(4, "b.yaml")]) == "it is wrong, and 1 more"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ([3], "on node 0"),
+        (list(range(64, 72)), "all of node 8"),
+        ([0, 9, 17], "on nodes 0-2"),
+        ([*range(8), *range(64, 72)], "all of nodes 0, 8"),
+        ([*range(8), 64], "on nodes 0, 8"),
+    ],
+)
+def test_ranks_in_a_row_are_a_node(ranks: list[int], words: str) -> None:
+    assert on_nodes(ranks, 8) == words
+
+
+def test_whoever_wants_all_is_told_every_rank_and_node() -> None:
+    even = list(range(0, 100, 2))
+    assert "…" in on_ranks(even)
+    assert on_ranks(even, everything=True).count(",") == 49
+    assert "…" in on_nodes(even, 1)
+    assert on_nodes(even, 1, everything=True).count(",") == 49
+
+
+def test_findings_are_told_by_machines_where_these_are_known() -> None:
+    view = View(ranks_per_node=2)
+    assert told([gone(0), gone(2), gone(3)], 4, view) == "it is gone, and 2 more: ranks 0, 2-3 (3 of 4), on nodes 0-1"
+    assert told([gone(2), gone(3)], None, view) == "it is gone, and 1 more: ranks 2-3, all of node 1"
+    assert told([gone(1)], 4, view) == "it is gone (on node 0)"
+    assert told([gone()], 4, view) == "it is gone."
+    assert told([gone(), gone()], 4, view) == "it is gone, and 1 more"
 
 
 def test_one_finding_says_what_it_says() -> None:

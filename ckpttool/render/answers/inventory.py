@@ -123,7 +123,7 @@ def table(answer: Listing) -> RenderableType:
         parts.append(line(f"and {count - answer.limit} older: --limit {count}", style="dim"))
     findings = [finding for checkpoint in newest_first(inventory.checkpoints) for finding in checkpoint.findings]
     findings += inventory.findings
-    parts += grouped_findings(findings, world_size(inventory))
+    parts += grouped_findings(findings, world_size(inventory), answer.view)
     return stack(*parts, *pointer(findings))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.data_position import Samples, SkipBatches, Stateful, Tokens, Unknown
 from ckpttool.domain.exits import of_plan
-from ckpttool.domain.finding import Code, blocking, seen_in_part
+from ckpttool.domain.finding import Code, blocking, seen_in_part, told
 from ckpttool.domain.plan import (
     MOST_REJECTED,
     NoResumePoint,
@@ -20,6 +20,7 @@ from ckpttool.domain.plan import (
 )
 from ckpttool.domain.units import at_step, counted, on_all
 from ckpttool.domain.verdict import Level, VerdictWord
+from ckpttool.domain.view import USUAL, View
 from ckpttool.errors import ExitCode
 from ckpttool.render.answers.inventory import rename_document
 from ckpttool.render.answers.resume import data_document, load_document, position_document, yaml_block
@@ -40,7 +41,8 @@ def document(answer: Resolution) -> Document:
 
 def table(answer: Resolution) -> RenderableType:
     """Show what `resolve` decided."""
-    return plan_table(answer.decision, answer.simulation, code=of_plan(answer.decision, strict=answer.strict))
+    code = of_plan(answer.decision, strict=answer.strict)
+    return plan_table(answer.decision, answer.simulation, code=code, view=answer.view)
 
 
 def yaml(answer: Resolution) -> str:
@@ -138,7 +140,11 @@ def _rejection(rejection: Rejection) -> Document:
 
 
 def plan_table(
-    answer: ResumePlan | NoResumePoint, simulation: Simulation | None = None, *, code: ExitCode = ExitCode.OK
+    answer: ResumePlan | NoResumePoint,
+    simulation: Simulation | None = None,
+    *,
+    code: ExitCode = ExitCode.OK,
+    view: View = USUAL,
 ) -> RenderableType:
     """Show a decision: what to load, what is lost, and why nothing newer.
 
@@ -146,11 +152,12 @@ def plan_table(
         answer: The decision.
         simulation: What the trainer would have done by itself.
         code: How the command ends: what is not all well is not green.
+        view: How much to show.
     """
     from ckpttool.render.text import grouped_findings, line, pointer, stack
 
     if isinstance(answer, ResumePlan):
-        parts = [*_chosen(answer, code), *rejections("Not chosen:", answer.point.rejected)]
+        parts = [*_chosen(answer, code), *rejections("Not chosen:", answer.point.rejected, view)]
         findings = [*answer.point.findings, *answer.findings]
     else:
         headline = line(f"Nothing to resume from in {shown(answer.root)}", style="bold red")
@@ -161,10 +168,11 @@ def plan_table(
         if seen_in_part(answer.findings):
             headline = line(f"Nobody knows from this machine what {shown(answer.root)} holds", style="bold yellow")
         way_out = [finding for finding in answer.findings if finding.code is Code.RANKS_TO_RESTORE]
-        sentences = [line(shown(f"{way.message[:1].upper()}{way.message[1:]}: {way.remedy}")) for way in way_out]
+        ways = [(told([way], view=view), way.remedy) for way in way_out]
+        sentences = [line(shown(f"{message[:1].upper()}{message[1:]}: {remedy}")) for message, remedy in ways]
         if not answer.rejected and not answer.findings:
             sentences = [line("No checkpoint was saved here: name another folder, or start the training anew")]
-        parts = [headline, *sentences, *rejections("Rejected:", answer.rejected)]
+        parts = [headline, *sentences, *rejections("Rejected:", answer.rejected, view)]
         findings = [finding for finding in answer.findings if finding not in way_out]
     if answer.advice is not None:
         from ckpttool.render.answers.advice import advice_parts
@@ -174,7 +182,7 @@ def plan_table(
         parts += [line(), *_simulation(simulation, answer)]
     rejected = answer.point.rejected if isinstance(answer, ResumePlan) else answer.rejected
     reasons = [reason for rejection in rejected[:MOST_REJECTED] for reason in rejection.reasons]
-    return stack(*parts, *grouped_findings(findings, _world(rejected)), *pointer([*findings, *reasons]))
+    return stack(*parts, *grouped_findings(findings, _world(rejected), view), *pointer([*findings, *reasons]))
 
 
 def _world(rejected: Sequence[Rejection]) -> int | None:
@@ -292,21 +300,32 @@ def about(point: ResumePoint) -> str:
     return "" if point.lost_time is None else f", about {point.lost_time.words}"
 
 
-def rejections(title: str, rejected: Sequence[Rejection]) -> list[RenderableType]:
-    """Show the newest checkpoints that were not chosen, each with its gravest reasons."""
+def rejections(title: str, rejected: Sequence[Rejection], view: View | None = None) -> list[RenderableType]:
+    """Show the newest checkpoints that were not chosen, each with its gravest reasons; or all of them with all.
+
+    Args:
+        title: What they are.
+        rejected: Newest first.
+        view: How much to show of them; None where a command has no option for it.
+    """
     if not rejected:
         return []
     from ckpttool.render.text import kind_parts, kinds_of, line
 
     parts: list[RenderableType] = [line(), line(title, style="bold")]
     said: set[str] = set()
-    for rejection in rejected[:MOST_REJECTED]:
+    everything, view, shown_by = (False, USUAL, "--format json") if view is None else (view.everything, view, "-v")
+    most, most_reasons = (len(rejected), None) if everything else (MOST_REJECTED, MOST_REASONS)
+    for rejection in rejected[:most]:
         step = "unknown" if rejection.checkpoint.step is None else str(rejection.checkpoint.step)
         parts.append(line(f"  {shown(rejection.checkpoint.name)} (step {step})"))
-        for kind in kinds_of(rejection.reasons)[:MOST_REASONS]:
-            parts += kind_parts(kind, rejection.checkpoint.topology.world_size, said, by=4)
-    if len(rejected) > MOST_REJECTED:
-        parts.append(line(f"  and {len(rejected) - MOST_REJECTED} more: --format json", style="dim"))
+        kinds = kinds_of(rejection.reasons, view)
+        for kind in kinds[:most_reasons]:
+            parts += kind_parts(kind, rejection.checkpoint.topology.world_size, said, view, by=4)
+        if len(kinds) > len(kinds[:most_reasons]):
+            parts.append(line(f"    and {len(kinds) - MOST_REASONS} other kinds: {shown_by}", style="dim"))
+    if len(rejected) > most:
+        parts.append(line(f"  and {len(rejected) - most} more: {shown_by}", style="dim"))
     return parts
 
 

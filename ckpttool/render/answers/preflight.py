@@ -10,6 +10,7 @@ from ckpttool.domain.finding import Code, told
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import Check, Lint, Outcome, Preflight, Reason
 from ckpttool.domain.units import counted
+from ckpttool.domain.view import USUAL, View
 from ckpttool.render.answers.plan import plan_document
 from ckpttool.render.escape import shown
 from ckpttool.render.json import Document, finding_document
@@ -91,30 +92,41 @@ def table(answer: Preflight | Lint) -> RenderableType:
         rows.append((name, shown(check.summary)))
     parts: list[RenderableType] = [line(verdict(answer), style="bold green" if go else "bold red"), line()]
     parts.append(Pairs(rows))
-    against, world = blocking_reasons(checks), ranks_of(answer)
-    parts += _listed(against, MOST_REASONS, "red", world)
+    against = blocking_reasons(checks)
+    parts += _listed(answer, against, MOST_REASONS, "red")
     notes = [reason for check in checks for reason in check.reasons if not reason.blocks]
-    if go:
-        parts += _listed(notes, MOST_NOTES, "dim", world)
+    if go or view_of(answer).everything:
+        parts += _listed(answer, notes, MOST_NOTES, "dim")
     elif notes:
-        parts.append(line(f"\nand {counted(len(notes), 'note')}: --format json", style="dim"))
+        parts.append(line(f"\nand {counted(len(notes), 'note')}: {_shown_by(answer)}", style="dim"))
     return stack(*parts, *pointer([reason.finding for reason in against]))
 
 
-def _listed(reasons: Sequence[Reason], most: int, style: str, world: int | None) -> Iterator[RenderableType]:
-    groups = kinds(reasons)
+def view_of(answer: Preflight | Lint) -> View:
+    """Return how it is to be told."""
+    return answer.view if isinstance(answer, Preflight) else USUAL
+
+
+def _shown_by(answer: Preflight | Lint) -> str:
+    return "-v" if isinstance(answer, Preflight) else "--format json"
+
+
+def _listed(answer: Preflight | Lint, reasons: Sequence[Reason], most: int, style: str) -> Iterator[RenderableType]:
+    view = view_of(answer)
+    groups = [[reason] for reason in _gravest_first(reasons)] if view.everything else kinds(reasons)
+    most = len(groups) if view.everything else most
     for kind in groups[:most]:
         first = kind[0].finding
         text = line(first.severity.word, style=style)
         text.append(f" {first.code.value}", style="bold")
-        message = told([each.finding for each in kind], world)
+        message = told([each.finding for each in kind], ranks_of(answer), view)
         text.append(f" {_place(kind[0])}{shown(message)}", style="")
         yield line()
         yield text
         if first.remedy:
             yield Indented(line(f"fix: {shown(first.remedy)}", style="dim"))
     if len(groups) > most:
-        yield line(f"\nand {len(groups) - most} other kinds: --format json", style="dim")
+        yield line(f"\nand {len(groups) - most} other kinds: {_shown_by(answer)}", style="dim")
 
 
 def _place(reason: Reason) -> str:
@@ -154,7 +166,11 @@ def blocking_reasons(checks: Sequence[Check]) -> list[Reason]:
 def kinds(reasons: Sequence[Reason]) -> list[list[Reason]]:
     """Group reasons of the same code in the same file, gravest first: 500 lost shards are one line."""
     groups: dict[tuple[Code, str | None], list[Reason]] = {}
-    for reason in sorted(reasons, key=lambda each: -each.finding.severity):
+    for reason in _gravest_first(reasons):
         where = reason.file if reason.finding.line is not None else None
         groups.setdefault((reason.finding.code, where), []).append(reason)
     return list(groups.values())
+
+
+def _gravest_first(reasons: Sequence[Reason]) -> list[Reason]:
+    return sorted(reasons, key=lambda each: -each.finding.severity)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.finding import Code
 from ckpttool.domain.verdict import Level, ShardReport, TensorStat, Verdict, VerdictWord, Verification
+from ckpttool.domain.view import View
 from ckpttool.render.answers.inventory import world_size
 from ckpttool.render.escape import shown, size
 from ckpttool.render.json import Document, finding_document
@@ -48,7 +49,7 @@ def table(answer: Verification) -> RenderableType:
     if not verdicts:
         return stack(line(f"No checkpoint in {shown(inventory.root)}", style="bold red"))
     remembered = sum(report.remembered for verdict in verdicts for report in verdict.reports)
-    headline = _headline(verdicts)
+    headline = _headline(verdicts, answer.view)
     headline.append(f"\n{_looked(verdicts, answer.level)}", style="dim")
     partial = any(verdict.unseen for verdict in verdicts)
     rows = columns()
@@ -72,7 +73,7 @@ def table(answer: Verification) -> RenderableType:
         parts.append(line(f"{remembered} unchanged shards were checked before and not read again (--no-ledger)"))
     own = [finding for verdict in verdicts for finding in verdict.findings]
     findings = list(dict.fromkeys([*own, *inventory.findings]))
-    return stack(*parts, *grouped_findings(findings, world_size(inventory)), *pointer(findings))
+    return stack(*parts, *grouped_findings(findings, world_size(inventory), answer.view), *pointer(findings))
 
 
 def _looked(verdicts: Sequence[Verdict], level: Level) -> str:
@@ -88,7 +89,7 @@ def _looked(verdicts: Sequence[Verdict], level: Level) -> str:
     return f"every byte of {read} of {len(reports)} shards was read; only a shard with a checksum is verified by that"
 
 
-def _headline(verdicts: Sequence[Verdict]) -> Text:
+def _headline(verdicts: Sequence[Verdict], view: View) -> Text:
     """Say the worst word; of what was not looked at there is none."""
     looked_at = [verdict for verdict in verdicts if verdict.looked_at]
     what = shown(verdicts[0].name) if len(verdicts) == 1 else f"{len(verdicts)} checkpoints"
@@ -97,22 +98,23 @@ def _headline(verdicts: Sequence[Verdict]) -> Text:
     worst = max((verdict.word for verdict in looked_at), key=tuple(VerdictWord).index)
     bad = [verdict for verdict in looked_at if verdict.word not in _GOOD]
     several = bool(bad) and len(verdicts) > 1
-    headline = line(_bad_ones(bad, len(verdicts)) if several else f"{what}: {worst.value}", style=_STYLE[worst])
+    headline = line(_bad_ones(bad, len(verdicts), view) if several else f"{what}: {worst.value}", style=_STYLE[worst])
     unseen = sum(verdict.unseen for verdict in verdicts)
     if unseen:
         headline.append(f"  ({unseen} of {unseen + sum(len(v.reports) for v in verdicts)} shards are not in this part)")
     return headline
 
 
-def _bad_ones(bad: Sequence[Verdict], all_of_them: int) -> str:
+def _bad_ones(bad: Sequence[Verdict], all_of_them: int, view: View) -> str:
     """Name those that are not good, newest first, each kind with its word."""
     by_word: dict[str, list[str]] = {}
     for verdict in bad:
         by_word.setdefault(verdict.word.value, []).append(shown(verdict.name))
     parts = []
     for word, names in by_word.items():
-        more = ["…"] if len(names) > _MOST_NAMES else []
-        parts.append(f"{len(names)} of {all_of_them} {word}: {', '.join([*names[:_MOST_NAMES], *more])}")
+        most = len(names) if view.everything else _MOST_NAMES
+        more = ["…"] if len(names) > most else []
+        parts.append(f"{len(names)} of {all_of_them} {word}: {', '.join([*names[:most], *more])}")
     return "; ".join(parts)
 
 

@@ -181,7 +181,7 @@ def test_the_gravest_finding_stands_first() -> None:
 def test_more_kinds_of_findings_than_fit_are_counted() -> None:
     kinds = tuple(finding(code, Severity.NOTE) for code in list(Code)[: text_parts.MOST_FINDINGS + 3])
     text = drawn(inventory_answer.table(listing(checkpoint("10_2", 20), findings=kinds)))
-    assert "and 3 other kinds: --format json" in text
+    assert "and 3 other kinds: -v" in text
 
 
 def test_markup_in_a_name_is_text() -> None:
@@ -269,7 +269,7 @@ def test_more_rejections_than_fit_are_counted() -> None:
     answer = NoResumePoint(root="out", evidence=Level.STRUCTURE, rejected=rejected, findings=())
     text = drawn(table.plan_table(answer))
     assert text.startswith("Nothing to resume from in out")
-    assert "and 5 more: --format json" in text
+    assert "and 5 more: -v" in text
 
 
 def test_renames_are_listed_before_anything_is_started() -> None:
