@@ -49,7 +49,7 @@ _OF_ONE_COMMAND = {
 }
 """One word, two meanings: where a command means the other."""
 
-MEANS_NOTHING = {command: {"--health-file", "--sink-size"} for command in ("seal", "trash")}
+MEANS_NOTHING = {command: {"--health-file"} for command in ("seal", "trash")}
 """Accepted as ever, and shown no more: there they change no answer."""
 
 _TREE = {

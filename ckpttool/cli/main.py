@@ -146,11 +146,25 @@ def _report(error: Exception, *, debug: bool) -> ExitCode:
         output.error(f"the system refused{place}: {error.strerror or error}; ckpttool --debug … shows where")
         return ExitCode.FAILED
     kind = type(error).__name__
+    tracker = _tracker()
+    asked = "Whoever gave you ckpttool wants to see" if tracker is None else f"Please report it at {tracker}, with"
     output.error(
-        f"ckpttool itself failed ({kind}: {error}): a bug. Whoever gave you ckpttool wants to see what "
-        "`ckpttool --debug …` and `ckpttool --version` print"
+        f"ckpttool itself failed ({kind}: {error}): a bug. {asked} what `ckpttool --debug …` and "
+        "`ckpttool --version` print"
     )
     return ExitCode.FAILED
+
+
+def _tracker() -> str | None:
+    """Return where bugs are reported, as the package's metadata have it; None where they do not tell."""
+    from importlib.metadata import PackageNotFoundError, metadata
+
+    try:
+        links = metadata("ckpttool").get_all("Project-URL") or []
+    except PackageNotFoundError:  # run from a folder that was never installed
+        return None
+    places = {label.lower(): place for label, _, place in (link.partition(", ") for link in links)}
+    return next((places[label] for label in ("issues", "bug tracker", "bug reports") if label in places), None)
 
 
 app = typer.Typer(

@@ -86,7 +86,14 @@ def looking_at(place: str | None, *, quiet: bool, more: str | None = None) -> No
 
 def error(message: str) -> None:
     """Say in one line why there is no result."""
-    _say(f"ckpttool: error: {shown(' '.join(message.split()))}\n")
+    word = "\x1b[1;31merror:\x1b[0m" if _coloured() else "error:"
+    _say(f"ckpttool: {word} {shown(' '.join(message.split()))}\n")
+
+
+def _coloured() -> bool:
+    """Tell whether stderr is a terminal that shows colours, to somebody who wants them."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb").lower() in {"", "dumb", "unknown"}
+    return not plain and sys.stderr is not None and sys.stderr.isatty()
 
 
 def usage(text: str) -> None:

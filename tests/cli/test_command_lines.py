@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,30 @@ def test_a_bug_says_what_whoever_mends_it_needs(here: Path, monkeypatch: pytest.
         "ckpttool: error: ckpttool itself failed (ZeroDivisionError: division by zero): a bug. Whoever gave you "
         "ckpttool wants to see what `ckpttool --debug …` and `ckpttool --version` print\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("links", "words"),
+    [
+        (
+            ["Homepage, https://h.invalid", "Issues, https://i.invalid/x"],
+            "Please report it at https://i.invalid/x, with what",
+        ),
+        (["Bug Tracker, https://b.invalid"], "Please report it at https://b.invalid, with what"),
+        (["Homepage, https://h.invalid"], "Whoever gave you ckpttool wants to see what"),
+        (None, "Whoever gave you ckpttool wants to see what"),
+    ],
+)
+def test_a_bug_is_reported_where_the_package_says(
+    links: list[str] | None, words: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole(here)
+    told = Message()
+    for link in links or []:
+        told["Project-URL"] = link
+    monkeypatch.setattr("importlib.metadata.metadata", lambda _: told)
+    monkeypatch.setattr(api, "scan", lambda *_: 1 // 0)
+    assert f"a bug. {words} `ckpttool --debug …` and" in ask("scan", "output").stderr
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from ckpttool.cli.main import COMMANDS, TASKS, app
 from ckpttool.errors import ExitCode
 from ckpttool.render import guide
 from tests.cli.running import ask, run
-from tests.cli.situations import whole
+from tests.cli.situations import SITUATIONS, whole
 from tests.conftest import TESTS
 
 TREE = {"--world-size", "--sink-size", "--health-file", "--layout"}
@@ -130,14 +130,14 @@ def test_every_exit_that_help_names_is_one_that_there_is() -> None:
     assert {code for codes in EXITS.values() for code in codes} <= {code.value for code in ExitCode}
 
 
-def test_what_means_nothing_in_a_command_is_accepted_and_not_shown(here: Path) -> None:
-    whole(here)
+def test_what_means_nothing_in_a_command_is_accepted_and_not_shown_and_changes_no_answer(here: Path) -> None:
+    SITUATIONS["torn-health-file"](here)
     for command, words in MEANS_NOTHING.items():
-        text = help_of(command)
-        for word in words:
-            assert word not in text
-            value = "output/checkpoint/rank_0/meta.json" if word.endswith("file") else "2"
-            assert "no option" not in ask(command, "output", word, value).stderr
+        shown = help_of(command, *(["list"] if command == "trash" else []))
+        assert [word for word in words if word in shown] == []
+        line = [command, *(["list"] if command == "trash" else []), "output", "-q"]
+        ask(*line)  # the first seal is one of a kind
+        assert ask(*line, "--health-file", "output/checkpoint/rank_0/meta.json").code == ask(*line).code
     assert "--health-file" in help_of("scan")
 
 

@@ -156,13 +156,16 @@ def test_closed_streams_are_nobody_listening(here: Path) -> None:
     assert done.returncode == 10
 
 
-def on_a_terminal(arguments: list[str], extra: Mapping[str, str], removed: tuple[str, ...] = ()) -> str:
-    """Run with stdout on a terminal and return what it was sent."""
+def on_a_terminal(
+    arguments: list[str], extra: Mapping[str, str], removed: tuple[str, ...] = (), *, stream: str = "stdout"
+) -> str:
+    """Run with stdout, or another stream, on a terminal and return what it was sent."""
     main, side = pty.openpty()
     names = environment(extra)
     for name in removed:
         names.pop(name, None)
-    with subprocess.Popen([*MODULE, *arguments], stdout=side, stderr=subprocess.DEVNULL, env=names) as process:
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: side}
+    with subprocess.Popen([*MODULE, *arguments], env=names, **streams) as process:  # type: ignore[call-overload]
         os.close(side)
         parts = []
         try:
@@ -171,7 +174,7 @@ def on_a_terminal(arguments: list[str], extra: Mapping[str, str], removed: tuple
         except OSError:  # the other side was closed: that is how a terminal's end is told
             pass
     os.close(main)
-    assert process.returncode in {0, 10}
+    assert process.returncode in {0, 10} or stream == "stderr"
     return b"".join(parts).decode()
 
 
@@ -181,6 +184,19 @@ def test_colour_is_for_terminals_that_want_it(here: Path) -> None:
     assert COLOUR.search(on_a_terminal(["scan"], terminal, removed=("NO_COLOR",)))
     assert not COLOUR.search(on_a_terminal(["scan"], {**terminal, "NO_COLOR": "1"}))
     assert ESCAPE not in on_a_terminal(["scan", "--format", "json"], terminal, removed=("NO_COLOR",))
+
+
+def test_an_error_is_red_on_a_terminal_that_wants_it_and_nowhere_else(here: Path) -> None:
+    assert here.exists()
+    terminal = {"TERM": "xterm-256color"}
+    coloured = on_a_terminal(["resolv"], terminal, removed=("NO_COLOR",), stream="stderr")
+    assert coloured.startswith("ckpttool: \x1b[1;31merror:\x1b[0m there is no command 'resolv'")
+    plain = coloured.replace("\x1b[1;31m", "").replace("\x1b[0m", "")
+    assert on_a_terminal(["resolv"], {**terminal, "NO_COLOR": "1"}, stream="stderr") == plain
+    assert on_a_terminal(["resolv"], {"TERM": "dumb"}, removed=("NO_COLOR",), stream="stderr") == plain
+    assert run("resolv", env=terminal | {"NO_COLOR": ""}).stderr == plain.replace("\r\n", "\n")
+    for words in (["--help"], ["resolve", "--help"], ["help", "asd"]):
+        assert ESCAPE not in on_a_terminal(words, terminal, removed=("NO_COLOR",))
 
 
 def test_a_pipe_gets_no_colour(here: Path) -> None:
