@@ -116,7 +116,8 @@ def _text(answer: Preflight | Lint, fmt: ReportFormat) -> str:
     if fmt is ReportFormat.JUNIT:
         from ckpttool.render.junit import junit
 
-        return junit(answer.checks, "ckpttool preflight" if isinstance(answer, Preflight) else "ckpttool lint-config")
+        name = "ckpttool preflight" if isinstance(answer, Preflight) else "ckpttool lint-config"
+        return junit(answer.checks, name, view=view_of(answer))
     from ckpttool.render.sarif import sarif
 
     return dumps(sarif(answer.checks, place=_place(answer), version=__version__))

@@ -130,43 +130,27 @@ def _pairs(chosen: Checkpoint, course: Course) -> Iterator[tuple[Checkpoint, Che
 
 def beyond_limits(point: ResumePoint, question: ResumeQuestion) -> tuple[Finding, ...]:
     """Find that a choice loses more than the user allows, or that nobody knows whether it does."""
-    found = (_beyond_steps(point, question.max_lost_steps), _beyond_time(point, question.max_lost_seconds))
-    return tuple(finding for finding in found if finding is not None)
-
-
-def _beyond_steps(point: ResumePoint, limit: int | None) -> Finding | None:
-    lost = point.lost_steps
-    if limit is None or (lost <= limit and not point.may_lose_more):
-        return None
-    allowed = f"--max-lost-steps allows {limit}"
-    if lost > limit:
-        return _too_much(f"from {point.checkpoint.name} on {counted(lost, 'step')} are done again, and {allowed}")
-    return _perhaps_too_much(
-        f"{allowed}, and something newer than {point.checkpoint.name} does not tell its step: how many are done again "
-        "is not known",
-        "ckpttool resolve says which; with --sink-size names may tell their steps",
-    )
-
-
-def _beyond_time(point: ResumePoint, limit: float | None) -> Finding | None:
-    took, name = point.lost_time, point.checkpoint.name
-    if limit is None:
-        return None
-    allowed = f"--max-lost-time allows {lasting(limit)}"
-    if took is not None and took.seconds > limit:
-        return _too_much(f"from {name} on about {took.words} of training are done again, and {allowed}")
-    if point.may_lose_more or (point.lost_steps and took is None):
-        return _perhaps_too_much(
-            f"{allowed}, and nothing tells how long it takes to do again what {name} does not hold",
-            "give the training log with --log; copied files do not tell when they were saved",
+    lost, took, name = point.lost_steps, point.lost_time, point.checkpoint.name
+    steps, seconds = question.max_lost_steps, question.max_lost_seconds
+    by_steps = "" if steps is None else f"--max-lost-steps allows {steps}"
+    by_time = "" if seconds is None else f"--max-lost-time allows {lasting(seconds)}"
+    beyond = [by_steps] if steps is not None and lost > steps else []
+    beyond += [by_time] if seconds is not None and took is not None and took.seconds > seconds else []
+    if beyond:
+        about = "" if took is None else f", about {took.words},"
+        return (
+            suspect(
+                Code.TOO_MUCH_LOST,
+                f"from {name} on {counted(lost, 'step')}{about} are done again, and {' and '.join(beyond)}",
+                remedy="ckpttool resolve says what stands against each newer one: bring one back, or allow more",
+            ),
         )
-    return None
-
-
-def _too_much(message: str) -> Finding:
-    remedy = "ckpttool resolve says what stands against each newer one: bring one of them back, or allow more"
-    return suspect(Code.TOO_MUCH_LOST, message, remedy=remedy)
-
-
-def _perhaps_too_much(message: str, remedy: str) -> Finding:
-    return unknown(Code.TOO_MUCH_LOST, message, remedy=remedy)
+    if by_time and lost and took is None:
+        message = f"{by_time}, and nothing tells how long it took to do what {name} does not hold"
+        remedy = "give the training log with --log; copied files do not tell when they were saved"
+    elif point.may_lose_more and (by_steps or by_time):
+        message = f"{by_steps or by_time}, and something newer than {name} does not tell its step"
+        remedy = "ckpttool resolve says which; with --sink-size names may tell their steps"
+    else:
+        return ()
+    return (unknown(Code.TOO_MUCH_LOST, message, remedy=remedy),)

@@ -8,20 +8,21 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from ckpttool.domain.finding import Code, Severity, told
 from ckpttool.domain.preflight import Check, Outcome, Reason
+from ckpttool.domain.view import USUAL, View
 from ckpttool.render.escape import shown
 
 # What XML 1.0 has no way to write; the controls among it are escaped before.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def junit(checks: Sequence[Check], name: str) -> str:
+def junit(checks: Sequence[Check], name: str, *, view: View = USUAL) -> str:
     """Return one test case for each check that passed, and one for each kind of reason of those that did not.
 
     ASCII throughout, so that any runner's locale will do.
     """
     suite = Element("testsuite", {"name": _text(name)})
     for check in checks:
-        _cases(suite, check)
+        _cases(suite, check, view)
     counts = {
         "tests": len(suite.findall("testcase")),
         "failures": len(suite.findall("testcase/failure")),
@@ -37,7 +38,7 @@ def junit(checks: Sequence[Check], name: str) -> str:
     return content.decode("ascii")
 
 
-def _cases(suite: Element, check: Check) -> None:
+def _cases(suite: Element, check: Check, view: View) -> None:
     if check.outcome in {Outcome.PASSED, Outcome.SKIPPED}:
         case = _case(suite, check, check.name)
         if check.outcome is Outcome.SKIPPED:
@@ -55,7 +56,7 @@ def _cases(suite: Element, check: Check) -> None:
         problem = SubElement(
             _case(suite, check, code.value),
             kind,
-            {"type": code.value, "message": _text(told([each.finding for each in reasons]))},
+            {"type": code.value, "message": _text(told([each.finding for each in reasons], view=view))},
         )
         problem.text = "\n".join(_line(reason) for reason in reasons)
 

@@ -363,6 +363,12 @@ def test_damage_is_told_by_nodes_where_somebody_says_how_many_ranks_they_have(co
     assert "node 1" not in " ".join(ask(*command.split()).stdout.split())
 
 
+@pytest.mark.usefixtures("lost_node")
+def test_a_junit_failure_names_the_nodes() -> None:
+    options = ["--checkpoint", "20_2", "--format", "junit", "--ranks-per-node", "8"]
+    assert "ranks 8-15, all of node 1" in ask(*PREFLIGHT.split(), *options).stdout
+
+
 @pytest.mark.parametrize("command", ["scan", "resolve", "verify --checkpoint all", f"{PREFLIGHT} --checkpoint 20_2"])
 @pytest.mark.usefixtures("lost_node")
 def test_verbose_lists_every_single_finding(command: str) -> None:

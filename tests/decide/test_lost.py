@@ -154,6 +154,8 @@ def lossy(steps: int = 10, seconds: float | None = None, *, unknown: bool = Fals
         (lossy(10), ResumeQuestion(max_lost_seconds=7200.0), Severity.UNKNOWN),
         (lossy(0), ResumeQuestion(max_lost_seconds=0.0), None),
         (lossy(0, unknown=True), ResumeQuestion(max_lost_seconds=7200.0), Severity.UNKNOWN),
+        (lossy(10), ResumeQuestion(max_lost_steps=3, max_lost_seconds=7200.0), Severity.SUSPECT),
+        (lossy(10, 7201.0), ResumeQuestion(max_lost_steps=3, max_lost_seconds=7200.0), Severity.SUSPECT),
         (lossy(10, 60.0, unknown=True), ResumeQuestion(max_lost_seconds=7200.0), Severity.UNKNOWN),
     ],
 )
@@ -163,3 +165,11 @@ def test_more_than_may_be_lost_is_suspect_and_what_nobody_knows_is_unknown(
     told = beyond_limits(point, limits)
     assert [each.severity for each in told] == ([] if severity is None else [severity])
     assert {each.code for each in told} <= {Code.TOO_MUCH_LOST}
+
+
+def test_all_limits_that_do_not_hold_are_in_one_sentence() -> None:
+    (told,) = beyond_limits(lossy(10, 7320.0), ResumeQuestion(max_lost_steps=3, max_lost_seconds=7200.0))
+    assert told.message == (
+        "from 20_2 on 10 steps, about 2 h (by the saves' times), are done again, and --max-lost-steps allows 3 and "
+        "--max-lost-time allows 2 h"
+    )
