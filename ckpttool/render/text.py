@@ -162,6 +162,41 @@ def whole_words(table: Table) -> RenderableType:
     return _with_whole_words(table)
 
 
+class Columns:
+    """A table of which a narrow terminal shows only the columns that matter most, and says which it left out."""
+
+    def __init__(self, headers: Sequence[tuple[str, int]], rows: Sequence[Sequence[str | Text]]) -> None:
+        """Take the rows, and for each column its header and its place when room is short; 0 is never left out.
+
+        A header that begins with a blank stands over numbers, which go to the right.
+        """
+        self._headers = headers
+        self._rows = rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widths = [
+            max(map(_width, (header.strip(), *column)))
+            for (header, _), *column in zip(self._headers, *self._rows, strict=True)
+        ]
+        kept = sorted(range(len(widths)), key=lambda at: self._headers[at][1])
+        while self._headers[kept[-1]][1] and sum(widths[at] + _GAP for at in kept) - _GAP > options.max_width:
+            kept.pop()
+        table = columns()
+        for at in sorted(kept):
+            header = self._headers[at][0]
+            table.add_column(header.strip(), justify="right" if header.startswith(" ") else "left")
+        for row in self._rows:
+            table.add_row(*(row[at] for at in sorted(kept)))
+        # What still does not fit sticks out.
+        yield from console.render(_Rows(table), options.update(width=UNLIMITED))
+        lost = [header.strip() for at, (header, _) in enumerate(self._headers) if at not in kept]
+        if lost:
+            yield from console.render(line(f"no room for {', '.join(lost)}: a pipe or --json has all", style="dim"))
+
+
+_GAP = 2
+
+
 def _with_whole_words(table: Table) -> Table:
     for column in table.columns:
         column.min_width = max(_longest(cell, column) for cell in (column.header, *column.cells))

@@ -220,3 +220,18 @@ def test_a_name_is_looked_up_in_the_folder_where_we_are(here: Path, monkeypatch:
     (here / "empty").mkdir()
     monkeypatch.chdir(here / "empty")
     assert "there is no file or folder 'modle.pt'" in ask("inspect", "modle.pt").stderr
+
+
+@pytest.mark.parametrize("columns", ["30", "60", "80"])
+def test_a_narrow_terminal_leaves_columns_out_and_says_which_but_cuts_no_name(
+    columns: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real(here, "sink2_ckpt")
+    monkeypatch.setenv("COLUMNS", columns)
+    name = "optimizer.adam_v.model.tok_embeddings.embedding_weight"
+    for words in (["inspect", "output", "--stats"], ["diff", "10_2", "20_2", "--level", "numerics"]):
+        said = ask(*words).stdout
+        assert name in said
+        assert "no room for" in " ".join(said.split())
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "no room" not in ask("inspect", "output", "--stats").stdout

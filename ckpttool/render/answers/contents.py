@@ -14,7 +14,6 @@ from ckpttool.render.json import Document, finding_document
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
     from rich.text import Text
 
 _MOST_SCALARS = 16
@@ -100,12 +99,12 @@ def number(value: Value | None) -> Value | None:
 
 def table(answer: Contents) -> RenderableType:
     """Show the tensors, then the scalars, then what is wrong."""
-    from ckpttool.render.text import grouped_findings, line, pointer, stack, whole_words
+    from ckpttool.render.text import grouped_findings, line, pointer, stack
 
     about = [line(shown(each), style="dim") for each in _about(answer)]
     parts: list[RenderableType] = [_headline(answer), *about]
     if answer.tensors:
-        parts += [line(), whole_words(_tensors(answer))]
+        parts += [line(), _tensors(answer)]
         parts += left_out(len(answer.tensors), answer.most_rows)
     if answer.left_out:
         parts.append(line(f"{counted(answer.left_out, 'other tensor')} no --tensor asked for", style="dim"))
@@ -159,28 +158,30 @@ def _ranks(answer: Contents) -> tuple[Rank, ...]:
     return tuple(sorted({row.rank for row in answer.files if row.rank is not None}))
 
 
-def _tensors(answer: Contents) -> Table:
-    from ckpttool.render.text import columns, line
+def _tensors(answer: Contents) -> RenderableType:
+    from ckpttool.render.text import Columns, line
 
     ranks = _ranks(answer)
     by_rank = answer.file is None and len(ranks) > 1
     with_stats = any(row.stats is not None for row in answer.tensors)
-    rows = columns()
-    rows.add_column("TENSOR")
-    for header in ("DTYPE", "SHAPE"):
-        rows.add_column(header, no_wrap=True)
-    numbers = ("NORM", "ABSMAX", "MIN", "MAX", "NAN", "INF", "ZERO") if with_stats else ("BYTES",)
-    for header in numbers:
-        rows.add_column(header, justify="right", no_wrap=True)
-    if by_rank:
-        rows.add_column("RANKS", no_wrap=True)
+    headers = [("TENSOR", 0), *(_WITH_STATS if with_stats else (("DTYPE", 3), ("SHAPE", 1), (" BYTES", 4)))]
+    rows = []
     for row in answer.tensors[: answer.most_rows]:
-        cells: list[str | Text] = [row.dtype, dims(row.shape)]
+        cells: list[str | Text] = [shown(row.name), row.dtype, dims(row.shape)]
         cells += _numbers(row.stats) if with_stats else [f"{row.nbytes:,}"]
         if by_rank:
             cells.append(line(_held(row, ranks), style="yellow" if row.others else ""))
-        rows.add_row(line(shown(row.name)), *cells)
-    return rows
+        rows.append(cells)
+    if by_rank:  # what does not agree is what was looked for
+        headers.append(("RANKS", 0 if any(row.others for row in answer.tensors) else 2))
+    return Columns(headers, rows)
+
+
+_WITH_STATS = (
+    *(("DTYPE", 7), ("SHAPE", 8)),
+    *((" NORM", 1), (" ABSMAX", 4), (" MIN", 5), (" MAX", 6), (" NAN", 2), (" INF", 2), (" ZERO", 3)),
+)
+"""Headers, and their places when room is short."""
 
 
 def _held(row: TensorRow, ranks: Sequence[Rank]) -> str:

@@ -15,7 +15,6 @@ from ckpttool.render.json import Document, finding_document
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
     from rich.text import Text
 
 _MOST_SCALARS = 16
@@ -92,13 +91,13 @@ def _rounded(value: float | None) -> Document:
 
 def table(answer: Difference) -> RenderableType:
     """Show what differs, the oddest first, then the scalars, then what is wrong."""
-    from ckpttool.render.text import grouped_findings, line, pointer, stack, whole_words
+    from ckpttool.render.text import grouped_findings, line, pointer, stack
 
     parts: list[RenderableType] = [_headline(answer)]
     parts += [line(f"{sign} {shown(_side(side))}", style="dim") for sign, side in (("A", answer.a), ("B", answer.b))]
     parts += [line(text) for text in _notes(answer)]
     if answer.tensors:
-        parts += [line(), whole_words(_tensors(answer)), *left_out(len(answer.tensors), answer.most_rows)]
+        parts += [line(), _tensors(answer), *left_out(len(answer.tensors), answer.most_rows)]
     parts += _scalars(answer)
     parts += grouped_findings(answer.findings)
     return stack(*parts, *pointer(answer.findings))
@@ -166,23 +165,22 @@ def _group(group: Group) -> str:
     return f"{group.kind}: {group.moved} moved{median}, {group.equal} bit-equal"
 
 
-def _tensors(answer: Difference) -> Table:
-    from ckpttool.render.text import columns, line
+def _tensors(answer: Difference) -> RenderableType:
+    from ckpttool.render.text import Columns
 
     with_numbers = any(change.movement is not None for change in answer.tensors)
     told = [_change(change) for change in answer.tensors]
     with_words = set(told) != {_MOVED}
-    rows = columns()
-    rows.add_column("TENSOR")
-    if with_words:
-        rows.add_column("CHANGE")
-    for header in ("REL L2", "× MEDIAN", "LARGEST", "COSINE") if with_numbers else ():
-        rows.add_column(header, justify="right", no_wrap=True)
+    headers = [("TENSOR", 0), *((("CHANGE", 0),) if with_words else ()), *(_OF_NUMBERS if with_numbers else ())]
+    rows = []
     for change, word in zip(answer.tensors[: answer.most_rows], told, strict=False):
-        cells: list[str | Text] = [word] if with_words else []
+        cells: list[str | Text] = [shown(change.name), *((word,) if with_words else ())]
         cells += _numbers(change.movement) if with_numbers else ()
-        rows.add_row(line(shown(change.name)), *cells)
-    return rows
+        rows.append(cells)
+    return Columns(headers, rows)
+
+
+_OF_NUMBERS = ((" REL L2", 1), (" × MEDIAN", 2), (" LARGEST", 3), (" COSINE", 4))
 
 
 def _change(change: TensorChange) -> str:
