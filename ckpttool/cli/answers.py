@@ -7,14 +7,14 @@ a module in `api`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from ckpttool.cli import output
 from ckpttool.cli.options import Format
 from ckpttool.domain import exits
-from ckpttool.errors import ExitCode
+from ckpttool.errors import CkptToolError, ExitCode
 
 A = TypeVar("A")
 
@@ -86,3 +86,38 @@ def show(kind: Answer[A], answer: A, fmt: Format) -> ExitCode:
         case Format.TABLE:
             output.table(kind.render.table(answer))
     return kind.exit_code(answer)
+
+
+def show_each(kind: Answer[A], ask: Callable[[str], A], paths: Sequence[str], fmt: Format) -> ExitCode:
+    """Ask about each tree, show all answers as one, and return the worst exit code; of one tree just as `show` does.
+
+    What stops the question about one tree is said, and does not stop the others.
+
+    Raises:
+        CkptToolError: There is one tree, and no answer.
+        WriteFailedError: The answer could not be written.
+    """
+    if len(paths) == 1:
+        return show(kind, ask(paths[0]), fmt)
+    told: list[dict[str, Document]] = []
+    codes: list[ExitCode] = []
+    for path in paths:
+        try:
+            answer = ask(path)
+        except CkptToolError as error:
+            output.error(f"{path}: {error}")
+            codes.append(error.exit_code)
+            told.append({"path": path, "exit_code": codes[-1], "error": str(error), "result": None})
+            continue
+        codes.append(kind.exit_code(answer))
+        if fmt is Format.JSON:
+            told.append({"path": path, "exit_code": codes[-1], "error": None, "result": kind.render.document(answer)})
+            continue
+        if len(codes) > 1:
+            output.result()
+        output.table(kind.render.table(answer))
+    if fmt is Format.JSON:
+        from ckpttool.render.json import pieces
+
+        output.result(*pieces({"schema": "ckpttool/trees/1", "trees": told}))
+    return exits.of_trees(codes)

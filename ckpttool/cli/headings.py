@@ -6,7 +6,9 @@ from typing import Any
 
 HEADINGS = {
     "Arguments": ("FILE...", "LOG...", "NAME", "CODE", "TOPIC", "STRING"),
-    "Which tree": ("DIR", "FILE|DIR|NAME", "A", "B", "--tree", "--layout", "--world-size", "--config", "--sink-size"),
+    "Which tree": (
+        "DIR", "DIR...", "FILE|DIR|NAME", "A", "B", "--tree", "--layout", "--world-size", "--config", "--sink-size",
+    ),
     "Which checkpoint": (
         "--checkpoint", "--tensor", "--prefix", "--allow-renames", "--strict", "--max-lost-steps", "--max-lost-time",
     ),

@@ -75,6 +75,10 @@ class LevelName(str, Enum):
 Dir = Annotated[
     str, typer.Argument(metavar="[DIR]", help="Checkpoint folder, output folder, one rank's folder, or one shard.")
 ]
+MoreDirs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="DIR...", help="More of them: a result for each, and the worst exit code."),
+]
 FormatOpt = Annotated[Format, typer.Option("--format", help="How to write the result.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more: what was looked at, and all of it.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")]
@@ -183,10 +187,10 @@ class TreeOptions:
         typer.Option(metavar="LAYOUT", parser=_layout, help=_ONE_LAYOUT),
     ] = None
 
-    def question(self, *, config: str | None = None, sizes: bool = False) -> api.TreeQuestion:
-        """Ask the library."""
+    def question(self, *, config: str | None = None, sizes: bool = False, path: str | None = None) -> api.TreeQuestion:
+        """Ask the library about DIR, or about another path."""
         return api.TreeQuestion(
-            path=self.path,
+            path=self.path if path is None else path,
             layout=self.layout,
             world_size=self.world_size,
             steps_per_epoch=self.sink_size,

@@ -8,13 +8,13 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli import output, progress
-from ckpttool.cli.answers import PRUNE, show
+from ckpttool.cli.answers import PRUNE, show_each
 from ckpttool.cli.grouped import grouped
-from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Grace, LevelName, MaxAge, Quiet, TreeOptions
+from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Grace, LevelName, MaxAge, MoreDirs, Quiet, TreeOptions
 from ckpttool.cli.units import duration
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.retention import PruneOrder, RetentionPolicy
+from ckpttool.domain.retention import PruneOrder, Pruning, RetentionPolicy
 
 KeepLast = Annotated[int, typer.Option(min=1, metavar="N", help="Keep the N newest good ones; nothing goes before.")]
 
@@ -93,6 +93,7 @@ class OrderOptions:
 def prune(
     *,
     tree: TreeOptions,
+    more: MoreDirs = None,
     keep_last: KeepLast,
     keep: KeepOptions,
     order: OrderOptions,
@@ -107,11 +108,15 @@ def prune(
 
     Example: ckpttool prune ./output/checkpoint --keep-last 3 --keep-every 10000
     """
-    question, waiting = tree.question(config=config), None if quiet else _say
-    with progress.watched(quiet=quiet):
-        pruning = api.prune(question, keep.policy(keep_last), order.order(), waiting=waiting)
-    output.looking_at(pruning.resolved_from, quiet=quiet)
-    raise typer.Exit(show(PRUNE, pruning, fmt))
+
+    def ask(path: str) -> Pruning:
+        question = tree.question(config=config, path=path)
+        with progress.watched(quiet=quiet):
+            pruning = api.prune(question, keep.policy(keep_last), order.order(), waiting=None if quiet else _say)
+        output.looking_at(pruning.resolved_from, quiet=quiet)
+        return pruning
+
+    raise typer.Exit(show_each(PRUNE, ask, (tree.path, *(more or ())), fmt))
 
 
 def _say(sign: Finding) -> None:

@@ -38,6 +38,25 @@ _SAFEST_FIRST = (ExitCode.UNSAFE, ExitCode.NOTHING_TO_RESUME, ExitCode.DAMAGE, E
 _STOPS_FIRST = (ExitCode.UNSAFE, ExitCode.USAGE, ExitCode.UNKNOWN_LAYOUT, *_SAFEST_FIRST[1:])
 """As above where what stops a command is a reason among others: without a question there is no answer."""
 
+_WORST_FIRST = (
+    ExitCode.UNSAFE,
+    ExitCode.FAILED,
+    ExitCode.NOTHING_TO_RESUME,
+    ExitCode.DAMAGE,
+    ExitCode.USAGE,
+    ExitCode.UNKNOWN_LAYOUT,
+    ExitCode.LOCKED,
+    ExitCode.INCOMPLETE,
+    ExitCode.NOT_DURABLE,
+)
+"""Of several trees."""
+
+
+def of_trees(codes: Iterable[ExitCode]) -> ExitCode:
+    """Return the worst of the codes with which the answers about several trees would have ended."""
+    ended = set(codes)
+    return next((code for code in _WORST_FIRST if code in ended), ExitCode.OK)
+
 
 def of_findings(findings: Iterable[Finding]) -> ExitCode:
     """Return the safest of the codes that the findings ask for."""

@@ -90,10 +90,13 @@ def test_13_while_another_ckpttool_changes_the_tree() -> None:
             ["restore", "99_9", "output"],
             "no checkpoint '99_9' in the trash of output/checkpoint; there is: 10_2",
         ),
-        (["restore"], "Missing argument 'NAME'"),
+        (["restore"], "NAME is missing"),
         (["restore", "", "output"], "is a shell variable not set?"),
-        (["empty", "output", "--older-than", "soon"], "'soon' is no age: 7d, 12h, 30m"),
-        (["empty", "output", "--older-than", "-1"], "'-1' is no age"),
+        (
+            ["empty", "output", "--older-than", "soon"],
+            "'soon' is no time such as 90s, 5m, 12h or 7d; a bare number is days",
+        ),
+        (["empty", "output", "--older-than", "-1"], "'-1' is less than 0s"),
         (["empty", "", "--apply"], "is a shell variable not set?"),
     ],
 )
