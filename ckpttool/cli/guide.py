@@ -10,7 +10,9 @@ import typer
 from ckpttool.cli import output
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.helped import unknown_word
+from ckpttool.cli.options import Format, FormatOpt
 from ckpttool.render import guide as pages
+from ckpttool.render.json import dumps
 from ckpttool.render.text import WIDTH
 
 TopicArgument = Annotated[
@@ -19,18 +21,21 @@ TopicArgument = Annotated[
 
 
 @grouped
-def guide(topic: TopicArgument = None) -> None:
+def guide(topic: TopicArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
     """Show a page of the manual, which needs no network.
 
     Laid out on a terminal, as Markdown elsewhere. Without TOPIC: every page that there is, in a line.
 
     Example: ckpttool guide verify
     """
-    if topic is None:
-        output.result(pages.list_text(width=min(WIDTH, shutil.get_terminal_size().columns)))
-        return
-    name = topic.strip().lower().replace("_", "-").partition(".md")[0]  # as a link on a page spells it, too
-    found = pages.page(name)
-    if found is None:
+    # As a link on a page spells it, too.
+    name = None if topic is None else topic.strip().lower().replace("_", "-").partition(".md")[0]
+    found = None if name is None else pages.page(name)
+    if topic is not None and found is None:
         raise unknown_word("page", topic, pages.topics(), "`ckpttool guide` lists all pages")
-    output.page(found)
+    if fmt is Format.JSON:
+        output.result(dumps(pages.document(name)))
+    elif found is not None:
+        output.page(found)
+    else:
+        output.result(pages.list_text(width=min(WIDTH, shutil.get_terminal_size().columns)))

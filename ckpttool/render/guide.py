@@ -7,6 +7,8 @@ import textwrap
 from functools import cache
 from importlib.resources import files
 
+from ckpttool.render.json import Document
+
 _FOLDER = files("ckpttool") / "guide"
 _CONTENTS = "README"
 _ENTRY = re.compile(r"^- \[(?P<name>[a-z-]+)\]\((?P=name)\.md\): (?P<what>.*)$", re.MULTILINE)
@@ -44,6 +46,17 @@ def list_text(*, width: int) -> str:
         )
         for name, what in pages().items()
     )  # fmt: skip
+
+
+def document(topic: str | None) -> Document:
+    """`ckpttool/guide/1`. One page, or all without their text."""
+    asked = pages() if topic is None else (page_of(topic),)
+    found = [
+        {"name": name, "about": pages()[name], "markdown": None if topic is None else _read(name)}
+        for name in asked
+        if name is not None
+    ]
+    return {"schema": "ckpttool/guide/1", "pages": [*found]}
 
 
 def _commands() -> dict[str, str]:

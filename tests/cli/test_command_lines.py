@@ -229,7 +229,7 @@ def test_what_is_common_to_all_commands_may_stand_on_either_side(command: str, h
 
 
 @pytest.mark.parametrize(
-    "command", ["scan", "resolve", "health", "scale-skip --new-gbs 8", "explain", "prune --keep-last 1"]
+    "command", ["scan", "resolve", "health", "scale-skip --new-gbs 8", "explain", "guide", "prune --keep-last 1"]
 )
 def test_json_is_said_shortly_too(command: str, here: Path) -> None:
     whole(here)
