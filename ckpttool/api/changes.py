@@ -43,10 +43,11 @@ def whole_tree(question: TreeQuestion) -> Tree:
     assert_changeable(tree.inventory.root)
     refused = not_moved(tree)
     if refused and len(refused) == len(tree.inventory.checkpoints):
-        raise UnknownLayoutError(f"{question.path} {next(iter(refused.values()))}")
+        raise UnknownLayoutError(f"{question.path or tree.inventory.root} {next(iter(refused.values()))}")
     if tree.focus is not None:
         part = next((checkpoint.name for checkpoint in named(tree.inventory.checkpoints, tree.focus)), tree.focus)
-        raise UsageError(f"{question.path} is a part of {part}; give the folder that holds all checkpoints")
+        path = question.path or tree.inventory.root
+        raise UsageError(f"{path} is a part of {part}; give the folder that holds all checkpoints")
     return tree
 
 

@@ -12,7 +12,6 @@ from ckpttool.api.verifying import cores
 from ckpttool.decide.difference import Distances, compared
 from ckpttool.domain.difference import Difference
 from ckpttool.domain.finding import Finding, Severity, worst
-from ckpttool.domain.question import DEFAULT_DIR
 from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import Level
@@ -29,7 +28,7 @@ def diff(  # noqa: PLR0913  what may be asked, by keyword
     a: str,
     b: str,
     *,
-    tree: str = DEFAULT_DIR,
+    tree: str | None = None,
     checkpoint: str | None = None,
     level: Level = Level.STRUCTURE,
     tensors: Sequence[str] = (),

@@ -15,7 +15,7 @@ from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.contents import Contents
 from ckpttool.domain.finding import Severity, blocking, worst
 from ckpttool.domain.progress import newest_first
-from ckpttool.domain.question import DEFAULT_DIR, TreeQuestion
+from ckpttool.domain.question import TreeQuestion
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level
 from ckpttool.errors import NothingToResumeError, UnknownLayoutError, UsageError
@@ -51,7 +51,7 @@ class Side(NamedTuple):
 
 
 def inspect(
-    path: str = DEFAULT_DIR,
+    path: str | None = None,
     *,
     checkpoint: str | None = None,
     tensors: Sequence[str] = (),
@@ -62,7 +62,8 @@ def inspect(
 
     Args:
         path: A shard of any format; a checkpoint folder, or an output folder (its newest checkpoint); `DIR:NAME`; or
-            the name of a checkpoint in `DEFAULT_DIR`.
+            the name of a checkpoint in the tree at `DEFAULT_DIR`, else in or around the current folder; None: that
+            tree.
         checkpoint: A checkpoint of that tree.
         tensors: Names or patterns of a shell; none: all.
         stats: Read the tensors' data, too: norms, extremes, zeros, NaN.
@@ -101,17 +102,17 @@ def contents_of(side: Side, *, tensors: Sequence[str], observed: Iterable[Observ
 
 
 def side_of(
-    path: str,
+    path: str | None,
     *,
     checkpoint: str | None = None,
     layout: str | None = None,
-    tree: str = DEFAULT_DIR,
+    tree: str | None = None,
     whole: bool = False,
 ) -> Side:
     """Find what a word of a command line means.
 
     Args:
-        path: A file, a folder, `DIR:NAME`, or the name of a checkpoint in `tree`.
+        path: A file, a folder, `DIR:NAME`, or the name of a checkpoint in `tree`; None: that tree.
         checkpoint: A checkpoint of the tree that is found.
         layout: Look for this layout alone.
         tree: Where names are looked up.
@@ -123,6 +124,8 @@ def side_of(
         NothingToResumeError: The tree has no checkpoint.
         IncompleteError: The tree's folder cannot be read.
     """
+    if path is None:
+        return _of_tree(tree, checkpoint, layout, whole=whole)
     kind = _kind(path)
     if kind is Kind.FILE and checkpoint is None:
         return _of_file(path, layout)
@@ -144,18 +147,16 @@ def _kind(path: str) -> Kind | None:
         return Kind.OTHER
 
 
-def _of_name(name: str, tree: str, layout: str | None) -> Side:
-    """Find a checkpoint of the tree that nobody named: the default one, else the folder where we are."""
-    place = tree if tree != DEFAULT_DIR or is_folder(tree) else "."
+def _of_name(name: str, tree: str | None, layout: str | None) -> Side:
     try:
-        return _of_tree(place, name, layout, whole=False)
+        return _of_tree(tree, name, layout, whole=False)
     except UnknownLayoutError as error:
         raise UnknownLayoutError(
             f"there is no file or folder {name!r}, and no tree with such a checkpoint: {error}"
         ) from None
 
 
-def _of_tree(path: str, name: str | None, layout: str | None, *, whole: bool) -> Side:
+def _of_tree(path: str | None, name: str | None, layout: str | None, *, whole: bool) -> Side:
     found = scan(TreeQuestion(path=path, layout=layout, sizes=True))
     if not found.inventory.checkpoints:
         raise NothingToResumeError(f"there is no checkpoint in {found.inventory.root}")
@@ -165,7 +166,8 @@ def _of_tree(path: str, name: str | None, layout: str | None, *, whole: bool) ->
         several = [checkpoint for checkpoint in ordered if not blocking(checkpoint.findings)] or ordered
     elif len(several) > 1:
         names = ", ".join(f"{checkpoint.prefix}-{checkpoint.name}" for checkpoint in several)
-        raise UsageError(f"{name or path} means several checkpoints ({names}): give the file of one of its shards")
+        meant = name or path or found.inventory.root
+        raise UsageError(f"{meant} means several checkpoints ({names}): give the file of one of its shards")
     return Side(found, several[0], None)
 
 

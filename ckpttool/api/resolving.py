@@ -116,7 +116,7 @@ def _not_loadable(tree: Tree, question: TreeQuestion) -> dict[CheckpointKey, str
     answers = ((checkpoint, tree.layout.load(tree.inventory, checkpoint)) for checkpoint in checkpoints)
     refusals = {checkpoint.key: answer.why for checkpoint, answer in answers if isinstance(answer, Refusal)}
     if refusals and len(refusals) == len(checkpoints):
-        raise UnknownLayoutError(f"{question.path} {next(iter(refusals.values()))}")
+        raise UnknownLayoutError(f"{question.path or tree.inventory.root} {next(iter(refusals.values()))}")
     return refusals
 
 
@@ -276,12 +276,15 @@ def scale_skip(data: DataQuestion, *, steps: int | None = None, path: str | None
 
 def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[int | None, int | None, PastSizes, Trainer | None]:
     """Return step and batch size of the checkpoint that `resolve` would choose, what came before, and whose it is."""
-    if path is None and not os.path.isdir(DEFAULT_DIR):
+    try:
+        answer = resolve(TreeQuestion(path=path), ResumeQuestion(), DataQuestion())
+    except UnknownLayoutError:
+        if path is not None or os.path.isdir(DEFAULT_DIR):
+            raise
         old, new = data.old_global_batch or 1, data.new_global_batch or 1
         common = math.gcd(old, new)
         rule = f"data_skip_steps = steps * {old // common} // {new // common}" if data.old_global_batch else "steps"
-        raise UsageError(f"give --steps or DIR, there is no {DEFAULT_DIR} here (the rule: {rule})")
-    answer = resolve(TreeQuestion(path=path or DEFAULT_DIR), ResumeQuestion(), DataQuestion())
+        raise UsageError(f"give --steps or DIR, there is no {DEFAULT_DIR} here (the rule: {rule})") from None
     decision = answer.decision
     if isinstance(decision, NoResumePoint):
         raise NothingToResumeError(f"nothing in {decision.root} can be resumed from; ckpttool resolve says why")

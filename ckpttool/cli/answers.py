@@ -88,7 +88,7 @@ def show(kind: Answer[A], answer: A, fmt: Format) -> ExitCode:
     return kind.exit_code(answer)
 
 
-def show_each(kind: Answer[A], ask: Callable[[str], A], paths: Sequence[str], fmt: Format) -> ExitCode:
+def show_each(kind: Answer[A], ask: Callable[[str | None], A], paths: Sequence[str | None], fmt: Format) -> ExitCode:
     """Ask about each tree, show all answers as one, and return the worst exit code; of one tree just as `show` does.
 
     What stops the question about one tree is said, and does not stop the others.

@@ -33,9 +33,15 @@ class SideOptions:
 
     a: Annotated[str, typer.Argument(metavar="A", help=f"A {_WHAT}")]
     b: Annotated[str, typer.Argument(metavar="B", help="The other one, of the same kind.")]
-    tree: Annotated[str, typer.Option("--tree", metavar="DIR", help="Where names of checkpoints are looked up.")] = (
-        api.DEFAULT_DIR
-    )
+    tree: Annotated[
+        str | None,
+        typer.Option(
+            "--tree",
+            metavar="DIR",
+            show_default=api.DEFAULT_DIR,
+            help="Where names of checkpoints are looked up.",
+        ),
+    ] = None
     checkpoint: OneName = None
     layout: LayoutOpt = None
 

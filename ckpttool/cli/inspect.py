@@ -14,9 +14,11 @@ from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Format, FormatOpt, LayoutOpt, OneName, Patterns, Quiet, RowOptions, one_name
 
 What = Annotated[
-    str,
+    str | None,
     typer.Argument(
-        metavar="[FILE|DIR|NAME]", help="A shard of any format, a checkpoint folder, DIR:NAME, or a checkpoint's name."
+        metavar="[FILE|DIR|NAME]",
+        show_default=api.DEFAULT_DIR,
+        help="A shard of any format, a checkpoint folder, DIR:NAME, or a checkpoint's name.",
     ),
 ]
 
@@ -24,7 +26,7 @@ What = Annotated[
 @grouped
 def inspect(
     *,
-    what: What = api.DEFAULT_DIR,
+    what: What = None,
     checkpoint: OneName = None,
     tensor: Patterns = None,
     stats: Annotated[

@@ -73,7 +73,12 @@ class LevelName(str, Enum):
 
 
 Dir = Annotated[
-    str, typer.Argument(metavar="[DIR]", help="Checkpoint folder, output folder, one rank's folder, or one shard.")
+    str | None,
+    typer.Argument(
+        metavar="[DIR]",
+        show_default=api.DEFAULT_DIR,
+        help="Checkpoint folder, output folder, one rank's folder, or one shard.",
+    ),
 ]
 MoreDirs = Annotated[
     list[str] | None,
@@ -172,7 +177,7 @@ class RowOptions:
 class TreeOptions:
     """Which tree, and what is known about it beforehand."""
 
-    path: Dir = api.DEFAULT_DIR
+    path: Dir = None
     world_size: Annotated[
         int | None, typer.Option(min=1, help="Ranks the training had, where the folders cannot tell.")
     ] = None

@@ -89,7 +89,7 @@ def _root_of(tree: TreeQuestion) -> str | None:
     try:
         found = locate(tree.path, layout=tree.layout, config=tree.config)
     except UsageError:  # several trees: nothing is changed in any
-        return tree.path
+        return tree.path or os.curdir
     except CkptToolError:
         return None
     return found.storage.root if found.layout.is_tree else None

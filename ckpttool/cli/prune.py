@@ -109,7 +109,7 @@ def prune(
     Example: ckpttool prune ./output/checkpoint --keep-last 3 --keep-every 10000
     """
 
-    def ask(path: str) -> Pruning:
+    def ask(path: str | None) -> Pruning:
         question = tree.question(config=config, path=path)
         with progress.watched(quiet=quiet):
             pruning = api.prune(question, keep.policy(keep_last), order.order(), waiting=None if quiet else _say)

@@ -25,8 +25,9 @@ DEFAULT_DIR = "./output/checkpoint"
 class TreeQuestion:
     """Which tree, and what is known about it beforehand."""
 
-    path: str
-    """Output folder, checkpoint folder, a rank's folder, or one shard."""
+    path: str | None = None
+    """Output folder, checkpoint folder, a rank's folder, or one shard; None: `DEFAULT_DIR`, else the tree in or around
+    the current folder."""
     layout: str | None = None
     """Look for this layout alone, where a folder holds several."""
     world_size: int | None = None

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.question import DEFAULT_DIR
 from ckpttool.errors import IncompleteError, UnknownLayoutError
 from ckpttool.storage import is_folder, open_storage, shortest
-from ckpttool.storage.base import Entry, Kind, Storage
+from ckpttool.storage.base import Entry, Kind, Storage, is_there
 from ckpttool.trainers.base import Layout, Part, Refusal
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.common.tracker_file import TRACKER, whose_tracker
@@ -18,6 +22,9 @@ from ckpttool.trainers.registry import layouts, loose_file, meant, places, recog
 
 if TYPE_CHECKING:
     from ckpttool.domain.settings import RunConfig
+
+MOST_LEVELS_UP = 3
+"""How far above the current folder a tree is looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +50,11 @@ class _Wish:
     """Of the run that is to resume."""
 
 
-def locate(path: str, *, layout: str | None = None, config: RunConfig | None = None) -> Located:
+def locate(path: str | None, *, layout: str | None = None, config: RunConfig | None = None) -> Located:
     """Find the tree that `path` means.
 
     Args:
-        path: As it was given.
+        path: As it was given; None: `./output/checkpoint`, else the tree in or around the current folder.
         layout: Take this one alone.
         config: Of the run that is to resume: its trainer knows in which of several layouts it saves.
 
@@ -56,19 +63,44 @@ def locate(path: str, *, layout: str | None = None, config: RunConfig | None = N
         UsageError: There are several, and nobody says which is meant.
         IncompleteError: The folder is there but cannot be read.
     """
-    path, wish = shortest(path), _Wish(layout=layout, config=config)
-    try:
+    wish = _Wish(layout=layout, config=config)
+    if path is None and not is_there(open_storage(DEFAULT_DIR), ""):
+        with _withheld("."):
+            around = _around_us(wish)
+        if around is not None:
+            return around
+    path = shortest(DEFAULT_DIR if path is None else path)
+    with _withheld(path):
         kind = open_storage(path).kind("")
         if kind is Kind.FILE:
             return _around_file(path, wish)
         if kind is not Kind.FOLDER:
             raise UnknownLayoutError(f"{path} is neither a folder nor a shard")
         return _around_folder(path, wish)
+
+
+@contextmanager
+def _withheld(path: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         if error.errno in {errno.ENOENT, errno.ENOTDIR}:
             raise UnknownLayoutError(f"{path} does not exist; give the folder that holds {signs()[0]}") from None
         reason = os.strerror(error.errno) if error.errno else error
         raise IncompleteError(f"{path} cannot be read: {reason}") from None
+
+
+def _around_us(wish: _Wish) -> Located | None:
+    """Find the tree in which somebody stands: all of it, for nobody said that a part is meant."""
+    here = _below(".", wish)
+    if here is not None:
+        return here if here.resolved_from is not None else replace(here, resolved_from="the current folder")
+    for folder in (".", *(os.path.join(*[os.pardir] * up) for up in range(1, MOST_LEVELS_UP))):
+        around = _around_part(folder, folder, None, wish)
+        if around is not None:
+            took = f"{around.storage.root}, the tree around the current folder"
+            return replace(around, focus=None, resolved_from=took)
+    return None
 
 
 def _around_file(path: str, wish: _Wish) -> Located:
@@ -140,6 +172,16 @@ def _loose(folder: str, name: str) -> Located:
 
 
 def _around_folder(path: str, wish: _Wish) -> Located:
+    found = _below(path, wish) or _around_part(path, path, None, wish)
+    if found is not None:
+        return found
+    folders, files = signs()
+    whose = _whose(list_root(open_storage(path)))
+    raise UnknownLayoutError(f"{path} holds no checkpoints that ckpttool knows: no {folders} folder, no {files}{whose}")
+
+
+def _below(path: str, wish: _Wish) -> Located | None:
+    """Find the tree in a folder, or where trainings save below it."""
     inner = [os.path.join(path, place) if path != "." else place for place in places()]
     for root in (path, *filter(is_folder, inner)):
         storage = open_storage(root)
@@ -148,12 +190,7 @@ def _around_folder(path: str, wish: _Wish) -> Located:
         if found:
             layout, took = meant(found, root, wish.config), None if root is path else root
             return Located(storage=storage, listing=listing, layout=layout, focus=None, resolved_from=took)
-    around = _around_part(path, path, None, wish)
-    if around is not None:
-        return around
-    folders, files = signs()
-    whose = _whose(list_root(open_storage(path)))
-    raise UnknownLayoutError(f"{path} holds no checkpoints that ckpttool knows: no {folders} folder, no {files}{whose}")
+    return None
 
 
 def _whose(listing: Listing) -> str:

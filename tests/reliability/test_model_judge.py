@@ -44,7 +44,7 @@ def too_careful(question: TreeQuestion, choice: ResumeQuestion, data: DataQuesti
 def one_too_many(question: TreeQuestion, policy: RetentionPolicy, order: PruneOrder) -> Pruning:
     """Let a shard of rank 0 go beside what may go."""
     pruning = prune(question, policy, order)
-    for shard in sorted(Path(question.path).glob("rank_0/*-*"))[:1]:
+    for shard in sorted(Path(question.path or ".").glob("rank_0/*-*"))[:1]:
         shard.unlink()
     return pruning
 

@@ -255,6 +255,78 @@ def deny(monkeypatch: pytest.MonkeyPatch, folder: str, code: int) -> None:
     monkeypatch.setattr(os, "scandir", scandir)
 
 
+class TestWhereWeStand:
+    """Without a path: `./output/checkpoint`, else what is in or around the current folder."""
+
+    @pytest.mark.parametrize(
+        ("inside", "took"),
+        [
+            ("", None),
+            ("output", "checkpoint"),
+            ("output/checkpoint", "the current folder"),
+            ("output/checkpoint/rank_2", "the tree around the current folder"),
+            ("output/checkpoint/rank_2/a/b", "the tree around the current folder"),
+        ],
+    )
+    def test_the_tree_is_found_from_inside_it_and_it_is_said_what_was_taken(
+        self, tree: TreeBuilder, monkeypatch: pytest.MonkeyPatch, inside: str, took: str | None
+    ) -> None:
+        tree.folder("checkpoint/rank_2/a/b")
+        monkeypatch.chdir(tree.base / inside)
+        found = locate(None)
+        assert (Path(found.storage.root).resolve(), found.focus) == (tree.checkpoint, None)
+        assert found.resolved_from == took if took is None else (found.resolved_from or "").endswith(took)
+
+    def test_more_than_three_levels_up_is_not_looked_at(
+        self, tree: TreeBuilder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tree.folder("checkpoint/rank_2/a/b/c")
+        monkeypatch.chdir(tree.checkpoint / "rank_2/a/b/c")
+        with pytest.raises(UnknownLayoutError, match="output/checkpoint does not exist"):
+            locate(None)
+
+    def test_a_folder_beside_the_saves_stands_in_no_tree(
+        self, tree: TreeBuilder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tree.folder("checkpoint/notes")
+        monkeypatch.chdir(tree.checkpoint / "notes")
+        with pytest.raises(UnknownLayoutError, match="output/checkpoint does not exist"):
+            locate(None)
+
+    def test_inside_one_save_all_of_them_are_meant(self, newer: TreeBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(newer.checkpoint / "iteration_00000010")
+        found = locate(None)
+        assert (found.storage.root, found.focus) == (str(newer.checkpoint), None)
+        assert locate(".").focus == "iteration_00000010"
+
+    def test_the_usual_place_goes_before_the_folder_where_we_stand(
+        self, tree: TreeBuilder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        TreeBuilder(tree.checkpoint).legacy().save(epoch=1, step=2)
+        monkeypatch.chdir(tree.checkpoint)
+        assert locate(None).storage.root == "output/checkpoint"
+        assert locate(".").storage.root == "."
+
+    def test_a_link_that_leads_nowhere_at_the_usual_place_is_not_passed_over(
+        self, tree: TreeBuilder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tree.file("checkpoint/output/notes.txt", "")
+        (tree.checkpoint / "output/checkpoint").symlink_to(tree.base / "gone")
+        monkeypatch.chdir(tree.checkpoint)
+        with pytest.raises(UnknownLayoutError):
+            locate(None)
+
+    @pytest.mark.parametrize("inside", ["output", "output/checkpoint", "output/checkpoint/rank_0"])
+    @pytest.mark.parametrize("command", ["scan", "verify", "resolve", "inspect", "prune --keep-last 1 --grace 0"])
+    def test_every_command_finds_it_from_inside(
+        self, tree: TreeBuilder, monkeypatch: pytest.MonkeyPatch, inside: str, command: str
+    ) -> None:
+        monkeypatch.chdir(tree.base / inside)
+        said = cli(*command.split())
+        assert said.exit_code == ExitCode.OK, said.stderr
+        assert command == "inspect" or "looking at " in said.stderr
+
+
 def test_a_tree_at_a_place_that_nobody_reads_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="s3://bucket/run"):
         locate("s3://bucket/run")
