@@ -33,6 +33,7 @@ COMMANDS_PEOPLE_TYPE = {
     "preflight": "dry-run plan precheck",
     "lint-config": "lint config check-config",
     "seal": "checksum hash sum sign",
+    "trash": "restore undo undelete recover",
     "prune": "rm delete remove clean cleanup gc forget purge",
     "repair-meta": "repair fix",
     "scale-skip": "skip scale rescale",

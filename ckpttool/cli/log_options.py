@@ -74,7 +74,7 @@ class EvidenceOptions:
             "--spikes-from",
             "--health-timeline",
             metavar="LOG",
-            help="A log (or glob), or what replay printed as JSON: pass over what it makes suspect.",
+            help="Or --health-timeline: a log, or what replay printed as JSON; pass over what it makes suspect.",
         ),
     ] = None
     spike_threshold: Annotated[

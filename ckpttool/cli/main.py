@@ -116,7 +116,9 @@ class _Group(Group):
         formatter.write_text(_MORE)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  as above
-        """Take `help COMMAND` for `COMMAND --help`."""
+        """Take `help COMMAND` for `COMMAND --help`, and `version` for `--version`."""
+        if args[:1] == ["version"]:
+            args = ["--version"]
         if args[:1] == ["help"]:
             args = [*(word for word in args[1:] if not word.startswith("-")), "--help"]
         return super().parse_args(ctx, args)

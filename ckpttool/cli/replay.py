@@ -73,7 +73,10 @@ class PolicyOptions:
 Timeline = Annotated[
     str | None,
     typer.Option(
-        "--tree", "--health-timeline", metavar="DIR", help="Mark DIR's checkpoints: saved in a spike, after a strike."
+        "--tree",
+        "--health-timeline",
+        metavar="DIR",
+        help="Or --health-timeline: mark DIR's checkpoints, saved in a spike, after a strike.",
     ),
 ]
 Every = Annotated[

@@ -173,7 +173,7 @@ def test_the_list_of_commands_is_complete_and_in_the_order_of_need() -> None:
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("spelling", ["--version", "-V"])
+@pytest.mark.parametrize("spelling", ["--version", "-V", "version"])
 def test_the_version_is_said(spelling: str) -> None:
     said = run(spelling)
     assert (said.code, said.stdout, said.stderr) == (0, f"ckpttool {__version__}\n", "")
