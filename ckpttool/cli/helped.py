@@ -97,9 +97,10 @@ class Command(_Helped, TyperCommand):
 
         found = by_heading(self, _top(ctx), ctx)
         longest = max((len(form) for rows in found.values() for form, _ in rows if len(form) <= _COLUMN), default=0)
-        for heading, ((form, text), *rows) in found.items():
+        for heading, rows in found.items():
             with formatter.section(heading):
-                formatter.write_dl([(form.ljust(longest), text), *rows], col_max=longest)
+                for form, text in rows:
+                    _write_row(formatter, form, text, column=2 + longest + 2)
 
 
 class Group(_Helped, TyperGroup):
@@ -144,6 +145,18 @@ class Group(_Helped, TyperGroup):
                     if command is not None
                 ]
             )
+
+
+def _write_row(formatter: Any, form: str, text: str, *, column: int) -> None:  # noqa: ANN401  as above
+    """Write what an option does beside it, or below; typer would break `mindformers-rank` at its hyphen."""
+    import textwrap
+
+    lines = textwrap.wrap(text, max(formatter.width - column, 20), break_on_hyphens=False)
+    first = f"  {form}"
+    beside = bool(lines) and len(first) + 2 <= column
+    formatter.write(f"{first:{column}}{lines.pop(0)}\n" if beside else f"{first}\n")
+    for line in lines:
+        formatter.write(f"{'':{column}}{line}\n")
 
 
 def _top(ctx: Any) -> str:  # noqa: ANN401  as above

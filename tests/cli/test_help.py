@@ -148,6 +148,13 @@ def test_help_is_asked_for_in_three_ways(command: str, spelling: str) -> None:
     assert ask(*words).stdout == help_of(*command.split()) != ""
 
 
+@pytest.mark.parametrize("command", ["scan", "resolve", "diff"])
+def test_no_name_is_broken_at_its_hyphen(command: str) -> None:
+    text = help_of(command)
+    assert not re.search(r"[a-z]-$", text, re.MULTILINE)
+    assert "mindformers-iteration" in text
+
+
 def test_help_alone_is_the_list_of_commands() -> None:
     assert ask("help").stdout == ask("--help").stdout == ask("-h").stdout
     assert ask("help", "resolv").code == 2
