@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ckpttool.domain.contents import Opened, elements_in, is_asked
 from ckpttool.domain.difference import Distance
-from ckpttool.domain.finding import Finding, Severity, worst
+from ckpttool.domain.finding import Code, Finding, Severity, worst
 from ckpttool.domain.shard import FormatName, TensorEntry
 from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.domain.verdict import CheckTask, TensorStat
@@ -57,8 +57,8 @@ def _opened(task: CheckTask, source: ByteSource) -> tuple[Observation, Opened]:
         nbytes=ByteCount(source.stamp.size),
         schema="",
     )
-    if header is None:
-        return observed, opened
+    if header is None or any(finding.code is Code.OVER_LIMIT for finding in report.findings):
+        return observed, opened  # of what is refused nothing is kept
     if header.format is FormatName.TORCH_ZIP:
         return observed, _of_torch(observed, opened, source)
     opened = replace(

@@ -37,12 +37,14 @@ except SystemExit as left:
 
 
 @pytest.mark.parametrize("name", CORPUS)
-def test_a_hostile_file_is_answered_soon_and_in_little_memory(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("command", ["verify", "inspect"])
+def test_a_hostile_file_is_answered_soon_and_in_little_memory(tmp_path: Path, name: str, command: str) -> None:
     path = tmp_path / name
     CORPUS[name](path)
+    options = ["--level", "numerics", "--no-ledger"] if command == "verify" else ["--stats"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "verify", str(path), "--level", "numerics", "--no-ledger"],
+        [sys.executable, "-c", PROGRAM, command, str(path), *options],
         capture_output=True,
         text=True,
         timeout=10 * MOST_SECONDS,

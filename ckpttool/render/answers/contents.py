@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _MOST_SCALARS = 16
+_MOST_NAME_CHARS = 500
 _MOST_CHARS = 60
 """Of a text; JSON has all of it."""
 
@@ -167,7 +168,7 @@ def _tensors(answer: Contents) -> RenderableType:
     headers = [("TENSOR", 0), *(_WITH_STATS if with_stats else (("DTYPE", 3), ("SHAPE", 1), (" BYTES", 4)))]
     rows = []
     for row in answer.tensors[: answer.most_rows]:
-        cells: list[str | Text] = [shown(row.name), row.dtype, dims(row.shape)]
+        cells: list[str | Text] = [named(row.name), row.dtype, dims(row.shape)]
         cells += _numbers(row.stats) if with_stats else [f"{row.nbytes:,}"]
         if by_rank:
             cells.append(line(_held(row, ranks), style="yellow" if row.others else ""))
@@ -182,6 +183,11 @@ _WITH_STATS = (
     *((" NORM", 1), (" ABSMAX", 4), (" MIN", 5), (" MAX", 6), (" NAN", 2), (" INF", 2), (" ZERO", 3)),
 )
 """Headers, and their places when room is short."""
+
+
+def named(name: str) -> str:
+    """Spell a tensor's name, whole unless nobody gave it: a file can name one by a megabyte."""
+    return shown(name if len(name) <= _MOST_NAME_CHARS else f"{name[:_MOST_NAME_CHARS]}…")
 
 
 def _held(row: TensorRow, ranks: Sequence[Rank]) -> str:
@@ -232,7 +238,7 @@ def _scalars(answer: Contents) -> list[RenderableType]:
     pairs = []
     for row in answer.scalars[:most]:
         others = "".join(f", but {spelled(value)} on {_places(ranks, noun=True)}" for value, ranks in row.others)
-        pairs.append((shown(row.name), line(f"{spelled(row.value)}{others}", style="yellow" if others else "")))
+        pairs.append((named(row.name), line(f"{spelled(row.value)}{others}", style="yellow" if others else "")))
     rest = len(answer.scalars) - most
     more = [line(f"  … and {counted(rest, 'more scalar')}: --all shows them", style="dim")] if rest > 0 else []
     return [line(), line("Scalars", style="dim"), Pairs(pairs), *more]

@@ -9,7 +9,7 @@ from ckpttool.domain.contents import Contents, Shape
 from ckpttool.domain.difference import Difference, Group, Movement, ScalarChange, TensorChange
 from ckpttool.domain.units import Rank, counted, on_ranks
 from ckpttool.domain.verdict import Level
-from ckpttool.render.answers.contents import dims, left_out, number, spelled
+from ckpttool.render.answers.contents import dims, left_out, named, number, spelled
 from ckpttool.render.escape import shown
 from ckpttool.render.json import Document, finding_document
 
@@ -174,7 +174,7 @@ def _tensors(answer: Difference) -> RenderableType:
     headers = [("TENSOR", 0), *((("CHANGE", 0),) if with_words else ()), *(_OF_NUMBERS if with_numbers else ())]
     rows = []
     for change, word in zip(answer.tensors[: answer.most_rows], told, strict=False):
-        cells: list[str | Text] = [shown(change.name), *((word,) if with_words else ())]
+        cells: list[str | Text] = [named(change.name), *((word,) if with_words else ())]
         cells += _numbers(change.movement) if with_numbers else ()
         rows.append(cells)
     return Columns(headers, rows)
@@ -234,7 +234,7 @@ def _scalars(answer: Difference) -> list[RenderableType]:
     most = len(answer.scalars) if answer.most_rows is None else _MOST_SCALARS
     rest = len(answer.scalars) - most
     more = [line(f"  … and {counted(rest, 'more scalar')}: --all shows them", style="dim")] if rest > 0 else []
-    pairs = [(shown(row.name), _scalar(row)) for row in answer.scalars[:most]]
+    pairs = [(named(row.name), _scalar(row)) for row in answer.scalars[:most]]
     return [line(), line("Scalars", style="dim"), Pairs(pairs), *more]
 
 
