@@ -13,6 +13,7 @@ from ckpttool.api.resolving import simulate as simulate
 from ckpttool.api.scanning import Tree as Tree
 from ckpttool.api.scanning import read_config as read_config
 from ckpttool.api.scanning import scan as scan
+from ckpttool.api.trying import demo as demo
 from ckpttool.api.verifying import verify as verify
 from ckpttool.domain.checkpoint import Checkpoint as Checkpoint
 from ckpttool.domain.checkpoint import Inventory as Inventory
@@ -29,6 +30,7 @@ from ckpttool.domain.data_position import SkipBatches as SkipBatches
 from ckpttool.domain.data_position import Stateful as Stateful
 from ckpttool.domain.data_position import Tokens as Tokens
 from ckpttool.domain.data_position import Unknown as Unknown
+from ckpttool.domain.demo import Demo as Demo
 from ckpttool.domain.difference import Difference as Difference
 from ckpttool.domain.difference import Group as Group
 from ckpttool.domain.difference import Movement as Movement

@@ -22,6 +22,7 @@ from ckpttool.api.sealing import seal as seal
 from ckpttool.api.trashing import empty_trash as empty_trash
 from ckpttool.api.trashing import restore as restore
 from ckpttool.api.trashing import trash as trash
+from ckpttool.api.trying import demo as demo
 from ckpttool.api.verifying import bytes_to_read as bytes_to_read
 from ckpttool.api.verifying import verify as verify
 from ckpttool.api.verifying import watched as watched

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from ckpttool.domain.demo import Demo
     from ckpttool.domain.plan import SkipAnswer
     from ckpttool.render.json import Document
 
@@ -70,6 +71,7 @@ ASD = Answer("asd", exits.of_asd)
 PRUNE = Answer("prune", exits.of_pruning)
 TRASH = Answer("trash", exits.of_trash)
 REPAIR = Answer("repair", exits.of_repair)
+DEMO: Answer[Demo] = Answer("demo", lambda _: ExitCode.OK)
 
 
 def show(kind: Answer[A], answer: A, fmt: Format) -> ExitCode:

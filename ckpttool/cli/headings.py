@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 HEADINGS = {
-    "Arguments": ("FILE...", "LOG...", "NAME", "CODE", "TOPIC", "STRING"),
+    "Arguments": ("FILE...", "LOG...", "NAME", "CODE", "TOPIC", "STRING", "FOLDER"),
     "Which tree": (
         "DIR", "DIR...", "FILE|DIR|NAME", "A", "B", "--tree", "--layout", "--world-size", "--config", "--sink-size",
     ),
@@ -151,6 +151,7 @@ EXITS: dict[str, dict[int, str]] = {
     "explain": {0: "Shown."},
     "guide": {0: "Shown."},
     "schema": {0: "Shown."},
+    "demo": {0: "Written."},
 }
 """By command, each code below 130 that is its own, and what it means there."""
 

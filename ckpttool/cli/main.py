@@ -35,6 +35,7 @@ COMMANDS = {
     "explain": "Say what a finding means, and what to do.",
     "guide": "Show a page of the manual, which needs no network.",
     "schema": "Print the JSON Schema of what a command prints.",
+    "demo": "Make a small damaged tree to try things on.",
 }
 """Every command and the first line of its help. The module of a command is imported when it is called, not before."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from email.message import Message
 from pathlib import Path
@@ -222,6 +223,7 @@ def test_what_is_common_to_all_commands_may_stand_on_either_side(command: str, h
     for common in (["-qv"], ["--json"]):
         line = [*needed, f"new{common[0]}.yaml"] if command == "launch" else needed
         before = ask(*common, *command.split(), *line)
+        shutil.rmtree("ckpttool-demo", ignore_errors=True)
         after = ask(*command.split(), *line, *common, *(["--force"] if command == "launch" else []))
         assert "no option" not in before.stderr
         assert (after.code, after.stderr) == (before.code, before.stderr)
@@ -303,5 +305,5 @@ def test_a_share_is_another_part_every_day_until_all_was_read(
 
 def test_no_command_was_forgotten_here() -> None:
     told = {line.split()[0] for line in WITH_A_TREE} | {"preflight", "launch", "inspect", "diff"}
-    without_a_tree = {"scale-skip", "lint-config", "replay", "calibrate", "asd", "explain", "guide", "schema"}
+    without_a_tree = {"scale-skip", "lint-config", "replay", "calibrate", "asd", "explain", "guide", "schema", "demo"}
     assert told | without_a_tree == set(COMMANDS)

@@ -1,0 +1,26 @@
+"""`ckpttool demo`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ckpttool import api
+from ckpttool.cli.answers import DEMO, show
+from ckpttool.cli.grouped import grouped
+from ckpttool.cli.options import Format, FormatOpt
+
+Folder = Annotated[str, typer.Argument(metavar="[FOLDER]", help="Where to: a new folder, or an empty one.")]
+
+
+@grouped
+def demo(folder: Folder = "ckpttool-demo", fmt: FormatOpt = Format.TABLE) -> None:
+    """Make a small damaged tree to try things on.
+
+    A real run of 4 ranks whose newest save is cut short on two, with its config, and what to try there. Nothing is
+    written over.
+
+    Example: ckpttool demo
+    """
+    raise typer.Exit(show(DEMO, api.demo(folder), fmt))

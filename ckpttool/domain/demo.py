@@ -1,0 +1,19 @@
+"""A small damaged tree to try things on."""
+
+from __future__ import annotations
+
+from ckpttool.domain.frozen import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """Where it lies, and what is wrong with it."""
+
+    folder: str
+    """As the user gave it; the paths below are relative to it."""
+    tree: str
+    """The folder of the checkpoints."""
+    config: str
+    """The training config that the run was started with."""
+    damaged: tuple[str, ...]
+    """The shards that are cut short."""
