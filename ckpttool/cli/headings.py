@@ -126,7 +126,7 @@ EXITS: dict[str, dict[int, str]] = {
     },
     "trash": {
         0: "Listed; or done, or would be with --apply.",
-        10: "Refused: something is in the way.",
+        10: "Restored, but it is not whole: a part of it was deleted before.",
         **_TREE,
         **_WRITES,
     },
