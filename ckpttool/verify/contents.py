@@ -175,7 +175,7 @@ def _shared(schema: str, entries: tuple[TensorEntry, ...]) -> tuple[TensorEntry,
 
 
 def _of_torch(observed: Observation, opened: Opened, source: ByteSource) -> Opened:
-    from ckpttool.formats.torch.contents import torch_contents
+    from ckpttool.formats.torch.contents import TorchContents, torch_contents
 
     records = observed.records.entries if observed.records is not None else ()
     found = torch_contents(source, records)
@@ -185,7 +185,8 @@ def _of_torch(observed: Observation, opened: Opened, source: ByteSource) -> Open
         opened,
         entries=found.entries,
         values=(*read_single(source, found.entries), *found.values),
-        producer=f"torch.save{version}",
+        # Of what could not be read only the name says that torch wrote it.
+        producer=None if found == TorchContents() else f"torch.save{version}",
         checksum=("crc32-records", f"{len(records)} records") if checked else None,
         unread=found.unread,
     )

@@ -235,3 +235,10 @@ def test_a_narrow_terminal_leaves_columns_out_and_says_which_but_cuts_no_name(
         assert "no room for" in " ".join(said.split())
     monkeypatch.setenv("COLUMNS", "200")
     assert "no room" not in ask("inspect", "output", "--stats").stdout
+
+
+def test_an_empty_file_is_not_said_to_be_written_by_anybody(here: Path) -> None:
+    (here / "a.pt").write_bytes(b"")
+    said = ask("inspect", "a.pt")
+    assert said.code == 10
+    assert "written by" not in said.stdout
