@@ -13,6 +13,7 @@ from ckpttool.api.resolving import simulate as simulate
 from ckpttool.api.scanning import Tree as Tree
 from ckpttool.api.scanning import read_config as read_config
 from ckpttool.api.scanning import scan as scan
+from ckpttool.api.scanning import trees_below as trees_below
 from ckpttool.api.trying import demo as demo
 from ckpttool.api.verifying import verify as verify
 from ckpttool.domain.checkpoint import Checkpoint as Checkpoint

@@ -17,7 +17,7 @@ from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.errors import IncompleteError, UsageError
 from ckpttool.records import OWN_FOLDER, SealPlace
-from ckpttool.storage import above, open_storage
+from ckpttool.storage import above, open_storage, shortest
 from ckpttool.storage.base import LostLinkError, Storage, is_there
 from ckpttool.trainers.base import Layout, Refusal, ScanOptions
 from ckpttool.trainers.listing import list_root
@@ -65,6 +65,23 @@ def scan(question: TreeQuestion) -> Tree:
         IncompleteError: The tree's folder cannot be read.
     """
     return _scanned(locate(question.path, layout=question.layout, config=question.config), question)
+
+
+def trees_below(root: str, *, layout: str | None = None) -> list[str]:
+    """Return the folders in and below a folder, sorted, that have the names of a tree, or that cannot be listed.
+
+    No link is followed, no checkpoint looked into. Whether such a tree holds a checkpoint is what `scan` tells.
+
+    Args:
+        root: Where to begin.
+        layout: Look for this one alone.
+
+    Raises:
+        IncompleteError: There are too many folders to look at.
+    """
+    from ckpttool.trainers.below import trees_below
+
+    return [below.path for below in trees_below(shortest(root), layout=layout)]
 
 
 def scans_without(question: TreeQuestion) -> Callable[[Collection[str]], Inventory]:

@@ -7,7 +7,7 @@ a module in `api`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
@@ -15,6 +15,7 @@ from ckpttool.cli import output
 from ckpttool.cli.options import Format
 from ckpttool.domain import exits
 from ckpttool.errors import CkptToolError, ExitCode
+from ckpttool.render.escape import shown
 
 A = TypeVar("A")
 
@@ -93,30 +94,41 @@ def show(kind: Answer[A], answer: A, fmt: Format) -> ExitCode:
 def show_each(kind: Answer[A], ask: Callable[[str | None], A], paths: Sequence[str | None], fmt: Format) -> ExitCode:
     """Ask about each tree, show all answers as one, and return the worst exit code; of one tree just as `show` does.
 
-    What stops the question about one tree is said, and does not stop the others.
-
     Raises:
         CkptToolError: There is one tree, and no answer.
         WriteFailedError: The answer could not be written.
     """
-    if len(paths) == 1:
-        return show(kind, ask(paths[0]), fmt)
+    return show(kind, ask(paths[0]), fmt) if len(paths) == 1 else show_trees(kind, ask, paths, fmt)
+
+
+def show_trees(
+    kind: Answer[A], ask: Callable[[str | None], A | None], paths: Iterable[str | None], fmt: Format
+) -> ExitCode:
+    """As `show_each`, but as one document whatever their number.
+
+    What stops the question about one tree is said, and does not stop the others. An answer of None is left out.
+
+    Raises:
+        WriteFailedError: The answer could not be written.
+    """
     told: list[dict[str, Document]] = []
     codes: list[ExitCode] = []
     for path in paths:
         try:
             answer = ask(path)
         except CkptToolError as error:
-            output.error(f"{path}: {error}")
+            told_path = str(error).startswith(f"{path} ")
+            output.error(str(error) if told_path else f"{path}: {error}")
             codes.append(error.exit_code)
             told.append({"path": path, "exit_code": codes[-1], "error": str(error), "result": None})
+            continue
+        if answer is None:
             continue
         codes.append(kind.exit_code(answer))
         if fmt is Format.JSON:
             told.append({"path": path, "exit_code": codes[-1], "error": None, "result": kind.render.document(answer)})
             continue
-        if len(codes) > 1:
-            output.result()
+        output.result("" if len(codes) == 1 else "\n", f"{shown(str(path))}:")
         output.table(kind.render.table(answer))
     if fmt is Format.JSON:
         from ckpttool.render.json import pieces

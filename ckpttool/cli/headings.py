@@ -45,6 +45,7 @@ OUTPUT = "Output"
 
 _OF_ONE_COMMAND = {
     ("replay", "--threshold"): "Policy",
+    ("scan", "--all"): "Which tree",
     ("launch", "--config"): "Launch",
     ("preflight", "--config"): "Launch",
     **{(command, "--sink-size"): "Data position" for command in ("resolve", "launch", "preflight", "scale-skip")},

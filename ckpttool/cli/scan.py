@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from time import time as clock
 from typing import Annotated
 
 import typer
 
 from ckpttool import api
-from ckpttool.cli.answers import INVENTORY, show
+from ckpttool.cli.answers import INVENTORY, show_each, show_trees
 from ckpttool.cli.grouped import grouped
-from ckpttool.cli.options import Format, FormatOpt, Quiet, TreeOptions, ViewOptions, say_tree
+from ckpttool.cli.options import Format, FormatOpt, MoreDirs, Quiet, TreeOptions, ViewOptions, say_tree
+from ckpttool.domain import exits
 from ckpttool.domain.checkpoint import Listing
+from ckpttool.errors import ExitCode, UnknownLayoutError
 
 Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the newest N in the table; JSON has all.")]
+Below = Annotated[
+    bool, typer.Option("--all", help="Every tree in and below DIR (the current folder), as one document.")
+]
 
 
 @grouped
 def scan(
     *,
     tree: TreeOptions,
+    more: MoreDirs = None,
+    below: Below = False,
     look: ViewOptions,
     limit: Limit = None,
     fmt: FormatOpt = Format.TABLE,
@@ -31,7 +39,21 @@ def scan(
 
     Example: ckpttool scan ./output/checkpoint
     """
-    found = api.scan(tree.question(sizes=True))
-    say_tree(found, quiet=quiet, verbose=look.verbose)
-    answer = Listing(inventory=found.inventory, now=clock(), limit=limit, view=look.view())
-    raise typer.Exit(show(INVENTORY, answer, fmt))
+
+    def ask(path: str | None) -> Listing:
+        found = api.scan(tree.question(sizes=True, path=path))
+        say_tree(found, quiet=quiet, verbose=look.verbose)
+        return Listing(inventory=found.inventory, now=clock(), limit=limit, view=look.view())
+
+    if not below:
+        raise typer.Exit(show_each(INVENTORY, ask, (tree.path, *(more or ())), fmt))
+    roots = (tree.path or os.curdir, *(more or ()))
+    paths = dict.fromkeys(path for root in roots for path in api.trees_below(root, layout=tree.layout))
+    if not paths:
+        raise UnknownLayoutError(f"no tree that ckpttool knows lies below {' or '.join(roots)}")
+    raise typer.Exit(show_trees(INVENTORY, lambda path: _unless_bare(ask(path)), paths, fmt))
+
+
+def _unless_bare(answer: Listing) -> Listing | None:
+    """Return None of a folder that has but the names of a tree, as that of the ranks' logs has."""
+    return answer if answer.inventory.checkpoints or exits.of_listing(answer) is not ExitCode.OK else None

@@ -8,9 +8,9 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli import progress
-from ckpttool.cli.answers import SEALS, show
+from ckpttool.cli.answers import SEALS, show_each
 from ckpttool.cli.grouped import grouped
-from ckpttool.cli.options import Format, FormatOpt, Names, Quiet, TreeOptions, Verbose, say_tree
+from ckpttool.cli.options import Format, FormatOpt, MoreDirs, Names, Quiet, TreeOptions, Verbose, say_tree
 from ckpttool.domain.manifest import Sealed
 
 Reseal = Annotated[
@@ -23,6 +23,7 @@ Jobs = Annotated[int | None, typer.Option(min=1, help="Threads that read; defaul
 def seal(
     *,
     tree: TreeOptions,
+    more: MoreDirs = None,
     checkpoint: Names = None,
     reseal: Reseal = False,
     jobs: Jobs = None,
@@ -36,8 +37,12 @@ def seal(
 
     Example: ckpttool seal ./output/checkpoint --checkpoint all
     """
-    found = api.scan(tree.question(sizes=True))
-    say_tree(found, quiet=quiet, verbose=verbose)
-    with progress.watched(quiet=quiet):
-        sealings = tuple(api.seal(found, tuple(checkpoint or ()), reseal=reseal, jobs=jobs))
-    raise typer.Exit(show(SEALS, Sealed(inventory=found.inventory, sealings=sealings), fmt))
+
+    def ask(path: str | None) -> Sealed:
+        found = api.scan(tree.question(sizes=True, path=path))
+        say_tree(found, quiet=quiet, verbose=verbose)
+        with progress.watched(quiet=quiet):
+            sealings = tuple(api.seal(found, tuple(checkpoint or ()), reseal=reseal, jobs=jobs))
+        return Sealed(inventory=found.inventory, sealings=sealings)
+
+    raise typer.Exit(show_each(SEALS, ask, (tree.path, *(more or ())), fmt))

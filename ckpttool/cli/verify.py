@@ -13,13 +13,14 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli import output, output_files, progress
-from ckpttool.cli.answers import VERDICTS, show
+from ckpttool.cli.answers import VERDICTS, show_each
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import (
     Format,
     FormatOpt,
     LevelName,
     MaxAge,
+    MoreDirs,
     Names,
     Quiet,
     TreeOptions,
@@ -72,8 +73,8 @@ class CheckOptions:
     ] = None
     no_ledger: Annotated[bool, typer.Option("--no-ledger", help="Read everything again, whatever was checked.")] = False
 
-    def question(self) -> api.CheckQuestion:
-        """Ask the library.
+    def question(self, *, trees: int) -> api.CheckQuestion:
+        """Ask the library about so many trees.
 
         Raises:
             UsageError: An option's value makes no sense.
@@ -82,6 +83,8 @@ class CheckOptions:
             raise UsageError(f"--jump takes a factor above 1, or 0 for no comparison, not {self.jump:g}")
         if self.stats is not None and self.level is not LevelName.NUMERICS:
             raise UsageError("--stats writes numbers, and only --level numerics looks at them")
+        if self.stats is not None and trees > 1:
+            raise UsageError("--stats takes the numbers of one tree: give one DIR")
         subset = None if self.subset is None else bucket(self.subset)
         return api.CheckQuestion(
             level=self.level.level,
@@ -126,6 +129,7 @@ def bucket(text: str) -> tuple[int, int] | Fraction | int:
 def verify(
     *,
     tree: TreeOptions,
+    more: MoreDirs = None,
     check: CheckOptions,
     look: ViewOptions,
     fmt: FormatOpt = Format.TABLE,
@@ -138,21 +142,26 @@ def verify(
 
     Example: ckpttool verify ./output/checkpoint --level checksum --checkpoint all
     """
-    question = check.question()
-    found = api.scan(tree.question(sizes=True))
-    say_tree(found, quiet=quiet, verbose=look.verbose)
-    question = check.today(question, found, quiet=quiet)
-    if check.stats is not None:
-        output_files.assert_stats_replaceable(check.stats, found)
-    answer = replace(_verified(found, question, quiet=quiet), view=look.view())
-    code = show(VERDICTS, answer, fmt)
-    if check.stats is not None:
-        output_files.write_stats(check.stats, answer)
+    asked, with_stats = check.question(trees=1 + len(more or ())), []
+
+    def ask(path: str | None) -> Verification:
+        found = api.scan(tree.question(sizes=True, path=path))
+        say_tree(found, quiet=quiet, verbose=look.verbose)
+        answer = replace(_verified(found, asked, check, quiet=quiet), view=look.view())
+        with_stats.extend([answer] if check.stats is not None else [])
+        return answer
+
+    code = show_each(VERDICTS, ask, (tree.path, *(more or ())), fmt)
+    for answer in with_stats:
+        output_files.write_stats(str(check.stats), answer)
     raise typer.Exit(code)
 
 
-def _verified(found: api.Tree, question: api.CheckQuestion, *, quiet: bool) -> Verification:
+def _verified(found: api.Tree, asked: api.CheckQuestion, check: CheckOptions, *, quiet: bool) -> Verification:
     """Check what is asked for, and take the time."""
+    question = check.today(asked, found, quiet=quiet)
+    if check.stats is not None:
+        output_files.assert_stats_replaceable(check.stats, found)
     started = time.monotonic()
     with progress.watched(quiet=quiet):
         verdicts = [event for event in api.verify(found, question) if isinstance(event, Verdict)]

@@ -65,10 +65,11 @@ def locate(path: str | None, *, layout: str | None = None, config: RunConfig | N
     """
     wish = _Wish(layout=layout, config=config)
     if path is None and not is_there(open_storage(DEFAULT_DIR), ""):
-        with _withheld("."):
+        with _withheld(os.curdir):
             around = _around_us(wish)
-        if around is not None:
-            return around
+        if around is None:
+            raise _missing(shortest(DEFAULT_DIR), _hint(os.curdir))
+        return around
     path = shortest(DEFAULT_DIR if path is None else path)
     with _withheld(path):
         kind = open_storage(path).kind("")
@@ -85,9 +86,26 @@ def _withheld(path: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in {errno.ENOENT, errno.ENOTDIR}:
-            raise UnknownLayoutError(f"{path} does not exist; give the folder that holds {signs()[0]}") from None
+            raise _missing(path) from None
         reason = os.strerror(error.errno) if error.errno else error
         raise IncompleteError(f"{path} cannot be read: {reason}") from None
+
+
+def _missing(path: str, hint: str = "") -> UnknownLayoutError:
+    return UnknownLayoutError(f"{path} does not exist; give the folder that holds {signs()[0]}{hint}")
+
+
+def _hint(folder: str) -> str:
+    """Name the trees a little below a folder that is none, if there are any: one of them may have been meant."""
+    from ckpttool.trainers.below import trees_below
+
+    try:
+        found = [below.path for below in trees_below(folder, levels=3, most=200) if below.is_known]
+    except IncompleteError:
+        return ""
+    if len(found) > 3:  # noqa: PLR2004  as many as a line holds
+        return f"; {len(found)} trees lie below it: ckpttool scan --all {folder}"
+    return f"; did you mean {' or '.join(found)}?" if found else ""
 
 
 def _around_us(wish: _Wish) -> Located | None:
@@ -177,18 +195,26 @@ def _around_folder(path: str, wish: _Wish) -> Located:
         return found
     folders, files = signs()
     whose = _whose(list_root(open_storage(path)))
-    raise UnknownLayoutError(f"{path} holds no checkpoints that ckpttool knows: no {folders} folder, no {files}{whose}")
+    told = f"no {folders} folder, no {files}{whose}{_hint(path)}"
+    raise UnknownLayoutError(f"{path} holds no checkpoints that ckpttool knows: {told}")
 
 
 def _below(path: str, wish: _Wish) -> Located | None:
     """Find the tree in a folder, or where trainings save below it."""
     inner = [os.path.join(path, place) if path != "." else place for place in places()]
-    for root in (path, *filter(is_folder, inner)):
+    roots = [path, *filter(is_folder, inner)]
+    for root in roots:
         storage = open_storage(root)
         listing = list_root(storage)
         found = recognised(listing, wanted=wish.layout)
         if found:
-            layout, took = meant(found, root, wish.config), None if root is path else root
+            layout, took = meant(found, root, wish.config), None
+            if root is not path:
+                from ckpttool.trainers.below import trees_below
+
+                after = roots[roots.index(root) + 1 :]
+                others = [f"; {place} is another tree" for place in after if any(trees_below(place, levels=0))]
+                took = "".join([root, *others])
             return Located(storage=storage, listing=listing, layout=layout, focus=None, resolved_from=took)
     return None
 

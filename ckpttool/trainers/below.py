@@ -1,0 +1,62 @@
+"""Find the trees below a folder, where a machine keeps those of many trainings. No file is opened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ckpttool.errors import IncompleteError
+from ckpttool.records import OWN_FOLDER
+from ckpttool.storage import open_storage
+from ckpttool.storage.base import Kind
+from ckpttool.trainers.listing import list_root
+from ckpttool.trainers.registry import recognised
+
+LEVELS = 8
+"""How far below a folder a tree is looked for."""
+MOST_FOLDERS = 20_000
+"""That are listed: what has more of them is asked about in parts."""
+
+
+class Below(NamedTuple):
+    """A folder whose names are those of a tree, or which may be one."""
+
+    path: str
+    is_known: bool
+    """False: it cannot be listed."""
+
+
+def trees_below(
+    root: str, *, layout: str | None = None, levels: int = LEVELS, most: int = MOST_FOLDERS
+) -> Iterator[Below]:
+    """Yield the trees in and below a folder, sorted; no link is followed and no checkpoint looked into.
+
+    Args:
+        root: Where to begin.
+        layout: Look for this one alone.
+        levels: How deep.
+        most: Folders to list at most.
+
+    Raises:
+        IncompleteError: There are more of them.
+    """
+    waiting, listed = [(root, levels)], 0
+    while waiting:
+        folder, left = waiting.pop()
+        if listed == most:
+            raise IncompleteError(f"there are more than {most} folders below {root}: ask about some of them")
+        listed += 1
+        try:
+            listing = list_root(open_storage(folder))
+            found = recognised(listing, wanted=layout)
+        except OSError:
+            yield Below(folder, is_known=False)
+            continue
+        if found:
+            yield Below(folder, is_known=True)
+        for entry in reversed(listing.entries) if left else ():
+            own = entry.name == OWN_FOLDER or any(each.part(entry.name, None) for each in found)
+            path = entry.name if folder == os.curdir else os.path.join(folder, entry.name)
+            if entry.kind is Kind.FOLDER and not own and not os.path.islink(path):
+                waiting.append((path, left - 1))
