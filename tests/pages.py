@@ -149,7 +149,8 @@ def _trainers(_page: Path, _of: str) -> Iterator[str]:
         answers = (trainer.launch, trainer.configs, trainer.log_formats or None)
         signs = ", ".join(f"`{layout.sign}`" for layout in trainer.layouts) or "–"
         yield f"| {trainer.title} | {signs} | {' | '.join('–' if each is None else 'yes' for each in answers)} |"
-    yield f"| {loose_file().sign}, torch's too: `verify` and `seal` | – | – | – | CSV, JSON lines, TensorBoard |"
+    commands = "`verify`, `seal`, `inspect`, `diff`"
+    yield f"| {loose_file().sign}, torch's too: {commands} | – | – | – | CSV, JSON lines, TensorBoard |"
 
 
 def _rooms(_page: Path, _of: str) -> Iterator[str]:
