@@ -93,6 +93,8 @@ class NoteKind(str, Enum):
     """Training stopped at one step with too high a norm, to be repeated."""
     NAN_STOP = "nan-stop"
     """Training stopped at a NaN."""
+    CUT = "cut"
+    """The last record is not whole: the log is still being written, or its writer was stopped while it wrote."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Protocol
 
-from ckpttool.domain.metrics import LogItem, LogNote, LogProblem, NoteKind
+from ckpttool.domain.metrics import LocalTime, LogItem, LogNote, LogProblem, NoteKind
 from ckpttool.domain.units import Step
 
 BLOCK_BYTES = 1 << 18
@@ -40,8 +41,6 @@ class LogSource:
     """As it is shown to people."""
     stream: Readable
     """From the first byte, already decompressed."""
-    path: str | None = None
-    """The file, where there is one: some libraries insist on opening it themselves."""
     columns: Mapping[str, str] | None = None
     """Field of StepMetrics -> name in the log, where the user gave it."""
 
@@ -172,6 +171,17 @@ def escaped(text: bytes) -> str:
 def rewind(source: LogSource, line: int, step: Step, last: Step) -> LogNote:
     """Return the note that the log goes back from `last` to `step`."""
     return LogNote(kind=NoteKind.REWIND, source=source.name, line=line, step=step, previous_step=last)
+
+
+def local_time(seconds: float) -> LocalTime:
+    """Return a moment, given in seconds since 1970, on the clock that this machine's logs show.
+
+    Raises:
+        ValueError: It is in no year of the calendar.
+        OverflowError: As above.
+    """
+    here = datetime.fromtimestamp(seconds).astimezone()
+    return LocalTime(here.replace(tzinfo=timezone.utc).timestamp())
 
 
 class UnreadableError(ValueError):

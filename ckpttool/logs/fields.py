@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from ckpttool.domain.metrics import LogItem, LogProblem, StepMetrics
+from ckpttool.domain.metrics import LogItem, LogNote, LogProblem, StepMetrics
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
 from ckpttool.formats.strict_json import Json
@@ -76,11 +76,11 @@ def json_row(source: LogSource, record: Mapping[str, Json]) -> dict[str, str]:
     return row
 
 
-def steps_of(source: LogSource, rows: Iterable[Row | LogProblem]) -> Iterator[LogItem]:
+def steps_of(source: LogSource, rows: Iterable[Row | LogProblem | LogNote]) -> Iterator[LogItem]:
     """Yield a step for each row, one for neighbouring rows of the same step, and tell where the log goes back."""
     pending: StepMetrics | None = None
     for row in rows:
-        if isinstance(row, LogProblem):
+        if isinstance(row, (LogProblem, LogNote)):
             yield row
             continue
         line, texts = row

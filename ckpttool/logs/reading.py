@@ -13,7 +13,6 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from datetime import datetime, timezone
 from itertools import chain
 from typing import BinaryIO
 
@@ -22,7 +21,7 @@ from ckpttool.domain.log_answer import LogReading
 from ckpttool.domain.log_question import STDIN
 from ckpttool.domain.metrics import LocalTime, LogAttempt, LogItem, LogNote, LogProblem, StepMetrics, TrainingLog
 from ckpttool.errors import UsageError
-from ckpttool.logs.base import LogFormat, LogPlaces, LogSource, RankLogs, Readable
+from ckpttool.logs.base import LogFormat, LogPlaces, LogSource, RankLogs, Readable, local_time
 from ckpttool.logs.columns import Csv, JsonLines
 from ckpttool.logs.fields import parse_columns
 from ckpttool.logs.merge import KEPT_PROBLEMS, Merging, merge
@@ -104,7 +103,7 @@ class LogReader:
             stdin: What `-` means; this process's own where it is not given.
 
         Raises:
-            UsageError: The log cannot be read without a further option or package.
+            UsageError: The log cannot be read without a further option.
         """
         try:
             with open_log(path, stdin=stdin) as stream:
@@ -113,9 +112,7 @@ class LogReader:
                     if head.strip():
                         yield _whole_file(path, self.no_format)
                     return
-                plain = path != STDIN and not isinstance(stream, gzip.GzipFile)
-                replay = _Replay(head, stream)
-                source = LogSource(name=path, stream=replay, path=path if plain else None, columns=self._columns)
+                source = LogSource(name=path, stream=_Replay(head, stream), columns=self._columns)
                 yield from format_.read(source)
         except (EOFError, zlib.error) as error:
             yield _whole_file(path, f"the compressed data are cut short or damaged: {error}")
@@ -143,7 +140,7 @@ class LogReader:
             keep: Fields of `StepMetrics` that will be asked for.
 
         Raises:
-            UsageError: There is no such log, or it needs an option or a package.
+            UsageError: There is no such log, or it needs an option.
         """
         if patterns:
             return merge(((name, self.read(name)) for name in self.expand(patterns)), keep=keep)
@@ -226,8 +223,8 @@ def written(checkpoints: Iterable[Checkpoint]) -> dict[CheckpointKey, LocalTime]
     found: dict[CheckpointKey, LocalTime] = {}
     for checkpoint in checkpoints:
         if checkpoint.saved_ns is not None:
-            here = datetime.fromtimestamp(checkpoint.saved_ns / 1e9).astimezone()
-            found[checkpoint.key] = LocalTime(here.replace(tzinfo=timezone.utc).timestamp())
+            with suppress(ValueError, OverflowError):  # a file's time may be in no year of the calendar
+                found[checkpoint.key] = local_time(checkpoint.saved_ns / 1e9)
     return found
 
 

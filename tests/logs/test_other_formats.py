@@ -1,18 +1,15 @@
-"""CSV, JSON lines and TensorBoard."""
+"""CSV and JSON lines."""
 
 from __future__ import annotations
 
 import json
 import math
-import sys
-from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from ckpttool.errors import UsageError
 from ckpttool.logs.columns import Csv, JsonLines
 from ckpttool.logs.fields import parse_columns
-from ckpttool.logs.tensorboard import TensorBoard
 from tests.logs.reading import LOGS, log, notes, problems, read, read_log, steps
 
 
@@ -90,56 +87,6 @@ def test_columns_are_named_as_field_equals_column() -> None:
     ):
         with pytest.raises(UsageError, match=words):
             parse_columns(wrong)
-
-
-def install_tensorboard(monkeypatch: pytest.MonkeyPatch, scalars: dict[str, list[tuple[int, float]]]) -> None:
-    """Put in place what the real package offers, as far as it is used."""
-
-    class EventAccumulator:
-        def __init__(self, path: str, size_guidance: dict[str, int]) -> None:
-            assert size_guidance == {"scalars": 0}
-            self.path = path
-
-        def Reload(self) -> None:  # noqa: N802
-            pass
-
-        def Tags(self) -> dict[str, list[str]]:  # noqa: N802
-            return {"scalars": list(scalars)}
-
-        def Scalars(self, tag: str) -> list[SimpleNamespace]:  # noqa: N802
-            return [SimpleNamespace(step=step, value=value) for step, value in scalars[tag]]
-
-    names = ["tensorboard", "tensorboard.backend", "tensorboard.backend.event_processing"]
-    for name in names:
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    module = ModuleType("tensorboard.backend.event_processing.event_accumulator")
-    vars(module)["EventAccumulator"] = EventAccumulator
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-
-
-EVENTS_HEAD = b'\x18\0\0\0\0\0\0\0\xa3\x7fK"\t\0\0\0\0\0\0\0\0\x1a\rbrain.Event:2'
-
-
-def test_tensorboard_scalars_of_one_step_are_one_step(
-    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    path = tmp_path_factory.mktemp("tb") / "events.out.tfevents.1"
-    path.write_bytes(EVENTS_HEAD)
-    install_tensorboard(monkeypatch, {"loss": [(2, 1.5), (1, 2.5)], "grad-norm": [(1, 0.5)], "other": [(9, 1.0)]})
-    rows = steps(read_log(str(path)))
-    assert [(row.step, row.loss, row.global_norm) for row in rows] == [(1, 2.5, 0.5), (2, 1.5, None)]
-
-
-def test_without_the_tensorboard_package_it_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    path = tmp_path_factory.mktemp("tb") / "events"
-    path.write_bytes(EVENTS_HEAD)
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
-    with pytest.raises(UsageError, match="install the tensorboard package"):
-        list(read_log(str(path)))
-    with pytest.raises(UsageError, match="from an uncompressed file only"):
-        read(TensorBoard(), EVENTS_HEAD)
 
 
 def test_a_log_line_with_commas_in_it_is_no_header_of_columns() -> None:

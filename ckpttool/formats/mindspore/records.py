@@ -23,6 +23,7 @@ from ckpttool.domain.dtype import DType
 from ckpttool.domain.finding import Code, Finding, damage, unknown
 from ckpttool.domain.shard import TensorEntry
 from ckpttool.formats.base import MAX_DIMS, MAX_NAME_CHARS, over_limit, quoted
+from ckpttool.formats.protobuf import WireError, varint
 
 RECORD = 0x0A
 """First byte of every record: field 1, length-delimited."""
@@ -39,7 +40,6 @@ _PACKED_DIMS = 0x0A
 _TYPE = 0x12
 _CONTENT = 0x1A
 _MAX_TYPE_BYTES = 64
-_MAX_VARINT_BYTES = 10
 _MAX_KNOWN = 1000
 _MAX_INT64 = 2**63 - 1
 
@@ -110,18 +110,24 @@ class RecordReader:
             IndexError: The buffer ends before the content begins.
             BadRecordError: This is no record.
         """
-        length, at = _varint(buffer, at + 1)
+        try:
+            return self._read(buffer, at)
+        except WireError:
+            raise bad(Code.HEADER_INVALID, "one of its lengths is no number") from None
+
+    def _read(self, buffer: bytes, at: int) -> Record:
+        length, at = varint(buffer, at + 1)
         end = at + length
         if buffer[at] != _TAG:
             raise bad(Code.HEADER_INVALID, f"the byte {buffer[at]:02x} stands where its tensor's name should begin")
-        length, at = _varint(buffer, at + 1)
+        length, at = varint(buffer, at + 1)
         if length > MAX_NAME_CHARS:
             raise BadRecordError(
                 over_limit(f"its tensor's name has {length} bytes, and ckpttool reads at most {MAX_NAME_CHARS}")
             )
         tag, at = _taken(buffer, at, length)
         kind = buffer[at]
-        length, at = _varint(buffer, at + 1)
+        length, at = varint(buffer, at + 1)
         if kind not in _KINDS or at + length != end:
             raise bad(Code.HEADER_INVALID, "its lengths contradict each other")
         if kind == _MAP_TENSOR:
@@ -140,13 +146,13 @@ def _tensor_head(buffer: bytes, at: int, end: int) -> tuple[bytes, tuple[int, ..
     dims, at = _dims(buffer, at)
     if buffer[at] != _TYPE:
         raise bad(Code.HEADER_INVALID, f"the byte {buffer[at]:02x} stands where its tensor's type should begin")
-    length, at = _varint(buffer, at + 1)
+    length, at = varint(buffer, at + 1)
     if length > _MAX_TYPE_BYTES:
         raise bad(Code.HEADER_INVALID, f"its tensor's type has {length} bytes")
     type_, at = _taken(buffer, at, length)
     if buffer[at] != _CONTENT:
         raise bad(Code.HEADER_INVALID, f"the byte {buffer[at]:02x} stands where its tensor's content should begin")
-    length, at = _varint(buffer, at + 1)
+    length, at = varint(buffer, at + 1)
     if at + length != end:
         raise bad(Code.HEADER_INVALID, "its lengths contradict each other")
     return type_, dims, at
@@ -167,13 +173,13 @@ def _taken(buffer: bytes, at: int, length: int) -> tuple[bytes, int]:
 def _dims(buffer: bytes, at: int) -> tuple[tuple[int, ...], int]:
     dims: list[int] = []
     while buffer[at] == _DIM:
-        dim, at = _varint(buffer, at + 1)
+        dim, at = varint(buffer, at + 1)
         dims.append(dim)
     if not dims and buffer[at] == _PACKED_DIMS:
-        length, at = _varint(buffer, at + 1)
+        length, at = varint(buffer, at + 1)
         end = at + length
         while at < end:
-            dim, at = _varint(buffer, at)
+            dim, at = varint(buffer, at)
             dims.append(dim)
         if at != end:
             raise bad(Code.HEADER_INVALID, "its lengths contradict each other")
@@ -184,22 +190,6 @@ def _dims(buffer: bytes, at: int) -> tuple[tuple[int, ...], int]:
     if dims and max(dims) > _MAX_INT64:
         raise bad(Code.HEADER_INVALID, "a dimension is negative")
     return tuple(dims), at
-
-
-def _varint(buffer: bytes, at: int) -> tuple[int, int]:
-    """Read a number of seven bits a byte, lowest first; return it and the position after it."""
-    value = buffer[at]
-    if value < 0x80:  # noqa: PLR2004  (one byte, as nearly always)
-        return value, at + 1
-    value &= 0x7F
-    for place in range(1, _MAX_VARINT_BYTES):
-        byte = buffer[at + place]
-        value |= (byte & 0x7F) << (7 * place)
-        if byte < 0x80:  # noqa: PLR2004
-            if not byte:  # no writer pads a number
-                break
-            return value, at + place + 1
-    raise bad(Code.HEADER_INVALID, "one of its lengths is no number")
 
 
 class Tensors:

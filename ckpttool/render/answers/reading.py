@@ -25,6 +25,7 @@ _NOTES = {
     NoteKind.COUNT_STOP: "training stopped at step {step}: too many norms in a row above the threshold",
     NoteKind.NORM_STOP: "training stopped at step {step}, to repeat it: a norm above the threshold",
     NoteKind.NAN_STOP: "training stopped at step {step}: a NaN",
+    NoteKind.CUT: "the last record is not whole: the log is still being written, or its writer was stopped",
 }
 
 

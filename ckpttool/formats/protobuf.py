@@ -1,0 +1,71 @@
+"""Protobuf's wire format, as far as the files that we read use it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+_MAX_VARINT_BYTES = 10
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_FIXED = {_FIXED64: 8, _FIXED32: 4}
+
+
+class WireError(ValueError):
+    """The bytes are no protobuf."""
+
+
+def varint(buffer: bytes, at: int) -> tuple[int, int]:
+    """Read a number of seven bits a byte, lowest first; return it and the position after it.
+
+    Raises:
+        IndexError: The buffer ends within it.
+        WireError: It is no such number.
+    """
+    value = buffer[at]
+    if value < 0x80:  # noqa: PLR2004  (one byte, as nearly always)
+        return value, at + 1
+    value &= 0x7F
+    for place in range(1, _MAX_VARINT_BYTES):
+        byte = buffer[at + place]
+        value |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:  # noqa: PLR2004
+            if not byte:  # no writer pads a number
+                break
+            return value, at + place + 1
+    raise WireError("a number has no end")
+
+
+def signed(value: int) -> int:
+    """Return the number that a varint stands for in a field of type int32 or int64."""
+    value &= (1 << 64) - 1
+    return value - (1 << 64) if value >> 63 else value
+
+
+def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Yield the fields of a message in its order: the key, which is eight times the field's number plus its wire type.
+
+    What has a length or a fixed width comes as bytes, a varint as a number without a sign.
+
+    Raises:
+        WireError: It is no message.
+    """
+    at, end = 0, len(message)
+    try:
+        while at < end:
+            key, at = varint(message, at)
+            kind = key & 7
+            if kind == _VARINT:
+                value, at = varint(message, at)
+                yield key, value
+                continue
+            if kind == _LENGTH:
+                length, at = varint(message, at)
+            elif kind in _FIXED:
+                length = _FIXED[kind]
+            else:
+                raise WireError(f"there is no wire type {kind}")
+            if length > end - at:
+                raise WireError("a field reaches beyond its message")
+            yield key, message[at : at + length]
+            at += length
+    except IndexError:
+        raise WireError("a message ends within a number") from None
