@@ -9,7 +9,6 @@ count; where a disk waits, by the wall's. Absolute times say nothing about anoth
     names + meta         over `find DIR -printf '%s %p\n'`; target 1.25
     with sizes           over the same; target 1.75
     JSON                 `scan --format json` over `scan`, both whole commands; target 1.0
-    2,000 rows           `scan` over `scan --format json` of 2,000 checkpoints, both whole commands; target 1.2
     slow disk            2 ms a call, over the same scan in one thread; target 0.06
     automatic threads    warm disk, over one thread forced; target 1.1
     memory               a fresh process that scans 8,192 x 3; target 64 MiB
@@ -50,7 +49,6 @@ from tests.trees import TreeBuilder  # noqa: E402
 
 RANKS = (1024, 8192)
 SLOW_RANKS = 1024
-ROWS = 2000
 LATENCY = 0.002
 """Seconds a call, as on a busy network file system."""
 
@@ -175,17 +173,6 @@ def measure(root: str, ranks: int, rounds: int) -> None:
         print(f"  memory, {kind}      {int(done.stdout) / 1024:.0f} MiB")
 
 
-def measure_rows(root: str, rounds: int) -> None:
-    """Print what a long table takes."""
-    measured = Measured(
-        {"table": lambda: command("scan", root), "json": lambda: command("scan", root, "--format", "json")},
-        rounds,
-        processor_seconds,
-    )
-    print(f"{ROWS} checkpoints")
-    print(f"  the table          {measured.ratio('table', 'json'):.2f} x JSON")
-
-
 def measure_slow(root: str, ranks: int) -> None:
     """Print what threads gain where every call waits."""
     storage = SlowStorage(root)
@@ -211,11 +198,6 @@ def main() -> None:
             measure(str(tree.checkpoint), ranks, rounds)
             if ranks == SLOW_RANKS:
                 measure_slow(str(tree.checkpoint), ranks)
-    with tempfile.TemporaryDirectory() as folder:
-        tree = TreeBuilder(Path(folder)).legacy(ranks=1, sparse=True)
-        for epoch in range(1, ROWS + 1):
-            tree.save(epoch=epoch, step=2, meta=False)
-        measure_rows(str(tree.checkpoint), rounds)
 
 
 if __name__ == "__main__":
