@@ -222,6 +222,7 @@ def test_what_is_common_to_all_commands_may_stand_on_either_side(command: str, h
     }.get(command, [])  # fmt: skip
     for common in (["-qv"], ["--json"]):
         line = [*needed, f"new{common[0]}.yaml"] if command == "launch" else needed
+        shutil.rmtree("ckpttool-demo", ignore_errors=True)
         before = ask(*common, *command.split(), *line)
         shutil.rmtree("ckpttool-demo", ignore_errors=True)
         after = ask(*command.split(), *line, *common, *(["--force"] if command == "launch" else []))
