@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import typer
+import yaml
 
 import ckpttool
 from ckpttool import errors
@@ -107,6 +108,13 @@ def _versions(_page: Path, _of: str) -> Iterator[str]:
         values = [getattr(quirks_of(version), field) for version in KNOWN_VERSIONS]
         if set(values) <= {True, False}:
             yield f"| {_cell(what)} | {' | '.join('yes' if value else '–' for value in values)} |"
+
+
+def _action(_page: Path, _of: str) -> Iterator[str]:
+    yield from ("| input | what it is |", "|---|---|")
+    for name, about in yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))["inputs"].items():
+        default = f" [default: {about['default']}]" if about.get("default") else ""
+        yield f"| `{name}` | {_cell(about['description'])}{default} |"
 
 
 def _schemas(_page: Path, _of: str) -> Iterator[str]:
@@ -236,6 +244,7 @@ def _cell(text: str) -> str:
 
 
 MAKERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
+    "action": _action,
     "commands": _commands,
     "exits": _exits,
     "fields": _fields,

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree as ET
 
@@ -45,6 +46,23 @@ def sarif_run(text: str) -> dict[str, list[dict[str, object]]]:
         assert urlsplit(location["physicalLocation"]["artifactLocation"]["uri"]).scheme in {"", "file"}
     assert isinstance(run, dict)
     return run
+
+
+def code_quality_entries(text: str) -> list[dict[str, Any]]:
+    """Return the entries of a code quality report that have what GitLab documents, and nothing twice."""
+    entries = json.loads(text)
+    for entry in entries:
+        assert set(entry) == {"description", "check_name", "fingerprint", "severity", "location"}
+        assert all(isinstance(entry[key], str) and entry[key] for key in set(entry) - {"location"})
+        assert entry["severity"] in {"info", "minor", "major", "critical", "blocker"}
+        assert set(entry["location"]) == {"path", "lines"}
+        assert not entry["location"]["path"].startswith("./")
+        assert entry["location"]["lines"].keys() == {"begin"}
+        assert type(entry["location"]["lines"]["begin"]) is int
+        assert entry["location"]["lines"]["begin"] >= 1
+    assert len({entry["fingerprint"] for entry in entries}) == len(entries)
+    assert isinstance(entries, list)
+    return entries
 
 
 def junit_suite(text: str) -> ET.Element:

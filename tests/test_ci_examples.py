@@ -10,17 +10,20 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
+from ckpttool.cli.main import app
+from tests.cli.running import ask
 from tests.conftest import FIXTURES, TESTS
 from tests.pages import GUIDE
-from tests.published import junit_file, sarif_run
+from tests.published import code_quality_entries, junit_file, sarif_run
 
 PAGE = (GUIDE / "ci.md").read_text(encoding="utf-8")
 GOOD = (FIXTURES / "configs" / "pretrain_sink2.yaml").read_text()
@@ -41,13 +44,17 @@ def github_job() -> tuple[str, dict[str, str]]:
     assert upload["if"] == "always()"  # a no-go is what the report is for
     assert upload["with"]["sarif_file"] in step["run"]
     assert set(job["env"]) == {"RUN"}
-    return step["run"], {"GITHUB_ACTIONS": "true"}
+    return step["run"], {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": "summary.md"}
+
+
+REPORTS = {"junit": "junit", "gitlab": "codequality"}
+"""By our name, that of the artifact in GitLab."""
 
 
 def gitlab_job() -> tuple[str, dict[str, str]]:
     job = example("preflight")
     assert job["artifacts"]["when"] == "always"
-    assert job["artifacts"]["reports"]["junit"] in job["script"][0]
+    assert all(f"{form}={job['artifacts']['reports'][kind]}" in job["script"][0] for form, kind in REPORTS.items())
     return "\n".join(job["script"]), {"GITLAB_CI": "true"}
 
 
@@ -119,18 +126,134 @@ def test_the_github_job_annotates_and_leaves_a_sarif_file(situation: Callable[[P
     assert run["invocations"][0]["exitCode"] == code
     assert any(result["level"] == "error" for result in run["results"]) is (code != 0)
     assert any(line.startswith("::error ") for line in done.stdout.splitlines()) is (code != 0)
+    assert f"\n## ckpttool preflight: {'NO-GO' if code else 'GO'}: " in (checkout / "summary.md").read_text()
     if code == 10:
         assert "::error file=configs/pretrain.yaml,line=35,title=ckpttool keeps-one-checkpoint::" in done.stdout
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_the_gitlab_job_leaves_a_junit_file(situation: Callable[[Path], int], checkout: Path) -> None:
+def test_the_gitlab_job_leaves_a_junit_file_and_the_quality_of_the_code(
+    situation: Callable[[Path], int], checkout: Path
+) -> None:
     code = situation(checkout)
     done = as_ci(gitlab_job, checkout)
     assert done.returncode == code, done.stderr
     suite = junit_file(checkout / "preflight.xml")
     assert (suite.get("failures") == suite.get("errors") == "0") is (code == 0)
     assert done.stdout.startswith("GO: " if code == 0 else "NO-GO: ")
+    entries = code_quality_entries((checkout / "preflight.json").read_text())
+    assert any(entry["severity"] != "info" for entry in entries) is (code != 0)
+
+
+def jenkins_step() -> tuple[str, dict[str, str]]:
+    (pipeline,) = re.findall(r"^```groovy\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    assert pipeline.count("{") == pipeline.count("}")
+    (script,) = re.findall(r"^ *sh '([^']*)'$", pipeline, re.MULTILINE)
+    (report,) = re.findall(r"post \{ always \{ junit '([^']*)' \} \}", pipeline)
+    assert f"junit={report}" in script
+    return script, {}
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_the_jenkins_stage_leaves_a_junit_file(situation: Callable[[Path], int], checkout: Path) -> None:
+    code = situation(checkout)
+    assert as_ci(jenkins_step, checkout).returncode == code
+    suite = junit_file(checkout / "preflight.xml")
+    assert (suite.get("failures") == suite.get("errors") == "0") is (code == 0)
+
+
+ACTION = yaml.safe_load((TESTS.parent / "action.yml").read_text())
+OWN_INPUTS = {"dir", "sarif"}
+
+
+def action_step(given: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Return the script that asks, and its environment as GitHub makes it of the inputs."""
+    inputs = {name: given.get(name, about.get("default")) for name, about in ACTION["inputs"].items()}
+    (step,) = [step for step in ACTION["runs"]["steps"] if "env" in step]
+    assert step["shell"] == "sh"
+    environment = {}
+    for name, text in step["env"].items():
+        found = re.fullmatch(r"\$\{\{ inputs\.([a-z-]+) \}\}", text)
+        assert found is not None
+        environment[name] = inputs.pop(found[1])
+    assert inputs == {}  # each is handed on
+    assert "${{" not in step["run"]  # what an input holds is never read as shell
+    return step["run"], environment
+
+
+def as_action(checkout: Path, **given: str) -> subprocess.CompletedProcess[str]:
+    script, environment = action_step({name.replace("_", "-"): value for name, value in given.items()})
+    (checkout / "bin").mkdir(exist_ok=True)
+    (checkout / "temp" / "ckpttool").mkdir(parents=True, exist_ok=True)
+    link = checkout / "temp" / "ckpttool" / "bin"
+    if not link.exists():
+        link.symlink_to(Path(sys.executable).parent)
+    extra = {"RUNNER_TEMP": str(checkout / "temp"), "GITHUB_STEP_SUMMARY": str(checkout / "summary.md")}
+    return subprocess.run(
+        ["sh", "-e", "-c", script],
+        cwd=checkout,
+        env={"PATH": os.environ["PATH"], "HOME": str(checkout), **extra, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_what_the_action_takes_are_options_of_preflight_and_every_one_is_explained() -> None:
+    group: Any = typer.main.get_command(app)
+    options = {option for param in group.get_command(None, "preflight").params for option in param.opts}
+    assert {f"--{name}" for name in ACTION["inputs"].keys() - OWN_INPUTS} <= options
+    assert all(about["description"] for about in ACTION["inputs"].values())
+    assert all(("default" in about) is not about.get("required", False) for about in ACTION["inputs"].values())
+
+
+def test_the_action_says_of_the_demo_what_preflight_says(checkout: Path) -> None:
+    ask("demo", str(checkout / "d"))
+    given = {"config": "d/train.yaml", "dir": "d/output"}
+    good = as_action(checkout, **given)
+    assert (good.returncode, good.stdout.splitlines()[-1][:4]) == (0, "GO: "), good.stderr
+    assert "## ckpttool preflight: GO: " in (checkout / "summary.md").read_text()
+    assert not (checkout / "temp" / "ckpttool.sarif").exists()
+    strict = as_action(checkout, **given, strict="true", sarif="true")
+    assert (strict.returncode, strict.stdout.splitlines()[-1][:6]) == (10, "NO-GO:")
+    sarif_run((checkout / "temp" / "ckpttool.sarif").read_text())
+    assert as_action(checkout, **given, max_lost_steps="9").returncode == 10
+    assert as_action(checkout, **given, max_lost_steps="10").returncode == 0
+    assert as_action(checkout, **given, max_lost_time="5m", level="checksum").returncode == 10
+    assert as_action(checkout, **given, devices="8").returncode == 10
+    allowed = as_action(checkout, **given, strict="true", allow="newer-not-chosen keeps-one-checkpoint")
+    assert allowed.returncode == 0, allowed.stdout
+    assert "--allow *: no finding" in as_action(checkout, **given, allow="newer-not-chosen *").stderr
+
+
+def test_the_action_takes_no_input_for_shell(checkout: Path) -> None:
+    assert as_action(checkout, config="$(touch made); touch made", dir="-x`touch made`").returncode == 2
+    assert not (checkout / "made").exists()
+
+
+def test_the_action_installs_itself_and_uploads_what_it_wrote(checkout: Path) -> None:
+    install, _, upload = ACTION["runs"]["steps"]
+    (checkout / "temp" / "ckpttool" / "bin").mkdir(parents=True)
+    (checkout / "bin").mkdir()
+    for name in ("bin/python3", "temp/ckpttool/bin/pip"):
+        (checkout / name).write_text(f'#!/bin/sh\necho {Path(name).name} "$@"\n')
+        (checkout / name).chmod(0o755)
+    environment = {"PATH": f"{checkout / 'bin'}:/usr/bin:/bin", "RUNNER_TEMP": "temp", "GITHUB_ACTION_PATH": "/a b"}
+    done = subprocess.run(
+        ["sh", "-e", "-c", install["run"]], cwd=checkout, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "python3 -m venv temp/ckpttool\npip install -q /a b\n"
+    assert upload["if"].startswith("always()")
+    assert upload["with"]["sarif_file"] == "${{ runner.temp }}/ckpttool.sarif"
+
+
+def test_the_page_gives_the_action_what_it_takes() -> None:
+    (found,) = [
+        step
+        for text in re.findall(r"^```yaml\n(- uses: .*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+        for step in yaml.safe_load(text)
+    ]
+    assert found["with"].keys() <= ACTION["inputs"].keys()
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)

@@ -25,6 +25,7 @@ ALLOWED_AT_THE_TOP = {
     "CHANGELOG.md",
     "LICENSE",
     "README.md",
+    "action.yml",
     "benchmarks",
     "ckpttool",
     "fixtures",

@@ -31,6 +31,8 @@ class ReportFormat(str, Enum):
     GITHUB = "github"
     JUNIT = "junit"
     SARIF = "sarif"
+    GITLAB = "gitlab"
+    MARKDOWN = "markdown"
 
 
 _LIMIT = 64 << 20
@@ -39,6 +41,8 @@ _LIMIT = 64 << 20
 _SCHEMAS = ("ckpttool/preflight/", "ckpttool/lint/")
 _SUITE = re.compile(r"""<\?xml [^>]*>\s*<testsuites name="ckpttool"[^>]*>\s*<testsuite name="ckpttool [a-z-]+"[^>]*>""")
 _ANNOTATION = re.compile(r"::(error|notice) (file=[^,]*,)?(line=[0-9]+,)?title=ckpttool ")
+_SUMMARY = re.compile(r"## ckpttool (preflight|lint-config): [^\n]*\n\n\| \| check \| what was seen \|\n")
+_ROW = re.compile(r"\||and [0-9]+ other kinds$|$")
 _VERDICT = re.compile(r"(NO-GO|GO): |[0-9]+ configs?: nothing that stops")
 
 _FIRST_LINE = ByteCount(1 << 20)
@@ -81,7 +85,17 @@ def assert_reports_replaceable(
             raise UsageError(f"--report {form}={target} is a file that is asked about; name another")
         if root is not None and _lies_under(target, root):
             raise UsageError(f"--report {form}={target} lies in the checkpoint tree, in which nothing is changed")
-        _assert_replaceable(target, option=f"--report {form}", is_ours=_whole(_IS_OURS[fmt]), what=f"{form} report")
+        if not is_appended(fmt, target):
+            _assert_replaceable(target, option=f"--report {form}", is_ours=_whole(_IS_OURS[fmt]), what=f"{form} report")
+
+
+def is_appended(fmt: ReportFormat, path: str) -> bool:
+    """Tell whether a report goes behind what there is: into the file that GitHub gives a step for its summary.
+
+    Whatever else the step says there stays. It is ours to add to, as no other file is.
+    """
+    given = os.environ.get("GITHUB_STEP_SUMMARY", "")
+    return fmt is ReportFormat.MARKDOWN and given != "" and _same_file(path, given)
 
 
 def _root_of(tree: TreeQuestion) -> str | None:
@@ -120,6 +134,17 @@ def _is_sarif(text: str) -> bool:
 
 def _is_junit(text: str) -> bool:
     return _SUITE.match(text) is not None and text.count("<testsuite ") == 1
+
+
+def _is_gitlab(text: str) -> bool:
+    document: Any = json.loads(text)
+    return isinstance(document, list) and all(
+        isinstance(each, dict) and str(each.get("check_name")).startswith("ckpttool/") for each in document
+    )
+
+
+def _is_markdown(text: str) -> bool:
+    return _SUMMARY.match(text) is not None and all(_ROW.match(line) for line in text.split("\n")[1:])
 
 
 def _is_github(text: str) -> bool:
@@ -211,4 +236,6 @@ _IS_OURS: dict[ReportFormat, Callable[[str], bool]] = {
     ReportFormat.GITHUB: _is_github,
     ReportFormat.JUNIT: _is_junit,
     ReportFormat.SARIF: _is_sarif,
+    ReportFormat.GITLAB: _is_gitlab,
+    ReportFormat.MARKDOWN: _is_markdown,
 }

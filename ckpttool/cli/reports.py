@@ -9,7 +9,7 @@ import typer
 from ckpttool import __version__
 from ckpttool.cli import answers, output
 from ckpttool.cli.options import Format
-from ckpttool.cli.output_files import ReportFormat
+from ckpttool.cli.output_files import ReportFormat, is_appended
 from ckpttool.domain.finding import Code
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.preflight import Lint, Preflight
@@ -26,7 +26,7 @@ class ReportOptions:
     """In which forms, and what is accepted."""
 
     fmt: Annotated[
-        ReportFormat, typer.Option("--format", help="For people, scripts, GitHub's log, CI servers, code scanning.")
+        ReportFormat, typer.Option("--format", help="For people, scripts, logs of GitHub, CI servers, pages of jobs.")
     ] = ReportFormat.TABLE
     report: Annotated[
         list[str] | None,
@@ -87,10 +87,14 @@ def show(answer: Preflight | Lint, options: ReportOptions) -> ExitCode:
     """
     failed = None
     for fmt, path in options.files():
-        from ckpttool.write.files import replace
+        from ckpttool.write.files import append, replace
 
+        content = (_text(answer, fmt) + "\n").encode("utf-8")
         try:
-            replace(path, (_text(answer, fmt) + "\n").encode("utf-8"), overwrite=True, backup=False)
+            if is_appended(fmt, path):
+                append(path, b"\n" + content)  # a paragraph that was not ended would take the heading in
+            else:
+                replace(path, content, overwrite=True, backup=False)
         except CkptToolError as error:
             failed = failed or error
     if options.fmt is ReportFormat.TABLE:
@@ -118,6 +122,14 @@ def _text(answer: Preflight | Lint, fmt: ReportFormat) -> str:
 
         name = "ckpttool preflight" if isinstance(answer, Preflight) else "ckpttool lint-config"
         return junit(answer.checks, name, view=view_of(answer))
+    if fmt is ReportFormat.GITLAB:
+        from ckpttool.render.gitlab import code_quality
+
+        return dumps(code_quality(answer.checks, place=_place(answer)))
+    if fmt is ReportFormat.MARKDOWN:
+        from ckpttool.render.markdown import summary
+
+        return summary(answer)
     from ckpttool.render.sarif import sarif
 
     return dumps(sarif(answer.checks, place=_place(answer), version=__version__))

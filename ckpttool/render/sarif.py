@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from ckpttool.domain.exits import of_preflight
-from ckpttool.domain.finding import Code, Severity
+from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.preflight import Check, Reason
 from ckpttool.render.escape import shown
 from ckpttool.render.findings import explanations
@@ -62,15 +62,20 @@ def _result(reason: Reason, index: int, place: str) -> Document:
     physical: dict[str, Document] = {"artifactLocation": {"uri": uri}}
     if reason.file is not None and finding.line is not None:
         physical["region"] = {"startLine": finding.line}
-    remedy = f" Fix: {shown(finding.remedy)}." if finding.remedy else ""
     return {
         "ruleId": finding.code.value,
         "ruleIndex": index,
         "level": _level(finding.severity),
-        "message": {"text": f"{shown(finding.message)}.{remedy}"},
+        "message": {"text": said(finding)},
         "locations": [{"physicalLocation": physical}],
-        "partialFingerprints": {"ckpttool/v1": _fingerprint(finding.code, uri, finding.message)},
+        "partialFingerprints": {"ckpttool/v1": fingerprint(finding.code, uri, finding.message)},
     }
+
+
+def said(finding: Finding) -> str:
+    """Say what is wrong, and what to do."""
+    remedy = f" Fix: {shown(finding.remedy)}." if finding.remedy else ""
+    return f"{shown(finding.message)}.{remedy}"
 
 
 def _level(severity: Severity) -> str:
@@ -83,6 +88,6 @@ def _uri(path: str) -> str:
     return f"file://{quoted}" if path.startswith("/") else quoted.removeprefix("./")
 
 
-def _fingerprint(code: Code, uri: str, message: str) -> str:
+def fingerprint(code: Code, place: str, message: str) -> str:
     """Stay the same while lines move: what is wrong and in which file, not on which line."""
-    return hashlib.sha256("\n".join((code.value, uri, shown(message))).encode()).hexdigest()[:32]
+    return hashlib.sha256("\n".join((code.value, place, shown(message))).encode()).hexdigest()[:32]

@@ -76,6 +76,27 @@ def replace(path: str, data: bytes, *, overwrite: bool, backup: bool, mode: int 
         close(folder_fd)
 
 
+def append(path: str, data: bytes) -> None:
+    """Put `data` behind what a file holds, in one write, so that others may do so, too. It is made if it is not there.
+
+    Raises:
+        WriteFailedError: It could not be written, or is no regular file.
+    """
+    try:
+        # Without O_NONBLOCK a pipe that nobody reads would be waited for.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        handle = os.open(path, flags, 0o666)
+        try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise WriteFailedError(f"{path!r} is no regular file")
+            if os.write(handle, data) != len(data):
+                raise WriteFailedError(f"{path!r} could not be written whole: the disk is full")
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise _failed(path, error) from error
+
+
 def ensure_folder(path: str, *, mode: int = 0o777) -> None:
     """Make a folder, and those above it that are missing, so that a power cut does not take it away again.
 

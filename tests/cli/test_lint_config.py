@@ -32,7 +32,7 @@ def configs(here: Path) -> Path:
     ("files", "code"),
     [(["good.yaml"], 0), (["good.yaml", "bad.yaml"], 10), (["bad.yaml", "torn.yaml"], 2), (["none.yaml"], 2)],
 )
-@pytest.mark.parametrize("form", ["table", "json", "github", "junit", "sarif"])
+@pytest.mark.parametrize("form", ["table", "json", "github", "junit", "sarif", "gitlab", "markdown"])
 def test_the_worst_file_decides(files: list[str], code: int, form: str, configs: Path) -> None:
     said = ask("lint-config", *files, "--format", form)
     assert said.code == code

@@ -34,7 +34,7 @@ parallel: {parallel_mode: 1, full_batch: True}
 parallel_config: {data_parallel: 2, model_parallel: 2, micro_batch_num: 1}
 load_ckpt_format: safetensors
 """
-ALL = ("table", "json", "github", "junit", "sarif")
+ALL = ("table", "json", "github", "junit", "sarif", "gitlab", "markdown")
 
 # Exit code, and the checks that did not pass.
 ANSWERS: dict[str, tuple[int, dict[str, str]]] = {
@@ -460,6 +460,40 @@ class TestReports:
         assert (here / "base.yaml").read_bytes() == b""
         assert ask("lint-config", "base.yaml", "--report", "json=base.yaml").code == 2
         assert (here / "base.yaml").read_bytes() == b""
+
+    def test_the_summary_of_a_github_step_is_added_to_and_nothing_else_is(
+        self, here: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        SITUATIONS["whole"](here)
+        (here / "step").write_text("what the step said before")
+        refused = asked(here, "--report", "markdown=step")
+        assert (refused.code, refused.stdout) == (2, "")
+        monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(here / "step"))
+        alone = asked(here, "--format", "markdown").stdout
+        for _ in range(2):
+            assert asked(here, "--report", "markdown=step").code == 0
+        assert (here / "step").read_text() == f"what the step said before\n{alone}\n{alone}"
+        assert asked(here, "--report", "json=step").code == 2
+        (here / "step").unlink()
+        assert asked(here, "--report", f"markdown={here / 'step'}").code == 0
+        assert (here / "step").read_text() == f"\n{alone}"
+
+    @pytest.mark.parametrize("what", ["pipe", "folder", "link"])
+    def test_1_where_the_summary_of_a_step_is_no_file(
+        self, what: str, here: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        SITUATIONS["whole"](here)
+        step = here / "step"
+        if what == "pipe":
+            os.mkfifo(step)
+        elif what == "folder":
+            step.mkdir()
+        else:
+            step.symlink_to("mine")
+        monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(here / "step"))
+        said = asked(here, "--report", "markdown=step")
+        assert (said.code, said.stdout.splitlines()[0][:4]) == (1, "GO: ")
+        assert "step" in said.stderr
 
     def test_2_for_two_reports_in_one_file(self, here: Path) -> None:
         SITUATIONS["whole"](here)

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from markdown_it import MarkdownIt
 
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.preflight import Check, Reason
+from ckpttool.domain.preflight import Check, Lint, Reason
+from ckpttool.render import markdown
+from ckpttool.render.escape import shown
 from ckpttool.render.github import annotate
+from ckpttool.render.gitlab import code_quality
 from ckpttool.render.json import dumps
 from ckpttool.render.junit import junit
+from ckpttool.render.markdown import summary
 from ckpttool.render.sarif import sarif
-from tests.published import junit_suite, sarif_run
+from tests.published import code_quality_entries, junit_suite, sarif_run
 
 HOSTILE = [
     "50% of\r\n::warning::x",
@@ -119,6 +125,109 @@ class TestJunit:
 
     def test_nothing_checked_is_an_empty_suite(self) -> None:
         assert len(junit_suite(junit([], "x"))) == 0
+
+
+def entries(*checks: Check, place: str = "out") -> list[dict[str, Any]]:
+    return code_quality_entries(dumps(code_quality(checks, place=place)))
+
+
+class TestGitlab:
+    def test_an_entry_has_all_that_gitlab_documents(self) -> None:
+        (entry,) = entries(check(reason(line=7)))
+        del entry["fingerprint"]
+        assert entry == {
+            "description": "rank 3 has no shard. Fix: restore it.",
+            "check_name": "ckpttool/shard-missing",
+            "severity": "critical",
+            "location": {"path": "out/rank_3/x.ckpt", "lines": {"begin": 7}},
+        }
+
+    def test_every_weight_has_a_severity_and_damage_weighs_more_than_a_note(self) -> None:
+        found = [entries(check(reason(severity)))[0]["severity"] for severity in sorted(Severity)]
+        assert found == ["info", "major", "major", "critical", "blocker"]
+
+    def test_what_is_about_no_file_is_shown_at_the_folder_and_where_no_line_is_known_at_the_first(self) -> None:
+        (entry,) = entries(check(reason(file=None, line=3)), place="./run/out")
+        assert entry["location"] == {"path": "run/out", "lines": {"begin": 1}}
+
+    def test_a_fingerprint_stays_while_lines_move_and_tells_two_of_a_kind_apart(self) -> None:
+        first, second = (each["fingerprint"] for each in entries(check(reason(line=1), reason(line=5))))
+        moved = [each["fingerprint"] for each in entries(check(reason(line=3), reason(line=7)))]
+        assert first != second
+        assert moved == [first, second]
+
+    def test_nothing_found_is_an_empty_list(self) -> None:
+        assert entries(check()) == []
+
+    @pytest.mark.parametrize("text", HOSTILE)
+    def test_any_text_is_one_line(self, text: str) -> None:
+        (entry,) = entries(check(reason(text=text, file=text, remedy=text)))
+        assert (
+            re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202e]", f"{entry['description']}{entry['location']['path']}")
+            is None
+        )
+
+
+def cells(markdown: str) -> list[list[str]]:
+    """Return the rows of all tables as a service shows them, and make sure that nothing else is shown."""
+    tokens = MarkdownIt("gfm-like", {"linkify": False, "html": True}).enable("table").parse(markdown)
+    rows: list[list[str]] = []
+    for token in tokens:
+        assert token.type.partition("_")[0] in {
+            "heading",
+            "inline",
+            "table",
+            "thead",
+            "tbody",
+            "tr",
+            "th",
+            "td",
+            "paragraph",
+        }
+        if token.type == "tr_open":
+            rows.append([])
+        if token.type == "inline":
+            assert {child.type for child in token.children or ()} <= {"text", "text_special"}
+            text = "".join(child.content for child in token.children or ())
+            (rows[-1] if rows else []).append(text)
+    return rows
+
+
+class TestMarkdown:
+    def test_the_verdict_the_checks_and_the_reasons_are_told(self) -> None:
+        lint = Lint(checks=(check(reason(line=7, file="a.yaml"), name="a.yaml"), check(name="b.yaml")))
+        text = summary(lint)
+        assert text.startswith("## ckpttool lint-config: NO-GO: 1 reason (exit 10)\n")
+        assert cells(text) == [
+            ["", "check", "what was seen"],
+            ["NO", "a.yaml", "what was seen"],
+            ["ok", "b.yaml", "what was seen"],
+            ["weight", "finding", "what", "fix"],
+            ["damage", "shard-missing", "a.yaml:7: rank 3 has no shard", "restore it"],
+        ]
+
+    def test_what_nothing_speaks_against_has_one_table(self) -> None:
+        assert len(cells(summary(Lint(checks=(check(),))))) == 2
+
+    def test_what_is_unsure_is_no_ok(self) -> None:
+        unsure = Check(name="health", summary="unknown", unsure=True)
+        assert cells(summary(Lint(checks=(unsure,))))[1][0] == "?"
+
+    @pytest.mark.parametrize(
+        "text",
+        [*HOSTILE, "a|b\\|c", "<img src=x onerror=y>", "`x` **y** ~~z~~ &lt;", "[a](b)", "# h", "---", "![a](b)"],
+    )
+    def test_any_text_stays_in_its_cell_and_is_shown_as_it_is(self, text: str) -> None:
+        said = summary(Lint(checks=(check(reason(text=text, file=text, remedy=text), name=text),)))
+        (_, row, _, found) = cells(said)
+        assert row[1] == shown(text).strip()
+        assert found[2] == f"{shown(text)}: {shown(text)}".strip()
+        assert found[3] == shown(text).strip()
+
+    def test_what_is_left_out_is_counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(markdown, "MOST_ROWS", 1)
+        lint = Lint(checks=(check(reason(), reason(code=Code.RANK_MISSING), name="a"),))
+        assert summary(lint).endswith("\n\nand 1 other kinds")
 
 
 class TestSarif:

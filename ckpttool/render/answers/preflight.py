@@ -25,12 +25,13 @@ MOST_REASONS = 6
 MOST_NOTES = 4
 """Kinds of notes that one screen shows, and only where nothing weighs more."""
 
-_WORD = {
+_WORDS = {
     Outcome.PASSED: ("ok", "green"),
     Outcome.SKIPPED: ("-", "dim"),
     Outcome.UNKNOWN: ("?", "yellow"),
     Outcome.FAILED: ("NO", "bold red"),
 }
+"""How a check ended, in a word, and how it is drawn."""
 
 
 def document(answer: Preflight | Lint) -> Document:
@@ -83,12 +84,11 @@ def check_document(check: Check) -> Document:
 def table(answer: Preflight | Lint) -> RenderableType:
     """Show the answer, what was looked at, and why not."""
     checks, go = answer.checks, answer.go
-    longest = max((len(word) for word, _ in _WORD.values()), default=0)
+    longest = max((len(each) for each, _ in _WORDS.values()), default=0)
     rows = []
     for check in checks:
-        unsure = check.unsure and check.outcome is Outcome.PASSED
-        word, style = _WORD[Outcome.UNKNOWN if unsure else check.outcome]
-        name = line(f"{word:{longest}}", style=style).append(f"  {shown(check.name)}", style="")
+        ended, style = word(check)
+        name = line(f"{ended:{longest}}", style=style).append(f"  {shown(check.name)}", style="")
         rows.append((name, shown(check.summary)))
     parts: list[RenderableType] = [line(verdict(answer), style="bold green" if go else "bold red"), line()]
     parts.append(Pairs(rows))
@@ -100,6 +100,11 @@ def table(answer: Preflight | Lint) -> RenderableType:
     elif notes:
         parts.append(line(f"\nand {counted(len(notes), 'note')}: {_shown_by(answer)}", style="dim"))
     return stack(*parts, *pointer([reason.finding for reason in against]))
+
+
+def word(check: Check) -> tuple[str, str]:
+    """Say in a word how a check ended, and how that is drawn."""
+    return _WORDS[Outcome.UNKNOWN if check.unsure and check.outcome is Outcome.PASSED else check.outcome]
 
 
 def view_of(answer: Preflight | Lint) -> View:

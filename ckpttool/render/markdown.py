@@ -1,0 +1,54 @@
+"""A summary in Markdown, for the page of a job or a comment: what was looked at, and why not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ckpttool.domain.finding import told
+from ckpttool.domain.preflight import Lint, Preflight, Reason
+from ckpttool.render.answers.preflight import kinds, ranks_of, verdict, view_of, word
+from ckpttool.render.escape import shown
+
+MOST_ROWS = 500
+"""Kinds of reasons; GitHub takes a megabyte of summaries a step. Every other format has all."""
+
+_MARKS = re.compile(r"[\\`*_{}\[\]#~$!@]|:(?=\S)")
+"""What Markdown, or a service that shows it, could take for more than itself; a backslash before it says it is not."""
+
+_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}
+"""What would end a cell or begin a tag, and is safest where it does not stand at all."""
+
+
+def summary(answer: Preflight | Lint) -> str:
+    """Return a heading with the verdict, a table of the checks, and one of the reasons, gravest first."""
+    return "\n".join(_lines(answer))
+
+
+def _lines(answer: Preflight | Lint) -> Iterator[str]:
+    command = "preflight" if isinstance(answer, Preflight) else "lint-config"
+    yield from (f"## ckpttool {command}: {_text(verdict(answer))}", "", "| | check | what was seen |", "|---|---|---|")
+    for check in answer.checks:
+        yield f"| {_text(word(check)[0])} | {_text(check.name)} | {_text(check.summary)} |"
+    found = kinds([reason for check in answer.checks for reason in check.reasons])
+    if found:
+        yield from ("", "| weight | finding | what | fix |", "|---|---|---|---|")
+    for kind in found[:MOST_ROWS]:
+        first = kind[0].finding
+        what = told([each.finding for each in kind], ranks_of(answer), view_of(answer))
+        cells = (first.severity.word, first.code.value, f"{_place(kind[0])}{what}", first.remedy or "")
+        yield f"| {' | '.join(map(_text, cells))} |"
+    if len(found) > MOST_ROWS:
+        yield from ("", f"and {len(found) - MOST_ROWS} other kinds")
+
+
+def _place(reason: Reason) -> str:
+    if reason.file is None:
+        return ""
+    return f"{reason.file}:{reason.finding.line}: " if reason.finding.line is not None else f"{reason.file}: "
+
+
+def _text(text: str) -> str:
+    """Spell text so that it is shown as it is, on one line, inside a cell."""
+    marked = _MARKS.sub(r"\\\g<0>", shown(text).strip())
+    return "".join(_ENTITIES.get(character, character) for character in marked)
