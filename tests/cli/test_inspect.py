@@ -227,3 +227,18 @@ def test_an_empty_file_is_not_said_to_be_written_by_anybody(here: Path) -> None:
     said = ask("inspect", "a.pt")
     assert said.code == 10
     assert "written by" not in said.stdout
+
+
+def test_a_long_value_is_shown_whole_and_only_of_a_page_the_rest_is_counted(here: Path) -> None:
+    command = "python train.py " + "--set key=value " * 40 + "\x1b[31mEND"
+    assert here.is_dir()
+    torch.save({"cmd": command, "page": "x" * 10_003, "sha": "a" * 64, "w": torch.zeros(2)}, "a.pt")
+    said = ask("inspect", "a.pt")
+    assert command.replace("\x1b", "\\x1b") in said.stdout.replace("\n        ", " ")
+    assert "a" * 64 in said.stdout
+    assert f"{'x' * 10_000}… and 3 more characters" in " ".join(said.stdout.split())
+    scalars = ask("inspect", "a.pt", "--format", "json").json["scalars"]
+    assert isinstance(scalars, list)
+    assert {"a" * 64, command} <= {scalar["value"] for scalar in scalars}
+    torch.save({"cmd": f"{command} again", "w": torch.zeros(2)}, "b.pt")
+    assert "END again" in " ".join(ask("diff", "a.pt", "b.pt").stdout.split())

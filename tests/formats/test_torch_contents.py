@@ -192,8 +192,15 @@ def test_a_pickle_that_holds_itself_comes_to_an_end(monkeypatch: pytest.MonkeyPa
 
 
 def test_names_and_texts_that_a_few_bytes_repeat_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = opened(saved({"k" * 5000: "v" * 9000, "plain": ("w" * 9000, 1)}))
-    assert [(len(name), len(str(value))) for name, value in found.values] == [(512, 4096), (5, 4096 + len("(, 1)"))]
+    found = opened(saved({"k" * 5000: "v" * 10_003, "plain": ("w" * 20_000, 1)}))
+    text, plain = (str(value) for _, value in found.values)
+    assert [len(name) for name, _ in found.values] == [512, 5]
+    assert text == "v" * 10_000 + "… and 3 more characters"
+    assert plain == f"('{'w' * 9_998}… and 10007 more characters"
+    text = "v" * 10_000
+    assert opened(saved({"whole": text})).values == (("whole", text),)
+    monkeypatch.setattr(contents, "_MOST_NAME_CHARS", 100_000)
+    assert len(opened(saved([{"text": text}] * 1000)).values) < 20
     monkeypatch.setattr(contents, "_MOST_NAME_CHARS", 100)
     assert len(opened(saved({f"tensor {at}": at for at in range(1000)})).values) < 20
 

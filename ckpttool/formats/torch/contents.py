@@ -14,6 +14,7 @@ from ckpttool.domain.contents import Value
 from ckpttool.domain.dtype import DType
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.shard import TensorEntry
+from ckpttool.domain.units import counted
 from ckpttool.formats.torch.pickle_values import BrokenPickleError, Global, Made, Tensor, read_values
 from ckpttool.formats.torch.shard import ZIP_MAGIC
 from ckpttool.storage.base import ByteSource
@@ -27,9 +28,10 @@ _MOST_NODES = 1_000_000
 """Places of a pickle that are looked at: a list may hold itself, so a small one can have any number."""
 _MOST_DEPTH = 32
 _MOST_KEY_CHARS = 512
-_MOST_TEXT_CHARS = 4096
+_MOST_TEXT_CHARS = 10_000
+"""Of a text: a command line or a config fits. Of a longer one it is said how much was left out."""
 _MOST_NAME_CHARS = 32 << 20
-"""Of all names together: a few bytes of a pickle can say a long key a thousand times."""
+"""Of all names and texts together: a few bytes of a pickle can say a long one a thousand times."""
 _MOST_PLAIN = 8
 """Plain values of a list that are shown; a longer one lists what belongs to a group, and is no scalar."""
 
@@ -147,7 +149,7 @@ class _Walk:
         if isinstance(value, Tensor):
             self._take(path, value)
         elif isinstance(value, (bool, int, float, str)):
-            self.values.append((path, value[:_MOST_TEXT_CHARS] if isinstance(value, str) else value))
+            self._keep(path, value)
         elif isinstance(value, dict):
             return _inside(path, value)
         elif isinstance(value, Made):
@@ -156,8 +158,15 @@ class _Walk:
             if not all(isinstance(each, (int, float, str)) for each in value):
                 return _inside(path, dict(enumerate(value)))
             if 0 < len(value) <= _MOST_PLAIN:
-                self.values.append((path, f"({', '.join(repr(each)[:_MOST_TEXT_CHARS] for each in value)})"))
+                self._keep(path, f"({', '.join(map(repr, value))})")
         return None
+
+    def _keep(self, path: str, value: Value) -> None:
+        if isinstance(value, str):
+            self._chars += min(len(value), _MOST_TEXT_CHARS)
+            rest = len(value) - _MOST_TEXT_CHARS
+            value = value if rest <= 0 else f"{value[:_MOST_TEXT_CHARS]}… and {counted(rest, 'more character')}"
+        self.values.append((path, value))
 
     def _inside_object(self, path: str, value: Made) -> Iterator[tuple[str, object]]:
         """Return what an object holds: of a tensor that is spread over ranks, this rank's part under its own name."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 _MOST_SCALARS = 16
 _MOST_NAME_CHARS = 500
-_MOST_CHARS = 60
-"""Of a text; JSON has all of it."""
 
 
 def document(answer: Contents) -> Document:
@@ -245,6 +243,5 @@ def _scalars(answer: Contents) -> list[RenderableType]:
 
 
 def spelled(value: Value) -> str:
-    """Spell a scalar for people."""
-    text = str(value)
-    return shown(text if len(text) <= _MOST_CHARS else f"{text[:_MOST_CHARS]}…")
+    """Spell a scalar for people, whole."""
+    return shown(str(value))
