@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import shutil
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import hypothesis
@@ -40,6 +41,26 @@ def same_terminal_everywhere() -> Iterator[None]:
             patch.setenv(name, value)
         for name in ("FORCE_COLOR", "GITHUB_ACTIONS", "LINES", "PY_COLORS", *VARIABLES):
             patch.delenv(name, raising=False)
+        yield
+
+
+_CACHES = count()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def home_of_nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let what tests start leave nothing in the home of who runs them: many a build runs as somebody without one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(tmp_path_factory.getbasetemp() / "home"))
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let no test know what another one verified."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / f"cache-{next(_CACHES)}"))
         yield
 
 

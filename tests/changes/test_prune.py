@@ -36,11 +36,6 @@ from tests.trees import TreeBuilder
 OLD_NS = 1_700_000_000_000_000_000
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 class TestWhatGoes:
     def test_a_dry_run_changes_nothing_and_leaves_nothing(self, tmp_path: Path) -> None:
         tree = legacy(tmp_path)

@@ -25,11 +25,6 @@ PAGES = 2048
 """Of 4 KiB: 8 MiB."""
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A real disk of 8 MiB in memory."""

@@ -29,10 +29,9 @@ NEWEST = {"legacy": "_1-30_2", "newer": "iteration_00000030"}
 
 
 @pytest.fixture(autouse=True)
-def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for no disk: a thousand prunes run here, and each waits a hundred times."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def stopped(tree: TreeBuilder, nth: int, way: str) -> Stop:

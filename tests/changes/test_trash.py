@@ -30,9 +30,8 @@ TREES: dict[str, tuple[Callable[[Path], TreeBuilder], str]] = {
 
 
 @pytest.fixture(autouse=True)
-def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def question(tree: TreeBuilder) -> TreeQuestion:

@@ -41,8 +41,7 @@ COMMANDS = {
 
 
 @pytest.fixture
-def sealed(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def sealed(here: Path) -> Path:
     SITUATIONS["whole"](here)
     for path in here.rglob("*_rank_*"):
         os.utime(path, (1_700_000_000, 1_700_000_000))

@@ -295,6 +295,16 @@ def test_without_a_cache_of_its_own_the_ledger_is_in_the_home_and_without_a_home
     assert ledger_place("/tree", {"HOME": "relative"}, disk="sda") is None
 
 
+@pytest.mark.parametrize("without", [(), ("XDG_CACHE_HOME",)])
+def test_no_test_leaves_a_ledger_in_the_home_of_who_runs_it(
+    without: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    place = ledger_place("/tree", {name: text for name, text in os.environ.items() if name not in without}, disk="sda")
+    assert place is not None
+    assert Path(place).is_relative_to(tmp_path_factory.getbasetemp())
+    assert not Path(place).parent.exists()
+
+
 def test_a_tree_has_one_ledger_whichever_way_leads_to_it(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "link").symlink_to("tree")
