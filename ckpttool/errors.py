@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 
@@ -46,6 +47,15 @@ class UsageError(CkptToolError):
     """The question itself is wrong: an option, a config or a name that cannot be meant."""
 
     exit_code = ExitCode.USAGE
+
+
+def unknown_word(noun: str, word: str, known: Sequence[str], where: str, meant: Sequence[str] = ()) -> UsageError:
+    """Say that there is nothing of this name, and what was meant, else where all of them are listed."""
+    from difflib import get_close_matches
+
+    close = meant or get_close_matches(word.lower(), known, cutoff=0.5)
+    advice = f"did you mean {' or '.join(close)}?" if close else where
+    return UsageError(f"there is no {noun} {word!r}: {advice}")
 
 
 class ConfigError(UsageError):

@@ -50,9 +50,10 @@ class Side(NamedTuple):
     """That shard's path."""
 
 
-def inspect(
+def inspect(  # noqa: PLR0913  what may be asked, by keyword
     path: str | None = None,
     *,
+    tree: str | None = None,
     checkpoint: str | None = None,
     tensors: Sequence[str] = (),
     stats: bool = False,
@@ -62,8 +63,8 @@ def inspect(
 
     Args:
         path: A shard of any format; a checkpoint folder, or an output folder (its newest checkpoint); `DIR:NAME`; or
-            the name of a checkpoint in the tree at `DEFAULT_DIR`, else in or around the current folder; None: that
-            tree.
+            the name of a checkpoint in `tree`; None: that tree.
+        tree: Where names are looked up; None: `DEFAULT_DIR`, else in or around the current folder.
         checkpoint: A checkpoint of that tree.
         tensors: Names or patterns of a shell; none: all.
         stats: Read the tensors' data, too: norms, extremes, zeros, NaN.
@@ -75,7 +76,7 @@ def inspect(
         NothingToResumeError: The tree has no checkpoint.
         IncompleteError: The tree's folder cannot be read.
     """
-    side = side_of(path, checkpoint=checkpoint, layout=layout)
+    side = side_of(path, checkpoint=checkpoint, layout=layout, tree=tree)
     contents = contents_of(side, tensors=tensors, observed=opened(side, tensors=tensors, stats=stats))
     if tensors and not contents.tensors and worst(contents.findings) < Severity.DAMAGE:
         raise none_called(tensors, contents.left_out)

@@ -9,8 +9,8 @@ import typer
 
 from ckpttool.cli import output
 from ckpttool.cli.grouped import grouped
-from ckpttool.cli.helped import unknown_word
 from ckpttool.cli.options import Format, FormatOpt
+from ckpttool.errors import unknown_word
 from ckpttool.render.answers import explanation as texts
 from ckpttool.render.findings import Explanation, explained
 from ckpttool.render.json import dumps

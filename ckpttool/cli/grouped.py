@@ -1,6 +1,7 @@
 """Options that come together are one value: a command takes the value, typer sees the options.
 
-What every command takes (`--json`, `--quiet`, `--verbose`, `--debug`) is added to those that do not name it themselves.
+What every command takes (`--json`, `--quiet`, `--verbose`, `--no-config`, `--debug`) is added to those that do not name
+it themselves.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class CommonOptions:
     json: Annotated[bool, typer.Option("--json", help="As --format json.")] = False
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more: with which settings.")] = False
     quiet: Quiet = False
+    no_config: Annotated[bool, typer.Option("--no-config", help="Read no ckpttool.toml.")] = False
     debug: Annotated[bool, typer.Option("--debug", callback=_trace, help="Show a traceback where it fails.")] = False
 
 

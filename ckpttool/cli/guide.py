@@ -9,8 +9,8 @@ import typer
 
 from ckpttool.cli import output
 from ckpttool.cli.grouped import grouped
-from ckpttool.cli.helped import unknown_word
 from ckpttool.cli.options import Format, FormatOpt
+from ckpttool.errors import unknown_word
 from ckpttool.render import guide as pages
 from ckpttool.render.json import dumps
 from ckpttool.render.text import WIDTH

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ckpttool.cli.settings import variable_of
+
 HEADINGS = {
     "Arguments": ("FILE...", "LOG...", "NAME", "CODE", "TOPIC", "STRING", "FOLDER"),
     "Which tree": (
@@ -35,7 +37,7 @@ HEADINGS = {
     ),
     "Output": (
         "--format", "--json", "--print", "--limit", "--all", "--exit-code", "--report", "--stats",
-        "--simulate-mindformers", "--ranks-per-node", "--verbose", "--quiet", "--debug",
+        "--simulate-mindformers", "--ranks-per-node", "--verbose", "--quiet", "--no-config", "--debug",
     ),
 }  # fmt: skip
 """Every option by its first long name, every argument by its name, in the order in which help shows them."""
@@ -168,7 +170,7 @@ def by_heading(command: Any, name: str, ctx: Any) -> dict[str, list[tuple[str, s
             continue
         heading = _OF_ONE_COMMAND.get((name, word)) or next((key for key in HEADINGS if word in HEADINGS[key]), OUTPUT)
         order = HEADINGS[heading]
-        found[heading].append((order.index(word) if word in order else len(order), (_form(param), _about(param))))
+        found[heading].append((order.index(word) if word in order else len(order), (_form(param), _about(param, name))))
     return {
         heading: [row for _, row in sorted(rows, key=lambda each: each[0])] for heading, rows in found.items() if rows
     }
@@ -197,8 +199,13 @@ def _form(param: Any) -> str:  # noqa: ANN401  as above
     return f"{text} {param.metavar}"
 
 
-def _about(param: Any) -> str:  # noqa: ANN401  as above
+def _about(param: Any, command: str) -> str:  # noqa: ANN401  as above
     """Say what it does, and what it is where it is left out."""
+    variable = variable_of(param.name, command)
+    return " ".join([_with_default(param), *([] if variable is None else [f" [env:{variable}]"])])
+
+
+def _with_default(param: Any) -> str:  # noqa: ANN401  as above
     shown, default = param.show_default, param.default
     if isinstance(shown, str):
         shown, default = True, shown

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ckpttool.cli import output
-from ckpttool.errors import UsageError
+from ckpttool.cli.settings import Settings
+from ckpttool.errors import UsageError, unknown_word
 
 _MAY_BE_EMPTY = frozenset({"prefix", "string", "asd_config"})
 """Values that mean something where they are empty. Whatever else is empty is a shell variable that was not set."""
 
 _NO_NUMBER = r"(?s:(?P<value>.+) is not (?:a valid (?:int|integer|float)(?: range)?|in the range .+)\.?)"
 
-_OF_EVERY_COMMAND = re.compile(r"-[qv]+|--quiet|--verbose|--json|--format(?:=.*)?")
+_OF_EVERY_COMMAND = re.compile(r"-[qv]+|--quiet|--verbose|--json|--no-config|--format(?:=.*)?")
 """What may stand before a command as well as after it."""
 
 _COLUMN = 28
@@ -83,13 +83,30 @@ class Command(_Helped, TyperCommand):
 
         Raises:
             BadParameter: A value is empty.
+            UsageError: What the environment or a file says is wrong.
         """
-        left: list[str] = super().parse_args(ctx, args)
+        own = args[: args.index("--")] if "--" in args else args
+        settings = None if ctx.resilient_parsing else Settings(ctx, with_file="--no-config" not in own)
+        ctx.default_map = settings
+        try:
+            left: list[str] = super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            param: Any = error.param
+            if settings is None or param is None or param.name not in settings.places:
+                raise
+            raise UsageError(f"{settings.places[param.name]}: {in_plain_words(error).rstrip('.')}") from None
         for param in self.params:
             value = ctx.params.get(str(param.name))
             if param.name not in _MAY_BE_EMPTY and "" in (value if isinstance(value, (list, tuple)) else [value]):
                 raise typer.BadParameter("it is empty: is a shell variable not set?", ctx=ctx, param=param)
         return left
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  as above
+        """Say with `--verbose` what was not said on the command line, and where it was."""
+        told = ctx.default_map.told()
+        if told and ctx.params.get("verbose") and not ctx.params.get("quiet"):
+            output.note(told)
+        return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as above
         """Show what there is in groups, all in the same two columns."""
@@ -198,15 +215,6 @@ def _unknown_option(word: str, ctx: Any) -> str:  # noqa: ANN401  as above
     meant = [name for name in known if word in OPTIONS_PEOPLE_TYPE.get(name, "").split()]
     meant = meant or get_close_matches(word, [each for each in known if each.startswith("--")], n=2, cutoff=0.65)
     return f"there is no option {word}" + (f": did you mean {' or '.join(meant)}?" if meant else "")
-
-
-def unknown_word(noun: str, word: str, known: Sequence[str], where: str, meant: Sequence[str] = ()) -> UsageError:
-    """Say that there is nothing of this name, and what was meant, else where all of them are listed."""
-    from difflib import get_close_matches
-
-    close = meant or get_close_matches(word.lower(), known, cutoff=0.5)
-    advice = f"did you mean {' or '.join(close)}?" if close else where
-    return UsageError(f"there is no {noun} {word!r}: {advice}")
 
 
 def _show_help(ctx: Any, _option: Any, wanted: bool) -> None:  # noqa: ANN401  as typer calls it

@@ -21,12 +21,19 @@ What = Annotated[
         help="A shard of any format, a checkpoint folder, DIR:NAME, or a checkpoint's name.",
     ),
 ]
+Tree = Annotated[
+    str | None,
+    typer.Option(
+        "--tree", metavar="DIR", show_default=api.DEFAULT_DIR, help="Where names of checkpoints are looked up."
+    ),
+]
 
 
 @grouped
 def inspect(
     *,
     what: What = None,
+    tree: Tree = None,
     checkpoint: OneName = None,
     tensor: Patterns = None,
     stats: Annotated[
@@ -46,6 +53,6 @@ def inspect(
     """
     with progress.busy("reading", quiet=quiet):
         found = api.inspect(
-            what, checkpoint=one_name(checkpoint), tensors=tuple(tensor or ()), stats=stats, layout=layout
+            what, tree=tree, checkpoint=one_name(checkpoint), tensors=tuple(tensor or ()), stats=stats, layout=layout
         )
     raise typer.Exit(show(CONTENTS, replace(found, most_rows=rows.most), fmt))

@@ -14,7 +14,6 @@ from ckpttool import api
 from ckpttool.cli import output, progress
 from ckpttool.cli.answers import PLAN, show
 from ckpttool.cli.grouped import grouped
-from ckpttool.cli.helped import unknown_word
 from ckpttool.cli.log_options import EvidenceOptions
 from ckpttool.cli.options import (
     ChoiceOptions,
@@ -29,7 +28,7 @@ from ckpttool.cli.options import (
 )
 from ckpttool.domain import exits
 from ckpttool.domain.plan import NoResumePoint, Resolution, ResumePlan
-from ckpttool.errors import ExitCode, UsageError
+from ckpttool.errors import ExitCode, UsageError, unknown_word
 
 Strict = Annotated[bool, typer.Option("--strict", help="Exit 10 where a newer checkpoint was rejected.")]
 
