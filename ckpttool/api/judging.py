@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ckpttool.api.scanning import Tree, health_file_beside, recorded_names
+from ckpttool.api.scanning import Tree, Where, health_file_beside, recorded_names, tree_of
 from ckpttool.decide.checkpoint_health import (
     assert_read_to_its_end,
     embedding_norms,
@@ -32,7 +32,9 @@ LOCK_SECONDS = 60.0
 """How long to wait for another ckpttool that writes the health file: each holds it for milliseconds."""
 
 
-def health(tree: Tree, question: HealthQuestion, verdicts: Sequence[Verdict] = ()) -> HealthAnswer:
+def health(
+    tree: Tree | Where = None, question: HealthQuestion = HealthQuestion(), verdicts: Sequence[Verdict] = ()
+) -> HealthAnswer:
     """Judge every checkpoint of a tree by the log, by what is recorded, and by what its shards hold.
 
     Args:
@@ -48,6 +50,7 @@ def health(tree: Tree, question: HealthQuestion, verdicts: Sequence[Verdict] = (
         WriteFailedError: It could not be written; nothing was changed.
         NotDurableError: It is written, but the disk did not confirm it.
     """
+    tree = tree_of(tree)
     inventory = tree.inventory
     if question.write:
         _assert_writable(tree, question)

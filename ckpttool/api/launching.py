@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from ckpttool.api.preflighting import assert_startable, judged, read_base
 from ckpttool.api.resolving import resolve
+from ckpttool.api.scanning import Where, asked
 from ckpttool.decide.preflight import allow
 from ckpttool.domain.launch import Launch, LaunchJob
 from ckpttool.domain.plan import NoResumePoint
-from ckpttool.domain.preflight import Preflight, PreflightQuestion
+from ckpttool.domain.preflight import Preflight, PreflightQuestion, Refused
 from ckpttool.domain.question import DataQuestion, LaunchOrder, ResumeQuestion, TreeQuestion
 from ckpttool.errors import UsageError
 from ckpttool.storage import open_storage
@@ -26,14 +27,14 @@ if TYPE_CHECKING:
 
 
 def launch(  # noqa: PLR0913  # the last two are what the machine says, where it is not to be asked
-    question: TreeQuestion,
-    choice: ResumeQuestion,
-    data: DataQuestion,
+    question: Where = None,
+    choice: ResumeQuestion = ResumeQuestion(),
+    data: DataQuestion = DataQuestion(),
+    *,
     order: LaunchOrder,
     disk: Disk | None = None,
-    *,
     node: Node | None = None,
-) -> Launch | Preflight:
+) -> Launch | Refused:
     """Write the config that makes the trainer resume as `resolve` says, and spell the command.
 
     Only the settings of the resume change; comments, order and quoting of the base config stay. The new file is
@@ -53,26 +54,31 @@ def launch(  # noqa: PLR0913  # the last two are what the machine says, where it
     Raises:
         CkptToolError: The base config cannot be used, or the output exists and may not be replaced.
     """
+    question = asked(question)
     devices = None if order.devices_per_node is None else order.nodes * order.devices_per_node
     base = read_base(order.base, order.allowed, devices=devices)
     answer = resolve(replace(question, config=base.run), choice, data, node=node)
     target = assert_startable(answer.tree)
-    asked = _preflight_of(order, question, choice, data)
+    wanted = _preflight_of(order, question, choice, data)
     decision, disk = answer.decision, disk or LocalDisk()
     if isinstance(decision, NoResumePoint):
-        return judged(asked, base, answer, disk).answer
+        return _refused(judged(wanted, base, answer, disk).answer)
     job = _job(base.run, decision, order)
     commands, devices = (None, None) if job is None else (target.commands(job), job.nodes * job.devices_per_node)
-    ready = judged(replace(asked, devices=devices), base, answer, disk)
+    ready = judged(replace(wanted, devices=devices), base, answer, disk)
     edited = ready.launch_config()
     if ready.plan is None or edited is None or commands is None:
-        return ready.answer
+        return _refused(ready.answer)
     plan = replace(ready.plan, findings=_told(decision, ready.answer, order.allowed))
     content = edited.text.encode("utf-8")
     written = not (order.force and _is_already(order.output, content))
     if written:
         write(order.output, content, overwrite=order.force, backup=True)
     return Launch(plan=plan, output=order.output, changes=edited.changes, commands=commands, written=written)
+
+
+def _refused(preflight: Preflight) -> Refused:
+    return Refused(**{field.name: getattr(preflight, field.name) for field in fields(preflight)})
 
 
 def _preflight_of(

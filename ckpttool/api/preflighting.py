@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckpttool.api.resolving import Answer, resolve
+from ckpttool.api.scanning import Where, asked
 from ckpttool.decide import preflight as judge
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.data_position import skip_of
@@ -42,25 +43,36 @@ class BaseConfig:
     """What is wrong with it, by rules and by what was read; what the user accepts is a note."""
 
 
-def lint_configs(paths: Sequence[str], *, allowed: Iterable[Code] = ()) -> Lint:
+def lint_config(paths: str | os.PathLike[str] | Sequence[str], *, allowed: Iterable[Code] = ()) -> Lint:
     """Say what in configs a trainer finds wrong late or never; no checkpoint is looked at.
 
     Returns:
         One check a file. A file that cannot be used at all is a finding too, with its exit code.
     """
+    if isinstance(paths, (str, os.PathLike)):
+        paths = (os.fspath(paths),)
     return Lint(checks=tuple(_config_check(path, _read(path, tuple(allowed)), name=path) for path in paths))
 
 
-def preflight(question: PreflightQuestion, disk: Disk | None = None, *, node: Node | None = None) -> Preflight:
+def preflight(
+    question: PreflightQuestion | str | os.PathLike[str],
+    disk: Disk | None = None,
+    *,
+    tree: Where = None,
+    node: Node | None = None,
+) -> Preflight:
     """Say whether a launch now would resume where it says, with every reason against it.
 
     What stops one check is a reason like any other, so that a report comes out of it in any case.
 
     Args:
-        question: Which config and tree, and what is good enough.
+        question: Which config and tree, and what is good enough; or the config's path alone.
+        tree: Where the question is a path: which tree.
         disk: Tells room and rights; None: the file systems mounted here.
         node: Tells which disk this is, and of other machines; None: this one.
     """
+    if not isinstance(question, PreflightQuestion):
+        question = PreflightQuestion(config=os.fspath(question), tree=asked(tree))
     config = _read(question.config, question.allowed, devices=question.devices)
     first = _config_check(question.config, config)
     if isinstance(config, Check):

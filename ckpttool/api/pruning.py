@@ -22,7 +22,7 @@ from ckpttool.api.changes import (
     whole_tree,
     write_pointers,
 )
-from ckpttool.api.scanning import Tree, looking_at, scans_without
+from ckpttool.api.scanning import Tree, Where, asked, looking_at, scans_without
 from ckpttool.api.verifying import session_for
 from ckpttool.decide.changes import left_behind
 from ckpttool.decide.retention import retain
@@ -60,9 +60,9 @@ POLL_SECONDS = 10.0
 
 
 def prune(
-    question: TreeQuestion,
+    question: Where,
     policy: RetentionPolicy,
-    order: PruneOrder,
+    order: PruneOrder = PruneOrder(),
     *,
     waiting: Callable[[Finding], None] | None = None,
 ) -> Pruning:
@@ -85,6 +85,7 @@ def prune(
         WriteFailedError: The disk refused. What was moved has gone back, or goes back with the next prune.
         NotDurableError: It is done, but the disk did not confirm it.
     """
+    question = asked(question)
     tree, patience = _when_quiet(question, order, waiting)
     if not order.apply:
         return _proposal(tree, question, policy, order, pending(tree))[0]

@@ -12,7 +12,7 @@ from ckpttool.api.changes import (
     whole_tree,
     write_pointers,
 )
-from ckpttool.api.scanning import Tree, looking_at
+from ckpttool.api.scanning import Tree, Where, asked, looking_at
 from ckpttool.api.verifying import session_for
 from ckpttool.decide.changes import repairs
 from ckpttool.decide.naming import LATEST
@@ -24,8 +24,12 @@ from ckpttool.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.domain.retention import Repair
 from ckpttool.write.files import sweep
 
+_WHATEVER_ITS_HEALTH = ResumeQuestion(ignore_health=True)
 
-def repair_records(question: TreeQuestion, choice: ResumeQuestion, *, grace: float, apply: bool) -> Repair:
+
+def repair_meta(
+    question: Where = None, choice: ResumeQuestion = _WHATEVER_ITS_HEALTH, *, grace: float = 300.0, apply: bool = False
+) -> Repair:
     """Find the trainer's pointers that do not name the newest whole checkpoint.
 
     Args:
@@ -41,6 +45,7 @@ def repair_records(question: TreeQuestion, choice: ResumeQuestion, *, grace: flo
         WriteFailedError: A record could not be written; it is the old one, and those before it are new.
         NotDurableError: A record is written, but the disk did not confirm it.
     """
+    question = asked(question)
     tree = whole_tree(question)
     if not apply:
         return _proposal(tree, question, choice, grace=grace, apply=False)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ckpttool.decide.asd.features import FeaturePolicy
 from ckpttool.decide.calibrate import calibrate as recommend
@@ -30,21 +32,29 @@ _STAND_IN = (
     "gradient of each parameter, which the detector sees"
 )
 
+Logs: TypeAlias = "str | os.PathLike[str] | Sequence[str]"
+
 _CALIBRATES = ("global_norm", "embedding_local_norm")
 """What thresholds are taken from; of several logs the time also tells which one is the later."""
 
 
-def replay(question: ReplayQuestion, tree: Tree | None = None) -> ReplayAnswer:
+def _patterns(logs: Logs) -> tuple[str, ...]:
+    return (os.fspath(logs),) if isinstance(logs, (str, os.PathLike)) else tuple(logs)
+
+
+def replay(question: ReplayQuestion | Logs, tree: Tree | None = None) -> ReplayAnswer:
     """Tell what a policy would have done over logs, in one pass and in bounded memory.
 
     Args:
-        question: The logs, the policy and its settings.
+        question: The logs, the policy and its settings; or the logs alone: files, folders, globs.
         tree: Its checkpoints are set against the timeline; scanned with sizes, for the times of their saves.
 
     Raises:
         UsageError: A log is not there, a setting is not one of this policy, or there is no spike to go around.
         IncompleteError: Whether there is one cannot be known: a log could not be read to its end, or shows no step.
     """
+    if not isinstance(question, ReplayQuestion):
+        question = ReplayQuestion(logs=LogQuestion(patterns=_patterns(question)))
     policy = policy_of(question.policy, _settings(question))
     reader = log_reader(question.logs.columns)
     logs = LogPass(reader, question.logs.patterns, keep=tree is not None)
@@ -104,16 +114,18 @@ def _detected(policy: Policy, logs: LogPass) -> tuple[AsdEvent, ...]:
     return events
 
 
-def calibrate(question: LogQuestion, *, warm_up: int | None = None) -> CalibrationAnswer:
+def calibrate(question: LogQuestion | Logs, *, warm_up: int | None = None) -> CalibrationAnswer:
     """Recommend thresholds from logs.
 
     Args:
-        question: The logs.
+        question: The logs, and what their columns mean; or the logs alone.
         warm_up: Steps at the start to leave out; None: a tenth.
 
     Raises:
         UsageError: A log is not there.
     """
+    if not isinstance(question, LogQuestion):
+        question = LogQuestion(patterns=_patterns(question))
     reader = log_reader(question.columns)
     several = len(reader.expand(question.patterns)) > 1
     log = reader.merged(question.patterns, keep=(*_CALIBRATES, "time") if several else _CALIBRATES)

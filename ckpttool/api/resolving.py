@@ -6,9 +6,9 @@ import math
 import os
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ckpttool.api.scanning import Tree, scan, surroundings
+from ckpttool.api.scanning import Tree, Where, asked, scan, surroundings
 from ckpttool.api.verifying import session_for
 from ckpttool.decide.data_position import exact_batches_near, moved_on, next_step, plan_data, with_config
 from ckpttool.decide.lineage import Course
@@ -19,7 +19,7 @@ from ckpttool.decide.resume import against_refused, choose
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.plan import NoResumePoint, PastSizes, ResumePlan, ResumePoint, Simulation, SkipAnswer
+from ckpttool.domain.plan import NoResumePoint, PastSizes, Resolution, ResumePlan, ResumePoint, Simulation, SkipAnswer
 from ckpttool.domain.question import DEFAULT_DIR, CheckQuestion, DataQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.domain.shard import Shard
 from ckpttool.domain.units import Step
@@ -56,25 +56,32 @@ class Answer:
     tree: Tree
     question: TreeQuestion
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the command prints with `--format json`."""
+        return Resolution(decision=self.decision).to_dict()
 
-def resolve(question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion, *, node: Node | None = None) -> Answer:
+
+def resolve(
+    question: Where = None,
+    choice: ResumeQuestion = ResumeQuestion(),
+    data: DataQuestion = DataQuestion(),
+    *,
+    node: Node | None = None,
+) -> Answer:
     """Choose the checkpoint to resume from, and say where the data starts.
 
     The chosen one is looked at once more before it is returned: a save or a prune beside us must not make the
-    answer false.
-
-    `node` says which disk this is and what launchers tell; None: this machine.
+    answer false. `node` says which disk this is and what launchers tell; None: this machine.
 
     Raises:
         CkptToolError: The question cannot be answered; the class says why.
     """
+    question = asked(question)
     if choice.evidence is not Level.STRUCTURE or (choice.logs is not None and choice.logs.timeline):
         question = replace(question, sizes=True)
     tree = scan(question)
     refusals = _not_loadable(tree, question)
-    choice = _with_focus(choice, tree)
-    if question.config is not None:
-        choice = replace(choice, saves_as=question.config.prefix)
+    choice = _with_focus(choice, tree, question)
     evidence = _evidence(tree, choice, question.config)
     session = session_for(tree, CheckQuestion(level=choice.evidence, jump=0, max_age=TRUSTED_SECONDS))
     verdicts: dict[CheckpointKey, Verdict] = {}
@@ -96,10 +103,9 @@ def resolve(question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion, 
         _assert_unchanged(tree.storage, verdicts[point.checkpoint.key])
         point = _timed(tree, point, evidence)
         decision = _plan(tree, point, data, question, advice)
-        decision = replace(decision, findings=(*beyond_limits(point, choice), *decision.findings))
-        if not choice.ignore_health:
-            without_answer = record_without_answer(tree.book, named=question.health_file is not None)
-            decision = replace(decision, findings=(*without_answer, *decision.findings))
+        named = question.health_file is not None
+        without_answer = () if choice.ignore_health else record_without_answer(tree.book, named=named)
+        decision = replace(decision, findings=(*without_answer, *beyond_limits(point, choice), *decision.findings))
     if evidence is not None:
         chosen = None if isinstance(point, NoResumePoint) else point.checkpoint
         decision = replace(decision, findings=(*evidence.findings(chosen), *decision.findings))
@@ -182,8 +188,10 @@ def _pick(
     return point, told_trainers(advice, tree.trainer)
 
 
-def _with_focus(choice: ResumeQuestion, tree: Tree) -> ResumeQuestion:
-    """Take the checkpoint of the one shard that was given, and no other beside it."""
+def _with_focus(choice: ResumeQuestion, tree: Tree, question: TreeQuestion) -> ResumeQuestion:
+    """Take the checkpoint of the one shard that was given, and no other beside it; say which the config saves."""
+    if question.config is not None:
+        choice = replace(choice, saves_as=question.config.prefix)
     if tree.focus is None:
         return choice
     focused(tree.inventory.checkpoints, tree.focus, choice.name)

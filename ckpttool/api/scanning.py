@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ckpttool.decide.completeness import assess, believable, without_effect
-from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.checkpoint import Checkpoint, Inventory, Listing
 from ckpttool.domain.expectation import Evidence, WorldEvidence
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health import HealthBook
@@ -29,6 +29,22 @@ if TYPE_CHECKING:
     from ckpttool.domain.settings import RunConfig
     from ckpttool.trainers.abilities import HealthFile
     from ckpttool.trainers.base import Trainer
+
+
+Where: TypeAlias = "TreeQuestion | str | os.PathLike[str] | None"
+"""Which tree: what is known of it beforehand, or its path alone; None: the one in or around the current folder."""
+
+
+def asked(where: Where, *, sizes: bool = False) -> TreeQuestion:
+    """Return what is asked for; of a path alone `sizes` says whether every shard's size is taken."""
+    if isinstance(where, TreeQuestion):
+        return where
+    return TreeQuestion(path=None if where is None else os.fspath(where), sizes=sizes)
+
+
+def tree_of(tree: Tree | Where) -> Tree:
+    """Return the tree itself, scanned with sizes where it was not scanned yet."""
+    return tree if isinstance(tree, Tree) else scan(asked(tree, sizes=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +67,16 @@ class Tree:
         """Whose checkpoints these are; None for a lone file."""
         return trainer_of(self.layout)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `scan` prints with `--format json`."""
+        return Listing(inventory=self.inventory, now=0.0).to_dict()
+
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | None:
         """Return where a checkpoint's seal is kept; None where its layout has no place for one."""
         return _seal_place(self.layout, checkpoint)
 
 
-def scan(question: TreeQuestion) -> Tree:
+def scan(question: Where = None) -> Tree:
     """List the checkpoints of a tree: which steps, on which ranks, of how many expected, and recorded health.
 
     Raises:
@@ -64,6 +84,7 @@ def scan(question: TreeQuestion) -> Tree:
         UsageError: There are two, or the config is another trainer's.
         IncompleteError: The tree's folder cannot be read.
     """
+    question = asked(question, sizes=True)
     return _scanned(locate(question.path, layout=question.layout, config=question.config), question)
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from ckpttool import __version__
-from ckpttool.api.scanning import Tree
+from ckpttool.api.running import Running
+from ckpttool.api.scanning import Tree, Where, tree_of
 from ckpttool.api.verifying import chosen, session_for
 from ckpttool.decide.sealing import manifest_of, merge
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, blocking, unknown
-from ckpttool.domain.manifest import Sealing
+from ckpttool.domain.manifest import Sealed, Sealing
 from ckpttool.domain.question import CheckQuestion
 from ckpttool.domain.units import moment
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
@@ -31,12 +32,16 @@ PATIENCE_SECONDS = 30.0
 
 
 def seal(
-    tree: Tree, name: str | tuple[str, ...] | None = None, *, reseal: bool = False, jobs: int | None = None
-) -> Iterator[Sealing]:
+    tree: Tree | Where = None,
+    name: str | tuple[str, ...] | None = None,
+    *,
+    reseal: bool = False,
+    jobs: int | None = None,
+) -> Running[Sealing, Sealed]:
     """Record checksums of one or all checkpoints, newest first; only of those that are whole.
 
     Args:
-        tree: Scanned with sizes.
+        tree: Scanned with sizes, or which.
         name: A checkpoint's name, `latest` or `all`, or several of these; None or none: latest.
         reseal: Take what is on the disk now, where it differs from what was sealed.
         jobs: Threads that read; None: one a core.
@@ -49,6 +54,16 @@ def seal(
         WriteFailedError: Nothing was changed.
         NotDurableError: A manifest is in place, but the disk did not confirm it.
     """
+    found = tree_of(tree)
+    return Running(
+        _sealed(found, name, reseal=reseal, jobs=jobs),
+        lambda sealings: Sealed(inventory=found.inventory, sealings=tuple(sealings)),
+    )
+
+
+def _sealed(
+    tree: Tree, name: str | tuple[str, ...] | None, *, reseal: bool, jobs: int | None
+) -> Generator[Sealing, None, None]:
     assert_changeable(tree.inventory.root)
     session = session_for(tree, CheckQuestion(level=Level.CHECKSUM, jobs=jobs, hashes=True))
     now = time.time()

@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ckpttool.api.changes import change_of, members_of, moving, pending, whole_tree
-from ckpttool.api.scanning import Tree
+from ckpttool.api.scanning import Tree, Where, asked
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.question import TreeQuestion
 from ckpttool.domain.retention import Batch, InTrash, Move, Trash, TrashAction
 from ckpttool.domain.units import ByteCount
 from ckpttool.errors import IncompleteError, NotDurableError, UnsafeError, UsageError, WriteFailedError
@@ -36,7 +35,7 @@ _TIME_CHARACTERS = len("YYYYmmddTHHMMSSZ-")
 """Before the checkpoint's name, in the name of its folder."""
 
 
-def trash(question: TreeQuestion, *, older_than: float | None = None) -> Trash:
+def trash(question: Where = None, *, older_than: float | None = None) -> Trash:
     """List what lies in a tree's trash, oldest first.
 
     Args:
@@ -47,6 +46,7 @@ def trash(question: TreeQuestion, *, older_than: float | None = None) -> Trash:
         UnknownLayoutError: There is no tree at the path.
         IncompleteError: The trash, or the journal of an interrupted change, cannot be read.
     """
+    question = asked(question)
     tree = whole_tree(question)
     found = _content(tree, ())
     since = None if older_than is None else time.time() - older_than
@@ -63,7 +63,7 @@ def trash(question: TreeQuestion, *, older_than: float | None = None) -> Trash:
     )
 
 
-def restore(question: TreeQuestion, name: str) -> Trash:
+def restore(question: Where, name: str) -> Trash:
     """Bring a checkpoint back from the trash to where it was; all of it, and nothing is overwritten.
 
     A restore that is interrupted is finished by the next change of the tree. The trainer's records stay as they are:
@@ -81,6 +81,7 @@ def restore(question: TreeQuestion, name: str) -> Trash:
         WriteFailedError: The disk refused. What was moved stays; the next change of the tree brings the rest.
         NotDurableError: It is done, but the disk did not confirm it.
     """
+    question = asked(question)
     tree = whole_tree(question)
     root = tree.inventory.root
     begun = [batch.trash.rpartition("/")[2] for batch in read_journal(tree.storage)]
@@ -107,7 +108,7 @@ def restore(question: TreeQuestion, name: str) -> Trash:
     )
 
 
-def empty_trash(question: TreeQuestion, *, older_than: float = 0.0, apply: bool = False) -> Trash:
+def empty_trash(question: Where = None, *, older_than: float = 0.0, apply: bool = False) -> Trash:
     """Delete what lies in a tree's trash.
 
     Args:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+import time
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ckpttool.api.scanning import Tree
+from ckpttool.api.running import Running
+from ckpttool.api.scanning import Tree, Where, tree_of
 from ckpttool.decide.naming import LATEST, focused, named
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import CheckQuestion
-from ckpttool.domain.verdict import Level, ShardReport, Verdict
+from ckpttool.domain.verdict import Level, ShardReport, Verdict, Verification
 from ckpttool.errors import UsageError
 from ckpttool.verify.check import check
 from ckpttool.verify.engines.waiting import WaitingEngine
@@ -83,15 +85,34 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def verify(tree: Tree, question: CheckQuestion) -> Iterator[ShardReport | Verdict]:
+def verify(
+    tree: Tree | Where = None, question: CheckQuestion = CheckQuestion()
+) -> Running[ShardReport | Verdict, Verification]:
     """Check the shards of one or all checkpoints.
 
-    Yields:
+    Args:
+        tree: Scanned with sizes, or which.
+        question: Which shards, and how hard to look at them.
+
+    Returns:
         Each shard's report as it is finished, then the verdict on its checkpoint; newest checkpoint first.
 
     Raises:
         UsageError: The checkpoint that was named is not there.
     """
+    found, started = tree_of(tree), time.monotonic()
+    return Running(
+        _verified(found, question),
+        lambda events: Verification(
+            inventory=found.inventory,
+            verdicts=tuple(event for event in events if isinstance(event, Verdict)),
+            level=question.level,
+            seconds=time.monotonic() - started,
+        ),
+    )
+
+
+def _verified(tree: Tree, question: CheckQuestion) -> Generator[ShardReport | Verdict, None, None]:
     meter = _METER.get()
     if meter is not None:
         meter.expect(nbytes=bytes_to_read(tree, question), shards=_shards_to_judge(tree, question))

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ckpttool import api
 from ckpttool.cli import output
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Format, FormatOpt
@@ -15,7 +16,6 @@ from ckpttool.render.answers import explanation as texts
 from ckpttool.render.findings import Explanation, explained
 from ckpttool.render.json import dumps
 from ckpttool.render.text import WIDTH
-from ckpttool.trainers.registry import FIRST, names_by_title
 
 CodeArgument = Annotated[str | None, typer.Argument(metavar="[CODE]", help="A finding's code; all where left out.")]
 
@@ -31,11 +31,7 @@ def explain(code: CodeArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
     width = min(WIDTH, shutil.get_terminal_size().columns)
     one = None if code is None else _find(code)
     if fmt is Format.JSON:
-        names = names_by_title()
-        documents = (
-            texts.list_document(names, first=FIRST) if one is None else texts.one_document(one, names, first=FIRST)
-        )
-        output.result(dumps(documents))
+        output.result(dumps(api.explain(None if one is None else one.code).to_dict()))
     else:
         output.result(texts.list_text(width=width) if one is None else texts.one_text(one, width=width))
 

@@ -88,7 +88,7 @@ def launch(
     assert_folder(output, option="--output")
     wanted, position = choice.question(logs.question()), data.question(sink_size=tree.sink_size)
     with progress.watched(quiet=quiet):
-        answer = api.launch(tree.question(), wanted, position, job.order(config, output, look.view()))
+        answer = api.launch(tree.question(), wanted, position, order=job.order(config, output, look.view()))
     if isinstance(answer, Preflight):
         looking_at(answer.resolved_from, quiet=quiet)
     code = show(LAUNCH, answer, fmt)

@@ -24,4 +24,4 @@ def lint_config(*, files: Files, report: ReportOptions) -> None:
     Example: ckpttool lint-config pretrain.yaml
     """
     output_files.assert_reports_replaceable(report.files(), inputs=files)
-    raise typer.Exit(reports.show(api.lint_configs(files, allowed=report.allowed()), report))
+    raise typer.Exit(reports.show(api.lint_config(files, allowed=report.allowed()), report))

@@ -41,6 +41,6 @@ def repair_meta(
     Example: ckpttool repair-meta ./output/checkpoint
     """
     choice = api.ResumeQuestion(name=one_name(checkpoint), prefix=prefix, ignore_health=True)
-    repair = api.repair_records(tree.question(config=config), choice, grace=grace, apply=apply)
+    repair = api.repair_meta(tree.question(config=config), choice, grace=grace, apply=apply)
     output.looking_at(repair.resolved_from, quiet=quiet)
     raise typer.Exit(show(REPAIR, repair, fmt))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TypeAlias
 
+from ckpttool.domain.answered import Answered
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health import Health
@@ -190,8 +191,10 @@ class Inventory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class Listing(Answered):
     """What `scan` shows, and when."""
+
+    NOUN = "inventory"
 
     inventory: Inventory
     now: float

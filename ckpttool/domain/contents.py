@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from ckpttool.domain.answered import Answered
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
@@ -144,8 +145,10 @@ class FileRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
+class Contents(Answered):
     """What `inspect` found."""
+
+    NOUN = "contents"
 
     inventory: Inventory
     """The tree, or what stands for it around a lone file."""

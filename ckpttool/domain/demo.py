@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from ckpttool.domain.answered import Answered
 from ckpttool.domain.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demo:
+class Demo(Answered):
     """Where it lies, and what is wrong with it."""
+
+    NOUN = "demo"
 
     folder: str
     """As the user gave it; the paths below are relative to it."""

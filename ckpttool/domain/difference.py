@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ckpttool.domain.answered import Answered
 from ckpttool.domain.contents import Contents, Shape, Value
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
@@ -90,8 +91,10 @@ class ScalarChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Difference(Answered):
     """What `diff` found."""
+
+    NOUN = "difference"
 
     a: Contents
     b: Contents

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ckpttool.domain.answered import Answered
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import ResumePlan
 
@@ -43,8 +44,10 @@ class LaunchJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class Launch(Answered):
     """A launch config on disk, and the commands that start it."""
+
+    NOUN = "launch"
 
     plan: ResumePlan
     output: str

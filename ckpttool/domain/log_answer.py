@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, Threshold, ThresholdSettings
+from ckpttool.domain.answered import Answered
 from ckpttool.domain.asd import AsdCheck
 from ckpttool.domain.finding import Code, Finding, Severity, suspect
 from ckpttool.domain.frozen import dataclass
@@ -63,8 +64,10 @@ class WeightNumbers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HealthAnswer:
+class HealthAnswer(Answered):
     """Every checkpoint's health."""
+
+    NOUN = "health"
 
     root: str
     report: HealthReport
@@ -84,8 +87,10 @@ class HealthAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayAnswer:
+class ReplayAnswer(Answered):
     """What a policy would have done, and what that means for the checkpoints."""
+
+    NOUN = "replay"
 
     settings: tuple[tuple[str, str | float], ...]
     """The policy's own, by name."""
@@ -99,8 +104,10 @@ class ReplayAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationAnswer:
+class CalibrationAnswer(Answered):
     """Thresholds that fit a run."""
+
+    NOUN = "calibration"
 
     calibration: Calibration
     settings: ThresholdSettings
@@ -115,8 +122,10 @@ class CalibrationAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AsdAnswer:
+class AsdAnswer(Answered):
     """A configuration string of feature-value detection, and what its parser makes of it."""
+
+    NOUN = "asd"
 
     variable: str
     """The environment variable."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ckpttool.domain.answered import Answered
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
@@ -83,8 +84,10 @@ class Sealing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sealed:
+class Sealed(Answered):
     """What `seal` recorded."""
+
+    NOUN = "seals"
 
     inventory: Inventory
     sealings: tuple[Sealing, ...]

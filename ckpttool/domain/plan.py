@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from ckpttool.domain.answered import Answered
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
@@ -120,8 +121,10 @@ class PastSizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SkipAnswer:
+class SkipAnswer(Answered):
     """The arithmetic of a changed batch size alone."""
+
+    NOUN = "skip"
 
     skip: SkipBatches
     steps: Step
@@ -179,8 +182,10 @@ class ResumePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resolution:
+class Resolution(Answered):
     """What `resolve` decided, with what was asked beside it."""
+
+    NOUN = "plan"
 
     decision: ResumePlan | NoResumePoint
     simulation: Simulation | None = None

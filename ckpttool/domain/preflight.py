@@ -5,14 +5,15 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from ckpttool.domain.answered import Answered
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, worst
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.question import DataQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.domain.view import USUAL, View
 from ckpttool.errors import ExitCode
 
 if TYPE_CHECKING:
     from ckpttool.domain.plan import NoResumePoint, ResumePlan
-    from ckpttool.domain.question import DataQuestion, ResumeQuestion, TreeQuestion
 
 
 class Outcome(str, Enum):
@@ -101,8 +102,10 @@ class DiskNeed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preflight:
+class Preflight(Answered):
     """Whether a launch now would resume where it says."""
+
+    NOUN = "preflight"
 
     config: str
     root: str | None
@@ -121,8 +124,17 @@ class Preflight:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lint:
+class Refused(Preflight):
+    """The preflight that stopped a launch: nothing was written."""
+
+    NOUN = "launch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lint(Answered):
     """What rules say about configs alone."""
+
+    NOUN = "preflight"
 
     checks: tuple[Check, ...]
     """One a file, in the order in which they were given."""
@@ -138,10 +150,10 @@ class PreflightQuestion:
     """What shall be launched, and how much is good enough."""
 
     config: str
-    tree: TreeQuestion
+    tree: TreeQuestion = TreeQuestion()
     """Without the config: it is read as part of the answer."""
-    choice: ResumeQuestion
-    data: DataQuestion
+    choice: ResumeQuestion = ResumeQuestion()
+    data: DataQuestion = DataQuestion()
     devices: int | None = None
     """Devices that will be started in all; None: not known."""
     strict: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from ckpttool.domain.answered import Answered
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
@@ -159,8 +160,10 @@ class Trashed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pruning:
+class Pruning(Answered):
     """The plan, and what became of it."""
+
+    NOUN = "prune"
 
     plan: RetentionPlan
     order: PruneOrder
@@ -211,8 +214,10 @@ class InTrash:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trash:
+class Trash(Answered):
     """What lies in a tree's trash, and what became of it."""
+
+    NOUN = "trash"
 
     root: str
     layout: str
@@ -240,8 +245,10 @@ class Trash:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repair:
+class Repair(Answered):
     """What the trainer's own records should say, and what became of it."""
+
+    NOUN = "repair"
 
     root: str
     layout: str

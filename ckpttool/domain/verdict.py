@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING
 
+from ckpttool.domain.answered import Answered
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.scalars import NO_FACTS, ScalarValues, ShardFacts
@@ -210,8 +211,10 @@ def _word_of(finding: Finding) -> VerdictWord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
+class Verification(Answered):
     """What `verify` found."""
+
+    NOUN = "verdicts"
 
     inventory: Inventory
     verdicts: tuple[Verdict, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ckpttool.domain.finding import Finding
 
@@ -15,6 +15,11 @@ Document: TypeAlias = "Mapping[str, Document] | Sequence[Document] | str | int |
 def dumps(document: Document) -> str:
     """Spell a document in ASCII, so that any file name survives any terminal, pipe and log."""
     return "".join(pieces(document))
+
+
+def as_read(document: Document) -> Any:  # noqa: ANN401  what a script gets
+    """Return a document as a script reads it."""
+    return json.loads(dumps(document))
 
 
 class Spelled(Sequence[Document]):

@@ -34,7 +34,7 @@ def run(tmp_path: Path) -> Path:
 
 def launched(run: Path, *, base: Path = CONFIG, **settings: object) -> Launch | Preflight:
     order = api.LaunchOrder(base=str(base), output=str(run / "new.yaml"), **settings)  # type: ignore[arg-type]  # as the test gives them
-    return api.launch(api.TreeQuestion(path=str(run)), api.ResumeQuestion(), api.DataQuestion(), order)
+    return api.launch(api.TreeQuestion(path=str(run)), api.ResumeQuestion(), api.DataQuestion(), order=order)
 
 
 def test_ranks_that_do_not_spread_evenly_are_not_started_in_part(run: Path) -> None:
@@ -96,11 +96,11 @@ def test_a_launch_and_the_preflight_before_it_say_the_same(run: Path) -> None:
         ready = api.preflight(asked, disk)
         assert [reason.finding.code for check in ready.checks for reason in check.reasons if reason.blocks] == [code]
         order = api.LaunchOrder(base=str(base), output=str(run / "new.yaml"))
-        refused = api.launch(tree, choice, data, order, disk)
+        refused = api.launch(tree, choice, data, order=order, disk=disk)
         assert isinstance(refused, Preflight)
         assert refused.checks == ready.checks
         assert not (run / "new.yaml").exists()
-        assert isinstance(api.launch(tree, choice, data, replace(order, allowed=(code,)), disk), Launch)
+        assert isinstance(api.launch(tree, choice, data, order=replace(order, allowed=(code,)), disk=disk), Launch)
         (run / "new.yaml").unlink()
 
 

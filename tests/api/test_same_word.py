@@ -79,7 +79,7 @@ def test_a_launch_is_written_where_preflight_says_go_and_nowhere_else(tmp_path: 
     new = tmp_path / "new.yaml"
     order = api.LaunchOrder(base=str(base), output=str(new), devices_per_node=devices)
     try:
-        launched: Launch | Preflight | ExitCode = api.launch(question, choice, data, order)
+        launched: Launch | Preflight | ExitCode = api.launch(question, choice, data, order=order)
     except CkptToolError as error:
         launched = error.exit_code
     code = exits.of_preflight(ready.checks)

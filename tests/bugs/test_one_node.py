@@ -259,7 +259,7 @@ class TestCommands:
             question = api.TreeQuestion(path=str(one.output), config=api.read_config(base))
             order = api.LaunchOrder(base=base, output=str(output))
             return api.launch(
-                question, api.ResumeQuestion(), api.DataQuestion(), order, node=node(environment=environment)
+                question, api.ResumeQuestion(), api.DataQuestion(), order=order, node=node(environment=environment)
             )
 
         assert not isinstance(launched(SLURM), Launch)

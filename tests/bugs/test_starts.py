@@ -156,7 +156,7 @@ class TestThe17SpellingOfTheSwitch:
         read = read_train_config(str(base))
         assert (read.use_legacy_format, read.legacy_switch) == (False, "ckpt_use_legacy_format")
         order = api.LaunchOrder(base=str(base), output=str(new), allowed=tuple(Code))
-        launch = api.launch(api.TreeQuestion(path=str(tree)), api.ResumeQuestion(), api.DataQuestion(), order)
+        launch = api.launch(api.TreeQuestion(path=str(tree)), api.ResumeQuestion(), api.DataQuestion(), order=order)
         assert isinstance(launch, Launch)
         assert yaml.safe_load(new.read_text())["ckpt_use_legacy_format"] is False
         assert "use_legacy_format" not in yaml.safe_load(new.read_text())
@@ -169,7 +169,7 @@ class TestThe17SpellingOfTheSwitch:
         base.write_text(f"ckpt_use_legacy_format: False\n{more}{CONFIG.read_text()}")
         order = api.LaunchOrder(base=str(base), output=str(new))
         tree = api.TreeQuestion(path=str(FIXTURES / "sink2_ckpt" / "output"))
-        launch = api.launch(tree, api.ResumeQuestion(), api.DataQuestion(), order)
+        launch = api.launch(tree, api.ResumeQuestion(), api.DataQuestion(), order=order)
         assert isinstance(launch, Launch)
         written = yaml.safe_load(new.read_text())
         assert written["ckpt_use_legacy_format"] is True

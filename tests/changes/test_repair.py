@@ -26,7 +26,7 @@ def repaired(
     tree: TreeBuilder, *, name: str | None = None, apply: bool = True, grace: float = 300.0, prefix: str | None = None
 ) -> Repair:
     choice = ResumeQuestion(name=name, prefix=prefix, ignore_health=True)
-    return api.repair_records(TreeQuestion(path=str(tree.checkpoint)), choice, grace=grace, apply=apply)
+    return api.repair_meta(TreeQuestion(path=str(tree.checkpoint)), choice, grace=grace, apply=apply)
 
 
 def meta(tree: TreeBuilder, rank: int) -> bytes:

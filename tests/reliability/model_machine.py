@@ -309,7 +309,7 @@ class Judged(RuleBasedStateMachine, Generic[M]):
     @rule()
     def repair(self) -> None:
         before = outside_trash(files(self.model.tree))
-        done = api.repair_records(self.question(), api.ResumeQuestion(), grace=0.0, apply=True)
+        done = api.repair_meta(self.question(), api.ResumeQuestion(), grace=0.0, apply=True)
         after = outside_trash(files(self.model.tree))
         changed = {path for path in before | after if before.get(path) != after.get(path)}
         assert all(self.is_record(path) for path in changed), f"changed {changed}"
