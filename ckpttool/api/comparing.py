@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from ckpttool.api.inspecting import TIMEOUT_SECONDS, Side, contents_of, none_called, opened, side_of, tasks_of
-from ckpttool.api.verifying import cores
+from ckpttool.api.verifying import cores, counted, expect
 from ckpttool.decide.difference import Distances, compared
 from ckpttool.domain.difference import Difference
 from ckpttool.domain.finding import Finding, Severity, worst
@@ -20,6 +20,7 @@ from ckpttool.verify.check import check
 from ckpttool.verify.contents import Counterparts, compare_shard
 from ckpttool.verify.engines.threads import ThreadEngine
 from ckpttool.verify.observation import Observation
+from ckpttool.verify.plan import HEADER_COST
 
 _Held = tuple[Rank | None, ShardRole]
 
@@ -54,13 +55,19 @@ def diff(  # noqa: PLR0913  what may be asked, by keyword
     sides = [side_of(each, checkpoint=checkpoint, layout=layout, tree=tree, whole=True) for each in (a, b)]
     ours, theirs = _alike(a, b, *sides)
     lists: dict[_Held, dict[str, str]] = {}
-    first = contents_of(ours, tensors=tensors, observed=opened(ours))
-    second = contents_of(theirs, tensors=tensors, observed=_listed(opened(theirs), _shared_places(theirs), lists))
+    values = level is not Level.STRUCTURE
+    if values:
+        several = len(ours.checkpoint.shards), len(theirs.checkpoint.shards)
+        read = sum(task.cost for task in tasks_of(ours, copies=2)) + sum(several) * HEADER_COST
+        expect(nbytes=read, shards=sum(several))
+    first = contents_of(ours, tensors=tensors, observed=opened(ours, is_all=not values))
+    there = _listed(opened(theirs, is_all=not values), _shared_places(theirs), lists)
+    second = contents_of(theirs, tensors=tensors, observed=there)
     findings = [*_placed(ours, theirs, first.findings), *_placed(theirs, ours, second.findings)]
     if tensors and not (first.tensors or second.tensors) and worst(findings) < Severity.DAMAGE:
         raise none_called(tensors, first.left_out)
     distances = Distances()
-    if level is not Level.STRUCTURE:
+    if values:
         for observed in _compared(ours, theirs, lists, tensors=tensors, numerics=level is Level.NUMERICS):
             unknown = (each for each in observed.report.findings if each.severity is Severity.UNKNOWN)
             findings += (each for each in unknown if each not in findings)
@@ -137,4 +144,7 @@ def _compared(
         by_tensor={(rank, name): path for (rank, _), names in lists.items() for name, path in names.items()},
     )
     look = partial(compare_shard, others=counterparts, patterns=tuple(tensors), numerics=numerics)
-    yield from ThreadEngine(jobs=cores(), timeout=TIMEOUT_SECONDS, work=partial(check, look=look)).run(tasks_of(ours))
+    engine = partial(ThreadEngine, jobs=cores(), timeout=TIMEOUT_SECONDS)
+    # What is compared with a shard is as large, near enough.
+    tasks = tasks_of(ours, copies=2)
+    yield from counted(tasks, partial(check, look=look), lambda work: engine(work=work), of=2)

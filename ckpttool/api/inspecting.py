@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckpttool.api.scanning import Tree, scan
-from ckpttool.api.verifying import chosen, cores
+from ckpttool.api.verifying import chosen, cores, counted
 from ckpttool.decide.contents import Gathering
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.contents import Contents
@@ -189,20 +189,30 @@ def _of_file(path: str, layout: str | None) -> Side:
     return Side(found, several[0], None)
 
 
-def opened(side: Side, *, tensors: Sequence[str] = (), stats: bool = False) -> Iterator[Observation]:
-    """Open every shard of a side, and return what each holds, in any order."""
-    look = partial(check, look=partial(open_shard, patterns=tuple(tensors), stats=stats))
-    tasks = tasks_of(side)
+def opened(
+    side: Side, *, tensors: Sequence[str] = (), stats: bool = False, is_all: bool = True
+) -> Iterator[Observation]:
+    """Open every shard of a side, and return what each holds, in any order.
+
+    Args:
+        side: Whose shards.
+        tensors: Names or patterns of a shell; none: all.
+        stats: Read the tensors' data, too.
+        is_all: Whether no more is asked of the shards, so that each is done then.
+    """
+    work = partial(check, look=partial(open_shard, patterns=tuple(tensors), stats=stats))
     if stats:
-        return ThreadEngine(jobs=cores(), timeout=TIMEOUT_SECONDS, work=look).run(tasks)
-    return WaitingEngine(timeout=TIMEOUT_SECONDS, work=look).run(tasks)
+        engine = partial(ThreadEngine, jobs=cores(), timeout=TIMEOUT_SECONDS)
+        return counted(tasks_of(side), work, lambda work: engine(work=work))
+    headers = plan_checks(side.tree.inventory.root, side.checkpoint, Level.STRUCTURE)
+    return counted(headers, work, lambda work: WaitingEngine(timeout=TIMEOUT_SECONDS, work=work), of=int(is_all))
 
 
-def tasks_of(side: Side) -> list[CheckTask]:
-    """Return one task for each shard, which costs as much as the shard has bytes."""
+def tasks_of(side: Side, *, copies: int = 1) -> list[CheckTask]:
+    """Return one task for each shard, which costs as many bytes as so many of its size have."""
     sizes = {shard.path: shard.stamp.size for shard in side.checkpoint.shards if shard.stamp is not None}
     tasks = plan_checks(side.tree.inventory.root, side.checkpoint, Level.STRUCTURE)
-    return [replace(task, cost=sizes.get(task.path, ByteCount(0))) for task in tasks]
+    return [replace(task, cost=ByteCount(copies * sizes.get(task.path, 0))) for task in tasks]
 
 
 def _seals(side: Side) -> Mapping[str, ShardSeal]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import pairwise
@@ -20,13 +20,14 @@ from ckpttool.domain.verdict import Level, ShardReport, Verdict, Verification
 from ckpttool.errors import UsageError
 from ckpttool.verify.check import check
 from ckpttool.verify.engines.waiting import WaitingEngine
-from ckpttool.verify.meter import Meter
-from ckpttool.verify.observation import Engines
+from ckpttool.verify.meter import Meter, Work
+from ckpttool.verify.observation import Engines, Observation
 from ckpttool.verify.plan import in_bucket, plan_checks
 from ckpttool.verify.session import Scope, Session
 from ckpttool.verify.siblings.neighbours import Neighbours
 
 if TYPE_CHECKING:
+    from ckpttool.domain.verdict import CheckTask
     from ckpttool.records.ledger import Memory
     from ckpttool.verify.observation import Engine
 
@@ -42,6 +43,40 @@ def watched(meter: Meter) -> Iterator[None]:
         yield
     finally:
         _METER.reset(token)
+
+
+def expect(*, nbytes: int, shards: int) -> None:
+    """Tell the meter, if any counts, what will be read."""
+    meter = _METER.get()
+    if meter is not None:
+        meter.expect(nbytes=nbytes, shards=shards)
+
+
+def counted(
+    tasks: Sequence[CheckTask],
+    work: Work,
+    engine: Callable[[Callable[[CheckTask], Observation]], Engine],
+    *,
+    of: int = 1,
+) -> Iterator[Observation]:
+    """Run tasks, and let the meter, if any counts, know how far they are.
+
+    Args:
+        tasks: What to do.
+        work: How each is done.
+        engine: Makes what runs them.
+        of: How many shards one of them is about.
+    """
+    meter = _METER.get()
+    if meter is None:
+        yield from engine(work).run(tasks)
+        return
+    meter.begin(of * len(tasks))
+    meter.plan(tasks)
+    for observed in engine(meter.counting(work)).run(tasks):
+        for _ in range(of):
+            meter.reported(kept=False)
+        yield observed
 
 
 def session_for(tree: Tree, question: CheckQuestion) -> Session:
@@ -113,9 +148,8 @@ def verify(
 
 
 def _verified(tree: Tree, question: CheckQuestion) -> Generator[ShardReport | Verdict, None, None]:
-    meter = _METER.get()
-    if meter is not None:
-        meter.expect(nbytes=bytes_to_read(tree, question), shards=_shards_to_judge(tree, question))
+    if _METER.get() is not None:
+        expect(nbytes=bytes_to_read(tree, question), shards=_shards_to_judge(tree, question))
     session = session_for(tree, question)
     try:
         for checkpoint, following in pairwise((*chosen(tree, question.name), None)):

@@ -64,7 +64,7 @@ def diff(
 
     Example: ckpttool diff 10_2 15_2 --tree output/checkpoint --level numerics
     """
-    with progress.busy("comparing", quiet=quiet):
+    with progress.watched(quiet=quiet):
         found = api.diff(
             sides.a, sides.b, tree=sides.tree, checkpoint=one_name(sides.checkpoint), level=level.level,
             tensors=tuple(tensor or ()), layout=sides.layout,

@@ -51,7 +51,7 @@ def inspect(
 
     Example: ckpttool inspect model.safetensors --tensor '*norm*' --stats
     """
-    with progress.busy("reading", quiet=quiet):
+    with progress.watched(quiet=quiet):
         found = api.inspect(
             what, tree=tree, checkpoint=one_name(checkpoint), tensors=tuple(tensor or ()), stats=stats, layout=layout
         )

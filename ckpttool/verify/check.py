@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 from ckpttool.domain.finding import Code, Finding, Severity, unknown, unsafe, worst
 from ckpttool.domain.shard import FileStamp
@@ -20,8 +21,14 @@ TRIES = 2
 """A file that changes while it is read gets one more chance: the save may just have ended."""
 
 
-Look = Callable[[CheckTask, ByteSource], Observation]
-"""What is done with a file that could be opened."""
+class Look(Protocol):
+    """What is done with a file that could be opened."""
+
+    def __call__(
+        self, task: CheckTask, source: ByteSource, *, passed: Callable[[int], None] | None = None
+    ) -> Observation:
+        """Look at it, and tell after each block of content how many bytes it had."""
+        ...
 
 
 def check(
@@ -37,14 +44,14 @@ def check(
         task: What to look at.
         storage: Where to read; None opens the task's own root, as a process elsewhere would.
         look: What to do with it; None: what the task's level says.
-        passed: Told after each block of content how many bytes it had, where the level is to say.
+        passed: Told after each block of content how many bytes it had.
     """
-    storage, look = storage or open_storage(task.root), look or partial(_observed, passed=passed)
-    observed = _attempt(task, storage, look)
+    storage, looking = storage or open_storage(task.root), partial(look or _observed, passed=passed)
+    observed = _attempt(task, storage, looking)
     for _ in range(TRIES - 1):
         if all(finding.code is not Code.CHANGED_WHILE_READING for finding in observed.report.findings):
             break
-        again = _attempt(task, storage, look)
+        again = _attempt(task, storage, looking)
         # It stands still now, but a moment ago somebody wrote it: that it is whole can be believed, damage cannot.
         observed = observed if worst(again.report.findings) >= Severity.SUSPECT else again
     return observed
@@ -78,7 +85,7 @@ def _attempt(task: CheckTask, storage: Storage, look: Look) -> Observation:
     return _steady(observed, after)
 
 
-def _observed(task: CheckTask, source: ByteSource, *, passed: Callable[[int], None] | None) -> Observation:
+def _observed(task: CheckTask, source: ByteSource, *, passed: Callable[[int], None] | None = None) -> Observation:
     observed = observe_header(task, source)
     if task.level is Level.STRUCTURE or worst(observed.report.findings) >= Severity.DAMAGE:
         # Without the entries: thousands of ranks' headers together would not fit into memory.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -23,7 +23,12 @@ from ckpttool.verify.observation import Observation
 
 
 def open_shard(
-    task: CheckTask, source: ByteSource, *, patterns: Sequence[str] = (), stats: bool = False
+    task: CheckTask,
+    source: ByteSource,
+    *,
+    patterns: Sequence[str] = (),
+    stats: bool = False,
+    passed: Callable[[int], None] | None = None,
 ) -> Observation:
     """Report a shard as a check of its structure does, and what it holds.
 
@@ -32,6 +37,7 @@ def open_shard(
         source: The open file.
         patterns: Tensors whose numbers are asked for; none: all.
         stats: Whether they are asked for at all.
+        passed: Told after each piece of the data how many bytes it had.
 
     Raises:
         OSError: The disk did not answer, or the file was cut meanwhile.
@@ -39,7 +45,7 @@ def open_shard(
     observed, opened = _opened(task, source)
     report = observed.report
     if stats and worst(report.findings) < Severity.DAMAGE:
-        opened, sick = _measured(opened, source, patterns)
+        opened, sick = _measured(opened, source, patterns, passed)
         report = replace(report, findings=(*report.findings, *sick))
     schema = schema_hash(schema_rows(opened.entries))
     opened = replace(opened, schema=schema, entries=_shared(schema, opened.entries))
@@ -83,8 +89,14 @@ class Counterparts(NamedTuple):
     """Where it is not: the file that holds a tensor of a rank."""
 
 
-def compare_shard(
-    task: CheckTask, source: ByteSource, *, others: Counterparts, patterns: Sequence[str] = (), numerics: bool = False
+def compare_shard(  # noqa: PLR0913  what may be asked, by keyword
+    task: CheckTask,
+    source: ByteSource,
+    *,
+    others: Counterparts,
+    patterns: Sequence[str] = (),
+    numerics: bool = False,
+    passed: Callable[[int], None] | None = None,
 ) -> Observation:
     """Compare the values of a shard's tensors with the other side's.
 
@@ -94,6 +106,7 @@ def compare_shard(
         others: Where the same tensors lie on the other side.
         patterns: Tensors that are asked for; none: all.
         numerics: Whether numbers are asked for, or bits alone.
+        passed: Told after each piece how many bytes of both it had.
 
     Raises:
         OSError: The disk did not answer, or the file was cut meanwhile.
@@ -109,21 +122,27 @@ def compare_shard(
     findings: list[Finding] = []
     for path, entries in wanted.items():
         look = partial(_beside, ours=source, entries=entries, numerics=numerics)
-        beside = check(others.tasks[path], look=look)
+        beside = check(others.tasks[path], look=look, passed=passed)
         distances += beside.distances
         findings += (finding for finding in beside.report.findings if finding.severity is Severity.UNKNOWN)
     report = replace(observed.report, findings=(*observed.report.findings, *findings))
     return replace(observed, report=report, header=None, records=None, distances=tuple(distances))
 
 
-def _beside(
-    task: CheckTask, source: ByteSource, *, ours: ByteSource, entries: Sequence[TensorEntry], numerics: bool
+def _beside(  # noqa: PLR0913  as above
+    task: CheckTask,
+    source: ByteSource,
+    *,
+    ours: ByteSource,
+    entries: Sequence[TensorEntry],
+    numerics: bool,
+    passed: Callable[[int], None] | None = None,
 ) -> Observation:
     """Compare tensors of an open file with those of this one."""
     from ckpttool.verify.kernels.distance import Comparison
 
     observed, opened = _opened(task, source)
-    comparison = Comparison(ours, source, numerics=numerics)
+    comparison = Comparison(ours, source, numerics=numerics, passed=passed)
     theirs = {entry.name: entry for entry in opened.entries}
     distances: list[Distance] = []
     if worst(observed.report.findings) < Severity.DAMAGE:
@@ -133,11 +152,13 @@ def _beside(
     return replace(observed, header=None, records=None, distances=tuple(distances))
 
 
-def _measured(opened: Opened, source: ByteSource, patterns: Sequence[str]) -> tuple[Opened, Sequence[Finding]]:
+def _measured(
+    opened: Opened, source: ByteSource, patterns: Sequence[str], passed: Callable[[int], None] | None
+) -> tuple[Opened, Sequence[Finding]]:
     from ckpttool.verify.checks.numerics import judge_numbers
     from ckpttool.verify.kernels.elements import Measure
 
-    measure = Measure(source)
+    measure = Measure(source, passed)
     stats = tuple(measure.stats(each) if is_asked(each.name, patterns) else None for each in opened.entries)
     told = [
         TensorStat(

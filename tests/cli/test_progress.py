@@ -16,7 +16,7 @@ import pytest
 from ckpttool.cli import progress
 from ckpttool.errors import ExitCode
 from ckpttool.storage.stream import read_blocks
-from ckpttool.verify.kernels import digest
+from ckpttool.verify.kernels import digest, elements
 from ckpttool.verify.meter import Meter
 from tests.cli.running import ask
 from tests.cli.situations import SITUATIONS
@@ -37,6 +37,9 @@ COMMANDS = {
     "seal": ("seal", "output", "--reseal"),
     "prune": ("prune", "output", "--keep-last", "1", "--grace", "0", "--level", "checksum"),
     "health": ("health", "output", "--from-weights"),
+    "inspect": ("inspect", "output", "--stats", "--tensor", "*embedding_weight"),
+    "diff of bits": ("diff", "output:15_2", "output:20_2", "--level", "checksum", "--tensor", "*embedding_weight"),
+    "diff": ("diff", "output:15_2", "output:20_2", "--level", "numerics", "--tensor", "*embedding_weight"),
 }
 
 
@@ -58,7 +61,8 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
             time.sleep(0.1)
             yield block
 
-    monkeypatch.setattr(digest, "read_blocks", slowly)
+    for reader in (digest, elements):
+        monkeypatch.setattr(reader, "read_blocks", slowly)
     monkeypatch.setattr(progress, "HEARTBEAT_SECONDS", 0.02)
 
 
@@ -118,6 +122,13 @@ class TestInterrupted:
         assert isinstance(checkpoints, list)
         assert sum(shard["remembered"] for shard in checkpoints[0]["shards"]) == 2
 
+    @pytest.mark.parametrize(("command", "shards"), [("inspect", 4), ("diff", 8), ("diff of bits", 8)])
+    def test_whoever_looks_into_shards_is_told_how_far_that_came(self, command: str, shards: int) -> None:
+        said = ask(*COMMANDS[command])
+        assert (said.code, said.stdout) == (ExitCode.INTERRUPTED, "")
+        last = said.stderr.splitlines()[-1]
+        assert re.fullmatch(rf"ckpttool: interrupted after 2 of {shards} shards, [0-9.]+ KiB", last)
+
     def test_of_shards_without_a_checksum_the_ledger_is_not_said_to_keep_any(self, here: Path) -> None:
         for manifest in (here / "output/checkpoint/.ckpttool").glob("*.manifest.json"):
             manifest.unlink()
@@ -138,13 +149,13 @@ import sys, time
 from ckpttool.cli import progress
 from ckpttool.cli.main import run
 from ckpttool.storage.stream import read_blocks
-from ckpttool.verify.kernels import digest
+from ckpttool.verify.kernels import digest, elements
 progress.PATIENCE_SECONDS, progress.REFRESH_SECONDS = 0.01, 0.05
 def slowly(*arguments, **options):
     for block in read_blocks(*arguments, **options):
         time.sleep(0.7)
         yield block
-digest.read_blocks = slowly
+digest.read_blocks = elements.read_blocks = slowly
 sys.exit(run())
 """
 
@@ -175,4 +186,6 @@ def test_on_a_terminal_a_bar_says_bytes_and_rate_and_time_left_and_is_gone_at_th
     drawn = on_a_terminal("verify", "output", "--level", "checksum", "--no-ledger", "--jobs", "1")
     assert re.search(r"━.*[0-9.]+/[0-9.]+ [kKM]i?B.*[kKM]?B/s.*[0-9]:[0-9]{2}:[0-9]{2}", drawn)
     assert drawn.rindex("verified") > drawn.rindex("━")
+    drawn = on_a_terminal(*COMMANDS["diff"])
+    assert drawn.rindex("TENSOR") > drawn.rindex("━")
     assert "━" not in on_a_terminal("verify", "output", "--level", "checksum", "--no-ledger", "--jobs", "1", "--quiet")

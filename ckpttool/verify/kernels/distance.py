@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ckpttool.domain.contents import elements_in
@@ -19,8 +20,11 @@ _BYTES_APART = 1 << 16
 class Comparison:
     """Compares tensors of two files with the same memory."""
 
-    def __init__(self, a: ByteSource, b: ByteSource, *, numerics: bool) -> None:
-        """Take the open files, and whether numbers are asked for or bits alone."""
+    def __init__(
+        self, a: ByteSource, b: ByteSource, *, numerics: bool, passed: Callable[[int], None] | None = None
+    ) -> None:
+        """Take the open files, whether numbers are asked for or bits alone, and who is told how many bytes it had."""
+        self._passed = passed
         self._sources = a, b
         self._buffers = memoryview(bytearray(BLOCK_BYTES)), memoryview(bytearray(BLOCK_BYTES))
         self._numerics = numerics
@@ -45,6 +49,8 @@ class Comparison:
         for ours, theirs in zip(*sides, strict=True):
             alike = a.dtype is b.dtype and bytes(ours) == bytes(theirs)
             equal = equal and alike
+            if self._passed is not None:
+                self._passed(len(ours) + len(theirs))
             if as_numbers:
                 apart.add(doubles(a.dtype, ours), None if alike else doubles(b.dtype, theirs))
             elif not equal:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -97,9 +97,10 @@ def _table(dtype: DType) -> Array:
 class Measure:
     """Measures tensors of one file with the same memory."""
 
-    def __init__(self, source: ByteSource) -> None:
-        """Take the open file."""
+    def __init__(self, source: ByteSource, passed: Callable[[int], None] | None = None) -> None:
+        """Take the open file, and who is told after each piece how many bytes it had."""
         self._source = source
+        self._passed = passed
         self._buffer = memoryview(bytearray(BLOCK_BYTES))
         self._scratch = Scratch(BLOCK_BYTES)
 
@@ -129,6 +130,8 @@ class Measure:
                     values = values[np.isfinite(values)]
             if len(values):
                 ends += (float(values.min()), float(values.max()))
+            if self._passed is not None:
+                self._passed(len(data))
         seen = None if fold is None else fold.partial().stats(entry.name)
         return ElementStats(
             elements=elements,
