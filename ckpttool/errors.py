@@ -67,6 +67,10 @@ class ConfigError(UsageError):
         self.line = line
 
 
+class ForeignConfigError(ConfigError):
+    """A file that can be read is no training config: none that we know at least."""
+
+
 class NothingToResumeError(CkptToolError):
     """There is a tree, but no checkpoint in it that can be resumed from."""
 

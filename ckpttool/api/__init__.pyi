@@ -2,12 +2,12 @@ from ckpttool.api.asd import asd_defaults as asd_defaults
 from ckpttool.api.asd import check_asd as check_asd
 from ckpttool.api.asd import emit_asd as emit_asd
 from ckpttool.api.comparing import diff as diff
+from ckpttool.api.configs import lint_config as lint_config
 from ckpttool.api.explaining import Explained as Explained
 from ckpttool.api.explaining import explain as explain
 from ckpttool.api.inspecting import inspect as inspect
 from ckpttool.api.judging import health as health
 from ckpttool.api.launching import launch as launch
-from ckpttool.api.preflighting import lint_config as lint_config
 from ckpttool.api.preflighting import preflight as preflight
 from ckpttool.api.pruning import prune as prune
 from ckpttool.api.repairing import repair_meta as repair_meta

@@ -6,7 +6,8 @@ import os
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
-from ckpttool.api.preflighting import assert_startable, judged, read_base
+from ckpttool.api.configs import read_base
+from ckpttool.api.preflighting import assert_startable, judged
 from ckpttool.api.resolving import resolve
 from ckpttool.api.scanning import Where, asked
 from ckpttool.decide.preflight import allow

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ckpttool.api.configs import BaseConfig, config_check, read_or_check
 from ckpttool.api.resolving import Answer, resolve
 from ckpttool.api.scanning import Where, asked
 from ckpttool.decide import preflight as judge
@@ -16,42 +17,20 @@ from ckpttool.domain.finding import Code, Finding, seen_in_part
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import ResumePlan
-from ckpttool.domain.preflight import Check, DiskNeed, Lint, NextSaves, Preflight, PreflightQuestion, Reason
-from ckpttool.errors import CkptToolError, ConfigError, ExitCode, UsageError
-from ckpttool.formats.safe_yaml import read_bytes
+from ckpttool.domain.preflight import Check, DiskNeed, NextSaves, Preflight, PreflightQuestion, Reason
+from ckpttool.errors import CkptToolError, ExitCode, UsageError
 from ckpttool.render.answers import preflight_summaries as summaries
 from ckpttool.storage import is_local
 from ckpttool.storage.disk import Disk, LocalDisk
-from ckpttool.trainers.registry import config_readers, lint, read_config, told_skip, trainer_named
+from ckpttool.trainers.registry import told_skip, trainer_named
 
 if TYPE_CHECKING:
     from ckpttool.api.scanning import Tree
     from ckpttool.domain.launch import LaunchConfig
     from ckpttool.domain.node import Node
-    from ckpttool.domain.settings import RunConfig
     from ckpttool.trainers.abilities import LaunchTarget
 
 _AFTER_CONFIG = ("checkpoint", "health", "launch", "disk")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaseConfig:
-    """A config that was read, with all that is to be said of it alone."""
-
-    run: RunConfig
-    findings: tuple[Finding, ...]
-    """What is wrong with it, by rules and by what was read; what the user accepts is a note."""
-
-
-def lint_config(paths: str | os.PathLike[str] | Sequence[str], *, allowed: Iterable[Code] = ()) -> Lint:
-    """Say what in configs a trainer finds wrong late or never; no checkpoint is looked at.
-
-    Returns:
-        One check a file. A file that cannot be used at all is a finding too, with its exit code.
-    """
-    if isinstance(paths, (str, os.PathLike)):
-        paths = (os.fspath(paths),)
-    return Lint(checks=tuple(_config_check(path, _read(path, tuple(allowed)), name=path) for path in paths))
 
 
 def preflight(
@@ -73,8 +52,8 @@ def preflight(
     """
     if not isinstance(question, PreflightQuestion):
         question = PreflightQuestion(config=os.fspath(question), tree=asked(tree))
-    config = _read(question.config, question.allowed, devices=question.devices)
-    first = _config_check(question.config, config)
+    config = read_or_check(question.config, question.allowed, devices=question.devices)
+    first = config_check(question.config, config)
     if isinstance(config, Check):
         return _cut_short(question, [first], _AFTER_CONFIG)
     try:
@@ -83,38 +62,6 @@ def preflight(
     except CkptToolError as error:
         return _cut_short(question, [first, _stopped("checkpoint", error)], _AFTER_CONFIG[1:])
     return judged(question, config, answer, disk or LocalDisk()).answer
-
-
-def read_base(path: str, allowed: tuple[Code, ...], *, devices: int | None = None) -> BaseConfig:
-    """Read the config that a launch starts from, and judge it by every rule about configs.
-
-    Args:
-        path: As the user gave it.
-        allowed: Findings that the user accepts.
-        devices: Devices that will be started in all; None: not known.
-
-    Raises:
-        CkptToolError: It cannot be used at all.
-    """
-    run = read_config(read_bytes(path), path=path, devices=devices)
-    return BaseConfig(run=run, findings=judge.allow(lint(run), allowed))
-
-
-def _read(path: str, allowed: tuple[Code, ...], *, devices: int | None = None) -> BaseConfig | Check:
-    try:
-        return read_base(path, allowed, devices=devices)
-    except CkptToolError as error:
-        line = error.line if isinstance(error, ConfigError) else None
-        reason = Reason(finding=judge.unusable(str(error), path, line, trainer=config_readers()), file=path)
-        return Check(name="config", summary="cannot be used", reasons=(reason,), stopped=error.exit_code)
-
-
-def _config_check(path: str, config: BaseConfig | Check, *, name: str = "config") -> Check:
-    if isinstance(config, Check):
-        return replace(config, name=name)
-    summary = summaries.config_summary(config.findings)
-    reasons = tuple(Reason(finding=finding, file=path) for finding in config.findings)
-    return Check(name=name, summary=summary, reasons=reasons)
 
 
 def _cut_short(question: PreflightQuestion, checks: list[Check], left: Sequence[str]) -> Preflight:
@@ -192,7 +139,7 @@ def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk
     nothing = ExitCode.NOTHING_TO_RESUME if plan is None and not seen_in_part(decision.findings) else None
     need = _disk_need(target.next_saves(config.run, answer.tree.inventory), answer, plan, disk)
     checks = (
-        _config_check(question.config, config),
+        config_check(question.config, config),
         teller.check("checkpoint", summaries.checkpoint_summary(decision), found["checkpoint"], nothing),
         _health_check(teller, answer.tree.inventory, plan, found["health"]),
         _launch_check(teller, config, plan, edited, found["launch"]),

@@ -108,7 +108,7 @@ def show(answer: Preflight | Lint, options: ReportOptions) -> ExitCode:
 
 def _text(answer: Preflight | Lint, fmt: ReportFormat) -> str:
     """Spell a report in any format but a table, which is drawn for a terminal."""
-    from ckpttool.render.answers.preflight import document, ranks_of, verdict, view_of
+    from ckpttool.render.answers.preflight import document, ranks_of, verdict
     from ckpttool.render.json import dumps
 
     if fmt is ReportFormat.JSON:
@@ -116,12 +116,12 @@ def _text(answer: Preflight | Lint, fmt: ReportFormat) -> str:
     if fmt is ReportFormat.GITHUB:
         from ckpttool.render.github import annotate
 
-        return annotate(answer.checks, verdict(answer), world=ranks_of(answer), view=view_of(answer))
+        return annotate(answer.checks, verdict(answer), world=ranks_of(answer), view=answer.view)
     if fmt is ReportFormat.JUNIT:
         from ckpttool.render.junit import junit
 
         name = "ckpttool preflight" if isinstance(answer, Preflight) else "ckpttool lint-config"
-        return junit(answer.checks, name, view=view_of(answer))
+        return junit(answer.checks, name, view=answer.view)
     if fmt is ReportFormat.GITLAB:
         from ckpttool.render.gitlab import code_quality
 

@@ -150,6 +150,7 @@ class Code(str, Enum):
     YAML_NONE_IS_TEXT = "yaml-none-is-text"
     UNKNOWN_KEY = "unknown-key"
     CONFIG_UNUSABLE = "config-unusable"
+    ALLOW_UNUSED = "allow-unused"
     NOTHING_TO_RESUME = "nothing-to-resume"
     NEWER_NOT_CHOSEN = "newer-not-chosen"
     TOO_MUCH_LOST = "too-much-lost"

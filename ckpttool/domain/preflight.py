@@ -51,6 +51,8 @@ class Check:
     """One line: what was seen."""
     reasons: tuple[Reason, ...] = ()
     """Everything found, notes too, in the order of what was looked at."""
+    allowed: tuple[Reason, ...] = ()
+    """What would be a reason, and is none: the config itself allows it."""
     stopped: ExitCode | None = None
     """Where the check could not be made: the exit code of what stopped it, which is a reason too."""
     skipped: bool = False
@@ -138,6 +140,10 @@ class Lint(Answered):
 
     checks: tuple[Check, ...]
     """One a file, in the order in which they were given."""
+    foreign: tuple[str, ...] = ()
+    """YAML files that were found in folders and are no training configs."""
+    view: View = USUAL
+    """How it is to be told."""
 
     @property
     def go(self) -> bool:

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ckpttool.domain.settings import KeyPath, Nested, Setting, Settings, Value
-from ckpttool.errors import ConfigError, UnsafeError
+from ckpttool.errors import ConfigError, ForeignConfigError, UnsafeError
 
 if TYPE_CHECKING:
     import yaml
@@ -65,7 +65,7 @@ def parse_document(content: bytes, *, what: str) -> Document:
         try:
             node = loader.get_single_node()
             if not isinstance(node, yaml.MappingNode):
-                raise ConfigError(f"{what!r} holds no settings; expected YAML with keys at the top level")
+                raise ForeignConfigError(f"{what!r} holds no settings; expected YAML with keys at the top level")
             walk = _Walk(what)
             walk.visit(node, ())
             data = loader.construct_document(node)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ckpttool.domain.finding import told
 from ckpttool.domain.preflight import Lint, Preflight, Reason
-from ckpttool.render.answers.preflight import kinds, ranks_of, verdict, view_of, word
+from ckpttool.render.answers.preflight import kinds, ranks_of, verdict, word
 from ckpttool.render.escape import shown
 
 MOST_ROWS = 500
@@ -35,7 +35,7 @@ def _lines(answer: Preflight | Lint) -> Iterator[str]:
         yield from ("", "| weight | finding | what | fix |", "|---|---|---|---|")
     for kind in found[:MOST_ROWS]:
         first = kind[0].finding
-        what = told([each.finding for each in kind], ranks_of(answer), view_of(answer))
+        what = told([each.finding for each in kind], ranks_of(answer), answer.view)
         cells = (first.severity.word, first.code.value, f"{_place(kind[0])}{what}", first.remedy or "")
         yield f"| {' | '.join(map(_text, cells))} |"
     if len(found) > MOST_ROWS:

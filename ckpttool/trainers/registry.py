@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache, reduce
 from typing import TYPE_CHECKING
 
-from ckpttool.errors import CkptToolError, UsageError
+from ckpttool.errors import CkptToolError, ForeignConfigError, UsageError
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.huggingface import HuggingFace
 from ckpttool.trainers.megatron import Megatron
@@ -169,7 +169,7 @@ def read_config(content: bytes, *, path: str, devices: int | None = None) -> Run
     if known:
         titles = " or for ".join(trainer_named(config.trainer).title for config in known)
         raise UsageError(f"{path} could be a config for {titles}: remove the settings of one of them")
-    raise unread or UsageError(
+    raise unread or ForeignConfigError(
         f"{path} is no training config that ckpttool knows; it reads those for {config_readers()}"
     )
 

@@ -175,7 +175,7 @@ def test_what_is_launched_is_made_of_the_text_that_was_judged(run: Path, monkeyp
         base.write_text("run_mode: eval\n")  # by somebody, a moment later
         return content
 
-    monkeypatch.setattr("ckpttool.api.preflighting.read_bytes", read_and_replaced)
+    monkeypatch.setattr("ckpttool.api.configs.read_bytes", read_and_replaced)
     assert isinstance(launched(run, base=base), Launch)
     before, after = yaml.safe_load(CONFIG.read_text()), yaml.safe_load((run / "new.yaml").read_text())
     assert after["runner_config"] == before["runner_config"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 from tests.cli.running import ask
+from tests.cli.situations import real
 from tests.cli.test_answers import Golden, lines_too_long
 from tests.conftest import FIXTURES, TESTS
 from tests.published import junit_suite, sarif_run
@@ -62,6 +64,112 @@ def test_a_file_that_cannot_be_used_is_told_with_its_line(configs: Path) -> None
 def test_what_is_allowed_stops_nothing(configs: Path) -> None:
     assert configs.exists()
     assert ask("lint-config", "bad.yaml", "--allow", "keeps-one-checkpoint").code == 0
+
+
+ALLOWED = BAD.replace(
+    "keep_checkpoint_max: 1", "keep_checkpoint_max: 1  # ckpttool: allow keeps-one-checkpoint the disk is small"
+)
+
+
+class TestFolders:
+    @pytest.fixture
+    def folder(self, here: Path) -> Path:
+        for name, text in {
+            "configs/good.yaml": GOOD,
+            "configs/llama/70b/bad.yml": BAD,
+            "configs/deploy.yaml": "apiVersion: v1\nkind: Pod\n",
+            "configs/jobs.yaml": "- a\n- b\n",
+            "configs/empty.yaml": "",
+            "configs/readme.md": "runner_config: 1",
+            "configs/.hidden/bad.yaml": BAD,
+            "others/deploy.yaml": "apiVersion: v1\n",
+        }.items():
+            (here / name).parent.mkdir(parents=True, exist_ok=True)
+            (here / name).write_text(text)
+        (here / "none").mkdir()
+        return here
+
+    def test_all_configs_below_a_folder_are_one_answer_and_those_of_others_are_counted(
+        self, folder: Path, golden: Golden
+    ) -> None:
+        assert folder.exists()
+        said = ask("lint-config", "configs")
+        assert said.code == 10
+        golden("lint-config/folder.txt", said.stdout)
+        document = ask("lint-config", "configs", "configs/good.yaml", "--json").json
+        names = [check["name"] for check in document["checks"]]  # type: ignore[attr-defined]
+        assert names == ["configs/good.yaml", "configs/llama/70b/bad.yml"]
+        assert document["foreign"] == ["configs/deploy.yaml", "configs/empty.yaml", "configs/jobs.yaml"]
+
+    @pytest.mark.parametrize(
+        ("paths", "code"),
+        [
+            (["others"], 2),
+            (["none"], 2),
+            (["configs", "none"], 2),
+            (["configs/deploy.yaml"], 2),
+            (["configs/good.yaml"], 0),
+        ],
+    )
+    def test_2_for_a_folder_without_a_config_and_for_anothers_yaml_that_was_named(
+        self, paths: list[str], code: int, folder: Path
+    ) -> None:
+        assert folder.exists()
+        assert ask("lint-config", *paths).code == code
+
+    def test_what_cannot_be_read_may_be_a_config_so_it_is_told(self, folder: Path) -> None:
+        (folder / "configs" / "torn.yaml").write_text("a: 1\na: 2\n")
+        assert ask("lint-config", "configs").code == 2
+
+    def test_a_folder_that_cannot_be_listed_is_no_empty_one(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lists = os.scandir
+
+        def refuse(path: str) -> object:
+            if str(path).endswith("llama"):
+                raise PermissionError(13, "Permission denied", str(path))
+            return lists(path)
+
+        monkeypatch.setattr(os, "scandir", refuse)
+        assert folder.exists()
+        said = ask("lint-config", "configs")
+        assert said.code == 14
+        assert "'configs/llama' cannot be listed: Permission denied" in " ".join(said.stdout.split())
+
+
+class TestComments:
+    def test_what_a_comment_allows_stops_nothing_and_is_listed_with_verbose(self, here: Path, golden: Golden) -> None:
+        (here / "mine.yaml").write_text(ALLOWED)
+        said = ask("lint-config", "mine.yaml")
+        assert (said.code, said.stdout) == (
+            0, "1 config: nothing that stops a launch\n\n  ok  mine.yaml  nothing against it; 1 allowed by a comment\n"
+        )  # fmt: skip
+        golden("lint-config/allowed.txt", ask("lint-config", "mine.yaml", "-v").stdout)
+        document = ask("lint-config", "mine.yaml", "--json").json
+        assert [each["code"] for each in document["allowed"]] == ["keeps-one-checkpoint"]  # type: ignore[attr-defined]
+        assert "keeps-one" not in ask("lint-config", "mine.yaml", "--format", "github").stdout
+
+    def test_a_comment_of_another_code_or_line_silences_nothing_and_is_a_note(self, here: Path) -> None:
+        (here / "mine.yaml").write_text(f"# ckpttool: allow keeps-one-checkpoint, unknown-keg\n{BAD}")
+        said = ask("lint-config", "mine.yaml", "--json")
+        assert said.code == 10
+        check = json.loads(said.stdout)["checks"][0]
+        found = [(each["code"], each["line"], each["remedy"]) for each in check["findings"]]
+        assert found[:2] == [
+            ("allow-unused", 1, "take it out of the comment"),
+            ("allow-unused", 1, "did you mean unknown-key?"),
+        ]
+        assert found[2][:2] == ("keeps-one-checkpoint", 36)
+
+    def test_preflight_and_launch_hold_to_it_too(self, here: Path) -> None:
+        real(here, "sink2_ckpt")
+        for text, code in ((BAD, 10), (ALLOWED, 0)):
+            (here / "mine.yaml").write_text(text)
+            assert ask("preflight", "output", "--config", "mine.yaml").code == code
+            assert ask("launch", "output", "--config", "mine.yaml", "--output", f"out{code}.yaml").code == code
+        document = ask("preflight", "output", "--config", "mine.yaml", "--json").json
+        assert [each["code"] for each in document["allowed"]] == ["keeps-one-checkpoint"]  # type: ignore[attr-defined]
 
 
 def test_2_for_no_file(here: Path) -> None:

@@ -10,7 +10,6 @@ from ckpttool.domain.finding import Code, told
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import Check, Lint, Outcome, Preflight, Reason
 from ckpttool.domain.units import counted
-from ckpttool.domain.view import USUAL, View
 from ckpttool.render.answers.plan import plan_document
 from ckpttool.render.escape import shown
 from ckpttool.render.json import Document, finding_document
@@ -58,6 +57,7 @@ def _preflight(answer: Preflight) -> Document:
             "free_bytes": disk.free_bytes,
             "free_files": disk.free_files,
         },
+        "allowed": _allowed(answer),
         "plan": None if answer.decision is None else plan_document(answer.decision),
     }
 
@@ -68,7 +68,17 @@ def _lint(answer: Lint) -> Document:
         "go": answer.go,
         "exit_code": of_preflight(answer.checks).value,
         "checks": [check_document(check) for check in answer.checks],
+        "allowed": _allowed(answer),
+        "foreign": list(answer.foreign),
     }
+
+
+def _allowed(answer: Preflight | Lint) -> list[Document]:
+    return [_reason(reason) for check in answer.checks for reason in check.allowed]
+
+
+def _reason(reason: Reason) -> Document:
+    return {**finding_document(reason.finding), "file": reason.file}
 
 
 def check_document(check: Check) -> Document:
@@ -77,7 +87,7 @@ def check_document(check: Check) -> Document:
         "name": check.name,
         "outcome": check.outcome.value,
         "summary": check.summary,
-        "findings": [{**finding_document(reason.finding), "file": reason.file} for reason in check.reasons],
+        "findings": [_reason(reason) for reason in check.reasons],
     }
 
 
@@ -95,10 +105,16 @@ def table(answer: Preflight | Lint) -> RenderableType:
     against = blocking_reasons(checks)
     parts += _listed(answer, against, MOST_REASONS, "red")
     notes = [reason for check in checks for reason in check.reasons if not reason.blocks]
-    if go or view_of(answer).everything:
+    if go or answer.view.everything:
         parts += _listed(answer, notes, MOST_NOTES, "dim")
     elif notes:
-        parts.append(line(f"\nand {counted(len(notes), 'note')}: {_shown_by(answer)}", style="dim"))
+        parts.append(line(f"\nand {counted(len(notes), 'note')}: -v", style="dim"))
+    if answer.view.everything:
+        for reason in (reason for check in checks for reason in check.allowed):
+            said = f"{_place(reason)}{shown(reason.finding.message)}"
+            parts.append(line(f"\nallowed {reason.finding.code.value} {said}", style="dim"))
+    if isinstance(answer, Lint) and answer.foreign:
+        parts.append(line(f"\nno training config: {counted(len(answer.foreign), 'other YAML file')}", style="dim"))
     return stack(*parts, *pointer([reason.finding for reason in against]))
 
 
@@ -107,17 +123,8 @@ def word(check: Check) -> tuple[str, str]:
     return _WORDS[Outcome.UNKNOWN if check.unsure and check.outcome is Outcome.PASSED else check.outcome]
 
 
-def view_of(answer: Preflight | Lint) -> View:
-    """Return how it is to be told."""
-    return answer.view if isinstance(answer, Preflight) else USUAL
-
-
-def _shown_by(answer: Preflight | Lint) -> str:
-    return "-v" if isinstance(answer, Preflight) else "--format json"
-
-
 def _listed(answer: Preflight | Lint, reasons: Sequence[Reason], most: int, style: str) -> Iterator[RenderableType]:
-    view = view_of(answer)
+    view = answer.view
     groups = [[reason] for reason in _gravest_first(reasons)] if view.everything else kinds(reasons)
     most = len(groups) if view.everything else most
     for kind in groups[:most]:
@@ -131,7 +138,7 @@ def _listed(answer: Preflight | Lint, reasons: Sequence[Reason], most: int, styl
         if first.remedy:
             yield Indented(line(f"fix: {shown(first.remedy)}", style="dim"))
     if len(groups) > most:
-        yield line(f"\nand {len(groups) - most} other kinds: {_shown_by(answer)}", style="dim")
+        yield line(f"\nand {len(groups) - most} other kinds: -v", style="dim")
 
 
 def _place(reason: Reason) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.data_position import DataPosition, Samples, SkipBatches, Stateful, Tokens, Unknown, skip_of
@@ -45,15 +45,15 @@ def health_summary(checkpoint: Checkpoint, recorded: Health) -> str:
     return f"{checkpoint.health.value}, by the log; {written} is recorded"
 
 
-def config_summary(findings: Iterable[Finding]) -> str:
-    """Count what is wrong with a config."""
+def config_summary(findings: Iterable[Finding], silenced: Sequence[Finding] = ()) -> str:
+    """Count what is wrong with a config, and what its own comments allow."""
     found = tuple(findings)
     problems = len(blocking(found))
     notes = len(found) - problems
-    if not found:
-        return "nothing against it"
     told = [counted(problems, "problem")] if problems else []
-    return " and ".join([*told, counted(notes, "note")] if notes else told)
+    told += [counted(notes, "note")] if notes else []
+    allowed = f"; {len(silenced)} allowed by a comment" if silenced else ""
+    return (" and ".join(told) or "nothing against it") + allowed
 
 
 def launch_summary(

@@ -1,0 +1,134 @@
+"""Training configs on their own: read, and judged by every rule about them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from ckpttool.decide import preflight as judge
+from ckpttool.decide.inline_allow import part
+from ckpttool.domain.finding import Code, Finding
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.preflight import Check, Lint, Reason
+from ckpttool.domain.settings import RunConfig
+from ckpttool.domain.units import counted
+from ckpttool.domain.view import USUAL, View
+from ckpttool.errors import CkptToolError, ConfigError, ExitCode, ForeignConfigError
+from ckpttool.formats.safe_yaml import read_bytes
+from ckpttool.render.answers import preflight_summaries as summaries
+from ckpttool.trainers.registry import config_readers, lint, read_config
+
+_ENDINGS = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseConfig:
+    """A config that was read, with all that is to be said of it alone."""
+
+    run: RunConfig
+    findings: tuple[Finding, ...]
+    """What is wrong with it, by rules and by what was read; what the user accepts is a note."""
+    silenced: tuple[Finding, ...]
+    """What a comment in it allows."""
+
+
+def read_base(path: str, allowed: tuple[Code, ...], *, devices: int | None = None) -> BaseConfig:
+    """Read the config that a launch starts from, and judge it by every rule about configs.
+
+    Args:
+        path: As the user gave it.
+        allowed: Findings that the user accepts.
+        devices: Devices that will be started in all; None: not known.
+
+    Raises:
+        CkptToolError: It cannot be used at all.
+    """
+    run = read_config(read_bytes(path), path=path, devices=devices)
+    found = part(lint(run), run.text, path=path)
+    return BaseConfig(run=run, findings=judge.allow(found.findings, allowed), silenced=found.silenced)
+
+
+def read_or_check(path: str, allowed: tuple[Code, ...], *, devices: int | None = None) -> BaseConfig | Check:
+    """Do the same, and make a check of what keeps it from being used."""
+    try:
+        return read_base(path, allowed, devices=devices)
+    except CkptToolError as error:
+        return _unusable(path, error)
+
+
+def config_check(path: str, config: BaseConfig | Check, *, name: str = "config") -> Check:
+    """Tell what was found in a config as a check."""
+    if isinstance(config, Check):
+        return replace(config, name=name)
+    return Check(
+        name=name,
+        summary=summaries.config_summary(config.findings, config.silenced),
+        reasons=tuple(Reason(finding=finding, file=path) for finding in config.findings),
+        allowed=tuple(Reason(finding=finding, file=path) for finding in config.silenced),
+    )
+
+
+def lint_config(
+    paths: str | os.PathLike[str] | Sequence[str], *, allowed: Iterable[Code] = (), view: View = USUAL
+) -> Lint:
+    """Say what in configs a trainer finds wrong late or never; no checkpoint is looked at.
+
+    Args:
+        paths: Files, and folders, in which all YAML files are looked at, as deep as they lie; hidden folders and links
+            to folders are passed over.
+        allowed: Findings that the user accepts.
+        view: How it is to be told.
+
+    Returns:
+        One check a config. A file that cannot be used at all is a finding too, with its exit code, and so is a folder
+        without a training config. YAML of others is counted where it was found, and a finding where it was named.
+    """
+    if isinstance(paths, (str, os.PathLike)):
+        paths = (os.fspath(paths),)
+    checks: dict[str, Check] = {}
+    foreign: dict[str, None] = {}
+    for path in paths:
+        if os.path.isdir(path):
+            checks |= _in_folder(path, tuple(allowed), foreign)
+        else:
+            checks[path] = config_check(path, read_or_check(path, tuple(allowed)), name=path)
+    return Lint(checks=tuple(checks.values()), foreign=tuple(foreign), view=view)
+
+
+def _in_folder(folder: str, allowed: tuple[Code, ...], foreign: dict[str, None]) -> dict[str, Check]:
+    found: dict[str, Check] = {}
+    others = 0
+    for path in _yaml_files(folder, found):
+        try:
+            found[path] = config_check(path, read_base(path, allowed), name=path)
+        except ForeignConfigError:
+            foreign[path] = None
+            others += 1
+        except CkptToolError as error:
+            found[path] = replace(_unusable(path, error), name=path)
+    if not found:
+        beside = f", but {counted(others, 'other YAML file')}" if others else ""
+        nothing = ConfigError(f"{folder!r} holds no training config{beside}")
+        found[folder] = replace(_unusable(folder, nothing), name=folder)
+    return found
+
+
+def _yaml_files(folder: str, unseen: dict[str, Check]) -> Iterator[str]:
+    """Yield the YAML files below a folder, by name; a folder that cannot be listed becomes a check."""
+
+    def cannot(error: OSError) -> None:
+        place = str(error.filename)
+        finding = judge.stopped(f"{place!r} cannot be listed: {error.strerror}", ExitCode.INCOMPLETE)
+        reason = Reason(finding=finding, file=place)
+        unseen[place] = Check(name=place, summary="no answer", reasons=(reason,), stopped=ExitCode.INCOMPLETE)
+
+    for place, folders, names in os.walk(folder, onerror=cannot):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (os.path.join(place, name) for name in sorted(names) if name.endswith(_ENDINGS))
+
+
+def _unusable(path: str, error: CkptToolError) -> Check:
+    line = error.line if isinstance(error, ConfigError) else None
+    reason = Reason(finding=judge.unusable(str(error), path, line, trainer=config_readers()), file=path)
+    return Check(name="config", summary="cannot be used", reasons=(reason,), stopped=error.exit_code)
