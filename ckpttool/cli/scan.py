@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
+from ckpttool.cli import progress
 from ckpttool.cli.answers import INVENTORY, show_each, show_trees
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Format, FormatOpt, MoreDirs, Quiet, TreeOptions, ViewOptions, say_tree
@@ -48,7 +49,8 @@ def scan(
     if not below:
         raise typer.Exit(show_each(INVENTORY, ask, (tree.path, *(more or ())), fmt))
     roots = (tree.path or os.curdir, *(more or ()))
-    paths = dict.fromkeys(path for root in roots for path in api.trees_below(root, layout=tree.layout))
+    with progress.busy("looking for trees", quiet=quiet):
+        paths = dict.fromkeys(path for root in roots for path in api.trees_below(root, layout=tree.layout))
     if not paths:
         raise UnknownLayoutError(f"no tree that ckpttool knows lies below {' or '.join(roots)}")
     raise typer.Exit(show_trees(INVENTORY, lambda path: _unless_bare(ask(path)), paths, fmt))
