@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ckpttool.domain.finding import Code, Finding, Severity, note, worst
 from ckpttool.domain.manifest import ShardSeal
 from ckpttool.domain.scalars import spelled
 from ckpttool.domain.shard import FileStamp, FormatName, ShardRole
@@ -25,6 +26,7 @@ from ckpttool.formats.strict_json import (
     OWN_MEMORY,
     JsonObject,
     ParseError,
+    as_list,
     as_object,
     get_bool,
     get_int,
@@ -44,13 +46,19 @@ from ckpttool.write.files import replace as write
 SCHEMA = "ckpttool/ledger/1"
 
 LEDGER_LIMIT = ByteCount(128 << 20)
-"""Bytes. A shard takes some 500."""
+"""Bytes. A shard takes some 500, and what is noted of it at most `_MOST_NOTED` more."""
+
+_MOST_NOTED = 1000
+"""Bytes of the notes of one shard; a shard of which more is to be said is read each time."""
 
 MOST_SHARDS = 1 << 16
 """Eight checkpoints of 8,192 ranks; those that were verified last stay."""
 
 RACY_SECONDS = 2
 """As git has it: FAT counts mtimes in steps of 2 s, so a file may change again without another mtime."""
+
+_BESIDE = ("path", "tensor", "expected", "actual", "remedy")
+"""What a note of a shard may say beside its sentence."""
 
 _ON_DISK = ("mtime_ns", "inode")
 """How the token of a file's stamp on a disk is spelled; what another storage holds is not remembered."""
@@ -64,7 +72,7 @@ SAVE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
-    """A shard of which every byte was read, with a checksum that matched and nothing to say against it."""
+    """A shard of which every byte was read, with a checksum that matched and nothing but notes to say of it."""
 
     stamp: FileStamp
     """The file that was read."""
@@ -184,7 +192,11 @@ def _seal_of(seal: ShardSeal | None) -> str | None:
 
 def _remembered(report: ShardReport, seal: ShardSeal | None, began: float) -> Remembered | None:
     """Return what is to be remembered of a report; None where it is not good, or not good for long."""
-    if report.findings or not report.checksum_matched or not _is_utf8(report.path):
+    if not report.checksum_matched or not _is_utf8(report.path):
+        return None
+    if report.findings and (
+        worst(report.findings) > Severity.NOTE or len(json.dumps(_notes(report.findings))) > _MOST_NOTED
+    ):
         return None
     if report.stamp is None or report.format is None or report.tensors is None:
         return None
@@ -223,7 +235,21 @@ def _line(path: str, known: Remembered) -> dict[str, object]:
         "tensors": report.tensors,
         "embedded_checksum": report.embedded_checksum,
         "zero_tail": report.zero_tail,
+        **({"notes": _notes(report.findings)} if report.findings else {}),
     }
+
+
+def _notes(findings: Iterable[Finding]) -> list[dict[str, str]]:
+    """Spell what is worth knowing of a shard; whose it is says whoever asks."""
+    told = [{name: getattr(finding, name) for name in ("code", "message", *_BESIDE)} for finding in findings]
+    return [{name: value for name, value in words.items() if value is not None} for words in told]
+
+
+def _noted(line: JsonObject) -> Iterator[Finding]:
+    for value in as_list(line.get("notes", [])):
+        words = as_object(value)
+        beside = {name: get_str(words, name) for name in _BESIDE if name in words}
+        yield note(Code(get_str(words, "code")), get_str(words, "message"), **beside)  # type: ignore[arg-type]
 
 
 def _ledger(data: bytes) -> Ledger:
@@ -254,7 +280,7 @@ def _known(line: JsonObject) -> Remembered:
         tensors=get_int(line, "tensors"),
         checksum_matched=True,
         bytes_read=ByteCount(0),
-        findings=(),
+        findings=tuple(_noted(line)),
         embedded_checksum=get_bool(line, "embedded_checksum"),
         zero_tail=get_bool(line, "zero_tail"),
         remembered=True,

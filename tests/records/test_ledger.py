@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.domain.finding import Code, Severity
+from ckpttool.domain.finding import Code, Severity, note
 from ckpttool.domain.shard import FileStamp, FormatName, ShardRole
 from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.domain.verdict import CheckTask, Level, ShardDigest, ShardReport, VerdictWord
@@ -130,7 +130,8 @@ def test_it_counts_only_for_the_seal_that_it_was_compared_with(place: str) -> No
 @pytest.mark.parametrize(
     "bad",
     [
-        report(findings=(finding(severity=Severity.NOTE),)),
+        report(findings=(finding(severity=Severity.SUSPECT),)),
+        report(findings=(note(Code.ZERO_TAIL, "n" * 2000),)),
         report(findings=(finding(Code.CHECKSUM_MISMATCH),), checksum_matched=False),
         report(checksum_matched=False),
         report(stamp=None),
@@ -145,6 +146,18 @@ def test_only_good_reports_are_remembered_and_any_other_makes_forget(place: str,
     assert recalled(place) is not None
     save(place, [bad], seals={}, began=NOW)
     assert recalled(place) is None
+
+
+def test_a_note_keeps_no_shard_from_the_ledger_and_is_said_again(place: str) -> None:
+    notes = (
+        note(Code.HEADER_NOT_CANONICAL, "not as it is written", path="rank_0/a", expected="1", remedy="none"),
+        note(Code.ZERO_TAIL, "zeros", path="rank_0/a", tensor="w"),
+    )
+    save(place, [report(findings=notes), report("rank_0/b")], seals={}, began=NOW)
+    found, without = recalled(place), recalled(place, task("rank_0/b"))
+    assert found is not None
+    assert without is not None
+    assert (found.findings, without.findings) == (notes, ())
 
 
 def test_a_look_at_the_header_says_nothing_about_what_was_verified(place: str) -> None:
@@ -215,6 +228,7 @@ def test_a_flipped_bit_or_a_truncation_makes_a_ledger_that_knows_nothing(place: 
         ('"mindspore-ckpt"', '"zip"'),
         ('"inode": 7', '"inode": null'),
         ('"shards": [', '"shards": [1, '),
+        ('"zero_tail": false', '"zero_tail": false, "notes": [{"code": "of-tomorrow", "message": "m"}]'),
     ],
 )
 def test_a_ledger_of_another_version_knows_nothing_whatever_its_hash(place: str, old: str, new: str) -> None:

@@ -91,6 +91,18 @@ def test_what_was_read_before_an_interrupt_is_not_read_again(tree: TreeBuilder) 
     assert sum(remembered) in {4, 5}
 
 
+def test_a_shard_of_which_there_is_but_a_note_is_not_read_again_and_the_note_stays(tree: TreeBuilder) -> None:
+    path = tree.shard(1, 6, 2)
+    data = (tree.output / path).read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    padded = end.to_bytes(8, "little") + data[8:end] + b" " * 8 + data[end:]
+    tree.file(path, padded)
+    (first,), (again,) = verdicts(tree, "6_2"), verdicts(tree, "6_2")
+    assert [finding.code for finding in first.findings] == [Code.HEADER_NOT_CANONICAL]
+    assert again.findings == first.findings
+    assert [report.remembered for report in again.reports] == [True, True]
+
+
 def test_a_file_that_changed_in_place_is_read_though_its_time_was_set_back(tree: TreeBuilder) -> None:
     """As `rsync --inplace -t` from a damaged copy does: size, mtime and inode are the old ones."""
     verdicts(tree, "6_2")
