@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, unknown
 from ckpttool.domain.pointer import Pointer, PointerFix, PointerText
-from ckpttool.domain.units import moment
+from ckpttool.domain.units import moment_if_any
 
 NamingIt = Callable[[Checkpoint], Mapping[str, PointerText]]
 """Says by path what each record holds when a checkpoint was saved last; a record that cannot name it is not there."""
@@ -41,7 +41,7 @@ def signs_of_writing(
             Code.IN_PROGRESS,
             f"written {age:.0f} s ago: somebody may still be saving (--grace {grace:g})",
             path=path,
-            actual=moment(at),
+            actual=moment_if_any(at),
             remedy="wait; where no training runs, --grace 0",
         )
 

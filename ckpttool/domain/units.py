@@ -81,6 +81,14 @@ def moment(seconds: float) -> str:
     return at.isoformat().replace("+00:00", "Z")
 
 
+def moment_if_any(seconds: float) -> str | None:
+    """Spell a file's time as `moment` does; None for one in no year of the calendar: any program may set any."""
+    try:
+        return moment(seconds)
+    except OverflowError:
+        return None
+
+
 def lasting(seconds: float) -> str:
     """Spell a duration for people, in the unit that says most: `45 s`, `42 min`, `2.5 h`, `12 d`."""
     for unit, length, most in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 48 * 3600), ("d", 86400, math.inf)):

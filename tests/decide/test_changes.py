@@ -96,3 +96,10 @@ def test_a_time_in_the_future_tells_of_a_wrong_clock_and_not_of_writing() -> Non
 
 def test_every_unfinished_file_is_a_sign_however_old() -> None:
     assert [sign.path for sign in signs_of_writing(["b.tmp", "a.tmp"], [], now=0.0, grace=0.0)] == ["a.tmp", "b.tmp"]
+
+
+def test_a_file_of_a_year_that_no_calendar_has_is_still_written_without_a_moment() -> None:
+    """Any program may set any time of a file; within a grace time as long, it is young."""
+    (far,) = signs_of_writing((), [("rank_0/a.ckpt", 1e12)], now=0.0, grace=1e13)
+    (near,) = signs_of_writing((), [("rank_0/a.ckpt", 1e9)], now=0.0, grace=1e13)
+    assert (far.actual, near.actual) == (None, "2001-09-09T01:46:40Z")

@@ -10,7 +10,7 @@ from ckpttool.domain.checkpoint import Checkpoint, Inventory, Listing, Rename
 from ckpttool.domain.finding import blocking
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.shard import Shard
-from ckpttool.domain.units import counted, lasting, moment
+from ckpttool.domain.units import counted, lasting, moment_if_any
 from ckpttool.render.escape import shown, size
 from ckpttool.render.json import Document, Spelled, finding_document
 
@@ -71,10 +71,7 @@ def _checkpoint(checkpoint: Checkpoint) -> Document:
 
 
 def _saved_at(checkpoint: Checkpoint) -> str | None:
-    try:
-        return None if checkpoint.saved_ns is None else moment(checkpoint.saved_ns / NS)
-    except OverflowError:
-        return None
+    return None if checkpoint.saved_ns is None else moment_if_any(checkpoint.saved_ns / NS)
 
 
 class _Shards(Spelled):
