@@ -109,8 +109,11 @@ def _hint(folder: str) -> str:
 
 
 def _around_us(wish: _Wish) -> Located | None:
-    """Find the tree in which somebody stands: all of it, for nobody said that a part is meant."""
-    here = _below(".", wish)
+    """Find the tree in which somebody stands: all of it, for nobody said that a part is meant.
+
+    Its root is told in full: a config to which it is copied does not lie in the tree.
+    """
+    here = _below(os.getcwd(), wish)
     if here is not None:
         return here if here.resolved_from is not None else replace(here, resolved_from="the current folder")
     for folder in (".", *(os.path.join(*[os.pardir] * up) for up in range(1, MOST_LEVELS_UP))):

@@ -132,7 +132,7 @@ class TestTheFile:
         (runs / "ckpttool.toml").write_text('dir = "a"')
         assert root_of("scan") == "a/output/checkpoint"
         monkeypatch.chdir(runs / "b/output")
-        assert root_of("scan") == "checkpoint"
+        assert root_of("scan") == str(runs / "b/output/checkpoint")
 
     def test_it_can_be_left_out_and_the_environment_stays(self, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (runs / "ckpttool.toml").write_text('level = "numerics"')

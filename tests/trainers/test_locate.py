@@ -262,7 +262,7 @@ class TestWhereWeStand:
         ("inside", "took"),
         [
             ("", None),
-            ("output", "checkpoint"),
+            ("output", "output/checkpoint"),
             ("output/checkpoint", "the current folder"),
             ("output/checkpoint/rank_2", "the tree around the current folder"),
             ("output/checkpoint/rank_2/a/b", "the tree around the current folder"),
@@ -274,7 +274,8 @@ class TestWhereWeStand:
         tree.folder("checkpoint/rank_2/a/b")
         monkeypatch.chdir(tree.base / inside)
         found = locate(None)
-        assert (Path(found.storage.root).resolve(), found.focus) == (tree.checkpoint, None)
+        root = str(tree.checkpoint) if inside else "output/checkpoint"  # what a config elsewhere can be told
+        assert (found.storage.root, found.focus) == (root, None)
         assert found.resolved_from == took if took is None else (found.resolved_from or "").endswith(took)
 
     def test_more_than_three_levels_up_is_not_looked_at(
