@@ -75,7 +75,8 @@ def launch(  # noqa: PLR0913  # the last two are what the machine says, where it
     written = not (order.force and _is_already(order.output, content))
     if written:
         write(order.output, content, overwrite=order.force, backup=True)
-    return Launch(plan=plan, output=order.output, changes=edited.changes, commands=commands, written=written)
+    said = Launch(plan=plan, output=order.output, changes=edited.changes, commands=commands, written=written)
+    return replace(said, view=order.view)
 
 
 def _refused(preflight: Preflight) -> Refused:

@@ -20,6 +20,7 @@ from typer.models import OptionInfo
 
 from ckpttool.cli import output
 from ckpttool.cli.options import Quiet
+from ckpttool.cli.units import Time
 from ckpttool.domain.frozen import dataclass
 
 
@@ -101,7 +102,9 @@ def _settings(parameters: Sequence[inspect.Parameter], values: Mapping[str, Any]
         word = next((name for name in names if name.startswith("--")), f"--{parameter.name.replace('_', '-')}")
         for each in value if isinstance(value, list) else [value]:
             if each is not None and each is not False:
-                text = f"{each:g}" if isinstance(each, float) else shlex.quote(str(getattr(each, "value", each)))
+                text = str(each.typed if isinstance(each, Time) else getattr(each, "value", each))
+                # No default is typed, but what it would be is known.
+                text = text.removesuffix(".0") if isinstance(each, float) else shlex.quote(text)
                 said += [word] if each is True else [word, text] if isinstance(info, OptionInfo) else [text]
     return " ".join(said)
 

@@ -14,6 +14,12 @@ _WORDS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _POWERS = "KMGTP"
 
 
+class Time(float):
+    """A time, and how it was typed: another option may take the same number for another unit."""
+
+    typed: str
+
+
 def duration(bare: str | None, *, to: str | None = None, least: float = 0) -> Callable[[str], float]:
     """Return the parser of an option that takes a time.
 
@@ -25,7 +31,7 @@ def duration(bare: str | None, *, to: str | None = None, least: float = 0) -> Ca
     into = to or bare or "s"
     without = "" if bare is None else f"; a bare number is {_WORDS[bare]}"
 
-    def parse(text: str) -> float:
+    def parse(text: str) -> Time:
         found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhdw])", str(text))
         number, unit = (float(found[1]), found[2]) if found is not None else (_number(text), bare)
         if number is not None and not math.isfinite(number):
@@ -35,7 +41,9 @@ def duration(bare: str | None, *, to: str | None = None, least: float = 0) -> Ca
         meant = number * _SECONDS[unit] / _SECONDS[into]
         if meant < least:
             raise typer.BadParameter(f"{text!r} is less than {least:g}{into}")
-        return meant
+        time = Time(meant)
+        time.typed = text
+        return time
 
     return parse
 

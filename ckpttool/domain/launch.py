@@ -5,6 +5,7 @@ from __future__ import annotations
 from ckpttool.domain.answered import Answered
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import ResumePlan
+from ckpttool.domain.view import USUAL, View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,3 +58,5 @@ class Launch(Answered):
     """One for each node, node 0 first."""
     written: bool = True
     """False where the file said all of it already: it and its `.bak` are as they were."""
+    view: View = USUAL
+    """What a table is to show of the plan."""

@@ -347,11 +347,20 @@ def lost_node(here: Path) -> Path:
 
 
 PREFLIGHT = "preflight --config base.yaml"
+LAUNCH = "launch --force --config base.yaml --output new.yaml"
 
 
 @pytest.mark.parametrize(
     "command",
-    ["scan", "resolve", "verify", "verify --checkpoint all", PREFLIGHT, f"{PREFLIGHT} --strict --format github"],
+    [
+        "scan",
+        "resolve",
+        "verify",
+        "verify --checkpoint all",
+        LAUNCH,
+        PREFLIGHT,
+        f"{PREFLIGHT} --strict --format github",
+    ],
 )
 @pytest.mark.usefixtures("lost_node")
 def test_damage_is_told_by_nodes_where_somebody_says_how_many_ranks_they_have(command: str) -> None:
@@ -369,7 +378,9 @@ def test_a_junit_failure_names_the_nodes() -> None:
     assert "ranks 8-15, all of node 1" in ask(*PREFLIGHT.split(), *options).stdout
 
 
-@pytest.mark.parametrize("command", ["scan", "resolve", "verify --checkpoint all", f"{PREFLIGHT} --checkpoint 20_2"])
+@pytest.mark.parametrize(
+    "command", ["scan", "resolve", LAUNCH, "verify --checkpoint all", f"{PREFLIGHT} --checkpoint 20_2"]
+)
 @pytest.mark.usefixtures("lost_node")
 def test_verbose_lists_every_single_finding(command: str) -> None:
     few, all_of_them = (ask(*command.split(), *more).stdout for more in ([], ["-v"]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 import time
 from email.message import Message
@@ -284,6 +286,30 @@ def test_what_is_taken_is_said_to_whoever_asks_and_to_nobody_else(here: Path) ->
         assert ask("resolve", "output/checkpoint", "--gbs", "16", "--strict", *quiet).stderr == ""
     assert ask("resolve", "output/checkpoint", "--gbs", "16", "--strict").stdout == said.stdout
     assert "settings: --format table\n" in ask("explain", "-v").stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "resolve --max-lost-time 5m --margin 1.5h", "trash list --older-than 7d", "prune --keep-last 1 --grace 90s",
+        "verify --max-age 7d --timeout 10m --subset 10%", "trash empty --older-than 2",
+        f"replay {LOG} --threshold 0.125",        "health --threshold 1234567.125",
+    ],
+)  # fmt: skip
+def test_what_is_said_to_be_set_can_be_typed_again(line: str, here: Path) -> None:
+    whole(here)
+
+    def settings(*words: str) -> str:
+        lines = ask(*words, "-v").stderr.splitlines()
+        return next(
+            text.removeprefix("ckpttool: settings: ") for text in lines if text.startswith("ckpttool: settings: ")
+        )
+
+    said = settings(*line.split(), *([] if "replay" in line else ["output"]))
+    command = [word for word in line.partition(" -")[0].split() if word != LOG]
+    assert settings(*command, *shlex.split(said)) == said
+    for word, value in re.findall(r"(--[a-z-]+) ([^-]\S*)", line):
+        assert f"{word} {value}" in said
 
 
 @pytest.mark.parametrize(("share", "parts"), [("10%", 10), ("100%", 1), ("33.4%", 3), ("1T", 1)])

@@ -27,7 +27,7 @@ def table(answer: Launch | Preflight) -> RenderableType:
     if isinstance(answer, Launch):
         return _launch_table(answer)
     if isinstance(answer.decision, NoResumePoint):
-        return plan_table(answer.decision, code=of_preflight(answer.checks))
+        return plan_table(answer.decision, code=of_preflight(answer.checks), view=answer.view)
     from ckpttool.render.answers import preflight
 
     return preflight.table(answer)
@@ -68,8 +68,8 @@ def _launch_table(launch: Launch) -> RenderableType:
     parts: list[RenderableType] = [headline, line()]
     parts.append(Pairs(rows) if rows else Indented(line("(the base config says all of it already)")))
     if launch.plan.point.rejected:
-        parts += [line(), line(lost(launch.plan)), *rejections("Not chosen:", launch.plan.point.rejected)]
-    parts += grouped_findings(launch.plan.findings)
+        parts += [line(), line(lost(launch.plan)), *rejections("Not chosen:", launch.plan.point.rejected, launch.view)]
+    parts += grouped_findings(launch.plan.findings, point.topology.world_size, launch.view)
     if point.renames:
         parts += [line(), *renames(point)]
     parts += [line(), line("Start it with:" if len(commands) == 1 else "Start it with, one node each:", style="bold")]

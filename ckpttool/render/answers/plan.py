@@ -300,13 +300,13 @@ def about(point: ResumePoint) -> str:
     return "" if point.lost_time is None else f", about {point.lost_time.words}"
 
 
-def rejections(title: str, rejected: Sequence[Rejection], view: View | None = None) -> list[RenderableType]:
+def rejections(title: str, rejected: Sequence[Rejection], view: View) -> list[RenderableType]:
     """Show the newest checkpoints that were not chosen, each with its gravest reasons; or all of them with all.
 
     Args:
         title: What they are.
         rejected: Newest first.
-        view: How much to show of them; None where a command has no option for it.
+        view: How much to show of them.
     """
     if not rejected:
         return []
@@ -314,8 +314,7 @@ def rejections(title: str, rejected: Sequence[Rejection], view: View | None = No
 
     parts: list[RenderableType] = [line(), line(title, style="bold")]
     said: set[str] = set()
-    everything, view, shown_by = (False, USUAL, "--format json") if view is None else (view.everything, view, "-v")
-    most, most_reasons = (len(rejected), None) if everything else (MOST_REJECTED, MOST_REASONS)
+    most, most_reasons = (len(rejected), None) if view.everything else (MOST_REJECTED, MOST_REASONS)
     for rejection in rejected[:most]:
         step = "unknown" if rejection.checkpoint.step is None else str(rejection.checkpoint.step)
         parts.append(line(f"  {shown(rejection.checkpoint.name)} (step {step})"))
@@ -323,9 +322,9 @@ def rejections(title: str, rejected: Sequence[Rejection], view: View | None = No
         for kind in kinds[:most_reasons]:
             parts += kind_parts(kind, rejection.checkpoint.topology.world_size, said, view, by=4)
         if len(kinds) > len(kinds[:most_reasons]):
-            parts.append(line(f"    and {len(kinds) - MOST_REASONS} other kinds: {shown_by}", style="dim"))
+            parts.append(line(f"    and {len(kinds) - MOST_REASONS} other kinds: -v", style="dim"))
     if len(rejected) > most:
-        parts.append(line(f"  and {len(rejected) - most} more: {shown_by}", style="dim"))
+        parts.append(line(f"  and {len(rejected) - most} more: -v", style="dim"))
     return parts
 
 
