@@ -48,7 +48,6 @@ class StepMetrics:
     """As the log prints it, from 1."""
     loss: float | None = None
     """None too where a pipeline stage that has no loss prints 0."""
-    learning_rate: float | None = None
     global_norm: float | None = None
     """L2 norm of all gradients, before clipping."""
     embedding_local_norm: float | None = None
@@ -58,8 +57,6 @@ class StepMetrics:
     """Whether the trainer says that it dropped this step's update."""
     time: str | None = None
     """When it was logged, `2024-05-01 12:30:00` on the machine's own clock; `parse_local_time` reads it."""
-    optimizer_step: int | None = None
-    """Updates applied so far."""
     consumed_samples: int | None = None
     """Samples over all ranks, up to and with this step."""
 

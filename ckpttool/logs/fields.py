@@ -18,13 +18,11 @@ ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "step": ("step", "global_step", "iteration", "iter", "Step"),
         "epoch": ("epoch",),
         "loss": ("loss", "train_loss", "train/loss", "lm loss", "lm_loss", "lm-loss"),
-        "learning_rate": ("learning_rate", "lr", "train/learning_rate", "learning-rate"),
         "global_norm": ("global_norm", "grad_norm", "gnorm", "grad norm", "train/grad_norm", "grad-norm"),
         "embedding_local_norm": ("embedding_local_norm",),
         "overflow": ("overflow",),
         "skipped": ("skipped",),
         "time": ("time",),
-        "optimizer_step": ("optimizer_step", "opt_global_step"),
         "consumed_samples": ("consumed_samples", "consumed samples"),
     }
 )
@@ -33,8 +31,10 @@ ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 Row = tuple[int, Mapping[str, str]]
 """Line, and field of StepMetrics -> text; an empty text is no value."""
 
-_COUNTS = ("epoch", "optimizer_step", "consumed_samples")
-_NUMBERS = ("loss", "learning_rate", "global_norm", "embedding_local_norm")
+_COUNTS = ("epoch", "consumed_samples")
+_NUMBERS = ("loss", "global_norm", "embedding_local_norm")
+_OF_NO_USE = frozenset({"learning_rate", "optimizer_step"})
+"""Columns that may be named, for logs have them; no answer rests on one."""
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -49,6 +49,8 @@ def parse_columns(text: str) -> dict[str, str]:
         field, equals, column = (piece.strip() for piece in part.partition("="))
         if not equals or not column:
             raise UsageError(f"--columns: {part.strip()!r} is not field=column, as in step=iter,global_norm=gnorm")
+        if field in _OF_NO_USE:
+            continue
         if field not in ALIASES:
             raise UsageError(f"--columns: there is no field {field!r}; there are {', '.join(ALIASES)}")
         columns[field] = column
@@ -118,13 +120,11 @@ def _metrics(source: LogSource, line: int, row: Mapping[str, str]) -> tuple[Step
         step=Step(int(step)),
         epoch=_whole(values["epoch"]),
         loss=values["loss"],
-        learning_rate=values["learning_rate"],
         global_norm=values["global_norm"],
         embedding_local_norm=values["embedding_local_norm"],
         overflow=_TRUTHS.get(row.get("overflow", "").strip().lower()),
         skipped=_TRUTHS.get(row.get("skipped", "").strip().lower()),
         time=row.get("time") or None,
-        optimizer_step=_whole(values["optimizer_step"]),
         consumed_samples=_whole(values["consumed_samples"]),
     )
     return metrics, problems

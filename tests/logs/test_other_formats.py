@@ -78,6 +78,13 @@ def test_the_real_embedding_norms_of_a_mindformers_run_are_read() -> None:
     assert {step: row.embedding_local_norm for step, row in rows.items()} == norms
 
 
+def test_a_column_of_which_no_answer_makes_use_may_be_named_and_hold_anything() -> None:
+    assert parse_columns("step=iter,learning_rate=rate,optimizer_step=n") == {"step": "iter"}
+    columns = parse_columns("step=i,learning_rate=rate")
+    items = read(Csv(), b"i,loss,rate,optimizer_step\n1,2.5,warm,?\n", columns=columns)
+    assert ([(row.step, row.loss) for row in steps(items)], problems(items)) == ([(1, 2.5)], [])
+
+
 def test_columns_are_named_as_field_equals_column() -> None:
     assert parse_columns("step=iter, global_norm = gnorm") == {"step": "iter", "global_norm": "gnorm"}
     for wrong, words in (

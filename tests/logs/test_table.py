@@ -20,13 +20,11 @@ steps = st.builds(
     step=st.integers(0, 10**40).map(Step),
     epoch=counts,
     loss=numbers,
-    learning_rate=numbers,
     global_norm=numbers,
     embedding_local_norm=numbers,
     overflow=truths,
     skipped=truths,
     time=texts,
-    optimizer_step=counts,
     consumed_samples=counts,
 )
 
@@ -56,7 +54,6 @@ def test_a_step_takes_a_quarter_of_what_it_takes_as_a_value() -> None:
             step=Step(1000 + step),
             epoch=1,
             loss=step / 7,
-            learning_rate=step / 9,
             global_norm=step / 3,
             overflow=False,
             time=f"2025-01-01 00:{step // 60 % 60:02d}:{step % 60:02d}",

@@ -15,7 +15,7 @@ def test_blooms_real_log_is_read_and_its_cut_lines_are_told() -> None:
     rows = steps(items)
     assert tuple((row.step, row.global_norm) for row in rows if 31214 <= row.step <= 31251) == BLOOM
     spike = next(row for row in rows if row.step == 31219)
-    assert (spike.loss, spike.learning_rate, spike.consumed_samples) == (5.098124, 5.279e-05, 47_778_736)
+    assert (spike.loss, spike.consumed_samples) == (5.098124, 47_778_736)
     assert spike.skipped is False
     assert [problem.line for problem in problems(items)] == [13, 14, 15, 16, 17]
     cut = next(row for row in rows if row.step == 42780)

@@ -14,7 +14,6 @@ _ITERATION = re.compile(rb"\biteration +(\d{1,18})/ *\d+ \|([^\n]*)")
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 _FIELDS = {
     "loss": b"lm loss",
-    "learning_rate": b"learning rate",
     "global_norm": b"grad norm",
     "skipped": b"number of skipped iterations",
     "consumed_samples": b"consumed samples",
@@ -65,7 +64,6 @@ def _iteration(source: LogSource, block: Block, match: re.Match[bytes]) -> tuple
     metrics = StepMetrics(
         step=Step(int(match[1])),
         loss=values["loss"],
-        learning_rate=values["learning_rate"],
         global_norm=values["global_norm"],
         skipped=None if skipped is None else skipped > 0,
         consumed_samples=int(samples) if samples is not None and math.isfinite(samples) else None,

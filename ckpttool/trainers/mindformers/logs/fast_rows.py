@@ -18,13 +18,11 @@ _blank = cast("Callable[[type[StepMetrics]], StepMetrics]", object.__new__)
 _step = _setter("step")
 _epoch = _setter("epoch")
 _loss = _setter("loss")
-_learning_rate = _setter("learning_rate")
 _global_norm = _setter("global_norm")
 _embedding_local_norm = _setter("embedding_local_norm")
 _overflow = _setter("overflow")
 _skipped = _setter("skipped")
 _time = _setter("time")
-_optimizer_step = _setter("optimizer_step")
 _consumed_samples = _setter("consumed_samples")
 
 
@@ -33,7 +31,6 @@ def step_rows(  # noqa: PLR0913 (what a step line shows)
     *,
     epochs: Iterable[int],
     losses: Iterable[float | None],
-    learning_rates: Iterable[float],
     global_norms: Iterable[float],
     overflows: Iterable[bool],
     times: Iterable[str | None],
@@ -45,13 +42,11 @@ def step_rows(  # noqa: PLR0913 (what a step line shows)
         (_step, steps),
         (_epoch, epochs),
         (_loss, losses),
-        (_learning_rate, learning_rates),
         (_global_norm, global_norms),
         (_embedding_local_norm, nothing),
         (_overflow, overflows),
         (_skipped, nothing),
         (_time, times),
-        (_optimizer_step, nothing),
         (_consumed_samples, nothing),
     )
     for put, column in columns:
@@ -64,7 +59,6 @@ def fill_embedding_norm(metrics: StepMetrics, norm: float | None) -> None:
     _embedding_local_norm(metrics, norm)
 
 
-def fill_skip(metrics: StepMetrics, *, skipped: bool, optimizer_step: int | None) -> None:
+def fill_skip(metrics: StepMetrics, *, skipped: bool) -> None:
     """Complete a step that its reader has not handed out yet."""
     _skipped(metrics, skipped)
-    _optimizer_step(metrics, optimizer_step)

@@ -20,12 +20,11 @@ _Match = re.Match[bytes]
 # differs is read field by field below. One search for both, from a literal on, is where the reader spends its time.
 _STEP = re.compile(
     rb"Epoch:\[(?: *(\d{1,18})/[ \d]+\], step:\[ *(\d{1,18})/ *(\d{1,18})\], loss: *(\d+\.\d+), "
-    rb"(?:(?!per_step_time: )\w+_loss: [^,\n]+, )*per_step_time: \d+ms, lr: (\d+\.?\d*(?:e[+-]\d+)?), "
+    rb"(?:(?!per_step_time: )\w+_loss: [^,\n]+, )*per_step_time: \d+ms, lr: \d+\.?\d*(?:e[+-]\d+)?, "
     rb"overflow cond: (True|False), loss_scale: [^,\n]+, global_norm: \[(\d+\.\d*)\])?"
 )
 _POSITION = re.compile(rb"Epoch:\[\s*(\d{1,18})/\s*\d+\],\s*step:\[\s*(\d{1,18})/\s*(\d{1,18})\]")
 _LOSS = re.compile(rb"(?<!_)loss:\s*(?:\[\s*)?([^,\]/\s]+)")
-_RATE = re.compile(rb"\blr:\s*(\[[^\]\n]*\]|[^,\s]+)")
 _NORM = re.compile(rb"global_norm:?\s*(\[[^\]\n]*\]|[^,\s]+)")
 _OVERFLOW = re.compile(rb"overflow cond:\s*(?:\[\s*)?(True|False)")
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
@@ -36,7 +35,7 @@ _STEP_OF = attrgetter("step")
 
 # These search whole blocks, so none may reach over the end of a line.
 _SKIP = re.compile(
-    rb"opt_global_step:[ \t]*(\d{1,18}),[ \t]*skip_data_grad_norm_threshold:[^,\n]+,[ \t]*"
+    rb"opt_global_step:[ \t]*\d{1,18},[ \t]*skip_data_grad_norm_threshold:[^,\n]+,[ \t]*"
     rb"is_skip:[ \t]*(?:\[[ \t]*)?(\w+)"
 )
 _ROW = re.compile(
@@ -79,7 +78,7 @@ class _Reader:
         self._pending: StepMetrics | None = None
         self._odd = False  # whether the open step's line was unusual, as it is with a NaN
         self._last = Step(0)
-        self._skip: tuple[int, bool] | None = None  # a line that does not tell its step; the next one may
+        self._skip: bool | None = None  # a line that does not tell its step; the next one may
         self._prefix = 0  # bytes from the time stamp to the step line's brace: the same in all lines of one logger
         self._stamped = _TIME  # so many time stamps, each followed by the rest of such a prefix
 
@@ -160,7 +159,7 @@ class _Reader:
         """
         if not matches:
             return []
-        epochs, steps, sizes, losses, rates, overflows, norms = zip(*[match.groups() for match in matches], strict=True)
+        epochs, steps, sizes, losses, overflows, norms = zip(*[match.groups() for match in matches], strict=True)
         begins = {pair: self._begin(*pair) for pair in set(zip(epochs, sizes, strict=True))}
         if None in begins.values():
             known = [begins[epoch, size] is not None for epoch, size in zip(epochs, sizes, strict=True)]
@@ -177,7 +176,6 @@ class _Reader:
                 list(map(add, map(int, steps), offsets)),
                 epochs=numbers_of_epochs,
                 losses=[loss or None for loss in map(float, losses)],  # a stage that has no loss prints 0
-                learning_rates=map(float, rates),
                 global_norms=map(float, norms),
                 overflows=map(b"True".__eq__, overflows),
                 times=self._times(data, [match.start() for match in matches]),
@@ -226,14 +224,14 @@ class _Reader:
             yield self._problem(block, start, "epoch 0, but epochs count from 1")
             return
         values: list[float | None] = []
-        for field, pattern in (("loss", _LOSS), ("lr", _RATE), ("global_norm", _NORM)):
+        for field, pattern in (("loss", _LOSS), ("global_norm", _NORM)):
             found = pattern.search(line)
             try:
                 values.append(number(found[1]) if found else None)
             except UnreadableError as error:
                 values.append(None)
                 yield self._problem(block, start, f"{field} {error}")
-        loss, rate, norm = values
+        loss, norm = values
         overflow = _OVERFLOW.search(line)
         if b"per_step_time:" not in line:
             yield self._problem(block, start, "the step line is cut short")
@@ -241,7 +239,6 @@ class _Reader:
             step=Step((epoch - 1) * epoch_steps + step),
             epoch=epoch,
             loss=loss or None,
-            learning_rate=rate,
             global_norm=norm,
             overflow=overflow[1] == b"True" if overflow else None,
             time=self._time(block.data, start),
@@ -267,28 +264,27 @@ class _Reader:
     def _settle_skip(self) -> None:
         """Give the open step what a line without a step said: no later line told another one."""
         if self._skip is not None and self._pending is not None:
-            fill_skip(self._pending, skipped=self._skip[1], optimizer_step=self._skip[0])
+            fill_skip(self._pending, skipped=self._skip)
         self._skip = None
 
     def skip_line(self, block: Block, match: _Match) -> list[LogItem]:
         self._settle_skip()
-        if match[2] not in {b"True", b"False"}:
+        if match[1] not in {b"True", b"False"}:
             return [self._problem(block, match.start(), "is_skip is neither True nor False")]
-        self._skip = (int(match[1]), match[2] == b"True")
+        self._skip = match[1] == b"True"
         return []
 
     def row_line(self, block: Block, match: _Match) -> list[LogItem]:
         """Read `of step N has been K consecutive times`: the one line that tells its global step."""
         step = Step(int(match[2]))
         norm, items = self._norm(block, match)
-        optimizer_step = self._skip[0] if self._skip else None
         self._skip = None
         metrics = self._pending
         if metrics is None or metrics.step != step:  # a step that the trainer did not print
             time = self._time(block.data, match.start())
             metrics = StepMetrics(step=step, global_norm=norm, time=time)
             items += self._open(metrics, block, match.start())
-        fill_skip(metrics, skipped=True, optimizer_step=optimizer_step)
+        fill_skip(metrics, skipped=True)
         if match[4]:
             items.append(self._note(NoteKind.COUNT_STOP, block, match.start(), step, value=norm, count=int(match[3])))
         return items
