@@ -8,12 +8,14 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli import progress
-from ckpttool.cli.answers import HEALTH, show
+from ckpttool.cli.answers import HEALTH, show_each
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import Columns, LogOpt
-from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Quiet, TreeOptions, Verbose, finite, say_tree
+from ckpttool.cli.options import ConfigPath, Format, FormatOpt, MoreDirs, Quiet, TreeOptions, Verbose, finite, say_tree
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.log_answer import HealthAnswer
 from ckpttool.domain.verdict import Level, Verdict
+from ckpttool.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,7 @@ class JudgeOptions:
 def health(
     *,
     tree: TreeOptions,
+    more: MoreDirs = None,
     judge: JudgeOptions,
     config: ConfigPath = None,
     fmt: FormatOpt = Format.TABLE,
@@ -60,13 +63,18 @@ def health(
 
     Example: ckpttool health ./output --threshold 270
     """
-    question = tree.question(config=config, sizes=judge.from_weights)
-    found = api.scan(question)
-    say_tree(found, quiet=quiet, verbose=verbose)
-    verdicts = weighed(found, quiet=quiet) if judge.from_weights else ()
-    with progress.busy("reading the logs", quiet=quiet):
-        answer = api.health(found, judge.question(question), verdicts)
-    raise typer.Exit(show(HEALTH, answer, fmt))
+    if more and (judge.log or tree.health_file is not None):
+        raise UsageError("--log and --health-file tell of one training: give one DIR")
+
+    def ask(path: str | None) -> HealthAnswer:
+        question = tree.question(config=config, sizes=judge.from_weights, path=path)
+        found = api.scan(question)
+        say_tree(found, quiet=quiet, verbose=verbose)
+        verdicts = weighed(found, quiet=quiet) if judge.from_weights else ()
+        with progress.busy("reading the logs", quiet=quiet):
+            return api.health(found, judge.question(question), verdicts)
+
+    raise typer.Exit(show_each(HEALTH, ask, (tree.path, *(more or ())), fmt))
 
 
 def weighed(found: api.Tree, *, quiet: bool) -> list[Verdict]:

@@ -73,8 +73,8 @@ class TestSeveralTrees:
         assert_error(said, ExitCode.USAGE, "is a shell variable not set?")
         assert (three / "output/checkpoint/rank_0/llama2_7b_rank_0-10_2.ckpt").exists()
 
-    @pytest.mark.parametrize("command", ["scan", "verify", "seal"])
-    def test_scan_verify_and_seal_take_several_too(self, command: str) -> None:
+    @pytest.mark.parametrize("command", ["scan", "verify", "health", "seal"])
+    def test_all_that_look_or_keep_take_several_too(self, command: str) -> None:
         said = ask(command, "output", "empty", "second", "--json")
         assert said.code == ExitCode.UNKNOWN_LAYOUT
         trees = said.json["trees"]
@@ -82,6 +82,11 @@ class TestSeveralTrees:
         alone = [ask(command, tree, "--json").json for tree in ("output", "second")]
         assert [tree["result"]["schema"] for tree in trees if tree["result"]] == [one["schema"] for one in alone]
         assert [tree["error"] is None for tree in trees] == [True, False, True]
+
+    def test_a_log_or_a_health_file_is_that_of_one_training(self) -> None:
+        for option in ("--log", "--health-file"):
+            said = ask("health", "output", "second", option, "train.log")
+            assert_error(said, ExitCode.USAGE, "--log and --health-file tell of one training: give one DIR")
 
     def test_numbers_of_several_trees_have_no_file_of_their_own(self) -> None:
         said = ask("verify", "output", "second", "--level", "numerics", "--stats", "n.jsonl")
