@@ -104,6 +104,7 @@ from ckpttool.domain.verdict import Verification as Verification
 from ckpttool.errors import CkptToolError as CkptToolError
 from ckpttool.errors import ConfigError as ConfigError
 from ckpttool.errors import ExitCode as ExitCode
+from ckpttool.errors import ForeignConfigError as ForeignConfigError
 from ckpttool.errors import IncompleteError as IncompleteError
 from ckpttool.errors import LockedError as LockedError
 from ckpttool.errors import NotDurableError as NotDurableError

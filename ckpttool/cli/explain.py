@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import output
+from ckpttool.cli import completing, output
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Format, FormatOpt
 from ckpttool.errors import unknown_word
@@ -17,7 +17,10 @@ from ckpttool.render.findings import Explanation, explained
 from ckpttool.render.json import dumps
 from ckpttool.render.text import WIDTH
 
-CodeArgument = Annotated[str | None, typer.Argument(metavar="[CODE]", help="A finding's code; all where left out.")]
+CodeArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[CODE]", autocompletion=completing.codes, help="A finding's code; all where left out."),
+]
 
 
 @grouped

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ckpttool.cli import output
+from ckpttool.cli import completing, output
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Format, FormatOpt
 from ckpttool.errors import unknown_word
@@ -16,7 +16,10 @@ from ckpttool.render.json import dumps
 from ckpttool.render.text import WIDTH
 
 TopicArgument = Annotated[
-    str | None, typer.Argument(metavar="[TOPIC]", help="A page, or a command; all pages where left out.")
+    str | None,
+    typer.Argument(
+        metavar="[TOPIC]", autocompletion=completing.topics, help="A page, or a command; all pages where left out."
+    ),
 ]
 
 

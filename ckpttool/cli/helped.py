@@ -85,14 +85,16 @@ class Command(_Helped, TyperCommand):
             BadParameter: A value is empty.
             UsageError: What the environment or a file says is wrong.
         """
+        if ctx.resilient_parsing:  # a shell asks what can follow: an option without its value would hide DIR
+            return super().parse_args(ctx, args[:-1] if args and args[-1].startswith("-") else args)
         own = args[: args.index("--")] if "--" in args else args
-        settings = None if ctx.resilient_parsing else Settings(ctx, with_file="--no-config" not in own)
+        settings = Settings(ctx, with_file="--no-config" not in own)
         ctx.default_map = settings
         try:
             left: list[str] = super().parse_args(ctx, args)
         except typer.BadParameter as error:
             param: Any = error.param
-            if settings is None or param is None or param.name not in settings.places:
+            if param is None or param.name not in settings.places:
                 raise
             raise UsageError(f"{settings.places[param.name]}: {in_plain_words(error).rstrip('.')}") from None
         for param in self.params:

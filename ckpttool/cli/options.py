@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import output
+from ckpttool.cli import completing, output
 from ckpttool.cli.units import duration
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import BatchSegment
@@ -93,7 +93,12 @@ Segments = Annotated[
 ]
 Names = Annotated[
     list[str] | None,
-    typer.Option("--checkpoint", metavar="NAME", help="A name, latest (the default) or all; repeat it."),
+    typer.Option(
+        "--checkpoint",
+        metavar="NAME",
+        autocompletion=completing.checkpoints,
+        help="A name, latest (the default) or all; repeat it.",
+    ),
 ]
 ConfigPath = Annotated[
     str | None, typer.Option("--config", metavar="FILE", help="Training YAML: tells world size, batch size, sink size.")
@@ -134,10 +139,18 @@ def _layout(name: str) -> str:
     return name
 
 
-LayoutOpt = Annotated[str | None, typer.Option("--layout", metavar="LAYOUT", parser=_layout, help=_ONE_LAYOUT)]
+LayoutOpt = Annotated[
+    str | None,
+    typer.Option("--layout", metavar="LAYOUT", parser=_layout, autocompletion=completing.layouts, help=_ONE_LAYOUT),
+]
 OneName = Annotated[
     list[str] | None,
-    typer.Option("--checkpoint", metavar="NAME", help="A checkpoint of DIR; default: the newest."),
+    typer.Option(
+        "--checkpoint",
+        metavar="NAME",
+        autocompletion=completing.checkpoints,
+        help="A checkpoint of DIR; default: the newest.",
+    ),
 ]
 
 Patterns = Annotated[
@@ -187,10 +200,7 @@ class TreeOptions:
     health_file: Annotated[
         str | None, typer.Option(metavar="FILE", help="health_ckpts.json; else found in or above DIR.")
     ] = None
-    layout: Annotated[
-        str | None,
-        typer.Option(metavar="LAYOUT", parser=_layout, help=_ONE_LAYOUT),
-    ] = None
+    layout: LayoutOpt = None
 
     def question(self, *, config: str | None = None, sizes: bool = False, path: str | None = None) -> api.TreeQuestion:
         """Ask the library about DIR, or about another path."""
@@ -211,9 +221,10 @@ class ChoiceOptions:
     """Which checkpoints may be chosen."""
 
     level: Annotated[LevelName, typer.Option(help="How hard to look at the shards.")] = LevelName.STRUCTURE
-    checkpoint: Annotated[list[str] | None, typer.Option(metavar="NAME", help="This one or none: 20_2, _1-25_2, …")] = (
-        None
-    )
+    checkpoint: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", autocompletion=completing.checkpoints, help="This one or none: 20_2, _1-25_2, …"),
+    ] = None
     prefix: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Only file names that begin so, where trainings share DIR.")
     ] = None

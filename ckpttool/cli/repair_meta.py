@@ -7,13 +7,19 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import output
+from ckpttool.cli import completing, output
 from ckpttool.cli.answers import REPAIR, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Grace, Quiet, TreeOptions, one_name
 
 Name = Annotated[
-    list[str] | None, typer.Option("--checkpoint", metavar="NAME", help="Not the newest whole one, but this.")
+    list[str] | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="NAME",
+        autocompletion=completing.checkpoints,
+        help="Not the newest whole one, but this.",
+    ),
 ]
 Prefix = Annotated[
     str | None, typer.Option(metavar="TEXT", help="Only file names that begin so, where trainings share DIR.")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ckpttool import __version__
-from ckpttool.cli import answers, output
+from ckpttool.cli import answers, completing, output
 from ckpttool.cli.options import Format
 from ckpttool.cli.output_files import ReportFormat, is_appended
 from ckpttool.domain.finding import Code
@@ -17,7 +17,11 @@ from ckpttool.errors import CkptToolError, ExitCode, UsageError
 
 Allow = Annotated[
     list[str] | None,
-    typer.Option(metavar="CODE", help="A finding that you have seen and that shall stop nothing; repeat it."),
+    typer.Option(
+        metavar="CODE",
+        autocompletion=completing.codes,
+        help="A finding that you have seen and that shall stop nothing; repeat it.",
+    ),
 ]
 
 

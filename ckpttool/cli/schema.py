@@ -6,14 +6,19 @@ from typing import Annotated
 
 import typer
 
-from ckpttool.cli import output
+from ckpttool.cli import completing, output
 from ckpttool.cli.grouped import grouped
 from ckpttool.errors import UsageError
 from ckpttool.render import schemas
 from ckpttool.render.json import dumps
 
 NameArgument = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="The noun in a document's `schema`; all where left out.")
+    str | None,
+    typer.Argument(
+        metavar="[NAME]",
+        autocompletion=completing.documents,
+        help="The noun in a document's `schema`; all where left out.",
+    ),
 ]
 
 
