@@ -101,6 +101,7 @@ from ckpttool.domain.verdict import Level as Level
 from ckpttool.domain.verdict import ShardReport as ShardReport
 from ckpttool.domain.verdict import Verdict as Verdict
 from ckpttool.domain.verdict import Verification as Verification
+from ckpttool.domain.view import View as View
 from ckpttool.errors import CkptToolError as CkptToolError
 from ckpttool.errors import ConfigError as ConfigError
 from ckpttool.errors import ExitCode as ExitCode
