@@ -213,13 +213,15 @@ def _below(path: str, wish: _Wish) -> Located | None:
         if found:
             layout, took = meant(found, root, wish.config), None
             if root is not path:
-                from ckpttool.trainers.below import trees_below
-
-                after = roots[roots.index(root) + 1 :]
-                others = [f"; {place} is another tree" for place in after if any(trees_below(place, levels=0))]
-                took = "".join([root, *others])
+                took = "".join([root, *map(_another, roots[roots.index(root) + 1 :])])
             return Located(storage=storage, listing=listing, layout=layout, focus=None, resolved_from=took)
     return None
+
+
+def _another(place: str) -> str:
+    from ckpttool.trainers.below import trees_below
+
+    return f"; {place} is another tree" if any(trees_below(place, levels=0)) else ""
 
 
 def _whose(listing: Listing) -> str:
