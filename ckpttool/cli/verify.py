@@ -45,7 +45,7 @@ class CheckOptions:
         str | None,
         typer.Option(
             metavar="N/T|10%|50G",
-            help="Only the n-th of t parts, by name; or about so much, another part every day, until all was read.",
+            help="Read the n-th of t parts, by name; or about so much, another part every day, until all was read.",
         ),
     ] = None
     jobs: Annotated[int | None, typer.Option(min=1, help="Threads that read; default: one a core.")] = None

@@ -118,7 +118,7 @@ class CheckQuestion:
     name: str | tuple[str, ...] | None = None
     """A checkpoint's name, `latest` or `all`, or several of these; None or none: latest."""
     bucket: tuple[int, int] | None = None
-    """(n, t): only the shards whose path falls into the n-th of t buckets, n from 1."""
+    """(n, t): only the shards whose path falls into the n-th of t buckets, n from 1; of others headers and sizes."""
     jobs: int | None = None
     """Threads that read content; None: one a core."""
     timeout: float = 600.0

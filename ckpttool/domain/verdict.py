@@ -157,11 +157,13 @@ class Verdict:
     step: Step | None
     level: Level
     reports: tuple[ShardReport, ...]
-    """By (rank, path)."""
+    """By (rank, path); where only a part was asked for, of its shards."""
     findings: tuple[Finding, ...]
     """Of the shards and of the checkpoint as a whole."""
     unseen: int = 0
-    """Shards that were left out because only a part was asked for."""
+    """Shards that are not in the part that was asked for."""
+    beside: tuple[ShardReport, ...] = ()
+    """Of these, by (rank, path): headers and sizes alone."""
 
     @property
     def word(self) -> VerdictWord:
@@ -171,13 +173,13 @@ class Verdict:
 
     @property
     def looked_at(self) -> bool:
-        """False where only a part was asked for, no shard is in it, and no name is wrong: then `word` says nothing."""
-        return bool(self.reports or self.findings or not self.unseen)
+        """False where no shard was opened and no name is wrong: then `word` says nothing."""
+        return bool(self.reports or self.beside or self.findings or not self.unseen)
 
     @property
     def bytes_read(self) -> ByteCount:
         """Bytes read from the disk for this verdict."""
-        return ByteCount(sum(report.bytes_read for report in self.reports))
+        return ByteCount(sum(report.bytes_read for report in (*self.reports, *self.beside)))
 
 
 _BADNESS = tuple(VerdictWord)

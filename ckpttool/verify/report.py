@@ -82,15 +82,19 @@ def _judged(observations: Sequence[Observation]) -> ShardReport:
     )
 
 
-def collect(checkpoint: Checkpoint, reports: Iterable[ShardReport], level: Level) -> Verdict:
+def collect(
+    checkpoint: Checkpoint, reports: Iterable[ShardReport], level: Level, *, beside: Iterable[ShardReport] = ()
+) -> Verdict:
     """Put the reports of a checkpoint together and compare them with one another and with the name.
 
     Args:
         checkpoint: As it was listed, with all its shards.
         reports: Of all its shards, or of a part of them, in any order.
-        level: How hard was looked.
+        level: How hard was looked at these.
+        beside: Of the other shards, of which headers and sizes alone were looked at.
     """
-    ordered = tuple(sorted(reports, key=lambda report: (-1 if report.rank is None else report.rank, report.path)))
+    in_part, others = _in_order(reports), _in_order(beside)
+    ordered = _in_order((*in_part, *others))
     listed = set(checkpoint.findings)  # a link that leads nowhere is told by the listing already
     findings = [finding for report in ordered for finding in report.findings if finding not in listed]
     # Those that must hold the training scalars, and could be parsed far enough to tell.
@@ -104,10 +108,15 @@ def collect(checkpoint: Checkpoint, reports: Iterable[ShardReport], level: Level
         name=checkpoint.name,
         step=checkpoint.step,
         level=level,
-        reports=ordered,
+        reports=in_part,
         findings=(*checkpoint.findings, *findings),
-        unseen=len({shard.path for shard in checkpoint.shards} - {report.path for report in ordered}),
+        unseen=len({shard.path for shard in checkpoint.shards} - {report.path for report in in_part}),
+        beside=others,
     )
+
+
+def _in_order(reports: Iterable[ShardReport]) -> tuple[ShardReport, ...]:
+    return tuple(sorted(reports, key=lambda report: (-1 if report.rank is None else report.rank, report.path)))
 
 
 def _scalars_missing(rules: ScalarRules, reports: Sequence[ShardReport]) -> list[Finding]:

@@ -34,7 +34,7 @@ class Scope:
 
     level: Level
     bucket: tuple[int, int] | None = None
-    """(n, t): only the shards whose path falls into the n-th of t buckets, n from 1."""
+    """(n, t): only the shards whose path falls into the n-th of t buckets, n from 1; of others headers and sizes."""
     jump: float | None = None
     """Factor between two checkpoints' norms that is suspect; None: the default; 0: do not compare."""
     hashes: bool = False
@@ -102,12 +102,13 @@ class Session:
         if self._scope.level is Level.NUMERICS:
             yield from self._read_before(checkpoint, reports, followed_by=followed_by)
         findings += tuple(_missing_files(checkpoint, seals, self._inventory.unlisted))
-        findings += tuple(_changed_headers(reports, seals))
+        others = self._beside_part(checkpoint)
+        findings += tuple(_changed_headers((*reports, *others), seals))
         # What a manifest proves is what was sealed, whatever its siblings hold.
         sealed = {report.path for report in reports if report.path in seals and report.checksum_matched}
-        beside = self._beside_siblings(checkpoint, reports)
-        findings += tuple(finding for finding in beside if finding.path not in sealed)
-        verdict = collect(checkpoint, reports, self._scope.level)
+        compared = self._beside_siblings(checkpoint, (*reports, *others))
+        findings += tuple(finding for finding in compared if finding.path not in sealed)
+        verdict = collect(checkpoint, reports, self._scope.level, beside=others)
         yield replace(verdict, findings=completed(verdict.findings + findings, checkpoint))
 
     def close(self) -> None:
@@ -130,13 +131,22 @@ class Session:
             return {}, (replace(found.finding, severity=at_most),)
         return ({} if found is None else found.by_path), ()
 
+    def _in_part(self, path: str) -> bool:
+        return in_bucket(path, self._scope.bucket)
+
     def _in_scope(self, checkpoint: Checkpoint) -> tuple[Shard, ...]:
-        return tuple(shard for shard in checkpoint.shards if in_bucket(shard.path, self._scope.bucket))
+        return tuple(shard for shard in checkpoint.shards if self._in_part(shard.path))
+
+    def _beside_part(self, checkpoint: Checkpoint) -> tuple[ShardReport, ...]:
+        """Look at headers and sizes of the shards that are not in the part: the newest may wait for its turn a week."""
+        if self._scope.bucket is None:
+            return ()
+        return tuple(report for report in self._headers_of(checkpoint) if not self._in_part(report.path))
 
     def _reports(self, checkpoint: Checkpoint, seals: dict[str, ShardSeal]) -> Iterator[ShardReport]:
         """Check what is in scope, unless it was looked at for a neighbour's sake already."""
-        if self._scope.level is Level.STRUCTURE and self._scope.bucket is None:
-            yield from self._headers_of(checkpoint)
+        if self._scope.level is Level.STRUCTURE:
+            yield from (report for report in self._headers_of(checkpoint) if self._in_part(report.path))
         elif self._read_ahead is not None and self._read_ahead[0] == checkpoint.key:
             known, self._read_ahead = self._read_ahead[1], None
             yield from known

@@ -175,16 +175,17 @@ class TestParts:
         assert {"1/3" in part for part in parts} == {"2/3" in part for part in parts} == {True, False}
         assert all("of 3 shards are not in this part" in part for part in parts)
 
-    def test_a_part_without_a_shard_has_no_word(self, tmp_path: Path) -> None:
-        tree = TreeBuilder(tmp_path).legacy(ranks=1).save(epoch=5, step=2)
-        answers = [
-            ask("verify", str(tree.output), "--subset", f"{number}/2", "--format", "json").json["checkpoints"]
-            for number in (1, 2)
-        ]
-        words = [one["verdict"] for answer in answers if isinstance(answer, list) for one in answer]
-        assert sorted(words, key=str) == [None, "struct-ok"]
-        texts = [ask("verify", str(tree.output), "--subset", f"{number}/2").stdout for number in (1, 2)]
-        assert sum("no shard in this part" in text for text in texts) == 1
+    def test_a_save_without_a_shard_in_the_part_is_not_called_whole_unseen(self, tmp_path: Path) -> None:
+        tree = TreeBuilder(tmp_path).legacy(ranks=1).save(epoch=5, step=2).save(epoch=10, step=2)
+        parts = [f"--subset={number}/2" for number in (1, 2)]
+        asked = ("verify", str(tree.output), "--level", "checksum", "--checkpoint", "10_2", "-q")
+        said = [ask(*asked, part) for part in parts]
+        assert [each.code for each in said] == [ExitCode.OK] * 2
+        assert sum("0 of 1 shards: no tensor data was read; the others: headers" in each.stdout for each in said) == 1
+        os.truncate(tree.output / tree.shard(0, 10, 2), 100)
+        cut = [ask(*asked, part, "--format", "json") for part in parts]
+        assert [each.code for each in cut] == [ExitCode.DAMAGE] * 2
+        assert [save["verdict"] for each in cut for save in each.json["checkpoints"]] == ["damaged"] * 2  # type: ignore[attr-defined]
 
 
 class TestSealing:

@@ -306,11 +306,30 @@ class TestParts:
         assert seen == whole
         assert all(len(verdict.reports) + verdict.unseen == 4 for part in parts for verdict in part)
 
-    def test_a_fault_is_found_in_its_own_part_and_in_no_other(self, real: Path) -> None:
+    @pytest.mark.parametrize("level", Level)
+    def test_what_a_header_or_a_size_tells_is_found_in_every_part(self, real: Path, level: Level) -> None:
         path = real / "rank_2/llama2_7b_rank_2-15_2.ckpt"
         os.truncate(path, path.stat().st_size - 1)
-        parts = [found(verdicts(real, bucket=(number, 3))) for number in (1, 2, 3)]
-        assert sorted(map(len, parts)) == [0, 0, 1]
+        parts = [found(verdicts(real, level, bucket=(number, 3))) for number in (1, 2, 3)]
+        assert parts == [found(verdicts(real, level))] * 3
+        assert len(parts[0]) == 1
+
+    def test_what_its_bytes_alone_tell_is_found_in_its_own_part_and_in_no_other(self, tmp_path: Path) -> None:
+        tree = TreeBuilder(tmp_path).legacy(ranks=3).save(epoch=5, step=2, tensors=weights(seed=1))
+        sealed = api.scan(api.TreeQuestion(path=str(tree.checkpoint), sizes=True))
+        assert all(one.written for one in api.seal(sealed))
+        path = tree.output / tree.shard(1, 5, 2)
+        data = bytearray(path.read_bytes())
+        data[data.index(weights(seed=1)[0].data[:16])] ^= 1
+        path.write_bytes(data)
+        parts = [verdicts(tree.checkpoint, Level.CHECKSUM, bucket=(number, 3)) for number in (1, 2, 3)]
+        assert sorted(len(found(part)) for part in parts) == [0, 0, 1]
+
+    def test_a_save_without_a_shard_in_the_part_was_looked_at_and_is_not_verified(self, real: Path) -> None:
+        for verdict in verdicts(real, Level.CHECKSUM, bucket=(1, 9000)):
+            assert (verdict.reports, verdict.unseen, len(verdict.beside)) == ((), 4, 4)
+            assert (verdict.word, verdict.looked_at) == (VerdictWord.STRUCT_OK, True)
+            assert all(report.level is Level.STRUCTURE and report.bytes_read for report in verdict.beside)
 
 
 class TestManifests:

@@ -79,7 +79,17 @@ def table(answer: Verification) -> RenderableType:
 def _looked(verdicts: Sequence[Verdict], level: Level) -> str:
     """Say what was read, and nothing of a shard that was not."""
     reports = [report for verdict in verdicts for report in verdict.reports]
-    if reports and all(report.remembered for report in reports):
+    others = sum(verdict.unseen for verdict in verdicts)
+    if level is Level.STRUCTURE or not others:
+        return _content(reports, level)
+    part = f"{len(reports)} of {len(reports) + others} shards: {_content(reports, level)}"
+    return f"{part}; the others: headers, sizes and siblings were compared"
+
+
+def _content(reports: Sequence[ShardReport], level: Level) -> str:
+    if not reports:
+        return _LOOKED[Level.STRUCTURE] if level is Level.STRUCTURE else "no tensor data was read"
+    if all(report.remembered for report in reports):
         return "nothing was read: every shard is unchanged since an earlier check found it verified"
     read = sum(not report.remembered and report.stamp is not None for report in reports)
     if level is Level.NUMERICS and any(f.code is Code.UNSUPPORTED_FORMAT for each in reports for f in each.findings):
