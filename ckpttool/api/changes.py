@@ -230,7 +230,16 @@ def assert_unchanged(tree: Tree, question: TreeQuestion, *, grace: float) -> Non
         after = {shard.path: shard.stamp for checkpoint in now.inventory.checkpoints for shard in checkpoint.shards}
         differs = sorted(path for path, _ in before.items() ^ after.items())
         raise _changed(differs[0] if differs else tree.inventory.root)
-    for sign in signs_of_writing(now, grace=grace):
+    assert_quiet(now, grace=grace)
+
+
+def assert_quiet(tree: Tree, *, grace: float) -> None:
+    """Tell that nobody is saving.
+
+    Raises:
+        IncompleteError: Somebody is.
+    """
+    for sign in signs_of_writing(tree, grace=grace):
         raise IncompleteError(f"{sign.path}: {sign.message}; nothing was changed")
 
 

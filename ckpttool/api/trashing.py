@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ckpttool.api.changes import change_of, members_of, moving, pending, whole_tree
+from ckpttool.api.changes import assert_quiet, change_of, members_of, moving, pending, whole_tree
 from ckpttool.api.scanning import Tree, Where, asked
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.retention import Batch, InTrash, Move, Trash, TrashAction
@@ -63,7 +63,7 @@ def trash(question: Where = None, *, older_than: float | None = None) -> Trash:
     )
 
 
-def restore(question: Where, name: str) -> Trash:
+def restore(question: Where, name: str, *, grace: float = 300.0) -> Trash:
     """Bring a checkpoint back from the trash to where it was; all of it, and nothing is overwritten.
 
     A restore that is interrupted is finished by the next change of the tree. The trainer's records stay as they are:
@@ -72,11 +72,12 @@ def restore(question: Where, name: str) -> Trash:
     Args:
         question: Which tree.
         name: The checkpoint's, or its folder's in the trash, where several have the name.
+        grace: Seconds: while a shard of the tree is younger, somebody is saving there.
 
     Raises:
         UsageError: It is not there, or its place is taken.
         LockedError: Another ckpttool changes this tree.
-        IncompleteError: What lies there is not known to be one checkpoint.
+        IncompleteError: Somebody is saving, or what lies there is not known to be one checkpoint.
         UnsafeError: A link or another disk is in the way.
         WriteFailedError: The disk refused. What was moved stays; the next change of the tree brings the rest.
         NotDurableError: It is done, but the disk did not confirm it.
@@ -91,6 +92,7 @@ def restore(question: Where, name: str) -> Trash:
         for now in _content(tree, ()):
             if now.listed.folder == chosen.listed.folder:
                 batch = _batch(tree, now)
+                assert_quiet(whole_tree(question), grace=grace)
                 with moving(root):
                     moves.assert_room(root, batch)
                     _bring_back(root, batch)

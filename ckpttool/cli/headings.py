@@ -131,6 +131,7 @@ EXITS: dict[str, dict[int, str]] = {
         0: "Listed; or done, or would be with --apply.",
         10: "Restored, but it is not whole: a part of it was deleted before.",
         **_TREE,
+        14: "Refused: somebody is saving, or something could not be read.",
         **_WRITES,
     },
     "repair-meta": {

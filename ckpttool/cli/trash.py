@@ -11,7 +11,7 @@ from ckpttool.cli import output
 from ckpttool.cli.answers import TRASH, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.helped import Command, Group
-from ckpttool.cli.options import Format, FormatOpt, Quiet, TreeOptions
+from ckpttool.cli.options import Format, FormatOpt, Grace, Quiet, TreeOptions
 from ckpttool.cli.units import duration
 from ckpttool.domain.retention import Trash
 from ckpttool.errors import ExitCode
@@ -56,14 +56,16 @@ def show_list(
 
 @app.command(cls=Command)
 @grouped
-def restore(*, name: Name, tree: TreeOptions, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False) -> None:
+def restore(
+    *, name: Name, tree: TreeOptions, grace: Grace = 300.0, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False
+) -> None:
     """Bring a checkpoint back from the trash to where it was, all ranks or none; nothing is overwritten.
 
     One that is interrupted is finished by the next restore, prune --apply or repair-meta --apply.
 
     Example: ckpttool trash restore 20_2 ./output/checkpoint
     """
-    raise typer.Exit(_told(api.restore(tree.question(), name), fmt, quiet=quiet))
+    raise typer.Exit(_told(api.restore(tree.question(), name, grace=grace), fmt, quiet=quiet))
 
 
 @app.command(cls=Command)

@@ -140,7 +140,11 @@ def _changed(move: Move) -> IncompleteError:
 
 
 def _restore_batch(root_fd: int, batch: Batch) -> None:
-    """Restore the first file last, and when all others are safe."""
+    """Restore the first file last, and when all others are safe.
+
+    Until all names are on the disk, each file keeps its name in the trash as well: of two names, a power cut may take
+    the removal of one and lose the other.
+    """
     if not _is_there(root_fd, batch.trash):  # stopped before it was made, or after it was removed
         return
     with _entered(root_fd, batch.trash) as trash_fd:
@@ -148,6 +152,8 @@ def _restore_batch(root_fd: int, batch: Batch) -> None:
         for moves in (rest[::-1], first):
             back = [move for move in moves if _restore_one(root_fd, trash_fd, move)]
             _settle(root_fd, back)
+        for move in batch.moves:
+            _forget(trash_fd, move)
         for folder in sorted(_folders(batch.moves)):
             _remove_empty(trash_fd, folder)
     _remove_empty(root_fd, batch.trash)
@@ -160,16 +166,55 @@ def _restore_one(root_fd: int, trash_fd: int, move: Move) -> bool:
     if folder and not _is_there(root_fd, folder):
         raise _taken(move, "its folder is gone")
     with _entered(trash_fd, folder) as source, _entered(root_fd, folder) as target:
-        if _is_there(target, name):
+        if not _put_back(source, target, name):
             raise _taken(move, "something new has its name")
-        os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
     return True
+
+
+_NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+_IN_THE_WAY = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
+"""What a rename of a folder says where a folder with something in it, or no folder, has the name."""
+
+
+def _put_back(source: int, target: int, name: str) -> bool:
+    """Give a file or folder its name back, and tell whether it has it now: no save that lands meanwhile is replaced.
+
+    A rename would replace a file. A hard link cannot; where the file has both names, it was stopped here before.
+    """
+    status = os.stat(name, dir_fd=source, follow_symlinks=False)
+    if not stat.S_ISDIR(status.st_mode):
+        try:
+            os.link(name, name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+        except FileExistsError:
+            return os.path.samestat(status, os.stat(name, dir_fd=target, follow_symlinks=False))
+        except OSError as error:
+            # FAT and some network disks have no hard links, and Linux may forbid those to another user's files. Then
+            # the look below is all there is: what lands between it and the rename is replaced.
+            if error.errno not in _NO_HARD_LINKS:
+                raise
+        else:
+            return True
+    if _is_there(target, name):
+        return False
+    try:
+        os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
+    except OSError as error:
+        if error.errno in _IN_THE_WAY:
+            return False
+        raise
+    return True
+
+
+def _forget(trash_fd: int, move: Move) -> None:
+    """Take a file's name in the trash from it, which has its own again; a folder was renamed and left none."""
+    folder, _, name = move.path.rpartition("/")
+    with suppress(FileNotFoundError), _entered(trash_fd, folder) as source:
+        os.unlink(name, dir_fd=source)
 
 
 def _taken(move: Move, why: str) -> IncompleteError:
     return IncompleteError(
-        f"an interrupted prune cannot put {move.path!r} back: {why}; move it from .ckpttool/trash by hand, "
-        "then remove .ckpttool/prune.json"
+        f"cannot put {move.path!r} back: {why}; move it from .ckpttool/trash by hand, then remove .ckpttool/prune.json"
     )
 
 

@@ -161,6 +161,17 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert files(tree) == before
 
 
+def test_nothing_is_restored_while_somebody_is_saving(tmp_path: Path) -> None:
+    tree = legacy(tmp_path)
+    trashed(tree)
+    os.utime(tree.output / tree.shard(1, 30, 2, run=1))
+    before = files(tree)
+    with pytest.raises(IncompleteError, match=r"rank_1_1-30_2.ckpt: .*; nothing was changed"):
+        api.restore(question(tree), "10_2")
+    assert files(tree) == before
+    assert of_trash(api.restore(question(tree), "10_2", grace=0)) is ExitCode.OK
+
+
 def test_nothing_is_restored_into_a_folder_that_is_gone(tmp_path: Path) -> None:
     tree = legacy(tmp_path)
     trashed(tree)

@@ -52,7 +52,7 @@ def test_the_answer_is_the_golden_one(form: str, suffix: str, golden: Golden) ->
         "list-until": ("list", "output", "--older-than", "7d"),
         "empty-dry": ("empty", "output"),
         "empty-none": ("empty", "output", "--older-than", "7d", "--apply"),
-        "restore": ("restore", "15_2", "output"),
+        "restore": ("restore", "15_2", "output", "--grace", "0"),
         "empty": ("empty", "output", "--apply"),
         "list-empty": ("list", "output"),
     }.items():
@@ -68,7 +68,7 @@ def test_the_answer_is_the_golden_one(form: str, suffix: str, golden: Golden) ->
 def test_a_scan_after_a_restore_is_that_before_the_prune() -> None:
     now = ask("scan", "output", "--format", "json").json
     for save in json.loads(ask("trash", "list", "output", "--format", "json").stdout)["trash"]:
-        ask("trash", "restore", save["folder"], "output")
+        ask("trash", "restore", save["folder"], "output", "--grace", "0")
     then = ask("scan", "output", "--format", "json").json
     assert then != now
     assert ask("prune", "output", "--keep-last", "2", "--grace", "0", "--apply").code == 0

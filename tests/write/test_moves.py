@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -114,9 +115,87 @@ def test_what_cannot_come_back_for_the_disk_s_sake_is_said(root: Path, monkeypat
     def failing(*_: object, **__: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(os, "rename", failing)
+    monkeypatch.setattr(os, "link", failing)
     with pytest.raises(WriteFailedError, match="Input/output error"):
         restore(str(root), [one])
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, name: str, save: Callable[[], object]) -> None:
+    """Let a save land just before the first call that gives a name back."""
+    real = getattr(os, name)
+
+    def call(*arguments: str, **options: int) -> None:
+        save()
+        real(*arguments, **options)
+
+    monkeypatch.setattr(os, name, call)
+
+
+def test_a_save_that_lands_just_before_a_file_comes_back_is_not_overwritten(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = batch(root, "rank_0/a", "rank_1/a")
+    move_to_trash(str(root), [one])
+    with monkeypatch.context() as patch:
+        meanwhile(patch, "link", lambda: (root / "rank_1/a").write_text("newer"))
+        with pytest.raises(IncompleteError, match="cannot put 'rank_1/a' back: something new"):
+            restore(str(root), [one])
+    assert (root / "rank_1/a").read_text() == "newer"
+    assert {path: (root / one.trash / path).read_text() for path in ("rank_0/a", "rank_1/a")} == {
+        "rank_0/a": "rank_0/a",
+        "rank_1/a": "rank_1/a",
+    }
+    (root / "rank_1/a").unlink()
+    restore(str(root), [one])
+    assert names(root) == {"rank_0/a", "rank_1/a", "iteration_1/x"}
+
+
+@pytest.mark.parametrize("as_file", [False, True])
+def test_a_save_that_lands_just_before_a_folder_comes_back_is_not_replaced(
+    as_file: bool, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = batch(root, "iteration_1")
+    move_to_trash(str(root), [one])
+    newer = root / "iteration_1" / ("" if as_file else "y")
+
+    def land() -> None:
+        newer.parent.mkdir(exist_ok=True)
+        newer.write_text("newer")
+
+    with monkeypatch.context() as patch:
+        meanwhile(patch, "rename", land)
+        with pytest.raises(IncompleteError, match="cannot put 'iteration_1' back: something new"):
+            restore(str(root), [one])
+    assert newer.read_text() == "newer"
+    assert (root / one.trash / "iteration_1/x").read_text() == "iteration_1/x"
+
+
+def test_a_file_that_a_power_cut_left_with_both_names_is_back(root: Path) -> None:
+    one = batch(root, "rank_0/a", "rank_1/a")
+    move_to_trash(str(root), [one])
+    (root / "rank_1/a").hardlink_to(root / one.trash / "rank_1/a")
+    restore(str(root), [one])
+    assert names(root) == {"rank_0/a", "rank_1/a", "iteration_1/x"}
+    assert (root / "rank_1/a").stat().st_nlink == 1
+
+
+@pytest.mark.parametrize("why", [errno.EPERM, errno.ENOTSUP])
+def test_where_there_are_no_hard_links_files_come_back_and_over_nothing(
+    why: int, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise OSError(why, os.strerror(why))
+
+    monkeypatch.setattr(os, "link", failing)
+    one = batch(root, "rank_0/a", "rank_1/a")
+    move_to_trash(str(root), [one])
+    (root / "rank_0/a").write_text("newer")
+    with pytest.raises(IncompleteError, match="cannot put 'rank_0/a' back: something new"):
+        restore(str(root), [one])
+    assert (root / "rank_0/a").read_text() == "newer"
+    (root / "rank_0/a").unlink()
+    restore(str(root), [one])
+    assert names(root) == {"rank_0/a", "rank_1/a", "iteration_1/x"}
 
 
 def test_the_first_file_leaves_first_and_comes_back_last(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,18 +203,22 @@ def test_the_first_file_leaves_first_and_comes_back_last(root: Path, monkeypatch
     (root / "rank_2/a").write_text("2")
     one = batch(root, "rank_0/a", "rank_1/a", "rank_2/a")
     events: list[str] = []
-    real_rename, real_fsync = os.rename, os.fsync
+    real_fsync = os.fsync
 
-    def rename(source: str, target: str, **options: int) -> None:
-        folder = Path(f"/proc/self/fd/{options['src_dir_fd']}").readlink()
-        events.append(folder.name)
-        real_rename(source, target, **options)
+    def told(real: Callable[..., None], fd: str, what: str = "") -> Callable[..., None]:
+        def call(*names: str, **options: int) -> None:
+            events.append(f"{what}{Path(f'/proc/self/fd/{options[fd]}').readlink().name}")
+            real(*names, **options)
+
+        return call
 
     def fsync(fd: int) -> None:
         events.append(f"sync {Path(f'/proc/self/fd/{fd}').readlink().name}")
         real_fsync(fd)
 
-    monkeypatch.setattr(os, "rename", rename)
+    monkeypatch.setattr(os, "rename", told(os.rename, "src_dir_fd"))
+    monkeypatch.setattr(os, "link", told(os.link, "src_dir_fd"))
+    monkeypatch.setattr(os, "unlink", told(os.unlink, "dir_fd", "forget "))
     monkeypatch.setattr(os, "fsync", fsync)
     move_to_trash(str(root), [one])
     assert [event for event in events if event not in {"sync trash", "sync t"}] == [
@@ -151,7 +234,8 @@ def test_the_first_file_leaves_first_and_comes_back_last(root: Path, monkeypatch
     ]
     events.clear()
     restore(str(root), [one])
-    assert events == ["rank_2", "rank_1", "sync rank_1", "sync rank_2", "rank_0", "sync rank_0"]
+    back = ["rank_2", "rank_1", "sync rank_1", "sync rank_2", "rank_0", "sync rank_0"]
+    assert events == [*back, "forget rank_0", "forget rank_1", "forget rank_2"]
 
 
 def test_deleting_follows_no_link_and_leaves_nothing(root: Path, tmp_path: Path) -> None:
