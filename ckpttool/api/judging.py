@@ -17,7 +17,7 @@ from ckpttool.decide.checkpoint_health import (
     with_weights,
 )
 from ckpttool.decide.embedding_health import judge_checkpoints
-from ckpttool.domain.finding import Severity
+from ckpttool.domain.finding import Code, Finding, Severity, unknown
 from ckpttool.domain.health_events import HealthReport
 from ckpttool.domain.log_answer import HealthAnswer, LogReading
 from ckpttool.domain.log_question import HealthQuestion
@@ -66,8 +66,7 @@ def health(
     if question.write and file is not None:
         place = place or os.path.join(above(inventory.root), file.name)
         written = _write(place, file, tree, report)
-        settled = (replace(finding, severity=Severity.NOTE) for finding in report.findings)
-        report = replace(report, findings=tuple(settled))
+        report = replace(report, findings=_after_writing(report, tree))
     findings = (*report.findings, *other_findings(inventory, log, verdicts))
     return HealthAnswer(
         root=inventory.root,
@@ -86,9 +85,26 @@ def _assert_writable(tree: Tree, question: HealthQuestion) -> None:
         raise UsageError("--write records a judgement: give the --threshold to judge by")
     if health_file_of(tree.layout) is None:
         raise UsageError("--write: the trainer of this tree keeps no health file that ckpttool knows")
-    for checkpoint in tree.inventory.checkpoints:
-        if isinstance(refusal := tree.layout.recorded_name(checkpoint), Refusal):
-            raise UsageError(f"--write {refusal.why}; resolve --health-threshold judges without one")
+    refusals = _nameless(tree)
+    if refusals and len(refusals) == len(tree.inventory.checkpoints):
+        why = next(iter(refusals.values())).why
+        raise UsageError(f"--write {why}; resolve --health-threshold judges without one")
+
+
+def _nameless(tree: Tree) -> dict[str, Refusal]:
+    """Return why the health file has no name for a checkpoint, by its name, for each of which that is so."""
+    named = ((checkpoint, tree.layout.recorded_name(checkpoint)) for checkpoint in tree.inventory.checkpoints)
+    return {checkpoint.name: name for checkpoint, name in named if isinstance(name, Refusal)}
+
+
+def _after_writing(report: HealthReport, tree: Tree) -> tuple[Finding, ...]:
+    """Return what is left to say: what the record got wrong is right now, and some of it cannot be in there."""
+    settled = (replace(finding, severity=Severity.NOTE) for finding in report.findings)
+    left_out = (
+        unknown(Code.CANNOT_ANSWER, f"{name} was not written into the record: --write {refusal.why}")
+        for name, refusal in _nameless(tree).items()
+    )
+    return (*settled, *left_out)
 
 
 def _write(place: str, file: HealthFile, tree: Tree, report: HealthReport) -> bool:

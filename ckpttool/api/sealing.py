@@ -48,7 +48,7 @@ def seal(
 
     Raises:
         UsageError: The checkpoint that was named is not there.
-        UnknownLayoutError: Its layout does not say where a seal is kept.
+        UnknownLayoutError: Its layout says of none of them where a seal is kept.
         UnsafeError: The tree is no folder of this machine, or a link would lead out of it.
         LockedError: Another process is sealing in this tree.
         WriteFailedError: Nothing was changed.
@@ -67,7 +67,15 @@ def _sealed(
     assert_changeable(tree.inventory.root)
     session = session_for(tree, CheckQuestion(level=Level.CHECKSUM, jobs=jobs, hashes=True))
     now = time.time()
-    for checkpoint in chosen(tree, name):
+    meant = chosen(tree, name)
+    refusals = {each.key: place for each in meant if isinstance(place := tree.layout.seal_place(each), Refusal)}
+    for checkpoint in meant:
+        if checkpoint.key in refusals and len(refusals) < len(
+            meant
+        ):  # what cannot be sealed keeps nothing else from it
+            why = f"{checkpoint.name} {refusals[checkpoint.key].why}"
+            yield _refused(checkpoint, None, (unknown(Code.CANNOT_ANSWER, why),))
+            continue
         sealing = seal_checkpoint(tree, checkpoint, session.verdict(checkpoint), now=now, reseal=reseal)
         # What cannot be pruned needs no reserve.
         if sealing.written and not isinstance(tree.layout.members(checkpoint), Refusal):
@@ -133,8 +141,9 @@ def no_other_sealer(root: str) -> Iterator[None]:
         yield
 
 
-def _refused(checkpoint: Checkpoint, place: SealPlace, findings: tuple[Finding, ...]) -> Sealing:
-    return Sealing(checkpoint=checkpoint.name, path=place.path, manifest=None, written=False, findings=findings)
+def _refused(checkpoint: Checkpoint, place: SealPlace | None, findings: tuple[Finding, ...]) -> Sealing:
+    path = "" if place is None else place.path
+    return Sealing(checkpoint=checkpoint.name, path=path, manifest=None, written=False, findings=findings)
 
 
 def _target(root: str, path: str) -> str:

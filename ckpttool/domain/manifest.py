@@ -74,7 +74,7 @@ class Sealing:
 
     checkpoint: str
     path: str
-    """Of the manifest, relative to the inventory's root."""
+    """Of the manifest, relative to the inventory's root; empty where its layout has no place for one."""
     manifest: Manifest | None
     """What is recorded now; None where sealing was refused, and whatever was there stays as it was."""
     written: bool

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Severity
+from ckpttool.records import SealPlace
 from ckpttool.render import text as layout
 from ckpttool.render.findings import explained
 from ckpttool.storage.disk import LocalDisk, Room
+from ckpttool.trainers.base import Refusal
+from ckpttool.trainers.mindformers.layouts.rank import MindFormersRank
 from tests.cli.running import Said, ask
 from tests.cli.situations import SITUATIONS, real
 from tests.conftest import FIXTURES, TESTS
@@ -527,3 +531,23 @@ def test_what_is_chosen_without_a_say_of_the_log_shows_its_exit(here: Path) -> N
     assert said.code == 14
     assert said.stdout.splitlines()[0].endswith(" (exit 14)")
     assert "(exit" not in ask("resolve", "output").stdout
+
+
+def test_a_save_that_cannot_be_sealed_keeps_no_other_one_from_it(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    SITUATIONS["whole"](here)
+    place = MindFormersRank.seal_place
+
+    def placed(layout: MindFormersRank, checkpoint: Checkpoint) -> SealPlace | Refusal:
+        return Refusal(why="is an odd one") if checkpoint.name == "15_2" else place(layout, checkpoint)
+
+    monkeypatch.setattr(MindFormersRank, "seal_place", placed)
+    said = ask("seal", "output", "--checkpoint", "all", "--json")
+    assert said.code == 14
+    checkpoints = said.json["checkpoints"]
+    assert isinstance(checkpoints, list)
+    assert {each["name"] for each in checkpoints if not each["sealed"]} == {"15_2"}
+    assert len(checkpoints) == 5
+    assert "15_2: not sealed, there is no place for its seal" in ask("seal", "output", "--checkpoint", "all").stdout
+    alone = ask("seal", "output", "--checkpoint", "15_2")
+    assert (alone.code, alone.stdout) == (12, "")
+    assert ask("seal", "output", "--checkpoint", "20_2").code == 0

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Severity
 from ckpttool.render.findings import explained
 from ckpttool.storage.base import Kind
 from ckpttool.storage.local import LocalStorage
+from ckpttool.trainers.base import Refusal
+from ckpttool.trainers.mindformers.layouts.rank import MindFormersRank
 from tests.cli.running import Said, ask, run
 from tests.cli.situations import real
 from tests.cli.test_answers import findings_in
@@ -255,6 +258,29 @@ def test_writing_marks_what_the_log_shows_and_a_second_time_changes_nothing(here
     again = ask("health", "--threshold", "270", "--write", "--format", "json")
     assert again.json["written"] is False
     assert (here / "output/health_ckpts.json").stat().st_ino == before.st_ino
+
+
+def test_a_save_that_has_no_name_in_the_record_keeps_no_other_one_out(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree(here)
+    log(here, NORMS)
+    real, odd = MindFormersRank.recorded_name, {"10_2"}
+
+    def name(layout: MindFormersRank, checkpoint: Checkpoint) -> str | Refusal:
+        return Refusal(why="is an odd one") if checkpoint.name in odd else real(layout, checkpoint)
+
+    monkeypatch.setattr(MindFormersRank, "recorded_name", name)
+    odd |= {"5_2", "15_2"}
+    assert ask("health", "--threshold", "280", "--write").code == 2
+    odd -= {"5_2", "15_2"}
+    said = ask("health", "--threshold", "280", "--write")
+    assert said.code == 14
+    assert "10_2 was not written into the record: --write is an odd one" in " ".join(said.stdout.split())
+    assert recorded(here) == {FILES[0]: 0, FILES[2]: 0}
+    odd.clear()
+    assert ask("health", "--threshold", "280", "--write").code == 0
+    assert recorded(here) == dict.fromkeys(FILES, 0)
 
 
 def test_nothing_is_written_where_nobody_knows_whether_a_health_file_is_there(

@@ -22,7 +22,7 @@ def document(answer: Sealed) -> Document:
         "checkpoints": [
             {
                 "name": sealing.checkpoint,
-                "manifest": sealing.path,
+                "manifest": sealing.path or None,
                 "sealed": sealing.manifest is not None,
                 "written": sealing.written,
                 "shards": len(sealing.manifest.shards) if sealing.manifest else 0,
@@ -52,7 +52,8 @@ def table(answer: Sealed) -> RenderableType:
         since = min((seal.first_seen for seal in shards), default=sealing.manifest.sealed_at)
         said = line(f"{shown(sealing.checkpoint)}: {done}", style="bold green" if not sealing.findings else "bold red")
         said.append(
-            f"  ({len(shards)} shard{'s' * (len(shards) != 1)}, first seen {since}, {shown(sealing.path)})", style="dim"
+            f"  ({len(shards)} shard{'s' * (len(shards) != 1)}, first seen {since}, {shown(sealing.path)})",
+            style="dim",
         )
         lines.append(said)
     findings = [finding for sealing in answer.sealings for finding in sealing.findings]
@@ -61,6 +62,8 @@ def table(answer: Sealed) -> RenderableType:
 
 def _why_not(sealing: Sealing) -> str:
     codes = {finding.code for finding in sealing.findings}
+    if Code.CANNOT_ANSWER in codes:
+        return "there is no place for its seal"
     if Code.MANIFEST_NEWER in codes:
         return "a newer ckpttool sealed it before"
     if Code.MANIFEST_UNREADABLE in codes:
