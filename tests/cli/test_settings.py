@@ -158,7 +158,7 @@ class TestTheFile:
             (f"level = {'[' * 10_000}", "is no TOML"),
         ],
     )
-    def test_what_it_cannot_say_is_one_line_that_names_it(self, runs: Path, text: str, said: str) -> None:
+    def test_what_cannot_be_meant_is_one_line_that_names_the_file(self, runs: Path, text: str, said: str) -> None:
         (runs / "ckpttool.toml").write_bytes(text.encode("utf-8", "surrogateescape"))
         answer = ask("verify", "a")
         assert_error(answer, ExitCode.USAGE, said)
@@ -191,13 +191,13 @@ class TestTheVariables:
             ("CKPTTOOL_GRACE", "soon", "CKPTTOOL_GRACE: --grace: 'soon' is no time such as 90s, 5m, 12h or 7d"),
         ],
     )
-    def test_a_bad_value_names_the_variable(
+    def test_a_wrong_value_names_the_variable(
         self, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, said: str
     ) -> None:
         monkeypatch.setenv(variable, value)
         assert_error(ask("prune", "a", "--keep-last", "1"), ExitCode.USAGE, said)
 
-    def test_a_bad_value_of_the_command_line_does_not_name_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_wrong_value_of_the_command_line_does_not_name_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CKPTTOOL_LEVEL", "checksum")
         assert "CKPTTOOL_LEVEL" not in ask("verify", "a", "--level", "hard").stderr
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-TRIED = ("test_command_lines.py", "test_exit_codes.py", "test_help.py", "test_asd.py")
+TRIED = ("test_command_lines.py", "test_exit_codes.py", "test_help.py", "test_asd.py", "test_settings.py")
 ITS_OWN_WORDS = "wrong_value or a_number or cannot_be_meant"
 """Tests of what is said about a wrong value: typer 0.29 tells it in pydantic's words, which do not hold the value."""
 
