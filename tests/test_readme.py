@@ -20,6 +20,7 @@ PLACE = Path("/tmp/ckpttool-readme")  # noqa: S108  the launch block shows absol
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 MINUTE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d")
 TWO_HOURS = 7205  # and some seconds, while the blocks are run
+AGE = re.compile(r"(?<=UTC, )[0-9.]+ \w+(?= ago)")  # of a copy that a block made
 BLOCK = re.compile(r"^```console\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -55,7 +56,8 @@ def run(command: str, place: Path) -> str:
         ["bash", "-c", command], cwd=place, env=environment, capture_output=True, text=True, check=False
     )
     assert "Traceback" not in done.stderr, done.stderr
-    return MINUTE.sub("2026-11-20 03:00", TIME.sub("2026-11-20T03:00:00Z", done.stdout))
+    text = AGE.sub("2 h", TIME.sub("2026-11-20T03:00:00Z", done.stdout))
+    return MINUTE.sub("2026-11-20 03:00", text)
 
 
 def replayed(body: str, place: Path) -> str:

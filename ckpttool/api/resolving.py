@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from ckpttool.domain.plan import NoResumePoint, PastSizes, Resolution, ResumePla
 from ckpttool.domain.question import DEFAULT_DIR, CheckQuestion, DataQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.domain.shard import Shard
 from ckpttool.domain.units import Step
-from ckpttool.domain.verdict import Level, Verdict
+from ckpttool.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.errors import IncompleteError, NothingToResumeError, UnknownLayoutError, UsageError
 from ckpttool.storage.base import Storage
 from ckpttool.storage.fan_out import map_waiting
@@ -100,8 +101,11 @@ def resolve(
     if isinstance(point, NoResumePoint):
         decision = replace(point, findings=(*point.findings, *_beyond(tree, point)), advice=advice)
     else:
-        _assert_unchanged(tree.storage, verdicts[point.checkpoint.key])
-        point = _timed(tree, point, evidence)
+        reports = verdicts[point.checkpoint.key].reports
+        _assert_unchanged(tree.storage, reports)
+        stamps = [report.stamp for report in reports if report.stamp is not None]
+        written = [stamp.modified_ns for stamp in stamps if stamp.modified_ns is not None]
+        point = _timed(tree, replace(point, saved_ns=max(written, default=None)), evidence)
         decision = _plan(tree, point, data, question, advice)
         named = question.health_file is not None
         without_answer = () if choice.ignore_health else record_without_answer(tree.book, named=named)
@@ -244,8 +248,8 @@ def _plan(
     )
 
 
-def _assert_unchanged(storage: Storage, verdict: Verdict) -> None:
-    for report in verdict.reports:
+def _assert_unchanged(storage: Storage, reports: Iterable[ShardReport]) -> None:
+    for report in reports:
         try:
             now = storage.stamp(report.path)
         except OSError:

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
+from time import time as clock
 from typing import Annotated
 
 import typer
@@ -75,7 +76,9 @@ def resolve(
         answer = api.resolve(question, choice.question(logs.question()), data.question(sink_size=tree.sink_size))
     say_tree(answer.tree, quiet=quiet, verbose=look.verbose)
     simulation = api.simulate(answer, version) if version is not None else None
-    resolution = Resolution(decision=answer.decision, simulation=simulation, strict=strict, view=look.view())
+    resolution = Resolution(
+        decision=answer.decision, simulation=simulation, strict=strict, now=clock(), view=look.view()
+    )
     if field is not None:
         raise typer.Exit(_print(resolution, field))
     if fmt is PlanFormat.YAML:

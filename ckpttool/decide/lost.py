@@ -11,7 +11,7 @@ from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, note, suspect, unknown
 from ckpttool.domain.plan import LostTime, LostTimeSource, Rejection, ResumePoint
 from ckpttool.domain.question import ResumeQuestion
-from ckpttool.domain.units import counted, lasting
+from ckpttool.domain.units import Step, counted, lasting
 
 if TYPE_CHECKING:
     from ckpttool.domain.metrics import LogAttempt, StepMetrics
@@ -108,7 +108,9 @@ def with_saves(point: ResumePoint, course: Course, written: Written) -> ResumePo
             continue
         seconds = (after[1] - before[1]) / _NS
         if seconds >= LEAST_SECONDS:
-            took = LostTime(seconds=seconds * point.lost_steps / steps, source=LostTimeSource.SAVES)
+            is_it = earlier is point.checkpoint and steps == point.lost_steps
+            pace = None if is_it else (earlier.step or Step(0), later.step or Step(0))
+            took = LostTime(seconds=seconds * point.lost_steps / steps, source=LostTimeSource.SAVES, pace=pace)
             return replace(point, lost_time=took)
     return point
 

@@ -46,12 +46,16 @@ class LostTime:
 
     seconds: float
     source: LostTimeSource
+    pace: tuple[Step, Step] | None = None
+    """The steps of the two saves at whose pace it is reckoned; None where what was lost lies between two times."""
 
     @property
     def words(self) -> str:
         """For people, with what tells it: `42 min, by the saves' times,`."""
-        by = "the log" if self.source is LostTimeSource.LOG else "the saves' times"
-        return f"{lasting(self.seconds)} (by {by})"
+        by = "by the log" if self.source is LostTimeSource.LOG else "by the saves' times"
+        if self.pace is not None:
+            by = f"reckoned at the pace of steps {self.pace[0]} to {self.pace[1]}, {by}"
+        return f"{lasting(self.seconds)} ({by})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +79,8 @@ class ResumePoint:
     """The same in samples; None where no batch size is known."""
     lost_time: LostTime | None = None
     """How long these steps took; None where nothing tells, or none is lost."""
+    saved_ns: int | None = None
+    """When the last of its shards was written, by the files' times, in nanoseconds since 1970; None: not known."""
     rejected: tuple[Rejection, ...]
     """Newest first: what a reader might have expected instead."""
     findings: tuple[Finding, ...]
@@ -192,4 +198,6 @@ class Resolution(Answered):
     """What the trainer by itself would have done, where that was asked."""
     strict: bool = False
     """Whether a newer checkpoint that was rejected is an exit of its own."""
+    now: float | None = None
+    """Seconds since 1970, to which the age of the chosen one is counted; None: its age is not told."""
     view: View = USUAL

@@ -18,9 +18,9 @@ from ckpttool.storage.disk import LocalDisk, Room
 from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.mindformers.layouts.rank import MindFormersRank
 from tests.cli.running import Said, ask
-from tests.cli.situations import SITUATIONS, real
+from tests.cli.situations import MORNING_NS, SITUATIONS, before_morning, real
 from tests.conftest import FIXTURES, TESTS
-from tests.trees import FIRST_SAVE_NS, MINUTE_NS, TreeBuilder
+from tests.trees import TreeBuilder
 
 Golden = Callable[[str, str], None]
 
@@ -47,13 +47,11 @@ ANSWERS: dict[str, tuple[int, int, str | None]] = {
 }
 
 
-MORNING_NS = FIRST_SAVE_NS + 90 * MINUTE_NS
-
-
 @pytest.fixture(autouse=True)
 def in_the_morning(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every age be counted from one time: that of the trees is fixed, too."""
-    monkeypatch.setattr("ckpttool.cli.scan.clock", lambda: MORNING_NS / 1e9)
+    for command in ("scan", "resolve"):
+        monkeypatch.setattr(f"ckpttool.cli.{command}.clock", lambda: MORNING_NS / 1e9)
 
 
 def findings_in(document: object) -> list[dict[str, str]]:
@@ -88,9 +86,7 @@ def test_every_situation_has_an_expected_answer() -> None:
 @pytest.mark.parametrize("form", FORMATS)
 def test_the_answer_is_the_golden_one(situation: str, command: str, form: str, here: Path, golden: Golden) -> None:
     SITUATIONS[situation](here)
-    for path in (here / "output").rglob("*"):
-        if path.is_file() and path.stat().st_mtime_ns > MORNING_NS:  # when a checkout was made says nothing
-            os.utime(path, ns=(FIRST_SAVE_NS, FIRST_SAVE_NS))
+    before_morning(here)
     said = ask(command, "output", "--format", form)
     assert said.code == ANSWERS[situation][command == "resolve"]
     golden(f"{command}/{situation}.{FORMATS[form]}", said.stdout)
@@ -172,6 +168,7 @@ def test_ignoring_health_takes_what_the_trainer_called_unhealthy(here: Path) -> 
 
 def test_what_mindformers_would_do_stands_beside_the_answer(here: Path, golden: Golden) -> None:
     SITUATIONS["async-save"](here)
+    before_morning(here)
     said = ask("resolve", "output", "--simulate-mindformers", "2.1.0")
     golden("resolve/async-save-simulated.txt", said.stdout)
     assert lines_too_long(said) == []
@@ -233,6 +230,7 @@ def test_the_launch_is_the_golden_one(  # noqa: PLR0917  # fixtures
     name: str, batch: str, options: list[str], form: str, wide: Path, golden: Golden
 ) -> None:
     SITUATIONS["whole"](wide)
+    before_morning(wide)
     said = launched(wide, *options, "--format", form, batch=batch)
     assert said.code == 0
     golden(f"launch/{name}.{FORMATS[form]}", said.stdout.replace(str(wide), "HERE"))
@@ -245,6 +243,7 @@ def test_a_launch_that_preflight_calls_no_go_is_refused_with_the_fix(
 ) -> None:
     monkeypatch.setattr(LocalDisk, "room", lambda *_: Room(free_bytes=1 << 40, free_files=1 << 20))
     SITUATIONS["whole"](wide)
+    before_morning(wide)
     said = launched(wide, "--gbs", "12", "--format", form)
     assert (said.code, (wide / "new.yaml").exists()) == (10, False)
     assert "new.yaml was not written" in said.stderr

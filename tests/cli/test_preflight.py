@@ -17,7 +17,7 @@ from ckpttool.errors import ExitCode
 from ckpttool.render.answers.preflight import MOST_NOTES, MOST_REASONS
 from ckpttool.storage.disk import LocalDisk, Room
 from tests.cli.running import Said, ask, run
-from tests.cli.situations import SITUATIONS, real
+from tests.cli.situations import SITUATIONS, before_morning, real
 from tests.cli.test_answers import FORMATS, Golden, lines_too_long
 from tests.cli.test_hostile_names import NAMES
 from tests.conftest import FIXTURES, TESTS
@@ -90,6 +90,7 @@ def codes(said: Said, *, blocking: bool = True) -> set[str]:
 @pytest.mark.parametrize("form", FORMATS)
 def test_the_answer_is_the_golden_one(situation: str, form: str, here: Path, golden: Golden) -> None:
     SITUATIONS[situation](here)
+    before_morning(here)
     said = asked(here, "--format", form)
     assert said.code == ANSWERS[situation][0]
     golden(f"preflight/{situation}.{FORMATS[form]}", said.stdout)
@@ -112,6 +113,7 @@ def test_each_check_ends_as_its_situation_demands(situation: str, here: Path) ->
 @pytest.mark.parametrize("form", ALL)
 def test_every_format_ends_with_the_same_exit_code(situation: str, form: str, here: Path) -> None:
     SITUATIONS[situation](here)
+    before_morning(here)
     said = asked(here, "--format", form)
     assert said.code == ANSWERS[situation][0]
     if form == "sarif":

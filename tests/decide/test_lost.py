@@ -41,8 +41,9 @@ def by_saves(inventory: Inventory, written: Written, *damaged: str) -> LostTime 
     return with_saves(found(inventory, *damaged), Course(inventory), written).lost_time
 
 
-def taking(minutes: float) -> LostTime:
-    return LostTime(seconds=minutes * 60, source=LostTimeSource.SAVES)
+def taking(minutes: float, pace: tuple[int, int] | None = None) -> LostTime:
+    steps = None if pace is None else (Step(pace[0]), Step(pace[1]))
+    return LostTime(seconds=minutes * 60, source=LostTimeSource.SAVES, pace=steps)
 
 
 ONE_RUN = tree(checkpoint("10_2"), checkpoint("15_2"), checkpoint("20_2"))
@@ -75,9 +76,9 @@ def test_where_no_step_is_lost_no_file_is_asked_for_its_time() -> None:
 def test_a_pause_between_two_runs_is_no_training() -> None:
     a_week = 7 * 24 * 60
     times = at(at10_2=0, at15_2=10, at_1_20_2=a_week, at_1_25_2=a_week + 20)
-    assert by_saves(TWO_RUNS, times, "_1-25_2", "_1-20_2") == taking(40)  # 20 steps, at 2 minutes each in run 1
+    assert by_saves(TWO_RUNS, times, "_1-25_2", "_1-20_2") == taking(40, (40, 50))  # 2 minutes each in run 1
     alone = tree(*TWO_RUNS.checkpoints[:3])
-    assert by_saves(alone, times, "_1-20_2") == taking(10)  # run 1 has but one save: at run 0's pace
+    assert by_saves(alone, times, "_1-20_2") == taking(10, (20, 30))  # run 1 has but one save: at run 0's pace
     first = tree(*TWO_RUNS.checkpoints[1:3])
     assert by_saves(first, times, "_1-20_2") is None
 

@@ -60,7 +60,7 @@ def _checkpoint(checkpoint: Checkpoint) -> Document:
         "world_size": checkpoint.topology.world_size,
         "shared": checkpoint.topology.shared,
         "bytes": checkpoint.nbytes,
-        "saved_at": _saved_at(checkpoint),
+        "saved_at": saved_at(checkpoint.saved_ns),
         "format": checkpoint.format.value,
         "commit": checkpoint.commit.value,
         "health": checkpoint.health.value,
@@ -70,8 +70,9 @@ def _checkpoint(checkpoint: Checkpoint) -> Document:
     }
 
 
-def _saved_at(checkpoint: Checkpoint) -> str | None:
-    return None if checkpoint.saved_ns is None else moment_if_any(checkpoint.saved_ns / NS)
+def saved_at(saved_ns: int | None) -> str | None:
+    """Spell for JSON when a save was made, in UTC; None where no file tells."""
+    return None if saved_ns is None else moment_if_any(saved_ns / NS)
 
 
 class _Shards(Spelled):
@@ -196,16 +197,20 @@ class _CheckpointTable:
             yield _Column("SAMPLES", [_number(checkpoint.samples) for checkpoint in checkpoints])
         health = [line(each.health.value, style=HEALTH_STYLE[each.health]) for each in checkpoints]
         yield _Column("HEALTH", health, "left")
-        times = [_saved_at(checkpoint) for checkpoint in checkpoints]
-        yield _Column(SAVED, ["?" if time is None else f"{time[:10]} {time[11:16]}" for time in times], "left")
-        ages = ["?" if time is None else _age(each, self._now) for each, time in zip(checkpoints, times, strict=True)]
-        yield _Column("AGE", ages)
+        yield _Column(SAVED, [minute(checkpoint.saved_ns) or "?" for checkpoint in checkpoints], "left")
+        yield _Column("AGE", [age(checkpoint.saved_ns, self._now) or "?" for checkpoint in checkpoints])
 
 
-def _age(checkpoint: Checkpoint, now: float) -> str:
-    """Spell how long ago a save was made; of one that a clock puts into the future that is not known."""
-    since = None if checkpoint.saved_ns is None else now - checkpoint.saved_ns / NS
-    return "?" if since is None or since < 0 else lasting(since)
+def minute(saved_ns: int | None) -> str | None:
+    """Spell for people when a save was made, in UTC: `2026-11-20 03:00`; None where no file tells."""
+    time = saved_at(saved_ns)
+    return None if time is None else f"{time[:10]} {time[11:16]}"
+
+
+def age(saved_ns: int | None, now: float) -> str | None:
+    """Spell how long ago a save was made; None where no file tells, or a clock puts it into the future."""
+    since = None if saved_ns is None or saved_at(saved_ns) is None else now - saved_ns / NS
+    return None if since is None or since < 0 else lasting(since)
 
 
 def _ranks(checkpoint: Checkpoint) -> Text:

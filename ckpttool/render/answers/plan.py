@@ -22,7 +22,7 @@ from ckpttool.domain.units import at_step, counted, on_all
 from ckpttool.domain.verdict import Level, VerdictWord
 from ckpttool.domain.view import USUAL, View
 from ckpttool.errors import ExitCode
-from ckpttool.render.answers.inventory import rename_document
+from ckpttool.render.answers.inventory import age, minute, rename_document, saved_at
 from ckpttool.render.answers.resume import data_document, load_document, position_document, yaml_block
 from ckpttool.render.escape import shown
 from ckpttool.render.json import Document, finding_document
@@ -42,7 +42,7 @@ def document(answer: Resolution) -> Document:
 def table(answer: Resolution) -> RenderableType:
     """Show what `resolve` decided."""
     code = of_plan(answer.decision, strict=answer.strict)
-    return plan_table(answer.decision, answer.simulation, code=code, view=answer.view)
+    return plan_table(answer.decision, answer.simulation, code=code, view=answer.view, now=answer.now)
 
 
 def yaml(answer: Resolution) -> str:
@@ -113,6 +113,7 @@ def _resume(plan: ResumePlan) -> Document:
         "global_batch_size": checkpoint.scalars.global_batch_size,
         "samples": checkpoint.samples,
         "world_size": checkpoint.topology.world_size,
+        "saved_at": saved_at(plan.point.saved_ns),
         "health": checkpoint.health.value,
         "verdict": plan.point.verdict.value,
         **{name: plan.load.value(place) for name, place in plan.load.older},
@@ -145,6 +146,7 @@ def plan_table(
     *,
     code: ExitCode = ExitCode.OK,
     view: View = USUAL,
+    now: float | None = None,
 ) -> RenderableType:
     """Show a decision: what to load, what is lost, and why nothing newer.
 
@@ -153,11 +155,12 @@ def plan_table(
         simulation: What the trainer would have done by itself.
         code: How the command ends: what is not all well is not green.
         view: How much to show.
+        now: Seconds since 1970, to which the chosen one's age is counted; None: its age is not told.
     """
     from ckpttool.render.text import grouped_findings, line, pointer, stack
 
     if isinstance(answer, ResumePlan):
-        parts = [*_chosen(answer, code), *rejections("Not chosen:", answer.point.rejected, view)]
+        parts = [*_chosen(answer, code, now), *rejections("Not chosen:", answer.point.rejected, view)]
         findings = [*answer.point.findings, *answer.findings]
     else:
         headline = line(f"Nothing to resume from in {shown(answer.root)}", style="bold red")
@@ -189,7 +192,7 @@ def _world(rejected: Sequence[Rejection]) -> int | None:
     return rejected[0].checkpoint.topology.world_size if rejected else None
 
 
-def _chosen(plan: ResumePlan, code: ExitCode) -> list[RenderableType]:
+def _chosen(plan: ResumePlan, code: ExitCode, now: float | None) -> list[RenderableType]:
     from ckpttool.render.text import Pairs, line
 
     checkpoint = plan.point.checkpoint
@@ -203,6 +206,9 @@ def _chosen(plan: ResumePlan, code: ExitCode) -> list[RenderableType]:
     # Names of files are one word to whoever copies them, blanks and all.
     names = {setting.place.name for setting in plan.load.settings if isinstance(setting.value, str)}
     rows = [(key, line(value, no_wrap=key in names)) for key, value in _settings(plan)]
+    if (written := minute(plan.point.saved_ns)) is not None:
+        since = None if now is None else age(plan.point.saved_ns, now)
+        rows.append(("saved", line(f"{written} UTC" if since is None else f"{written} UTC, {since} ago")))
     parts: list[RenderableType] = [headline, line(), Pairs(rows)]
     if checkpoint.renames:
         parts += [line(), *renames(checkpoint)]
