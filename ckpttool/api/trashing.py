@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import NamedTuple
 
 from ckpttool.api.changes import assert_quiet, change_of, members_of, moving, pending, whole_tree
 from ckpttool.api.scanning import Tree, Where, asked
+from ckpttool.api.verifying import session_for
 from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.question import CheckQuestion
 from ckpttool.domain.retention import Batch, InTrash, Move, Trash, TrashAction
 from ckpttool.domain.units import ByteCount
+from ckpttool.domain.verdict import Level
 from ckpttool.errors import IncompleteError, NotDurableError, UnsafeError, UsageError, WriteFailedError
 from ckpttool.records.journal import (
     JOURNAL,
@@ -66,6 +70,8 @@ def trash(question: Where = None, *, older_than: float | None = None) -> Trash:
 def restore(question: Where, name: str, *, grace: float = 300.0) -> Trash:
     """Bring a checkpoint back from the trash to where it was; all of it, and nothing is overwritten.
 
+    Then look at the headers of what came back, as `verify` does: what went into the trash may have been damaged there.
+
     A restore that is interrupted is finished by the next change of the tree. The trainer's records stay as they are:
     they name a newer checkpoint.
 
@@ -96,16 +102,18 @@ def restore(question: Where, name: str, *, grace: float = 300.0) -> Trash:
                 with moving(root):
                     moves.assert_room(root, batch)
                     _bring_back(root, batch)
-        after = whole_tree(question).inventory
-    back = [checkpoint for checkpoint in after.checkpoints if checkpoint.name == chosen.listed.name]
+        after = whole_tree(question)
+    back = [checkpoint for checkpoint in after.inventory.checkpoints if checkpoint.name == chosen.listed.name]
+    with closing(session_for(after, CheckQuestion(level=Level.STRUCTURE))) as session:
+        findings = tuple(finding for checkpoint in back for finding in session.verdict(checkpoint).findings)
     return Trash(
         root=root,
-        layout=after.layout,
+        layout=after.inventory.layout,
         action=TrashAction.RESTORE,
         apply=True,
         older_than=None,
         content=tuple(replace(each.listed, taken=each is chosen) for each in before),
-        findings=tuple(finding for checkpoint in back for finding in checkpoint.findings),
+        findings=findings,
         resolved_from=tree.resolved_from,
     )
 

@@ -129,7 +129,7 @@ EXITS: dict[str, dict[int, str]] = {
     },
     "trash": {
         0: "Listed; or done, or would be with --apply.",
-        10: "Restored, but it is not whole: a part of it was deleted before.",
+        10: "Restored, but a header shows that it is damaged, or a part of it is gone.",
         **_TREE,
         14: "Refused: somebody is saving, or something could not be read.",
         **_WRITES,

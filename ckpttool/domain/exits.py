@@ -199,5 +199,5 @@ def of_repair(repair: Repair) -> ExitCode:
 
 
 def of_trash(trash: Trash) -> ExitCode:
-    """Return 0 where it is known what lies there, and what was restored is whole as far as its listing shows."""
+    """Return 0 where it is known what lies there, and what was restored is whole as far as headers show."""
     return of_findings(trash.findings)

@@ -229,7 +229,8 @@ class Trash(Answered):
     content: tuple[InTrash, ...]
     """Oldest first, as it was before."""
     findings: tuple[Finding, ...]
-    """Of a list, and of what is to be deleted: why nothing is known, or done. Of what was restored: what it lacks."""
+    """Of a list, and of what is to be deleted: why nothing is known, or done. Of what was restored: what its
+    headers show."""
     resolved_from: str | None
     """What was taken instead of the path that was given, for people."""
 

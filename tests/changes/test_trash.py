@@ -202,6 +202,19 @@ def test_what_is_restored_in_part_is_said_to_lack_the_rest(tmp_path: Path) -> No
     assert "10_2" not in whole(tree)
 
 
+def test_what_is_restored_with_a_torn_shard_is_said_to_be_damaged(tmp_path: Path) -> None:
+    tree = legacy(tmp_path)
+    content = trashed(tree).content
+    (save,) = (each for each in content if each.name == "10_2")
+    shard = tree.checkpoint / ".ckpttool/trash" / save.folder / "rank_2/llama2_7b_rank_2-10_2.ckpt"
+    with shard.open("r+b") as file:
+        file.truncate(shard.stat().st_size // 2)
+    restored = api.restore(question(tree), "10_2")
+    assert of_trash(restored) is ExitCode.DAMAGE
+    assert {finding.path for finding in restored.findings} == {"rank_2/llama2_7b_rank_2-10_2.ckpt"}
+    assert of_trash(api.restore(question(tree), "15_2", grace=0)) is ExitCode.OK
+
+
 def test_of_two_with_one_name_the_folder_says_which(tmp_path: Path) -> None:
     tree = legacy(tmp_path)
     trashed(tree)
