@@ -70,6 +70,7 @@ def choose(
             verdict = verdict_of(checkpoint)
             reasons = _reasons_by_content(checkpoint, question, verdict)
             if not reasons and checkpoint.step is not None:
+                rejected = _newest_in_full(rejected, question, verdict_of)
                 lost, samples = lost_steps(checkpoint, course)
                 known = (*rejected, *_branches(checkpoint, candidates, rejected, course))
                 said = (*course.overlaps(checkpoint, is_named=is_named), *course.rewinds(), *_passed_over(candidates))
@@ -99,16 +100,31 @@ def _nothing(
     """Say that there is nothing, and what would have to be brought back: for the newest, headers are opened to know."""
     opened = question.evidence is Level.STRUCTURE
     if rejected and opened:
-        newest = rejected[0]
-        found = _reasons_by_content(newest.checkpoint, question, verdict_of(newest.checkpoint))
-        reasons = (*newest.reasons, *_not_said(found, newest.reasons))
-        rejected = (replace(newest, reasons=reasons), *rejected[1:])
+        rejected = [_in_full(rejected[0], question, verdict_of), *rejected[1:]]
     return NoResumePoint(
         root=inventory.root,
         evidence=question.evidence,
         rejected=tuple(rejected),
         findings=(*ranks_to_restore(rejected, opened=opened), *findings),
     )
+
+
+def _newest_in_full(
+    rejected: list[Rejection], question: ResumeQuestion, verdict_of: Callable[[Checkpoint], Verdict]
+) -> list[Rejection]:
+    """Say all that is wrong with a newest save that lacks files, so that who brings these back has it whole.
+
+    Headers are opened for that; to read every byte of what will not be chosen would cost too much.
+    """
+    if not rejected or question.evidence is not Level.STRUCTURE or not list(blocking(rejected[0].checkpoint.findings)):
+        return rejected
+    return [_in_full(rejected[0], question, verdict_of), *rejected[1:]]
+
+
+def _in_full(rejection: Rejection, question: ResumeQuestion, verdict_of: Callable[[Checkpoint], Verdict]) -> Rejection:
+    """Add to what is against a checkpoint what its headers tell."""
+    found = _reasons_by_content(rejection.checkpoint, question, verdict_of(rejection.checkpoint))
+    return replace(rejection, reasons=(*rejection.reasons, *_not_said(found, rejection.reasons)))
 
 
 def _in_order_of(candidates: Sequence[Checkpoint], rejected: Sequence[Rejection]) -> tuple[Rejection, ...]:

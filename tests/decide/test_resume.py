@@ -66,11 +66,20 @@ class TestOrder:
         assert (found.checkpoint.name, asked, found.lost_steps) == ("10_2", ["20_2", "10_2"], 20)
         assert rejected(found) == [("20_2", {Code.SHARD_TRUNCATED})]
 
-    def test_what_the_listing_rules_out_is_not_opened(self) -> None:
+    def test_of_what_the_listing_rules_out_the_newest_alone_is_opened_to_say_all_that_is_wrong(self) -> None:
+        asked: list[str] = []
+        missing = [finding(Code.SHARD_MISSING)]
+        inventory = tree(checkpoint("10_2"), checkpoint("15_2", findings=missing), checkpoint("20_2", findings=missing))
+        found = point(inventory, verdict_of=verdicts(["20_2"], asked=asked))
+        assert (found.checkpoint.name, asked) == ("10_2", ["10_2", "20_2"])
+        codes = [[reason.code for reason in rejection.reasons] for rejection in found.rejected]
+        assert codes == [[Code.SHARD_MISSING, Code.SHARD_TRUNCATED], [Code.SHARD_MISSING]]
+
+    def test_what_the_listing_rules_out_is_not_read_whole(self) -> None:
         asked: list[str] = []
         inventory = tree(checkpoint("10_2"), checkpoint("20_2", findings=[finding(Code.SHARD_MISSING)]))
-        found = point(inventory, verdict_of=verdicts(asked=asked))
-        assert (found.checkpoint.name, asked) == ("10_2", ["10_2"])
+        point(inventory, ResumeQuestion(evidence=Level.CHECKSUM), verdict_of=verdicts(asked=asked))
+        assert asked == ["10_2"]
 
     @pytest.mark.parametrize("severity", [one for one in Severity if one is not Severity.NOTE])
     def test_whatever_is_more_than_a_note_speaks_against_a_checkpoint(self, severity: Severity) -> None:
