@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ckpttool.api.remembering import with_found_damaged
 from ckpttool.decide.completeness import assess, believable, without_effect
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, Listing
 from ckpttool.domain.expectation import Evidence, WorldEvidence
@@ -136,8 +137,9 @@ def _scanned(located: Located, question: TreeQuestion) -> Tree:
         expected = layout.expected(inventory, _evidence(layout, question, inventory, located.storage))
         book = _health_book(question, layout, located.storage.root)
     expected = replace(expected, findings=(*expected.findings, *without_effect(question.world_size, expected)))
+    assessed = assess(inventory, expected, book, recorded_names(layout, inventory))
     return Tree(
-        inventory=assess(inventory, expected, book, recorded_names(layout, inventory)),
+        inventory=with_found_damaged(assessed, located.storage, lambda checkpoint: _seal_place(layout, checkpoint)),
         layout=layout,
         storage=located.storage,
         focus=located.focus,

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from ckpttool.api.remembering import DAMAGED, memory_place
 from ckpttool.api.running import Running
 from ckpttool.api.scanning import Tree, Where, tree_of
 from ckpttool.decide.naming import LATEST, focused, named
@@ -28,6 +29,7 @@ from ckpttool.verify.siblings.neighbours import Neighbours
 
 if TYPE_CHECKING:
     from ckpttool.domain.verdict import CheckTask
+    from ckpttool.records.damaged import Proofs
     from ckpttool.records.ledger import Memory
     from ckpttool.verify.observation import Engine
 
@@ -89,6 +91,7 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
         hashes=question.hashes,
         memory=_memory(tree, question),
         meter=meter,
+        proofs=_proofs(tree, question),
     )
     counts = meter is not None and question.level is Level.STRUCTURE
     headers = WaitingEngine(timeout=question.timeout, work=meter.counting(check) if meter and counts else check)
@@ -99,12 +102,17 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
 def _memory(tree: Tree, question: CheckQuestion) -> Memory | None:
     if question.level is not Level.CHECKSUM or question.max_age is None or question.hashes:
         return None
-    from ckpttool.records.ledger import Memory, ledger_place
-    from ckpttool.storage.mounts import boot_id, disk_identity, mount_table
+    from ckpttool.records.ledger import Memory
 
-    root = tree.inventory.root
-    place = ledger_place(root, os.environ, disk=disk_identity(root, table=mount_table(), boot=boot_id()))
-    return Memory(tree.storage, place, max_age=question.max_age)
+    return Memory(tree.storage, memory_place(tree.inventory.root), max_age=question.max_age)
+
+
+def _proofs(tree: Tree, question: CheckQuestion) -> Proofs | None:
+    if question.level is Level.STRUCTURE:
+        return None
+    from ckpttool.records.damaged import Proofs
+
+    return Proofs(lambda: memory_place(tree.inventory.root, DAMAGED), time.time)
 
 
 def _content_engine(question: CheckQuestion, meter: Meter | None) -> Engine:

@@ -67,6 +67,7 @@ class Code(str, Enum):
     SCHEMA_DIFFERS = "schema-differs"
     SCALARS_MISSING = "scalars-missing"
     CHECKSUM_MISMATCH = "checksum-mismatch"
+    FOUND_DAMAGED = "found-damaged"
     CHECKSUM_MISSING = "checksum-missing"
     NONFINITE_VALUES = "nonfinite-values"
     ALL_ZERO_TENSOR = "all-zero-tensor"

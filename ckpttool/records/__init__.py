@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ckpttool.domain.frozen import dataclass
 
 OWN_FOLDER = ".ckpttool"
@@ -30,6 +32,17 @@ class SealPlace:
     def is_apart(self) -> bool:
         """Whether it outlives the checkpoint's files: it is in our own folder, not in theirs."""
         return self.path.startswith(f"{OWN_FOLDER}/")
+
+
+def own_cache(environment: Mapping[str, str]) -> str | None:
+    """Return our folder in the user's cache, whether it is there or not; None where the user has no cache folder."""
+    base = environment.get("XDG_CACHE_HOME", "")
+    if not base.startswith("/"):  # such a value is to be ignored, says the XDG specification
+        home = environment.get("HOME", "")
+        if not home.startswith("/"):
+            return None
+        base = f"{home}/.cache"
+    return f"{base}/ckpttool"
 
 
 def leads_out(path: str) -> bool:

@@ -37,6 +37,7 @@ from ckpttool.formats.strict_json import (
     get_str,
     parse_object,
 )
+from ckpttool.records import own_cache
 from ckpttool.records.hashed_json import closed, is_whole, scalars_of
 from ckpttool.storage.base import Storage
 from ckpttool.storage.local import LocalStorage
@@ -92,7 +93,7 @@ class Ledger:
     """By path, relative to the tree's root."""
 
 
-def ledger_place(root: str, environment: Mapping[str, str], *, disk: str) -> str | None:
+def ledger_place(root: str, environment: Mapping[str, str], *, disk: str, kind: str = "ledger") -> str | None:
     """Return the file that is this tree's ledger; None where the user has no cache folder.
 
     Args:
@@ -100,17 +101,15 @@ def ledger_place(root: str, environment: Mapping[str, str], *, disk: str) -> str
         environment: Of the process.
         disk: As `disk_identity` gives it. Machines that share a home have trees of their own under one path, and what
             one of them verified says nothing of the others'.
+        kind: The folder of it: of the ledgers, or of what is kept beside them.
     """
     from xxhash import xxh3_128_hexdigest  # costs a start half a millisecond
 
-    base = environment.get("XDG_CACHE_HOME", "")
-    if not Path(base).is_absolute():  # such a value is to be ignored, says the XDG specification
-        home = environment.get("HOME", "")
-        if not Path(home).is_absolute():
-            return None
-        base = f"{home}/.cache"
+    base = own_cache(environment)
+    if base is None:
+        return None
     tree = xxh3_128_hexdigest(os.fsencode(disk) + b"\0" + os.fsencode(Path(root).resolve()))
-    return f"{base}/ckpttool/ledger/{tree}.json"
+    return f"{base}/{kind}/{tree}.json"
 
 
 def load(place: str | None) -> Ledger:

@@ -24,6 +24,7 @@ from ckpttool.verify.siblings.neighbours import Neighbours, Sibling, are_all_pai
 
 if TYPE_CHECKING:
     from ckpttool.domain.manifest import ShardSeal
+    from ckpttool.records.damaged import Proofs
     from ckpttool.records.ledger import Memory
     from ckpttool.verify.meter import Meter
 
@@ -41,6 +42,8 @@ class Scope:
     """Also hash every file as a whole, for sealing."""
     memory: Memory | None = None
     """Answers for files that were verified before and have not changed since."""
+    proofs: Proofs | None = None
+    """Who keeps what is found damaged, so that a look at the headers does not call it good later."""
     meter: Meter | None = None
     """Who counts how far it has come."""
 
@@ -89,13 +92,17 @@ class Session:
         # What is to be sealed is judged by itself: how it differs from an older manifest is the sealer's question.
         seals, findings = ({}, ()) if self._scope.hashes else self._seals(checkpoint)
         reports = []
-        meter, memory = self._scope.meter, self._scope.memory
+        meter, memory, proofs = self._scope.meter, self._scope.memory, self._scope.proofs
+        doubted = _found_damaged(checkpoint)
         if meter is not None:
             meter.begin(len(self._in_scope(checkpoint)))
         for report in self._reports(checkpoint, seals):
             reports.append(report)
             if memory is not None:
                 memory.remember((report,), seals)
+            if proofs is not None:
+                seal = seals.get(report.path)
+                proofs.take(report, None if seal is None else seal.xxh3_128, was_damaged=report.path in doubted)
             if meter is not None:
                 meter.reported(kept=memory is not None and memory.keeps(report))
             yield report
@@ -108,13 +115,17 @@ class Session:
         sealed = {report.path for report in reports if report.path in seals and report.checksum_matched}
         compared = self._beside_siblings(checkpoint, (*reports, *others))
         findings += tuple(finding for finding in compared if finding.path not in sealed)
-        verdict = collect(checkpoint, reports, self._scope.level, beside=others)
+        judged = {report.path for report in reports if self._scope.hashes or _says_itself(report)}
+        left = tuple(f for f in checkpoint.findings if f.code is not Code.FOUND_DAMAGED or f.path not in judged)
+        verdict = collect(replace(checkpoint, findings=left), reports, self._scope.level, beside=others)
         yield replace(verdict, findings=completed(verdict.findings + findings, checkpoint))
 
     def close(self) -> None:
         """Bring what is to be remembered to the disk."""
         if self._scope.memory is not None:
             self._scope.memory.save()
+        if self._scope.proofs is not None:
+            self._scope.proofs.save()
 
     def _seals(self, checkpoint: Checkpoint) -> tuple[dict[str, ShardSeal], tuple[Finding, ...]]:
         """Read the checkpoint's manifest; one that is torn or newer than we are counts as none, and is said."""
@@ -160,7 +171,8 @@ class Session:
         scope = self._scope
         chosen = replace(checkpoint, shards=shards)
         tasks = plan_checks(self._inventory.root, chosen, scope.level, seals=seals, hashes=scope.hashes)
-        known = self._remembered(tasks)
+        doubted = _found_damaged(checkpoint)
+        known = self._remembered([task for task in tasks if task.path not in doubted])
         yield from known.values()
         left = [task for task in tasks if task.path not in known]
         if scope.meter is not None:
@@ -232,6 +244,15 @@ class Session:
         for index, findings in changes.items():
             if findings:
                 reports[index] = replace(reports[index], findings=(*reports[index].findings, *findings))
+
+
+def _found_damaged(checkpoint: Checkpoint) -> set[str | None]:
+    return {finding.path for finding in checkpoint.findings if finding.code is Code.FOUND_DAMAGED}
+
+
+def _says_itself(report: ShardReport) -> bool:
+    """Tell whether a shard's content was compared now, so that what was found before is of no interest."""
+    return report.checksum_matched or any(finding.code is Code.CHECKSUM_MISMATCH for finding in report.findings)
 
 
 def completed(findings: Iterable[Finding], checkpoint: Checkpoint) -> tuple[Finding, ...]:

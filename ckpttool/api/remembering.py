@@ -1,0 +1,64 @@
+"""What is remembered of a tree outside it, and what that says of its checkpoints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.finding import Finding
+from ckpttool.domain.units import Rank
+from ckpttool.records import SealPlace, own_cache
+from ckpttool.storage.base import Storage
+
+DAMAGED = "damaged"
+"""The folder of what was found damaged; most users have none."""
+
+
+def memory_place(root: str, kind: str = "ledger") -> str | None:
+    """Return the file in which is kept what is remembered of a tree; None where the user has no cache folder."""
+    from ckpttool.records.ledger import ledger_place
+    from ckpttool.storage.mounts import boot_id, disk_identity, mount_table
+
+    return ledger_place(root, os.environ, disk=disk_identity(root, table=mount_table(), boot=boot_id()), kind=kind)
+
+
+def with_found_damaged(
+    inventory: Inventory, storage: Storage, seal_place: Callable[[Checkpoint], SealPlace | None]
+) -> Inventory:
+    """Attach to checkpoints what an earlier look at their content found, where the files are still the same."""
+    base = own_cache(os.environ)
+    if base is None or not os.path.isdir(f"{base}/{DAMAGED}"):
+        return inventory
+    from ckpttool.records.damaged import FoundDamaged, found_before, kept
+    from ckpttool.records.manifest import ManifestProblem, read_manifest
+
+    known = kept(memory_place(inventory.root, DAMAGED))
+
+    def said(checkpoint: Checkpoint, files: list[FoundDamaged]) -> list[Finding]:
+        place = seal_place(checkpoint) if any(file.seal for file in files) else None
+        manifest = None if place is None else read_manifest(storage, place)
+        seals = {} if manifest is None or isinstance(manifest, ManifestProblem) else manifest.by_path
+        findings = []
+        for file in files:
+            sealed = seals.get(file.path)
+            if file.seal is not None and (sealed is None or sealed.xxh3_128 != file.seal):
+                continue  # it was compared with what does not count any more
+            try:
+                finding = found_before(file, storage.stamp(file.path))
+            except OSError:  # whoever looks at the file will say what is wrong with it
+                continue
+            if finding is not None:
+                findings.append(replace(finding, ranks=ranks_of(checkpoint, file.path)))
+        return findings
+
+    def ranks_of(checkpoint: Checkpoint, path: str) -> tuple[Rank, ...]:
+        return tuple(shard.rank for shard in checkpoint.shards if shard.path == path and shard.rank is not None)
+
+    def judged(checkpoint: Checkpoint) -> Checkpoint:
+        files = [known[path] for path in sorted({shard.path for shard in checkpoint.shards} & known.keys())]
+        findings = said(checkpoint, files) if files else []
+        return replace(checkpoint, findings=(*checkpoint.findings, *findings)) if findings else checkpoint
+
+    return replace(inventory, checkpoints=tuple(map(judged, inventory.checkpoints))) if known else inventory

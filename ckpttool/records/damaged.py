@@ -1,0 +1,184 @@
+"""Which files were found damaged by reading all of them, so that no later look at a header calls them good.
+
+It lies beside the ledger, in the user's cache, and only where something was found. A file that was written since, or
+that a later check finds good, is forgotten.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.finding import Code, Finding, Severity, brief
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.shard import FileStamp
+from ckpttool.domain.units import ByteCount, moment
+from ckpttool.domain.verdict import Level, ShardReport
+from ckpttool.errors import LockedError, NotDurableError, UnsafeError, WriteFailedError
+
+if TYPE_CHECKING:
+    from ckpttool.formats.strict_json import JsonObject
+
+SCHEMA = "ckpttool/damaged/1"
+
+_LIMIT = ByteCount(16 << 20)
+_MOST_FILES = 1 << 12
+"""Those that were found last stay; each takes some 500 bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundDamaged:
+    """A file whose content did not match its checksum."""
+
+    path: str
+    """Relative to the tree's root."""
+    stamp: FileStamp
+    """The file that was read."""
+    found_at: int
+    """Unix seconds."""
+    seal: str | None
+    """xxh3-128 that a manifest recorded and it was compared with; None where only its own checksum was."""
+    message: str
+    """What was found."""
+
+
+def kept(place: str | None) -> Mapping[str, FoundDamaged]:
+    """Read what was found in a tree, by path; nothing where there is no such file, or none that can be believed."""
+    return {} if place is None else _believed(_content(place))
+
+
+def found_before(known: FoundDamaged, now: FileStamp) -> Finding | None:
+    """Say again what was found of a file; None where it was written since.
+
+    Of one that only was renamed, linked or given other rights nobody knows: a copy into it may have set its time back.
+    """
+    if known.stamp != now:
+        return None
+    is_same = known.stamp.changed_ns == now.changed_ns
+    since = "and the file is unchanged since" if is_same else "and its content was not read since it was touched"
+    return Finding(
+        code=Code.FOUND_DAMAGED,
+        severity=Severity.DAMAGE if is_same else Severity.UNKNOWN,
+        message=f"found damaged at {moment(known.found_at)}, {since}: {known.message}",
+        path=known.path,
+        remedy="resume from another checkpoint; ckpttool verify --level checksum looks again",
+    )
+
+
+class Proofs:
+    """What reading whole files of a tree proves: which are damaged, and which are not any more."""
+
+    def __init__(self, place: Callable[[], str | None], clock: Callable[[], float]) -> None:
+        """Take what tells where it is kept, which is asked where there is something to keep, and the time."""
+        self._place = place
+        self._clock = clock
+        self._news: dict[str, FoundDamaged | None] = {}
+
+    def take(self, report: ShardReport, seal: str | None, *, was_damaged: bool) -> None:
+        """Take what was found of a shard; one whose name JSON may not hold is left out.
+
+        Args:
+            report: Of any level.
+            seal: xxh3-128 that a manifest recorded of it.
+            was_damaged: Whether it was found damaged before.
+        """
+        if report.remembered or report.level < Level.CHECKSUM or not report.path.isprintable():
+            return
+        wrong = [finding for finding in report.findings if finding.code is Code.CHECKSUM_MISMATCH]
+        if wrong and report.stamp is not None and len(report.stamp.token) == len(_ON_DISK):
+            self._news[report.path] = FoundDamaged(
+                path=report.path,
+                stamp=report.stamp,
+                found_at=int(self._clock()),
+                seal=seal,
+                message=brief(wrong[0]).message,
+            )
+        elif was_damaged and report.checksum_matched:
+            self._news[report.path] = None
+
+    def save(self) -> None:
+        """Write what is new. Where the cache cannot be written nothing is kept, and nothing is said."""
+        if not self._news or (place := self._place()) is None:
+            return
+        from ckpttool.write.files import ensure_folder, locked
+        from ckpttool.write.files import replace as write
+
+        with suppress(LockedError, UnsafeError, WriteFailedError, NotDurableError):
+            ensure_folder(str(Path(place).parent), mode=0o700)
+            with locked(place, timeout=5.0):
+                after = {path: known for path, known in {**kept(place), **self._news}.items() if known is not None}
+                write(place, _spelled(after), overwrite=True, backup=False)
+        self._news = {}
+
+
+_ON_DISK = ("mtime_ns", "inode")
+"""How the token of a file's stamp on a disk is spelled."""
+
+
+def _content(place: str) -> bytes:
+    from ckpttool.storage.local import LocalStorage
+
+    folder, name = os.path.split(place)
+    try:
+        return LocalStorage(folder).small_file(name, limit=_LIMIT)
+    except OSError:
+        return b""
+
+
+def _spelled(files: Mapping[str, FoundDamaged]) -> bytes:
+    from ckpttool.records.hashed_json import closed
+
+    newest = sorted(files.values(), key=lambda known: (-known.found_at, known.path))[:_MOST_FILES]
+    lines = ",\n".join(f"    {json.dumps(_line(known))}" for known in sorted(newest, key=lambda known: known.path))
+    return closed(f'{{\n  "schema": "{SCHEMA}",\n  "files": [\n{lines}\n  ]')
+
+
+def _line(known: FoundDamaged) -> dict[str, object]:
+    stamp = known.stamp
+    return {
+        "path": known.path,
+        "stamp": {"size": stamp.size, **dict(zip(_ON_DISK, stamp.token, strict=True)), "ctime_ns": stamp.changed_ns},
+        "found_at": known.found_at,
+        "seal": known.seal,
+        "message": known.message,
+    }
+
+
+def _believed(data: bytes) -> Mapping[str, FoundDamaged]:
+    from ckpttool.formats.strict_json import OWN_MEMORY, as_object, get_list, get_str, parse_object
+    from ckpttool.records.hashed_json import is_whole
+
+    try:
+        if not is_whole(data):
+            return {}
+        record = parse_object(data, what="what was found damaged", limit=_LIMIT, most_memory=OWN_MEMORY)
+        if get_str(record, "schema") != SCHEMA:
+            return {}
+        files = [_known(as_object(value)) for value in get_list(record, "files")]
+    except (ValueError, OverflowError):  # a ParseError is one
+        return {}
+    return {known.path: known for known in files}
+
+
+def _known(line: JsonObject) -> FoundDamaged:
+    from ckpttool.formats.strict_json import get_int, get_object, get_optional_int, get_optional_str, get_str
+
+    stamp = get_object(line, "stamp")
+    found_at = get_int(line, "found_at")
+    moment(found_at)  # it is to be said
+    return FoundDamaged(
+        path=get_str(line, "path"),
+        stamp=FileStamp.on_disk(
+            size=get_int(stamp, "size"),
+            mtime_ns=get_int(stamp, "mtime_ns", minimum=None),
+            inode=get_int(stamp, "inode"),
+            ctime_ns=get_optional_int(stamp, "ctime_ns", minimum=None),
+        ),
+        found_at=found_at,
+        seal=get_optional_str(line, "seal"),
+        message=get_str(line, "message"),
+    )

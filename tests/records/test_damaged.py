@@ -1,0 +1,170 @@
+"""What reading a whole file proved bad stays so for those who look at headers, as long as it is that very file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ckpttool import api
+from ckpttool.domain.finding import Code, Severity
+from ckpttool.domain.plan import ResumePlan
+from ckpttool.domain.shard import FileStamp
+from ckpttool.domain.verdict import Level, ShardReport, VerdictWord
+from ckpttool.records.damaged import Proofs, found_before, kept
+from ckpttool.records.hashed_json import closed
+from tests.conftest import FIXTURES
+from tests.inventories import finding
+from tests.records.test_ledger import STAMP, report
+
+NOW = 1_700_000_000.0
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    return str(tmp_path / "cache" / "damaged" / "tree.json")
+
+
+def bad(path: str = "rank_0/a", **changes: object) -> ShardReport:
+    wrong = (finding(Code.CHECKSUM_MISMATCH, severity=Severity.DAMAGE),)
+    return replace(report(path, findings=wrong, checksum_matched=False), **changes)  # type: ignore[arg-type]
+
+
+def keep(place: str, *reports: ShardReport, seal: str | None = None, was_damaged: bool = False) -> None:
+    proofs = Proofs(lambda: place, lambda: NOW)
+    for each in reports:
+        proofs.take(each, seal, was_damaged=was_damaged)
+    proofs.save()
+
+
+def test_damage_is_kept_until_a_look_at_all_of_the_file_finds_it_good(place: str) -> None:
+    keep(place, bad(), bad("rank_0/b"), seal="5" * 32)
+    known = kept(place)
+    assert [(each.path, each.stamp, each.found_at, each.seal) for each in known.values()] == [
+        ("rank_0/a", STAMP, int(NOW), "5" * 32),
+        ("rank_0/b", STAMP, int(NOW), "5" * 32),
+    ]
+    keep(place, report(level=Level.STRUCTURE), was_damaged=True)
+    keep(place, report(remembered=True), was_damaged=True)
+    keep(place, report(checksum_matched=False), was_damaged=True)
+    assert sorted(kept(place)) == ["rank_0/a", "rank_0/b"]
+    keep(place, report(), was_damaged=True)
+    assert sorted(kept(place)) == ["rank_0/b"]
+
+
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        report(),
+        report(findings=(finding(Code.ZERO_TAIL),)),
+        bad(stamp=None),
+        bad("a\udcff"),
+        bad(level=Level.STRUCTURE),
+    ],
+)
+def test_what_proves_no_damage_writes_nothing(place: str, nothing: ShardReport) -> None:
+    keep(place, nothing)
+    assert not Path(place).parent.exists()
+
+
+def test_of_an_unchanged_file_it_is_damage_of_a_touched_one_unknown_and_of_a_written_one_nothing(place: str) -> None:
+    stamp = replace(STAMP, changed_ns=5)
+    keep(place, bad(stamp=stamp))
+    known = kept(place)["rank_0/a"]
+    said, touched = found_before(known, stamp), found_before(known, replace(stamp, changed_ns=6))
+    assert said is not None
+    assert touched is not None
+    assert (said.severity, touched.severity) == (Severity.DAMAGE, Severity.UNKNOWN)
+    assert said.message.startswith("found damaged at 2023-11-14T22:13:20Z, and the file is unchanged since: ")
+    assert found_before(known, FileStamp.on_disk(size=100, mtime_ns=1, inode=7)) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("damaged/1", "damaged/2"), ('"inode": 7', '"inode": -7'), ('"found_at": 1', '"found_at": 1' + "0" * 15)],
+)
+def test_a_record_that_cannot_be_believed_says_nothing(place: str, old: str, new: str) -> None:
+    keep(place, bad())
+    text = Path(place).read_text()
+    assert old in text
+    Path(place).write_bytes(closed(text.replace(old, new).rpartition(',\n  "hash"')[0]))
+    assert kept(place) == {}
+    Path(place).write_bytes(text.encode()[:-9])
+    assert kept(place) == {}
+    assert kept(None) == {}
+
+
+def test_where_the_cache_cannot_be_written_nothing_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    keep(str(tmp_path / "file" / "tree.json"), bad())
+    proofs = Proofs(lambda: None, lambda: NOW)
+    proofs.take(bad(), None, was_damaged=False)
+    proofs.save()
+
+
+SHARD = "checkpoint/rank_1/llama2_7b_rank_1_1-30_2.ckpt"
+
+
+def flip(root: Path) -> None:
+    """Flip a bit of a tensor: no header says anything of it."""
+    data = bytearray((root / SHARD).read_bytes())
+    data[700] ^= 1
+    (root / SHARD).write_bytes(data)
+
+
+@pytest.fixture
+def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Five saves of four ranks; the newest one's rank 1 is not what was sealed."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shutil.copytree(FIXTURES / "sink2_ckpt" / "output", tmp_path / "output")
+    list(api.seal(str(tmp_path / "output"), name="all"))
+    flip(tmp_path / "output")
+    return tmp_path / "output"
+
+
+def word(tree: Path, level: Level = Level.STRUCTURE) -> VerdictWord:
+    scanned = api.scan(api.TreeQuestion(path=str(tree), sizes=True))
+    question = api.CheckQuestion(level=level, max_age=3600.0 if level is Level.CHECKSUM else None)
+    return api.verify(scanned, question).answer().verdicts[0].word
+
+
+def resumed(tree: Path) -> str:
+    decision = api.resolve(str(tree)).decision
+    assert isinstance(decision, ResumePlan)
+    return decision.point.checkpoint.name
+
+
+def test_no_command_calls_a_checkpoint_good_that_a_check_of_its_content_found_damaged(sealed: Path) -> None:
+    assert (word(sealed), resumed(sealed)) == (VerdictWord.STRUCT_OK, "_1-30_2")  # nobody has read it yet
+    assert word(sealed, Level.CHECKSUM) is VerdictWord.DAMAGED
+    assert (word(sealed), resumed(sealed)) == (VerdictWord.DAMAGED, "_1-25_2")
+    newest = api.scan(str(sealed)).inventory.checkpoints[-1]
+    assert [(each.code, each.ranks) for each in newest.findings] == [(Code.FOUND_DAMAGED, (1,))]
+    assert word(sealed, Level.CHECKSUM) is VerdictWord.DAMAGED
+
+
+def test_a_file_that_was_written_anew_is_looked_at_as_any_other(sealed: Path) -> None:
+    assert word(sealed, Level.CHECKSUM) is VerdictWord.DAMAGED
+    flip(sealed)
+    assert (word(sealed), resumed(sealed)) == (VerdictWord.STRUCT_OK, "_1-30_2")
+    assert word(sealed, Level.CHECKSUM) is VerdictWord.VERIFIED
+
+
+def test_damage_that_was_sealed_on_purpose_is_none(sealed: Path) -> None:
+    assert word(sealed, Level.CHECKSUM) is VerdictWord.DAMAGED
+    list(api.seal(str(sealed), reseal=True))
+    assert (word(sealed), resumed(sealed)) == (VerdictWord.STRUCT_OK, "_1-30_2")
+
+
+def test_a_copy_into_a_file_that_sets_its_time_back_leaves_it_unknown_until_it_is_read(sealed: Path) -> None:
+    assert word(sealed, Level.CHECKSUM) is VerdictWord.DAMAGED
+    path = sealed / SHARD
+    before = path.stat()
+    flip(sealed)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert word(sealed) is VerdictWord.UNREADABLE
+    assert word(sealed, Level.CHECKSUM) is VerdictWord.VERIFIED
+    assert (word(sealed), resumed(sealed)) == (VerdictWord.STRUCT_OK, "_1-30_2")
