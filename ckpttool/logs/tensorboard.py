@@ -19,7 +19,7 @@ from typing import NamedTuple, cast
 
 from ckpttool.domain.metrics import LogItem, LogNote, LogProblem, NoteKind, show_local_time
 from ckpttool.formats.protobuf import WireError, fields, signed, varint
-from ckpttool.logs.base import BLOCK_BYTES, LogSource, Readable, local_time, problem
+from ckpttool.logs.base import BLOCK_BYTES, EXCERPT_CHARS, LogSource, Readable, local_time, problem
 from ckpttool.logs.fields import ALIASES, Row, resolve_columns, steps_of
 
 MOST_RECORD_BYTES = 16 << 20
@@ -130,7 +130,7 @@ class _Waiting:
                 self._last[tag] = event.step
                 self.steps.setdefault(event.step, (event.record, event.time, {}))[2][tag] = value
             elif len(self.others) < _SHOWN_TAGS:
-                self.others.add(tag)
+                self.others.add(tag[:EXCERPT_CHARS])
 
     def rows(self, count: int | None = None) -> Iterator[Row]:
         """Give out the lowest steps, and forget them; all, and where each tag was, if no number is said."""

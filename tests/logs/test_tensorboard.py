@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ckpttool.domain.metrics import LogItem, NoteKind
 from ckpttool.logs import tensorboard
@@ -242,6 +244,26 @@ def test_a_tensor_that_contradicts_itself_is_no_number(content: bytes) -> None:
     items = read_events(event(b"\x01", tensor("loss", content)))
     assert [("is no event" in each.reason, each.line) for each in problems(items)] == [(True, 2)]
     assert steps(items) == []
+
+
+WORDS = st.sampled_from(
+    [
+        event(b"\x01", scalar("loss", 2.0)),
+        tensor("loss", b"\x08\x01" + field(0x2A, struct.pack("<f", 1.5))),
+        b"\x09" + struct.pack("<d", math.nan),
+        b"\x10",
+        b"\xff" * 9,
+    ]
+)
+
+
+@given(st.lists(st.binary(max_size=20) | WORDS, max_size=6), st.booleans())
+def test_whatever_an_event_holds_is_read_or_told(pieces: list[bytes], nested: bool) -> None:
+    data = b"".join(pieces)
+    hostile = field(0x2A, field(0x0A, data)) if nested else data
+    items = read_events(hostile, event(b"\x07", scalar("loss", 3.0)))
+    assert losses(items)[-1][0] == 7
+    assert all(each.line in {1, 2} for each in problems(items))
 
 
 def test_a_step_below_zero_is_none() -> None:
