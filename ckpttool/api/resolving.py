@@ -103,9 +103,7 @@ def resolve(
     else:
         reports = verdicts[point.checkpoint.key].reports
         _assert_unchanged(tree.storage, reports)
-        stamps = [report.stamp for report in reports if report.stamp is not None]
-        written = [stamp.modified_ns for stamp in stamps if stamp.modified_ns is not None]
-        point = _timed(tree, replace(point, saved_ns=max(written, default=None)), evidence)
+        point = _timed(tree, point, reports, evidence)
         decision = _plan(tree, point, data, question, advice)
         named = question.health_file is not None
         without_answer = () if choice.ignore_health else record_without_answer(tree.book, named=named)
@@ -130,8 +128,11 @@ def _not_loadable(tree: Tree, question: TreeQuestion) -> dict[CheckpointKey, str
     return refusals
 
 
-def _timed(tree: Tree, point: ResumePoint, evidence: Evidence | None) -> ResumePoint:
-    """Say how long the steps took that are to be done again, by the log, else by when files of saves were written."""
+def _timed(tree: Tree, point: ResumePoint, reports: Iterable[ShardReport], evidence: Evidence | None) -> ResumePoint:
+    """Say when it was saved, and how long the lost steps took: by the log, else by when files of saves were written."""
+    stamps = [report.stamp for report in reports if report.stamp is not None]
+    times = [stamp.modified_ns for stamp in stamps if stamp.modified_ns is not None]
+    point = replace(point, saved_ns=max(times, default=None))
 
     def stamp_of(shard: Shard) -> int | None:
         try:
