@@ -22,7 +22,7 @@ from ckpttool.storage import above, open_storage, shortest
 from ckpttool.storage.base import LostLinkError, Storage, is_there
 from ckpttool.trainers.base import Layout, Refusal, ScanOptions
 from ckpttool.trainers.listing import list_root
-from ckpttool.trainers.locate import Located, locate
+from ckpttool.trainers.locate import Located, locate, locate_emptied
 from ckpttool.trainers.registry import health_file_of, trainer_named, trainer_of
 
 if TYPE_CHECKING:
@@ -87,6 +87,17 @@ def scan(question: Where = None) -> Tree:
     """
     question = asked(question, sizes=True)
     return _scanned(locate(question.path, layout=question.layout, config=question.config), question)
+
+
+def scan_emptied(question: TreeQuestion) -> Tree | None:
+    """Return the tree at a path of which all checkpoints lie in the trash; None where there is none.
+
+    Raises:
+        UsageError: The trash holds several layouts, and nobody says which is meant.
+        IncompleteError: The trash cannot be read.
+    """
+    located = locate_emptied(question.path, layout=question.layout)
+    return None if located is None else _scanned(located, question)
 
 
 def trees_below(root: str, *, layout: str | None = None) -> list[str]:

@@ -9,14 +9,21 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ckpttool.api.changes import assert_quiet, change_of, members_of, moving, pending, whole_tree
-from ckpttool.api.scanning import Tree, Where, asked
+from ckpttool.api.scanning import Tree, Where, asked, scan_emptied
 from ckpttool.api.verifying import session_for
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.question import CheckQuestion
+from ckpttool.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.domain.retention import Batch, InTrash, Move, Trash, TrashAction
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level
-from ckpttool.errors import IncompleteError, NotDurableError, UnsafeError, UsageError, WriteFailedError
+from ckpttool.errors import (
+    IncompleteError,
+    NotDurableError,
+    UnknownLayoutError,
+    UnsafeError,
+    UsageError,
+    WriteFailedError,
+)
 from ckpttool.records.journal import (
     JOURNAL,
     TRASH,
@@ -26,7 +33,7 @@ from ckpttool.records.journal import (
     trash_folder,
     trash_folders,
 )
-from ckpttool.storage import open_storage
+from ckpttool.storage import assert_changeable, open_storage
 from ckpttool.storage.base import Kind, Storage, is_there
 from ckpttool.trainers.base import Refusal, ScanOptions
 from ckpttool.trainers.listing import list_root
@@ -51,7 +58,7 @@ def trash(question: Where = None, *, older_than: float | None = None) -> Trash:
         IncompleteError: The trash, or the journal of an interrupted change, cannot be read.
     """
     question = asked(question)
-    tree = whole_tree(question)
+    tree = _tree_of(question)
     found = _content(tree, ())
     since = None if older_than is None else time.time() - older_than
     content = tuple(replace(each.listed, taken=since is not None and each.listed.since <= since) for each in found)
@@ -89,7 +96,7 @@ def restore(question: Where, name: str, *, grace: float = 300.0) -> Trash:
         NotDurableError: It is done, but the disk did not confirm it.
     """
     question = asked(question)
-    tree = whole_tree(question)
+    tree = _tree_of(question)
     root = tree.inventory.root
     begun = [batch.trash.rpartition("/")[2] for batch in read_journal(tree.storage)]
     before = _content(tree, begun)
@@ -98,7 +105,7 @@ def restore(question: Where, name: str, *, grace: float = 300.0) -> Trash:
         for now in _content(tree, ()):
             if now.listed.folder == chosen.listed.folder:
                 batch = _batch(tree, now)
-                assert_quiet(whole_tree(question), grace=grace)
+                assert_quiet(_tree_of(question), grace=grace)
                 with moving(root):
                     moves.assert_room(root, batch)
                     _bring_back(root, batch)
@@ -138,6 +145,18 @@ def empty_trash(question: Where = None, *, older_than: float = 0.0, apply: bool 
         for save in found.taken:
             moves.delete(found.root, f"{TRASH}/{save.folder}")
     return found
+
+
+def _tree_of(question: TreeQuestion) -> Tree:
+    """Scan a tree, or what is left of it when its trash holds all that it had: then it is needed most."""
+    try:
+        return whole_tree(question)
+    except UnknownLayoutError:
+        tree = scan_emptied(replace(question, sizes=True))
+        if tree is None:
+            raise
+        assert_changeable(tree.inventory.root)
+        return tree
 
 
 class _Found(NamedTuple):

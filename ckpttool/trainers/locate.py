@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.question import DEFAULT_DIR
 from ckpttool.errors import IncompleteError, UnknownLayoutError
+from ckpttool.records.journal import TRASH, trash_folders
 from ckpttool.storage import is_folder, open_storage, shortest
 from ckpttool.storage.base import Entry, Kind, Storage, is_there
 from ckpttool.trainers.base import Layout, Part, Refusal
@@ -78,6 +79,34 @@ def locate(path: str | None, *, layout: str | None = None, config: RunConfig | N
         if kind is not Kind.FOLDER:
             raise UnknownLayoutError(f"{path} is neither a folder nor a shard")
         return _around_folder(path, wish)
+
+
+def locate_emptied(path: str | None, *, layout: str | None = None) -> Located | None:
+    """Find the tree at a path of which all checkpoints lie in the trash, which tells how it is arranged.
+
+    Args:
+        path: As in `locate`.
+        layout: Look for this one alone.
+
+    Raises:
+        UsageError: The trash holds several layouts, and nobody says which is meant.
+        IncompleteError: The trash cannot be listed.
+    """
+    start = DEFAULT_DIR if path is None and is_there(open_storage(DEFAULT_DIR), "") else path or "."
+    for root in filter(is_folder, (start, *(os.path.join(start, place) for place in places()))):
+        root = shortest(root)  # noqa: PLW2901  as it is shown
+        storage = open_storage(root)
+        found: dict[str, Layout] = {}
+        for folder in trash_folders(storage):
+            with _withheld(root):
+                inside = list_root(open_storage(f"{root}/{TRASH}/{folder.name}"))
+                found |= {each.name: each for each in recognised(inside, wanted=layout)}
+        if found:
+            one = meant(list(found.values()), f"{root}/{TRASH}", None)
+            took = None if path is not None and root == shortest(path) else f"{root}, of which only the trash is left"
+            with _withheld(root):
+                return Located(storage=storage, listing=list_root(storage), layout=one, focus=None, resolved_from=took)
+    return None
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.cli.running import Said, ask
 from tests.cli.situations import SITUATIONS
 from tests.cli.test_answers import lines_too_long
 from tests.cli.test_exit_codes import assert_error
+from tests.conftest import FIXTURES
 
 Golden = Callable[[str, str], None]
 
@@ -73,6 +75,33 @@ def test_a_scan_after_a_restore_is_that_before_the_prune() -> None:
     assert then != now
     assert ask("prune", "output", "--keep-last", "2", "--grace", "0", "--apply").code == 0
     assert ask("scan", "output", "--format", "json").json == now
+
+
+@pytest.mark.parametrize("where", [["output"], ["output/checkpoint"], []])
+def test_a_tree_of_which_all_is_in_the_trash_is_found_by_it(where: list[str], here: Path) -> None:
+    shutil.copytree(FIXTURES / "newfmt_tp2dp2" / "output", here / "output")
+    before = ask("scan", "output", "--format", "json").json["checkpoints"]
+    assert ask("prune", "output", "--keep-last", "1", "--grace", "0", "--trash-days", "7", "--apply").code == 0
+    shutil.rmtree(here / "output/checkpoint/iteration_00000030")
+    (here / "output/checkpoint/latest_checkpointed_iteration.txt").unlink()
+    assert ask("scan", "output").code == ExitCode.UNKNOWN_LAYOUT
+    listed = ask("trash", "list", *where)
+    assert listed.code == ExitCode.OK
+    assert "iteration_00000020" in listed.stdout
+    assert (listed.stderr == "") is (where == ["output/checkpoint"])
+    assert ask("trash", "empty", *where).code == ExitCode.OK
+    assert ask("trash", "restore", "iteration_00000020", *where).code == ExitCode.OK
+    after = ask("scan", "output", "--format", "json").json["checkpoints"]
+    assert isinstance(before, list)
+    assert after == before[:1]
+    assert ask("trash", "empty", *where, "--apply").code == ExitCode.OK
+
+
+def test_a_folder_without_a_tree_and_without_a_trash_is_still_none(here: Path) -> None:
+    (here / "empty" / ".ckpttool" / "trash" / "20261120T030000Z-x").mkdir(parents=True)
+    (here / "notes.txt").touch()
+    assert_error(ask("trash", "list", "empty"), ExitCode.UNKNOWN_LAYOUT, "holds no checkpoints that ckpttool knows")
+    assert ask("trash", "list", "notes.txt").code == ExitCode.UNKNOWN_LAYOUT
 
 
 @pytest.mark.usefixtures("pruned")
