@@ -9,7 +9,7 @@ from functools import partial
 
 from ckpttool.api.inspecting import TIMEOUT_SECONDS, Side, contents_of, none_called, opened, side_of, tasks_of
 from ckpttool.api.verifying import cores, counted, expect
-from ckpttool.decide.difference import Distances, compared
+from ckpttool.decide.difference import Distances, compared, told_as_scalars
 from ckpttool.domain.difference import Difference
 from ckpttool.domain.finding import Finding, Severity, worst
 from ckpttool.domain.shard import ShardRole
@@ -66,7 +66,7 @@ def diff(  # noqa: PLR0913  what may be asked, by keyword
     findings = [*_placed(ours, theirs, first.findings), *_placed(theirs, ours, second.findings)]
     if tensors and not (first.tensors or second.tensors) and worst(findings) < Severity.DAMAGE:
         raise none_called(tensors, first.left_out)
-    distances = Distances()
+    distances = Distances(scalars=told_as_scalars(first, second))
     if values:
         for observed in _compared(ours, theirs, lists, tensors=tensors, numerics=level is Level.NUMERICS):
             unknown = (each for each in observed.report.findings if each.severity is Severity.UNKNOWN)

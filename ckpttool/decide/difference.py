@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from statistics import median
@@ -24,17 +24,23 @@ _Held = tuple[tuple[str, Shape, tuple[Rank, ...]], ...]
 class Distances:
     """Adds up the distances of files, in any order: as fractions, so that no order shows in the last digit."""
 
-    def __init__(self) -> None:
-        """Begin with none."""
+    def __init__(self, *, scalars: frozenset[str] = frozenset()) -> None:
+        """Begin with none; tensors that are told as scalars are passed over."""
+        self._scalars = scalars
         self._sums: dict[str, list[Fraction]] = {}
         self._largest: dict[str, tuple[float, int]] = {}
         self._nonfinite: dict[str, tuple[int, int]] = {}
         self.equal: dict[str, bool] = {}
+        self.pairs: Counter[str] = Counter()
+        """Files of either side that were compared, by tensor."""
 
     def add(self, distance: Distance, rank: Rank | None) -> None:
         """Take the distance of a tensor in one pair of files, of this rank."""
         name = distance.name
+        if name in self._scalars:
+            return
         self.equal[name] = self.equal.get(name, True) and distance.equal
+        self.pairs[name] += 1
         if distance.squares is None:
             return
         each = (distance.squares, distance.other, distance.dot, distance.moved)
@@ -122,14 +128,16 @@ def compared(
     same_ranks = _ranks(a) == _ranks(b)
     before = {row.name: row for row in a.tensors}
     after = {row.name: row for row in b.tensors}
+    told = told_as_scalars(a, b)
     changes = []
     uncompared = 0
     for name in {**before, **after}:
         row, other = before.get(name), after.get(name)
         what = _what(row, other, same_ranks=same_ranks)
-        if row is not None and other is not None and level is not Level.STRUCTURE and _has_values(row):
-            uncompared += name not in distances.equal and not what
+        if row is not None and other is not None and level is not Level.STRUCTURE and row.elements and name not in told:
             what += () if distances.equal.get(name, True) else ("values",)
+            # Whoever compared half of the ranks cannot say that a tensor is the same.
+            uncompared += not what and distances.pairs[name] < max(row.files, other.files)
         if what:
             change = TensorChange(
                 name=name,
@@ -145,7 +153,7 @@ def compared(
         b=b,
         level=level,
         tensors=tuple(sorted(changes, key=_oddness)),
-        same=len({**before, **after}) - len(changes),
+        same=len({**before, **after}) - len(changes) - uncompared,
         uncompared=uncompared,
         groups=distances.groups(),
         scalars=tuple(_scalars(a, b)),
@@ -153,9 +161,9 @@ def compared(
     )
 
 
-def _has_values(row: TensorRow) -> bool:
-    """Tell whether its values are compared: a single number is a scalar, and those are told by themselves."""
-    return row.elements > 1
+def told_as_scalars(a: Contents, b: Contents) -> frozenset[str]:
+    """Return which tensors of one element were read on both sides: they are told by their values."""
+    return frozenset(row.name for row in a.scalars) & frozenset(row.name for row in b.scalars)
 
 
 def _what(row: TensorRow | None, other: TensorRow | None, *, same_ranks: bool) -> tuple[str, ...]:

@@ -102,9 +102,9 @@ class Difference(Answered):
     tensors: tuple[TensorChange, ...]
     """The oddest first."""
     same: int
-    """Tensors of which nothing that was looked at differs."""
+    """Tensors of which nothing that was looked at differs, on any rank that has them."""
     uncompared: int
-    """Tensors whose values were to be compared and could not be."""
+    """Tensors whose values were to be compared and could not be, on one rank at least."""
     groups: tuple[Group, ...]
     scalars: tuple[ScalarChange, ...]
     findings: tuple[Finding, ...]

@@ -84,8 +84,10 @@ def of_contents(answer: Contents) -> ExitCode:
 
 
 def of_difference(answer: Difference) -> ExitCode:
-    """Return 0 whatever differs: that is the answer. Damage is not; nor is a tensor that differs where asked for."""
-    codes = {of_findings(answer.findings), ExitCode.DAMAGE if answer.exit_code and answer.tensors else ExitCode.OK}
+    """Return 0 whatever differs: that is the answer. Damage is not; nor, if asked for, what differs or is unknown."""
+    codes = {of_findings(answer.findings)}
+    if answer.exit_code:
+        codes |= {ExitCode.DAMAGE} if answer.tensors else {ExitCode.INCOMPLETE} if answer.uncompared else set()
     return next((code for code in _SAFEST_FIRST if code in codes), ExitCode.OK)
 
 

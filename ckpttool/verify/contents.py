@@ -116,7 +116,7 @@ def compare_shard(  # noqa: PLR0913  what may be asked, by keyword
     if worst(observed.report.findings) < Severity.DAMAGE:
         for entry in opened.entries:
             path = others.by_file.get(task.path) or others.by_tensor.get((task.rank, entry.name))
-            if path is not None and elements_in(entry.shape) > 1 and is_asked(entry.name, patterns):
+            if path is not None and elements_in(entry.shape) and is_asked(entry.name, patterns):
                 wanted[path].append(entry)
     distances: list[Distance] = []
     findings: list[Finding] = []

@@ -223,6 +223,33 @@ def test_tensors_without_elements_are_the_same_and_scattered_ones_are_not_compar
     assert "other bits" in said.stdout
 
 
+def test_ranks_that_one_side_lacks_are_named_and_nothing_is_called_the_same(here: Path) -> None:
+    tree = real(here, "sink2_ckpt")
+    shutil.copytree(tree, here / "half")
+    for rank in (2, 3):
+        shutil.rmtree(here / "half" / f"rank_{rank}")
+    for sides in (("output:20_2", "half:20_2"), ("half:20_2", "output:20_2")):
+        said = ask("diff", *sides, "--level", "checksum", "--exit-code")
+        assert said.code == 14
+        assert said.stdout.startswith("0 tensors compared, none differs; 9 not compared, or not on every rank\n")
+        assert f"ranks 2-3 in {'A' if sides[0].startswith('output') else 'B'} alone" in said.stdout
+        assert "the same" not in said.stdout
+    assert ask("diff", "half:20_2", "half:20_2", "--level", "checksum", "--exit-code").code == 0
+
+
+def test_a_single_number_of_a_kind_that_is_not_read_is_compared_by_its_bits(here: Path) -> None:
+    a = saved(here, "a", w=np.ones(2, np.float32), alpha=np.ones((1, 1), np.float32))
+    b = saved(here, "b", w=np.ones(2, np.float32), alpha=-np.ones((1, 1), np.float32))
+    assert list(changes(a, b, "--level", "checksum")) == ["alpha"]
+    assert changes(a, a, "--level", "checksum") == {}
+
+
+def test_bits_that_differ_where_no_number_does_are_said(here: Path) -> None:
+    a = saved(here, "a", w=np.zeros(2, np.float32))
+    b = saved(here, "b", w=-np.zeros(2, np.float32))
+    assert "other bits" in ask("diff", a, b, "--level", "numerics").stdout
+
+
 def test_names_cannot_act_on_a_terminal(here: Path) -> None:
     a = saved(here, "a", **{"x\x1b[31m\n\u202ey": np.ones(2, np.float32)})
     said = ask("diff", a, saved(here, "b", **{"x\x1b[31m\n\u202ey": np.zeros(2, np.float32)}), "--level", "numerics")

@@ -108,9 +108,30 @@ def test_a_world_of_another_size_is_no_change_of_every_tensor() -> None:
 
 
 def test_values_that_could_not_be_compared_are_counted_and_single_numbers_are_not() -> None:
-    side = gathered(opened(0, entry("w", 4), entry("step"), entry("none", 0)))
+    side = gathered(opened(0, entry("w", 4), entry("step"), entry("none", 0), values=(("step", 3),)))
     told = compared(side, side, level=Level.CHECKSUM, distances=Distances(), findings=())
-    assert (told.uncompared, told.same) == (1, 3)
+    assert (told.uncompared, told.same) == (1, 2)
+
+
+def test_a_single_number_that_nobody_told_as_a_scalar_counts_as_a_tensor() -> None:
+    side = gathered(opened(0, entry("w_scale")))
+    for equal in (True, False):
+        distances = Distances()
+        distances.add(Distance(name="w_scale", equal=equal), Rank(0))
+        told = compared(side, side, level=Level.CHECKSUM, distances=distances, findings=())
+        assert [change.what for change in told.tensors] == ([] if equal else [("values",)])
+
+
+def test_what_was_compared_on_half_of_the_ranks_is_not_called_the_same() -> None:
+    both = gathered(opened(0, entry("w", 4)), opened(1, entry("w", 4)))
+    half = gathered(opened(0, entry("w", 4)))
+    distances = Distances()
+    distances.add(Distance(name="w", equal=True), Rank(0))
+    for a, b in ((both, half), (half, both)):
+        told = compared(a, b, level=Level.CHECKSUM, distances=distances, findings=())
+        assert (told.same, told.uncompared, told.tensors) == (0, 1, ())
+    told = compared(half, half, level=Level.CHECKSUM, distances=distances, findings=())
+    assert (told.same, told.uncompared, told.tensors) == (1, 0, ())
 
 
 def test_bits_that_differ_on_one_rank_differ() -> None:

@@ -9,6 +9,7 @@ from ckpttool.domain.contents import Contents, Shape
 from ckpttool.domain.difference import Difference, Group, Movement, ScalarChange, TensorChange
 from ckpttool.domain.units import Rank, counted, on_ranks
 from ckpttool.domain.verdict import Level
+from ckpttool.formats.safetensors.shard import CHECKSUM_KEY
 from ckpttool.render.answers.contents import dims, left_out, named, number, spelled
 from ckpttool.render.escape import shown
 from ckpttool.render.json import Document, finding_document
@@ -95,7 +96,7 @@ def table(answer: Difference) -> RenderableType:
 
     parts: list[RenderableType] = [_headline(answer)]
     parts += [line(f"{sign} {shown(_side(side))}", style="dim") for sign, side in (("A", answer.a), ("B", answer.b))]
-    parts += [line(text) for text in _notes(answer)]
+    parts += [line(text) for text in (*_notes(answer), *_apart(answer))]
     if answer.tensors:
         parts += [line(), _tensors(answer), *left_out(len(answer.tensors), answer.most_rows)]
     parts += _scalars(answer)
@@ -111,13 +112,21 @@ def _headline(answer: Difference) -> Text:
         by_word[change.what[0]] += 1
     told = [f"{by_word[word]} {text}" for word, text in _WORDS.items() if by_word[word]]
     of = len({row.name for side in (answer.a, answer.b) for row in side.tensors})
-    if not told:
+    if told:
+        return line(f"of {counted(of, 'tensor')} {', '.join(told)}", style="bold yellow")
+    if answer.level is Level.STRUCTURE:
+        same, looked = of, "in type and shape; values were not compared"
+    else:
         # Single numbers are told as scalars.
-        of = of if answer.level is Level.STRUCTURE else sum(group.equal for group in answer.groups)
-        looked = "type and shape" if answer.level is Level.STRUCTURE else "bit for bit"
-        tensors = "the one tensor is" if of == 1 else f"all {of} tensors are"
-        return line(f"{tensors} the same, {looked}", style="bold green")
-    return line(f"of {counted(of, 'tensor')} {', '.join(told)}", style="bold yellow")
+        same, looked = sum(group.equal for group in answer.groups) - answer.uncompared, "bit for bit"
+    if answer.uncompared or not same:
+        return line(f"{counted(same, 'tensor')} compared, none differs; {_rest(answer)}", style="bold yellow")
+    tensors = "the one tensor is" if same == 1 else f"all {same} tensors are"
+    return line(f"{tensors} the same, {looked}", style="bold green")
+
+
+def _rest(answer: Difference) -> str:
+    return f"{answer.uncompared} not compared, or not on every rank" if answer.uncompared else "there is no other"
 
 
 _WORDS = {
@@ -145,9 +154,7 @@ def _notes(answer: Difference) -> Iterator[str]:
     elif answer.level is Level.STRUCTURE:
         yield "values were not compared: --level checksum compares every bit, --level numerics tells how far"
     for group in answer.groups:
-        yield _group(group)
-    if answer.uncompared:
-        yield f"{counted(answer.uncompared, 'tensor')} could not be compared: no numbers, scattered, or damaged"
+        yield f"{_group(group)}{', where compared' if answer.uncompared else ''}"
     weights = [group for group in answer.groups if group.kind == "weights"]
     states = [group for group in answer.groups if group.kind != "weights"]
     if states and weights:
@@ -156,6 +163,25 @@ def _notes(answer: Difference) -> Iterator[str]:
             yield "weights moved and no optimizer state did: it was not saved anew, or the optimizer does not go on"
         if moved and not learned:
             yield "optimizer states moved and no weight did: frozen, or not saved anew"
+
+
+def _apart(answer: Difference) -> Iterator[str]:
+    """Say what could not be compared, and how the files differ beside their tensors."""
+    if answer.uncompared:
+        tensors = counted(answer.uncompared, "tensor")
+        yield f"{tensors} could not be compared on every rank: damaged, scattered, no numbers, or on one side alone"
+    for sign, side, other in (("A", answer.a, answer.b), ("B", answer.b, answer.a)):
+        alone = {row.rank for row in side.files} - {row.rank for row in other.files} - {None}
+        if alone and len(alone) < len(side.files):
+            yield f"{on_ranks(sorted(rank for rank in alone if rank is not None))} in {sign} alone"
+    for sign, side in (("A", answer.a), ("B", answer.b)):
+        if unread := sum(row.unread for row in side.files):
+            yield f"{counted(unread, 'tensor')} of {sign} of kinds that are not read: not compared"
+    # The checksum follows the values.
+    before, after = ({pair for row in side.files for pair in row.metadata} for side in (answer.a, answer.b))
+    keys = {key for key, _ in before ^ after} - {CHECKSUM_KEY}
+    if keys:
+        yield f"metadata differs: {', '.join(shown(key) for key in sorted(keys))}"
 
 
 def _group(group: Group) -> str:
@@ -196,7 +222,8 @@ def _change(change: TensorChange) -> str:
     found, lost = movement.nonfinite
     if found != lost:
         return f"NaN or infinite: {found} → {lost}"
-    return _MOVED
+    # -0.0, another NaN, a whole number beyond the digits of F64: no number shows it.
+    return _MOVED if movement.relative or movement.largest else "other bits"
 
 
 _MOVED = "moved"
