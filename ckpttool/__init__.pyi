@@ -5,6 +5,7 @@ from ckpttool.api.comparing import diff as diff
 from ckpttool.api.configs import lint_config as lint_config
 from ckpttool.api.explaining import Explained as Explained
 from ckpttool.api.explaining import explain as explain
+from ckpttool.api.fixing import fix_config as fix_config
 from ckpttool.api.inspecting import inspect as inspect
 from ckpttool.api.judging import health as health
 from ckpttool.api.launching import launch as launch
@@ -76,6 +77,7 @@ from ckpttool.domain.plan import ResumePlan as ResumePlan
 from ckpttool.domain.plan import ResumePoint as ResumePoint
 from ckpttool.domain.plan import Simulation as Simulation
 from ckpttool.domain.plan import SkipAnswer as SkipAnswer
+from ckpttool.domain.preflight import FixedConfig as FixedConfig
 from ckpttool.domain.preflight import Lint as Lint
 from ckpttool.domain.preflight import Preflight as Preflight
 from ckpttool.domain.preflight import PreflightQuestion as PreflightQuestion

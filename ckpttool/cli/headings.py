@@ -36,7 +36,7 @@ HEADINGS = {
         "--trash-days", "--older-than", "--apply", "--reseal", "--write",
     ),
     "Output": (
-        "--format", "--json", "--print", "--limit", "--all", "--exit-code", "--report", "--stats",
+        "--format", "--json", "--print", "--limit", "--all", "--exit-code", "--report", "--stats", "--fix", "--diff",
         "--simulate-mindformers", "--ranks-per-node", "--verbose", "--quiet", "--no-config", "--debug",
     ),
 }  # fmt: skip

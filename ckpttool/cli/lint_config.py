@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from ckpttool import api
-from ckpttool.cli import output_files, reports
+from ckpttool.cli import answers, output, output_files, reports
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Verbose
 from ckpttool.cli.reports import ReportOptions
 from ckpttool.domain.view import View
+from ckpttool.render.answers import preflight as texts
 
 Files = Annotated[
     list[str], typer.Argument(metavar="FILE|DIR...", help="Training configs, and folders with some at any depth.")
 ]
+Fix = Annotated[bool, typer.Option("--fix", help="Write what is safe to mend, and say what is left.")]
+Diff = Annotated[bool, typer.Option("--diff", help="Show what --fix would change, and write nothing.")]
 
 
 @grouped
-def lint_config(*, files: Files, report: ReportOptions, verbose: Verbose = False) -> None:
+def lint_config(
+    *, files: Files, report: ReportOptions, fix: Fix = False, diff: Diff = False, verbose: Verbose = False
+) -> None:
     """Say what in configs MindFormers finds wrong late or never.
 
     Looks at no checkpoint. Made for a pre-commit hook; `ckpttool preflight` does the same and looks at the
     checkpoints as well. A comment in the config, `# ckpttool: allow CODE`, on the line or above it, silences a finding.
 
+    With --fix it writes what one value mends and nothing else can be meant, `eps: 1e-8` say; every other byte stays.
+
     Example: ckpttool lint-config pretrain.yaml
     """
     output_files.assert_reports_replaceable(report.files(), inputs=files)
-    answer = api.lint_config(files, allowed=report.allowed(), view=View(everything=verbose))
+    allowed, view = report.allowed(), View(everything=verbose)
+    answer = api.lint_config(files, allowed=allowed, view=view)
+    if diff:
+        output.result(texts.diff(api.fix_config(answer, allowed=allowed)))
+        raise typer.Exit(answers.PREFLIGHT.exit_code(answer))
+    if fix and (fixed := api.fix_config(answer, allowed=allowed, apply=True)):
+        answer = replace(api.lint_config(files, allowed=allowed, view=view), fixed=fixed)
     raise typer.Exit(reports.show(answer, report))

@@ -86,6 +86,8 @@ class Problem:
     """What belongs there, where one thing does."""
     actual: str | None = None
     """What is there instead."""
+    fix: str | None = None
+    """What to write as the value of `key`, as YAML, where that is all there is to do and can mean nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from ckpttool.domain.answered import Answered
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, worst
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.question import DataQuestion, ResumeQuestion, TreeQuestion
+from ckpttool.domain.settings import SafeFix
 from ckpttool.domain.view import USUAL, View
 from ckpttool.errors import ExitCode
 
@@ -133,6 +134,18 @@ class Refused(Preflight):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FixedConfig:
+    """A config before and after what one value mends was mended."""
+
+    path: str
+    before: str
+    """The whole text, as is the next."""
+    after: str
+    fixes: tuple[SafeFix, ...]
+    """In the order of the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lint(Answered):
     """What rules say about configs alone."""
 
@@ -140,6 +153,8 @@ class Lint(Answered):
 
     checks: tuple[Check, ...]
     """One a file, in the order in which they were given."""
+    fixed: tuple[FixedConfig, ...] = ()
+    """What was mended and written before the rules were asked."""
     foreign: tuple[str, ...] = ()
     """YAML files that were found in folders and are no training configs."""
     view: View = USUAL

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TypeAlias
 
-from ckpttool.domain.finding import Finding
+from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.frozen import dataclass
 
 KeyPath: TypeAlias = "tuple[str | int, ...]"
@@ -48,6 +48,18 @@ class Settings:
     """As the user gave it."""
     entries: tuple[Setting, ...]
     """A section before what stands in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SafeFix:
+    """A finding that one value mends, and nothing else can be meant."""
+
+    code: Code
+    key: KeyPath
+    line: int
+    """On which the key stands, from 1."""
+    value: str
+    """What to write there, as YAML."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,13 @@ order mark and a missing last line end stay because nothing touches them. No wri
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator
+from collections.abc import Mapping as Dict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias, cast
 
+from ckpttool.domain.settings import KeyPath
 from ckpttool.errors import UsageError
 
 if TYPE_CHECKING:
@@ -147,6 +151,56 @@ class Editor:
     def _line_end(self, position: int) -> str:
         found = _BREAKS.search(self._text, position) or _BREAKS.search(self._text)
         return found.group() if found else "\n"
+
+
+def with_values(text: str, wanted: Dict[KeyPath, str]) -> tuple[str, frozenset[KeyPath]]:
+    """Write other values where single ones stand, at any depth, and no other byte.
+
+    Args:
+        text: What `yaml.safe_load` reads as a mapping, within limits that somebody has looked at.
+        wanted: By key path, the new value as YAML, on one line.
+
+    Returns:
+        The new text, and which were written: none that an alias or an anchor shares with other keys, or that has a tag.
+    """
+    import yaml
+
+    top = yaml.compose(text, Loader=yaml.SafeLoader)
+    uses = Counter(_uses(top))
+    spans = {key: span for key in wanted if (span := _own_span(top, key, uses, text)) is not None}
+    for key, (start, end) in sorted(spans.items(), key=lambda each: -each[1][0]):
+        text = text[:start] + wanted[key] + text[end:]
+    return text, frozenset(spans)
+
+
+def _uses(node: yaml.Node | None) -> Iterator[int]:
+    """Yield each node as often as it is used; what an alias repeats comes again."""
+    if node is None:
+        return
+    yield id(node)
+    value = node.value
+    for each in value if isinstance(value, list) else ():
+        for inner in each if isinstance(each, tuple) else (each,):
+            yield from _uses(inner)
+
+
+def _own_span(node: yaml.Node | None, key: KeyPath, uses: Counter[int], text: str) -> tuple[int, int] | None:
+    """Return where the one value under a key stands, if it stands there for this key alone."""
+    import yaml
+
+    for part in key:
+        if isinstance(node, yaml.MappingNode):
+            node = next((value for name, value in node.value if name.value == part), None)
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+            node = node.value[part]
+        else:
+            return None
+        if node is None or uses[id(node)] > 1:
+            return None
+    if not isinstance(node, yaml.ScalarNode) or node.style in {"|", ">"}:
+        return None
+    start, end = node.start_mark.index, node.end_mark.index
+    return None if text[start : start + 1] in {"&", "!"} else (start, end)
 
 
 class _Reader:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.plan import ResumePlan, Simulation, TrainersSkip
     from ckpttool.domain.preflight import NextSaves
     from ckpttool.domain.scalars import ScalarRules, Scalars, ScalarValues
-    from ckpttool.domain.settings import RunConfig
+    from ckpttool.domain.settings import RunConfig, SafeFix
     from ckpttool.storage.base import Storage
 
 PolicyWords: TypeAlias = "tuple[tuple[str, str | float], ...]"
@@ -82,6 +82,10 @@ class ConfigReader(Protocol):
 
     def lint(self, config: RunConfig) -> tuple[Finding, ...]:
         """Say what a config gets wrong, in the order of the file; what was found when it was read is a part of it."""
+        ...
+
+    def fixes(self, config: RunConfig) -> tuple[SafeFix, ...]:
+        """Say which of that one value mends, where nothing else can be meant."""
         ...
 
 

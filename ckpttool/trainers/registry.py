@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.data_position import SkipBatches
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.plan import TrainersSkip
-    from ckpttool.domain.settings import RunConfig
+    from ckpttool.domain.settings import RunConfig, SafeFix
     from ckpttool.logs.reading import LogReader
     from ckpttool.trainers.abilities import HealthFile, OwnWords, PolicyWords
     from ckpttool.trainers.base import Layout, Trainer
@@ -178,6 +178,12 @@ def lint(config: RunConfig) -> tuple[Finding, ...]:
     """Say what a config gets wrong, by its own trainer's rules."""
     reader = trainer_named(config.trainer).configs
     return () if reader is None else reader.lint(config)
+
+
+def safe_fixes(config: RunConfig) -> tuple[SafeFix, ...]:
+    """Return what one value mends in a config, by its own trainer's rules."""
+    reader = trainer_named(config.trainer).configs
+    return () if reader is None else reader.fixes(config)
 
 
 def config_readers() -> str:

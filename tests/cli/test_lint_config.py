@@ -172,6 +172,87 @@ class TestComments:
         assert [each["code"] for each in document["allowed"]] == ["keeps-one-checkpoint"]  # type: ignore[attr-defined]
 
 
+WRONG = (
+    GOOD.replace("eps: 1.0e-8 ", "eps: 1e-8     ").replace("use_parallel: True", 'use_parallel: "True"')
+    .replace("  batch_size: 2", "  batch_size: '2'  # two").replace("seed: 0", "seed: 0\r")
+)  # fmt: skip
+
+
+class TestFix:
+    def test_one_value_each_is_written_and_every_other_byte_stays(self, here: Path, golden: Golden) -> None:
+        (here / "mine.yaml").write_bytes(WRONG.encode())
+        assert ask("lint-config", "mine.yaml").code == 10
+        said = ask("lint-config", "mine.yaml", "--fix")
+        assert said.code == 0
+        golden("lint-config/fixed.txt", said.stdout)
+        expected = (
+            WRONG.replace("eps: 1e-8", "eps: 1.0e-8")
+            .replace('"True"', "True")
+            .replace("batch_size: '2'", "batch_size: 2")
+        )
+        assert (here / "mine.yaml").read_bytes() == expected.encode()
+        assert sorted(path.name for path in here.iterdir()) == ["mine.yaml"]
+        assert ask("lint-config", "mine.yaml", "--fix", "--json").json["fixed"] == []
+
+    def test_json_names_what_was_written(self, here: Path) -> None:
+        (here / "mine.yaml").write_bytes(WRONG.encode())
+        fixed = json.loads(ask("lint-config", "mine.yaml", "--fix", "--json").stdout)["fixed"]
+        assert {(each["key"], each["value"]) for each in fixed} == {
+            ("use_parallel", "True"), ("runner_config.batch_size", "2"), ("optimizer.eps", "1.0e-8")
+        }  # fmt: skip
+
+    def test_a_diff_shows_it_and_writes_nothing(self, here: Path, golden: Golden) -> None:
+        (here / "mine.yaml").write_bytes(WRONG.encode())
+        for options in (["--diff"], ["--fix", "--diff"]):
+            said = ask("lint-config", "mine.yaml", *options)
+            assert said.code == 10
+            golden("lint-config/diff.txt", said.stdout)
+        assert (here / "mine.yaml").read_bytes() == WRONG.encode()
+
+    def test_what_more_than_one_value_could_mend_stays_and_is_told(self, here: Path) -> None:
+        text = BAD.replace("use_parallel: True", 'use_parallel: "on"').replace("  epochs: 2", "  epochs: '2.5'")
+        (here / "mine.yaml").write_text(text)
+        before = ask("lint-config", "mine.yaml")
+        after = ask("lint-config", "mine.yaml", "--fix")
+        assert (after.code, after.stdout) == (before.code, before.stdout) == (10, before.stdout)
+        assert (here / "mine.yaml").read_text() == text
+
+    def test_what_is_allowed_by_a_comment_or_an_option_stays(self, here: Path) -> None:
+        text = WRONG.replace("eps: 1e-8 ", "eps: 1e-8 # ckpttool: allow config-wrong-type ")
+        (here / "mine.yaml").write_bytes(text.encode())
+        assert ask("lint-config", "mine.yaml", "--fix", "--allow", "config-wrong-type").code == 0
+        assert (here / "mine.yaml").read_bytes() == text.encode()
+        assert ask("lint-config", "mine.yaml", "--fix").code == 0
+        assert b"eps: 1e-8 #" in (here / "mine.yaml").read_bytes()
+        assert b"use_parallel: True" in (here / "mine.yaml").read_bytes()
+
+    def test_what_an_alias_shares_stays(self, here: Path) -> None:
+        text = GOOD + "a: &eps 1e-8\nlr_schedule: {learning_rate: *eps}\nother: &o {lr: 1e-3}\nmore: *o\n"
+        (here / "mine.yaml").write_text(text)
+        assert ask("lint-config", "mine.yaml", "--fix").code == 10
+        assert (here / "mine.yaml").read_text() == text
+
+    def test_a_deep_value_and_one_in_a_list_are_found(self, here: Path) -> None:
+        text = GOOD + "\nfoo:\n  - {a: [{lr: 1e-3}]}\n  - bar:\n      baz: {weight_decay: 2E5}\n"
+        (here / "mine.yaml").write_text("\ufeff" + text)
+        assert ask("lint-config", "mine.yaml", "--fix").code == 0
+        mended = text.replace("1e-3", "1.0e-3").replace("2E5", "2.0e+5")
+        assert (here / "mine.yaml").read_text() == "\ufeff" + mended
+
+    def test_a_link_is_not_replaced(self, here: Path) -> None:
+        (here / "real.yaml").write_bytes(WRONG.encode())
+        (here / "mine.yaml").symlink_to("real.yaml")
+        assert ask("lint-config", "mine.yaml", "--fix").code == 15
+        assert (here / "mine.yaml").is_symlink()
+        assert (here / "real.yaml").read_bytes() == WRONG.encode()
+
+    def test_a_config_that_cannot_be_used_is_told_and_the_others_are_mended(self, here: Path) -> None:
+        (here / "mine.yaml").write_bytes(WRONG.encode())
+        (here / "torn.yaml").write_text("a: 1\na: 2\n")
+        assert ask("lint-config", "torn.yaml", "mine.yaml", "--fix").code == 2
+        assert b"use_parallel: True" in (here / "mine.yaml").read_bytes()
+
+
 def test_2_for_no_file(here: Path) -> None:
     assert here.exists()
     said = ask("lint-config")

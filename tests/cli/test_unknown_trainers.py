@@ -8,7 +8,7 @@ import pytest
 
 from ckpttool.domain.data_position import Unknown
 from ckpttool.domain.finding import Finding
-from ckpttool.domain.settings import RunConfig, Settings
+from ckpttool.domain.settings import RunConfig, SafeFix, Settings
 from ckpttool.trainers import registry
 from ckpttool.trainers.abilities import ConfigReader
 from ckpttool.trainers.base import Trainer
@@ -49,6 +49,10 @@ class ToyConfigs:
     def lint(self, config: RunConfig) -> tuple[Finding, ...]:
         """Find nothing."""
         return config.findings
+
+    def fixes(self, config: RunConfig) -> tuple[SafeFix, ...]:
+        del config
+        return ()
 
 
 class ReadToy(toy.Toy):

@@ -12,7 +12,7 @@ import pytest
 
 from ckpttool import api
 from ckpttool.domain.finding import Finding
-from ckpttool.domain.settings import RunConfig, Settings
+from ckpttool.domain.settings import RunConfig, SafeFix, Settings
 from ckpttool.errors import ConfigError, ExitCode, IncompleteError, UnknownLayoutError, UsageError
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers import registry
@@ -70,6 +70,10 @@ class TwinConfigs:
 
     def lint(self, config: RunConfig) -> tuple[Finding, ...]:
         return config.findings
+
+    def fixes(self, config: RunConfig) -> tuple[SafeFix, ...]:
+        del config
+        return ()
 
 
 class Twin(toy.Toy):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import unified_diff
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.exits import of_preflight
 from ckpttool.domain.finding import Code, told
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
-from ckpttool.domain.preflight import Check, Lint, Outcome, Preflight, Reason
+from ckpttool.domain.preflight import Check, FixedConfig, Lint, Outcome, Preflight, Reason
+from ckpttool.domain.settings import dotted
 from ckpttool.domain.units import counted
 from ckpttool.render.answers.plan import plan_document
 from ckpttool.render.escape import shown
@@ -69,8 +71,25 @@ def _lint(answer: Lint) -> Document:
         "exit_code": of_preflight(answer.checks).value,
         "checks": [check_document(check) for check in answer.checks],
         "allowed": _allowed(answer),
+        "fixed": [
+            {"code": fix.code.value, "file": config.path, "line": fix.line, "key": dotted(fix.key), "value": fix.value}
+            for config in answer.fixed
+            for fix in config.fixes
+        ],
         "foreign": list(answer.foreign),
     }
+
+
+def diff(configs: Iterable[FixedConfig]) -> str:
+    """Return what was changed, or would be, as a patch; what a terminal would act on is escaped."""
+    lines = [
+        line
+        for config in configs
+        for line in unified_diff(
+            config.before.splitlines(), config.after.splitlines(), config.path, config.path, lineterm=""
+        )
+    ]
+    return "\n".join(map(shown, lines))
 
 
 def _allowed(answer: Preflight | Lint) -> list[Document]:
@@ -113,6 +132,9 @@ def table(answer: Preflight | Lint) -> RenderableType:
         for reason in (reason for check in checks for reason in check.allowed):
             said = f"{_place(reason)}{shown(reason.finding.message)}"
             parts.append(line(f"\nallowed {reason.finding.code.value} {said}", style="dim"))
+    for config in answer.fixed if isinstance(answer, Lint) else ():
+        values = ", ".join(f"`{dotted(fix.key)}: {fix.value}` (line {fix.line})" for fix in config.fixes)
+        parts.append(line(f"\nfixed {shown(config.path)}: {shown(values)}"))
     if isinstance(answer, Lint) and answer.foreign:
         parts.append(line(f"\nno training config: {counted(len(answer.foreign), 'other YAML file')}", style="dim"))
     return stack(*parts, *pointer([reason.finding for reason in against]))

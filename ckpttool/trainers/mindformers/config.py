@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ckpttool.errors import ConfigError
 from ckpttool.formats.safe_yaml import Document, parse_document, settings_of
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT
-from ckpttool.trainers.mindformers.lint import BEFORE_A_START, WHEN_READ, as_the_file_has_them, lint
+from ckpttool.trainers.mindformers.lint import BEFORE_A_START, WHEN_READ, as_the_file_has_them, lint, safe_fixes
 from ckpttool.trainers.mindformers.lint.types import KNOWN_KEYS, WHOLE_DATA_SET
 from ckpttool.trainers.mindformers.train_config import (
     AUTO_PARALLEL,
@@ -21,7 +21,7 @@ from ckpttool.trainers.mindformers.train_config import (
 
 if TYPE_CHECKING:
     from ckpttool.domain.finding import Finding
-    from ckpttool.domain.settings import RunConfig
+    from ckpttool.domain.settings import RunConfig, SafeFix
 
 Section = dict[str, object]
 
@@ -62,6 +62,10 @@ class TrainConfigs:
     def lint(self, config: RunConfig) -> tuple[Finding, ...]:
         """Judge it by the rules that were not asked when it was read, too."""
         return as_the_file_has_them((*config.findings, *lint(config.settings, BEFORE_A_START)))
+
+    def fixes(self, config: RunConfig) -> tuple[SafeFix, ...]:
+        """Go by the same rules."""
+        return safe_fixes(config.settings)
 
 
 def _is_own(data: Section) -> bool:

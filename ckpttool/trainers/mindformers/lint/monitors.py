@@ -6,6 +6,7 @@ Read in, and tried on, MindFormers 1.6 to 2.1.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ckpttool.decide.lint_engine import Problem, Rule, note, suspect
 from ckpttool.domain.finding import Code
@@ -122,12 +123,13 @@ def _floats(view: ConfigView) -> Iterator[Problem]:
         if isinstance(setting.value, str) and setting.spelt is not None and "e" in setting.spelt.lower():
             continue  # `3e0`: that YAML takes it for text is found, with its cure, wherever it stands
         is_whole = isinstance(setting.value, int) and not isinstance(setting.value, bool)
-        yield suspect(
+        problem = suspect(
             key,
             f"`{key.rpartition('.')[2]}` must be a float, but {_shown(setting.value)} is none: MindFormers stops "
             "with a TypeError",
             f"write {setting.value}.0" if is_whole else "write a number with a point, as 3.0",
         )
+        yield replace(problem, fix=f"{setting.value}.0") if is_whole else problem
 
 
 def _shown(value: Value) -> str:

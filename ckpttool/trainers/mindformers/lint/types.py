@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from ckpttool.decide.lint_engine import Problem, Rule, note, suspect
-from ckpttool.domain.finding import Code
+from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.settings import dotted
 from ckpttool.trainers.mindformers.train_config import LEGACY_SWITCHES, TOP_ONLY, ConfigView
 
@@ -49,6 +49,7 @@ _FLOAT_ENDINGS = (
 # What float() takes and YAML 1.1 does not: an exponent without a point before it or a sign in it.
 _NUMBER_AS_TEXT = re.compile(r"[-+]?(\d[\d_]*(?:\.\d*)?|\.\d+)[eE][-+]?\d+")
 
+_COUNT = re.compile(r"[1-9][0-9]{0,8}")
 _OCTAL = re.compile(r"[-+]?0[0-7_]+")
 _BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 
@@ -85,46 +86,57 @@ def _number_as_text(view: ConfigView) -> Iterator[Problem]:
         if entry.spelt is not None and isinstance(entry.value, str) and _NUMBER_AS_TEXT.fullmatch(entry.spelt):
             key = next((part for part in reversed(entry.key) if isinstance(part, str)), "")
             # Under another key it may be meant as text: the hash of a commit can look like this.
-            say = suspect if key in _FLOATS or key.endswith(_FLOAT_ENDINGS) else note
+            is_number = key in _FLOATS or key.endswith(_FLOAT_ENDINGS)
             mantissa, _, exponent = entry.spelt.lower().partition("e")
             signed = exponent if exponent[0] in "+-" else f"+{exponent}"
             right = f"{mantissa}{'' if '.' in mantissa else '.0'}e{signed}"
             place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in entry.key).lstrip(".")
-            yield say(
-                dotted(entry.key),
-                f"`{place}` is {entry.spelt}, which YAML reads as text, not as a number: "
+            yield Problem(
+                severity=Severity.SUSPECT if is_number else Severity.NOTE,
+                key=dotted(entry.key),
+                message=f"`{place}` is {entry.spelt}, which YAML reads as text, not as a number: "
                 "a number with an exponent needs a point and a sign",
-                f"write {right}, or put it in quotes where text is meant",
+                remedy=f"write {right}, or put it in quotes where text is meant",
                 expected="a number",
                 actual=f"the text {entry.spelt!r}",
+                fix=right if is_number else None,
             )
 
 
-def _wrong(view: ConfigView, key: str, expected: str, remedy: str = "") -> Problem:
+def _wrong(view: ConfigView, key: str, expected: str, remedy: str = "", *, fix: str | None = None) -> Problem:
     value = view.raw(key)
     kind = "the text " if isinstance(value, str) else "the mapping " if isinstance(value, dict) else ""
     text = "nothing" if value is None else repr(value)
     actual = kind + (text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
-    say = note if key in _REWRITTEN else suspect
-    return say(
-        key,
-        f"`{key}` must be {expected}, but the config has {actual}",
-        "`ckpttool launch` writes this key itself" if key in _REWRITTEN else remedy,
+    return Problem(
+        severity=Severity.NOTE if key in _REWRITTEN else Severity.SUSPECT,
+        key=key,
+        message=f"`{key}` must be {expected}, but the config has {actual}",
+        remedy="`ckpttool launch` writes this key itself" if key in _REWRITTEN else remedy,
         expected=expected,
         actual=actual,
+        fix=None if key in _REWRITTEN else fix,
     )
 
 
 def _bools(view: ConfigView) -> Iterator[Problem]:
     for key in _BOOLS:
-        if not isinstance(view.get(key), bool | None):
-            yield _wrong(view, key, "True or False", "write True or False, without quotes; any text counts as True")
+        value = view.get(key)
+        if not isinstance(value, bool | None):
+            # A word in quotes that is no other than this one; of any other text nobody knows what was meant.
+            meant = value.capitalize() if isinstance(value, str) else None
+            fix = meant if meant in {"True", "False"} else None
+            remedy = "write True or False, without quotes; any text counts as True"
+            yield _wrong(view, key, "True or False", remedy, fix=fix)
 
 
 def _counts(view: ConfigView) -> Iterator[Problem]:
     for key in _POSITIVE:
         if view.setting(key) is not None and view.count(key, 0) < 1:
-            yield _wrong(view, key, "a whole number of at least 1", "write the number without quotes, point or sign")
+            value = view.get(key)
+            fix = value if isinstance(value, str) and _COUNT.fullmatch(value) else None
+            remedy = "write the number without quotes, point or sign"
+            yield _wrong(view, key, "a whole number of at least 1", remedy, fix=fix)
     key = "runner_config.sink_size"
     if view.setting(key) is not None and view.count(key, 0) < 1 and view.count(key, 0) != WHOLE_DATA_SET:
         yield _wrong(view, key, "a whole number of at least 1, or -1", "write how many batches a data sink has")
