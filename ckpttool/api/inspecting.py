@@ -9,13 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckpttool.api.scanning import Tree, scan
-from ckpttool.api.verifying import chosen, cores, counted
+from ckpttool.api.verifying import chosen, cores, counted, session_for
 from ckpttool.decide.contents import Gathering
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.contents import Contents
 from ckpttool.domain.finding import Severity, blocking, worst
 from ckpttool.domain.progress import newest_first
-from ckpttool.domain.question import TreeQuestion
+from ckpttool.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level
 from ckpttool.errors import NothingToResumeError, UnknownLayoutError, UsageError
@@ -117,7 +117,8 @@ def side_of(
         checkpoint: A checkpoint of the tree that is found.
         layout: Look for this layout alone.
         tree: Where names are looked up.
-        whole: Of a tree without a name take the newest checkpoint of which the listing misses nothing, if there is one.
+        whole: Of a tree without a name take the newest checkpoint that is whole as far as headers tell, if there is
+            one; else the newest of which the listing misses nothing; else the newest.
 
     Raises:
         UnknownLayoutError: There is nothing that ckpttool knows.
@@ -164,7 +165,10 @@ def _of_tree(path: str | None, name: str | None, layout: str | None, *, whole: b
     several = chosen(found, name)
     if whole and name is None and found.focus is None:
         ordered = newest_first(found.inventory.checkpoints)
-        several = [checkpoint for checkpoint in ordered if not blocking(checkpoint.findings)] or ordered
+        complete = [checkpoint for checkpoint in ordered if not blocking(checkpoint.findings)]
+        session = session_for(found, CheckQuestion())
+        is_whole = (checkpoint for checkpoint in complete if not blocking(session.verdict(checkpoint).findings))
+        several = [next(is_whole, (complete or ordered)[0])]
     elif len(several) > 1:
         names = ", ".join(f"{checkpoint.prefix}-{checkpoint.name}" for checkpoint in several)
         meant = name or path or found.inventory.root

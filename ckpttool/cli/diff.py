@@ -50,7 +50,10 @@ class SideOptions:
 def diff(
     *,
     sides: SideOptions,
-    level: Annotated[LevelName, typer.Option(help="Headers, every bit, or every element.")] = LevelName.STRUCTURE,
+    level: Annotated[
+        LevelName | None,
+        typer.Option(help="Headers, every bit, or every element.", show_default="structure; with --exit-code checksum"),
+    ] = None,
     tensor: Patterns = None,
     rows: RowOptions,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 10 where a tensor differs.")] = False,
@@ -64,9 +67,10 @@ def diff(
 
     Example: ckpttool diff 10_2 15_2 --tree output/checkpoint --level numerics
     """
+    look = level or (LevelName.CHECKSUM if exit_code else LevelName.STRUCTURE)
     with progress.watched(quiet=quiet):
         found = api.diff(
-            sides.a, sides.b, tree=sides.tree, checkpoint=one_name(sides.checkpoint), level=level.level,
+            sides.a, sides.b, tree=sides.tree, checkpoint=one_name(sides.checkpoint), level=look.level,
             tensors=tuple(tensor or ()), layout=sides.layout,
         )  # fmt: skip
     raise typer.Exit(show(DIFFERENCE, replace(found, exit_code=exit_code, most_rows=rows.most), fmt))

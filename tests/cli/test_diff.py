@@ -144,6 +144,24 @@ def test_added_gone_and_reshaped_tensors_are_told_before_all_others(here: Path) 
     assert list(changes(a, b)) == ["gone", "added", "dtype", "shape"]
 
 
+def test_a_value_that_differs_is_an_exit_code_without_a_word_of_levels(here: Path) -> None:
+    a, b = saved(here, "a", w=np.ones(4)), saved(here, "b", w=np.zeros(4))
+    assert ask("diff", a, b, "--exit-code").code == 10
+    assert ask("diff", a, a, "--exit-code").code == 0
+    headers = ask("diff", a, b, "--exit-code", "--level", "structure")
+    assert headers.code == 0
+    assert headers.stdout.startswith("the one tensor is the same, in type and shape; values were not compared")
+
+
+def test_of_a_tree_the_newest_whole_checkpoint_is_compared_not_a_damaged_one(here: Path) -> None:
+    for name in ("a", "b"):
+        shutil.copytree(FIXTURES / "sink2_ckpt" / "output", here / name)
+    assert ask("diff", "a", "b", "--json").json["a"]["checkpoint"] == "_1-30_2"  # type: ignore[index]
+    shard = here / "a" / "checkpoint" / "rank_2" / "llama2_7b_rank_2_1-30_2.ckpt"
+    shard.write_bytes(shard.read_bytes()[:1000])
+    assert ask("diff", "a", "b", "--json").json["a"]["checkpoint"] == "_1-25_2"  # type: ignore[index]
+
+
 def test_a_difference_is_an_exit_code_only_where_that_is_asked_for(here: Path) -> None:
     one = np.ones(3, np.float32)
     a, b = saved(here, "a", w=one, step=np.array(1)), saved(here, "b", w=one * 2, step=np.array(2))
@@ -151,7 +169,7 @@ def test_a_difference_is_an_exit_code_only_where_that_is_asked_for(here: Path) -
     assert ask("diff", a, b, *numerics).code == 10
     assert ask("diff", a, b, *numerics[:2]).code == 0
     assert ask("diff", a, a, *numerics).code == 0
-    assert ask("diff", a, b, "--exit-code").code == 0  # a scalar alone
+    assert ask("diff", a, b, "--exit-code", "--level", "structure").code == 0  # a scalar alone
     assert "step  1 → 2" in ask("diff", a, b).stdout
     assert "more" not in ask("diff", a, b, "--all").stdout
 
