@@ -22,6 +22,7 @@ from ckpttool.api.scanning import Tree as Tree
 from ckpttool.api.scanning import read_config as read_config
 from ckpttool.api.scanning import scan as scan
 from ckpttool.api.scanning import trees_below as trees_below
+from ckpttool.api.scanning import with_note_of_others as with_note_of_others
 from ckpttool.api.sealing import seal as seal
 from ckpttool.api.trashing import empty_trash as empty_trash
 from ckpttool.api.trashing import restore as restore

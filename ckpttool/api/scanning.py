@@ -12,6 +12,7 @@ from ckpttool.api.remembering import with_found_damaged
 from ckpttool.decide.completeness import assess, believable, without_effect
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, Listing
 from ckpttool.domain.expectation import Evidence, WorldEvidence
+from ckpttool.domain.finding import Severity, in_order
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health import HealthBook
 from ckpttool.domain.progress import newest_first
@@ -199,6 +200,22 @@ def surroundings(tree: Tree, question: TreeQuestion, jobs: tuple[Job, ...], node
         jobs=jobs,
         mount=mount_of(os.path.join(inventory.root, *shards), mounts),
     )
+
+
+def with_note_of_others(tree: Tree, question: TreeQuestion) -> Tree:
+    """Note in a tree that other machines may have more of its newest checkpoint: all that is told of it is of here."""
+    from ckpttool.trainers.common.launchers import jobs_of
+
+    jobs = jobs_of(os.environ)
+    if not jobs or not tree.inventory.checkpoints:
+        return tree  # nobody speaks of other machines
+    from ckpttool.decide.one_node import whole_here_alone
+
+    found = whole_here_alone(newest_first(tree.inventory.checkpoints)[0], surroundings(tree, question, jobs))
+    if found is None:
+        return tree
+    note = replace(found, severity=Severity.NOTE)
+    return replace(tree, inventory=replace(tree.inventory, findings=in_order((*tree.inventory.findings, note))))
 
 
 def _assert_own(config: RunConfig | None, trainer: Trainer | None, root: str) -> None:

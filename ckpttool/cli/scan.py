@@ -42,7 +42,8 @@ def scan(
     """
 
     def ask(path: str | None) -> Listing:
-        found = api.scan(tree.question(sizes=True, path=path))
+        question = tree.question(sizes=True, path=path)
+        found = api.with_note_of_others(api.scan(question), question)
         say_tree(found, quiet=quiet, verbose=look.verbose)
         return Listing(inventory=found.inventory, now=clock(), limit=limit, view=look.view())
 

@@ -145,7 +145,8 @@ def verify(
     asked, with_stats = check.question(trees=1 + len(more or ())), []
 
     def ask(path: str | None) -> Verification:
-        found = api.scan(tree.question(sizes=True, path=path))
+        question = tree.question(sizes=True, path=path)
+        found = api.with_note_of_others(api.scan(question), question)
         say_tree(found, quiet=quiet, verbose=look.verbose)
         answer = replace(_verified(found, asked, check, quiet=quiet), view=look.view())
         with_stats.extend([answer] if check.stats is not None else [])

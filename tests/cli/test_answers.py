@@ -550,3 +550,20 @@ def test_a_save_that_cannot_be_sealed_keeps_no_other_one_from_it(here: Path, mon
     alone = ask("seal", "output", "--checkpoint", "15_2")
     assert (alone.code, alone.stdout) == (12, "")
     assert ask("seal", "output", "--checkpoint", "20_2").code == 0
+
+
+@pytest.mark.parametrize("command", ["scan", "verify"])
+def test_on_one_machine_of_several_it_is_noted_that_others_may_have_more(
+    command: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    TreeBuilder(here).legacy(ranks=2).save(epoch=10, step=2)
+    alone = ask(command, "output", "--json")
+    assert "one-node-only" not in alone.stdout
+    monkeypatch.setenv("SLURM_NNODES", "2")
+    said = ask(command, "output", "--json")
+    findings = said.json["findings"]
+    assert isinstance(findings, list)
+    assert [finding["severity"] for finding in findings if finding["code"] == "one-node-only"] == ["note"]
+    assert said.code == alone.code == 0
+    assert "SLURM_NNODES=2 speaks of more machines than this one" in " ".join(ask(command, "output").stdout.split())
+    assert "one-node-only" not in ask(command, "output", "--world-size", "2").stdout
