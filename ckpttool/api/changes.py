@@ -16,9 +16,9 @@ from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey
 from ckpttool.domain.finding import Code, Finding, unknown, unsafe
 from ckpttool.domain.pointer import Pointer, PointerFix
 from ckpttool.domain.question import TreeQuestion
-from ckpttool.errors import IncompleteError, NotDurableError, UnknownLayoutError, UsageError
+from ckpttool.errors import IncompleteError, NotDurableError, UnknownLayoutError, UnsafeError, UsageError
 from ckpttool.records import OWN_FOLDER
-from ckpttool.records.journal import JOURNAL, read_journal
+from ckpttool.records.journal import JOURNAL, TRASH, TrashFolder, read_journal, trash_folders
 from ckpttool.storage import assert_changeable, open_storage
 from ckpttool.trainers.base import Members, Refusal
 from ckpttool.trainers.common.launchers import jobs_of
@@ -114,6 +114,20 @@ def pending(tree: Tree) -> list[Finding]:
     return [
         unknown(Code.IN_PROGRESS, message, path=JOURNAL, remedy=remedy),
     ]
+
+
+def in_trash(tree: Tree) -> list[TrashFolder]:
+    """List what earlier prunes moved away, oldest first; a link there is none of it, wherever it leads.
+
+    Raises:
+        UnsafeError: The trash is a link itself.
+        IncompleteError: The trash cannot be listed.
+    """
+    root = tree.inventory.root
+    for place in (OWN_FOLDER, TRASH):
+        if os.path.islink(f"{root}/{place}"):
+            raise UnsafeError(f"{place} is a link, and the trash is neither read nor changed through a link")
+    return [folder for folder in trash_folders(tree.storage) if not os.path.islink(f"{root}/{TRASH}/{folder.name}")]
 
 
 def signs_of_writing(tree: Tree, *, grace: float) -> list[Finding]:

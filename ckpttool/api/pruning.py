@@ -11,6 +11,7 @@ from ckpttool.api.changes import (
     assert_unchanged,
     blockers,
     change_of,
+    in_trash,
     members_of,
     moving,
     not_moved,
@@ -43,7 +44,7 @@ from ckpttool.domain.retention import (
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import CkptToolError, IncompleteError, NotDurableError, WriteFailedError
 from ckpttool.records import OWN_FOLDER
-from ckpttool.records.journal import JOURNAL, TIME_FORMAT, TRASH, journal_bytes, trash_folders
+from ckpttool.records.journal import JOURNAL, TIME_FORMAT, TRASH, journal_bytes
 from ckpttool.records.manifest import read_manifest
 from ckpttool.verify.session import Session
 from ckpttool.write.blockers import files_to_move
@@ -171,7 +172,7 @@ def _proposal(
         plan=plan,
         order=order,
         fixes=fixes,
-        trash=tuple(Trashed(name=folder.name, goes=folder.name in expired) for folder in trash_folders(tree.storage)),
+        trash=tuple(Trashed(name=folder.name, goes=folder.name in expired) for folder in in_trash(tree)),
         refusals=tuple(against),
         resolved_from=tree.resolved_from,
     )
@@ -181,7 +182,7 @@ def _proposal(
 def _expired(tree: Tree, order: PruneOrder) -> list[str]:
     """Name the trash folders that were there long enough; with no days to wait, whatever a clock says."""
     now, patience = time.time(), order.trash_days * DAY_SECONDS
-    return [folder.name for folder in trash_folders(tree.storage) if not patience or now - folder.since >= patience]
+    return [folder.name for folder in in_trash(tree) if not patience or now - folder.since >= patience]
 
 
 def _pointers(tree: Tree, plan: RetentionPlan) -> list[Pointer]:
@@ -210,7 +211,7 @@ def _paths(tree: Tree, checkpoint: Checkpoint) -> list[str]:
 
 def _batches(tree: Tree, going: Sequence[Checkpoint]) -> tuple[Batch, ...]:
     """Plan every rename, oldest checkpoint first."""
-    taken = {folder.name for folder in trash_folders(tree.storage)}
+    taken = {folder.name for folder in in_trash(tree)}
     start = time.strftime(TIME_FORMAT, time.gmtime())
     batches = []
     for checkpoint in reversed(going):

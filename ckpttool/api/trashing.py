@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import NamedTuple
 
-from ckpttool.api.changes import assert_quiet, change_of, members_of, moving, pending, whole_tree
+from ckpttool.api.changes import assert_quiet, change_of, in_trash, members_of, moving, pending, whole_tree
 from ckpttool.api.scanning import Tree, Where, asked, scan_emptied
 from ckpttool.api.verifying import session_for
 from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.finding import Code, Finding, note
 from ckpttool.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.domain.retention import Batch, InTrash, Move, Trash, TrashAction
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level
 from ckpttool.errors import (
+    CkptToolError,
     IncompleteError,
     NotDurableError,
     UnknownLayoutError,
@@ -31,7 +34,6 @@ from ckpttool.records.journal import (
     journal_bytes,
     read_journal,
     trash_folder,
-    trash_folders,
 )
 from ckpttool.storage import assert_changeable, open_storage
 from ckpttool.storage.base import Kind, Storage, is_there
@@ -69,7 +71,7 @@ def trash(question: Where = None, *, older_than: float | None = None) -> Trash:
         apply=False,
         older_than=older_than,
         content=content,
-        findings=tuple(pending(tree)),
+        findings=(*pending(tree), *_links(tree)),
         resolved_from=tree.resolved_from,
     )
 
@@ -170,11 +172,24 @@ class _Found(NamedTuple):
 
 def _content(tree: Tree, begun: Sequence[str]) -> list[_Found]:
     """Look into every folder of the trash that is not empty, and name those that a restore had emptied already."""
-    found = [_looked_into(tree, folder) for folder in trash_folders(tree.storage)]
+    found = [_looked_into(tree, folder) for folder in in_trash(tree)]
     found = [each for each in found if each.listed.nbytes != 0]
     there = {each.listed.folder for each in found}
     emptied = [folder for name in begun if name not in there and (folder := trash_folder(name)) is not None]
     return [*found, *(_Found(_unknown(folder), tree, None) for folder in emptied)]
+
+
+def _links(tree: Tree) -> Iterator[Finding]:
+    """Find the links in the trash, which nobody lists, restores or deletes."""
+    for name in sorted(entry.name for entry in tree.storage.entries(TRASH)) if is_there(tree.storage, TRASH) else ():
+        path = f"{TRASH}/{name}"
+        if os.path.islink(f"{tree.inventory.root}/{path}"):
+            yield note(
+                Code.NOT_A_REGULAR_FILE,
+                "a link is no checkpoint that a prune moved here: it is left alone",
+                path=path,
+                remedy="remove the link by hand, or put what it leads to in its place",
+            )
 
 
 def _unknown(folder: TrashFolder) -> InTrash:
@@ -251,5 +266,10 @@ def _bring_back(root: str, batch: Batch) -> None:
     except NotDurableError as error:
         remove(f"{root}/{JOURNAL}")
         raise WriteFailedError(f"nothing was moved, for what must be on the disk first is not: {error}") from error
-    moves.restore(root, [batch])
+    try:
+        moves.restore(root, [batch])
+    except CkptToolError:
+        if moves.is_untouched(root, batch):  # else the journal would stop every later command, and has nothing to tell
+            remove(f"{root}/{JOURNAL}")
+        raise
     remove(f"{root}/{JOURNAL}")

@@ -6,7 +6,7 @@ from enum import Enum
 
 from ckpttool.domain.answered import Answered
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Finding
+from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.pointer import PointerFix
 from ckpttool.domain.shard import FileStamp
@@ -229,7 +229,7 @@ class Trash(Answered):
     content: tuple[InTrash, ...]
     """Oldest first, as it was before."""
     findings: tuple[Finding, ...]
-    """Of a list, and of what is to be deleted: why nothing is known, or done. Of what was restored: what its
+    """Of a list, and of what is to be deleted: what is not known, or is in the way. Of what was restored: what its
     headers show."""
     resolved_from: str | None
     """What was taken instead of the path that was given, for people."""
@@ -237,7 +237,12 @@ class Trash(Answered):
     @property
     def applied(self) -> bool:
         """Whether it was done."""
-        return self.apply and (self.action is TrashAction.RESTORE or not self.findings)
+        return self.apply  # what was interrupted is finished before, and nothing else is in the way of all
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether an interrupted change of the tree must be finished before anything is deleted."""
+        return not self.apply and any(finding.code is Code.IN_PROGRESS for finding in self.findings)
 
     @property
     def taken(self) -> tuple[InTrash, ...]:

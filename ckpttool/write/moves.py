@@ -60,7 +60,7 @@ def restore(root: str, batches: Sequence[Batch]) -> None:
 
 
 def assert_room(root: str, batch: Batch) -> None:
-    """Tell that `restore` can bring a batch back: every folder is there, and no place is taken.
+    """Tell that `restore` can bring a batch back: every folder is there, on both sides, and no place is taken.
 
     Raises:
         UsageError: One is taken, or a folder is gone.
@@ -68,6 +68,12 @@ def assert_room(root: str, batch: Batch) -> None:
         WriteFailedError: A folder cannot be opened.
     """
     with _opened(root) as root_fd:
+        for place in sorted({f"{batch.trash}/{folder}".rstrip("/") for folder in {"", *_folders(batch.moves)}}):
+            try:
+                with _entered(root_fd, place):
+                    pass
+            except OSError as error:
+                raise WriteFailedError(f"{place!r} cannot be opened: {error.strerror}; nothing was changed") from error
         for move in batch.moves:
             folder, _, name = move.path.rpartition("/")
             try:
@@ -78,6 +84,23 @@ def assert_room(root: str, batch: Batch) -> None:
                 raise UsageError(f"{move.path!r} cannot go back, its folder is gone; nothing was changed") from None
             except OSError as error:
                 raise WriteFailedError(f"{folder!r} cannot be opened: {error.strerror}; nothing was changed") from error
+
+
+def is_untouched(root: str, batch: Batch) -> bool:
+    """Tell whether a `restore` that stopped has moved nothing: all is in the trash, and nothing of it has its place."""
+    trash = f"{root}/{batch.trash}"
+    try:
+        return not any(_is_same(f"{trash}/{move.path}", f"{root}/{move.path}") for move in batch.moves)
+    except OSError:
+        return False
+
+
+def _is_same(trashed: str, place: str) -> bool:
+    status = os.lstat(trashed)
+    try:
+        return os.path.samestat(status, os.lstat(place))
+    except FileNotFoundError:
+        return False
 
 
 def delete(root: str, trash: str) -> None:

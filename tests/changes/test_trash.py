@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -15,7 +16,15 @@ from ckpttool.domain.exits import of_trash
 from ckpttool.domain.finding import Code
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.domain.retention import Trash
-from ckpttool.errors import CkptToolError, ExitCode, IncompleteError, LockedError, UnsafeError, UsageError
+from ckpttool.errors import (
+    CkptToolError,
+    ExitCode,
+    IncompleteError,
+    LockedError,
+    UnsafeError,
+    UsageError,
+    WriteFailedError,
+)
 from ckpttool.write.files import locked
 from tests.changes.test_prune_interrupted import WAYS
 from tests.changes.trees import Stop, files, legacy, newer, pruned, small, whole
@@ -246,6 +255,68 @@ def test_nothing_is_restored_through_a_link(tmp_path: Path) -> None:
     with pytest.raises(UnsafeError, match="is a link"):
         api.restore(question(tree), "10_2")
     assert files(tree) == before
+
+
+def test_a_link_in_the_trash_is_told_and_keeps_nothing_from_being_emptied_or_pruned(tmp_path: Path) -> None:
+    tree = legacy(tmp_path)
+    trashed(tree)
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "rank_0").mkdir(parents=True)
+    link = tree.checkpoint / ".ckpttool/trash/20200101T000000Z-7_2"
+    link.symlink_to(elsewhere)
+    found = api.trash(question(tree))
+    assert (len(found.content), of_trash(found)) == (4, ExitCode.OK)
+    assert [(each.code, each.path) for each in found.findings] == [
+        (Code.NOT_A_REGULAR_FILE, ".ckpttool/trash/20200101T000000Z-7_2")
+    ]
+    assert pruned(tree, last=1, trash_days=1).applied
+    emptied = api.empty_trash(question(tree), apply=True)
+    assert (emptied.applied, len(emptied.taken)) == (True, 4)
+    assert api.trash(question(tree)).content == ()
+    assert (elsewhere / "rank_0").exists()
+    assert link.is_symlink()
+
+
+@pytest.mark.parametrize("place", [".ckpttool/trash", ".ckpttool"])
+def test_a_trash_that_is_a_link_is_neither_listed_nor_changed_and_no_journal_is_left(
+    place: str, tmp_path: Path
+) -> None:
+    tree = legacy(tmp_path)
+    trashed(tree)
+    (tree.checkpoint / place).rename(tmp_path / "elsewhere")
+    (tree.checkpoint / place).symlink_to(tmp_path / "elsewhere")
+    for ask in (
+        lambda: api.trash(question(tree)),
+        lambda: api.restore(question(tree), "10_2"),
+        lambda: api.empty_trash(question(tree), apply=True),
+        lambda: pruned(tree, trash_days=7),
+    ):
+        with pytest.raises((UnsafeError, WriteFailedError), match=f"{place} is a link|a symbolic link has its name"):
+            ask()
+    assert not (tree.checkpoint / ".ckpttool/prune.json").exists()
+    (tree.checkpoint / place).unlink()
+    (tmp_path / "elsewhere").rename(tree.checkpoint / place)
+    assert of_trash(api.restore(question(tree), "10_2")) is ExitCode.OK
+
+
+def test_a_restore_that_moved_nothing_leaves_no_journal_and_one_that_moved_something_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = legacy(tmp_path)
+    trashed(tree)
+    real: Callable[..., None] = os.link
+    turns = iter((False, True, False))
+
+    def failing(*names: str, **options: int) -> None:
+        if not next(turns):  # the second restore moves one file
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(*names, **options)
+
+    monkeypatch.setattr(os, "link", failing)
+    for left in (False, True):
+        with pytest.raises(WriteFailedError):
+            api.restore(question(tree), "10_2")
+        assert (tree.checkpoint / ".ckpttool/prune.json").exists() is left
 
 
 def test_only_what_has_been_there_for_so_long_is_deleted(tmp_path: Path) -> None:

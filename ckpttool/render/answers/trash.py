@@ -80,7 +80,7 @@ def _headline(trash: Trash) -> Text:
     if not trash.taken:
         return line(f"Nothing goes: {number} in the trash, none old enough", style="bold green")
     what = f"{len(trash.taken)} of {number} in the trash, {size(_sum(trash.taken))}"
-    if trash.findings:
+    if trash.interrupted:
         return line(f"Refused: {what} could go, but nothing was changed", style="bold red")
     return line(f"{what}: {'deleted' if trash.applied else 'would be deleted'}", style="bold green")
 
@@ -108,9 +108,9 @@ def _rows(trash: Trash, listed: tuple[InTrash, ...]) -> RenderableType:
 
 
 def _advice(trash: Trash) -> list[Text]:
-    if trash.action is TrashAction.LIST and trash.content and not trash.findings:
+    if trash.action is TrashAction.LIST and trash.content and not trash.interrupted:
         text = "ckpttool trash restore NAME brings one back; each prune deletes what is older than its --trash-days."
         return [line(), line(text)]
-    if trash.action is TrashAction.EMPTY and trash.taken and not trash.apply and not trash.findings:
+    if trash.action is TrashAction.EMPTY and trash.taken and not trash.apply and not trash.interrupted:
         return [line(), line("Dry run: nothing was changed. With --apply it is done.")]
     return []
