@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ckpttool.decide import preflight as judge
 from ckpttool.decide.inline_allow import part
-from ckpttool.domain.finding import Code, Finding
+from ckpttool.domain.finding import Code, Finding, damage
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.preflight import Check, Lint, Reason
 from ckpttool.domain.settings import RunConfig
@@ -109,8 +109,18 @@ def _in_folder(folder: str, allowed: tuple[Code, ...], foreign: dict[str, None])
             found[path] = replace(_unusable(path, error), name=path)
     if not found:
         beside = f", but {counted(others, 'other YAML file')}" if others else ""
-        nothing = ConfigError(f"{folder!r} holds no training config{beside}")
-        found[folder] = replace(_unusable(folder, nothing), name=folder)
+        finding = damage(
+            Code.CONFIG_UNUSABLE,
+            f"{folder!r} holds no training config{beside}",
+            path=folder,
+            remedy=f"name a folder with some, or files; {config_readers()}'s are known",
+        )
+        found[folder] = Check(
+            name=folder,
+            summary="no training config",
+            reasons=(Reason(finding=finding, file=folder),),
+            stopped=ExitCode.USAGE,
+        )
     return found
 
 

@@ -37,6 +37,7 @@ def offered(*words: str, cwd: Path | None = None) -> Said:
     [
         (("resolve", "--checkpoint", ""), ["_1-30_2", "_1-25_2", "20_2", "15_2", "10_2"]),
         (("resolve", "--checkpoint", "_1"), ["_1-30_2", "_1-25_2"]),
+        (("sc",), ["scan", "scale-skip", "schema"]),
         (("verify", "output", "--checkpoint", "1"), ["15_2", "10_2"]),
         (("seal", "output/checkpoint", "--checkpoint", "2"), ["20_2"]),
         (("repair-meta", "output", "--checkpoint", "2"), ["20_2"]),

@@ -115,7 +115,9 @@ class TestFolders:
         self, paths: list[str], code: int, folder: Path
     ) -> None:
         assert folder.exists()
-        assert ask("lint-config", *paths).code == code
+        said = ask("lint-config", *paths)
+        assert said.code == code
+        assert ("name a folder with some" in said.stdout) is (paths[-1] in {"others", "none"})
 
     def test_what_cannot_be_read_may_be_a_config_so_it_is_told(self, folder: Path) -> None:
         (folder / "configs" / "torn.yaml").write_text("a: 1\na: 2\n")
