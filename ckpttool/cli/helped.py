@@ -216,6 +216,9 @@ def _unknown_option(word: str, ctx: Any) -> str:  # noqa: ANN401  as above
         )
     meant = [name for name in known if word in OPTIONS_PEOPLE_TYPE.get(name, "").split()]
     meant = meant or get_close_matches(word, [each for each in known if each.startswith("--")], n=2, cutoff=0.65)
+    if not meant:  # a slip in what neighbours call it
+        neighbours = {other: name for name in known for other in OPTIONS_PEOPLE_TYPE.get(name, "").split()}
+        meant = [neighbours[each] for each in get_close_matches(word, neighbours, n=1, cutoff=0.65)]
     return f"there is no option {word}" + (f": did you mean {' or '.join(meant)}?" if meant else "")
 
 

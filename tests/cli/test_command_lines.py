@@ -191,6 +191,7 @@ def test_a_bug_is_reported_where_the_package_says(
         ("zzz", "there is no command 'zzz': `ckpttool --help` lists them"),
         ("asd emti", "there is no command 'emti': did you mean emit?"),
         ("resolve --step 20", "there is no option --step: did you mean --checkpoint? ckpttool resolve --help shows"),
+        ("resolve --stp 20", "there is no option --stp: did you mean --checkpoint? ckpttool resolve --help shows"),
         ("resolve --batch-size 8", "there is no option --batch-size: did you mean --gbs?"),
         ("verify --chekpoint all", "there is no option --chekpoint: did you mean --checkpoint?"),
         ("scan --zzz", "there is no option --zzz; ckpttool scan --help shows what there is"),
