@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
@@ -94,13 +95,14 @@ def prune(
         return _apply(tree.inventory.root, question, policy, order, patience)
     except WriteFailedError as error:
         if is_full_disk(error):
-            raise WriteFailedError(f"{error}; {_MAKE_ROOM}") from error
+            raise WriteFailedError(f"{error}; {_MAKE_ROOM.format(root=shlex.quote(tree.inventory.root))}") from error
         raise
 
 
 _MAKE_ROOM = (
     "the disk is full, and what must be written before anything can go does not fit: free some hundred KiB by hand "
-    "(an old log, or ckpttool trash empty --apply) and run again; prune and seal then leave a reserve for next time"
+    "(an old log, or ckpttool trash empty {root} --apply) and run again; prune and seal then leave a reserve for "
+    "next time"
 )
 
 

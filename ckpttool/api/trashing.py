@@ -76,8 +76,8 @@ def trash(question: Where = None, *, older_than: float | None = None) -> Trash:
     )
 
 
-def restore(question: Where, name: str, *, grace: float = 300.0) -> Trash:
-    """Bring a checkpoint back from the trash to where it was; all of it, and nothing is overwritten.
+def restore(question: Where, name: str, *more: str, grace: float = 300.0) -> Trash:
+    """Bring checkpoints back from the trash to where they were; all of them, and nothing is overwritten.
 
     Then look at the headers of what came back, as `verify` does: what went into the trash may have been damaged there.
 
@@ -87,10 +87,11 @@ def restore(question: Where, name: str, *, grace: float = 300.0) -> Trash:
     Args:
         question: Which tree.
         name: The checkpoint's, or its folder's in the trash, where several have the name.
+        more: Names of others.
         grace: Seconds: while a shard of the tree is younger, somebody is saving there.
 
     Raises:
-        UsageError: It is not there, or its place is taken.
+        UsageError: One is not there, or its place is taken.
         LockedError: Another ckpttool changes this tree.
         IncompleteError: Somebody is saving, or what lies there is not known to be one checkpoint.
         UnsafeError: A link or another disk is in the way.
@@ -102,17 +103,17 @@ def restore(question: Where, name: str, *, grace: float = 300.0) -> Trash:
     root = tree.inventory.root
     begun = [batch.trash.rpartition("/")[2] for batch in read_journal(tree.storage)]
     before = _content(tree, begun)
-    chosen = _named(root, before, name)  # before anything is written, a lock included
+    chosen = {_named(root, before, each).listed.folder for each in (name, *more)}  # before a lock is written, too
     with change_of(root):  # what was begun is done then, be it this very restore
-        for now in _content(tree, ()):
-            if now.listed.folder == chosen.listed.folder:
-                batch = _batch(tree, now)
-                assert_quiet(_tree_of(question), grace=grace)
-                with moving(root):
-                    moves.assert_room(root, batch)
-                    _bring_back(root, batch)
+        batches = [_batch(tree, now) for now in _content(tree, ()) if now.listed.folder in chosen]
+        if batches:
+            assert_quiet(_tree_of(question), grace=grace)
+            with moving(root):
+                _bring_back(root, batches)
         after = whole_tree(question)
-    back = [checkpoint for checkpoint in after.inventory.checkpoints if checkpoint.name == chosen.listed.name]
+    content = tuple(replace(each.listed, taken=each.listed.folder in chosen) for each in before)
+    names = {save.name for save in content if save.taken}
+    back = [checkpoint for checkpoint in after.inventory.checkpoints if checkpoint.name in names]
     with closing(session_for(after, CheckQuestion(level=Level.STRUCTURE))) as session:
         findings = tuple(finding for checkpoint in back for finding in session.verdict(checkpoint).findings)
     return Trash(
@@ -121,7 +122,7 @@ def restore(question: Where, name: str, *, grace: float = 300.0) -> Trash:
         action=TrashAction.RESTORE,
         apply=True,
         older_than=None,
-        content=tuple(replace(each.listed, taken=each is chosen) for each in before),
+        content=content,
         findings=findings,
         resolved_from=tree.resolved_from,
     )
@@ -259,17 +260,23 @@ def _batch(tree: Tree, found: _Found) -> Batch:
     )
 
 
-def _bring_back(root: str, batch: Batch) -> None:
-    """Move a checkpoint back, with the journal of a prune that is undone: whoever finds it does the rest."""
+def _bring_back(root: str, batches: Sequence[Batch]) -> None:
+    """Move checkpoints back, with the journal of a prune that is undone: whoever finds it does the rest."""
+    paths = [move.path for batch in batches for move in batch.moves]
+    if len(set(paths)) < len(paths):
+        raise UsageError("two of these were at one place, and nothing is overwritten: name one of them")
+    for batch in batches:
+        moves.assert_room(root, batch)
     try:
-        write(f"{root}/{JOURNAL}", journal_bytes([batch]), overwrite=True, backup=False)
+        write(f"{root}/{JOURNAL}", journal_bytes(batches), overwrite=True, backup=False)
     except NotDurableError as error:
         remove(f"{root}/{JOURNAL}")
         raise WriteFailedError(f"nothing was moved, for what must be on the disk first is not: {error}") from error
     try:
-        moves.restore(root, [batch])
+        moves.restore(root, batches)
     except CkptToolError:
-        if moves.is_untouched(root, batch):  # else the journal would stop every later command, and has nothing to tell
+        # Else the journal would stop every later command, and has nothing to tell.
+        if all(moves.is_untouched(root, batch) for batch in batches):
             remove(f"{root}/{JOURNAL}")
         raise
     remove(f"{root}/{JOURNAL}")

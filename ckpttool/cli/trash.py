@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -27,6 +29,9 @@ app = typer.Typer(
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The checkpoint's, or its folder's in the trash.")]
+MoreNames = Annotated[
+    list[str] | None, typer.Argument(metavar="NAME...", help="More of them; DIR may stand first or last, too.")
+]
 OlderThan = Annotated[
     float | None,
     typer.Option(parser=duration("d", to="s"), metavar="TIME", help="What has been there for so long: 7d, 12h."),
@@ -57,15 +62,30 @@ def show_list(
 @app.command(cls=Command)
 @grouped
 def restore(
-    *, name: Name, tree: TreeOptions, grace: Grace = 300.0, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False
+    *,
+    name: Name,
+    tree: TreeOptions,
+    more: MoreNames = None,
+    grace: Grace = 300.0,
+    fmt: FormatOpt = Format.TABLE,
+    quiet: Quiet = False,
 ) -> None:
-    """Bring a checkpoint back from the trash to where it was, all ranks or none; nothing is overwritten.
+    """Bring checkpoints back from the trash to where they were, all ranks or none; nothing is overwritten.
 
     One that is interrupted is finished by the next restore, prune --apply or repair-meta --apply.
 
     Example: ckpttool trash restore 20_2 ./output/checkpoint
     """
-    raise typer.Exit(_told(api.restore(tree.question(), name, grace=grace), fmt, quiet=quiet))
+    path, names = _sorted_out([name, *([] if tree.path is None else [tree.path]), *(more or ())])
+    raise typer.Exit(_told(api.restore(replace(tree, path=path).question(), *names, grace=grace), fmt, quiet=quiet))
+
+
+def _sorted_out(words: list[str]) -> tuple[str | None, list[str]]:
+    """Tell DIR from the names before or behind it: it is there, or is spelled as a path."""
+    for place in (-1, 0):
+        if len(words) > 1 and (os.sep in words[place] or os.path.lexists(words[place])):
+            return words.pop(place), words
+    return None, words
 
 
 @app.command(cls=Command)

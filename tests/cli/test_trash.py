@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -140,3 +141,42 @@ def test_an_age_is_written_as_people_write_it_and_a_bare_number_is_days(age: str
     said = ask("trash", "empty", "output", "--older-than", age, "--format", "json").json
     assert isinstance(said["trash"], list)
     assert sum(save["taken"] for save in said["trash"]) == goes
+
+
+@pytest.mark.usefixtures("pruned")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["15_2", "10_2", "output"],
+        ["output", "15_2", "10_2"],
+        ["15_2", "10_2"],
+        ["./output/", "10_2", "15_2", "10_2"],
+    ],
+)
+def test_several_are_restored_at_once_with_dir_before_or_behind_them(words: list[str]) -> None:
+    said = ask("trash", "restore", *words, "--grace", "0")
+    assert said.code == ExitCode.OK
+    assert "10_2, 15_2: restored" in said.stdout
+    assert "10_2" not in ask("trash", "list", "output").stdout
+
+
+@pytest.mark.usefixtures("pruned")
+def test_where_one_of_several_is_not_there_none_is_restored() -> None:
+    before = ask("trash", "list", "output").stdout
+    assert ask("trash", "restore", "15_2", "99_9", "output", "--grace", "0").code == ExitCode.USAGE
+    assert ask("trash", "list", "output").stdout == before
+
+
+def test_the_command_that_undoes_a_prune_undoes_it_as_it_stands(here: Path) -> None:
+    (here / "it's one").mkdir()
+    SITUATIONS["whole"](here / "it's one")
+    pruned = ask("prune", "it's one/output", "--keep-last", "2", "--grace", "0", "--trash-days", "7", "--apply").stdout
+    command = " ".join(pruned.split()).partition("to undo: ckpttool ")[2]
+    names = {"10_2", "15_2", "20_2"}
+    assert set(shlex.split(command)[2:]) == {*names, "it's one/output/checkpoint"}
+    assert ask(*shlex.split(command), "--grace", "0").code == ExitCode.OK
+    there = json.loads(ask("scan", "it's one/output", "--format", "json").stdout)["checkpoints"]
+    assert names <= {save["name"] for save in there}
+    ask("prune", "it's one/output", "--keep-last", "2", "--grace", "0", "--trash-days", "7", "--apply")
+    footer = " ".join(ask("trash", "list", "it's one/output").stdout.split())
+    assert """ckpttool trash restore NAME 'it'"'"'s one/output/checkpoint'""" in footer

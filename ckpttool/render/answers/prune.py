@@ -10,6 +10,7 @@ from ckpttool.domain.retention import Fate, Pruning
 from ckpttool.domain.verdict import Level
 from ckpttool.render.escape import shown, size
 from ckpttool.render.json import Document, finding_document
+from ckpttool.render.shell import join, quote
 from ckpttool.render.text import NARROW, columns, grouped_findings, line, pointer, stack, whole_words
 
 if TYPE_CHECKING:
@@ -146,6 +147,17 @@ def record_lines(fixes: Sequence[PointerFix]) -> list[Text]:
     return lines
 
 
+def _undo(pruning: Pruning) -> str:
+    """Spell the command that brings back what was let go, by its names where they are few."""
+    names = [checkpoint.name for checkpoint in pruning.plan.going]
+    named = join(names) if len(names) <= _MOST_NAMED else "NAME"
+    return f"ckpttool trash restore {named} {quote(pruning.plan.root)}"
+
+
+_MOST_NAMED = 3
+"""Checkpoints that a command for people names: more are taken from `ckpttool trash list`."""
+
+
 def _outcome(pruning: Pruning) -> list[Text]:
     days = pruning.order.trash_days
     old = [entry.name for entry in pruning.trash if entry.goes]
@@ -157,7 +169,8 @@ def _outcome(pruning: Pruning) -> list[Text]:
     if kept:
         lines.append(line(f"In the trash, {len(kept)} from before: kept until {days:g} days old"))
     if pruning.applied and pruning.plan.going and days:
-        lines.append(line(f"In the trash for {days:g} days; to undo: ckpttool trash restore NAME"))
+        lines.append(line(f"In the trash for {days:g} days; to undo:"))
+        lines.append(line(_undo(pruning), no_wrap=True))
     if not pruning.order.apply and not pruning.refusals and (pruning.plan.going or old):
         lines.append(line("Dry run: nothing was changed. With --apply it is done."))
     return lines

@@ -10,6 +10,7 @@ from ckpttool.domain.retention import InTrash, Trash, TrashAction
 from ckpttool.domain.units import ByteCount, counted
 from ckpttool.render.escape import shown, size
 from ckpttool.render.json import Document, finding_document
+from ckpttool.render.shell import quote
 from ckpttool.render.text import columns, grouped_findings, line, pointer, stack, whole_words
 
 if TYPE_CHECKING:
@@ -109,8 +110,9 @@ def _rows(trash: Trash, listed: tuple[InTrash, ...]) -> RenderableType:
 
 def _advice(trash: Trash) -> list[Text]:
     if trash.action is TrashAction.LIST and trash.content and not trash.interrupted:
-        text = "ckpttool trash restore NAME brings one back; each prune deletes what is older than its --trash-days."
-        return [line(), line(text)]
+        command = f"ckpttool trash restore NAME {quote(trash.root)}"
+        text = "Each prune deletes what is older than its --trash-days. To bring one back:"
+        return [line(), line(text), line(command, no_wrap=True)]
     if trash.action is TrashAction.EMPTY and trash.taken and not trash.apply and not trash.interrupted:
         return [line(), line("Dry run: nothing was changed. With --apply it is done.")]
     return []
