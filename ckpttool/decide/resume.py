@@ -15,7 +15,7 @@ from ckpttool.domain.finding import Code, Finding, Severity, blocking, note, sus
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePoint
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import ResumeQuestion
-from ckpttool.domain.units import Rank, on_ranks
+from ckpttool.domain.units import Rank, counted, on_ranks
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import UsageError
 
@@ -316,10 +316,11 @@ def ranks_to_restore(rejected: Sequence[Rejection], *, opened: bool) -> tuple[Fi
     ranks = _at_fault(rejected[0]) if rejected else frozenset()
     if not ranks:
         return ()
-    newest = rejected[0].checkpoint.name
+    newest, topology = rejected[0].checkpoint.name, rejected[0].checkpoint.topology
     who, everywhere = on_ranks(sorted(ranks)), len(rejected) > 1 and all(_at_fault(one) == ranks for one in rejected)
     what = f"all {len(rejected)} checkpoints fail" if everywhere else f"{newest} fails"
-    doubt = "" if opened else "; the other ranks' shards were not opened"
+    doubt = "" if topology.confirmed else f", as far as is seen here ({counted(topology.world_size or 0, 'rank')})"
+    doubt += "" if opened else "; the other ranks' shards were not opened"
     return (
         note(
             Code.RANKS_TO_RESTORE,

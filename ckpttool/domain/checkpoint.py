@@ -51,6 +51,8 @@ class Topology:
     """Ranks that must have files of their own; None where that is not known, and where `shared`."""
     shared: bool = False
     """Whether all ranks load the same files: then there is no number to know."""
+    confirmed: bool = True
+    """False where the ranks' own files alone tell `world_size`: if the last rank's are lost, nothing misses them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,6 +60,8 @@ class WorldSize:
     """In words that finish the sentence 'expected N ranks because …'."""
     remedy: str
     """What to do about one that is missing."""
+    confirmed: bool = True
+    """False where the ranks' own files alone tell it."""
 
     def missing(self, what: str, code: Code, path: str, ranks: Sequence[int]) -> Finding:
         """Return the finding on files that are not there: what is missing, and why it is missed.

@@ -95,8 +95,11 @@ def collect(
     """
     in_part, others = _in_order(reports), _in_order(beside)
     ordered = _in_order((*in_part, *others))
-    listed = set(checkpoint.findings)  # a link that leads nowhere is told by the listing already
-    findings = [finding for report in ordered for finding in report.findings if finding not in listed]
+    # A link that leads nowhere, and a file without bytes, are told by the listing already.
+    listed = {(finding.code, finding.path) for finding in checkpoint.findings}
+    findings = [
+        finding for report in ordered for finding in report.findings if (finding.code, finding.path) not in listed
+    ]
     # Those that must hold the training scalars, and could be parsed far enough to tell.
     required = dict(checkpoint.rules.required)
     bearers = [report for report in ordered if report.role in required and report.schema_hash is not None]

@@ -37,6 +37,34 @@ class TestLinksForRanks:
         assert chosen(plan(tree.output)) == ("10_2", 20)
 
 
+class TestALostLastRank:
+    """Nothing misses it: its folder was the only one that told of it."""
+
+    @pytest.mark.parametrize("verb", ["resolve", "scan"])
+    def test_where_the_folders_alone_tell_the_ranks_it_is_said(self, tree: TreeBuilder, verb: str) -> None:
+        tree.remove("checkpoint/rank_3")
+        line = "(3 rank folders; if there were more is not known: "
+        said = cli(verb, str(tree.output))
+        assert said.exit_code == ExitCode.OK
+        assert line in said.stdout
+        assert line not in cli(verb, str(tree.output), "--world-size", "3").stdout
+
+    def test_what_else_tells_their_number_confirms_it(self, tree: TreeBuilder) -> None:
+        config = tree.base / "c.yaml"
+        config.write_text("use_parallel: True\nparallel_config:\n  data_parallel: 4\n  model_parallel: 1\n")
+        assert "rank folders" in cli("resolve", str(tree.output)).stdout
+        assert "rank folders" not in cli("resolve", str(tree.output), "--config", str(config)).stdout
+
+
+def test_a_file_without_bytes_is_one_damage(tree: TreeBuilder) -> None:
+    path = tree.shard(1, 10, 2)
+    tree.file(path, b"")
+    (verdict, _) = reversed(document("verify", str(tree.output), "--checkpoint", "all")["checkpoints"])
+    found = [finding["path"] for finding in verdict["findings"] if finding["code"] == "shard-empty"]
+    assert found == [path.removeprefix("checkpoint/")]
+    assert "and 1 more" not in cli("verify", str(tree.output)).stdout
+
+
 class TestASaveThatWasCutOff:
     def test_on_half_of_the_ranks_is_no_smaller_training(self, tmp_path: Path) -> None:
         tree = TreeBuilder(tmp_path).legacy(ranks=8).save(epoch=10, step=2)

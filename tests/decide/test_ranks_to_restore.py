@@ -45,6 +45,15 @@ def test_what_was_not_opened_is_not_called_whole() -> None:
     assert only.endswith("and 20_2 is complete; the other ranks' shards were not opened")
 
 
+def test_where_only_the_ranks_seen_here_tell_how_many_there_are_no_more_is_promised() -> None:
+    """With the last rank gone as well, nothing says that it is missing."""
+    unsure = against("20_2", lost(1), world=3)
+    unsure = replace(unsure, checkpoint=replace(unsure.checkpoint, topology=Topology(world_size=3, confirmed=False)))
+    (only,) = said(unsure)
+    assert only.endswith("bring back whole shards of rank 1, and 20_2 is whole, as far as is seen here (3 ranks)")
+    assert said(against("20_2", lost(1), world=3))[0].endswith("and 20_2 is whole")
+
+
 @pytest.mark.parametrize(
     "rejection",
     [

@@ -138,7 +138,23 @@ def _headline(inventory: Inventory) -> Text:
     newest = f", {which} {shown(whole[0].name)}" if whole else ""
     answer = f"{counted(len(inventory.checkpoints), 'checkpoint')}, {len(whole)} {ranks}{newest}"
     headline = line(answer, style="bold green" if len(whole) == len(inventory.checkpoints) else "bold yellow")
-    return headline.append(f"\n{shown(inventory.root)} ({inventory.layout})", style="dim")
+    headline.append(f"\n{shown(inventory.root)} ({inventory.layout})", style="dim")
+    doubt = unconfirmed(ordered[0], "--world-size")
+    return headline if doubt is None else headline.append(f"\n{doubt}")
+
+
+def unconfirmed(checkpoint: Checkpoint, way: str) -> str | None:
+    """Say that the ranks' own files alone tell how many there must be; None where something else tells it, too.
+
+    Args:
+        checkpoint: Of which all these files are there.
+        way: The options that tell it.
+    """
+    topology = checkpoint.topology
+    if topology.confirmed or topology.world_size is None:
+        return None
+    folders = counted(topology.world_size, "rank folder")
+    return f"({folders}; if there were more is not known: {way})"
 
 
 class _Column(NamedTuple):

@@ -22,7 +22,7 @@ from ckpttool.domain.units import at_step, counted, on_all
 from ckpttool.domain.verdict import Level, VerdictWord
 from ckpttool.domain.view import USUAL, View
 from ckpttool.errors import ExitCode
-from ckpttool.render.answers.inventory import age, minute, rename_document, saved_at
+from ckpttool.render.answers.inventory import age, minute, rename_document, saved_at, unconfirmed
 from ckpttool.render.answers.resume import data_document, load_document, position_document, yaml_block
 from ckpttool.render.escape import shown
 from ckpttool.render.json import Document, finding_document
@@ -209,7 +209,8 @@ def _chosen(plan: ResumePlan, code: ExitCode, now: float | None) -> list[Rendera
     if (written := minute(plan.point.saved_ns)) is not None:
         since = None if now is None else age(plan.point.saved_ns, now)
         rows.append(("saved", line(f"{written} UTC" if since is None else f"{written} UTC, {since} ago")))
-    parts: list[RenderableType] = [headline, line(), Pairs(rows)]
+    doubt = None if in_part else unconfirmed(checkpoint, "--config or --world-size")
+    parts: list[RenderableType] = [headline, *([] if doubt is None else [line(doubt)]), line(), Pairs(rows)]
     if checkpoint.renames:
         parts += [line(), *renames(checkpoint)]
     parts += [line(), line(lost(plan))]

@@ -119,7 +119,7 @@ def _expectation(
         files=FilesByRank(
             size=size, roles=(ShardRole.FULL,), absent=partial(folders.absent, checkpoint.shards[0], size)
         ),
-        topology=Topology(world_size=size.world),
+        topology=Topology(world_size=size.world, confirmed=size.confirmed),
         doubts=doubts,
         notes=(_too_many(checkpoint, len(ranks), size),) if ranks[-1] >= size.world else (),
     )
@@ -156,7 +156,7 @@ def _own_size(run: RunSummary, runs: Sequence[RunSummary], shown: _Shown) -> Wor
         return _size(gathered.rank + 1, f"{folder} holds a file of rank {gathered.rank}")
     has_grown = any(later.prefix == run.prefix and later.run > run.run and later.world_size > own for later in runs)
     if waiting is None or waiting.size.world <= own or has_grown:  # the folder came with the growth
-        return _size(own, f"its highest rank is {own - 1}")
+        return replace(_size(own, f"its highest rank is {own - 1}"), confirmed=False)
     world = waiting.size.world
     if world % own or not waiting.empty.issuperset(range(own, world)):
         return waiting.size
@@ -177,6 +177,7 @@ def _expected_of_run(
         if one.declared:
             return replace(run, world_size=one.world_size), _size(one.world_size, one.source)
     own = _own_size(run, runs, shown)
+    own = replace(own, confirmed=own.confirmed or any(one.world_size == own.world for one in evidence))
     worlds = [_own_size(other, runs, shown).world for other in runs]
     others = [_size(world, f"another run of this tree had {world}") for world in worlds]
     others += [_size(one.world_size, one.source) for one in evidence if not one.confirms]
