@@ -36,7 +36,7 @@ from ckpttool.records.journal import (
     trash_folder,
 )
 from ckpttool.storage import assert_changeable, open_storage
-from ckpttool.storage.base import Kind, Storage, is_there
+from ckpttool.storage.base import Kind, is_there, unreadable
 from ckpttool.trainers.base import Refusal, ScanOptions
 from ckpttool.trainers.listing import list_root
 from ckpttool.write import moves
@@ -71,7 +71,7 @@ def trash(question: Where = None, *, older_than: float | None = None) -> Trash:
         apply=False,
         older_than=older_than,
         content=content,
-        findings=(*pending(tree), *_links(tree)),
+        findings=(*pending(tree), *_links(tree), *(each.unread for each in found if each.unread is not None)),
         resolved_from=tree.resolved_from,
     )
 
@@ -168,7 +168,9 @@ class _Found(NamedTuple):
     listed: InTrash
     tree: Tree
     checkpoint: Checkpoint | None
-    """None where it does not hold just one."""
+    """None where it does not hold just one, or not all of it can be read."""
+    unread: Finding | None = None
+    """Which folder in it cannot be listed: what that holds is not known."""
 
 
 def _content(tree: Tree, begun: Sequence[str]) -> list[_Found]:
@@ -199,23 +201,25 @@ def _unknown(folder: TrashFolder) -> InTrash:
 
 
 def _looked_into(tree: Tree, folder: TrashFolder) -> _Found:
-    storage = open_storage(f"{tree.inventory.root}/{TRASH}/{folder.name}")
+    place = f"{TRASH}/{folder.name}"
+    storage = open_storage(f"{tree.inventory.root}/{place}")
+    listed, path = _unknown(folder), place
     try:
+        entries = storage.entries("")
+        folders = [entry.name for entry in entries if entry.kind is Kind.FOLDER]
+        held = len(entries) - len(folders)
+        for name in folders:
+            path = f"{place}/{name}"
+            held += len(storage.entries(name))
         inventory = tree.layout.scan(storage, list_root(storage), ScanOptions(sizes=True))
     except OSError as error:
-        raise IncompleteError(f"{TRASH}/{folder.name} cannot be read: {error.strerror or error}") from None
+        return _Found(listed, tree, None, unreadable(path, error))
     checkpoint = inventory.checkpoints[0] if len(inventory.checkpoints) == 1 else None
-    listed = _unknown(folder)
     if checkpoint is not None:
         listed = replace(listed, name=checkpoint.name, step=checkpoint.step, nbytes=checkpoint.nbytes)
-    elif _holds_nothing(storage):
+    elif not held:  # empty folders alone: an interrupted restore leaves no more
         listed = replace(listed, nbytes=ByteCount(0))
     return _Found(listed, replace(tree, inventory=inventory, storage=storage), checkpoint)
-
-
-def _holds_nothing(storage: Storage) -> bool:
-    """Tell whether there are empty folders alone: an interrupted restore leaves no more."""
-    return all(entry.kind is Kind.FOLDER and not storage.entries(entry.name) for entry in storage.entries(""))
 
 
 def _named(root: str, found: Sequence[_Found], name: str) -> _Found:
@@ -242,6 +246,8 @@ def _batch(tree: Tree, found: _Found) -> Batch:
         UnsafeError: A link or another disk is in the way.
     """
     place = f"{TRASH}/{found.listed.folder}"
+    if found.unread is not None:
+        raise IncompleteError(f"{found.unread.path} {found.unread.message}; nothing was moved")
     if found.checkpoint is None:
         raise IncompleteError(f"{place} does not hold just one checkpoint; move what you want of it back by hand")
     paths = list(members_of(found.tree, found.checkpoint).paths)

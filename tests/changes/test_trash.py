@@ -25,6 +25,8 @@ from ckpttool.errors import (
     UsageError,
     WriteFailedError,
 )
+from ckpttool.storage.base import Entry
+from ckpttool.storage.local import LocalStorage
 from ckpttool.write.files import locked
 from tests.changes.test_prune_interrupted import WAYS
 from tests.changes.trees import Stop, files, legacy, newer, pruned, small, whole
@@ -255,6 +257,31 @@ def test_nothing_is_restored_through_a_link(tmp_path: Path) -> None:
     with pytest.raises(UnsafeError, match="is a link"):
         api.restore(question(tree), "10_2")
     assert files(tree) == before
+
+
+@pytest.mark.parametrize("inside", ["", "rank_1"])
+def test_of_a_folder_in_the_trash_that_cannot_be_read_nothing_is_moved_and_the_others_come_back(
+    inside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = legacy(tmp_path)
+    (save,) = (each for each in trashed(tree).content if each.name == "10_2")
+    before, closed = files(tree), f"{save.folder}/{inside}".rstrip("/")
+    real = LocalStorage.entries
+
+    def entries(storage: LocalStorage, folder: str) -> list[Entry]:
+        if f"{storage.root}/{folder}".rstrip("/").endswith(closed):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return real(storage, folder)
+
+    monkeypatch.setattr(LocalStorage, "entries", entries)
+    found = api.trash(question(tree))
+    assert of_trash(found) is ExitCode.INCOMPLETE
+    assert [(each.code, each.path) for each in found.findings] == [(Code.UNREADABLE, f".ckpttool/trash/{closed}")]
+    assert {each.name for each in found.content} == {"10_2", "15_2", "20_2", "_1-25_2"}
+    with pytest.raises(IncompleteError, match=rf"{closed} cannot be read \(Permission denied\).*; nothing was moved"):
+        api.restore(question(tree), "10_2")
+    assert files(tree) == before
+    assert of_trash(api.restore(question(tree), "15_2")) is ExitCode.OK
 
 
 def test_a_link_in_the_trash_is_told_and_keeps_nothing_from_being_emptied_or_pruned(tmp_path: Path) -> None:
