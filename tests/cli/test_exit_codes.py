@@ -191,7 +191,7 @@ def test_16_where_the_disk_did_not_confirm(here: Path, monkeypatch: pytest.Monke
     whole(here)
     message = "new.yaml is written, but the disk did not confirm it"
 
-    def launch(*_: object) -> None:
+    def launch(*_: object, **__: object) -> None:
         raise NotDurableError(message)
 
     monkeypatch.setattr(api, "launch", launch, raising=False)
