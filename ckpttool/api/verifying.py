@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 from ckpttool.api.remembering import DAMAGED, memory_place
 from ckpttool.api.running import Running
 from ckpttool.api.scanning import Tree, Where, tree_of
-from ckpttool.decide.naming import LATEST, focused, named
+from ckpttool.decide.naming import LATEST, focused, named, none_called
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import CheckQuestion
 from ckpttool.domain.verdict import Level, ShardReport, Verdict, Verification
-from ckpttool.errors import UsageError
 from ckpttool.verify.check import check
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.meter import Meter, Work
@@ -187,8 +186,7 @@ def _meant(tree: Tree, ordered: Sequence[Checkpoint], name: str | None) -> Seque
         return ordered[:1]
     found = named(ordered, name or "") if tree.focus is None else focused(ordered, tree.focus, name)
     if not found:
-        known = ", ".join(one.name for one in ordered[:8])
-        raise UsageError(f"there is no checkpoint {name or tree.focus!r} in {tree.inventory.root}; there are: {known}")
+        raise none_called(name or tree.focus or "", ordered, tree.inventory.root, also="; or latest, or all")
     return found
 
 

@@ -11,7 +11,7 @@ from ckpttool import api
 from ckpttool.cli import completing, output
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Format, FormatOpt
-from ckpttool.errors import unknown_word
+from ckpttool.errors import ExitCode, UsageError, unknown_word
 from ckpttool.render.answers import explanation as texts
 from ckpttool.render.findings import Explanation, explained
 from ckpttool.render.json import dumps
@@ -42,5 +42,14 @@ def explain(code: CodeArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
 def _find(code: str) -> Explanation:
     found = explained(code.strip().lower().replace("_", "-"))
     if found is None:
-        raise unknown_word("finding", code, texts.codes(), "`ckpttool explain` lists all codes")
+        raise _no_code(code)
     return found
+
+
+def _no_code(word: str) -> UsageError:
+    """Say what an exit code means, or which codes a word is a part of."""
+    if word.isascii() and word.isdigit() and int(word[:4]) in {*ExitCode}:
+        name = ExitCode(int(word)).name.lower().replace("_", " ")
+        return UsageError(f"{word} is no finding but an exit code, {name}: `ckpttool guide exits` says what it means")
+    part = [code for code in texts.codes() if word.lower() in code.split("-")][:3]
+    return unknown_word("finding", word, texts.codes(), "`ckpttool explain` lists all codes", part)

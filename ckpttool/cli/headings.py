@@ -7,7 +7,7 @@ from typing import Any
 from ckpttool.cli.settings import variable_of
 
 HEADINGS = {
-    "Arguments": ("FILE|DIR...", "LOG...", "NAME", "CODE", "TOPIC", "STRING", "FOLDER"),
+    "Arguments": ("FILE|DIR...", "LOG...", "NAME", "NAME...", "CODE", "TOPIC", "STRING", "FOLDER"),
     "Which tree": (
         "DIR", "DIR...", "FILE|DIR|NAME", "A", "B", "--tree", "--layout", "--world-size", "--config", "--sink-size",
     ),

@@ -28,9 +28,9 @@ COMMANDS_PEOPLE_TYPE = {
     "verify": "check fsck test validate",
     "inspect": "info cat dump open tensors keys peek",
     "diff": "compare cmp delta",
-    "resolve": "find latest pick choose which resume best",
+    "resolve": "find latest pick choose which resume best plan",
     "launch": "run start restart",
-    "preflight": "dry-run plan precheck",
+    "preflight": "dry-run precheck",
     "lint-config": "lint config check-config",
     "seal": "checksum hash sum sign",
     "trash": "restore undo undelete recover",
@@ -55,6 +55,15 @@ OPTIONS_PEOPLE_TYPE = {
     "--config": "-c",
 }
 """As above, of options."""
+
+_OTHERWISE = {
+    "--full --deep": "--level checksum reads every byte",
+    "--all": "--checkpoint all means all of them",
+    "--rank --ranks": "ckpttool inspect takes one rank's file",
+    "--color --no-color --colour --no-colour": "NO_COLOR=1 in the environment turns colours off",
+    "-o --output --out": "ckpttool launch --output writes a config",
+}
+"""What people type for what is no option of that name, and how it is done."""
 
 
 class _Helped:
@@ -192,7 +201,7 @@ def in_plain_words(error: typer.TyperException) -> str:
     if hasattr(fault, "option_name"):
         return f"{fault.option_name} {'takes no' if 'not take' in error.message else 'needs a'} value"
     if param is None:
-        return error.format_message()
+        return _too_many(fault)
     word = next((each for each in param.opts if each.startswith("--")), None) or str(param.metavar).strip("[]")
     if hasattr(fault, "param_type"):
         return f"{' '.join(filter(None, (word, param.metavar if word.startswith('--') else None)))} is missing"
@@ -205,12 +214,26 @@ def in_plain_words(error: typer.TyperException) -> str:
     return f"{word} takes a {noun}{limits}, not {found['value']}"
 
 
+def _too_many(fault: Any) -> str:  # noqa: ANN401  as above
+    """Say that a word is too many, and how a checkpoint is named where it may be one; else what typer says."""
+    extra = re.fullmatch(r"(?s:Got unexpected extra arguments?(?:\(s\))? \((?P<words>.+)\)\.?)", fault.message)
+    if extra is None or fault.ctx is None:
+        return str(fault.format_message())
+    words, params = extra["words"], fault.ctx.command.get_params(fault.ctx)
+    takes = any("--checkpoint" in param.opts for param in params)
+    return f"{words} is too much here" + (f": a checkpoint is named with --checkpoint {words}" if takes else "")
+
+
 def _unknown_option(word: str, ctx: Any) -> str:  # noqa: ANN401  as above
     """Say that there is no such option, and which one was meant."""
     from difflib import get_close_matches
 
     known = [each for param in ctx.command.get_params(ctx) for each in (*param.opts, *param.secondary_opts)]
-    if word == "--dry-run":
+    otherwise = next((way for words, way in _OTHERWISE.items() if word in words.split()), None)
+    option = str(otherwise).partition(" ")[0]
+    if otherwise is not None and (not option.startswith("--") or option in known) and not _is_short_for(word, known):
+        return f"there is no option {word}: {otherwise}"
+    if word in {"--dry-run", "-n"}:
         return f"there is no option {word}: " + (
             "without --apply nothing is changed" if "--apply" in known else "`ckpttool preflight` changes nothing"
         )
@@ -220,6 +243,11 @@ def _unknown_option(word: str, ctx: Any) -> str:  # noqa: ANN401  as above
         neighbours = {other: name for name in known for other in OPTIONS_PEOPLE_TYPE.get(name, "").split()}
         meant = [neighbours[each] for each in get_close_matches(word, neighbours, n=1, cutoff=0.65)]
     return f"there is no option {word}" + (f": did you mean {' or '.join(meant)}?" if meant else "")
+
+
+def _is_short_for(word: str, known: list[str]) -> bool:
+    """Tell whether an option of this command is what is meant."""
+    return any(name in known and word in words.split() for name, words in OPTIONS_PEOPLE_TYPE.items())
 
 
 def _show_help(ctx: Any, _option: Any, wanted: bool) -> None:  # noqa: ANN401  as typer calls it

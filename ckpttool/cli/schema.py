@@ -8,7 +8,7 @@ import typer
 
 from ckpttool.cli import completing, output
 from ckpttool.cli.grouped import grouped
-from ckpttool.errors import UsageError
+from ckpttool.errors import unknown_word
 from ckpttool.render import schemas
 from ckpttool.render.json import dumps
 
@@ -20,6 +20,15 @@ NameArgument = Annotated[
         help="The noun in a document's `schema`; all where left out.",
     ),
 ]
+
+_OF_COMMAND = {
+    "resolve": "plan",
+    "scan": "inventory",
+    "verify": "verdicts",
+    "inspect": "contents",
+    "diff": "difference",
+}
+"""The document of a command that is called otherwise."""
 
 
 @grouped
@@ -35,5 +44,6 @@ def schema(name: NameArgument = None) -> None:
         return
     noun = name.removeprefix("ckpttool/").removesuffix("/1")
     if noun not in schemas.names():
-        raise UsageError(f"there is no document {name!r}: `ckpttool schema` lists them")
+        meant = [_OF_COMMAND[noun]] if noun in _OF_COMMAND else ()
+        raise unknown_word("document", name, schemas.names(), "`ckpttool schema` lists them", meant)
     output.result(dumps(schemas.schema(noun)))

@@ -32,6 +32,23 @@ def named(checkpoints: Iterable[Checkpoint], name: str) -> list[Checkpoint]:
     return by_name or list(by_file) or [checkpoint for checkpoint in every if _is_short(checkpoint, own)]
 
 
+def none_called(name: str, newest: Sequence[Checkpoint], root: str, *, also: str = "") -> UsageError:
+    """Say that no checkpoint has this name, which one is meant, and which there are, newest first.
+
+    Args:
+        name: As it was given.
+        newest: Those that there are, newest first.
+        root: The tree.
+        also: Words that stand for some.
+    """
+    ends = [each.name for each in newest if each.name.endswith(f"-{name}")]
+    at_step = [each.name for each in newest if each.step is not None and str(each.step) == name]
+    close = [LATEST] if also and name in {"newest", "last"} else (ends or at_step)[:2]
+    meant = f": did you mean {' or '.join(close)}? There" if close else "; there"
+    known = ", ".join(each.name for each in newest[:8]) + (", …" if len(newest) > 8 else "")  # noqa: PLR2004  a line
+    return UsageError(f"there is no checkpoint {name!r} in {root}{meant} are: {known or 'none'}{also}")
+
+
 def focused(checkpoints: Sequence[Checkpoint], focus: str, name: str | None) -> list[Checkpoint]:
     """Find the checkpoints that a path and a name beside it mean together.
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.lost import lost_steps, perhaps_lost
 from ckpttool.decide.mixed_runs import told_apart, two_runs_in
-from ckpttool.decide.naming import LATEST, named
+from ckpttool.decide.naming import LATEST, named, none_called
 from ckpttool.decide.recorded_health import IGNORE_HEALTH, IGNORED_WITH_HEALTH, health_reason
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, note, suspect, unknown
@@ -217,9 +217,7 @@ def _named(inventory: Inventory, name: str, prefix: str | None) -> list[Checkpoi
     """Find the checkpoint that a name means."""
     found = named(_of_prefix(inventory, prefix), name)
     if not found:
-        known = [one.name for one in newest_first(inventory.checkpoints)]
-        shown = ", ".join(known[:8]) + (", …" if len(known) > 8 else "")  # noqa: PLR2004  as many as fit a line
-        raise UsageError(f"there is no checkpoint {name!r} in {inventory.root}; there are: {shown or 'none'}")
+        raise none_called(name, newest_first(inventory.checkpoints), inventory.root)
     mixed = _mixed_prefixes(found)
     if mixed is not None:
         raise UsageError(mixed.message)

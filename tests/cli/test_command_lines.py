@@ -198,12 +198,48 @@ def test_a_bug_is_reported_where_the_package_says(
         ("scan -x", "there is no option -x; "),
         ("launch --dry-run", "there is no option --dry-run: `ckpttool preflight` changes nothing; "),
         ("prune --dry-run", "there is no option --dry-run: without --apply nothing is changed; "),
+        ("prune -n", "there is no option -n: without --apply nothing is changed; "),
+        ("verify --full", "there is no option --full: --level checksum reads every byte; "),
+        ("diff --deep a b", "there is no option --deep"),
+        ("explain --full", "there is no option --full; "),
+        ("verify --all", "there is no option --all: --checkpoint all means all of them; "),
+        ("resolve --color never", "there is no option --color: NO_COLOR=1 in the environment turns colours off; "),
+        ("resolve -o new.yaml", "there is no option -o: ckpttool launch --output writes a config; "),
+        ("launch -o new.yaml", "there is no option -o: did you mean --output?"),
+        ("resolve out 15_2", "15_2 is too much here: a checkpoint is named with --checkpoint 15_2; ckpttool resolve "),
+        ("schema plan 15_2", "15_2 is too much here; ckpttool schema --help shows"),
+        ("schema resolve", "there is no document 'resolve': did you mean plan?"),
+        ("schema zzz", "there is no document 'zzz': `ckpttool schema` lists them"),
+        ("explain 14", "14 is no finding but an exit code, incomplete: `ckpttool guide exits` says"),
+        ("explain 99", "there is no finding '99'"),
+        ("explain unhealthy", "there is no finding 'unhealthy': did you mean marked-unhealthy?"),
+        ("guide checksum", "there is no page 'checksum': did you mean verify?"),
+        ("guide 3am", "there is no page '3am': did you mean on-call?"),
+        ("restore", "there is no command 'restore': did you mean trash?"),
+        ("plan", "there is no command 'plan': did you mean resolve?"),
         ("verify --level", "--level needs a value"),
         ("scan --json=yes", "--json takes no value"),
     ],
 )
 def test_what_was_meant_is_said(line: str, words: str) -> None:
     said = ask(*line.split())
+    assert (said.code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
+    assert words in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("verify --checkpoint newest", "did you mean latest? There are: _1-30_2,"),
+        ("verify --checkpoint 30_2", "did you mean _1-30_2? There are: _1-30_2,"),
+        ("resolve --checkpoint 30_2", "did you mean _1-30_2? There are: _1-30_2,"),
+        ("resolve --checkpoint 60", "did you mean _1-30_2? There are: _1-30_2,"),
+        ("verify --checkpoint 99_9", "in output/checkpoint; there are: _1-30_2, _1-25_2, 20_2, 15_2, 10_2; or latest"),
+    ],
+)
+def test_which_checkpoint_was_meant_is_said(line: str, words: str, here: Path) -> None:
+    whole(here)
+    said = ask(*line.split(), "-q")
     assert (said.code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
     assert words in said.stderr
 
