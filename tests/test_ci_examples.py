@@ -308,6 +308,17 @@ def test_the_nightly_script_lets_nothing_damaged_go(checkout: Path) -> None:
     assert torn.exists()
 
 
+def test_the_nightly_script_reads_and_prunes_though_a_torn_newest_save_cannot_be_sealed(checkout: Path) -> None:
+    tree = checkout.parent / "run/output/checkpoint"
+    os.truncate(tree / "rank_1/llama2_7b_rank_1_1-30_2.ckpt", 500)
+    saved_at(tree, 1_700_000_000)
+    done = as_ci(nightly_script, checkout)
+    assert done.returncode == 10
+    assert "_1-30_2: not sealed" in done.stdout
+    assert len(list(tree.glob(".ckpttool/trash/*"))) == 1
+    assert not list(tree.glob("rank_0/*-10_2.ckpt"))
+
+
 def crontab_command(script: Path) -> str:
     """Return what cron gives to sh: the line after five fields, up to a % that no backslash protects."""
     text: str
