@@ -78,6 +78,14 @@ def _unrecognised(head: bytes, size: int) -> Finding:
             expected=f">= {_SMALLEST}",
             actual=str(size),
         )
+    zeros = len(head) - len(head.lstrip(b"\0"))
+    if zeros >= _SMALLEST:
+        return damage(
+            Code.SHARD_ZEROED,
+            f"The first {zeros} bytes are zero; the file has {size}.",
+            expected="a header",
+            actual="zeros",
+        )
     return damage(
         Code.HEADER_INVALID,
         f"The file is no shard of any known format: it begins with {first}.",

@@ -84,6 +84,16 @@ def test_a_file_of_zeros_is_zeroed_whatever_its_size(size: int, named: FormatNam
     assert header.bytes_read <= 8192
 
 
+@pytest.mark.parametrize("named", [CKPT, SAFETENSORS])
+def test_a_file_whose_first_bytes_alone_are_zero_is_zeroed_and_one_of_other_bytes_is_not(named: FormatName) -> None:
+    rest = b"x" * 9000
+    codes = {
+        zeros: [each.code for each in read_header(MemorySource(bytes(zeros) + rest), named=named, facts=FACTS).findings]
+        for zeros in (5, 10, 600)
+    }
+    assert codes == {5: [Code.HEADER_INVALID], 10: [Code.SHARD_ZEROED], 600: [Code.SHARD_ZEROED]}
+
+
 def test_a_zeroed_head_is_told_from_a_file_of_zeros() -> None:
     (whole,) = read_header(MemorySource(bytes(9000)), named=CKPT, facts=FACTS).findings
     (head,) = read_header(MemorySource(bytes(8000) + b"x" * 1000), named=CKPT, facts=FACTS).findings
