@@ -41,7 +41,7 @@ def junit(checks: Sequence[Check], name: str, *, view: View = USUAL) -> str:
 def _cases(suite: Element, check: Check, view: View) -> None:
     if check.outcome in {Outcome.PASSED, Outcome.SKIPPED}:
         case = _case(suite, check, check.name)
-        if check.outcome is Outcome.SKIPPED:
+        if check.outcome is Outcome.SKIPPED or check.unsure:
             SubElement(case, "skipped", {"message": _text(check.summary)})
         notes = [_line(reason) for reason in check.reasons]
         SubElement(case, "system-out").text = "\n".join([_text(check.summary), *notes])

@@ -74,8 +74,8 @@ def _result(reason: Reason, index: int, place: str) -> Document:
 
 def said(finding: Finding) -> str:
     """Say what is wrong, and what to do."""
-    remedy = f" Fix: {shown(finding.remedy)}." if finding.remedy else ""
-    return f"{shown(finding.message)}.{remedy}"
+    remedy = f" Fix: {shown(finding.remedy).rstrip('.')}." if finding.remedy else ""
+    return f"{shown(finding.message).rstrip('.')}.{remedy}"
 
 
 def _level(severity: Severity) -> str:

@@ -278,3 +278,18 @@ class TestSarif:
 
     def test_a_path_from_here_needs_no_dot(self) -> None:
         assert '"uri": "a.yaml"' in log(check(reason(file="./a.yaml")))
+
+
+def test_a_check_of_which_nobody_knows_is_no_passed_test_of_junit() -> None:
+    suite = junit_suite(junit([Check(name="health", summary="unknown", unsure=True), check()], "ckpttool preflight"))
+    assert (suite.get("tests"), suite.get("skipped"), suite.get("failures")) == ("2", "1", "0")
+
+
+def test_a_sentence_of_sarif_ends_in_one_stop_whether_it_had_one_or_none() -> None:
+    run = sarif_run(
+        log(check(reason(text="No shard.", remedy="Copy it."), reason(text="No rank", remedy="restore it")))
+    )
+    assert [result["message"]["text"] for result in run["results"]] == [
+        "No shard. Fix: Copy it.",
+        "No rank. Fix: restore it.",
+    ]
