@@ -175,7 +175,7 @@ def _space(need: DiskNeed) -> Iterator[Finding]:
             path=need.folder,
             expected=str(wanted),
             actual=str(need.free_bytes),
-            remedy=f"make room{of_older}, or keep fewer",
+            remedy=f"make room{of_older}: ckpttool prune, then ckpttool trash empty; or keep fewer",
         )
 
 

@@ -51,11 +51,11 @@ class TestDisk:
         (finding,) = judge.disk_findings(replace(NEED, free_bytes=399))
         assert (finding.code, finding.severity, finding.path) == (Code.DISK_SPACE_LOW, Severity.SUSPECT, "out")
         assert "3 more saves would fit" in finding.message
-        assert finding.remedy == "make room, or keep fewer"
+        assert finding.remedy == "make room: ckpttool prune, then ckpttool trash empty; or keep fewer"
 
     def test_what_the_trainer_never_removes_is_told_where_room_is_to_be_made(self) -> None:
         (finding,) = judge.disk_findings(replace(NEED, free_bytes=0, stays="old saves stay"))
-        assert finding.remedy == "make room (old saves stay), or keep fewer"
+        assert finding.remedy == "make room (old saves stay): ckpttool prune, then ckpttool trash empty; or keep fewer"
 
     def test_one_inode_less_is_not(self) -> None:
         (finding,) = judge.disk_findings(replace(NEED, free_files=7))
