@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Code, Finding, damage
+from ckpttool.domain.finding import Code, Finding, damage, note
 from ckpttool.domain.manifest import Manifest, ShardSeal, differing_chunks
 from ckpttool.domain.verdict import ShardReport, Verdict
 
@@ -67,14 +68,15 @@ def merge(old: Manifest | None, new: Manifest, *, reseal: bool) -> tuple[Manifes
         reseal: Take what is there now, for all of it; unchanged files keep their `first_seen`.
 
     Returns:
-        The manifest to keep (`old` itself where nothing is new), and what differs from it.
+        The manifest to keep (`old` itself where nothing is new), and what differs from it; with `reseal` notes on what
+        it said otherwise.
     """
     if old is None:
         return new, ()
     recorded = old.by_path
     current = {seal.path: _with_history(seal, recorded.get(seal.path)) for seal in new.shards}
     if reseal:
-        return _changed(old, replace(new, shards=_sorted(current))), ()
+        return _changed(old, replace(new, shards=_sorted(current))), tuple(_sealed_anew(recorded, current))
     findings = [*_world(old, new)]
     for path, before in recorded.items():
         now = current.get(path)
@@ -126,6 +128,17 @@ def _gone(before: ShardSeal) -> Finding:
         path=before.path,
         remedy="copy the shard back; ckpttool seal --reseal where it was removed or renamed on purpose",
     )
+
+
+def _sealed_anew(recorded: dict[str, ShardSeal], current: dict[str, ShardSeal]) -> Iterator[Finding]:
+    """Say what an older seal said otherwise: if that was damage, this is the last that is heard of it."""
+    for path, before in recorded.items():
+        now = current.get(path)
+        if now is None:
+            yield note(Code.SHARD_MISSING, f"was sealed on {before.first_seen}; --reseal dropped its seal", path=path)
+        elif not now.same_content(before):
+            message = f"is not what was sealed on {before.first_seen}; --reseal took what is there now"
+            yield note(Code.CHECKSUM_MISMATCH, message, path=path, expected=before.xxh3_128, actual=now.xxh3_128)
 
 
 def _world(old: Manifest, new: Manifest) -> tuple[Finding, ...]:

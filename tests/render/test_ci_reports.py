@@ -289,7 +289,8 @@ def test_a_sentence_of_sarif_ends_in_one_stop_whether_it_had_one_or_none() -> No
     run = sarif_run(
         log(check(reason(text="No shard.", remedy="Copy it."), reason(text="No rank", remedy="restore it")))
     )
-    assert [result["message"]["text"] for result in run["results"]] == [
+    results: list[Any] = run["results"]
+    assert [result["message"]["text"] for result in results] == [
         "No shard. Fix: Copy it.",
         "No rank. Fix: restore it.",
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.finding import Code, Severity, worst
+from ckpttool.domain.finding import Code, Severity, blocking, worst
 from ckpttool.domain.manifest import Sealed, Sealing
 from ckpttool.render.answers.inventory import world_size
 from ckpttool.render.escape import shown
@@ -48,9 +48,12 @@ def table(answer: Sealed) -> RenderableType:
         shards = sealing.manifest.shards
         done = "sealed" if sealing.written else "sealed before, the same now"
         if sealing.findings:
+            done = "sealed anew; an older seal said something else"
+        if blocking(sealing.findings):
             done = "differs from what was sealed; the old seal is kept"
+        style = "bold red" if blocking(sealing.findings) else "bold yellow" if sealing.findings else "bold green"
         since = min((seal.first_seen for seal in shards), default=sealing.manifest.sealed_at)
-        said = line(f"{shown(sealing.checkpoint)}: {done}", style="bold green" if not sealing.findings else "bold red")
+        said = line(f"{shown(sealing.checkpoint)}: {done}", style=style)
         said.append(
             f"  ({len(shards)} shard{'s' * (len(shards) != 1)}, first seen {since}, {shown(sealing.path)})",
             style="dim",
