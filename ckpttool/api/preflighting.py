@@ -126,7 +126,7 @@ def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk
     """Say what stands against a launch of what was decided: for `preflight`, and for `launch` before it writes."""
     decision, root, target = answer.decision, answer.tree.inventory.root, assert_startable(answer.tree)
     logs = [one.path for one in decision.findings if one.code is Code.LOG_UNREADABLE]
-    named = frozenset(path for path in (question.tree.health_file, *logs) if path is not None)
+    named = frozenset(path for path in (question.tree.health_file, answer.tree.book.path, *logs) if path is not None)
     teller = _Teller(config=question.config, root=root, allowed=question.allowed, named=named)
     plan, edited = None, None
     of_devices = judge.devices_unknown(decision, config.run) if question.devices is None else ()
@@ -183,7 +183,9 @@ def _health_check(teller: _Teller, recorded: Inventory, plan: ResumePlan | None,
         return _skipped(teller.check("health", "nothing was chosen", findings))
     chosen = plan.point.checkpoint
     same = next((one for one in recorded.checkpoints if one.key == chosen.key), chosen)
-    check = teller.check("health", summaries.health_summary(chosen, same.health), findings)
+    findings = tuple(findings)
+    torn = any(finding.code is Code.HEALTH_UNREADABLE for finding in findings)
+    check = teller.check("health", summaries.health_summary(chosen, same.health, torn=torn), findings)
     return replace(check, unsure=chosen.health is Health.UNKNOWN)
 
 

@@ -128,6 +128,10 @@ def _nothing(decision: NoResumePoint, view: View) -> Finding:
     for way in decision.findings:
         if way.code is Code.RANKS_TO_RESTORE:
             message, remedy = f"{message}: {told([way], view=view)}", way.remedy or remedy
+    # What the config asks for is the cause where the tree has another number of ranks, whatever else is damaged.
+    for why in decision.rejected[0].reasons if seen else ():
+        if why.code is Code.WORLD_SIZE_DIFFERS:
+            message, remedy = f"{message}: {why.message}", why.remedy or remedy
     return damage(Code.NOTHING_TO_RESUME, message, remedy=remedy)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, in_order, note, suspect, unknown
-from ckpttool.domain.health import Health, HealthBook
+from ckpttool.domain.health import Health, HealthBook, worst_health
 
 IGNORE_HEALTH = "--ignore-health takes it all the same"
 """What to do about a checkpoint that nothing but its health speaks against; whoever says it looks at the rest."""
@@ -21,6 +21,9 @@ IGNORED_WITH_HEALTH = frozenset(
 def attach_health(inventory: Inventory, book: HealthBook, names: Sequence[str | None]) -> Inventory:
     """Give every checkpoint the health that was recorded for it; unknown where nothing was.
 
+    A trainer may record one rank's file alone. A mark of another rank's file, whoever wrote it, is about the same save,
+    and the worst of all counts.
+
     Args:
         inventory: Of the tree.
         book: The trainer's health file.
@@ -29,14 +32,20 @@ def attach_health(inventory: Inventory, book: HealthBook, names: Sequence[str | 
     """
     findings = [*inventory.findings, *book.findings]
     recorded = {record.name: record.health for record in book.records}
-    checkpoints = tuple(
-        checkpoint if name is None else replace(checkpoint, health=recorded.get(name, Health.UNKNOWN))
-        for checkpoint, name in zip(inventory.checkpoints, names, strict=True)
-    )
-    ghosts = sorted(recorded.keys() - set(names))
+    others = recorded.keys() - set(names)
+    checkpoints, found = [], set()
+    for checkpoint, name in zip(inventory.checkpoints, names, strict=True):
+        if name is None:
+            checkpoints.append(checkpoint)
+            continue
+        own = {shard.path.rpartition("/")[2] for shard in checkpoint.shards} & others if others else set()
+        found |= own
+        marks = [recorded[each] for each in sorted({name, *own} & recorded.keys())]
+        checkpoints.append(replace(checkpoint, health=worst_health(marks) if marks else Health.UNKNOWN))
+    ghosts = sorted(others - found)
     if ghosts and None not in names:
         findings.append(_ghosts(ghosts, book.path))
-    return replace(inventory, checkpoints=checkpoints, findings=in_order(findings))
+    return replace(inventory, checkpoints=tuple(checkpoints), findings=in_order(findings))
 
 
 def _ghosts(names: list[str], path: str | None) -> Finding:

@@ -269,7 +269,8 @@ def told(findings: Sequence[Finding], world: int | None = None, view: View = USU
         lines = sorted({finding.line for finding in findings[1:] if finding.line is not None})
         is_one_file = len({finding.path for finding in findings}) == 1
         return f"{more}: {on_lines(lines)}" if lines and is_one_file else more
-    of = "" if world is None else f" ({len(ranks)} of {world})"
+    # A tree may hold more ranks than a config starts: of these it is no share.
+    of = "" if world is None or not ranks[-1] < world else f" ({len(ranks)} of {world})"
     return f"{more}: {on_ranks(ranks, everything=view.everything)}{of}{nodes and f', {nodes}'}"
 
 

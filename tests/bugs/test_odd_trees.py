@@ -214,3 +214,27 @@ class TestSimulatedWithoutAnyCheckpoint:
         assert document(*asked)["mindformers"]["would_resume"] == "network"
         weights_alone.remove("checkpoint/rank_1/net-network.ckpt")
         assert "rank_1 holds no .ckpt file" in document(*asked)["mindformers"]["because"]
+
+
+class TestAMarkOfAnotherRanksFile:
+    def test_keeps_the_save_from_being_chosen(self, tree: TreeBuilder) -> None:
+        tree.file("health_ckpts.json", '[{"is_health": 1, "ckpt_name": "llama2_7b_rank_1-10_2.ckpt"}]')
+        assert why_not(plan(tree.output)) == [("10_2", {Code.MARKED_UNHEALTHY})]
+
+    def test_of_a_save_that_is_not_there_harms_none(self, tree: TreeBuilder) -> None:
+        tree.file("health_ckpts.json", '[{"is_health": 1, "ckpt_name": "llama2_7b_rank_1-99_2.ckpt"}]')
+        answer = plan(tree.output)
+        assert chosen(answer) == ("10_2", 20)
+        assert Code.HEALTH_NAMES_NOTHING in notes(answer)
+
+
+def test_a_config_for_fewer_ranks_is_the_reason_before_damage(tmp_path: Path) -> None:
+    tree = TreeBuilder(tmp_path).legacy(ranks=8).save(epoch=5, step=2)
+    for rank in (5, 6):
+        tree.file(tree.shard(rank, 5, 2), b"")
+    config = tree.base / "c.yaml"
+    config.write_text("use_parallel: True\nparallel_config:\n  data_parallel: 4\n  model_parallel: 1\n")
+    said = " ".join(cli("preflight", str(tree.output), "--config", str(config)).stdout.split())
+    assert "can be resumed from: 5_2 has shards of 8 ranks, but 4 are expected because" in said
+    assert "ranks 5-6" in said
+    assert "(2 of 4)" not in said

@@ -45,6 +45,28 @@ class TestAttach:
         (one,) = attach_health(tree(checkpoint("10_2")), book(at10_2=Health.UNKNOWN)).checkpoints
         assert one.health is Health.UNKNOWN
 
+    @pytest.mark.parametrize(
+        ("first", "second", "expected"),
+        [
+            (None, Health.UNHEALTHY, Health.UNHEALTHY),
+            (Health.HEALTHY, Health.UNHEALTHY, Health.UNHEALTHY),
+            (Health.UNHEALTHY, Health.HEALTHY, Health.UNHEALTHY),
+            (None, Health.HEALTHY, Health.HEALTHY),
+        ],
+    )
+    def test_a_mark_of_any_ranks_file_counts_and_the_worst_of_all(
+        self, first: Health | None, second: Health, expected: Health
+    ) -> None:
+        inventory = tree(checkpoint("10_2"), checkpoint("20_2"))
+        names = ["of_rank_0", "of_another_save"]
+        other = inventory.checkpoints[0].shards[1].path.rpartition("/")[2]
+        records = [HealthRecord(name=other, health=second, entries=1)]
+        records += [] if first is None else [HealthRecord(name="of_rank_0", health=first, entries=1)]
+        said = HealthBook(path="h.json", records=tuple(records))
+        found = recorded_health.attach_health(inventory, said, names)
+        assert [one.health for one in found.checkpoints] == [expected, Health.UNKNOWN]
+        assert found.findings == ()
+
     def test_an_entry_without_a_checkpoint_is_noted_and_harms_none(self) -> None:
         found = attach_health(
             tree(checkpoint("10_2")), book(at10_2=Health.HEALTHY, at5_2=Health.UNHEALTHY, at4_2=Health.UNHEALTHY)

@@ -31,18 +31,21 @@ def checkpoint_summary(decision: ResumePlan | NoResumePoint) -> str:
     return f"{chosen}, {on} ({point.evidence.word}: {point.verdict.value}){lost}"
 
 
-def health_summary(checkpoint: Checkpoint, recorded: Health) -> str:
+def health_summary(checkpoint: Checkpoint, recorded: Health, *, torn: bool = False) -> str:
     """Say what is known of the chosen checkpoint's health, and from where.
 
     Args:
         checkpoint: As the logs judged it, where they had a say.
         recorded: What the training recorded.
+        torn: Whether something of what it recorded cannot be read.
     """
+    nothing = "what is recorded cannot be read" if torn else "nothing is recorded"
     if checkpoint.health is recorded:
         known = recorded is not Health.UNKNOWN
-        return f"{recorded.value}, as it was recorded" if known else "unknown: nothing is recorded"
-    written = "nothing" if recorded is Health.UNKNOWN else recorded.value
-    return f"{checkpoint.health.value}, by the log; {written} is recorded"
+        return f"{recorded.value}, as it was recorded" if known else f"unknown: {nothing}"
+    if recorded is Health.UNKNOWN:
+        return f"{checkpoint.health.value}, by the log; {nothing}"
+    return f"{checkpoint.health.value}, by the log; {recorded.value} is recorded"
 
 
 def config_summary(findings: Iterable[Finding], silenced: Sequence[Finding] = ()) -> str:
