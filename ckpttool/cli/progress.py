@@ -121,7 +121,7 @@ def _bar(meter: api.Meter, wait: Callable[[float], bool]) -> None:
 @contextmanager
 def busy(what: str, *, quiet: bool) -> Iterator[None]:
     """Show that something is going on whose end nobody knows, where it takes long enough to matter."""
-    if quiet or not sys.stderr.isatty():
+    if quiet or sys.stderr is None or not sys.stderr.isatty():
         yield
         return
     timer, status = _spinner(what)

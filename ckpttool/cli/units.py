@@ -49,10 +49,9 @@ def duration(bare: str | None, *, to: str | None = None, least: float = 0) -> Ca
 
 
 def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    # Of what float() takes: no digits of other scripts, no _, nothing that is too small to be told from 0.
+    number = r"-?(?:[0-9]{1,15}(?:\.[0-9]{0,15})?(?:e\+?[0-9]{1,3}|e-[0-9]{1,2})?|inf|nan)"
+    return float(text) if re.fullmatch(number, str(text), re.IGNORECASE) else None
 
 
 def share(text: str) -> Fraction | int | None:

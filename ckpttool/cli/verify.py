@@ -30,7 +30,6 @@ from ckpttool.cli.options import (
 )
 from ckpttool.cli.units import duration, share
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.units import counted
 from ckpttool.domain.verdict import Verdict, Verification
 from ckpttool.errors import UsageError
 
@@ -105,10 +104,24 @@ class CheckOptions:
             subset if isinstance(subset, Fraction) else Fraction(subset, api.bytes_to_read(tree, question) or 1)
         )
         parts = max(1, ceil(1 / share_of_all))
-        number = int(time.time() // 86400) % parts + 1
+        number = part_of(int(time.time() // 86400), parts)
         if not quiet:
-            output.note(f"--subset {self.subset} is {number}/{parts} today, and all of it in {counted(parts, 'day')}")
+            output.note(f"--subset {self.subset} is {number}/{parts} today, and another part on other days")
         return replace(question, bucket=(number, parts))
+
+
+def part_of(day: int, parts: int) -> int:
+    """Return which part is read on a day, from 1: each one in its turn, whatever days there are between two runs.
+
+    The day's number alone, by the remainder, gives a run of every 7th day one of 7 parts for ever. The sum of its
+    digits to the base of `parts` does not: along every arithmetic progression it takes all remainders alike (Gelfond,
+    1968), and on `parts` days in a row from a multiple of it, each one once.
+    """
+    total = 0
+    while day and parts > 1:
+        day, digit = divmod(day, parts)
+        total += digit
+    return total % parts + 1
 
 
 def bucket(text: str) -> tuple[int, int] | Fraction | int:

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 Written = Callable[[Checkpoint], "tuple[int, int] | None"]
 """When the first and the last of a save's shards were written, in nanoseconds since 1970; None: not known."""
 
-LEAST_SECONDS = 1.0
-"""Between two saves lies more. Files with less between them are copies, whose times were set anew."""
+LEAST_SECONDS = 60.0
+"""Between two saves lies more. Files with less between them may be copies, whose times were set anew."""
+
+LEAST_GAP = 2
+"""As many times as long as a save takes to be written, nothing is written between two. A copy has no such pause."""
 
 _NS = 1e9
 
@@ -33,13 +36,13 @@ def lost_steps(checkpoint: Checkpoint, course: Course) -> tuple[int, int | None]
     """
     progress = course.progress
     alike = _on_course(checkpoint, course)
-    places = [place for one in alike if (place := progress.of(one)) is not None]
+    places = [place for save in alike if (place := progress.of(save)) is not None]
     ahead = max(0, max(places, default=0) - (progress.of(checkpoint) or 0))
     size = progress.batch_size(checkpoint)
     if not progress.counts_samples(checkpoint.prefix):
         return ahead, None if size is None else ahead * size
     if size is None:  # a trainer that counts samples need not record one
-        steps = [one.step for one in alike if one.step is not None]
+        steps = [save.step for save in alike if save.step is not None]
         return max(0, max(steps, default=0) - (checkpoint.step or 0)), ahead
     return -(-ahead // size), ahead
 
@@ -47,7 +50,7 @@ def lost_steps(checkpoint: Checkpoint, course: Course) -> tuple[int, int | None]
 def _on_course(checkpoint: Checkpoint, course: Course) -> list[Checkpoint]:
     """Return the saves of a checkpoint's training that it did not leave."""
     saves = course.inventory.checkpoints
-    return [one for one in saves if one.prefix == checkpoint.prefix and course.abandoned(one) is None]
+    return [save for save in saves if save.prefix == checkpoint.prefix and course.abandoned(save) is None]
 
 
 def perhaps_lost(newer: Sequence[Rejection]) -> list[Finding]:
@@ -96,8 +99,8 @@ def _pace(rows: Sequence[StepMetrics]) -> float | None:
 def with_saves(point: ResumePoint, course: Course, written: Written) -> ResumePoint:
     """Say by the saves' times how long the lost steps took, where a log did not and the times can be meant.
 
-    They can where every shard of the earlier save was written before any of the later one. A copy writes one rank's
-    files after the other's, so there they cannot.
+    They can where a training's pause lies between two saves: a copy writes one file after the other, without one. Of
+    saves of one file each nobody can tell a pause from the copying of a file.
     """
     if point.lost_time is not None or not point.lost_steps:
         return point
@@ -107,7 +110,7 @@ def with_saves(point: ResumePoint, course: Course, written: Written) -> ResumePo
         if before is None or after is None or before[1] >= after[0] or steps <= 0:
             continue
         seconds = (after[1] - before[1]) / _NS
-        if seconds >= LEAST_SECONDS:
+        if seconds >= LEAST_SECONDS and len(later.shards) > 1 and _paused(before, after):
             is_it = earlier is point.checkpoint and steps == point.lost_steps
             pace = None if is_it else (earlier.step or Step(0), later.step or Step(0))
             took = LostTime(seconds=seconds * point.lost_steps / steps, source=LostTimeSource.SAVES, pace=pace)
@@ -115,17 +118,21 @@ def with_saves(point: ResumePoint, course: Course, written: Written) -> ResumePo
     return point
 
 
+def _paused(before: tuple[int, int], after: tuple[int, int]) -> bool:
+    return after[0] - before[1] >= LEAST_GAP * max(before[1] - before[0], after[1] - after[0])
+
+
 def _pairs(chosen: Checkpoint, course: Course) -> Iterator[tuple[Checkpoint, Checkpoint]]:
     """Yield saves of one run each, between which nothing but training lay; the best to go by first."""
-    ahead = [(place, one) for one in _on_course(chosen, course) if (place := course.progress.of(one)) is not None]
-    ordered = [one for _, one in sorted(ahead, key=lambda pair: pair[0])]
+    ahead = [(place, save) for save in _on_course(chosen, course) if (place := course.progress.of(save)) is not None]
+    ordered = [save for _, save in sorted(ahead, key=lambda pair: pair[0])]
     furthest = ordered[-1]
-    first_of_run = next(one for one in ordered if one.run == furthest.run)
+    first_of_run = next(save for save in ordered if save.run == furthest.run)
     if furthest.run == chosen.run:
         yield chosen, furthest
     elif first_of_run is not furthest:
         yield first_of_run, furthest
-    own = [one for one in ordered if one.run == chosen.run]
+    own = [save for save in ordered if save.run == chosen.run]
     if own[0] is not chosen:
         yield own[0], chosen
 

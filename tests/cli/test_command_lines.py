@@ -14,6 +14,7 @@ import pytest
 from ckpttool import api
 from ckpttool.cli.helped import COMMANDS_PEOPLE_TYPE
 from ckpttool.cli.main import COMMANDS
+from ckpttool.cli.verify import part_of
 from tests.cli.running import ask
 from tests.cli.situations import whole
 from tests.conftest import FIXTURES
@@ -358,13 +359,21 @@ def test_a_share_is_another_part_every_day_until_all_was_read(
     for day in range(parts):
         monkeypatch.setattr(time, "time", lambda day=day: (20_000 * parts + day) * 86400.0 + 5)
         said = ask("verify", "output", "--checkpoint", "all", "--subset", share, "--json")
-        assert f"--subset {share} is {day + 1}/{parts} today, and all of it in {parts} day" in said.stderr
-        plain = ask("verify", "output", "--checkpoint", "all", "--subset", f"{day + 1}/{parts}", "--json", "-q")
+        number = part_of(20_000 * parts + day, parts)
+        assert f"--subset {share} is {number}/{parts} today, and another part on other days" in said.stderr
+        plain = ask("verify", "output", "--checkpoint", "all", "--subset", f"{number}/{parts}", "--json", "-q")
         shards = [shard["path"] for save in said.json["checkpoints"] for shard in save["shards"]]  # type: ignore[attr-defined]
         assert shards == [shard["path"] for save in plain.json["checkpoints"] for shard in save["shards"]]  # type: ignore[attr-defined]
         read += shards
     whole_tree = ask("verify", "output", "--checkpoint", "all", "--json").json["checkpoints"]
     assert sorted(read) == sorted(shard["path"] for save in whole_tree for shard in save["shards"])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("every", [1, 2, 5, 7, 10, 14, 49])
+@pytest.mark.parametrize("parts", [1, 2, 7, 10, 20])
+def test_every_part_has_its_turn_whatever_days_lie_between_two_runs(every: int, parts: int) -> None:
+    days = range(20_000, 20_000 + every * parts * 40, every)
+    assert {part_of(day, parts) for day in days} == set(range(1, parts + 1))
 
 
 def test_no_command_was_forgotten_here() -> None:

@@ -24,7 +24,9 @@ def test_a_bare_number_is_in_the_unit_that_the_option_always_had(bare: str, seco
     assert duration(bare)("2.5") == 2.5
 
 
-@pytest.mark.parametrize("text", ["5x", "m", "", "1h30m", "5 m", "1e3s", "-1d", "\u00b2h", "0x10", "five"])
+@pytest.mark.parametrize(
+    "text", ["5x", "m", "", "1h30m", "5 m", "1e3s", "-1d", "\u00b2h", "0x10", "five", "\u0663", "1_0", "1e-400"]
+)
 def test_what_is_no_time_is_answered_with_examples(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="is no time such as 90s, 5m, 12h or 7d; a bare number is hours"):
         duration("h")(text)

@@ -63,10 +63,16 @@ def test_what_lies_between_two_saves_of_one_run_took_the_time_between_them() -> 
         {"at15_2": 10, "at20_2": 10},
         {"at15_2": (10, 30), "at20_2": (20, 40)},  # a copy wrote one rank's files after the other's
         {"at15_2": 10, "at20_2": 10.01},
+        {"at15_2": (10, 14), "at20_2": (15, 19)},  # a copy, one save after the other: no pause between them
     ],
 )
 def test_times_that_no_training_can_have_tell_nothing(times: dict[str, float | tuple[float, float] | None]) -> None:
     assert by_saves(ONE_RUN, at(**times, at10_2=None), "20_2") is None
+
+
+def test_saves_of_one_file_tell_no_time_for_nothing_tells_a_pause_from_a_copy() -> None:
+    saves = [replace(save, shards=save.shards[:1]) for save in ONE_RUN.checkpoints]
+    assert by_saves(tree(*saves), at(at10_2=None, at15_2=10, at20_2=52), "20_2") is None
 
 
 def test_where_no_step_is_lost_no_file_is_asked_for_its_time() -> None:

@@ -346,7 +346,7 @@ FAULTS: tuple[Fault, ...] = (
              "test_a_file_that_torch_saved_is_left_alone",
              "test_all_pickles_of_a_legacy_file_are_read_and_left_alone"),
          "tests/verify/checks/test_checksum.py::TestTorch": (
-             "test_a_pickle_in_a_zip_that_would_run_a_program_is_unsafe_and_is_not_run",
+             "test_a_pickle_that_would_run_a_program_is_unsafe_and_is_not_run",
              "test_a_model_that_torch_saved_is_verified_and_never_unpickled")}),
     Fault(33, "a zip file that is a bomb, overlaps, names one record twice, or contradicts itself",
         "nothing is inflated; both headers of a record must agree, and all must fit in the file side by side",

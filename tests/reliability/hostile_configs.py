@@ -58,7 +58,7 @@ READ: dict[str, tuple[Maker, int]] = {
     "a megabyte of comments": (text("a: 1\n" + "# x\n" * 262_000), 0),
     "70,000 keys": (text("".join(f"k{number}: {number}\n" for number in range(70_000))), 0),
     "a million blanks": (text("a:" + " " * 1_000_000), 0),
-    "names with escape sequences and markup": (text('load_checkpoint: "\\e[31m\\n[/red]\u202e"\n'), 0),
+    "names with escape sequences and markup": (text('run_mode: train\nload_checkpoint: "\\e[31m\\n[/red]\u202e"\n'), 0),
     "a key of 900,000 letters": (text("? " + "k" * 900_000 + "\n: 1\n"), 0),
     "a value of 900,000 letters": (text("load_checkpoint: " + "k" * 900_000 + "\n"), 0),
     "a checkpoint of 900,000 letters": (text("load_checkpoint: /x\nresume_training: " + "k" * 900_000 + "\n"), 0),
