@@ -10,6 +10,8 @@ from fractions import Fraction
 import typer
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_LONGEST = 1000 * 365 * _SECONDS["d"]
+"""Seconds; a clock that adds more to a time leaves the calendar."""
 _WORDS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _POWERS = "KMGTP"
 
@@ -39,6 +41,8 @@ def duration(bare: str | None, *, to: str | None = None, least: float = 0) -> Ca
         if number is None or unit is None:
             raise typer.BadParameter(f"{text!r} is no time such as 90s, 5m, 12h or 7d{without}")
         meant = number * _SECONDS[unit] / _SECONDS[into]
+        if meant * _SECONDS[into] > _LONGEST:
+            raise typer.BadParameter(f"{text!r} is longer than 1000 years")
         if meant < least:
             raise typer.BadParameter(f"{text!r} is less than {least:g}{into}")
         time = Time(meant)

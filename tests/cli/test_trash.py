@@ -127,6 +127,9 @@ def test_13_while_another_ckpttool_changes_the_tree() -> None:
             "'soon' is no time such as 90s, 5m, 12h or 7d; a bare number is days",
         ),
         (["empty", "output", "--older-than", "-1"], "'-1' is less than 0s"),
+        (["list", "output", "--older-than", "999999999w"], "'999999999w' is longer than 1000 years"),
+        (["list", "output", "--older-than", "1e308"], "'1e308' is longer than 1000 years"),
+        (["empty", "output", "--older-than", "1e308", "--apply"], "'1e308' is longer than 1000 years"),
         (["empty", "", "--apply"], "is a shell variable not set?"),
     ],
 )
@@ -136,7 +139,7 @@ def test_2_for_a_question_that_cannot_be_meant(arguments: list[str], words: str)
 
 
 @pytest.mark.usefixtures("pruned")
-@pytest.mark.parametrize(("age", "goes"), [("0", 3), ("0s", 3), ("1.5h", 0), ("7", 0), ("2w", 0)])
+@pytest.mark.parametrize(("age", "goes"), [("0", 3), ("0s", 3), ("1.5h", 0), ("7", 0), ("2w", 0), ("52000w", 0)])
 def test_an_age_is_written_as_people_write_it_and_a_bare_number_is_days(age: str, goes: int) -> None:
     said = ask("trash", "empty", "output", "--older-than", age, "--format", "json").json
     assert isinstance(said["trash"], list)
