@@ -134,6 +134,24 @@ EXITS: dict[str, dict[int, str]] = {
         14: "Refused: somebody is saving, or something could not be read.",
         **_WRITES,
     },
+    "trash list": {
+        0: "Listed.",
+        **_TREE,
+        14: "A change of the tree was interrupted, or something could not be read.",
+    },
+    "trash restore": {
+        0: "Restored, and its headers show no damage.",
+        10: "Restored, but a header shows that it is damaged, or a part of it is gone.",
+        **_TREE,
+        14: "Refused: somebody is saving, or something could not be read.",
+        **_WRITES,
+    },
+    "trash empty": {
+        0: "Deleted, or (without --apply) would be.",
+        **_TREE,
+        14: "A change of the tree was interrupted, or something could not be read.",
+        **_WRITES,
+    },
     "repair-meta": {
         0: "The records are right, or would be with --apply.",
         10: "Refused: damage is in the way.",
@@ -178,8 +196,9 @@ def by_heading(command: Any, name: str, ctx: Any) -> dict[str, list[tuple[str, s
 
 
 def ends(command: str) -> list[tuple[str, str]]:
-    """Return every exit code of a command with what it means there."""
-    return [*((str(code), text) for code, text in sorted(EXITS.get(command, {}).items())), _EVERYWHERE]
+    """Return every exit code of a command, or of one in a group (`trash list`), with what it means there."""
+    exits = EXITS.get(command) or EXITS.get(command.partition(" ")[0], {})
+    return [*((str(code), text) for code, text in sorted(exits.items())), _EVERYWHERE]
 
 
 def _word(param: Any) -> str:  # noqa: ANN401  as above

@@ -119,14 +119,25 @@ def test_every_help_ends_with_its_exit_codes_and_where_more_is_told(command: str
     text = help_of(*command.split())
     top = command.partition(" ")[0]
     codes = text[text.index("\nExit codes:\n") :]
-    assert [int(code) for code in re.findall(r"^  (\d+) ", codes, re.MULTILINE)] == sorted(EXITS[top])
+    assert [int(code) for code in re.findall(r"^  (\d+) ", codes, re.MULTILINE)] == sorted(
+        EXITS.get(command, EXITS[top])
+    )
     assert "  1, 2, 130  " in codes
     assert guide.page_of(top) is not None or top == "guide"
     assert f"More: ckpttool guide {top}" in codes or top == "guide"
 
 
+def test_of_a_group_each_command_names_the_exits_that_it_has_itself() -> None:
+    ends = {name: set(EXITS[f"trash {name}"]) for name in ("list", "restore", "empty")}
+    assert 10 in ends["restore"] - ends["list"] - ends["empty"]
+    assert 13 in (ends["restore"] & ends["empty"]) - ends["list"]
+    assert "Restored" not in help_of("trash", "list")
+    assert "Restored, but" in help_of("trash", "restore")
+
+
 def test_every_exit_that_help_names_is_one_that_there_is() -> None:
-    assert set(EXITS) == set(COMMANDS)
+    assert {name for name in EXITS if " " not in name} == set(COMMANDS)
+    assert {name for name in EXITS if " " in name} <= set(HELPED)
     assert {code for codes in EXITS.values() for code in codes} <= {code.value for code in ExitCode}
 
 
