@@ -80,6 +80,8 @@ def _file(text: str) -> tuple[ReportFormat, str]:
         raise UsageError(
             f"--report takes FORMAT=FILE with one of {', '.join(known)}, such as junit=out.xml, not {text!r}"
         )
+    if path == "-":
+        raise UsageError(f"--report {text}: it takes a file; --format {word} writes to stdout")
     return ReportFormat(word), path
 
 

@@ -262,6 +262,9 @@ def test_2_for_no_file(here: Path) -> None:
 
 
 def test_a_report_is_written_beside_the_result(configs: Path) -> None:
+    refused = ask("lint-config", "bad.yaml", "--report", "json=-")
+    assert (refused.code, refused.stdout) == (2, "")
+    assert "--format json writes to stdout" in refused.stderr
     said = ask("lint-config", "bad.yaml", "--report", "json=out.json")
     assert said.code == 10
     assert json.loads((configs / "out.json").read_text())["schema"] == "ckpttool/lint/1"
