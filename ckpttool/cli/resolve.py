@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from time import time as clock
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,6 +32,9 @@ from ckpttool.domain import exits
 from ckpttool.domain.plan import NoResumePoint, Resolution, ResumePlan
 from ckpttool.errors import ExitCode, UsageError, unknown_word
 
+if TYPE_CHECKING:
+    from ckpttool.render.json import Document
+
 Strict = Annotated[bool, typer.Option("--strict", help="Exit 10 where a newer checkpoint was rejected.")]
 
 
@@ -44,8 +48,10 @@ class PlanFormat(str, Enum):
 
 PlanFormatOpt = Annotated[PlanFormat, typer.Option("--format", help="For people, scripts, or the training's config.")]
 Field = Annotated[
-    str | None,
-    typer.Option("--print", metavar="FIELD", help="One value of the JSON alone: resume_training, data.samples."),
+    list[str] | None,
+    typer.Option(
+        "--print", metavar="FIELD", help="One value of the JSON alone: resume_training, data.samples; repeat it."
+    ),
 ]
 
 
@@ -79,27 +85,39 @@ def resolve(
     resolution = Resolution(
         decision=answer.decision, simulation=simulation, strict=strict, now=clock(), view=look.view()
     )
-    if field is not None:
+    if field:
         raise typer.Exit(_print(resolution, field))
     if fmt is PlanFormat.YAML:
         raise typer.Exit(_paste(resolution))
     raise typer.Exit(show(PLAN, resolution, Format(fmt.value)))
 
 
-def _print(answer: Resolution, name: str) -> ExitCode:
-    """Write one value; nothing where there is nothing to resume from, for then a script must not go on.
+def _print(answer: Resolution, names: Sequence[str]) -> ExitCode:
+    """Write a value a line, as asked for; nothing without a checkpoint, for then a script must not go on.
 
     Raises:
         UsageError: There is no such field, or it is no line.
     """
     from ckpttool.render.answers.plan import document
-    from ckpttool.render.json import members, one_line
+    from ckpttool.render.json import members
 
     code = exits.of_resolution(answer)
     if isinstance(answer.decision, NoResumePoint):
         output.error(f"nothing in {answer.decision.root} can be resumed from: without --print the answer says why")
         return code
     found = dict(members(document(answer)))
+    output.result("\n".join([_value(found, name) for name in names]))
+    return code
+
+
+def _value(found: Mapping[str, Document], name: str) -> str:
+    """Return the line of a field by its dotted name or its last word.
+
+    Raises:
+        UsageError: There is no such field, or it is no line.
+    """
+    from ckpttool.render.json import one_line
+
     # A last word alone is meant where it stands but once; of what is in a list there are as many as there are.
     alike = [place for place in found if place.endswith(f".{name}") and not re.search(r"\.[0-9]+\.", place)]
     place = name if name in found or len(alike) != 1 else alike[0]
@@ -108,8 +126,7 @@ def _print(answer: Resolution, name: str) -> ExitCode:
     line = one_line(found[place])
     if line is None:
         raise UsageError(f"--print {place}: it is more than a line of text; --format json has it")
-    output.result(line)
-    return code
+    return line
 
 
 def _paste(answer: Resolution) -> ExitCode:

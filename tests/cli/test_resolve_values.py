@@ -120,6 +120,13 @@ def test_one_value_is_one_line(field: str, line: str, here: Path) -> None:
     assert (said.code, said.stdout) == (0, f"{line}\n")
 
 
+def test_several_values_are_a_line_each_in_the_order_asked_for_and_all_or_none(here: Path) -> None:
+    SITUATIONS["missing-shard"](here)
+    said = ask("resolve", "output", "--print", "lost_steps", "--print", "resume_training")
+    assert (said.code, said.stdout) == (0, "10\nllama2_7b_rank_0-15_2.ckpt\n")
+    assert ask("resolve", "output", "--print", "lost_steps", "--print", "zzz").stdout == ""
+
+
 def test_every_field_of_the_json_can_be_printed_by_its_dotted_name(here: Path) -> None:
     SITUATIONS["missing-shard"](here)
     document = ask("resolve", "output", "--format", "json").json
