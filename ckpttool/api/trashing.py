@@ -112,8 +112,12 @@ def restore(question: Where, name: str, *more: str, grace: float = 300.0) -> Tra
                 _bring_back(root, batches)
         after = whole_tree(question)
     content = tuple(replace(each.listed, taken=each.listed.folder in chosen) for each in before)
-    names = {save.name for save in content if save.taken}
-    back = [checkpoint for checkpoint in after.inventory.checkpoints if checkpoint.name in names]
+    places = {(save.prefix, save.name) for save in content if save.taken}
+    back = [
+        checkpoint
+        for checkpoint in after.inventory.checkpoints
+        if places & {(checkpoint.prefix, checkpoint.name), (None, checkpoint.name)}
+    ]
     with closing(session_for(after, CheckQuestion(level=Level.STRUCTURE))) as session:
         findings = tuple(finding for checkpoint in back for finding in session.verdict(checkpoint).findings)
     return Trash(
@@ -197,7 +201,7 @@ def _links(tree: Tree) -> Iterator[Finding]:
 
 def _unknown(folder: TrashFolder) -> InTrash:
     name = folder.name[_TIME_CHARACTERS:].rstrip("+")
-    return InTrash(folder=folder.name, name=name, step=None, nbytes=None, since=folder.since, taken=False)
+    return InTrash(folder=folder.name, name=name, prefix=None, step=None, nbytes=None, since=folder.since, taken=False)
 
 
 def _looked_into(tree: Tree, folder: TrashFolder) -> _Found:
@@ -216,7 +220,13 @@ def _looked_into(tree: Tree, folder: TrashFolder) -> _Found:
         return _Found(listed, tree, None, unreadable(path, error))
     checkpoint = inventory.checkpoints[0] if len(inventory.checkpoints) == 1 else None
     if checkpoint is not None:
-        listed = replace(listed, name=checkpoint.name, step=checkpoint.step, nbytes=checkpoint.nbytes)
+        listed = replace(
+            listed,
+            name=checkpoint.name,
+            prefix=checkpoint.prefix,
+            step=checkpoint.step,
+            nbytes=checkpoint.nbytes,
+        )
     elif not held:  # empty folders alone: an interrupted restore leaves no more
         listed = replace(listed, nbytes=ByteCount(0))
     return _Found(listed, replace(tree, inventory=inventory, storage=storage), checkpoint)
@@ -232,7 +242,10 @@ def _named(root: str, found: Sequence[_Found], name: str) -> _Found:
     if len(meant) == 1:
         return meant[0]
     if meant:
-        folders = ", ".join(each.listed.folder for each in meant)
+        prefixes = len({each.listed.prefix for each in meant}) > 1
+        folders = ", ".join(
+            f"{each.listed.folder} (prefix {each.listed.prefix})" if prefixes else each.listed.folder for each in meant
+        )
         raise UsageError(f"{len(meant)} checkpoints {name} lie in the trash: name the folder of one: {folders}")
     there = ", ".join(dict.fromkeys(each.listed.name for each in found[-8:])) or "nothing"
     raise UsageError(f"there is no checkpoint {name!r} in the trash of {root}; there is: {there}")

@@ -203,6 +203,8 @@ class InTrash:
     """Its name: when it was moved there, and the checkpoint's name."""
     name: str
     """The checkpoint's."""
+    prefix: str | None
+    """What its file names begin with, where several trainings may share the tree; None where it is not known."""
     step: Step | None
     """None where it is not known: what lies there is no checkpoint."""
     nbytes: ByteCount | None

@@ -226,6 +226,35 @@ def test_what_is_restored_with_a_torn_shard_is_said_to_be_damaged(tmp_path: Path
     assert of_trash(api.restore(question(tree), "15_2", grace=0)) is ExitCode.OK
 
 
+def test_the_damage_of_another_training_in_the_folder_is_not_that_of_what_was_restored(tmp_path: Path) -> None:
+    tree = legacy(tmp_path)
+    trashed(tree)
+    folder = next((tree.checkpoint / ".ckpttool/trash").glob("*-10_2"))
+    for rank in range(3):
+        shard = folder / f"rank_{rank}/llama2_7b_rank_{rank}-10_2.ckpt"
+        other = tree.checkpoint / f"rank_{rank}/qwen_rank_{rank}-10_2.ckpt"
+        other.write_bytes(shard.read_bytes()[: 9 if rank == 1 else None])
+        os.utime(other, (1e9, 1e9))
+    assert of_trash(api.restore(question(tree), "10_2")) is ExitCode.OK
+    found = {one.key[:2]: one for one in api.scan(question(tree)).inventory.checkpoints}
+    assert {("llama2_7b", "10_2"), ("qwen", "10_2")} <= found.keys()
+
+
+def test_two_trainings_in_the_trash_are_told_apart_by_their_prefix(tmp_path: Path) -> None:
+    tree = legacy(tmp_path)
+    trashed(tree)
+    trash = tree.checkpoint / ".ckpttool/trash"
+    folder = next(trash.glob("*-10_2"))
+    for shard in folder.glob("rank_*/*"):
+        other = trash / "20200101T000000Z-10_2" / shard.parent.name / shard.name.replace("llama2_7b", "qwen")
+        other.parent.mkdir(parents=True)
+        shutil.copy2(shard, other)
+    assert [save.prefix for save in api.trash(question(tree)).content if save.name == "10_2"] == ["qwen", "llama2_7b"]
+    with pytest.raises(UsageError, match=rf"Z-10_2 \(prefix qwen\), {folder.name} \(prefix llama2_7b\)"):
+        api.restore(question(tree), "10_2")
+    assert of_trash(api.restore(question(tree), "20200101T000000Z-10_2")) is ExitCode.OK
+
+
 def test_of_two_with_one_name_the_folder_says_which(tmp_path: Path) -> None:
     tree = legacy(tmp_path)
     trashed(tree)

@@ -31,6 +31,7 @@ def document(trash: Trash) -> Document:
             {
                 "folder": save.folder,
                 "name": save.name,
+                "prefix": save.prefix,
                 "step": save.step,
                 "bytes": save.nbytes,
                 "since": _at(save.since),
@@ -93,6 +94,9 @@ def _rows(trash: Trash, listed: tuple[InTrash, ...]) -> RenderableType:
     if empties:
         table.add_column("", no_wrap=True)
     table.add_column("NAME")
+    prefixes = len({save.prefix for save in trash.content if save.prefix is not None}) > 1
+    if prefixes:
+        table.add_column("PREFIX")
     for heading in ("STEP", "SIZE"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("SINCE", no_wrap=True)
@@ -104,7 +108,8 @@ def _rows(trash: Trash, listed: tuple[InTrash, ...]) -> RenderableType:
         step = "?" if save.step is None else str(save.step)
         until = (_expires(trash, save) or "",) if times else ()
         first = (word,) if empties else ()
-        table.add_row(*first, line(shown(name)), step, size(save.nbytes), _at(save.since), *until)
+        prefix = (line("?" if save.prefix is None else shown(save.prefix)),) if prefixes else ()
+        table.add_row(*first, line(shown(name)), *prefix, step, size(save.nbytes), _at(save.since), *until)
     return whole_words(table)
 
 
