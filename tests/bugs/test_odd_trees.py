@@ -238,3 +238,10 @@ def test_a_config_for_fewer_ranks_is_the_reason_before_damage(tmp_path: Path) ->
     assert "can be resumed from: 5_2 has shards of 8 ranks, but 4 are expected because" in said
     assert "ranks 5-6" in said
     assert "(2 of 4)" not in said
+
+
+def test_a_row_of_a_save_that_is_not_complete_is_marked_where_every_rank_has_a_file(tree: TreeBuilder) -> None:
+    assert "4/4 !" not in cli("scan", str(tree.output)).stdout
+    tree.file(tree.shard(1, 10, 2), b"")
+    rows = [row.split() for row in cli("scan", str(tree.output)).stdout.splitlines()]
+    assert {row[0]: "!" in row for row in rows if row and row[0] in {"5_2", "10_2"}} == {"5_2": False, "10_2": True}

@@ -206,7 +206,7 @@ class _CheckpointTable:
         yield _Column("STEP", [_number(checkpoint.step) for checkpoint in checkpoints])
         updates = [dict(checkpoint.facts).get("optimizer_step") for checkpoint in checkpoints]
         yield _Column("OPT STEP", [_number(each) for each in updates])
-        yield _Column("RANKS", [_ranks(checkpoint) for checkpoint in checkpoints])
+        yield _Column("RANKS", [_marked(checkpoint) for checkpoint in checkpoints])
         yield _Column("SIZE", [size(checkpoint.nbytes) for checkpoint in checkpoints])
         yield _Column("GBS", [_number(checkpoint.scalars.global_batch_size) for checkpoint in checkpoints])
         if len(sizes) > 1:
@@ -227,6 +227,13 @@ def age(saved_ns: int | None, now: float) -> str | None:
     """Spell how long ago a save was made; None where no file tells, or a clock puts it into the future."""
     since = None if saved_ns is None or saved_at(saved_ns) is None else now - saved_ns / NS
     return None if since is None or since < 0 else lasting(since)
+
+
+def _marked(checkpoint: Checkpoint) -> Text:
+    """Mark one that has a file of every rank, and is not complete: what is wrong stands below the table."""
+    told = _ranks(checkpoint)
+    has_all = len(checkpoint.ranks) == checkpoint.topology.world_size
+    return told.append(" !", style="red") if has_all and blocking(checkpoint.findings) else told
 
 
 def _ranks(checkpoint: Checkpoint) -> Text:
