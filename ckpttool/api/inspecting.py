@@ -86,7 +86,9 @@ def inspect(  # noqa: PLR0913  what may be asked, by keyword
 def none_called(tensors: Sequence[str], known: int) -> UsageError:
     """Say that no tensor has any of these names."""
     meant = " or ".join(map(repr, tensors))
-    return UsageError(f"none of {known} tensors is called {meant}; a pattern such as '*norm*' finds more")
+    tried = any(each in tensor for tensor in tensors for each in "*?[")
+    more = "without --tensor all are shown" if tried else "a pattern such as '*norm*' finds more"
+    return UsageError(f"none of {known} tensors is called {meant}; {more}")
 
 
 def contents_of(side: Side, *, tensors: Sequence[str], observed: Iterable[Observation]) -> Contents:

@@ -296,7 +296,9 @@ def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[int | None, 
             raise
         old, new = data.old_global_batch or 1, data.new_global_batch or 1
         common = math.gcd(old, new)
-        rule = f"data_skip_steps = steps * {old // common} // {new // common}" if data.old_global_batch else "steps"
+        rule = f"data_skip_steps = steps * {old // common} // {new // common}"
+        if data.old_global_batch is None:
+            rule = f"data_skip_steps = steps * old // {data.new_global_batch or 'new'}; --old-gbs says the old size"
         raise UsageError(f"give --steps or DIR, there is no {DEFAULT_DIR} here (the rule: {rule})") from None
     decision = answer.decision
     if isinstance(decision, NoResumePoint):

@@ -14,6 +14,7 @@ _LONGEST = 1000 * 365 * _SECONDS["d"]
 """Seconds; a clock that adds more to a time leaves the calendar."""
 _WORDS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _POWERS = "KMGTP"
+_PART = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 
 
 class Time(float):
@@ -34,8 +35,12 @@ def duration(bare: str | None, *, to: str | None = None, least: float = 0) -> Ca
     without = "" if bare is None else f"; a bare number is {_WORDS[bare]}"
 
     def parse(text: str) -> Time:
-        found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhdw])", str(text))
-        number, unit = (float(found[1]), found[2]) if found is not None else (_number(text), bare)
+        # Units, each once and from the longest on: 1h30m.
+        parts = re.findall(rf"({_PART})([smhdw])", str(text))
+        units = "".join(unit for _, unit in parts)
+        number, unit = _number(text), bare
+        if parts and re.fullmatch(rf"(?:{_PART}[smhdw])+", str(text)) and re.fullmatch("w?d?h?m?s?", units):
+            number, unit = float(sum(float(part) * _SECONDS[each] for part, each in parts)), "s"
         if number is not None and not math.isfinite(number):
             raise typer.BadParameter(f"{text!r} is not a finite number")
         if number is None or unit is None:

@@ -123,6 +123,8 @@ def _nothing(decision: NoResumePoint, view: View) -> Finding:
     seen = len(decision.rejected)
     message = f"there is no checkpoint in {decision.root} that can be resumed from"
     remedy = "ckpttool resolve says for each why not; restore what is missing, or start anew"
+    if not decision.rejected:
+        remedy = "no checkpoint was saved there: name another folder, or start the training anew"
     if seen:
         message = f"none of the {seen} checkpoints in {decision.root} can be resumed from"
     for way in decision.findings:

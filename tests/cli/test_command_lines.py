@@ -231,6 +231,8 @@ def test_what_was_meant_is_said(line: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
+        ("inspect --tensor *zzz*", "tensors is called '*zzz*'; without --tensor all are shown"),
+        ("inspect --tensor zzz", "tensors is called 'zzz'; a pattern such as '*norm*' finds more"),
         ("verify --checkpoint newest", "did you mean latest? There are: _1-30_2,"),
         ("verify --checkpoint 30_2", "did you mean _1-30_2? There are: _1-30_2,"),
         ("resolve --checkpoint 30_2", "did you mean _1-30_2? There are: _1-30_2,"),
@@ -238,7 +240,7 @@ def test_what_was_meant_is_said(line: str, words: str) -> None:
         ("verify --checkpoint 99_9", "in output/checkpoint; there are: _1-30_2, _1-25_2, 20_2, 15_2, 10_2; or latest"),
     ],
 )
-def test_which_checkpoint_was_meant_is_said(line: str, words: str, here: Path) -> None:
+def test_which_name_was_meant_is_said(line: str, words: str, here: Path) -> None:
     whole(here)
     said = ask(*line.split(), "-q")
     assert (said.code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
@@ -380,3 +382,21 @@ def test_no_command_was_forgotten_here() -> None:
     told = {line.split()[0] for line in WITH_A_TREE} | {"preflight", "launch", "inspect", "diff"}
     without_a_tree = {"scale-skip", "lint-config", "replay", "calibrate", "asd", "explain", "guide", "schema", "demo"}
     assert told | without_a_tree == set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ("--old-gbs 8", "(the rule: data_skip_steps = steps * 2 // 3)"),
+        ("", "(the rule: data_skip_steps = steps * old // 12; --old-gbs says the old size)"),
+    ],
+)
+def test_where_nothing_tells_the_steps_the_rule_is_told(options: str, rule: str, here: Path) -> None:
+    assert here.exists()
+    assert rule in ask("scale-skip", "--new-gbs", "12", *options.split()).stderr
+
+
+def test_of_a_tree_without_a_save_preflight_sends_nobody_to_see_why_not(here: Path) -> None:
+    (here / "output/checkpoint/rank_0").mkdir(parents=True)
+    said = " ".join(ask("preflight", "output", "--config", CONFIG).stdout.split())
+    assert "fix: no checkpoint was saved there: name another folder, or start the training anew" in said

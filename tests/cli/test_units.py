@@ -25,7 +25,7 @@ def test_a_bare_number_is_in_the_unit_that_the_option_always_had(bare: str, seco
 
 
 @pytest.mark.parametrize(
-    "text", ["5x", "m", "", "1h30m", "5 m", "1e3s", "-1d", "\u00b2h", "0x10", "five", "\u0663", "1_0", "1e-400"]
+    "text", ["5x", "m", "", "5 m", "1e3s", "-1d", "\u00b2h", "0x10", "five", "\u0663", "1_0", "1e-400"]
 )
 def test_what_is_no_time_is_answered_with_examples(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="is no time such as 90s, 5m, 12h or 7d; a bare number is hours"):
@@ -67,3 +67,14 @@ def test_a_share_is_a_fraction_or_bytes(text: str, meant: Fraction | int) -> Non
 @pytest.mark.parametrize("text", ["0%", "101%", "-1%", "10", "1/7", "50X", "0G", "G", "%", "1e3G", "50G/s", "1000%"])
 def test_what_is_no_share_is_none(text: str) -> None:
     assert share(text) is None
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("1h30m", 5400), ("1d12h", 129600), ("2m5.5s", 125.5)])
+def test_units_may_follow_one_another_from_the_longest_on(text: str, seconds: float) -> None:
+    assert duration(None)(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["30m1h", "1h2h", "1h30", "h30m", "1h 30m"])
+def test_units_in_no_order_are_no_time(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is no time such as"):
+        duration("s")(text)
