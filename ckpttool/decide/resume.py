@@ -319,11 +319,15 @@ def ranks_to_restore(rejected: Sequence[Rejection], *, opened: bool) -> tuple[Fi
     what = f"all {len(rejected)} checkpoints fail" if everywhere else f"{newest} fails"
     doubt = "" if topology.confirmed else f", as far as is seen here ({counted(topology.world_size or 0, 'rank')})"
     doubt += "" if opened else "; the other ranks' shards were not opened"
+    remedy = f"bring back whole shards of {who}, and {newest} is {'whole' if opened else 'complete'}{doubt}"
+    moved = {rank for why in rejected[0].reasons if why.code is Code.SHARD_ELSEWHERE for rank in why.ranks}
+    if moved:
+        remedy = f"what {on_ranks(sorted(moved))} saved lies in another rank's folder: move that back first"
     return (
         note(
             Code.RANKS_TO_RESTORE,
             f"{what} on {who} alone",
-            remedy=f"bring back whole shards of {who}, and {newest} is {'whole' if opened else 'complete'}{doubt}",
+            remedy=remedy,
             ranks=tuple(sorted(ranks)),
         ),
     )

@@ -54,6 +54,12 @@ def test_where_only_the_ranks_seen_here_tell_how_many_there_are_no_more_is_promi
     assert said(against("20_2", lost(1), world=3))[0].endswith("and 20_2 is whole")
 
 
+def test_a_shard_that_lies_in_another_ranks_folder_is_not_to_be_brought_back() -> None:
+    (only,) = said(against("20_2", replace(lost(3), code=Code.SHARD_ELSEWHERE), lost(4), world=5))
+    assert "what rank 3 saved lies in another rank's folder: move that back first" in only
+    assert "bring back" not in only
+
+
 @pytest.mark.parametrize(
     "rejection",
     [
