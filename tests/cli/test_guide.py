@@ -118,3 +118,7 @@ def test_pages_are_there_for_programs_too() -> None:
     assert isinstance(pages, list)
     assert [(page["name"], page["markdown"]) for page in pages] == [("data-skip", guide.page("data-skip"))]
     assert ask("guide", "nothing", "--json").stdout == ""
+
+
+def test_the_page_on_health_says_which_number_is_unhealthy() -> None:
+    assert "`is_health` 0 means healthy and 1 unhealthy" in ask("guide", "health").stdout
