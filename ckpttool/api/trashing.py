@@ -105,7 +105,8 @@ def restore(question: Where, name: str, *more: str, grace: float = 300.0) -> Tra
     before = _content(tree, begun)
     chosen = {_named(root, before, each).listed.folder for each in (name, *more)}  # before a lock is written, too
     with change_of(root):  # what was begun is done then, be it this very restore
-        batches = [_batch(tree, now) for now in _content(tree, ()) if now.listed.folder in chosen]
+        now = [_looked_into(tree, folder) for folder in in_trash(tree) if folder.name in chosen]
+        batches = [_batch(tree, found) for found in now if found.listed.nbytes != 0]
         if batches:
             assert_quiet(_tree_of(question), grace=grace)
             with moving(root):
