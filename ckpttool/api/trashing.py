@@ -113,14 +113,6 @@ def restore(question: Where, name: str, *more: str, grace: float = 300.0) -> Tra
                 _bring_back(root, batches)
         after = whole_tree(question)
     content = tuple(replace(each.listed, taken=each.listed.folder in chosen) for each in before)
-    places = {(save.prefix, save.name) for save in content if save.taken}
-    back = [
-        checkpoint
-        for checkpoint in after.inventory.checkpoints
-        if places & {(checkpoint.prefix, checkpoint.name), (None, checkpoint.name)}
-    ]
-    with closing(session_for(after, CheckQuestion(level=Level.STRUCTURE))) as session:
-        findings = tuple(finding for checkpoint in back for finding in session.verdict(checkpoint).findings)
     return Trash(
         root=root,
         layout=after.inventory.layout,
@@ -128,9 +120,20 @@ def restore(question: Where, name: str, *more: str, grace: float = 300.0) -> Tra
         apply=True,
         older_than=None,
         content=content,
-        findings=findings,
+        findings=_wrong_with(after, {(save.prefix, save.name) for save in content if save.taken}),
         resolved_from=tree.resolved_from,
     )
+
+
+def _wrong_with(after: Tree, restored: set[tuple[str | None, str]]) -> tuple[Finding, ...]:
+    """Look at the headers of what came back, by prefix and name."""
+    back = [
+        checkpoint
+        for checkpoint in after.inventory.checkpoints
+        if restored & {(checkpoint.prefix, checkpoint.name), (None, checkpoint.name)}
+    ]
+    with closing(session_for(after, CheckQuestion(level=Level.STRUCTURE))) as session:
+        return tuple(finding for checkpoint in back for finding in session.verdict(checkpoint).findings)
 
 
 def empty_trash(question: Where = None, *, older_than: float = 0.0, apply: bool = False) -> Trash:
