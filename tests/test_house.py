@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -35,10 +36,10 @@ ALLOWED_AT_THE_TOP = {
 
 # Lines by room. They may fall, and only what makes the tool do more may raise them: lower them with what you delete.
 MOST_LINES = {
-    "api": 2100, "cli": 2310, "decide": 5660, "domain": 3770, "errors": 90, "formats": 4120, "logs": 1430,
-    "records": 900, "render": 3680, "storage": 850, "verify": 3220, "write": 680,
-    "trainers": 720, "trainers/common": 320, "trainers/huggingface": 120, "trainers/megatron": 160,
-    "trainers/mindformers": 7580,
+    "api": 3640, "cli": 4060, "decide": 6430, "domain": 4530, "errors": 120, "formats": 4870, "logs": 1700,
+    "records": 1130, "render": 4960, "storage": 860, "verify": 3900, "write": 900,
+    "trainers": 1090, "trainers/common": 350, "trainers/huggingface": 70, "trainers/megatron": 140,
+    "trainers/mindformers": 7620, "__init__": 50, "__main__": 40,
 }  # fmt: skip
 
 ROOMS_WITHOUT_TRAINERS = (
@@ -128,6 +129,17 @@ def project_files() -> tuple[str, ...]:
 def test_no_module_has_more_lines_than_one_can_keep_in_mind() -> None:
     sizes = {str(module.relative_to(ROOT)): len(module.read_text(encoding="utf-8").splitlines()) for module in MODULES}
     assert {name: size for name, size in sizes.items() if size > MAX_MODULE_LINES} == {}
+
+
+def test_no_room_has_more_lines_than_it_is_allowed() -> None:
+    lines: Counter[str] = Counter()
+    for module in MODULES:
+        room, *below = module.relative_to(ROOT / "ckpttool").with_suffix("").parts
+        name = f"{room}/{below[0]}" if room == "trainers" and len(below) > 1 else room
+        lines[name] += len(module.read_text(encoding="utf-8").splitlines())
+    assert {room: count for room, count in lines.items() if count > MOST_LINES.get(room, 0)} == {}
+    unused = {room: most for room, most in MOST_LINES.items() if lines[room] < most - max(20, most // 20)}
+    assert unused == {}, "lower what is allowed with what you delete"
 
 
 def test_no_function_is_longer_than_a_screen() -> None:
