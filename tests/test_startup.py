@@ -22,6 +22,7 @@ from tests.trees import TreeBuilder
 HEAVY = {
     "concurrent.futures",
     "filelock",
+    "fractions",
     "isal",
     "numpy",
     "pydantic",

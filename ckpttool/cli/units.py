@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _LONGEST = 1000 * 365 * _SECONDS["d"]
@@ -65,6 +68,8 @@ def _number(text: str) -> float | None:
 
 def share(text: str) -> Fraction | int | None:
     """Parse `10%` as a fraction above 0 and up to 1, `50G` as bytes; None where it is neither."""
+    from fractions import Fraction
+
     percent = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)%", text)
     if percent is not None:
         return fraction if 0 < (fraction := Fraction(percent[1]) / 100) <= 1 else None

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import replace
-from fractions import Fraction
 from math import ceil
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -32,6 +31,9 @@ from ckpttool.cli.units import duration, share
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.verdict import Verdict, Verification
 from ckpttool.errors import UsageError
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +102,7 @@ class CheckOptions:
         subset = None if self.subset is None else bucket(self.subset)
         if subset is None or isinstance(subset, tuple):
             return question
-        share_of_all = (
-            subset if isinstance(subset, Fraction) else Fraction(subset, api.bytes_to_read(tree, question) or 1)
-        )
-        parts = max(1, ceil(1 / share_of_all))
+        parts = max(1, -(-api.bytes_to_read(tree, question) // subset) if isinstance(subset, int) else ceil(1 / subset))
         number = part_of(int(time.time() // 86400), parts)
         if not quiet:
             output.note(f"--subset {self.subset} is {number}/{parts} today, and another part on other days")
