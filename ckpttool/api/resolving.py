@@ -85,12 +85,12 @@ def resolve(
     choice = _with_focus(choice, tree, question)
     evidence = _evidence(tree, choice, question.config)
     session = session_for(tree, CheckQuestion(level=choice.evidence, jump=0, max_age=TRUSTED_SECONDS))
-    verdicts: dict[CheckpointKey, Verdict] = {}
+    # By its findings, too: on the way around a spike a checkpoint is judged with some that stand for the detour alone.
+    verdicts: dict[tuple[CheckpointKey, tuple[Finding, ...]], Verdict] = {}
 
     def verdict_of(checkpoint: Checkpoint) -> Verdict:
-        if checkpoint.key not in verdicts:
-            verdicts[checkpoint.key] = session.verdict(checkpoint)
-        return verdicts[checkpoint.key]
+        known = checkpoint.key, checkpoint.findings
+        return verdicts.get(known) or verdicts.setdefault(known, session.verdict(checkpoint))
 
     def pick(inventory: Inventory) -> ResumePoint | NoResumePoint:
         return choose(against_refused(inventory, refusals), choice, verdict_of)
@@ -101,7 +101,7 @@ def resolve(
     if isinstance(point, NoResumePoint):
         decision = replace(point, findings=(*point.findings, *_beyond(tree, point)), advice=advice)
     else:
-        reports = verdicts[point.checkpoint.key].reports
+        reports = verdict_of(point.checkpoint).reports
         _assert_unchanged(tree.storage, reports)
         point = _timed(tree, point, reports, evidence)
         decision = _plan(tree, point, data, question, advice)

@@ -96,6 +96,7 @@ class TestWhoSpeaks:
         content[len(content) // 2] ^= 1
         shard.write_bytes(content)
         monkeypatch.setenv("CKPTTOOL_GRACE", "0")
+        ask("prune", "a", "--keep-last", "1")  # which finds the damage: the next ones remember it
         plain = ask("prune", "a", "--keep-last", "1", "--json").json
         monkeypatch.setenv("CKPTTOOL_LEVEL", "structure")
         assert ask("prune", "a", "--keep-last", "1", "--json").json == plain
