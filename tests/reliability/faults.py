@@ -122,7 +122,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(9, "a bit flips in a tensor", "by a checksum alone: a manifest, MindSpore's own, a zip file's",
         {"bit-of-a-weight": "verify output --level checksum -> struct-ok, exit 0",
          "bit-of-a-weight-sealed": ("verify output --level checksum -> damaged, exit 10: checksum-mismatch",
-                                    "resolve output --level checksum -> an older one, exit 0: checksum-mismatch"),
+                                    "resolve output --level checksum -> an older one, exit 0: found-damaged"),
          "bit-of-a-weight-ckpt-crc bit-of-a-weight-safetensors-crc":
             "verify output --level checksum -> damaged, exit 10: checksum-mismatch",
          "bit-of-a-file-that-mindspore-summed":
@@ -405,7 +405,7 @@ FAULTS: tuple[Fault, ...] = (
         {"seen-from-one-machine-of-two": (
             "resolve output -> the newest, exit 14: one-node-only",
             "resolve output --world-size 4 -> nothing, exit 14: one-node-only rank-missing",
-            "verify output -> struct-ok, exit 0")},
+            "verify output -> struct-ok, exit 0: one-node-only")},
         {"tests/bugs/test_one_node.py::TestWholeHere": (
              "test_where_a_launcher_speaks_of_more_it_is_unknown",
              "test_on_a_single_machine_it_is_as_it_was",
