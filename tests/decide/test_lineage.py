@@ -89,6 +89,9 @@ class TestRewinds:
     def test_a_tracker_at_the_newest_is_no_news(self) -> None:
         assert Course(iterations(10, 20, tracked=20)).rewinds() == []
 
+    def test_a_tracker_without_any_save_beside_it_says_nothing(self) -> None:
+        assert Course(iterations(tracked=20)).rewinds() == []
+
 
 def sized(label: str, batch: int | None, *, run: int = 0, step: int | None = -1) -> Checkpoint:
     return checkpoint(label, run=run, step=step, batch=batch)
