@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckpttool.formats.torch import pickle_values
-from ckpttool.formats.torch.pickle_values import BrokenPickleError, Global, Made, read_values
+from ckpttool.formats.torch.pickle_objects import BrokenPickleError, Global, Made
+from ckpttool.formats.torch.pickle_values import read_values
 from tests.conftest import FIXTURES
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)

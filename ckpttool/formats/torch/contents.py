@@ -15,7 +15,8 @@ from ckpttool.domain.dtype import DType
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.shard import TensorEntry
 from ckpttool.domain.units import counted
-from ckpttool.formats.torch.pickle_values import BrokenPickleError, Global, Made, Tensor, read_values
+from ckpttool.formats.torch.pickle_objects import BrokenPickleError, Global, Made, Tensor
+from ckpttool.formats.torch.pickle_values import read_values
 from ckpttool.formats.torch.shard import ZIP_MAGIC
 from ckpttool.storage.base import ByteSource
 
@@ -170,14 +171,12 @@ class _Walk:
 
     def _inside_object(self, path: str, value: Made) -> Iterator[tuple[str, object]]:
         """Return what an object holds: of a tensor that is spread over ranks, this rank's part under its own name."""
-        # What an object has in slots stands behind what it has in its dictionary.
-        parts = value.state if isinstance(value.state, tuple) else (value.state,)
-        state = {key: each for part in parts if isinstance(part, dict) for key, each in part.items()}
+        held = value.held
         if isinstance(value.by, Global) and value.by.name.startswith("_rebuild_"):
-            part = state.get(_PART)
+            part = held.get(_PART)
             self.unread += not isinstance(part, Tensor)
             return iter(((path, part),))
-        return _inside(path, {**state, **value.items})
+        return _inside(path, held)
 
     def _take(self, path: str, tensor: Tensor) -> None:
         kind = tensor.storage.kind

@@ -4,7 +4,7 @@ Nothing is imported and nothing is called: a class or a function stays a name, a
 a pickle would run is not run; what it would build is known only where it is made of plain values and tensors.
 
 Source:
-    Lib/pickletools.py of Python 3.13 for the opcodes; `torch/_utils.py` and `torch/serialization.py` of torch 2.13.
+    Lib/pickletools.py of Python 3.13.
 """
 
 from __future__ import annotations
@@ -12,87 +12,37 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
+
+from ckpttool.formats.torch.pickle_objects import BrokenPickleError, Global, Made, Stored, called, is_key
 
 MOST_OPCODES = 2_000_000
 """A tensor takes some thirty; each can cost a hundred bytes of memory."""
 
 _MOST_INT_BYTES = 64
 """Of a whole number; a counter needs eight."""
-_MOST_KEY_BITS = 64
-"""Of a whole number that is a key: of larger ones thousands can have one hash, and a dictionary would take hours."""
 _MOST_LINE = 4096
 """Characters of an argument that ends with its line; only protocol 0 has such."""
+MOST_COPIED = 64 << 20
+"""Characters and elements that calls copy: a few bytes can ask for the same long list a thousand times."""
+_MOST_TUPLE_KEYS = 10_000
+"""Of all dictionaries: whoever wants can make up any number of tuples with one hash."""
 
 
-class BrokenPickleError(Exception):
-    """It goes against the rules of pickles, or ends too early."""
+def read_values(data: bytes, *, behind: int = 0) -> object:
+    """Return what a pickle holds.
 
-
-class Global(NamedTuple):
-    """A name that is not looked up."""
-
-    module: str
-    name: str
-
-
-class Made:
-    """An object that would be made by a call."""
-
-    __slots__ = ("args", "by", "items", "state")
-
-    def __init__(self, by: object, args: tuple[object, ...]) -> None:
-        """Take what would be called, and with what."""
-        self.by = by
-        self.args = args
-        self.state: object = None
-        """What it would be told to restore."""
-        self.items: dict[object, object] = {}
-        """What would be put into it by key."""
-
-
-class Stored(NamedTuple):
-    """What torch keeps outside the pickle: the record of a storage."""
-
-    key: str
-    kind: str
-    """The class of the storage: `FloatStorage`."""
-    numel: int
-
-
-class Tensor(NamedTuple):
-    """A view of a storage."""
-
-    storage: Stored
-    dtype: str | None
-    """torch's name of it; None where the storage's class tells."""
-    offset: int
-    """In elements."""
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    """In elements."""
-
-
-_MARK = object()
-_VIEWS = frozenset({"_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_npu_tensor"})
-_WRAPPERS = frozenset({"_rebuild_parameter", "_rebuild_parameter_with_state"})
-_OF_TENSORS = frozenset({"torch._utils", "torch_npu.utils.storage"})
-_OF_PLAIN = frozenset({"builtins", "__builtin__", "collections", "torch"})
-_PLAIN: dict[str, Callable[[Any], object]] = {
-    "OrderedDict": dict, "dict": dict, "defaultdict": dict, "Counter": dict,
-    "Size": tuple, "tuple": tuple, "list": list, "set": list, "frozenset": list, "deque": list,
-}  # fmt: skip
-_NUMPY = {"f8": "<d", "f4": "<f", "f2": "<e", "i8": "<q", "i4": "<i", "i2": "<h", "u8": "<Q", "u4": "<I", "b1": "<?"}
-
-
-def read_values(data: bytes) -> object:
-    """Return what the first pickle in `data` holds.
+    Args:
+        data: Begins with it, or with others.
+        behind: How many pickles stand before it.
 
     Raises:
         BrokenPickleError: It is none, ends early, or is larger than anything a trainer writes.
     """
     machine = _Machine(data)
     try:
+        for _ in range(behind):
+            machine.run()
         return machine.run()
     except (IndexError, KeyError, TypeError, ValueError, struct.error, AttributeError, RecursionError) as error:
         raise BrokenPickleError(f"at byte {machine.at}: {type(error).__name__}") from None
@@ -101,19 +51,23 @@ def read_values(data: bytes) -> object:
 class _Machine:
     """A pickle's stack and memo."""
 
-    __slots__ = ("_data", "_marks", "_memo", "_stack", "at")
+    __slots__ = ("_copied", "_data", "_left", "_marks", "_memo", "_stack", "_tuple_keys", "at")
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._stack: list[Any] = []
         self._marks: list[int] = []
         self._memo: dict[int, Any] = {}
+        self._copied = self._tuple_keys = 0
+        self._left = MOST_OPCODES
         self.at = 0
 
     def run(self) -> object:
-        """Follow the opcodes to STOP."""
+        """Follow the opcodes to the next STOP."""
         data = self._data
-        for _ in range(MOST_OPCODES):
+        self._stack, self._marks, self._memo = [], [], {}
+        while self._left:
+            self._left -= 1
             opcode = data[self.at]
             self.at += 1
             if opcode == ord("."):
@@ -204,10 +158,10 @@ class _Machine:
         target = self._stack[-1]
         into = target.items if isinstance(target, Made) else target
         for key, value in zip(pairs[::2], pairs[1::2], strict=False):
-            if type(key) is int and key.bit_length() > _MOST_KEY_BITS:
-                continue
-            with suppress(TypeError):  # a key that has no hash here: what it names cannot be called by it
-                into[key] = value
+            self._tuple_keys += type(key) is tuple
+            if is_key(key) and self._tuple_keys <= _MOST_TUPLE_KEYS:  # by another nothing can be called
+                with suppress(TypeError):  # what it is put into takes no keys
+                    into[key] = value
 
     def extend(self, values: list[Any]) -> None:
         """Add values to what is last on the stack."""
@@ -220,13 +174,13 @@ class _Machine:
     def reduce(self) -> None:
         """Note a call; carry it out where it makes a tensor or a plain value."""
         args = self.pop()
-        self.push(_called(self.pop(), args if isinstance(args, tuple) else ()))
+        self.call(self.pop(), args if isinstance(args, tuple) else ())
 
     def new(self, taken: int) -> None:
         """Note that an object of a class would be made; of so many values on the stack the first is the class."""
         values = [self.pop() for _ in range(taken)][::-1]
         args = values[1] if isinstance(values[1], tuple) else ()
-        self.push(_called(values[0], args))
+        self.call(values[0], args)
 
     def build(self) -> None:
         """Note what an object would be told to restore."""
@@ -236,71 +190,33 @@ class _Machine:
 
     def named(self, module: object, name: object) -> None:
         """Push a name."""
-        self.push(Global(str(module), str(name)))
+        self.push(Global(module if isinstance(module, str) else "", name if isinstance(name, str) else ""))
 
     def instance(self) -> None:
         """Note that an object would be made, as protocol 0 writes it."""
         name = Global(self.line(), self.line())
-        self.push(_called(name, tuple(self.since_mark())))
+        self.call(name, tuple(self.since_mark()))
 
     def made(self) -> None:
         """Note that an object would be made, as protocol 1 writes it."""
         by, *args = self.since_mark()
-        self.push(_called(by, tuple(args)))
+        self.call(by, tuple(args))
+
+    def call(self, by: object, args: tuple[Any, ...]) -> None:
+        """Push what a call would return, or a note of it."""
+        self._copied += sum(len(value) for value in args if isinstance(value, (str, list, tuple, dict)))
+        if self._copied > MOST_COPIED:
+            raise BrokenPickleError(f"at byte {self.at}: calls copy more than {MOST_COPIED} elements")
+        self.push(called(by, args))
 
     def stored(self, ident: object) -> None:
         """Push what torch keeps outside the pickle."""
         found: object = None
         if isinstance(ident, tuple) and len(ident) >= 5 and ident[0] == "storage":  # noqa: PLR2004  its key, kind, size
             kind = ident[1].name.rpartition(".")[2] if isinstance(ident[1], Global) else ""
-            if type(ident[4]) is int and ident[4] >= 0:
-                found = Stored(str(ident[2]), kind, ident[4])
+            if isinstance(ident[2], str) and type(ident[4]) is int and ident[4] >= 0:
+                found = Stored(ident[2], kind, ident[4])
         self.push(found)
-
-
-def _called(by: object, args: tuple[Any, ...]) -> object:
-    """Return what a call would return where that is plain to see, else a note of it."""
-    noted = Made(by, args)
-    if not isinstance(by, Global):
-        return noted
-    if by.module in _OF_TENSORS:
-        return (_view(by.name, args) or noted) if by.name in _VIEWS else args[0] if by.name in _WRAPPERS else noted
-    if by == ("torch._tensor", "_rebuild_from_type_v2"):
-        made = _called(args[0], args[2])
-        if isinstance(made, Made):
-            made.state = args[3]
-        return made
-    if by.module.endswith(".multiarray") and by.name == "scalar":
-        number = _numpy_number(args)
-        return noted if number is None else number
-    if by == ("_codecs", "encode"):  # how protocols before 3 write bytes
-        return args[0].encode("latin-1")
-    plain = _PLAIN.get(by.name) if by.module in _OF_PLAIN else None
-    return noted if plain is None else plain(args[0] if args and type(args[0]) in {dict, list, tuple} else ())
-
-
-def _view(name: str, args: tuple[Any, ...]) -> Tensor | None:
-    """Return the tensor that a call rebuilds; None where it is not called as torch does."""
-    storage, offset, shape, stride = args[:4]
-    numbers = (offset, *shape, *stride)
-    if not isinstance(storage, Stored) or len(shape) != len(stride):
-        return None
-    if any(type(number) is not int or number < 0 for number in numbers):
-        return None
-    # v3 is for types that no class of storages has, and says which.
-    told = args[6] if name == "_rebuild_tensor_v3" and len(args) > 6 else None  # noqa: PLR2004
-    return Tensor(storage, told.name if isinstance(told, Global) else None, offset, tuple(shape), tuple(stride))
-
-
-def _numpy_number(args: tuple[Any, ...]) -> object:
-    """Return a number of numpy; None where it is not called as numpy does."""
-    kind, data = args
-    word = kind.args[0] if isinstance(kind, Made) and kind.args else None
-    if isinstance(data, str):  # as protocol 2 writes bytes, before they are encoded
-        data = data.encode("latin-1")
-    if word not in _NUMPY or not isinstance(data, bytes):
-        return None
-    return struct.unpack(_NUMPY[word], data)[0]
 
 
 def _line_number(machine: _Machine) -> None:

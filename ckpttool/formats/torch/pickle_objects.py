@@ -1,0 +1,146 @@
+"""What a pickle would make, kept as a note of it: names that are not looked up, calls that are not made.
+
+Source:
+    `torch/_utils.py` and `torch/serialization.py` of torch 2.13.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class BrokenPickleError(Exception):
+    """It goes against the rules of pickles, or ends too early."""
+
+
+class Global(NamedTuple):
+    """A name that is not looked up."""
+
+    module: str
+    name: str
+
+
+class Made:
+    """An object that would be made by a call."""
+
+    __slots__ = ("args", "by", "items", "state")
+
+    def __init__(self, by: object, args: tuple[object, ...]) -> None:
+        """Take what would be called, and with what."""
+        self.by = by
+        self.args = args
+        self.state: object = None
+        """What it would be told to restore."""
+        self.items: dict[object, object] = {}
+        """What would be put into it by key."""
+
+    @property
+    def held(self) -> dict[object, object]:
+        """What it would hold by name or by key."""
+        # What an object has in slots stands behind what it has in its dictionary.
+        parts = self.state if isinstance(self.state, tuple) else (self.state,)
+        return {key: value for part in (*parts, self.items) if isinstance(part, dict) for key, value in part.items()}
+
+
+class Stored(NamedTuple):
+    """What torch keeps outside the pickle: the record of a storage."""
+
+    key: str
+    kind: str
+    """The class of the storage: `FloatStorage`."""
+    numel: int
+
+
+class Tensor(NamedTuple):
+    """A view of a storage."""
+
+    storage: Stored
+    dtype: str | None
+    """torch's name of it; None where the storage's class tells."""
+    offset: int
+    """In elements."""
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    """In elements."""
+
+
+_VIEWS = frozenset({"_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_npu_tensor"})
+_WRAPPERS = frozenset({"_rebuild_parameter", "_rebuild_parameter_with_state"})
+_OF_TENSORS = frozenset({"torch._utils", "torch_npu.utils.storage"})
+_OF_PLAIN = frozenset({"builtins", "__builtin__", "collections", "torch"})
+_PLAIN: dict[str, Callable[[Any], object]] = {
+    "OrderedDict": dict, "dict": dict, "defaultdict": dict, "Counter": dict,
+    "Size": tuple, "tuple": tuple, "list": list, "set": list, "frozenset": list, "deque": list,
+}  # fmt: skip
+_KEYS = (str, int, float, bytes, type(None), Global, Made)
+_MOST_KEY_BITS = 64
+"""Of a whole number that is a key: of larger ones thousands can have one hash, and a dictionary would take hours."""
+_MOST_KEY_PARTS = 16
+_NUMPY = {"f8": "<d", "f4": "<f", "f2": "<e", "i8": "<q", "i4": "<i", "i2": "<h", "u8": "<Q", "u4": "<I", "b1": "<?"}
+
+
+def called(by: object, args: tuple[Any, ...]) -> object:
+    """Return what a call would return where that is plain to see, else a note of it."""
+    noted = Made(by, args)
+    if not isinstance(by, Global):
+        return noted
+    if by.module in _OF_TENSORS:
+        return (_view(by.name, args) or noted) if by.name in _VIEWS else args[0] if by.name in _WRAPPERS else noted
+    if by == ("torch._tensor", "_rebuild_from_type_v2"):
+        made = called(args[0], args[2] if isinstance(args[2], tuple) else ())
+        if isinstance(made, Made):
+            made.state = args[3]
+        return made
+    if by.module.endswith(".multiarray") and by.name == "scalar":
+        number = _numpy_number(args)
+        return noted if number is None else number
+    if by == ("_codecs", "encode"):  # how protocols before 3 write bytes
+        return args[0].encode("latin-1")
+    plain = _PLAIN.get(by.name) if by.module in _OF_PLAIN else None
+    return noted if plain is None else _container(plain, args[0] if args else ())
+
+
+def _container(plain: Callable[[Any], object], given: object) -> object:
+    """Return a container of what is given; an empty one where that is no container itself."""
+    if type(given) not in {dict, list, tuple}:
+        given = ()
+    if plain is dict and not isinstance(given, dict):
+        return {pair[0]: pair[1] for pair in given if is_key(pair[0])}  # type: ignore[attr-defined]  # a list or a tuple
+    return plain(given)
+
+
+def is_key(key: object) -> bool:
+    """Tell whether a dictionary may take it: one that is deep, or of many parts, could be hashed for hours.
+
+    The hash of a tuple is computed anew each time, from all that is in it, however often one thing stands there; and a
+    tuple in a tuple a million deep ends the interpreter.
+    """
+    if type(key) is tuple:
+        return len(key) <= _MOST_KEY_PARTS and all(type(part) is not tuple and is_key(part) for part in key)
+    return (type(key) is not int or key.bit_length() <= _MOST_KEY_BITS) and isinstance(key, _KEYS)
+
+
+def _view(name: str, args: tuple[Any, ...]) -> Tensor | None:
+    """Return the tensor that a call rebuilds; None where it is not called as torch does."""
+    storage, offset, shape, stride = args[:4]
+    numbers = (offset, *shape, *stride)
+    if not isinstance(storage, Stored) or len(shape) != len(stride):
+        return None
+    if any(type(number) is not int or number < 0 for number in numbers):
+        return None
+    # v3 is for types that no class of storages has, and says which.
+    told = args[6] if name == "_rebuild_tensor_v3" and len(args) > 6 else None  # noqa: PLR2004
+    return Tensor(storage, told.name if isinstance(told, Global) else None, offset, tuple(shape), tuple(stride))
+
+
+def _numpy_number(args: tuple[Any, ...]) -> object:
+    """Return a number of numpy; None where it is not called as numpy does."""
+    kind, data = args
+    word = kind.args[0] if isinstance(kind, Made) and kind.args else None
+    if isinstance(data, str):  # as protocol 2 writes bytes, before they are encoded
+        data = data.encode("latin-1")
+    if not isinstance(word, str) or word not in _NUMPY or not isinstance(data, bytes):
+        return None
+    return struct.unpack(_NUMPY[word], data)[0]
