@@ -51,6 +51,7 @@ def test_plain_values_come_out_as_python_makes_them(value: object, protocol: int
         ([[], ()], [[], ()]),
         ((1, 2, 3, 4), (1, 2, 3, 4)),
         (300, 300),
+        (b"", b""),
         (2**40, 2**40),
         ("x" * 300, "x" * 300),
     ],

@@ -73,6 +73,7 @@ _OF_PLAIN = frozenset({"builtins", "__builtin__", "collections", "torch"})
 _PLAIN: dict[str, Callable[[Any], object]] = {
     "OrderedDict": dict, "dict": dict, "defaultdict": dict, "Counter": dict,
     "Size": tuple, "tuple": tuple, "list": list, "set": list, "frozenset": list, "deque": list,
+    "bytes": bytes,  # none, as protocols before 3 write it
 }  # fmt: skip
 _KEYS = (str, int, float, bytes, type(None), Global, Made)
 _MOST_KEY_BITS = 64
@@ -99,7 +100,7 @@ def called(by: object, args: tuple[Any, ...]) -> object:
     if by == ("_codecs", "encode"):  # how protocols before 3 write bytes
         return args[0].encode("latin-1")
     plain = _PLAIN.get(by.name) if by.module in _OF_PLAIN else None
-    return noted if plain is None else _container(plain, args[0] if args else ())
+    return noted if plain is None or (plain is bytes and args) else _container(plain, args[0] if args else ())
 
 
 def _container(plain: Callable[[Any], object], given: object) -> object:
