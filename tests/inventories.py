@@ -8,6 +8,7 @@ from ckpttool.decide.completeness import believable, compare
 from ckpttool.domain.checkpoint import (
     Checkpoint,
     CommitState,
+    Content,
     Inventory,
     Rename,
     RunSummary,
@@ -80,6 +81,7 @@ def checkpoint(
         topology=Topology(),
         format=fmt,
         commit=CommitState.UNRECORDED,
+        content=Content.FULL,
         health=health,
         renames=tuple(renames),
         findings=tuple(findings),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, StepSource, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, StepSource, Topology
 from ckpttool.domain.manifest import CHUNK_BYTES, Manifest, ShardSeal
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import FormatName
@@ -46,6 +46,7 @@ def sealed_checkpoint(name: str, prefix: str, fmt: FormatName) -> Checkpoint:
         topology=Topology(),
         format=fmt,
         commit=CommitState.UNRECORDED,
+        content=Content.FULL,
     )
 
 

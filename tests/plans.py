@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, StepSource, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, StepSource, Topology
 from ckpttool.domain.data_position import SkipBatches
 from ckpttool.domain.plan import ResumePlan, ResumePoint
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
@@ -64,6 +64,7 @@ def resume_plan(
         topology=Topology(world_size=ranks or None),
         format=FormatName.MINDSPORE_CKPT,
         commit=CommitState.UNRECORDED,
+        content=Content.FULL,
     )
     skip = SkipBatches(
         batches=batches, repeated_samples=0, samples=240, global_batch_size=global_batch_size, sink_size=sink_size

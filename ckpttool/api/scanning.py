@@ -73,6 +73,11 @@ class Tree:
         """Return what `scan` prints with `--format json`."""
         return Listing(inventory=self.inventory, now=0.0).to_dict()
 
+    def closer(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Return the same with what its own records tell beyond the scan."""
+        with looking_at(self.storage.root):
+            return self.layout.closer(self.storage, checkpoint)
+
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | None:
         """Return where a checkpoint's seal is kept; None where its layout has no place for one."""
         return _seal_place(self.layout, checkpoint)

@@ -23,7 +23,7 @@ from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.meter import Meter, Work
 from ckpttool.verify.observation import Engines, Observation
 from ckpttool.verify.plan import in_bucket, plan_checks
-from ckpttool.verify.session import Scope, Session
+from ckpttool.verify.session import SaveRecords, Scope, Session
 from ckpttool.verify.siblings.neighbours import Neighbours
 
 if TYPE_CHECKING:
@@ -95,7 +95,9 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
     counts = meter is not None and question.level is Level.STRUCTURE
     headers = WaitingEngine(timeout=question.timeout, work=meter.counting(check) if meter and counts else check)
     tasks = headers if question.level is Level.STRUCTURE else _content_engine(question, meter)
-    return Session(tree.storage, tree.inventory, scope, Engines(tasks=tasks, headers=headers), tree.seal_place)
+    engines = Engines(tasks=tasks, headers=headers)
+    records = SaveRecords(seal_place=tree.seal_place, closer=tree.closer)
+    return Session(tree.storage, tree.inventory, scope, engines, records)
 
 
 def _memory(tree: Tree, question: CheckQuestion) -> Memory | None:

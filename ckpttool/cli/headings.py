@@ -12,7 +12,8 @@ HEADINGS = {
         "DIR", "DIR...", "FILE|DIR|NAME", "A", "B", "--tree", "--layout", "--world-size", "--config", "--sink-size",
     ),
     "Which checkpoint": (
-        "--checkpoint", "--tensor", "--prefix", "--allow-renames", "--strict", "--max-lost-steps", "--max-lost-time",
+        "--checkpoint", "--tensor", "--prefix", "--allow-renames", "--allow-weights-only", "--strict",
+        "--max-lost-steps", "--max-lost-time",
     ),
     "Evidence": (
         "--level", "--subset", "--jump", "--max-age", "--no-ledger", "--jobs", "--timeout", "--health-file",

@@ -235,6 +235,9 @@ class ChoiceOptions:
     allow_renames: Annotated[
         bool, typer.Option("--allow-renames", help="Take one that needs files renamed first, and list them.")
     ] = False
+    allow_weights_only: Annotated[
+        bool, typer.Option("--allow-weights-only", help="Take one without optimizer state: that begins anew.")
+    ] = False
     max_lost_steps: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Exit 10 where more steps are to be done again.")
     ] = None
@@ -256,6 +259,7 @@ class ChoiceOptions:
             name=one_name(self.checkpoint),
             prefix=self.prefix,
             allow_renames=self.allow_renames,
+            allow_weights_only=self.allow_weights_only,
             require_health=self.require_health,
             ignore_health=self.ignore_health,
             logs=logs,

@@ -8,7 +8,15 @@ from dataclasses import replace
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.recorded_health import attach_health
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory
-from ckpttool.domain.expectation import Evidence, Expectation, Expected, ExpectedFiles, FilesByPath, FilesByRank
+from ckpttool.domain.expectation import (
+    Evidence,
+    Expectation,
+    Expected,
+    ExpectedFiles,
+    FilesByPath,
+    FilesByRank,
+    cut_short,
+)
 from ckpttool.domain.finding import Code, Finding, blocking, damage, in_order, note, unknown
 from ckpttool.domain.health import HealthBook
 from ckpttool.domain.remedies import helped
@@ -91,10 +99,11 @@ def _compared(checkpoint: Checkpoint, expectation: Expectation) -> Checkpoint:
     )
     if not _names_any(expectation.files) and not blocking(findings):
         findings = (*findings, _nothing_tells(checkpoint))
+    listed = {shard.path: shard.stamp for shard in checkpoint.shards if shard.stamp is not None}
     return replace(
         checkpoint,
         topology=expectation.topology,
-        findings=(*findings, *_empty(checkpoint)),
+        findings=(*findings, *_empty(checkpoint), *cut_short(checkpoint.shards, listed)),
     )
 
 

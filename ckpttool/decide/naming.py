@@ -21,15 +21,19 @@ def named(checkpoints: Iterable[Checkpoint], name: str) -> list[Checkpoint]:
 
     Args:
         checkpoints: In any order, which stays.
-        name: What a table calls it, its bare number where it is called by its step, or a shard's file name, with or
-            without folders before it and the extension behind.
+        name: What a table calls it, another name of it, its bare number where it is called by its step, or a shard's
+            file name, with or without folders before it and the extension behind.
     """
-    own = name.rstrip("/").rpartition("/")[2]
+    *folders, own = name.rstrip("/").split("/")
     every = list(checkpoints)
     # What is spelled out goes first: a lone file may be called like another one without its extension.
     by_name = [checkpoint for checkpoint in every if checkpoint.name == own]
+    by_alias = (checkpoint for checkpoint in every if own in checkpoint.aliases)
+    # Files of all saves may be called alike: then the folder says which save is meant.
+    by_folder = (checkpoint for checkpoint in every if checkpoint.name in folders)
     by_file = (checkpoint for checkpoint in every if own in _files(checkpoint))
-    return by_name or list(by_file) or [checkpoint for checkpoint in every if _is_short(checkpoint, own)]
+    found = by_name or list(by_alias) or list(by_folder) or list(by_file)
+    return found or [checkpoint for checkpoint in every if _is_short(checkpoint, own)]
 
 
 def none_called(name: str, newest: Sequence[Checkpoint], root: str, *, also: str = "") -> UsageError:

@@ -10,7 +10,7 @@ from ckpttool.decide.lost import lost_steps, perhaps_lost
 from ckpttool.decide.mixed_runs import told_apart, two_runs_in
 from ckpttool.decide.naming import LATEST, named, none_called
 from ckpttool.decide.recorded_health import IGNORE_HEALTH, IGNORED_WITH_HEALTH, health_reason
-from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
+from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Content, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, note, suspect, unknown
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePoint
 from ckpttool.domain.progress import newest_first
@@ -137,6 +137,8 @@ def _reasons_by_name(checkpoint: Checkpoint, course: Course, question: ResumeQue
     reasons = list(blocking(checkpoint.findings))
     if question.name in {None, LATEST}:
         reasons += _doubts(checkpoint, course, course.abandoned(checkpoint))
+    if checkpoint.content is Content.WEIGHTS_ONLY and not question.allow_weights_only:
+        reasons.append(_weights_only(checkpoint))
     health = health_reason(checkpoint, require=question.require_health, ignore=question.ignore_health)
     if health is not None:
         reasons.append(health)
@@ -291,6 +293,15 @@ def _no_step(checkpoint: Checkpoint) -> Finding:
 
 def _not_loadable(checkpoint: Checkpoint, why: str) -> Finding:
     return unknown(Code.NOT_LOADABLE, f"{checkpoint.name} {why}", path=checkpoint.name)
+
+
+def _weights_only(checkpoint: Checkpoint) -> Finding:
+    return suspect(
+        Code.WEIGHTS_ONLY,
+        f"{checkpoint.name} holds weights and no optimizer state, by design: a training would begin its optimizer anew",
+        path=checkpoint.name,
+        remedy="--allow-weights-only takes it all the same",
+    )
 
 
 def _needs_renames(checkpoint: Checkpoint) -> Finding:

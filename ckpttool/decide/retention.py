@@ -19,7 +19,7 @@ from typing import Protocol
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.mixed_runs import two_runs_in
 from ckpttool.decide.naming import named
-from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
+from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Content, Inventory
 from ckpttool.domain.finding import Code, blocking
 from ckpttool.domain.health import Health
 from ckpttool.domain.progress import newest_first
@@ -183,7 +183,8 @@ def _candidate(checkpoint: Checkpoint, course: Course, policy: RetentionPolicy, 
             when = " once enough on the course are numbered higher" if by_number else ""
             candidate.keep(Why.ABANDONED, f"a branch that the training left; --drop-abandoned lets it go{when}")
         on_course = not left and course.done_again(checkpoint) is None
-        candidate.good = on_course and checkpoint.health is not Health.UNHEALTHY
+        resumable = checkpoint.content is not Content.WEIGHTS_ONLY
+        candidate.good = on_course and resumable and checkpoint.health is not Health.UNHEALTHY
         candidate.strong = verifier.has_checksums(checkpoint)
     return candidate
 

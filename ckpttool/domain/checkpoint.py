@@ -36,6 +36,17 @@ class CommitState(str, Enum):
     """It keeps one, but nobody can tell what it says."""
 
 
+class Content(str, Enum):
+    """What a training can go on with from a save."""
+
+    FULL = "full"
+    """Weights, optimizer state and where the training stood."""
+    WEIGHTS_ONLY = "weights-only"
+    """By design: nothing is damaged, but the optimizer would begin anew."""
+    UNKNOWN = "unknown"
+    """Nothing tells whether there is more than weights: the user chose what is in it."""
+
+
 Facts: TypeAlias = "tuple[tuple[str, int | None], ...]"
 """What is shown of a save, by name."""
 
@@ -71,6 +82,8 @@ class Checkpoint:
 
     name: str
     """What `--checkpoint` takes."""
+    aliases: tuple[str, ...] = ()
+    """Under which other names the same save lies there: a link to it, a copy of it."""
     prefix: str = ""
     """What its file names begin with, where several trainings may share the folder: each has its own."""
     run: int = 0
@@ -101,6 +114,8 @@ class Checkpoint:
     """Paths that the trainer's own record says belong to it; None where there is no such record."""
     commit: CommitState
     """Every layout must say it: a save that was not finished is never chosen, whatever its files look like."""
+    content: Content
+    """Every layout must say it: weights alone are never resumed from unless they are asked for."""
     health: Health = Health.UNKNOWN
     """As the trainer recorded it inside the checkpoint."""
     renames: tuple[Rename, ...] = ()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TypeAlias
 
 from ckpttool.domain.checkpoint import RunSummary, Topology
 from ckpttool.domain.finding import Code, Finding, damage
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.shard import ShardRole
+from ckpttool.domain.remedies import helped
+from ckpttool.domain.shard import FileStamp, Shard, ShardRole
 from ckpttool.domain.units import Rank
 
 
@@ -122,3 +123,26 @@ class Expected:
     """The inventory's, with the sizes that were settled on."""
     findings: tuple[Finding, ...] = ()
     """About the tree: where a size was taken for meant."""
+
+
+def cut_short(shards: Iterable[Shard], stamps: Mapping[str, FileStamp]) -> tuple[Finding, ...]:
+    """Find files that are shorter than the save's own record says; one without bytes is told as that.
+
+    Args:
+        shards: Of one save.
+        stamps: How large the files are, by path, as far as that is known.
+    """
+    return tuple(
+        helped(
+            damage(
+                Code.SHARD_TRUNCATED,
+                f"has {stamps[shard.path].size} bytes, and by the save's own record at least {shard.least}",
+                path=shard.path,
+                expected=str(shard.least),
+                actual=str(stamps[shard.path].size),
+                ranks=() if shard.rank is None else (shard.rank,),
+            )
+        )
+        for shard in shards
+        if shard.least is not None and shard.path in stamps and 0 < stamps[shard.path].size < shard.least
+    )

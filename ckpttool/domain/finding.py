@@ -85,6 +85,7 @@ class Code(str, Enum):
     DUPLICATE_CHECKPOINT = "duplicate-checkpoint"
     """Reserved: no command reports it."""
     NOT_LOADABLE = "not-loadable"
+    WEIGHTS_ONLY = "weights-only"
     RANKS_TO_RESTORE = "ranks-to-restore"
     META_UNREADABLE = "meta-unreadable"
     META_AHEAD = "meta-ahead"

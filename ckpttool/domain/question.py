@@ -54,6 +54,8 @@ class ResumeQuestion:
     saves_as: str | None = None
     """The prefix under which the config saves: it says which is meant where several trainings share the folder."""
     allow_renames: bool = False
+    allow_weights_only: bool = False
+    """Take what holds no optimizer state, too."""
     require_health: bool = False
     ignore_health: bool = False
     logs: EvidenceQuestion | None = None

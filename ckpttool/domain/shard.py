@@ -33,6 +33,12 @@ class ShardRole(str, Enum):
     """A part of a checkpoint that all ranks share."""
     SCALARS = "scalars"
     """Only the training scalars."""
+    INDEX = "index"
+    """A record that names what belongs to the save."""
+    DATA = "data"
+    """A writer's slices of whatever the save holds, weights and optimizer state alike."""
+    STATE = "state"
+    """What else a training goes on with: scheduler, random numbers, data loader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +84,8 @@ class Shard:
     """The `_k` in this file's own name, 0 for none. Counted per rank folder, so ranks may disagree."""
     stamp: FileStamp | None = None
     """None where the listing did not need it."""
+    least: ByteCount | None = None
+    """Bytes that it must have at least by its save's own record; None where no record says."""
 
     @property
     def modified_ns(self) -> int | None:

@@ -122,6 +122,17 @@ class Layout(Protocol):
         """List all checkpoints, whole or not, with what one header of each tells."""
         ...
 
+    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+        """Add to a save what its own records tell that are too large to be read of every save of a tree.
+
+        It is asked of each save that is judged, before a shard is opened: which files are missing, as findings; how
+        long the others must be at least.
+
+        Raises:
+            OSError: The disk did not answer.
+        """
+        ...
+
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
         """Say for every save which files must be there; "unknown" where nothing tells.
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
+from ckpttool.domain.expectation import cut_short
 from ckpttool.domain.finding import Code, Finding, Severity, damage
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.remedies import helped
@@ -48,6 +49,16 @@ class Scope:
     """Who counts how far it has come."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveRecords:
+    """What lies beside the shards of a save, as its layout says."""
+
+    seal_place: Callable[[Checkpoint], SealPlace | None]
+    """Where its manifest is; None: nowhere."""
+    closer: Callable[[Checkpoint], Checkpoint]
+    """Adds what its own records tell beyond the scan."""
+
+
 _HELD_HEADERS = 3
 """Checkpoints whose headers are kept: the one at hand and those on both sides. More would be memory for nothing."""
 
@@ -61,11 +72,11 @@ class Session:
         inventory: Inventory,
         scope: Scope,
         engines: Engines,
-        seal_place: Callable[[Checkpoint], SealPlace | None],
+        records: SaveRecords,
     ) -> None:
-        """Take the tree, what to look for, who reads, and where seals lie."""
+        """Take the tree, what to look for, who reads, and what lies beside the shards of a save."""
         self._storage = storage
-        self._seal_place = seal_place
+        self._records = records
         self._inventory = inventory
         self._neighbours = Neighbours(inventory.checkpoints)
         self._scope = scope
@@ -89,6 +100,7 @@ class Session:
             checkpoint: Of this tree, with its shards' sizes where content is read.
             followed_by: The one that is judged next, so that what is read of it now need not be read again.
         """
+        checkpoint = self._records.closer(checkpoint)
         # What is to be sealed is judged by itself: how it differs from an older manifest is the sealer's question.
         seals, findings = ({}, ()) if self._scope.hashes else self._seals(checkpoint)
         reports = []
@@ -110,6 +122,7 @@ class Session:
             yield from self._read_before(checkpoint, reports, followed_by=followed_by)
         findings += tuple(_missing_files(checkpoint, seals, self._inventory.unlisted))
         others = self._beside_part(checkpoint)
+        findings += tuple(_cut_short(checkpoint, (*reports, *others)))
         findings += tuple(_changed_headers((*reports, *others), seals))
         # What a manifest proves is what was sealed, whatever its siblings hold.
         sealed = {report.path for report in reports if report.path in seals and report.checksum_matched}
@@ -129,7 +142,7 @@ class Session:
 
     def _seals(self, checkpoint: Checkpoint) -> tuple[dict[str, ShardSeal], tuple[Finding, ...]]:
         """Read the checkpoint's manifest; one that is torn or newer than we are counts as none, and is said."""
-        place = self._seal_place(checkpoint)
+        place = self._records.seal_place(checkpoint)
         # Most trees have no place for manifests at all, and pay for no more than this.
         if place is None or (place.is_apart and not is_there(self._storage, OWN_FOLDER)):
             return {}, ()
@@ -293,6 +306,16 @@ def _missing_files(
         if not path.startswith(closed):
             message = f"the manifest recorded this file on {seals[path].first_seen}, and it is not there"
             yield damage(Code.SHARD_MISSING, message, path=path)
+
+
+def _cut_short(checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> Iterator[Finding]:
+    """Find files that are shorter than the save's own record says, where nothing has told it yet."""
+    said = {(finding.code, finding.path) for report in reports for finding in report.findings}
+    said |= {(finding.code, finding.path) for finding in checkpoint.findings}
+    stamps = {report.path: report.stamp for report in reports if report.stamp is not None}
+    for finding in cut_short(checkpoint.shards, stamps):
+        if (finding.code, finding.path) not in said:
+            yield finding
 
 
 def _changed_headers(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> Iterator[Finding]:

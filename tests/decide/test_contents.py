@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ckpttool.decide.contents import Gathering, as_counted, kind_of
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, StepSource, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, StepSource, Topology
 from ckpttool.domain.contents import Contents, ElementStats, Opened, is_asked
 from ckpttool.domain.dtype import DType
 from ckpttool.domain.scalars import Scalars
@@ -17,7 +17,7 @@ from ckpttool.domain.units import ByteCount, Rank
 
 CHECKPOINT = Checkpoint(
     name="5_2", scalars=Scalars(), step=None, step_source=StepSource.UNKNOWN, shards=(), topology=Topology(),
-    format=FormatName.SAFETENSORS, commit=CommitState.UNRECORDED,
+    format=FormatName.SAFETENSORS, commit=CommitState.UNRECORDED, content=Content.FULL,
 )  # fmt: skip
 TREE = Inventory(root="tree", layout="any", checkpoints=(CHECKPOINT,), runs=(), findings=())
 

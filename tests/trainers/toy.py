@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ckpttool.domain.asd import AsdDialect
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, RunSummary, StepSource, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, RunSummary, StepSource, Topology
 from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath, RankFiles
 from ckpttool.domain.finding import Code, damage, note
 from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
@@ -76,6 +76,10 @@ class ToyLayout:
             findings=tuple(note(Code.STRAY_FILE, "no save", path=name) for name in strays),
             strays=tuple(strays),
         )
+
+    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+        """Return it as it is: the scan tells all."""
+        return checkpoint
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
         """Go by each save's record; without one nothing is known."""
@@ -145,6 +149,7 @@ def _scan(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
         format=FormatName.SAFETENSORS,
         expected=expected,
         commit=commit,
+        content=Content.FULL,
         findings=tuple(findings),
     )
 

@@ -23,7 +23,7 @@ from ckpttool.trainers.mindformers.scalars import FACTS
 from ckpttool.verify.check import check
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.observation import Engines, Observation
-from ckpttool.verify.session import Scope, Session
+from ckpttool.verify.session import SaveRecords, Scope, Session
 from tests.detection import with_crc
 from tests.trees import TreeBuilder, floats, shard_bytes, training_scalars, weights
 from tests.verify.looking import CKPT, found, verdicts
@@ -207,7 +207,8 @@ def session(root: Path, level: Level, engine: Counting) -> tuple[Session, Invent
     storage = LocalStorage(tree.inventory.root)
     headers = engine if level is Level.STRUCTURE else WaitingEngine()
     engines = Engines(tasks=engine, headers=headers)
-    return Session(storage, tree.inventory, Scope(level=level), engines, tree.seal_place), tree.inventory
+    records = SaveRecords(seal_place=tree.seal_place, closer=tree.closer)
+    return Session(storage, tree.inventory, Scope(level=level), engines, records), tree.inventory
 
 
 class TestReading:

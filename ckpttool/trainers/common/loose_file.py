@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Facts, Inventory, RunSummary, StepSource, Topology
+from ckpttool.domain.checkpoint import (
+    Checkpoint,
+    CommitState,
+    Content,
+    Facts,
+    Inventory,
+    RunSummary,
+    StepSource,
+    Topology,
+)
 from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath, RankFiles
 from ckpttool.domain.scalars import ScalarRules, Scalars, ScalarValues, ShardFacts
 from ckpttool.domain.shard import FORMAT_OF_SUFFIX, FormatName, Shard, ShardRole
@@ -78,9 +87,14 @@ class LooseFile:
             topology=Topology(),
             format=fmt,
             commit=CommitState.UNRECORDED,
+            content=Content.UNKNOWN,
         )
         run = RunSummary(prefix="", run=0, first_step=step, last_step=step, world_size=1)
         return Inventory(root=storage.root, layout=self.name, checkpoints=(checkpoint,), runs=(run,), findings=())
+
+    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+        """Return it as it is: the scan tells all."""
+        return checkpoint
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
         """Expect the file and no more."""

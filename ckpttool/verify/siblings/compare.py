@@ -16,6 +16,9 @@ from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.verdict import ShardReport
 from ckpttool.verify.siblings.neighbours import MIN_PEERS, Pair, Peers, Sibling, lacks
 
+_COMPARED = tuple(role for role in ShardRole if role not in {ShardRole.INDEX, ShardRole.DATA, ShardRole.STATE})
+"""Roles whose files hold alike at every step. Records do not, nor what a writer was given to write."""
+
 _SLICES_AMONG = 10
 """Ranks of which at most one may end like another where they hold slices."""
 
@@ -28,7 +31,7 @@ def compare_siblings(reports: Sequence[ShardReport], siblings: Sequence[Sibling]
         siblings: Headers of other checkpoints of the same training, best first; may be empty.
     """
     findings: list[Finding] = []
-    for role in ShardRole:
+    for role in _COMPARED:
         sound = [report for report in reports if report.role is role and report.schema_hash is not None]
         if sound:
             peers = Peers(sound, siblings)

@@ -18,7 +18,7 @@ from ckpttool.domain.verdict import ShardReport
 MOST_SIBLINGS = 2
 """One may be damaged itself, or stand on the other side of a change; more would only cost time."""
 
-_Place = tuple[int | None, ShardRole]
+_Place = tuple[int | None, ShardRole, str]
 
 MIN_PEERS = 3
 """Shards of one role from which on a single odd one is outvoted."""
@@ -179,7 +179,8 @@ def lacks(scalars: ScalarValues, others: ScalarValues) -> bool:
 
 
 def _place(report: ShardReport) -> _Place:
-    return report.rank, report.role
+    # Several files that all ranks share have one role: of these, those that are called alike stand for each other.
+    return report.rank, report.role, report.path.rpartition("/")[2] if report.rank is None else ""
 
 
 def _by_place(sibling: Sibling) -> dict[_Place, ShardReport]:

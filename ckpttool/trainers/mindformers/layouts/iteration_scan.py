@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, RunSummary, StepSource, Topology, Tracked
+from ckpttool.domain.checkpoint import (
+    Checkpoint,
+    CommitState,
+    Content,
+    Inventory,
+    RunSummary,
+    StepSource,
+    Topology,
+    Tracked,
+)
 from ckpttool.domain.finding import Code, Finding, Severity, in_order, note, suspect
 from ckpttool.domain.health import Health
 from ckpttool.domain.progress import Progress
@@ -154,6 +163,7 @@ def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkp
         format=FormatName.SAFETENSORS,
         expected=expected,
         commit=CommitState.COMMITTED if recorded else unrecorded,
+        content=Content.FULL,
         health=common.health if common else Health.UNKNOWN,
         facts=state.facts,
         rules=RULES,

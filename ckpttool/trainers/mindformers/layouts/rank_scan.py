@@ -8,7 +8,7 @@ from itertools import chain, count, repeat
 from operator import attrgetter
 from typing import NamedTuple
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, Rename, RunSummary, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, Rename, RunSummary, Topology
 from ckpttool.domain.finding import Finding, in_order
 from ckpttool.domain.frozen import many
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
@@ -119,6 +119,7 @@ def _shards(folders: Iterable[RankFolder], index: int, shape: str, name: FileNam
         format=repeat(name.format),
         run=repeat(name.run),
         stamp=[stamps[index] if stamps else None for _, _, _, stamps, _, _ in folders],
+        least=repeat(None),
     )
 
 
@@ -143,6 +144,7 @@ def _checkpoint(key: _Key, groups: Mapping[_Key, _Group]) -> Checkpoint:
         topology=Topology(),
         format=key.format,
         commit=CommitState.UNRECORDED,
+        content=Content.FULL,
         renames=_renames(key, shards, groups),
     )
 

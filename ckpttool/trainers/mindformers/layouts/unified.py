@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, RunSummary, StepSource, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, RunSummary, StepSource, Topology
 from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath, RankFiles
 from ckpttool.domain.finding import Code, Finding, unsafe
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
@@ -71,10 +71,15 @@ class MindFormersUnified:
             format=FormatName.SAFETENSORS,
             expected=expected,
             commit=CommitState.UNKNOWN if expected is None else CommitState.COMMITTED,
+            content=Content.FULL,
             findings=tuple(findings),
         )
         run = RunSummary(prefix="", run=0, first_step=step, last_step=step, world_size=1)
         return Inventory(root=storage.root, layout=self.name, checkpoints=(checkpoint,), runs=(run,), findings=())
+
+    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+        """Return it as it is: the scan tells all."""
+        return checkpoint
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
         """Go by the map of parameters to files."""

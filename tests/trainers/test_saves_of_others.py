@@ -1,0 +1,138 @@
+"""What saves of other trainers are like and MindFormers' are not, on the toy's tree: each answer is heard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ckpttool import api
+from ckpttool.domain.checkpoint import Checkpoint, Content, Inventory
+from ckpttool.domain.finding import Code, damage
+from ckpttool.domain.retention import RetentionPolicy
+from ckpttool.domain.units import ByteCount
+from ckpttool.domain.verdict import Verdict
+from ckpttool.storage.base import Storage
+from ckpttool.trainers import registry
+from ckpttool.trainers.base import Members, ScanOptions
+from ckpttool.trainers.listing import Listing
+from tests.answers import chosen, codes, plan, reasons
+from tests.trainers import toy
+
+Changed = Callable[[Checkpoint], Checkpoint]
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "TRAINERS", (toy.TOY, *registry.TRAINERS))
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Two whole saves."""
+    toy.save(tmp_path / "saves", 20)
+    toy.save(tmp_path / "saves", 30)
+    return tmp_path / "saves"
+
+
+@pytest.fixture
+def newest_is(monkeypatch: pytest.MonkeyPatch) -> Callable[[Changed], None]:
+    """Lets the scan say something else of the newest save."""
+    scan = toy.ToyLayout.scan
+
+    def install(changed: Changed) -> None:
+        def other(self: toy.ToyLayout, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
+            inventory = scan(self, storage, listing, options)
+            *older, newest = inventory.checkpoints
+            return replace(inventory, checkpoints=(*older, changed(newest)))
+
+        monkeypatch.setattr(toy.ToyLayout, "scan", other)
+
+    return install
+
+
+@pytest.fixture
+def closer_is(monkeypatch: pytest.MonkeyPatch) -> Callable[[Changed], None]:
+    """Lets the closer look at a save tell something."""
+
+    def install(changed: Changed) -> None:
+        monkeypatch.setattr(toy.ToyLayout, "closer", lambda _self, _storage, checkpoint: changed(checkpoint))
+
+    return install
+
+
+def is_whole(tree: Path, name: str) -> bool:
+    events = api.verify(api.scan(api.TreeQuestion(path=str(tree))), api.CheckQuestion(name=name))
+    verdict = next(event for event in events if isinstance(event, Verdict))
+    return codes(verdict.findings) == set()
+
+
+def test_weights_alone_are_whole_and_passed_over_unless_they_are_asked_for(
+    tree: Path, newest_is: Callable[[Changed], None]
+) -> None:
+    newest_is(lambda newest: replace(newest, content=Content.WEIGHTS_ONLY))
+    assert chosen(plan(tree)) == ("step-20", 20)
+    assert codes(reasons(plan(tree), "step-30")) == {Code.WEIGHTS_ONLY}
+    assert is_whole(tree, "step-30")
+    assert chosen(plan(tree, choice=api.ResumeQuestion(allow_weights_only=True))) == ("step-30", 30)
+
+
+def test_where_nothing_tells_what_is_in_a_save_it_is_taken(tree: Path, newest_is: Callable[[Changed], None]) -> None:
+    newest_is(lambda newest: replace(newest, content=Content.UNKNOWN))
+    assert chosen(plan(tree)) == ("step-30", 30)
+
+
+@pytest.mark.parametrize("content", [Content.WEIGHTS_ONLY, Content.FULL])
+def test_nothing_goes_because_weights_alone_are_newer(
+    tree: Path, newest_is: Callable[[Changed], None], monkeypatch: pytest.MonkeyPatch, content: Content
+) -> None:
+    monkeypatch.setattr(toy.ToyLayout, "members", lambda _self, save: Members(paths=(save.name,)))
+    newest_is(lambda newest: replace(newest, content=content))
+    answer = api.prune(api.TreeQuestion(path=str(tree)), RetentionPolicy(keep_last=1))
+    going = [checkpoint.name for checkpoint in answer.plan.going]
+    assert going == ([] if content is Content.WEIGHTS_ONLY else ["step-20"])
+
+
+def test_a_save_is_found_by_each_of_its_names(tree: Path, newest_is: Callable[[Changed], None]) -> None:
+    newest_is(lambda newest: replace(newest, aliases=("last",)))
+    assert chosen(plan(tree, choice=api.ResumeQuestion(name="last"))) == ("step-30", 30)
+    assert chosen(plan(tree, choice=api.ResumeQuestion(name="step-20"))) == ("step-20", 20)
+
+
+def test_a_file_that_all_saves_have_is_told_by_its_folder(tree: Path) -> None:
+    question = api.ResumeQuestion(name="step-20/__1_0.distcp")
+    assert chosen(plan(tree, choice=question)) == ("step-20", 20)
+
+
+def test_what_a_closer_look_misses_counts_and_what_is_older_than_the_choice_is_not_looked_at(
+    tree: Path, closer_is: Callable[[Changed], None]
+) -> None:
+    asked: set[str] = set()
+
+    def closer(checkpoint: Checkpoint) -> Checkpoint:
+        asked.add(checkpoint.name)
+        if checkpoint.name != "step-30":
+            return checkpoint
+        lost = damage(Code.SHARD_MISSING, "its index names it", path="step-30/__9_0.distcp")
+        return replace(checkpoint, findings=(*checkpoint.findings, lost))
+
+    toy.save(tree, 10)
+    closer_is(closer)
+    assert chosen(plan(tree)) == ("step-20", 20)
+    assert codes(reasons(plan(tree), "step-30")) == {Code.SHARD_MISSING}
+    assert asked == {"step-30", "step-20"}
+
+
+@pytest.mark.parametrize(("beyond", "whole"), [(0, True), (1, False)])
+def test_a_shard_that_is_shorter_than_its_record_says_is_damage(
+    tree: Path, closer_is: Callable[[Changed], None], beyond: int, *, whole: bool
+) -> None:
+    def closer(checkpoint: Checkpoint) -> Checkpoint:
+        sizes = {shard.path: (tree / shard.path).stat().st_size + beyond for shard in checkpoint.shards}
+        shards = (replace(shard, least=ByteCount(sizes[shard.path])) for shard in checkpoint.shards)
+        return replace(checkpoint, shards=tuple(shards))
+
+    closer_is(closer)
+    assert is_whole(tree, "step-30") is whole
