@@ -96,25 +96,36 @@ class Layout(Protocol):
         """Where the ranks' files of a save lie: whether what is not there is missing, or may be on other machines."""
         ...
 
+    @property
+    def gives_way(self) -> bool:
+        """Whether what it is told by lies in the saves of other layouts, too: then a folder that one claims is none."""
+        ...
+
     def recognise(self, listing: Listing) -> bool:
         """Tell by names whether a folder is arranged so; where others name folders alike, by the names in those.
 
-        It is asked of the folder of a single save, too: by what lies in that it is told whose save it is.
+        The folder is the root of the tree, which holds the saves: a save itself is a part of the tree around it. It is
+        asked with a listing of one entry, too: by what lies in that it is told whose save it is.
 
         Raises:
             OSError: A folder that would tell cannot be listed.
         """
         ...
 
-    def part(self, folder: str, file: str | None) -> Part | Refusal | None:
-        """Tell what a folder in the root, or a file in it or in the root, is a part of if the tree is so arranged.
+    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
+        """Tell what a folder below the root, or a file in it or in the root, is a part of if the tree is so arranged.
 
         Args:
-            folder: Its name; empty for the root itself.
+            listing: The root, or of it no more than the entry that the path begins with: where a save may have any
+                name, what lies in the folder tells.
+            folder: Its path, `checkpoint-12/optimizer_0`; empty for the root itself.
             file: The name of the file in it that was meant; None for the folder itself.
 
         Returns:
             None where no tree of this layout has such a path; a refusal where it has the folder, but not such a file.
+
+        Raises:
+            OSError: A folder that would tell cannot be listed.
         """
         ...
 

@@ -50,13 +50,14 @@ def trees_below(
         try:
             listing = list_root(open_storage(folder))
             found = recognised(listing, wanted=layout)
+            folders = [entry.name for entry in listing.entries if entry.kind is Kind.FOLDER]
+            further = [name for name in folders if not any(each.part(listing, name, None) for each in found)]
         except OSError:
             yield Below(folder, is_known=False)
             continue
         if found:
             yield Below(folder, is_known=True)
-        for entry in reversed(listing.entries) if left else ():
-            own = entry.name == OWN_FOLDER or any(each.part(entry.name, None) for each in found)
-            path = entry.name if folder == os.curdir else os.path.join(folder, entry.name)
-            if entry.kind is Kind.FOLDER and not own and not os.path.islink(path):
+        for name in reversed(further) if left else ():
+            path = name if folder == os.curdir else os.path.join(folder, name)
+            if name != OWN_FOLDER and not os.path.islink(path):
                 waiting.append((path, left - 1))

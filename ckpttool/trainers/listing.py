@@ -1,4 +1,7 @@
-"""The names in a folder, and in some of the folders in it: what a layout is told by. No file is opened."""
+"""The names in a folder, and in some of the folders in it: what a layout is told by.
+
+No more of a file is read than its first bytes, and those only where somebody asks for them.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,33 @@ from functools import cache
 from heapq import nlargest
 from itertools import islice, takewhile
 from operator import itemgetter
+from typing import TypeVar
 
 from ckpttool.domain.frozen import dataclass
+from ckpttool.records import OWN_FOLDER
 from ckpttool.storage.base import Entry, Kind, Storage
 
 MOST_LOOKED_INTO = 8
-"""Folders of one kind: a tree may hold thousands of saves, and they look alike."""
+"""Folders or files of one kind: a tree may hold thousands of saves, and they look alike."""
+
+HEAD_BYTES = 8
+"""Of a file: enough for all signatures that formats begin with."""
+
+_ANY = "(?s:.*)"
+
+Seen = TypeVar("Seen")
 
 
 def _unseen(folder: str) -> frozenset[str]:
     """Show nothing of any folder."""
     del folder
     return frozenset()
+
+
+def _unread(file: str) -> bytes:
+    """Show nothing of any file."""
+    del file
+    return b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,33 +49,62 @@ class Listing:
     entries: tuple[Entry, ...]
     names_in: Callable[[str], frozenset[str]] = _unseen
     """Lists a folder in it, which may raise an OSError."""
+    head: Callable[[str], bytes] = _unread
+    """Reads the first `HEAD_BYTES` bytes of a file in it, which may raise an OSError."""
 
     def beginning(self, start: str) -> tuple[Entry, ...]:
         """Return the entries whose names begin so: found without a look at thousands of others."""
         first = bisect_left(self.entries, (start,))
         return tuple(takewhile(lambda entry: entry.name.startswith(start), islice(self.entries, first, None)))
 
-    def inside(self, pattern: str) -> Iterator[frozenset[str]]:
-        """Yield the names in each of the folders with such a name: a few, those with the highest numbers first.
+    def has(self, name: str) -> bool:
+        """Tell whether there is an entry of this name."""
+        return any(entry.name == name for entry in self.beginning(name)[:1])
+
+    def inside(
+        self, pattern: str = _ANY, *, most: int | None = MOST_LOOKED_INTO
+    ) -> Iterator[tuple[str, frozenset[str]]]:
+        """Yield the folders with such a name, each with the names in it: those with the highest numbers first.
+
+        Args:
+            pattern: The whole name; by default any but that of our own folder.
+            most: Folders to look into; None: into all of them, where the highest may be the empty ones.
 
         Raises:
             OSError: After all others, where one cannot be listed: what it holds is not known.
         """
-        folders = [entry.name for entry in self.entries if entry.kind is Kind.FOLDER]
-        unread: OSError | None = None
-        for folder in nlargest(MOST_LOOKED_INTO, (name for name in folders if re.fullmatch(pattern, name)), _numbers):
-            try:
-                names = self.names_in(folder)
-            except OSError as error:
-                unread = unread or error
-            else:
-                yield names
-        if unread is not None:
-            raise unread
+        return self._look(Kind.FOLDER, pattern, most, self.names_in)
+
+    def heads(self, pattern: str) -> Iterator[tuple[str, bytes]]:
+        """Yield a few of the files with such a name, each with its first bytes: those with the highest numbers first.
+
+        Args:
+            pattern: The whole name.
+
+        Raises:
+            OSError: After all others, where one cannot be read.
+        """
+        return self._look(Kind.FILE, pattern, MOST_LOOKED_INTO, self.head)
 
     def alone(self, name: str) -> Listing:
         """Return it as if it held this and nothing else."""
         return replace(self, entries=tuple(entry for entry in self.beginning(name) if entry.name == name))
+
+    def _look(
+        self, kind: Kind, pattern: str, most: int | None, look: Callable[[str], Seen]
+    ) -> Iterator[tuple[str, Seen]]:
+        of_kind = (entry.name for entry in self.entries if entry.kind is kind and entry.name != OWN_FOLDER)
+        names = [name for name in of_kind if pattern is _ANY or re.fullmatch(pattern, name)]
+        unread: OSError | None = None
+        for name in nlargest(len(names) if most is None else most, names, _numbers):
+            try:
+                seen = look(name)
+            except OSError as error:
+                unread = unread or error
+            else:
+                yield name, seen
+        if unread is not None:
+            raise unread
 
 
 def _numbers(name: str) -> list[int]:
@@ -70,9 +117,22 @@ def list_root(storage: Storage) -> Listing:
     Raises:
         OSError: It cannot be listed.
     """
+    return _listing(storage, tuple(sorted(storage.entries(""), key=itemgetter(0))))
 
+
+def show_alone(storage: Storage, entry: Entry) -> Listing:
+    """Return a folder as if it held this and nothing else, without a look at what else it holds."""
+    return _listing(storage, (entry,))
+
+
+def _listing(storage: Storage, entries: tuple[Entry, ...]) -> Listing:
     @cache  # several layouts ask for the same
     def names_in(folder: str) -> frozenset[str]:
         return frozenset(entry.name for entry in storage.entries(folder))
 
-    return Listing(entries=tuple(sorted(storage.entries(""), key=itemgetter(0))), names_in=names_in)
+    @cache
+    def head(file: str) -> bytes:
+        with storage.open(file) as source:
+            return source.read(0, HEAD_BYTES)
+
+    return Listing(entries=entries, names_in=names_in, head=head)

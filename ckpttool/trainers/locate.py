@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.question import DEFAULT_DIR
 from ckpttool.errors import IncompleteError, UnknownLayoutError
 from ckpttool.records.journal import TRASH, trash_folders
-from ckpttool.storage import is_folder, open_storage, shortest
+from ckpttool.storage import is_folder, is_local, open_storage, shortest
 from ckpttool.storage.base import Entry, Kind, Storage, is_there
 from ckpttool.trainers.base import Layout, Part, Refusal
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.common.tracker_file import TRACKER, whose_tracker
-from ckpttool.trainers.listing import Listing, list_root
+from ckpttool.trainers.listing import Listing, list_root, show_alone
 from ckpttool.trainers.registry import layouts, loose_file, meant, places, recognised, signs
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 MOST_LEVELS_UP = 3
 """How far above the current folder a tree is looked for."""
+DEEPEST_PART = 4
+"""Folders from a tree down to a file in one of its saves: Orbax's `30/default/ocdbt.process_0/d/FILE`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,14 +145,37 @@ def _around_us(wish: _Wish) -> Located | None:
 
     Its root is told in full: a config to which it is copied does not lie in the tree.
     """
-    here = _below(os.getcwd(), wish)
-    if here is not None:
-        return here if here.resolved_from is not None else replace(here, resolved_from="the current folder")
-    for folder in (".", *(os.path.join(*[os.pardir] * up) for up in range(1, MOST_LEVELS_UP))):
-        around = _around_part(folder, folder, None, wish)
-        if around is not None:
-            took = f"{around.storage.root}, the tree around the current folder"
-            return replace(around, focus=None, resolved_from=took)
+
+    def here() -> Located | None:
+        found = _below(os.getcwd(), wish)
+        return found if found is None or found.resolved_from else replace(found, resolved_from="the current folder")
+
+    def around(folder: str) -> Located | None:
+        found = _around_part(folder, folder, None, wish)
+        took = "" if found is None else f"{found.storage.root}, the tree around the current folder"
+        return None if found is None else replace(found, focus=None, resolved_from=took)
+
+    further = (os.path.join(*[os.pardir] * up) for up in range(1, MOST_LEVELS_UP))
+    return _first(partial(around, os.curdir), here, *(partial(around, folder) for folder in further))
+
+
+def _first(*attempts: Callable[[], Located | None]) -> Located | None:
+    """Return the first tree that is found.
+
+    Raises:
+        OSError: None was, and where one may be cannot be read.
+    """
+    unread = None
+    for attempt in attempts:
+        try:
+            found = attempt()
+        except OSError as error:
+            unread = unread or error
+        else:
+            if found is not None:
+                return found
+    if unread is not None:
+        raise unread
     return None
 
 
@@ -161,48 +187,69 @@ def _around_file(path: str, wish: _Wish) -> Located:
     around = _around_part(path, folder, name, wish)
     if around is not None:
         return around
-    storage = open_storage(folder)
-    listing = list_root(storage)
-    found = recognised(listing, wanted=wish.layout)
-    if not found and name == TRACKER:
-        raise UnknownLayoutError(f"{folder} holds no checkpoints that ckpttool knows{_whose(listing)}")
-    claims = {layout.name: part for layout in found if (part := layout.part("", name)) is not None}
-    if not claims:
-        # What the tree does not claim is none of its: nobody who names it means the newest of its saves.
-        return _loose(folder, name)
-    layout = meant([layout for layout in found if layout.name in claims], folder, wish.config)
-    return _as_part(path, storage, listing, layout, claims[layout.name])
+    if name == TRACKER:
+        whose = _whose(list_root(open_storage(folder)))
+        raise UnknownLayoutError(f"{folder} holds no checkpoints that ckpttool knows{whose}")
+    # What no tree claims is none of its: nobody who names it means the newest of its saves.
+    return _loose(folder, name)
 
 
 def _around_part(path: str, folder: str, file: str | None, wish: _Wish) -> Located | None:
-    """Find the tree above a folder of which a layout says that it is a part of one.
+    """Find the tree of which a layout says that a folder, or a file in it, is a part.
 
-    What lies in the folder itself tells whose it is: its name may be that of several trainers, as may be what lies
-    beside it.
+    The outermost one: what lies in a save may look like another trainer's tree. Whose it is, what lies in the path
+    itself tells: its names may be those of several trainers, as may be what lies beside it.
 
     Args:
         path: As it was given, for people.
         folder: That folder.
         file: The file in it that was meant; None for the folder itself.
         wish: Which layout is meant.
+
+    Raises:
+        OSError: The folder around it cannot be listed; whoever cannot look further up sees no tree there.
     """
-    # The path may not say the folder's own name: `.`, `..` and `../..`.
-    parent, own = os.path.split(folder if os.path.basename(folder) not in {".", ".."} else os.path.abspath(folder))
-    claims = {layout.name: part for layout in layouts() if (part := layout.part(own, file)) is not None}
-    if not claims:
-        return None
-    storage = open_storage(parent or ".")
-    listing = list_root(storage)
-    for shown in (listing.alone(own), listing):
-        found = [layout for layout in recognised(shown, wanted=wish.layout) if layout.name in claims]
+    unread, is_claimed = None, False
+    for root, inner in reversed([*([] if file is None else [(folder, "")]), *_outward(folder)]):
+        unread = None
+        storage = open_storage(root)
+        beginning = Entry(inner.partition("/")[0], Kind.FOLDER) if inner else Entry(file or "", Kind.FILE)
+        alone = show_alone(storage, beginning)
+        try:
+            claims = {each.name: part for each in layouts() if (part := each.part(alone, inner, file)) is not None}
+            if not claims:
+                continue
+            listing = list_root(storage)
+            found = [layout for layout in _first_known(alone, listing, wish) if layout.name in claims]
+        except OSError as error:
+            unread = error
+            continue
         if found:
-            break
-    else:
-        if wish.layout is None:
-            return None
+            layout = meant(found, folder, wish.config)
+            return _as_part(path, storage, listing, layout, claims[layout.name])
+        is_claimed = is_claimed or bool(inner)
+    if unread is not None:
+        raise unread
+    if is_claimed and wish.layout is not None:
         raise UnknownLayoutError(f"{path} is no part of a tree of {wish.layout}")
-    layout = meant(found, folder, wish.config)
-    return _as_part(path, storage, listing, layout, claims[layout.name])
+    return None
+
+
+def _first_known(alone: Listing, listing: Listing, wish: _Wish) -> list[Layout]:
+    return recognised(alone, wanted=wish.layout) or recognised(listing, wanted=wish.layout)
+
+
+def _outward(folder: str) -> Iterator[tuple[str, str]]:
+    """Yield the folders around a folder, the nearest first, each with the path from it to that folder."""
+    root, inner = folder, ""
+    for _ in range(DEEPEST_PART):
+        parent, own = os.path.split(root)
+        if own in {"", os.curdir, os.pardir}:  # the path does not say the folder's own name
+            parent, own = os.path.split(os.path.abspath(root))
+        if not own or is_local(parent) != is_local(folder):
+            return
+        root, inner = parent or os.curdir, f"{own}/{inner}" if inner else own
+        yield root, inner
 
 
 def _as_part(path: str, storage: Storage, listing: Listing, layout: Layout, part: Part | Refusal) -> Located:
@@ -222,7 +269,9 @@ def _loose(folder: str, name: str) -> Located:
 
 
 def _around_folder(path: str, wish: _Wish) -> Located:
-    found = _below(path, wish) or _around_part(path, path, None, wish)
+    # Who names a layout may mean what lies in a save of another; else that is none of its own.
+    attempts = (partial(_around_part, path, path, None, wish), partial(_below, path, wish))
+    found = _first(*(attempts if wish.layout is None else reversed(attempts)))
     if found is not None:
         return found
     folders, files = signs()

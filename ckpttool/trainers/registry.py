@@ -194,6 +194,8 @@ def config_readers() -> str:
 def recognised(listing: Listing, *, wanted: str | None = None) -> list[Layout]:
     """Return every layout that a folder is arranged in: a training that changed over leaves two.
 
+    One that gives way is returned where it is the only one.
+
     Args:
         listing: The folder's names.
         wanted: Look for this one alone, where a folder holds several.
@@ -210,7 +212,7 @@ def recognised(listing: Listing, *, wanted: str | None = None) -> list[Layout]:
             unread = error
     if not found and unread is not None:
         raise unread
-    return found
+    return [layout for layout in found if not layout.gives_way] or found
 
 
 def meant(found: Sequence[Layout], where: str, config: RunConfig | None) -> Layout:

@@ -18,6 +18,7 @@ from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers import registry
 from ckpttool.trainers.abilities import ConfigReader
 from ckpttool.trainers.base import Layout, Part, Refusal
+from ckpttool.trainers.below import trees_below
 from ckpttool.trainers.listing import MOST_LOOKED_INTO, Listing, list_root
 from ckpttool.trainers.locate import locate
 from tests.answers import cli
@@ -34,7 +35,7 @@ class TwinLayout(toy.ToyLayout):
     name = "twin-file"
 
     def recognise(self, listing: Listing) -> bool:
-        return any("model.twin" in names for names in listing.inside("step-[0-9]{1,18}"))
+        return any("model.twin" in names for _, names in listing.inside("step-[0-9]{1,18}"))
 
 
 class FilesLayout(toy.ToyLayout):
@@ -45,7 +46,8 @@ class FilesLayout(toy.ToyLayout):
     def recognise(self, listing: Listing) -> bool:
         return any(entry.name.endswith(".toyfile") for entry in listing.entries)
 
-    def part(self, folder: str, file: str | None) -> Part | Refusal | None:
+    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
+        del listing
         if folder or file is None or not file.endswith(".toyfile"):
             return None
         return Part(focus=file, resolved_from=f"checkpoint {file}")
@@ -57,6 +59,30 @@ class Files(toy.Toy):
     name = "files"
     layouts: tuple[Layout, ...] = (FilesLayout(),)
     layout_names: tuple[str, ...] = (FilesLayout.name,)
+
+
+class AnyLayout(toy.ToyLayout):
+    """Takes every folder with a record for a save, whatever it is called: also those that others have in theirs."""
+
+    name = "toy-any"
+    gives_way = True
+
+    def recognise(self, listing: Listing) -> bool:
+        return any(".metadata" in names for _, names in listing.inside())
+
+    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
+        del file
+        save = folder.partition("/")[0]
+        held = dict(listing.alone(save).inside()).get(save, frozenset())
+        return Part(focus=save, resolved_from=f"checkpoint {save}") if ".metadata" in held else None
+
+
+class Any(toy.Toy):
+    """Its trainer."""
+
+    name = "any"
+    layouts: tuple[Layout, ...] = (AnyLayout(),)
+    layout_names: tuple[str, ...] = (AnyLayout.name,)
 
 
 class TwinConfigs:
@@ -90,7 +116,7 @@ class Twin(toy.Toy):
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     import_module("ckpttool.cli.options")  # its help is made once: pages are compared with it, and know no toy
-    monkeypatch.setattr(registry, "TRAINERS", (toy.TOY, Twin(), Files(), *registry.TRAINERS))
+    monkeypatch.setattr(registry, "TRAINERS", (toy.TOY, Twin(), Files(), Any(), *registry.TRAINERS))
 
 
 def twin(root: Path, step: int) -> None:
@@ -168,6 +194,98 @@ class TestByWhatLiesInIt:
         listing = replace(list_root(LocalStorage(str(tmp_path))), names_in=names_in)
         assert registry.recognised(listing, wanted="toy-dcp") == []
         assert looked == [f"step-{step}" for step in range(99, 99 - MOST_LOOKED_INTO, -1)]
+
+
+def record(folder: Path) -> Path:
+    """Write what makes a folder a save of the layout that gives way."""
+    folder.mkdir(parents=True)
+    (folder / ".metadata").write_text("{}")
+    return folder
+
+
+class TestInsideASave:
+    @pytest.mark.parametrize(
+        "path", ["", "model", "model/.metadata", "model/deep", "model/deep/er/shard", "model/deep/er"]
+    )
+    def test_what_looks_like_a_tree_in_a_save_is_a_part_of_that_save(self, tmp_path: Path, path: str) -> None:
+        twin(tmp_path, 20)
+        twin(tmp_path, 30)
+        deep = record(tmp_path / "step-20/model") / "deep/er"
+        deep.mkdir(parents=True)
+        (deep / "shard").write_text("x")
+        found = locate(str(tmp_path / "step-20" / path))
+        assert (found.layout.name, found.storage.root, found.focus) == ("twin-file", str(tmp_path), "step-20")
+
+    def test_unless_the_layout_of_what_lies_there_is_asked_for(self, tmp_path: Path) -> None:
+        twin(tmp_path, 20)
+        record(tmp_path / "step-20/model")
+        found = locate(str(tmp_path / "step-20"), layout="toy-any")
+        assert (found.layout.name, found.storage.root) == ("toy-any", str(tmp_path / "step-20"))
+
+    def test_who_stands_there_stands_in_the_tree(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        twin(tmp_path, 20)
+        monkeypatch.chdir(record(tmp_path / "step-20/model"))
+        for path in (None, "."):
+            found = locate(path)
+            assert (found.layout.name, found.storage.root) == ("twin-file", str(tmp_path))
+            assert found.focus == (None if path is None else "step-20")
+
+    def test_a_save_of_any_name_is_itself_in_the_tree_around_it(self, tmp_path: Path) -> None:
+        record(tmp_path / "tree/best")
+        record(tmp_path / "tree/last")
+        (tmp_path / "tree/notes").mkdir()
+        found = locate(str(tmp_path / "tree/best"))
+        assert (found.layout.name, found.storage.root, found.focus) == ("toy-any", str(tmp_path / "tree"), "best")
+        with pytest.raises(UnknownLayoutError, match="notes holds no checkpoints"):
+            locate(str(tmp_path / "tree/notes"))
+
+    def test_a_layout_that_gives_way_is_none_of_two(self, tmp_path: Path) -> None:
+        twin(tmp_path, 20)
+        assert locate(str(tmp_path)).layout.name == "twin-file"
+        record(tmp_path / "best")
+        assert locate(str(tmp_path)).layout.name == "twin-file"
+        assert locate(str(tmp_path), layout="toy-any").layout.name == "toy-any"
+
+    def test_a_folder_above_that_nobody_may_list_is_no_reason_to_say_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        twin(tmp_path / "step-1", 20)
+        deny(monkeypatch, str(tmp_path), errno.EACCES)
+        found = locate(str(tmp_path / "step-1"))
+        assert (found.layout.name, found.storage.root) == ("twin-file", str(tmp_path / "step-1"))
+
+    def test_no_save_is_searched_for_trees(self, tmp_path: Path) -> None:
+        twin(tmp_path / "a", 20)
+        record(tmp_path / "a/step-20/model")
+        record(tmp_path / "b/best/model")
+        (tmp_path / "b/best/.metadata").write_text("{}")
+        record(tmp_path / "b/notes/old")
+        found = [below.path for below in trees_below(str(tmp_path))]
+        assert found == [str(tmp_path / "a"), str(tmp_path / "b"), str(tmp_path / "b/notes")]
+
+
+class TestFirstBytes:
+    def test_files_of_one_name_are_told_apart_by_how_they_begin(self, tmp_path: Path) -> None:
+        for name, content in (
+            ("a-3.ckpt", b"PK\x03\x04rest of it"),
+            ("a-12.ckpt", b"\n\x05"),
+            ("a-13.pt", b"PK\x03\x04"),
+        ):
+            (tmp_path / name).write_bytes(content)
+        (tmp_path / "a-99.ckpt").mkdir()
+        listing = list_root(LocalStorage(str(tmp_path)))
+        heads = [("a-12.ckpt", b"\n\x05"), ("a-3.ckpt", b"PK\x03\x04rest")]
+        assert list(listing.heads(r"a-[0-9]+\.ckpt")) == heads
+
+    def test_one_that_cannot_be_read_is_said_after_the_others(self, tmp_path: Path) -> None:
+        (tmp_path / "1.ckpt").write_bytes(b"x")
+        (tmp_path / "2.ckpt").write_bytes(b"y")
+        listing = list_root(LocalStorage(str(tmp_path)))
+        (tmp_path / "2.ckpt").unlink()
+        heads = listing.heads(r"[0-9]\.ckpt")
+        assert next(heads) == ("1.ckpt", b"x")
+        with pytest.raises(FileNotFoundError):
+            next(heads)
 
 
 class TestWhereItIsNotKnown:

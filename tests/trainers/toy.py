@@ -49,15 +49,17 @@ class ToyLayout:
     name = "toy-dcp"
     sign = "step-N/"
     is_tree = True
+    gives_way = False
     rank_files = RankFiles.UNKNOWN
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by what lies in the folder of a save: others call theirs the same."""
-        return any(".metadata" in names or any(map(_is_shard, names)) for names in listing.inside(_SAVE))
+        return any(".metadata" in names or any(map(_is_shard, names)) for _, names in listing.inside(_SAVE))
 
-    def part(self, folder: str, file: str | None) -> Part | Refusal | None:
+    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
         """Take a save's folder, and its files, for the save."""
-        return Part(focus=folder, resolved_from=f"checkpoint {folder}") if _is_save(folder) else None
+        name = folder.partition("/")[0]
+        return Part(focus=name, resolved_from=f"checkpoint {name}") if _is_save(name) else None
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read the names and the record of each save."""

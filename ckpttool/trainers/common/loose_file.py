@@ -49,6 +49,7 @@ class LooseFile:
     name = LOOSE_FILE_LAYOUT
     sign = "a lone file"
     is_tree = False
+    gives_way = True
     rank_files = RankFiles.TOGETHER
 
     def __init__(self, scalars: Sequence[OwnScalars], folders: Callable[[], str]) -> None:
@@ -65,7 +66,7 @@ class LooseFile:
         """Tell by a single name with a suffix that checkpoints have."""
         return len(listing.entries) == 1 and listing.entries[0].name.rpartition(".")[1:] in _SUFFIXES
 
-    def part(self, folder: str, file: str | None) -> Part | Refusal | None:
+    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
         """Take none: its folder is anybody's."""
         return None
 

@@ -35,17 +35,19 @@ class MindFormersIteration:
     name = ITERATION_LAYOUT
     sign = "iteration_*/"
     is_tree = True
+    gives_way = False
     rank_files = RankFiles.TOGETHER
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by an `iteration_%08d` folder; a tracker of that name is written by other trainers, too."""
         return any(_saves(listing))
 
-    def part(self, folder: str, file: str | None) -> Part | Refusal | None:
+    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
         """Take an iteration's folder, and whatever lies in it, for the save; the tracker for all of them."""
         if not folder:
             return WHOLE_TREE if file == TRACKER else None
-        return Part(focus=folder, resolved_from=f"checkpoint {folder}") if is_iteration(folder) else None
+        save = folder.partition("/")[0]
+        return Part(focus=save, resolved_from=f"checkpoint {save}") if is_iteration(save) else None
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each iteration's names, common.json and metadata.json; no shard is opened."""

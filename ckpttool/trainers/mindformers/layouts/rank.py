@@ -35,13 +35,14 @@ class MindFormersRank:
     name = RANK_LAYOUT
     sign = "rank_N/"
     is_tree = True
+    gives_way = False
     rank_files = RankFiles.APART
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by a folder named `rank_N`, matched whole."""
         return any(entry.kind is Kind.FOLDER and rank_of_folder(entry.name) is not None for entry in listing.entries)
 
-    def part(self, folder: str, file: str | None) -> Part | Refusal | None:
+    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
         """Take a rank's folder for all ranks, and one of its shards for the save on all ranks.
 
         A training that changed over from the newer layout leaves its tracker.

@@ -35,13 +35,14 @@ class MindFormersUnified:
     name = UNIFIED_LAYOUT
     sign = SCALARS_FILE
     is_tree = True
+    gives_way = False
     rank_files = RankFiles.TOGETHER
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by the file of training scalars."""
-        return any(entry.name == SCALARS_FILE for entry in listing.beginning(SCALARS_FILE))
+        return listing.has(SCALARS_FILE)
 
-    def part(self, folder: str, file: str | None) -> Part | Refusal | None:
+    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
         """Take any file in the root for all of them: they are one save."""
         return None if folder or file is None else WHOLE_TREE
 
