@@ -1,0 +1,85 @@
+"""Trees that other trainers wrote, and what is true of them: `fixtures/layouts`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.answers import FIXTURES
+
+LAYOUTS = FIXTURES / "layouts"
+
+
+@cache
+def truths() -> dict[str, dict[str, Any]]:
+    """What is true of each tree, by its name."""
+    told: dict[str, dict[str, Any]] = json.loads((LAYOUTS / "truth.json").read_text())
+    return told
+
+
+@cache
+def faults() -> dict[str, dict[str, Any]]:
+    """How trees are damaged, and what is to be answered then, by name."""
+    lines = (LAYOUTS / "faults.jsonl").read_text().splitlines()
+    return {fault["fault"]: fault for fault in map(json.loads, lines)}
+
+
+def layout_of_tree(tree: str) -> str:
+    """Which layout it is."""
+    return str(truths()[tree]["layout"])
+
+
+def healthy(tree: str, out: Path) -> Path:
+    """Copy a tree."""
+    return Path(shutil.copytree(LAYOUTS / tree, out / "run", symlinks=True))
+
+
+def damaged(fault: str, out: Path) -> Path:
+    """Make a damaged tree."""
+    recipe = faults()[fault]
+    root = healthy(recipe["tree"], out)
+    for edit in recipe["edits"]:
+        _EDITS[edit["op"]](root, **{name: value for name, value in edit.items() if name != "op"})
+    return root
+
+
+def _remove(root: Path, path: str) -> None:
+    file = root / path
+    shutil.rmtree(file) if file.is_dir() and not file.is_symlink() else file.unlink()
+
+
+def _cut(root: Path, path: str, keep: int) -> None:
+    """Keep the first bytes; a negative number: all but the last."""
+    (root / path).write_bytes((root / path).read_bytes()[:keep])
+
+
+def _flip(root: Path, path: str, at: int, bit: int = 0) -> None:
+    content = bytearray((root / path).read_bytes())
+    content[at] ^= 1 << bit
+    (root / path).write_bytes(content)
+
+
+def _write(root: Path, path: str, text: str) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text(text)
+
+
+def _rename(root: Path, path: str, to: str) -> None:
+    (root / path).rename(root / to)
+
+
+def _copy(root: Path, path: str, to: str) -> None:
+    (root / to).parent.mkdir(parents=True, exist_ok=True)
+    if (root / path).is_dir():
+        shutil.copytree(root / path, root / to, symlinks=True)
+    else:
+        shutil.copy2(root / path, root / to)
+
+
+_EDITS: dict[str, Callable[..., None]] = {
+    "remove": _remove, "cut": _cut, "flip": _flip, "write": _write, "rename": _rename, "copy": _copy,
+}  # fmt: skip

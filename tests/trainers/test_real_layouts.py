@@ -1,0 +1,112 @@
+"""Every tree that a real trainer wrote, whole and damaged in each way: the answer is what is true of it.
+
+A trainer's trees are tried from the day on which its layout stands in the registry.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ckpttool import api
+from ckpttool.domain.checkpoint import Checkpoint, Content
+from ckpttool.domain.finding import Finding, blocking
+from ckpttool.domain.plan import NoResumePoint, ResumePlan
+from ckpttool.domain.verdict import Level, Verdict
+from ckpttool.trainers import registry
+from tests.answers import decide, scanned
+from tests.layouts import damaged, faults, healthy, layout_of_tree, truths
+
+TREES = [tree for tree in sorted(truths()) if layout_of_tree(tree) in registry.layout_names()]
+FAULTS = [fault for fault, recipe in sorted(faults().items()) if recipe["tree"] in TREES]
+LEVELS = [Level.STRUCTURE, Level.CHECKSUM]
+WORDS = {
+    "missing": {"shard-missing"},
+    "truncated": {"shard-truncated"},
+    "empty": {"shard-empty"},
+    "checksum": {"checksum-mismatch"},
+    "uncommitted": {"uncommitted-save", "metadata-incomplete"},
+    "damaged": {"header-invalid", "shard-truncated", "metadata-incomplete", "uncommitted-save"},
+}
+"""What a truth calls a finding, and the codes that say it."""
+
+
+def taken(answer: ResumePlan | NoResumePoint) -> str | None:
+    """The save that is resumed from."""
+    return answer.point.checkpoint.name if isinstance(answer, ResumePlan) else None
+
+
+def verdicts(root: Path, level: Level) -> list[Verdict]:
+    """The verdict on every save."""
+    tree = api.scan(api.TreeQuestion(path=str(root), sizes=True))
+    events = api.verify(tree, api.CheckQuestion(level=level, name="all"))
+    return [event for event in events if isinstance(event, Verdict)]
+
+
+def told(root: Path) -> dict[str, Checkpoint]:
+    return {checkpoint.name: checkpoint for checkpoint in scanned(root).checkpoints}
+
+
+@pytest.mark.parametrize("tree", TREES)
+class TestWhole:
+    def test_it_is_known_by_its_layout_with_the_saves_that_it_has(self, tree: str, tmp_path: Path) -> None:
+        inventory = scanned(healthy(tree, tmp_path))
+        assert inventory.layout == layout_of_tree(tree)
+        assert {each.name for each in inventory.checkpoints} == {each["name"] for each in truths()[tree]["checkpoints"]}
+
+    def test_each_save_tells_its_true_step(self, tree: str, tmp_path: Path) -> None:
+        saves = told(healthy(tree, tmp_path))
+        assert {name: save.step for name, save in saves.items()} == {
+            each["name"]: each["step"] for each in truths()[tree]["checkpoints"]
+        }
+
+    def test_samples_are_the_true_ones_where_anything_tells_them(self, tree: str, tmp_path: Path) -> None:
+        saves = told(healthy(tree, tmp_path))
+        for true in truths()[tree]["checkpoints"]:
+            samples = saves[true["name"]].samples
+            assert samples is None or samples == true["consumed_samples"]
+
+    def test_weights_alone_are_called_so_and_nothing_else_is(self, tree: str, tmp_path: Path) -> None:
+        saves = told(healthy(tree, tmp_path))
+        for true in truths()[tree]["checkpoints"]:
+            is_weights = saves[true["name"]].content is Content.WEIGHTS_ONLY
+            assert is_weights == (true.get("resumable") is False), true["name"]
+
+    @pytest.mark.parametrize("level", LEVELS)
+    def test_no_save_is_called_damaged(self, tree: str, level: Level, tmp_path: Path) -> None:
+        root = healthy(tree, tmp_path)
+        found = {verdict.name: blocking(verdict.findings) for verdict in verdicts(root, level)}
+        assert found == {each["name"]: () for each in truths()[tree]["checkpoints"]}
+
+    @pytest.mark.parametrize("level", LEVELS)
+    def test_the_right_save_is_resumed_from(self, tree: str, level: Level, tmp_path: Path) -> None:
+        answer = decide(healthy(tree, tmp_path), choice=api.ResumeQuestion(evidence=level))
+        assert taken(answer) == truths()[tree]["should_resume"]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+class TestDamaged:
+    @pytest.mark.parametrize("level", LEVELS)
+    def test_the_right_save_is_resumed_from(self, fault: str, level: Level, tmp_path: Path) -> None:
+        recipe, right = faults()[fault], faults()[fault]["should_resume"]
+        if level is Level.CHECKSUM:
+            right = recipe.get("should_resume_at_checksum", right)
+        answer = decide(damaged(fault, tmp_path), choice=api.ResumeQuestion(evidence=level))
+        assert taken(answer) == right
+
+    def test_what_is_wrong_is_found_where_it_is(self, fault: str, tmp_path: Path) -> None:
+        root = damaged(fault, tmp_path)
+        findings = [finding for verdict in verdicts(root, Level.CHECKSUM) for finding in verdict.findings]
+        findings += scanned(root).findings
+        for asked in faults()[fault]["find"]:
+            path, _, word = asked.partition(": ")
+            codes = WORDS.get(re.split(r"\W", word)[0])
+            if codes is not None:
+                assert [finding for finding in findings if _says(finding, path, codes)], (asked, findings)
+
+
+def _says(finding: Finding, path: str, codes: set[str]) -> bool:
+    own = finding.path or ""
+    return finding.code.value in codes and (own == path or own.endswith(f"/{path}") or own.startswith(f"{path}/"))
