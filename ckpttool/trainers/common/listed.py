@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Code, Finding, damage
+from ckpttool.domain.checkpoint import Checkpoint, Inventory, RunSummary
+from ckpttool.domain.expectation import Expectation, Expected, FilesByPath
+from ckpttool.domain.finding import Code, Finding, damage, note
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import Rank
 from ckpttool.storage.base import Storage, unreadable
@@ -33,6 +35,54 @@ def holds_its_mark(layout: str, *, other: str) -> Refusal:
     """
     mark = f"in {layout} each checkpoint holds its own mark, and checkpoints are never changed"
     return Refusal(why=f"is for {other}: {mark}")
+
+
+def keeps_no_health_file(title: str) -> Refusal:
+    """Refuse to record a judgement in a file that a trainer does not keep.
+
+    Args:
+        title: What its people call it.
+    """
+    return Refusal(why=f"is for trainers that keep a health file, and {title} keeps none")
+
+
+def one_run(checkpoints: Sequence[Checkpoint]) -> tuple[RunSummary, ...]:
+    """Say how far a training came whose names mark no runs.
+
+    Args:
+        checkpoints: All of the tree, the newest last.
+    """
+    if not checkpoints:
+        return ()
+    steps = [checkpoint.step for checkpoint in checkpoints if checkpoint.step is not None]
+    return (
+        RunSummary(
+            prefix=checkpoints[-1].prefix,
+            run=0,
+            first_step=min(steps, default=None),
+            last_step=max(steps, default=None),
+            world_size=checkpoints[-1].topology.world_size or 0,
+        ),
+    )
+
+
+def by_own_records(inventory: Inventory) -> Expected:
+    """Expect of each save what its own record names; without one nothing is known."""
+    return Expected(
+        checkpoints=tuple(
+            Expectation(
+                files=None if save.expected is None else FilesByPath(paths=save.expected, ranks={}),
+                topology=save.topology,
+            )
+            for save in inventory.checkpoints
+        ),
+        runs=inventory.runs,
+    )
+
+
+def stray(path: str) -> Finding:
+    """Report what belongs to no save."""
+    return note(Code.STRAY_FILE, "not a part of any checkpoint: listed, never counted", path=path)
 
 
 def stamp_if_there(storage: Storage, path: str) -> FileStamp | None:

@@ -13,7 +13,6 @@ from ckpttool.domain.checkpoint import (
     CommitState,
     Content,
     Inventory,
-    RunSummary,
     StepSource,
     Topology,
     Tracked,
@@ -28,7 +27,7 @@ from ckpttool.records import MANIFEST_NAME, OWN_FOLDER
 from ckpttool.storage.base import Entry, Kind, LostLinkError, Storage
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
-from ckpttool.trainers.common.listed import listed_damage, lost_link, stamp_if_there, stamped
+from ckpttool.trainers.common.listed import listed_damage, lost_link, one_run, stamp_if_there, stamped, stray
 from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.mindformers.layouts.iteration_records import (
@@ -75,7 +74,6 @@ def scan_iterations(storage: Storage, listing: Listing, folders: Sequence[str], 
     checkpoints = _same_prefix(list(map_waiting(lambda name: _scan_iteration(storage, name, options), folders)))
     known = {TRACKER, OWN_FOLDER, *folders}
     strays = [entry.name for entry in listing.entries if entry.name not in known]
-    findings = [_stray(name) for name in strays]
     checkpoints = _in_order(checkpoints)
     tracked, trouble = _tracker(storage, listing, {checkpoint.name for checkpoint in checkpoints})
     checkpoints = _with_times(storage, checkpoints, tracked)
@@ -83,8 +81,8 @@ def scan_iterations(storage: Storage, listing: Listing, folders: Sequence[str], 
         root=storage.root,
         layout=ITERATION_LAYOUT,
         checkpoints=tuple(checkpoints),
-        runs=_runs(checkpoints),
-        findings=in_order((*findings, *trouble)),
+        runs=one_run(checkpoints),
+        findings=in_order((*map(stray, strays), *trouble)),
         strays=tuple(sorted(strays)),
         tracked=None if tracked is None else _tracked(storage, tracked),
     )
@@ -141,7 +139,7 @@ def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkp
     expected = None if is_lost else read_metadata(storage, name, world, findings, files=len(parsed.shards))
     if world == 1 and not parsed.has_metadata:
         extra = _extra_safetensors(name, parsed)
-        strays = {_stray(one.path) for one in extra if one.path is not None}
+        strays = {stray(one.path) for one in extra if one.path is not None}
         findings = [*(one for one in findings if one not in strays), *extra]
     step, state = iteration_step(name), common.state if common else TrainState()
     recorded = common is not None and (expected is not None or world == 1)
@@ -180,7 +178,7 @@ def _parse_entries(storage: Storage, folder: str, entries: list[Entry], options:
         match = re.fullmatch(SHARD_NAME, entry.name)
         if match is None or max(int(match["rank"]), int(match["world"])) > MAX_RANKS:
             if entry.name not in _RECORDS:
-                findings.append(_stray(path))
+                findings.append(stray(path))
         elif entry.kind not in {Kind.FILE, Kind.LOST}:
             severity = Severity.DAMAGE if entry.kind is Kind.FOLDER else Severity.UNSAFE
             message = "expected a file, but this is a folder, FIFO or device"
@@ -254,23 +252,3 @@ def _tracker(storage: Storage, listing: Listing, names: set[str]) -> tuple[str |
         return tracked, []
     message = f"the tracker names {tracked}, which is not there; MindFormers stops here and never falls back"
     return tracked, [note(Code.TRACKER_DISAGREES, message, path=TRACKER)]
-
-
-def _runs(checkpoints: list[Checkpoint]) -> tuple[RunSummary, ...]:
-    if not checkpoints:
-        return ()
-    steps = [checkpoint.step for checkpoint in checkpoints if checkpoint.step is not None]
-    return (
-        RunSummary(
-            prefix=checkpoints[-1].prefix,
-            run=0,
-            first_step=min(steps, default=None),
-            last_step=max(steps, default=None),
-            world_size=checkpoints[-1].topology.world_size or 0,
-        ),
-    )
-
-
-def _stray(path: str) -> Finding:
-    message = "not a part of any checkpoint: listed, never counted"
-    return note(Code.STRAY_FILE, message, path=path)

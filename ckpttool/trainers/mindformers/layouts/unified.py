@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, RunSummary, StepSource, Topology
-from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath, RankFiles
+from ckpttool.domain.expectation import Evidence, Expected, RankFiles
 from ckpttool.domain.finding import Code, Finding, unsafe
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import Rank, Step
@@ -14,7 +14,7 @@ from ckpttool.formats.strict_json import ParseError, as_object, as_str, parse_ob
 from ckpttool.records import MANIFEST_NAME, SealPlace
 from ckpttool.storage.base import Kind, Storage
 from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
-from ckpttool.trainers.common.listed import holds_its_mark, listed_damage, one_save, stamp_if_there
+from ckpttool.trainers.common.listed import by_own_records, holds_its_mark, listed_damage, one_save, stamp_if_there
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.mindformers.layouts.names import BESIDE_THE_SAVES, UNIFIED_LAYOUT, FileKind, parse_shape
 from ckpttool.trainers.mindformers.scalars import FACTS, RULES, EpochStep, TrainState, state_in
@@ -84,10 +84,7 @@ class MindFormersUnified:
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
         """Go by the map of parameters to files."""
-        (checkpoint,) = inventory.checkpoints
-        files = None if checkpoint.expected is None else FilesByPath(paths=checkpoint.expected, ranks={})
-        own = Expectation(files=files, topology=checkpoint.topology)
-        return Expected(checkpoints=(own,), runs=inventory.runs)
+        return by_own_records(inventory)
 
     def is_unfinished(self, name: str) -> bool:
         """Tell by the names under which MindFormers and Python write."""
