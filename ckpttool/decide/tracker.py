@@ -47,10 +47,12 @@ class TrackedCourse:
             for checkpoint in inventory.checkpoints
             if checkpoint.prefix == prefix
         }
+        torn = {checkpoint.name for checkpoint in inventory.checkpoints if _is_torn(checkpoint)}
+        least = place + (tracked.name in torn)  # of two that are as far a torn one replaces none
         beyond = [
             checkpoint
             for checkpoint in inventory.checkpoints
-            if (at := places.get(checkpoint.name)) is not None and at >= place and checkpoint.name != tracked.name
+            if (at := places.get(checkpoint.name)) is not None and at >= least and checkpoint.name != tracked.name
         ]
         self._told = progress.told(place, prefix)
         self._when = {checkpoint.name: _when(checkpoint, tracked.written_ns) for checkpoint in beyond}
@@ -60,7 +62,7 @@ class TrackedCourse:
         whole = [
             checkpoint
             for checkpoint in beyond
-            if not _is_torn(checkpoint) and self._when[checkpoint.name] is not _When.AFTER
+            if checkpoint.name not in torn and self._when[checkpoint.name] is not _When.AFTER
         ]
         self._are_several = len(whole) > 1
 

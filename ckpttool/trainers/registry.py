@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.errors import CkptToolError, ForeignConfigError, UsageError
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
+from ckpttool.trainers.deepspeed import DeepSpeed
 from ckpttool.trainers.huggingface import HuggingFace
 from ckpttool.trainers.megatron import Megatron
 from ckpttool.trainers.mindformers import MindFormers
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ckpttool.trainers.base import Layout, Trainer
     from ckpttool.trainers.listing import Listing
 
-TRAINERS: tuple[Trainer, ...] = (HuggingFace(), MindFormers(), Megatron())
+TRAINERS: tuple[Trainer, ...] = (HuggingFace(), DeepSpeed(), MindFormers(), Megatron())
 """Most specific first."""
 
 FIRST = MindFormers.name

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ckpttool.decide.lineage import Course
-from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.progress import newest_first
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT
@@ -88,6 +88,16 @@ class TestRewinds:
 
     def test_a_tracker_at_the_newest_is_no_news(self) -> None:
         assert Course(iterations(10, 20, tracked=20)).rewinds() == []
+
+    @pytest.mark.parametrize("torn", [True, False])
+    def test_of_two_that_are_as_far_the_one_that_the_tracker_names_replaces_the_other_unless_it_is_torn(
+        self, torn: bool
+    ) -> None:
+        inventory = iterations(10, 20, tracked=20, sizes=(16, 8))
+        older, tracked = inventory.checkpoints
+        tracked = replace(tracked, commit=CommitState.UNCOMMITTED if torn else CommitState.COMMITTED)
+        course = Course(replace(inventory, checkpoints=(older, tracked)))
+        assert (course.abandoned(older) is None) == torn
 
     def test_a_tracker_without_any_save_beside_it_says_nothing(self) -> None:
         assert Course(iterations(tracked=20)).rewinds() == []

@@ -6,6 +6,7 @@ Where a question does not apply, the row says why, and names the fact that makes
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
 from tests.answers import decide, named, names, scanned
+from tests.conftest import FIXTURES
 from tests.storages import layout_of
 from tests.trainers import toy
 from tests.trees import TreeBuilder, ckpt_bytes, floats, safetensors_bytes, training_scalars, weights
@@ -134,6 +136,33 @@ def _toy_says_45(root: Path) -> int:
     return 45
 
 
+def _real(name: str) -> Callable[[Path], Path]:
+    """Copy a tree that the real trainer wrote."""
+
+    def build(base: Path) -> Path:
+        shutil.copytree(FIXTURES / "layouts" / name, base / "saves", copy_function=shutil.copyfile)
+        return base / "saves"
+
+    return build
+
+
+def _older_in_its_place(newest: str, older: str, step: int) -> Callable[[Path], int]:
+    def replace_it(root: Path) -> int:
+        shutil.rmtree(root / newest)
+        shutil.copytree(root / older, root / newest)
+        return step
+
+    return replace_it
+
+
+def _cut(path: str) -> Callable[[Path], str]:
+    def cut(root: Path) -> str:
+        (root / path).write_bytes((root / path).read_bytes()[:100])
+        return path
+
+    return cut
+
+
 def _no_pointer(layout: Layout, inventory: Inventory) -> bool:
     return list(layout.pointers(open_storage(inventory.root), range(4))) == []  # type: ignore[arg-type]  # ranks
 
@@ -190,6 +219,17 @@ CASES = [
         tear=NotAsked(why="nothing names it", so=_no_pointer),
         lie=lambda _: 45,
         forget=NotAsked(why="of one file nothing is unknown but what it is a part of", so=_knows_all),
+    ),
+    Case(
+        layout="deepspeed",
+        build=_real("ds_zero1_2ranks"),
+        saves=("global_step3", "global_step6"),
+        cut_off=NotAsked(why="no record of a save is written beside its files", so=_unrecorded),
+        lose=_remove("global_step6/zero_pp_rank_1_mp_rank_00_optim_states.pt"),
+        stray=_write("global_step6/notes.txt"),
+        tear=_write("latest", ""),
+        lie=_older_in_its_place("global_step6", "global_step3", 3),
+        forget=_cut("global_step6/mp_rank_00_model_states.pt"),
     ),
     Case(
         layout="toy-dcp",

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ckpttool.trainers.base import Members, Refusal
-from ckpttool.trainers.registry import health_file_of
+from ckpttool.trainers.registry import health_file_of, signs
 from tests.inventories import checkpoint
 from tests.storages import layout_of
 
@@ -27,10 +27,12 @@ def test_a_save_with_a_folder_of_its_own_goes_with_it_and_its_records_tell_of_wr
     )
 
 
-@pytest.mark.parametrize("layout", ["mindformers-unified", "loose-file"])
-def test_what_is_one_checkpoint_is_not_moved_and_named_by_no_record(layout: str) -> None:
+@pytest.mark.parametrize(
+    ("layout", "folders"), [("mindformers-unified", "rank_N/ or iteration_*/"), ("loose-file", signs()[0])]
+)
+def test_what_is_one_checkpoint_is_not_moved_and_named_by_no_record(layout: str, folders: str) -> None:
     refusal = layout_of(layout).members(SAVE)
-    assert refusal == Refusal(why="is one checkpoint, not a tree of rank_N/ or iteration_*/ folders")
+    assert refusal == Refusal(why=f"is one checkpoint, not a tree of {folders} folders")
     assert dict(layout_of(layout).pointing_to(SAVE)) == {}
 
 

@@ -12,6 +12,7 @@ from ckpttool.errors import ExitCode, IncompleteError, UnknownLayoutError, Usage
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.locate import locate
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
+from ckpttool.trainers.registry import signs
 from tests.answers import cli, document
 from tests.trees import TreeBuilder, safetensors_bytes, training_scalars
 
@@ -114,7 +115,7 @@ class TestPlaces:
         assert (found.layout.name, found.focus) == (LOOSE_FILE_LAYOUT, name)
         said = cli("resolve", str(tree.checkpoint / name))
         assert said.exit_code == ExitCode.UNKNOWN_LAYOUT
-        assert "stands in no rank_N/ or iteration_*/ folder" in said.stderr
+        assert f"stands in no {signs()[0]} folder" in said.stderr
 
     def test_a_file_beside_the_iterations_is_no_checkpoint_unless_it_is_the_tracker(self, newer: TreeBuilder) -> None:
         newer.file("checkpoint/notes.txt", "best so far: 10")

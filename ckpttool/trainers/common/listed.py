@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, RunSummary
 from ckpttool.domain.expectation import Expectation, Expected, FilesByPath
 from ckpttool.domain.finding import Code, Finding, damage, note
+from ckpttool.domain.progress import Progress
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import Rank
 from ckpttool.storage.base import Storage, unreadable
@@ -44,6 +45,18 @@ def keeps_no_health_file(title: str) -> Refusal:
         title: What its people call it.
     """
     return Refusal(why=f"is for trainers that keep a health file, and {title} keeps none")
+
+
+def in_order_of_progress(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """Sort by how far the training had come; where that is not known, which is never loaded, at the end."""
+    every = list(checkpoints)
+    progress = Progress(every)
+
+    def age(checkpoint: Checkpoint) -> tuple[bool, int, str]:
+        place = progress.of(checkpoint)
+        return place is None, checkpoint.step or 0 if place is None else place, checkpoint.name
+
+    return sorted(every, key=age)
 
 
 def one_run(checkpoints: Sequence[Checkpoint]) -> tuple[RunSummary, ...]:
@@ -100,7 +113,7 @@ def stamped(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, shards=tuple(replace(shard, stamp=stamp) for shard, stamp in pairs))
 
 
-def lost_link(storage: Storage, path: str, rank: Rank) -> list[Finding]:
+def lost_link(storage: Storage, path: str, rank: Rank | None) -> list[Finding]:
     """Report a link under a shard's name that leads nowhere, in the words of the check of every shard.
 
     The shard counts as listed: what it should lead to is unknown, not missing.

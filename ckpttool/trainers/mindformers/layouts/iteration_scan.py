@@ -27,7 +27,15 @@ from ckpttool.records import MANIFEST_NAME, OWN_FOLDER
 from ckpttool.storage.base import Entry, Kind, LostLinkError, Storage
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
-from ckpttool.trainers.common.listed import listed_damage, lost_link, one_run, stamp_if_there, stamped, stray
+from ckpttool.trainers.common.listed import (
+    in_order_of_progress,
+    listed_damage,
+    lost_link,
+    one_run,
+    stamp_if_there,
+    stamped,
+    stray,
+)
 from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.mindformers.layouts.iteration_records import (
@@ -74,7 +82,7 @@ def scan_iterations(storage: Storage, listing: Listing, folders: Sequence[str], 
     checkpoints = _same_prefix(list(map_waiting(lambda name: _scan_iteration(storage, name, options), folders)))
     known = {TRACKER, OWN_FOLDER, *folders}
     strays = [entry.name for entry in listing.entries if entry.name not in known]
-    checkpoints = _in_order(checkpoints)
+    checkpoints = in_order_of_progress(checkpoints)
     tracked, trouble = _tracker(storage, listing, {checkpoint.name for checkpoint in checkpoints})
     checkpoints = _with_times(storage, checkpoints, tracked)
     return Inventory(
@@ -91,17 +99,6 @@ def scan_iterations(storage: Storage, listing: Listing, folders: Sequence[str], 
 def _tracked(storage: Storage, name: str) -> Tracked:
     time = stamp_if_there(storage, TRACKER)
     return Tracked(name=name, step=iteration_step(name), written_ns=None if time is None else time.modified_ns)
-
-
-def _in_order(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
-    """Sort by how far the training had come; where that is not known, which is never loaded, at the end."""
-    progress = Progress(checkpoints)
-
-    def age(checkpoint: Checkpoint) -> tuple[bool, int, str]:
-        place = progress.of(checkpoint)
-        return (place is None, checkpoint.step or 0 if place is None else place, checkpoint.name)
-
-    return sorted(checkpoints, key=age)
 
 
 def _with_times(storage: Storage, checkpoints: list[Checkpoint], tracked: str | None) -> list[Checkpoint]:

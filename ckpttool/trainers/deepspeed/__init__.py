@@ -1,0 +1,53 @@
+"""DeepSpeed: its trees are read, and what it would load of them by itself is known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.expectation import Evidence
+
+if TYPE_CHECKING:
+    from ckpttool.domain.settings import RunConfig
+    from ckpttool.storage.base import Storage
+    from ckpttool.trainers.base import Effects, Layout, Resume
+
+
+class DeepSpeed:
+    """An engine that a training script loads its state with."""
+
+    name = "deepspeed"
+    title = "DeepSpeed"
+    places = ()
+    log_formats = ()
+    log_places = None
+    health_file = None
+    configs = None
+    launch = None
+    words = None
+    asd_dialects = ()
+    scalars = None
+    simulator = None
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """One folder a tag."""
+        from ckpttool.trainers.deepspeed.layout import DeepSpeedTags
+
+        return (DeepSpeedTags(),)
+
+    @property
+    def layout_names(self) -> tuple[str, ...]:
+        """What it is called."""
+        from ckpttool.trainers.deepspeed.names import LAYOUT
+
+        return (LAYOUT,)
+
+    def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
+        """Say nothing: a tag tells its own size."""
+        return Evidence()
+
+    def effects(self, resume: Resume) -> Effects:
+        """Say that nobody knows."""
+        from ckpttool.trainers.common.log_only import no_effects
+
+        return no_effects(self.title)

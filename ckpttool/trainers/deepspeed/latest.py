@@ -1,0 +1,48 @@
+"""`latest`: the tag of the last save. Rank 0 writes it before it knows that the other ranks have saved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.records import leads_out
+from ckpttool.storage.base import Storage
+from ckpttool.trainers.deepspeed.names import LATEST
+
+if TYPE_CHECKING:
+    from ckpttool.domain.pointer import Pointer
+
+_LIMIT = 1024
+
+
+def latest_tag(storage: Storage) -> str:
+    """Return the tag that `latest` names, as DeepSpeed reads it; empty where it names none.
+
+    The text is anybody's: it is compared with names, never followed.
+
+    Raises:
+        FileNotFoundError: There is none.
+        OSError: It cannot be read.
+    """
+    return storage.small_file(LATEST, limit=_LIMIT).decode("utf-8", "surrogateescape").strip()
+
+
+def latest_pointer(storage: Storage) -> Pointer:
+    """Read `latest`."""
+    from ckpttool.domain.pointer import Pointer  # a scan needs none
+
+    try:
+        tag = latest_tag(storage)
+    except FileNotFoundError:
+        return Pointer(path=LATEST, trouble="is missing")
+    except OSError as error:
+        return Pointer(path=LATEST, trouble=f"cannot be read ({error.strerror or error})", unknown=True)
+    if not tag:
+        return Pointer(path=LATEST, trouble="is empty")
+    if "/" in tag or leads_out(tag):
+        return Pointer(path=LATEST, trouble="names no folder beside it")
+    return Pointer(path=LATEST, name=tag, target=tag, content=tag_bytes(tag))
+
+
+def tag_bytes(tag: str) -> bytes:
+    """Spell it: without a line end."""
+    return tag.encode("utf-8", "surrogateescape")

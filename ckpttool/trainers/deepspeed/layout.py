@@ -1,0 +1,108 @@
+"""DeepSpeed's layout: a folder for each tag, with a file for each part of the model and of the optimizer's state."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.expectation import Evidence, Expected, RankFiles
+from ckpttool.domain.shard import ShardRole
+from ckpttool.domain.units import Rank
+from ckpttool.records import MANIFEST_NAME, SealPlace
+from ckpttool.storage.base import Storage
+from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.common.listed import by_own_records, keeps_no_health_file
+from ckpttool.trainers.deepspeed.names import DEFAULT_TAG, LATEST, LAYOUT, parse
+from ckpttool.trainers.listing import Listing
+
+if TYPE_CHECKING:
+    from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.domain.pointer import Pointer, PointerText
+
+
+class DeepSpeedTags:
+    """One folder for each save, called as the training likes; `latest` beside them names one."""
+
+    name = LAYOUT
+    sign = "global_step*/"
+    is_tree = True
+    gives_way = False
+    rank_files = RankFiles.TOGETHER
+
+    def recognise(self, listing: Listing) -> bool:
+        """Tell by a folder with model states, beside optimizer states or beside `latest`."""
+        has_latest = listing.has(LATEST)
+        for _, names in listing.inside():
+            roles = {own.role for name in names if (own := parse(name)) is not None}
+            if roles == {ShardRole.MODEL, ShardRole.OPTIMIZER} or (has_latest and ShardRole.MODEL in roles):
+                return True
+        return False
+
+    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
+        """Take a tag, and whatever lies in it, for the save; `latest` for all of them. What lies in it makes a tag."""
+        if not folder:
+            return WHOLE_TREE if file == LATEST else None
+        tag = folder.partition("/")[0]
+        is_tag = re.fullmatch(DEFAULT_TAG, tag) is not None or (
+            listing.has(tag) and any(map(parse, listing.names_in(tag)))
+        )
+        return Part(focus=tag, resolved_from=f"checkpoint {tag}") if is_tag else None
+
+    def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
+        """Read each tag's names, and one model file of each as far as its pickle."""
+        from ckpttool.trainers.deepspeed.scan import scan_tags
+
+        return scan_tags(storage, listing, options)
+
+    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+        """Return it as it is: the scan tells all."""
+        return checkpoint
+
+    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
+        """Go by the numbers of ranks in each save's own record."""
+        return by_own_records(inventory)
+
+    def is_unfinished(self, name: str) -> bool:
+        """Tell of none: it writes under the last name at once."""
+        return False
+
+    def members(self, checkpoint: Checkpoint) -> Members | Refusal:
+        """Return the tag's folder, with all that is in it."""
+        return Members(paths=(checkpoint.name,))
+
+    def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
+        """Return a place in the tag's folder."""
+        path = f"{checkpoint.name}/{MANIFEST_NAME}"
+        return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=None)
+
+    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
+        """Read `latest`."""
+        from ckpttool.trainers.deepspeed.latest import latest_pointer
+
+        return iter((latest_pointer(storage),))
+
+    def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
+        """Spell `latest`."""
+        from ckpttool.domain.pointer import PointerText
+        from ckpttool.trainers.deepspeed.latest import tag_bytes
+
+        return {LATEST: PointerText(name=checkpoint.name, content=tag_bytes(checkpoint.name))}
+
+    def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
+        """Refuse: it keeps no health file."""
+        return keeps_no_health_file("DeepSpeed")
+
+    def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
+        """Name the folder and the tag: without one, DeepSpeed goes by `latest`."""
+        from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
+
+        return LoadSettings(
+            trainer="deepspeed",
+            path=inventory.root,
+            settings=(
+                TrainerSetting(place=Place.parsed("argument:load_dir"), value=inventory.root, is_path=True),
+                TrainerSetting(place=Place.parsed("argument:tag"), value=checkpoint.name),
+            ),
+        )

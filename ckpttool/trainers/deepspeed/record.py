@@ -1,0 +1,158 @@
+"""What one of a tag's model files says of the whole save: how far it is, how many files it has, by which settings.
+
+Only the pickle inside is read, and followed without being run.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.scalars import Scalars
+from ckpttool.domain.units import MAX_RANKS, STEP_DIGITS, Rank
+from ckpttool.formats.torch.plain import value_at, whole_at
+from ckpttool.trainers.deepspeed.names import StatesFile, model_file, optimizer_file
+
+_OPTIMIZER_FROM = 1
+_WEIGHTS_FROM = 3
+"""Stages of ZeRO from which on each data-parallel rank has files of its own: the optimizer's, and the weights' too."""
+
+
+class Seen(NamedTuple):
+    """What the names of a tag's files show, where its record says nothing of it."""
+
+    weights_by_replica: bool
+    """Whether each data-parallel rank has a model file."""
+    optimizer: bool
+    """Whether any has a part of the optimizer's state."""
+    is_bf16: bool
+    """Whether those are named for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagRecord:
+    """What is known of a tag."""
+
+    step: int | None
+    """`global_steps`: global batches, those included whose update an overflow skipped."""
+    updates: int | None
+    """Of the optimizer: without those that were skipped."""
+    samples: int | None
+    """`global_samples`: what the training had seen, whatever the batches' sizes were on its way."""
+    replicas: int | None
+    """`dp_world_size`: data-parallel ranks."""
+    slices: int | None
+    """`mp_world_size`: parts of the model, over tensor and pipeline parallelism."""
+    stages: int
+    """Of the pipeline."""
+    zero_stage: int | None
+    """What ZeRO shares out: 0 nothing, 1 the optimizer, 2 gradients besides, 3 the weights besides; None where the
+    settings are not in the file: of a config that was given by its path there is only that."""
+    global_batch_size: int | None
+    """Samples an update; None where the settings do not tell."""
+    holds_optimizer: bool
+    """Whether the file itself has the optimizer's state."""
+
+    @property
+    def world_size(self) -> int | None:
+        """Ranks that trained; None where the file does not tell, or more than any training has."""
+        if not self.replicas or not self.slices:
+            return None
+        world = self.replicas * self.slices
+        return world if world <= MAX_RANKS else None
+
+    @property
+    def scalars(self) -> Scalars:
+        """What it says of the progress."""
+        return Scalars(step=self.step, samples=self.samples, global_batch_size=self.global_batch_size)
+
+    def is_beyond(self, file: StatesFile) -> bool:
+        """Tell whether a file is of a rank that this save did not have."""
+        beyond_slices = file.slice is not None and self.slices is not None and file.slice >= self.slices
+        return beyond_slices or bool(self.replicas and (file.replica or 0) >= self.replicas)
+
+    def are_weights_shared_out(self, seen: Seen) -> bool:
+        """Tell whether each data-parallel rank has a part of the weights."""
+        return seen.weights_by_replica if self.zero_stage is None else self.zero_stage >= _WEIGHTS_FROM
+
+    def is_optimizer_shared_out(self, seen: Seen) -> bool | None:
+        """Tell whether each data-parallel rank has a part of the optimizer's state; None where nothing does."""
+        if self.zero_stage is None and not (self.holds_optimizer or seen.optimizer or seen.weights_by_replica):
+            return None
+        # Without ZeRO there are such parts, too, where the optimizer is one of those for bf16.
+        by_zero = (self.zero_stage or 0) >= _OPTIMIZER_FROM or self.are_weights_shared_out(seen)
+        return by_zero or (seen.optimizer and not self.holds_optimizer)
+
+    def rank(self, file: StatesFile) -> Rank | None:
+        """Return whose file it is: of those that share one, the first rank's; None where its name does not tell.
+
+        Source: `PipelineParallelGrid`: of a world that is laid out as stages, replicas and slices, in this order.
+        """
+        if file.slice is None or not self.replicas or not self.slices:
+            return None
+        tensor = self.slices // self.stages
+        stage, within = divmod(file.slice, tensor)
+        return Rank((stage * self.replicas + (file.replica or 0)) * tensor + within)
+
+    def has_optimizer(self, seen: Seen) -> bool:
+        """Tell whether the save holds the optimizer's state: a training without one saves none."""
+        return self.holds_optimizer or bool(self.is_optimizer_shared_out(seen))
+
+    def files(self, seen: Seen) -> list[str] | None:
+        """Return the names of all files that the save must have; None where that is not known."""
+        shares_optimizer = self.is_optimizer_shared_out(seen)
+        if self.world_size is None or shares_optimizer is None:
+            return None
+        slices, replicas = range(self.slices or 0), range(self.replicas or 0)
+        if self.are_weights_shared_out(seen):
+            names = [model_file(mp, dp) for mp in slices for dp in replicas]
+        else:
+            names = [model_file(mp) for mp in slices]
+        if shares_optimizer:
+            names += [optimizer_file(mp, dp, is_bf16=seen.is_bf16) for mp in slices for dp in replicas]
+        return names
+
+
+def tag_record(values: object) -> TagRecord:
+    """Take what a model file's pickle tells; what is no plain number is not told."""
+    settings = value_at(values, "ds_config")
+    replicas, slices = _count(values, "dp_world_size"), _count(values, "mp_world_size")
+    stages = _count(values, "checkpoint_parallel_dimensions", "pp_degree") or 1
+    step, skipped = _count(values, "global_steps"), _count(values, "skipped_steps")
+    return TagRecord(
+        step=step,
+        updates=None if step is None or skipped is None or skipped > step else step - skipped,
+        samples=_count(values, "global_samples"),
+        replicas=replicas,
+        slices=slices,
+        stages=stages if slices and slices % stages == 0 else 1,
+        zero_stage=_zero_stage(settings),
+        global_batch_size=_batch_size(settings, replicas),
+        holds_optimizer=value_at(values, "optimizer") is not None,
+    )
+
+
+def _zero_stage(settings: object) -> int | None:
+    if not isinstance(settings, dict):
+        return None
+    zero = settings.get("zero_optimization", {})
+    if isinstance(zero, bool):  # as the first versions were told
+        return int(zero)
+    return 0 if zero == {} else _count(zero, "stage")
+
+
+def _batch_size(settings: object, replicas: int | None) -> int | None:
+    """Return the samples of an update: the settings are the user's as written, so they need not say it."""
+    told = _count(settings, "train_batch_size")
+    if told is not None:
+        return told
+    micro = _count(settings, "train_micro_batch_size_per_gpu")
+    is_said = value_at(settings, "gradient_accumulation_steps") is not None
+    accumulated = _count(settings, "gradient_accumulation_steps") if is_said else 1
+    return micro * accumulated * replicas if micro and accumulated and replicas else None
+
+
+def _count(values: object, *path: str) -> int | None:
+    """Return what was counted; None where there is no such number, or none that a training can have reached."""
+    found = whole_at(values, *path)
+    return found if found is not None and 0 <= found < 10**STEP_DIGITS else None

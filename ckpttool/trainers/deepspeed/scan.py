@@ -1,0 +1,194 @@
+"""List the tags of a folder, and read one model file of each as far as its pickle."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ckpttool.domain.checkpoint import (
+    Checkpoint,
+    CommitState,
+    Content,
+    Inventory,
+    StepSource,
+    Topology,
+    Tracked,
+)
+from ckpttool.domain.finding import Code, Finding, Severity, blocking, in_order, note, suspect
+from ckpttool.domain.scalars import Scalars
+from ckpttool.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.domain.units import Step
+from ckpttool.formats.torch.pickle_objects import BrokenPickleError
+from ckpttool.formats.torch.plain import plain_values
+from ckpttool.records import MANIFEST_NAME, OWN_FOLDER
+from ckpttool.storage.base import Entry, Kind, Storage, unreadable
+from ckpttool.storage.fan_out import map_waiting
+from ckpttool.trainers.base import ScanOptions
+from ckpttool.trainers.common.listed import (
+    in_order_of_progress,
+    listed_damage,
+    lost_link,
+    one_run,
+    stamp_if_there,
+    stray,
+)
+from ckpttool.trainers.deepspeed.latest import latest_pointer
+from ckpttool.trainers.deepspeed.names import (
+    DEFAULT_TAG,
+    LATEST,
+    LATEST_UNIVERSAL,
+    LAYOUT,
+    UNIVERSAL_PART,
+    WRITTEN_BESIDE,
+    StatesFile,
+    parse,
+)
+from ckpttool.trainers.deepspeed.record import Seen, TagRecord, tag_record
+from ckpttool.trainers.listing import Listing
+
+_TRIED = 4
+"""Model files that are asked for the record, where the first one is torn."""
+
+
+class _File(NamedTuple):
+    """A file of a tag, as it is listed."""
+
+    path: str
+    parsed: StatesFile
+    kind: Kind
+
+
+def scan_tags(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
+    """Read each tag's names, and the record in one of its model files."""
+    pointer = latest_pointer(storage) if listing.has(LATEST) else None
+    tag = None if pointer is None else pointer.name
+    folders = [entry.name for entry in listing.entries if entry.kind in {Kind.FOLDER, Kind.LOST}]
+    scanned = map_waiting(
+        lambda name: _scan_tag(storage, name, options, is_latest=name == tag),
+        [name for name in folders if name != OWN_FOLDER],
+    )
+    checkpoints = in_order_of_progress(checkpoint for checkpoint in scanned if checkpoint is not None)
+    names = {checkpoint.name: checkpoint for checkpoint in checkpoints}
+    known = {LATEST, LATEST_UNIVERSAL, OWN_FOLDER, *WRITTEN_BESIDE, *names}
+    strays = [entry.name for entry in listing.entries if entry.name not in known]
+    trouble = "is missing" if pointer is None else pointer.trouble
+    findings = [stray(name) for name in strays]
+    if trouble is not None or tag not in names:
+        findings.append(_latest_disagrees(trouble, tag))
+    return Inventory(
+        root=storage.root,
+        layout=LAYOUT,
+        checkpoints=tuple(checkpoints),
+        runs=one_run(checkpoints),
+        findings=in_order(findings),
+        strays=tuple(strays),
+        tracked=None if tag is None else _tracked(storage, tag, names.get(tag)),
+    )
+
+
+def _latest_disagrees(trouble: str | None, tag: str | None) -> Finding:
+    message = f"`latest` {trouble}" if trouble is not None else f"`latest` names {tag}, which is not there"
+    then = "DeepSpeed begins anew with a warning" if trouble == "is missing" else "DeepSpeed stops here"
+    remedy = "load by the tag, or let it name the newest whole one: ckpttool repair-meta"
+    return note(Code.TRACKER_DISAGREES, f"{message}: without a tag {then}", path=LATEST, remedy=remedy)
+
+
+def _tracked(storage: Storage, tag: str, named: Checkpoint | None) -> Tracked | None:
+    """Return what `latest` says of the training's course: nothing where the tag holds what its name denies."""
+    if named is not None and blocking(named.findings):
+        return None
+    time, match = stamp_if_there(storage, LATEST), re.fullmatch(DEFAULT_TAG, tag)
+    step = None if match is None else Step(int(match[1]))
+    return Tracked(name=tag, step=step, written_ns=None if time is None else time.modified_ns)
+
+
+def _scan_tag(storage: Storage, name: str, options: ScanOptions, *, is_latest: bool) -> Checkpoint | None:
+    """Return the save in a folder; None where it is none."""
+    match = re.fullmatch(DEFAULT_TAG, name)
+    findings: list[Finding] = []
+    entries: list[Entry] = []
+    try:
+        entries = sorted(storage.entries(name))
+    except OSError as error:
+        findings.append(unreadable(name, error))
+    files = [_File(f"{name}/{entry.name}", own, entry.kind) for entry in entries if (own := parse(entry.name))]
+    is_universal = any(entry.name == UNIVERSAL_PART and entry.kind is Kind.FOLDER for entry in entries)
+    if is_universal or not (files or match or is_latest):
+        return None
+    record = _record(storage, files)
+    step = None if record is None else record.step
+    if record is not None and match is not None and step not in {None, int(match[1])}:
+        findings.append(_other_step(name, step))
+    if not files and not findings:
+        findings.append(listed_damage(Code.SHARD_MISSING, "no file of a save in this folder", name))
+    seen = _seen(files)
+    expected = None if record is None else record.files(seen)
+    shards = _shards(storage, files, record, findings, options)
+    kept = {f"{name}/{MANIFEST_NAME}", *(file.path for file in files)}
+    findings += [stray(path) for entry in entries if (path := f"{name}/{entry.name}") not in kept]
+    named = None if match is None else Step(int(match[1]))
+    source = StepSource.UNKNOWN if named is None else StepSource.NAME
+    return Checkpoint(
+        name=name,
+        scalars=Scalars() if record is None else record.scalars,
+        step=named if step is None else Step(step),
+        step_source=source if step is None else StepSource.CONTENT,
+        shards=shards,
+        topology=Topology(world_size=None if record is None else record.world_size),
+        format=FormatName.TORCH_ZIP,
+        facts=() if record is None else (("optimizer_step", record.updates),),
+        expected=None if expected is None else tuple(f"{name}/{file}" for file in expected),
+        commit=CommitState.UNRECORDED,
+        content=Content.FULL if record is not None and record.has_optimizer(seen) else Content.UNKNOWN,
+        findings=tuple(findings),
+    )
+
+
+def _record(storage: Storage, files: Sequence[_File]) -> TagRecord | None:
+    """Ask the model's files, one after the other until one tells; what is wrong with the others is for `verify`."""
+    models = [file.path for file in files if file.parsed.role is ShardRole.MODEL and file.parsed.slice is not None]
+    for path in models[:_TRIED]:
+        try:
+            with storage.open(path) as source:
+                return tag_record(plain_values(source))
+        except (OSError, BrokenPickleError):
+            continue
+    return None
+
+
+def _seen(files: Sequence[_File]) -> Seen:
+    by_replica = [file.parsed for file in files if file.parsed.replica is not None]
+    optimizers = [parsed for parsed in by_replica if parsed.role is ShardRole.OPTIMIZER]
+    return Seen(
+        weights_by_replica=len(optimizers) < len(by_replica),
+        optimizer=bool(optimizers),
+        is_bf16=2 * sum(parsed.is_bf16 for parsed in optimizers) > len(optimizers),
+    )
+
+
+def _shards(
+    storage: Storage, files: Sequence[_File], record: TagRecord | None, findings: list[Finding], options: ScanOptions
+) -> tuple[Shard, ...]:
+    """Return the files that belong to the save; of each that does not, or is none, a finding is added."""
+    shards = []
+    for path, parsed, kind in files:
+        if record is not None and record.is_beyond(parsed):
+            message = f"left from a save by more ranks: by its own record this one is of {record.world_size}"
+            findings.append(note(Code.STRAY_FILE, message, path=path))
+        elif kind not in {Kind.FILE, Kind.LOST}:
+            severity = Severity.DAMAGE if kind is Kind.FOLDER else Severity.UNSAFE
+            message = "expected a file, but this is a folder, FIFO or device"
+            findings.append(Finding(code=Code.NOT_A_REGULAR_FILE, severity=severity, message=message, path=path))
+        else:
+            rank = None if record is None else record.rank(parsed)
+            findings += lost_link(storage, path, rank) if kind is Kind.LOST else []
+            stamp = stamp_if_there(storage, path) if options.sizes else None
+            shards.append(Shard(path=path, rank=rank, role=parsed.role, format=FormatName.TORCH_ZIP, stamp=stamp))
+    return tuple(sorted(shards, key=lambda shard: (shard.rank is None, shard.rank or 0, shard.path)))
+
+
+def _other_step(name: str, step: int | None) -> Finding:
+    message = f"is a save of step {step} by its own record, whatever its name says: a copy, or files of two saves"
+    remedy = "resume from another checkpoint, or give it the name of the step that it holds"
+    return suspect(Code.STEP_DISAGREES, message, path=name, remedy=remedy)
