@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from functools import cache
@@ -80,6 +81,14 @@ def _copy(root: Path, path: str, to: str) -> None:
         shutil.copy2(root / path, root / to)
 
 
+def _mtime(root: Path, path: str, delta: int) -> None:
+    """Set a time so many seconds after that of the newest file."""
+    newest = max(file.lstat().st_mtime for file in root.rglob("*") if file.is_file())
+    for file in (root / path, *(root / path).rglob("*")):
+        os.utime(file, (newest + delta,) * 2, follow_symlinks=False)
+
+
 _EDITS: dict[str, Callable[..., None]] = {
     "remove": _remove, "cut": _cut, "flip": _flip, "write": _write, "rename": _rename, "copy": _copy,
+    "mtime": _mtime,
 }  # fmt: skip

@@ -52,6 +52,7 @@ MOST_LINES = {
     "trainers/common": 440,
     "trainers/deepspeed": 650,
     "trainers/huggingface": 70,
+    "trainers/lightning": 430,
     "trainers/megatron": 140,
     "trainers/mindformers": 7670,
     "verify": 3930,

@@ -10,6 +10,7 @@ from ckpttool.errors import CkptToolError, ForeignConfigError, UsageError
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.deepspeed import DeepSpeed
 from ckpttool.trainers.huggingface import HuggingFace
+from ckpttool.trainers.lightning import Lightning
 from ckpttool.trainers.megatron import Megatron
 from ckpttool.trainers.mindformers import MindFormers
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from ckpttool.trainers.base import Layout, Trainer
     from ckpttool.trainers.listing import Listing
 
-TRAINERS: tuple[Trainer, ...] = (HuggingFace(), DeepSpeed(), MindFormers(), Megatron())
+TRAINERS: tuple[Trainer, ...] = (HuggingFace(), DeepSpeed(), MindFormers(), Megatron(), Lightning())
 """Most specific first."""
 
 FIRST = MindFormers.name

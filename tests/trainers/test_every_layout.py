@@ -27,7 +27,7 @@ from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
 from tests.answers import decide, named, names, scanned
-from tests.conftest import FIXTURES
+from tests.layouts import LAYOUTS
 from tests.storages import layout_of
 from tests.trainers import toy
 from tests.trees import TreeBuilder, ckpt_bytes, floats, safetensors_bytes, training_scalars, weights
@@ -140,7 +140,7 @@ def _real(name: str) -> Callable[[Path], Path]:
     """Copy a tree that the real trainer wrote."""
 
     def build(base: Path) -> Path:
-        shutil.copytree(FIXTURES / "layouts" / name, base / "saves", copy_function=shutil.copyfile)
+        shutil.copytree(LAYOUTS / name, base / "saves", copy_function=shutil.copyfile)
         return base / "saves"
 
     return build
@@ -161,6 +161,19 @@ def _cut(path: str) -> Callable[[Path], str]:
         return path
 
     return cut
+
+
+def _lightning(base: Path) -> Path:
+    saves = LAYOUTS / "light_single" / "checkpoints"
+    (base / "checkpoints").mkdir()
+    for name in ("epoch=0-step=8.ckpt", "epoch=1-step=12.ckpt"):
+        shutil.copyfile(saves / name, base / "checkpoints" / name)
+    return base / "checkpoints"
+
+
+def _holds_step_6(root: Path) -> int:
+    shutil.copyfile(LAYOUTS / "light_ddp2_accum/checkpoints/epoch=1-step=6.ckpt", root / "epoch=1-step=12.ckpt")
+    return 6
 
 
 def _no_pointer(layout: Layout, inventory: Inventory) -> bool:
@@ -230,6 +243,17 @@ CASES = [
         tear=_write("latest", ""),
         lie=_older_in_its_place("global_step6", "global_step3", 3),
         forget=_cut("global_step6/mp_rank_00_model_states.pt"),
+    ),
+    Case(
+        layout="lightning",
+        build=_lightning,
+        saves=("epoch=0-step=8.ckpt", "epoch=1-step=12.ckpt"),
+        cut_off=NotAsked(why="a file is written in one go, and no record beside it", so=_unrecorded),
+        lose=NotAsked(why="a save is one file", so=lambda _, inventory: len(inventory.checkpoints[1].shards) == 1),
+        stray=_write("notes.txt"),
+        tear=NotAsked(why="what last.ckpt leads to is that save under another name", so=_no_pointer),
+        lie=_holds_step_6,
+        forget=_write("epoch=1-step=12.ckpt", "PK\x03\x04"),
     ),
     Case(
         layout="toy-dcp",

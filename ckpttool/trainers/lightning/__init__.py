@@ -1,0 +1,50 @@
+"""Lightning (PyTorch Lightning): one file a save, or one folder of torch's distributed checkpoints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.expectation import Evidence
+
+if TYPE_CHECKING:
+    from ckpttool.domain.asd import AsdDialect
+    from ckpttool.domain.settings import RunConfig
+    from ckpttool.logs.base import LogFormat, LogPlaces
+    from ckpttool.storage.base import Storage
+    from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, OwnScalars, OwnWords, Simulator
+    from ckpttool.trainers.base import Effects, Layout, Resume
+
+
+class Lightning:
+    """Its trees, its own choice and what becomes of its data; its configs are Python."""
+
+    name = "lightning"
+    title = "Lightning"
+    places = ("checkpoints",)
+    layout_names = ("lightning",)
+    log_formats: tuple[LogFormat, ...] = ()
+    log_places: LogPlaces | None = None
+    health_file: HealthFile | None = None
+    configs: ConfigReader | None = None
+    launch: LaunchTarget | None = None
+    words: OwnWords | None = None
+    asd_dialects: tuple[AsdDialect, ...] = ()
+    scalars: OwnScalars | None = None
+    simulator: Simulator | None = None
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """Files or folders called `*.ckpt`."""
+        from ckpttool.trainers.lightning.layout import LightningLayout
+
+        return (LightningLayout(),)
+
+    def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
+        """Say nothing: each save says itself what belongs to it."""
+        return Evidence()
+
+    def effects(self, resume: Resume) -> Effects:
+        """Say where its data go on, which its loader decides."""
+        from ckpttool.trainers.common.log_only import no_effects
+
+        return no_effects(self.title)

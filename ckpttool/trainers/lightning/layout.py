@@ -1,0 +1,94 @@
+"""Lightning's layout: `checkpoints/epoch=1-step=12.ckpt`, a file or a folder, and often `last.ckpt` beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.expectation import Evidence, Expected, RankFiles
+from ckpttool.domain.units import Rank
+from ckpttool.formats.torch.shard import ZIP_MAGIC
+from ckpttool.records import MANIFEST_NAME, SealPlace, own_path
+from ckpttool.storage.base import Storage
+from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.common.listed import by_own_records, keeps_no_health_file
+from ckpttool.trainers.lightning.names import LAYOUT, META, SUFFIX, is_last, is_save
+from ckpttool.trainers.listing import Listing
+
+if TYPE_CHECKING:
+    from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.domain.pointer import Pointer, PointerText
+
+
+class LightningLayout:
+    """One file a save, or where it was sharded one folder."""
+
+    name = LAYOUT
+    sign = "*.ckpt"
+    is_tree = True
+    gives_way = False
+    rank_files = RankFiles.TOGETHER
+
+    def recognise(self, listing: Listing) -> bool:
+        """Tell by how a `*.ckpt` begins, for others call theirs so, too; or by the record in such a folder."""
+        pattern = rf"(?s:.+){re.escape(SUFFIX)}"
+        return any(head.startswith(ZIP_MAGIC) for _, head in listing.heads(pattern)) or any(
+            META in names for _, names in listing.inside(pattern)
+        )
+
+    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
+        """Take a save's folder, and whatever lies in it, for the save; and a save's file."""
+        name = folder.partition("/")[0] or file or ""
+        return Part(focus=name, resolved_from=f"checkpoint {name}") if is_save(name) else None
+
+    def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
+        """Read what each save says of the training."""
+        from ckpttool.trainers.lightning.scan import scan_saves
+
+        return scan_saves(storage, listing)
+
+    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+        """Add nothing: a file is one record."""
+        return checkpoint
+
+    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
+        """Expect a file itself, and of a folder what its record names."""
+        return by_own_records(inventory)
+
+    def is_unfinished(self, name: str) -> bool:
+        """Tell of none: it writes elsewhere, and moves or copies that to the last name at once."""
+        return False
+
+    def members(self, checkpoint: Checkpoint) -> Members | Refusal:
+        """Return the file or folder with its copies; a refusal where `ckpt_path="last"` would miss it."""
+        last = next(filter(is_last, (checkpoint.name, *checkpoint.aliases)), None)
+        if last is not None:
+            return Refusal(why=f"is what {last} stands for, from which a start with ckpt_path='last' may resume")
+        return Members(paths=(checkpoint.name, *checkpoint.aliases))
+
+    def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
+        """Return a place in a folder, or for a file one in our own."""
+        is_folder = any("/" in shard.path for shard in checkpoint.shards)
+        path = f"{checkpoint.name}/{MANIFEST_NAME}" if is_folder else own_path(checkpoint.name, ".manifest.json")
+        prefix = None if is_folder else checkpoint.prefix
+        return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=prefix)
+
+    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
+        """Read none: what `last.ckpt` leads to is that save under another name."""
+        return iter(())
+
+    def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
+        """Spell none."""
+        return {}
+
+    def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
+        """Refuse: it keeps no such file."""
+        return keeps_no_health_file("Lightning")
+
+    def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
+        """Name the file or folder, never `last`."""
+        from ckpttool.trainers.lightning.load import settings
+
+        return settings(inventory, checkpoint)

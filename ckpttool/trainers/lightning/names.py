@@ -1,0 +1,38 @@
+"""What Lightning calls its saves."""
+
+from __future__ import annotations
+
+import re
+
+LAYOUT = "lightning"
+SUFFIX = ".ckpt"
+LAST = "last"
+"""What the name of a save begins with that `ckpt_path="last"` may take."""
+META = "meta.pt"
+"""Written last where a save is a folder."""
+
+_VERSION = r"-v[0-9]{1,9}\.ckpt"
+
+
+def is_save(name: str) -> bool:
+    """Tell whether a file or folder is called like a save."""
+    return name.endswith(SUFFIX) and name != SUFFIX
+
+
+def is_last(name: str) -> bool:
+    """Tell whether `ckpt_path="last"` may take it.
+
+    Source: `ModelCheckpoint._find_last_checkpoints` of Lightning 2.6, whose pattern is not matched to the name's end.
+    """
+    return is_save(name) and name.startswith(LAST)
+
+
+def is_version(name: str) -> bool:
+    """Tell whether a name was taken already when this was saved: `-v1` and higher."""
+    return re.search(_VERSION, name) is not None and name.endswith(SUFFIX)
+
+
+def step_in(name: str) -> int | None:
+    """Return the step that a name tells in Lightning's own spelling, `epoch=1-step=12.ckpt`; None: none."""
+    told = re.findall(r"(?:^|[^a-z])step=([0-9]{1,18})(?![0-9])", name)
+    return int(told[0]) if len(told) == 1 else None

@@ -1,0 +1,78 @@
+"""What a save of Lightning says of the training: its step, how far the epoch had come, what there is to go on with.
+
+Source:
+    `dump_checkpoint` in trainer/connectors/checkpoint_connector.py and `on_save_checkpoint` in loops/fit_loop.py of
+    Lightning 2.6; real saves of it.
+"""
+
+from __future__ import annotations
+
+from ckpttool.domain.checkpoint import Content
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.units import STEP_DIGITS
+from ckpttool.formats.torch.pickle_objects import BrokenPickleError
+from ckpttool.formats.torch.plain import plain_values, value_at, whole_at
+from ckpttool.storage.base import ByteSource
+
+_FIT = ("loops", "fit_loop")
+_BATCHES = (*_FIT, "epoch_loop.batch_progress")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """The small values of one save; None where it does not tell."""
+
+    step: int | None = None
+    """`global_step`: updates of all optimizers together."""
+    epoch: int | None = None
+    batches: int | None = None
+    """That each rank had begun since the training's start."""
+    in_epoch: int | None = None
+    """Of these, in the epoch that was under way."""
+    ends_epoch: bool = False
+    """Whether the last of them was the epoch's last."""
+    optimizers: int | None = None
+    """How many count in `step`."""
+    has_loader_state: bool = False
+    """Whether the data loader told where it stood."""
+    content: Content = Content.UNKNOWN
+
+    @property
+    def place(self) -> tuple[int | None, ...]:
+        """What two saves of one moment have in common."""
+        return self.step, self.epoch, self.batches
+
+
+def read_record(source: ByteSource, *, sharded: bool) -> Record:
+    """Read what a save says of the training; nothing where it holds no such thing.
+
+    Args:
+        source: The file, or the `meta.pt` of a folder.
+        sharded: Whether the optimizer state lies in other files, so that this one need not have it.
+
+    Raises:
+        OSError: The disk did not answer.
+    """
+    try:
+        tree = plain_values(source)
+    except BrokenPickleError:
+        return Record()
+    states = value_at(tree, "optimizer_states")
+    # A folder's weights and optimizer states lie in its shards; what is saved beside weights alone is neither.
+    whole = value_at(tree, "lr_schedulers") if sharded else states
+    step = _count(tree, "global_step")
+    return Record(
+        step=step,
+        epoch=_count(tree, "epoch"),
+        batches=_count(tree, *_BATCHES, "total", "ready"),
+        in_epoch=_count(tree, *_BATCHES, "current", "ready"),
+        ends_epoch=value_at(tree, *_BATCHES, "is_last_batch") is True,
+        optimizers=len(states) if isinstance(states, list) else None,
+        has_loader_state=bool(value_at(tree, *_FIT, "state_dict", "combined_loader")),
+        content=Content.UNKNOWN if step is None else Content.WEIGHTS_ONLY if whole is None else Content.FULL,
+    )
+
+
+def _count(tree: object, *path: str) -> int | None:
+    value = whole_at(tree, *path)
+    return value if value is not None and 0 <= value < 10**STEP_DIGITS else None

@@ -1,0 +1,143 @@
+"""List the `*.ckpt` of a folder, and tell which of them are saves of one moment."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, StepSource, Topology
+from ckpttool.domain.finding import Code, Finding, Severity, in_order, note, worst
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.scalars import Scalars
+from ckpttool.domain.shard import FileStamp, FormatName, Shard, ShardRole
+from ckpttool.domain.units import Step
+from ckpttool.records import OWN_FOLDER
+from ckpttool.storage.base import Entry, Kind, Storage, unreadable
+from ckpttool.storage.fan_out import map_waiting
+from ckpttool.trainers.common.listed import one_run, stray
+from ckpttool.trainers.lightning.names import LAYOUT, META, is_last, is_save, is_version, step_in
+from ckpttool.trainers.lightning.record import Record, read_record
+from ckpttool.trainers.listing import Listing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One file or folder that is called like a save."""
+
+    name: str
+    record: Record
+    stamp: FileStamp | None
+    """Of the file, or of a folder's record; None where there is none, or it cannot be read."""
+    is_folder: bool
+    findings: tuple[Finding, ...] = ()
+
+
+def scan_saves(storage: Storage, listing: Listing) -> Inventory:
+    """Read what each save says; files of one moment are one save with several names.
+
+    Args:
+        storage: The tree.
+        listing: Of its root.
+    """
+    saves = [entry for entry in listing.entries if is_save(entry.name) and not _is_lost_last(entry)]
+    found = list(map_waiting(lambda entry: _found(storage, entry), saves))
+    checkpoints = sorted((_checkpoint(storage, each) for each in _moments(found)), key=_age)
+    strays = tuple(entry.name for entry in listing.entries if not is_save(entry.name) and entry.name != OWN_FOLDER)
+    return Inventory(
+        root=storage.root,
+        layout=LAYOUT,
+        checkpoints=tuple(checkpoints),
+        runs=one_run(checkpoints),
+        findings=in_order(map(stray, strays)),
+        strays=strays,
+    )
+
+
+def _is_lost_last(entry: Entry) -> bool:
+    return entry.kind is Kind.LOST and is_last(entry.name)
+
+
+def _found(storage: Storage, entry: Entry) -> Found:
+    path = f"{entry.name}/{META}" if entry.kind is Kind.FOLDER else entry.name
+    is_folder = entry.kind is Kind.FOLDER
+    try:
+        with storage.open(path) as source:
+            return Found(
+                name=entry.name,
+                record=read_record(source, sharded=is_folder),
+                stamp=source.stamp,
+                is_folder=is_folder,
+            )
+    except FileNotFoundError:
+        return Found(name=entry.name, record=Record(), stamp=None, is_folder=is_folder)
+    except OSError as error:
+        found = (unreadable(path, error),)
+        return Found(name=entry.name, record=Record(), stamp=None, is_folder=is_folder, findings=found)
+
+
+def _moments(found: Iterable[Found]) -> Iterator[list[Found]]:
+    """Put together what was saved at one moment, the one to load first: a whole one, and one that is named for it."""
+    groups: dict[object, list[Found]] = defaultdict(list)
+    for each in found:
+        told = each.record.step is not None
+        groups[(*each.record.place, each.record.content, each.is_folder) if told else each.name].append(each)
+    yield from groups.values()
+
+
+def _checkpoint(storage: Storage, group: list[Found]) -> Checkpoint:
+    if len(group) > 1:
+        group.sort(key=lambda each: (_is_torn(storage, each), is_last(each.name), is_version(each.name), each.name))
+    own, record = group[0], group[0].record
+    step = None if record.step is None else Step(record.step)
+    named = step_in(own.name)
+    findings = own.findings
+    if step is not None and named not in {None, step}:
+        message = f"the name says step {named}, the save itself step {step}, which is believed"
+        findings = (*findings, note(Code.STEP_DISAGREES, message, path=own.name, expected=str(named), actual=str(step)))
+    return Checkpoint(
+        name=own.name,
+        aliases=tuple(sorted(each.name for each in group[1:])),
+        facts=(("epoch", record.epoch), ("optimizer_step", record.step)),
+        scalars=Scalars(step=record.step),
+        step=step,
+        step_source=StepSource.UNKNOWN if step is None else StepSource.CONTENT,
+        shards=_shards(own),
+        topology=Topology(shared=True),
+        format=FormatName.TORCH_ZIP,
+        expected=None if own.is_folder else (own.name,),
+        commit=_commit(own),
+        content=record.content,
+        findings=findings,
+    )
+
+
+def _shards(found: Found) -> tuple[Shard, ...]:
+    if found.is_folder:
+        return ()
+    return (Shard(path=found.name, rank=None, role=ShardRole.FULL, format=FormatName.TORCH_ZIP, stamp=found.stamp),)
+
+
+def _commit(found: Found) -> CommitState:
+    """Tell by the record of a folder; nothing tells of a file, which may be cut off under its last name."""
+    if not found.is_folder:
+        return CommitState.UNRECORDED
+    if found.stamp is not None:
+        return CommitState.COMMITTED
+    return CommitState.UNKNOWN if found.findings else CommitState.UNCOMMITTED
+
+
+def _is_torn(storage: Storage, found: Found) -> bool:
+    """Tell whether a file's end is missing, where its beginning was read."""
+    from ckpttool.formats.torch.zip_directory import read_zip_directory
+
+    if found.is_folder:
+        return False
+    try:
+        with storage.open(found.name) as source:
+            return worst(read_zip_directory(source).findings) >= Severity.DAMAGE
+    except OSError:
+        return True
+
+
+def _age(checkpoint: Checkpoint) -> tuple[bool, int, str]:
+    return (checkpoint.step is None, checkpoint.step or 0, checkpoint.name)
