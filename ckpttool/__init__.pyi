@@ -40,10 +40,8 @@ from ckpttool.domain.contents import FileRow as FileRow
 from ckpttool.domain.contents import ScalarRow as ScalarRow
 from ckpttool.domain.contents import TensorRow as TensorRow
 from ckpttool.domain.data_position import DataPosition as DataPosition
-from ckpttool.domain.data_position import Samples as Samples
+from ckpttool.domain.data_position import GoesOn as GoesOn
 from ckpttool.domain.data_position import SkipBatches as SkipBatches
-from ckpttool.domain.data_position import Stateful as Stateful
-from ckpttool.domain.data_position import Tokens as Tokens
 from ckpttool.domain.data_position import Unknown as Unknown
 from ckpttool.domain.demo import Demo as Demo
 from ckpttool.domain.difference import Difference as Difference

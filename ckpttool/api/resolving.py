@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ckpttool.api.scanning import Tree, Where, asked, scan, surroundings
 from ckpttool.api.verifying import session_for
-from ckpttool.decide.data_position import exact_batches_near, moved_on, next_step, plan_data, with_config
+from ckpttool.decide.data_position import exact_batches_near, plan_data
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.lost import beyond_limits, with_saves
 from ckpttool.decide.naming import focused
 from ckpttool.decide.recorded_health import record_without_answer
-from ckpttool.decide.resume import against_refused, choose
+from ckpttool.decide.resume import against_refused, choose, objected
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
+from ckpttool.domain.data_position import Unknown
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import NoResumePoint, PastSizes, Resolution, ResumePlan, ResumePoint, Simulation, SkipAnswer
-from ckpttool.domain.question import DEFAULT_DIR, CheckQuestion, DataQuestion, ResumeQuestion, TreeQuestion
+from ckpttool.domain.question import DEFAULT_DIR, AskedSizes, CheckQuestion, DataQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.domain.shard import Shard
 from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.errors import IncompleteError, NothingToResumeError, UnknownLayoutError, UsageError
 from ckpttool.storage.base import Storage
 from ckpttool.storage.fan_out import map_waiting
+from ckpttool.trainers.abilities import OwnStart
 from ckpttool.trainers.base import Refusal, Resume
 from ckpttool.trainers.common.launchers import jobs_of
 from ckpttool.trainers.common.log_only import no_effects
@@ -93,7 +95,7 @@ def resolve(
         return verdicts.get(known) or verdicts.setdefault(known, session.verdict(checkpoint))
 
     def pick(inventory: Inventory) -> ResumePoint | NoResumePoint:
-        return choose(against_refused(inventory, refusals), choice, verdict_of)
+        return choose(_against(inventory, tree, refusals, choice.sizes), choice, verdict_of)
 
     with closing(session):
         point, advice = _pick(tree, evidence, pick)
@@ -104,7 +106,7 @@ def resolve(
         reports = verdict_of(point.checkpoint).reports
         _assert_unchanged(tree.storage, reports)
         point = _timed(tree, point, reports, evidence)
-        decision = _plan(tree, point, data, question, advice)
+        decision = _plan(tree, point, _Wanted(data=data, sizes=choice.sizes), question, advice)
         named = question.health_file is not None
         without_answer = () if choice.ignore_health else record_without_answer(tree.book, named=named)
         decision = replace(decision, findings=(*without_answer, *beyond_limits(point, choice), *decision.findings))
@@ -126,6 +128,22 @@ def _not_loadable(tree: Tree, question: TreeQuestion) -> dict[CheckpointKey, str
     if refusals and len(refusals) == len(checkpoints):
         raise UnknownLayoutError(f"{question.path or tree.inventory.root} {next(iter(refusals.values()))}")
     return refusals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What the user says of the run that resumes."""
+
+    data: DataQuestion
+    sizes: AskedSizes
+
+
+def _against(inventory: Inventory, tree: Tree, refusals: Mapping[CheckpointKey, str], sizes: AskedSizes) -> Inventory:
+    """Hold against each save what its layout or its trainer says against loading it with such sizes."""
+    inventory, trainer = against_refused(inventory, refusals), tree.trainer
+    if trainer is None or sizes == AskedSizes():
+        return inventory
+    return objected(inventory, lambda checkpoint: trainer.objections(inventory, checkpoint, sizes))
 
 
 def _timed(tree: Tree, point: ResumePoint, reports: Iterable[ShardReport], evidence: Evidence | None) -> ResumePoint:
@@ -194,7 +212,12 @@ def _pick(
 
 
 def _with_focus(choice: ResumeQuestion, tree: Tree, question: TreeQuestion) -> ResumeQuestion:
-    """Take the checkpoint of the one shard that was given, and no other beside it; say which the config saves."""
+    """Take the checkpoint of the one shard that was given, and no other beside it; say which the config saves.
+
+    And on how many ranks it will go on: as the question says, else the config.
+    """
+    world = question.world_size or (None if question.config is None else question.config.world_size)
+    choice = replace(choice, sizes=replace(choice.sizes, world=choice.sizes.world or world))
     if question.config is not None:
         choice = replace(choice, saves_as=question.config.prefix)
     if tree.focus is None:
@@ -207,27 +230,22 @@ def _with_focus(choice: ResumeQuestion, tree: Tree, question: TreeQuestion) -> R
 def _plan(
     tree: Tree,
     point: ResumePoint,
-    data: DataQuestion,
+    wanted: _Wanted,
     question: TreeQuestion,
     advice: SpikeAdvice | StopAdvice | None,
 ) -> ResumePlan:
-    checkpoint, config = point.checkpoint, question.config
+    checkpoint, config, trainer = point.checkpoint, question.config, tree.trainer
     if config is not None and config.world_size is None:  # as many as wrote it, unless somebody says otherwise
         config = config.started_on(checkpoint.topology.world_size)
     load = tree.layout.load(tree.inventory, checkpoint)
     if isinstance(load, Refusal):
         raise UnknownLayoutError(f"{checkpoint.name} {load.why}")
-    wanted, recorded = with_config(data, config), checkpoint.scalars.global_batch_size
-    past = Course(tree.inventory).past(checkpoint)
-    skip = plan_data(point.step, recorded, wanted, past)
-    if advice is not None and advice.detour is not None and advice.followed:
-        skip = moved_on(skip, plan_data(advice.detour.last_skipped, recorded, wanted, past))
     plan = ResumePlan(
         root=tree.inventory.root,
         point=point,
         load=load,
-        data=skip,
-        next_step=next_step(point.step, recorded, wanted),
+        data=Unknown(why="nobody asked its trainer yet"),
+        next_step=Step(point.step + 1),
         findings=_beyond(tree, point),
         advice=advice,
     )
@@ -235,17 +253,19 @@ def _plan(
         plan=plan,
         inventory=tree.inventory,
         storage=tree.storage,
-        data=data,
+        data=wanted.data,
+        sizes=wanted.sizes,
         config=config,
         environment=question.environment,
     )
-    trainer = tree.trainer
     effects = no_effects("a lone file") if trainer is None else trainer.effects(resume)
+    objections = () if trainer is None else trainer.objections(tree.inventory, checkpoint, wanted.sizes)
     return replace(
         plan,
         load=replace(load, data=effects.settings),
         data=effects.position,
-        findings=(*effects.findings, *plan.findings),
+        next_step=effects.next_step or plan.next_step,
+        findings=(*effects.findings, *objections, *plan.findings),
     )
 
 
@@ -308,16 +328,29 @@ def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[int | None, 
     return decision.point.step, chosen.scalars.global_batch_size, past, answer.tree.trainer
 
 
-def simulate(answer: Answer, version: str) -> Simulation:
-    """Tell what a version of the trainer would pick in the same tree by itself, and why.
+def simulate(answer: Answer, version: str | None = None, *, trainer: str | None = None) -> Simulation:
+    """Tell what the trainer would pick in the same tree by itself, why, and what it would do then.
+
+    Args:
+        answer: What `resolve` decided.
+        version: Of the trainer, as people write it: `2.1`; None: the newest known, or as all known versions do it.
+        trainer: Its name, where the tree must be this one's; None: whosever it is.
 
     Raises:
-        UsageError: The version is not known, or nobody knows how this trainer chooses.
+        UsageError: The tree is another trainer's, the version is not known, or nobody knows how this one chooses.
     """
-    tree, config = answer.tree, answer.question.config
+    tree, question = answer.tree, answer.question
+    whose = "a lone file" if tree.trainer is None else tree.trainer.title
+    if trainer is not None and (tree.trainer is None or tree.trainer.name != trainer):
+        raise UsageError(f"{tree.inventory.root} is {whose}'s, not {trainer}'s: --simulate own asks whosever it is")
     if tree.trainer is None or tree.trainer.simulator is None:
-        whose = "a lone file" if tree.trainer is None else tree.trainer.title
         raise UsageError(f"ckpttool does not know which checkpoint {whose} would take by itself")
-    return tree.trainer.simulator.pick(
-        tree.storage, tree.inventory, version, config=config, world_size=answer.question.world_size
-    )
+    with closing(session_for(tree, CheckQuestion(jump=0, max_age=TRUSTED_SECONDS))) as session:
+        start = OwnStart(
+            storage=tree.storage,
+            inventory=tree.inventory,
+            checked=session.verdict,
+            config=question.config,
+            world_size=question.world_size,
+        )
+        return tree.trainer.simulator.pick(start, version)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ckpttool.decide.lineage import Course
 from ckpttool.domain.data_position import SkipBatches
 from ckpttool.domain.plan import BatchSegment, PastSizes
 from ckpttool.domain.question import DataQuestion
@@ -14,6 +15,8 @@ from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
 
 if TYPE_CHECKING:
+    from ckpttool.domain.checkpoint import Inventory
+    from ckpttool.domain.plan import ResumePlan
     from ckpttool.domain.settings import RunConfig
 
 _NO_PAST = PastSizes()
@@ -92,6 +95,26 @@ def plan_data(
     if question.new_dataset:
         return replace(since, batches=0, repeated_samples=0, begins_anew=True)
     return since
+
+
+def batches_seen(plan: ResumePlan, inventory: Inventory, question: DataQuestion) -> SkipBatches:
+    """Count what a trainer that skips batches has to skip: those consumed, and those that an advice goes around.
+
+    Args:
+        plan: What is resumed, and the advice that it follows, if any.
+        inventory: The whole tree: the saves before it tell of batch sizes.
+        question: What the user changes, with what the config says.
+
+    Raises:
+        UsageError: As `plan_data`.
+    """
+    point, advice = plan.point, plan.advice
+    recorded = point.checkpoint.scalars.global_batch_size
+    past = Course(inventory).past(point.checkpoint)
+    skip = plan_data(point.step, recorded, question, past)
+    if advice is None or advice.detour is None or not advice.followed:
+        return skip
+    return moved_on(skip, plan_data(advice.detour.last_skipped, recorded, question, past))
 
 
 def moved_on(skip: SkipBatches, further: SkipBatches) -> SkipBatches:

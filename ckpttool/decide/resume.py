@@ -38,6 +38,25 @@ def against_refused(inventory: Inventory, refusals: Mapping[CheckpointKey, str])
     )
 
 
+def objected(inventory: Inventory, objections: Callable[[Checkpoint], Sequence[Finding]]) -> Inventory:
+    """Hold against each checkpoint what its trainer says against the sizes that are asked for.
+
+    Args:
+        inventory: The tree.
+        objections: Of one checkpoint.
+    """
+    told = [(checkpoint, tuple(objections(checkpoint))) for checkpoint in inventory.checkpoints]
+    if not any(found for _, found in told):
+        return inventory
+    return replace(
+        inventory,
+        checkpoints=tuple(
+            replace(checkpoint, findings=(*checkpoint.findings, *found)) if found else checkpoint
+            for checkpoint, found in told
+        ),
+    )
+
+
 def choose(
     inventory: Inventory, question: ResumeQuestion, verdict_of: Callable[[Checkpoint], Verdict]
 ) -> ResumePoint | NoResumePoint:

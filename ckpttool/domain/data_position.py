@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ckpttool.domain.frozen import dataclass
+
+if TYPE_CHECKING:
+    from ckpttool.domain.load_settings import TrainerSetting
 
 
 class DataEffect(str, Enum):
@@ -53,32 +56,40 @@ class SkipBatches:
         return DataEffect.EXACT if self.repeated_samples == 0 else DataEffect.REPEATS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Samples:
-    """The trainer goes on behind so many samples by itself, however large its batches are."""
+class SampleSource(str, Enum):
+    """What tells how many samples were consumed."""
 
-    samples: int
+    CONTENT = "content"
+    """The save itself: its trainer counts them."""
+    COMPUTED = "computed"
+    """Its step, and how many samples a batch had."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoesOn:
+    """The trainer goes on by itself: from samples that it counts, states that it saved, or its step alone."""
+
     effect: DataEffect
-    unchanged: SkipBatches
-    """What that comes to if the batches stay as large as they were."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
-    """The trainer goes on behind so many tokens by itself."""
-
-    tokens: int
-    effect: DataEffect
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stateful:
-    """The data loader goes on from states that it saved itself, whatever the settings say."""
-
-    where: str
-    """Folder or file of the states, as the trainer will look for it."""
-    without: SkipBatches | None
-    """What would be skipped if there were none; None: not known."""
+    why: str | None = None
+    """How it comes to that, in one sentence; None where the numbers say all."""
+    samples: int | None = None
+    """Samples consumed when the checkpoint was saved; None: not known, or not what it goes by."""
+    source: SampleSource | None = None
+    """What tells `samples`; None where nothing does, or the trainer goes by them alone."""
+    tokens: int | None = None
+    """Tokens consumed, where the trainer counts those."""
+    batches: int | None = None
+    """Batches of the new size that the trainer takes for consumed; None: it does not count batches, or not known."""
+    repeated: int | None = None
+    """Samples that are read again; None: not known."""
+    lost: int | None = None
+    """Samples that are never read; None: not known."""
+    where: str | None = None
+    """Folder or file of the data loader's states, as the trainer will look for it; None: it goes by none."""
+    exact_with: tuple[TrainerSetting, ...] = ()
+    """What to set so that no sample is repeated or lost; empty where nothing does, or none need be set."""
+    unchanged: SkipBatches | None = None
+    """What it comes to in skipped batches if nothing changes; None: its trainer skips none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,28 +100,20 @@ class Unknown:
     """One sentence."""
 
 
-DataPosition: TypeAlias = SkipBatches | Samples | Tokens | Stateful | Unknown
+DataPosition: TypeAlias = SkipBatches | GoesOn | Unknown
 
 
 def effect_of(position: DataPosition) -> DataEffect:
     """Return what becomes of the samples."""
-    match position:
-        case SkipBatches() | Samples() | Tokens():
-            return position.effect
-        case Stateful():
-            return DataEffect.EXACT
-        case Unknown():  # pragma: no branch  mypy knows all
-            return DataEffect.UNKNOWN
+    return DataEffect.UNKNOWN if isinstance(position, Unknown) else position.effect
 
 
 def skip_of(position: DataPosition) -> SkipBatches | None:
-    """Return the batches that are skipped, or would be if nothing changed; None where no batches are counted."""
+    """Return the batches that are skipped, or would be if nothing changed; None where no batches are skipped."""
     match position:
         case SkipBatches():
             return position
-        case Samples():
+        case GoesOn():
             return position.unchanged
-        case Stateful():
-            return position.without
-        case Tokens() | Unknown():  # pragma: no branch  mypy knows all
+        case Unknown():  # pragma: no branch  mypy knows all
             return None

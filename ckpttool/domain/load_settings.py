@@ -21,15 +21,21 @@ class PlaceKind(str, Enum):
     CONFIG = "config"
     ARGUMENT = "argument"
     ENVIRONMENT = "environment"
+    CODE = "code"
+    """An argument of a call in the training's own script."""
+    FILE = "file"
+    """A small file beside the saves that must name one before the start: a tracker, `latest`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a setting is said: `config:checkpoint.load_path`, `argument:--load`, `environment:RANK_ID`."""
+    """Where a setting is said: `config:a.b`, `argument:--load`, `environment:RANK_ID`, `code:fit(..., ckpt_path)`."""
 
     kind: PlaceKind
     name: str
-    """Keys of a config joined by dots, an argument with its dashes, or the name of a variable."""
+    """Keys of a config joined by dots; an argument with its dashes (one without is said as `name=value`); the name of a
+    variable; a call with the keyword that takes the value, behind `..., ` where it has further arguments; the path of a
+    file below the checkpoint folder, whose content the value is."""
 
     def __str__(self) -> str:
         """Return it as JSON and tables spell it."""
@@ -44,7 +50,8 @@ class Place:
         """
         kind, colon, name = text.partition(":")
         if not colon or not name:
-            raise ValueError(f"expected a place like config:a.b, argument:--x or environment:X, found {text!r}")
+            kinds = "config:a.b, argument:--x, environment:X, code:f(..., x) or file:x"
+            raise ValueError(f"expected a place like {kinds}, found {text!r}")
         return cls(kind=PlaceKind(kind), name=name)
 
 
@@ -58,6 +65,8 @@ class TrainerSetting:
     """Whether the value is the path of what is loaded, which a launch spells in full."""
     is_default: bool = False
     """Whether to say nothing means the same to the trainer: then it is said only where something else stands."""
+    is_alternative: bool = False
+    """Whether it says what the setting before it says, at another place: one of both is enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +82,8 @@ class LoadSettings:
     """Where the data go on."""
     first: tuple[Rename, ...] = ()
     """What must be done before, in this order; paths are relative to the checkpoint folder."""
+    remarks: tuple[str, ...] = ()
+    """What else whoever starts it must know, a sentence each: what never to say, what to look at after the start."""
     older: tuple[tuple[str, str], ...] = ()
     """Fields under `resume` in `ckpttool/plan/1`, each with the place of the setting that it repeats."""
 

@@ -155,19 +155,37 @@ class TrainersSkip:
     """Whose way it is to count whole sinks."""
 
 
+class Outcome(str, Enum):
+    """What a trainer then does with the save that it picks by itself, or without one."""
+
+    LOADS = "loads"
+    STOPS = "stops"
+    """With an error, or without a word."""
+    SCRATCH = "scratch"
+    """It starts from random weights."""
+    MIXES = "mixes"
+    """It loads parts of several saves."""
+    UNKNOWN = "unknown"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What the trainer would pick by itself."""
+    """What the trainer would pick by itself, and what it would do then."""
 
     trainer: str
     """Its name in JSON."""
     title: str
     """Its name for people."""
-    version: str
+    version: str | None
+    """None: as the trainer's known versions do it alike."""
     would_resume: str | None
-    """Checkpoint name; None where it stops with an error, starts from random weights, or lets every rank differ."""
+    """Checkpoint name, or that of a folder that is none; None where it stops with an error, starts from random weights,
+    or lets every rank differ."""
+    outcome: Outcome
     because: str
-    """One sentence."""
+    """One sentence: why that one, and why it ends so."""
+    older: str | None = None
+    """A field of `ckpttool/plan/1` that says it, too; documents had it before they had every trainer's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

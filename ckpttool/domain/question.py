@@ -43,6 +43,26 @@ class TreeQuestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskedSizes:
+    """Into how many parts a training is cut, in ranks; None: not said."""
+
+    world: int | None = None
+    tensor: int | None = None
+    pipeline: int | None = None
+    data: int | None = None
+
+    def differing(self, saved: AskedSizes) -> list[tuple[str, int, int]]:
+        """Return by its option what both know and differ in: what is asked for, and what was saved."""
+        pairs = (
+            ("--world-size", self.world, saved.world),
+            ("--tp", self.tensor, saved.tensor),
+            ("--pp", self.pipeline, saved.pipeline),
+            ("--dp", self.data, saved.data),
+        )
+        return [(name, now, then) for name, now, then in pairs if now is not None and then not in {None, now}]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeQuestion:
     """What the user allows and forbids."""
 
@@ -60,6 +80,8 @@ class ResumeQuestion:
     ignore_health: bool = False
     logs: EvidenceQuestion | None = None
     """What training logs shall have to say about it."""
+    sizes: AskedSizes = AskedSizes()
+    """Of the run that resumes; its world size where it is not the tree's question."""
     max_lost_steps: int | None = None
     """Steps that may be done again; None: any number."""
     max_lost_seconds: float | None = None

@@ -9,7 +9,7 @@ from ckpttool.domain.frozen import dataclass
 
 if TYPE_CHECKING:
     from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
-    from ckpttool.domain.checkpoint import Facts, Inventory
+    from ckpttool.domain.checkpoint import Checkpoint, Facts, Inventory
     from ckpttool.domain.data_position import SkipBatches
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.health import Health, HealthBook
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.preflight import NextSaves
     from ckpttool.domain.scalars import ScalarRules, Scalars, ScalarValues
     from ckpttool.domain.settings import RunConfig, SafeFix
+    from ckpttool.domain.verdict import Verdict
     from ckpttool.storage.base import Storage
 
 PolicyWords: TypeAlias = "tuple[tuple[str, str | float], ...]"
@@ -117,26 +118,30 @@ class LaunchTarget(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnStart:
+    """A start at which nobody names the trainer a save."""
+
+    storage: Storage
+    """The tree."""
+    inventory: Inventory
+    checked: Callable[[Checkpoint], Verdict]
+    """Checks a save's headers and sizes: most trainers pick by names, and find out later."""
+    config: RunConfig | None
+    """Of the run that is to resume; None: not known."""
+    world_size: int | None
+    """Ranks that the user says it has."""
+
+
 class Simulator(Protocol):
     """What a trainer would do by itself."""
 
-    def pick(
-        self,
-        storage: Storage,
-        inventory: Inventory,
-        version: str,
-        *,
-        config: RunConfig | None = None,
-        world_size: int | None = None,
-    ) -> Simulation:
-        """Tell which save a version would take, and why.
+    def pick(self, start: OwnStart, version: str | None) -> Simulation:
+        """Tell which save a version would take, why, and what would come of it.
 
         Args:
-            storage: The tree.
-            inventory: What it holds.
-            version: As people write it: `2.1`.
-            config: Of the run that is to resume.
-            world_size: Ranks that the user says it has.
+            start: What it finds.
+            version: As people write it: `2.1`; None: the newest known, or as all known versions do it.
 
         Raises:
             UsageError: The version is not known.

@@ -13,7 +13,7 @@ from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.expectation import Evidence, Expected, RankFiles
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.units import Rank
+from ckpttool.domain.units import Rank, Step
 from ckpttool.records import SealPlace
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.listing import Listing
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings, TrainerSetting
     from ckpttool.domain.plan import ResumePlan
     from ckpttool.domain.pointer import Pointer, PointerText
-    from ckpttool.domain.question import DataQuestion
+    from ckpttool.domain.question import AskedSizes, DataQuestion
     from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.base import LogFormat, LogPlaces
     from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, OwnScalars, OwnWords, Simulator
@@ -192,12 +192,14 @@ class Resume:
     """A resume, before anybody asked its trainer about it."""
 
     plan: ResumePlan
-    """With the batches that were consumed as its data position."""
+    """Its data position is not known yet, and its next step is the one after the checkpoint's."""
     inventory: Inventory
     """The whole tree: what lies beside the chosen checkpoint may be loaded for it."""
     storage: Storage
     data: DataQuestion
     """What the user says of the data; what the config says of them is not in it."""
+    sizes: AskedSizes
+    """What the user or the config says of the resumed run's sizes."""
     config: RunConfig | None
     environment: Mapping[str, str] | None
     """As the start will see it; None: not known."""
@@ -211,6 +213,8 @@ class Effects:
     """Where its data go on."""
     settings: tuple[TrainerSetting, ...]
     """What tells it so."""
+    next_step: Step | None = None
+    """Global step that it does first; None: the one after the checkpoint's, as its counter goes on."""
     findings: tuple[Finding, ...]
     """What it gets wrong, or loads instead, and where the config disagrees; with what was found when that was read."""
 
@@ -298,6 +302,16 @@ class Trainer(Protocol):
     @property
     def simulator(self) -> Simulator | None:
         """What tells which save it would take by itself; None where ckpttool does not know."""
+        ...
+
+    def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
+        """Say what speaks against a save where the resumed run has other sizes; all but a note rules it out.
+
+        Args:
+            inventory: The whole tree.
+            checkpoint: One of its saves.
+            asked: What the user or the config says of the run; what nobody says is as it was.
+        """
         ...
 
     def effects(self, resume: Resume) -> Effects:

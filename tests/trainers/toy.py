@@ -14,9 +14,10 @@ from pathlib import Path
 from ckpttool.domain.asd import AsdDialect
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, RunSummary, StepSource, Topology
 from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath, RankFiles
-from ckpttool.domain.finding import Code, damage, note
+from ckpttool.domain.finding import Code, Finding, damage, note
 from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
 from ckpttool.domain.pointer import Pointer, PointerText
+from ckpttool.domain.question import AskedSizes
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.settings import RunConfig
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
@@ -191,6 +192,10 @@ class Toy:
     def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
         """Say nothing."""
         return Evidence()
+
+    def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
+        """Say nothing."""
+        return ()
 
     def effects(self, resume: Resume) -> Effects:
         """Say that nobody knows."""

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.data_position import Samples, SkipBatches, Stateful, Tokens, Unknown
 from ckpttool.domain.exits import of_plan
 from ckpttool.domain.finding import Code, blocking, seen_in_part, told
+from ckpttool.domain.load_settings import LoadSettings, PlaceKind
 from ckpttool.domain.plan import (
     MOST_REJECTED,
     NoResumePoint,
+    Outcome,
     Rejection,
     Resolution,
     ResumePlan,
@@ -23,7 +24,8 @@ from ckpttool.domain.verdict import Level, VerdictWord
 from ckpttool.domain.view import USUAL, View
 from ckpttool.errors import ExitCode
 from ckpttool.render.answers.inventory import age, minute, rename_document, saved_at, unconfirmed
-from ckpttool.render.answers.resume import data_document, load_document, position_document, yaml_block
+from ckpttool.render.answers.position import data_document, data_rows, position_document
+from ckpttool.render.answers.resume import fragment, load_document, yaml_block
 from ckpttool.render.escape import shown
 from ckpttool.render.json import Document, finding_document
 
@@ -54,7 +56,7 @@ def yaml(answer: Resolution) -> str:
     remarks = [f"ckpttool: resume from {checkpoint.name}, {at_step(checkpoint.step)}", lost(plan)]
     remarks += [f"{name}: {value}" for name, value in _beside_settings(plan)]
     if not plan.load.data:  # else it stands among the settings
-        remarks += [f"{name}: {value}" for name, value in _data_settings(plan)]
+        remarks += [f"{name}: {value}" for name, value in data_rows(plan)]
     grave = blocking((*plan.point.findings, *plan.findings))
     remarks += [f"{finding.severity.word} {finding.code.value}: {finding.message}" for finding in grave]
     return yaml_block(plan, remarks)
@@ -93,11 +95,14 @@ def plan_document(answer: ResumePlan | NoResumePoint, simulation: Simulation | N
 
         document["advice"] = advice_document(answer.advice)
     if simulation is not None:
-        document[simulation.trainer] = {
+        pick: dict[str, Document] = {
             "version": simulation.version,
             "would_resume": simulation.would_resume,
             "because": simulation.because,
         }
+        document["simulation"] = {"trainer": simulation.trainer, **pick, "outcome": simulation.outcome.value}
+        if simulation.older is not None:
+            document[simulation.older] = pick
     return document
 
 
@@ -213,8 +218,25 @@ def _chosen(plan: ResumePlan, code: ExitCode, now: float | None) -> list[Rendera
     parts: list[RenderableType] = [headline, *([] if doubt is None else [line(doubt)]), line(), Pairs(rows)]
     if checkpoint.renames:
         parts += [line(), *renames(checkpoint)]
+    if not _stands_in_config(plan.load):
+        parts += [line(), *load_it_with(plan.load)]
     parts += [line(), line(lost(plan))]
     return parts
+
+
+def _stands_in_config(load: LoadSettings) -> bool:
+    """Tell whether all that a trainer is told stands in its config: then the names of the keys say where."""
+    return all(setting.place.kind is PlaceKind.CONFIG for setting in (*load.settings, *load.data))
+
+
+def load_it_with(load: LoadSettings) -> list[RenderableType]:
+    """Show what makes a trainer load exactly that one, as texts to copy, each with its place."""
+    from ckpttool.render.text import Indented, Pairs, line
+
+    # Each text stands alone on its line, so that it can be copied whole.
+    rows = [(place, line(text, no_wrap=True)) for place, text in fragment((*load.settings, *load.data))]
+    remarks = [Indented(line(shown(remark))) for remark in load.remarks]
+    return [line("Load it with:", style="bold"), Pairs(rows), *remarks]
 
 
 def renames(checkpoint: Checkpoint) -> list[RenderableType]:
@@ -236,9 +258,9 @@ def _evidence(plan: ResumePlan) -> str:
 
 
 def _settings(plan: ResumePlan) -> list[tuple[str, str]]:
-    wanted = (setting for setting in plan.load.settings if not setting.is_default)
-    settings = [(setting.place.name, shown(str(setting.value))) for setting in wanted]
-    settings += _data_settings(plan)
+    wanted = [setting for setting in plan.load.settings if not setting.is_default]
+    settings = [(setting.place.name, shown(str(setting.value))) for setting in wanted if _stands_in_config(plan.load)]
+    settings += data_rows(plan)
     return [*settings, *_beside_settings(plan)]
 
 
@@ -246,41 +268,6 @@ def _beside_settings(plan: ResumePlan) -> list[tuple[str, str]]:
     """Say what is known of the checkpoint and no trainer is told."""
     evidence = f"{plan.point.evidence.word}: {plan.point.verdict.value}  ({_evidence(plan)})"
     return [("health", plan.point.checkpoint.health.value), ("evidence", evidence)]
-
-
-def _data_settings(plan: ResumePlan) -> list[tuple[str, str]]:
-    """Spell the settings of the data, each with what it means here."""
-    match plan.data:
-        case Stateful(where=where):
-            detail = "from the state files of the streaming data, whatever the settings say"
-            return [("data position", f"{shown(where)}  ({detail}; next step {plan.next_step})")]
-        case Tokens(tokens=tokens):
-            return [("data position", f"behind {counted(tokens, 'token')}  (next step {plan.next_step})")]
-        case Unknown(why=why):
-            return [("data position", f"unknown: {shown(why)}  (next step {plan.next_step})")]
-        case Samples(unchanged=skip):
-            return _skip_settings(plan, skip)
-        case SkipBatches() as skip:  # pragma: no branch  mypy knows all
-            return _skip_settings(plan, skip)
-
-
-def _skip_settings(plan: ResumePlan, skip: SkipBatches) -> list[tuple[str, str]]:
-    again = (
-        f"{counted(skip.repeated_samples, 'sample')} seen twice" if skip.repeated_samples else "no sample seen twice"
-    )
-    if skip.repeated_samples is None:
-        again = "less than a sink seen twice"
-    batch = f" of {skip.global_batch_size} samples" if skip.global_batch_size is not None else ""
-    place = f"batches{batch}" if skip.batches else "data from its beginning"
-    detail = f"  ({place}; next step {plan.next_step}; {again})"
-    # Where the trainer counts by itself nothing need be set: then this is what that comes to, the number first.
-    wanted = [setting for setting in plan.load.data if not setting.is_default or isinstance(plan.data, Samples)]
-    rows = [
-        (setting.place.name, str(skip.batches if setting.value is None else setting.value))
-        for setting in sorted(wanted, key=lambda setting: isinstance(setting.value, bool))
-    ]
-    (name, value), *rest = rows or [("data position", f"skip {skip.batches}")]
-    return [(name, value + detail), *rest]
 
 
 def lost(plan: ResumePlan) -> str:
@@ -341,5 +328,15 @@ def _simulation(simulation: Simulation, answer: ResumePlan | NoResumePoint) -> I
     ours = answer.point.checkpoint.name if isinstance(answer, ResumePlan) else None
     pick = simulation.would_resume
     same = "the same" if pick is not None and pick == ours else (shown(pick) if pick else "nothing sound")
-    yield line(f"{simulation.title} {shown(simulation.version)} by itself would take: {same}", style="bold")
+    whose = simulation.title if simulation.version is None else f"{simulation.title} {shown(simulation.version)}"
+    yield line(f"{whose} by itself would take: {same}{_THEN[simulation.outcome]}", style="bold")
     yield Indented(line(shown(simulation.because)))
+
+
+_THEN = {
+    Outcome.LOADS: ", and load it",
+    Outcome.STOPS: ", and stop",
+    Outcome.SCRATCH: ", and start from random weights",
+    Outcome.MIXES: ", and load parts of several saves",
+    Outcome.UNKNOWN: "",
+}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.data_position import DataPosition, Samples, SkipBatches, Stateful, Tokens, Unknown, skip_of
+from ckpttool.domain.data_position import DataPosition, GoesOn, SkipBatches, Unknown, skip_of
 from ckpttool.domain.finding import Finding, blocking, seen_in_part
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, ResumePlan, TrainersSkip
@@ -86,9 +86,9 @@ def _data_told(position: DataPosition, trainer: str, told: TrainersSkip | None) 
             return "data from its beginning"
         case SkipBatches(batches=batches):
             return f"{counted(batches, 'batch', 'batches')} skipped" if told is None else f"{told.setting} {told.value}"
-        case Samples() | Tokens():
+        case GoesOn(where=None):
             return f"the data counted by {trainer}"
-        case Stateful(where=where):
+        case GoesOn(where=where):
             return f"the data from {where}"
         case Unknown(why=why):  # pragma: no branch  mypy knows all
             return f"the data where nobody knows: {why}"

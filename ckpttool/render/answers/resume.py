@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.data_position import (
-    DataPosition,
-    Samples,
-    SkipBatches,
-    Stateful,
-    Tokens,
-    Unknown,
-    effect_of,
-    skip_of,
-)
-from ckpttool.domain.load_settings import LoadSettings, PlaceKind
+from ckpttool.domain.load_settings import LoadSettings, PlaceKind, TrainerSetting
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.render.escape import shown
 
@@ -29,44 +20,97 @@ def load_document(load: LoadSettings) -> Document:
     return {
         "trainer": load.trainer,
         "path": load.path,
-        "settings": [{"place": str(setting.place), "value": setting.value} for setting in (*load.settings, *load.data)],
+        "settings": [setting_document(setting) for setting in (*load.settings, *load.data)],
         "first": [{"do": "rename", "from": rename.source, "to": rename.target} for rename in load.first],
     }
 
 
-def data_document(plan: ResumePlan) -> Document:
-    """Spell how the data go on where batches are counted; states of the data loader alone say where they are."""
-    skip = skip_of(plan.data)
-    if skip is None:
-        return None
-    return {
-        "ignore_data_skip": skip.batches == 0,
-        "data_skip_steps": skip.batches,
-        "repeated_samples": skip.repeated_samples,
-        "samples": skip.samples,
-        "next_step": plan.next_step,
-        "global_batch_size": skip.global_batch_size,
-        "sink_size": skip.sink_size,
-        **({"dataset_state": plan.data.where} if isinstance(plan.data, Stateful) else {}),
-    }
+def setting_document(setting: TrainerSetting) -> dict[str, Document]:
+    """Spell what is said at a place."""
+    said: dict[str, Document] = {"place": str(setting.place), "value": setting.value}
+    return {**said, "alternative": True} if setting.is_alternative else said
 
 
-def position_document(position: DataPosition) -> Document:
-    """Spell where the data go on in any trainer's currency; null where that currency does not tell."""
-    told: dict[str, Document] = dict.fromkeys(("samples", "tokens", "batches", "repeated", "lost", "where", "why"))
-    match position:
-        case SkipBatches():
-            told |= {"samples": position.samples, "batches": position.batches}
-            told |= {"repeated": position.repeated_samples, "lost": position.lost_samples}
-        case Samples():
-            told["samples"] = position.samples
-        case Tokens():
-            told["tokens"] = position.tokens
-        case Stateful():
-            told |= {"where": position.where, "repeated": 0, "lost": 0}
-        case Unknown():  # pragma: no branch  mypy knows all
-            told["why"] = position.why
-    return {"kind": _KINDS[type(position)], "effect": effect_of(position).value, **told}
+def fragment(settings: Iterable[TrainerSetting]) -> list[tuple[str, str]]:
+    """Spell settings as they are to be said: what kind of place, and a text to copy, in the order in which they count.
+
+    What stands at another place says the same as what stands before it: its kind begins with `or`.
+    """
+    texts: dict[tuple[bool, PlaceKind], list[TrainerSetting]] = {}
+    for setting in settings:
+        if not setting.is_default:
+            texts.setdefault((setting.is_alternative, setting.place.kind), []).append(setting)
+    in_order = sorted(texts, key=lambda key: (key[0], list(_AT).index(key[1])))
+    return [
+        (f"or {_AT[kind]}" if instead else _AT[kind], text)
+        for instead, kind in in_order
+        for text in _spelled(kind, texts[instead, kind])
+    ]
+
+
+_AT = {
+    PlaceKind.FILE: "first write",
+    PlaceKind.ENVIRONMENT: "environment",
+    PlaceKind.ARGUMENT: "arguments",
+    PlaceKind.CONFIG: "config",
+    PlaceKind.CODE: "code",
+}
+"""In the order in which they are told."""
+
+_CALL = re.compile(r"(?P<callee>[^(]*)\((?P<others>\.\.\., )?(?P<keyword>[^)]*)\)")
+
+
+def _spelled(kind: PlaceKind, settings: Sequence[TrainerSetting]) -> list[str]:
+    match kind:
+        case PlaceKind.ARGUMENT:
+            return [" ".join(map(_argument, settings))]
+        case PlaceKind.CODE:
+            return _calls(settings)
+        case PlaceKind.FILE:
+            return [shown(f"{setting.value} to {setting.place.name}") for setting in settings]
+        case PlaceKind.ENVIRONMENT:
+            return [" ".join(_assigned(setting) for setting in settings)]
+        case PlaceKind.CONFIG:  # pragma: no branch  mypy knows all
+            return _yaml_lines(settings)
+
+
+def _argument(setting: TrainerSetting) -> str:
+    from ckpttool.render.shell import join
+
+    name, value = setting.place.name, setting.value
+    if not name.startswith("-"):
+        return _assigned(setting)
+    return name if value is True else join([name, str(value)])
+
+
+def _assigned(setting: TrainerSetting) -> str:
+    from ckpttool.render.shell import quote
+
+    return f"{setting.place.name}={quote(str(setting.value))}"
+
+
+def _calls(settings: Iterable[TrainerSetting]) -> list[str]:
+    """Spell each call once, with all of its keywords."""
+    calls: dict[tuple[str, bool], list[str]] = {}
+    for setting in settings:
+        call = _CALL.fullmatch(setting.place.name)
+        if call is None:
+            raise AssertionError(f"expected a call with a keyword, found {setting.place.name!r}")
+        words = calls.setdefault((call["callee"], call["others"] is not None), [])
+        words.append(f"{call['keyword']}={setting.value!r}")
+    return [
+        f"{callee}({', '.join([*(['...'] if others else []), *words])})" for (callee, others), words in calls.items()
+    ]
+
+
+def _yaml_lines(settings: Iterable[TrainerSetting]) -> list[str]:
+    from ckpttool.render.yaml_edit import spell
+
+    tree = _Section()
+    for setting in settings:
+        *sections, key = setting.place.name.split(".")
+        reduce(_Section.within, sections, tree)[key] = spell(setting.value)
+    return list(tree.lines())
 
 
 def yaml_block(plan: ResumePlan, remarks: Iterable[str]) -> str:
@@ -84,17 +128,17 @@ def yaml_block(plan: ResumePlan, remarks: Iterable[str]) -> str:
 
     renames = (join(["mv", "--", rename.source, rename.target]) for rename in plan.load.first)
     comments = [*remarks, *(f"first rename, in the checkpoint folder: {command}" for command in renames)]
-    settings = _Section()
-    for setting in (*plan.load.settings, *plan.load.data):
-        place, value = setting.place, spell(setting.value)
-        if place.kind is not PlaceKind.CONFIG:
-            comments.append(f"set elsewhere: {place}={value}")
-        elif setting.is_default:
-            comments.append(f"{place.name}: {value} is the default; set it where the config says otherwise")
-        else:
-            *sections, key = place.name.split(".")
-            reduce(_Section.within, sections, settings)[key] = value
-    return "\n".join((*(f"# {shown(comment)}" for comment in comments), *settings.lines()))
+    settings = [*plan.load.settings, *plan.load.data]
+    in_config = [setting for setting in settings if setting.place.kind is PlaceKind.CONFIG]
+    elsewhere = fragment(setting for setting in settings if setting.place.kind is not PlaceKind.CONFIG)
+    comments += [f"{kind}: {text}" for kind, text in elsewhere]
+    comments += [
+        f"{setting.place.name}: {spell(setting.value)} is the default; set it where the config says otherwise"
+        for setting in in_config
+        if setting.is_default
+    ]
+    lines = _yaml_lines(setting for setting in in_config if not setting.is_default)
+    return "\n".join((*(f"# {shown(comment)}" for comment in comments), *lines))
 
 
 class _Section(dict[str, "str | _Section"]):
@@ -113,12 +157,3 @@ class _Section(dict[str, "str | _Section"]):
             else:
                 yield f"{indent}{key}:"
                 yield from value.lines(f"{indent}  ")
-
-
-_KINDS = {
-    SkipBatches: "skip-batches",
-    Samples: "samples",
-    Tokens: "tokens",
-    Stateful: "stateful",
-    Unknown: "unknown",
-}

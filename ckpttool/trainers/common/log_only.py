@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Final
 from ckpttool.domain.expectation import Evidence
 
 if TYPE_CHECKING:
+    from ckpttool.domain.checkpoint import Checkpoint, Inventory
+    from ckpttool.domain.finding import Finding
+    from ckpttool.domain.question import AskedSizes
     from ckpttool.domain.settings import RunConfig
     from ckpttool.storage.base import Storage
     from ckpttool.trainers.base import Effects, Resume
@@ -34,6 +37,10 @@ class LogOnly:
     def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
         """Say nothing: its trees are not read."""
         return Evidence()
+
+    def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
+        """Say nothing: its trees are not read."""
+        return ()
 
     def effects(self, resume: Resume) -> Effects:
         """Say that nobody knows."""

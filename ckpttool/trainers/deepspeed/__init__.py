@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from ckpttool.domain.expectation import Evidence
 
 if TYPE_CHECKING:
+    from ckpttool.domain.checkpoint import Checkpoint, Inventory
+    from ckpttool.domain.finding import Finding
+    from ckpttool.domain.question import AskedSizes
     from ckpttool.domain.settings import RunConfig
     from ckpttool.storage.base import Storage
     from ckpttool.trainers.base import Effects, Layout, Resume
@@ -45,6 +48,10 @@ class DeepSpeed:
     def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
         """Say nothing: a tag tells its own size."""
         return Evidence()
+
+    def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
+        """Say nothing yet."""
+        return ()
 
     def effects(self, resume: Resume) -> Effects:
         """Say that nobody knows."""

@@ -8,6 +8,9 @@ from ckpttool.domain.expectation import Evidence
 
 if TYPE_CHECKING:
     from ckpttool.domain.asd import AsdDialect
+    from ckpttool.domain.checkpoint import Checkpoint, Inventory
+    from ckpttool.domain.finding import Finding
+    from ckpttool.domain.question import AskedSizes
     from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.base import LogFormat, LogPlaces
     from ckpttool.storage.base import Storage
@@ -42,6 +45,10 @@ class Lightning:
     def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
         """Say nothing: each save says itself what belongs to it."""
         return Evidence()
+
+    def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
+        """Say nothing yet."""
+        return ()
 
     def effects(self, resume: Resume) -> Effects:
         """Say where its data go on, which its loader decides."""

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ckpttool.domain.asd import AsdDialect
+    from ckpttool.domain.checkpoint import Checkpoint, Inventory
     from ckpttool.domain.expectation import Evidence
+    from ckpttool.domain.finding import Finding
+    from ckpttool.domain.question import AskedSizes
     from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.base import LogFormat, LogPlaces
     from ckpttool.storage.base import Storage
@@ -106,6 +109,10 @@ class MindFormers:
         from ckpttool.trainers.mindformers.simulate import MindFormersSimulator
 
         return MindFormersSimulator()
+
+    def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
+        """Say nothing: the ranks that a save must have are compared with those that are asked for when it is listed."""
+        return ()
 
     def effects(self, resume: Resume) -> Effects:
         """Say what it rounds and resets, what it would load instead, and whether streaming data can go on."""

@@ -6,8 +6,8 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ckpttool.decide.data_position import with_config
-from ckpttool.domain.data_position import DataEffect, DataPosition, Samples, Stateful
+from ckpttool.decide.data_position import batches_seen, next_step, with_config
+from ckpttool.domain.data_position import DataEffect, DataPosition, GoesOn, SkipBatches
 from ckpttool.errors import IncompleteError
 from ckpttool.formats import read_header
 from ckpttool.trainers.base import Effects, Resume
@@ -30,15 +30,18 @@ def effects(resume: Resume) -> Effects:
         from ckpttool.trainers.mindformers.train_config import own
 
         config = own(resume.config)
-    position = _position(resume)
-    plan = replace(resume.plan, data=position)
+    wanted = with_config(resume.data, resume.config)
+    checkpoint = resume.plan.point.checkpoint
+    position = _position(resume, batches_seen(resume.plan, resume.inventory, wanted))
+    step = next_step(resume.plan.point.step, checkpoint.scalars.global_batch_size, wanted)
+    plan = replace(resume.plan, data=position, next_step=step)
     start = Start(
         plan=plan,
         inventory=resume.inventory,
         load_path=os.path.abspath(plan.load.path),
         config=config,
         fault_tolerance=(resume.environment or {}).get("MS_ENABLE_TFT", ""),
-        deduplicated=_deduplicated(resume.storage, plan.point.checkpoint) if config and config.data_parallel else None,
+        deduplicated=_deduplicated(resume.storage, checkpoint) if config and config.data_parallel else None,
     )
     findings = (*loaded_instead(start), *_counted(plan, resume.data, config))
     settings = data_settings(position)
@@ -47,20 +50,25 @@ def effects(resume: Resume) -> Effects:
 
         findings = (*state_findings(plan, config, config.streaming, resume.data), *findings)
         folder = state_folder(config.streaming, plan)
-        position = position if folder is None else Stateful(where=folder, without=planned_skip(plan))
-    return Effects(position=position, settings=settings, findings=findings)
+        position = position if folder is None else _from_states(folder, planned_skip(plan))
+    return Effects(position=position, settings=settings, next_step=step, findings=findings)
 
 
-def _position(resume: Resume) -> DataPosition:
+def _from_states(folder: str, without: SkipBatches) -> GoesOn:
+    why = "from the state files of the streaming data, whatever the settings say"
+    return GoesOn(effect=DataEffect.EXACT, why=why, where=folder, repeated=0, lost=0, unchanged=without)
+
+
+def _position(resume: Resume, skip: SkipBatches) -> DataPosition:
     """Leave the data to MindFormers where it alone will know how large its batches are."""
-    skip, advice = planned_skip(resume.plan), resume.plan.advice
+    advice = resume.plan.advice
     if resume.config is None or skip.samples is None:
         return skip
     is_moved = advice is not None and advice.detour is not None and advice.followed
     wanted = with_config(resume.data, resume.config)
     if is_moved or not counts_data_itself(resume.plan.point.checkpoint.scalars, wanted):
         return skip
-    return Samples(samples=skip.samples, effect=DataEffect.UNKNOWN, unchanged=skip)
+    return GoesOn(samples=skip.samples, effect=DataEffect.UNKNOWN, unchanged=skip)
 
 
 def _deduplicated(storage: Storage, checkpoint: Checkpoint) -> bool | None:

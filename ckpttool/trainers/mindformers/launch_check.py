@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.data_position import Samples
+from ckpttool.domain.data_position import GoesOn
 from ckpttool.domain.finding import Code, Finding, note, suspect
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.settings import RunConfig, dotted
@@ -180,7 +180,7 @@ def _fewer_devices(config: TrainConfig, there: int, here: int) -> Finding:
 def _batch(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
     skip = planned_skip(plan)
     planned = skip.global_batch_size
-    if isinstance(plan.data, Samples):
+    if isinstance(plan.data, GoesOn):
         yield note(
             Code.BATCH_SIZE_UNKNOWN,
             f"the config does not tell how large the coming batches are: MindFormers counts the data itself, "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckpttool.domain.checkpoint import Rename
-from ckpttool.domain.data_position import DataPosition, Samples, SkipBatches, Stateful, Tokens, Unknown, skip_of
+from ckpttool.domain.data_position import DataPosition, GoesOn, SkipBatches, Unknown, skip_of
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.load_settings import LoadSettings, Place, SettingValue, TrainerSetting
 from ckpttool.domain.plan import ResumePlan
@@ -75,9 +75,9 @@ def data_settings(position: DataPosition) -> tuple[TrainerSetting, ...]:
             return _setting(_IGNORE, value=True), _setting(_SKIP, None, is_default=True)
         case SkipBatches(batches=batches):
             return _setting(_SKIP, batches), _setting(_IGNORE, value=False)
-        case Samples():
+        case GoesOn(where=None):
             return _setting(_IGNORE, value=False, is_default=True), _setting(_SKIP, None, is_default=True)
-        case Stateful() | Tokens() | Unknown():  # pragma: no branch  mypy knows all
+        case GoesOn() | Unknown():  # pragma: no branch  mypy knows all
             return ()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.data_position import Samples
+from ckpttool.domain.data_position import GoesOn
 from ckpttool.domain.finding import Code, Finding, note, suspect
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import ResumePlan
@@ -56,7 +56,7 @@ def length_findings(config: TrainConfig | None, plan: ResumePlan, inventory: Inv
         plan: What is to be resumed, and where its data start.
         inventory: The whole tree: labels tell how long an epoch is.
     """
-    if isinstance(plan.data, Samples):
+    if isinstance(plan.data, GoesOn):
         return
     length = None if config is None else run_length(config, plan, inventory)
     if config is not None and _is_complete(config, plan, length):

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.domain.checkpoint import Inventory, Listing
-from ckpttool.domain.data_position import DataEffect, DataPosition, Samples, SkipBatches, Stateful, Tokens, Unknown
+from ckpttool.domain.data_position import DataEffect, DataPosition, GoesOn, SkipBatches, Unknown
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.plan import NoResumePoint, Rejection, Simulation, SkipAnswer
+from ckpttool.domain.plan import NoResumePoint, Outcome, Rejection, Simulation, SkipAnswer
 from ckpttool.domain.shard import FileStamp, FormatName, Shard, ShardRole
 from ckpttool.domain.units import Rank, Step
 from ckpttool.domain.verdict import Level
@@ -92,9 +92,14 @@ THIRTY = SkipBatches(batches=30, repeated_samples=0, samples=240, global_batch_s
         (replace(THIRTY, repeated_samples=None), "skip-batches", "repeats", {"repeated": None}),
         (replace(THIRTY, lost_samples=16), "skip-batches", "loses", {"lost": 16}),
         (replace(THIRTY, batches=0, begins_anew=True), "skip-batches", "restarts", {"batches": 0, "samples": 240}),
-        (Samples(samples=9, effect=DataEffect.REORDERS, unchanged=THIRTY), "samples", "reorders", {"samples": 9}),
-        (Tokens(tokens=7, effect=DataEffect.EXACT), "tokens", "exact", {"tokens": 7, "lost": None}),
-        (Stateful(where="states/step_30", without=THIRTY), "stateful", "exact", {"where": "states/step_30"}),
+        (GoesOn(samples=9, effect=DataEffect.REORDERS, unchanged=THIRTY), "samples", "reorders", {"samples": 9}),
+        (GoesOn(tokens=7, effect=DataEffect.EXACT), "tokens", "exact", {"tokens": 7, "lost": None}),
+        (
+            GoesOn(where="states/step_30", unchanged=THIRTY, effect=DataEffect.EXACT),
+            "stateful",
+            "exact",
+            {"where": "states/step_30"},
+        ),
         (Unknown(why="the script decides"), "unknown", "unknown", {"why": "the script decides", "batches": None}),
     ],
 )
@@ -127,7 +132,13 @@ def test_the_newer_layout_resumes_with_a_true_and_no_name() -> None:
 def test_mindformers_is_only_there_when_asked_for() -> None:
     assert "mindformers" not in told(plan_answer.plan_document(resume_plan()))
     simulation = Simulation(
-        trainer="mindformers", title="MindFormers", version="2.1.0", would_resume=None, because="it stops."
+        trainer="mindformers",
+        title="MindFormers",
+        version="2.1.0",
+        would_resume=None,
+        outcome=Outcome.STOPS,
+        because="it stops.",
+        older="mindformers",
     )
     told_by = told(plan_answer.plan_document(resume_plan(), simulation))["mindformers"]
     assert told_by == {"version": "2.1.0", "would_resume": None, "because": "it stops."}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ckpttool.domain.data_position import DataEffect, Samples, skip_of
+from ckpttool.domain.data_position import DataEffect, GoesOn, skip_of
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, TrainersSkip
@@ -73,7 +73,7 @@ def test_data_that_the_trainer_counts_are_told_as_its_own() -> None:
     plan = resume_plan()
     skip = skip_of(plan.data)
     assert skip is not None
-    left = replace(plan, data=Samples(samples=240, effect=DataEffect.UNKNOWN, unchanged=skip))
+    left = replace(plan, data=GoesOn(samples=240, effect=DataEffect.UNKNOWN, unchanged=skip))
     assert summaries.launch_summary(left, FITS, 1, trainer="Its trainer", told=None).endswith(
         ", the data counted by Its trainer"
     )

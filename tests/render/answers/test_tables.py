@@ -13,15 +13,13 @@ from ckpttool.domain.checkpoint import Checkpoint, Inventory, Listing, Rename, T
 from ckpttool.domain.data_position import (
     DataEffect,
     DataPosition,
-    Samples,
+    GoesOn,
     SkipBatches,
-    Stateful,
-    Tokens,
     Unknown,
 )
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.health import Health
-from ckpttool.domain.plan import MOST_REJECTED, NoResumePoint, Rejection, Simulation
+from ckpttool.domain.plan import MOST_REJECTED, NoResumePoint, Outcome, Rejection, Simulation
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount, Rank, Step
 from ckpttool.domain.verdict import Level
@@ -220,8 +218,11 @@ SKIP = SkipBatches(batches=30, repeated_samples=0, samples=240, global_batch_siz
 @pytest.mark.parametrize(
     ("position", "row"),
     [
-        (Stateful(where="states/step_30", without=SKIP), "data position states/step_30 (from the state files"),
-        (Tokens(tokens=7, effect=DataEffect.EXACT), "data position behind 7 tokens (next step 31)"),
+        (
+            GoesOn(where="states/step_30", unchanged=SKIP, effect=DataEffect.EXACT),
+            "data position states/step_30 (next step 31",
+        ),
+        (GoesOn(tokens=7, effect=DataEffect.EXACT), "data position behind 7 tokens (next step 31)"),
         (Unknown(why="the script decides"), "data position unknown: the script decides (next step 31)"),
     ],
 )
@@ -233,7 +234,7 @@ def test_a_position_that_is_no_skip_is_told_in_its_own_words(position: DataPosit
 
 def test_what_a_trainer_counts_itself_is_told_by_what_it_comes_to() -> None:
     """Nothing of it is written, so it is no more than what follows if the batches stay as large."""
-    position = Samples(samples=240, effect=DataEffect.UNKNOWN, unchanged=SKIP)
+    position = GoesOn(samples=240, effect=DataEffect.UNKNOWN, unchanged=SKIP)
     plan = resume_plan()
     told = replace(plan, data=position, load=replace(plan.load, data=data_settings(position)))
     assert drawn(table.plan_table(told)) == drawn(table.plan_table(plan))
@@ -283,7 +284,12 @@ def test_renames_are_listed_before_anything_is_started() -> None:
 @pytest.mark.parametrize(("pick", "words"), [("15_2", "the same"), ("20_2", "20_2"), (None, "nothing sound")])
 def test_mindformers_own_choice_is_compared_with_ours(pick: str | None, words: str) -> None:
     simulation = Simulation(
-        trainer="mindformers", title="MindFormers", version="2.1.0", would_resume=pick, because="why."
+        trainer="mindformers",
+        title="MindFormers",
+        version="2.1.0",
+        would_resume=pick,
+        outcome=Outcome.UNKNOWN,
+        because="why.",
     )
     text = drawn(table.plan_table(resume_plan(), simulation))
     assert f"MindFormers 2.1.0 by itself would take: {words}\n  why." in text

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.data_position import DataEffect, Samples
+from ckpttool.domain.data_position import DataEffect, GoesOn
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.units import Step
@@ -224,7 +224,7 @@ class TestDataAheadOfTheSteps:
 
     def test_batches_that_mindformers_counts_itself_are_left_alone(self) -> None:
         plan = planned(AT_48, 88)
-        counted = Samples(samples=704, effect=DataEffect.UNKNOWN, unchanged=planned_skip(plan))
+        counted = GoesOn(samples=704, effect=DataEffect.UNKNOWN, unchanged=planned_skip(plan))
         assert told(PLAIN, replace(plan, data=counted)) == []
 
 

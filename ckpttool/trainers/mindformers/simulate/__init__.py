@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.plan import Simulation
+from ckpttool.domain.plan import Outcome, Simulation
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.shard import FormatName
 from ckpttool.storage import above, open_storage
 from ckpttool.trainers.mindformers.simulate.names import Pick, StopsError
 
 if TYPE_CHECKING:
-    from ckpttool.domain.checkpoint import Checkpoint, Inventory
-    from ckpttool.domain.settings import RunConfig
-    from ckpttool.storage.base import Storage
+    from ckpttool.domain.checkpoint import Checkpoint
+    from ckpttool.trainers.abilities import OwnStart
     from ckpttool.trainers.mindformers.simulate.versions import Quirks
     from ckpttool.trainers.mindformers.simulate.view import MindFormersView
     from ckpttool.trainers.mindformers.train_config import TrainConfig
@@ -27,32 +26,26 @@ __all__ = ["MindFormersSimulator", "simulate"]
 class MindFormersSimulator:
     """MindFormers' own choice, with `resume_training: True`."""
 
-    def pick(
-        self,
-        storage: Storage,
-        inventory: Inventory,
-        version: str,
-        *,
-        config: RunConfig | None = None,
-        world_size: int | None = None,
-    ) -> Simulation:
+    def pick(self, start: OwnStart, version: str | None) -> Simulation:
         """Look at the folder as MindFormers would, with the config's settings or those that fit the newest save."""
         from ckpttool.trainers.mindformers.load import LOAD_FORMAT
+        from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
         from ckpttool.trainers.mindformers.simulate.view import MindFormersSettings, view_for_mindformers
         from ckpttool.trainers.mindformers.train_config import ConfigView, own
 
-        mine = None if config is None else own(config)
-        newest = next(iter(newest_first(inventory.checkpoints)), None)
+        mine = None if start.config is None else own(start.config)
+        newest = next(iter(newest_first(start.inventory.checkpoints)), None)
         settings = MindFormersSettings(
             load_ckpt_format=LOAD_FORMAT[newest.format if newest else FormatName.MINDSPORE_CKPT]
             if mine is None
             else mine.load_ckpt_format,
-            world_size=_world_of(newest, world_size, mine),
+            world_size=_world_of(newest, start.world_size, mine),
             use_checkpoint_health_monitor=mine is not None and mine.use_checkpoint_health_monitor,
             resume_by_last_timestamp_ckpt=mine is not None
             and ConfigView(mine.settings).is_on("resume_by_last_timestamp_ckpt"),
         )
-        return simulate(view_for_mindformers(storage, settings, output=open_storage(above(storage.root))), version)
+        view = view_for_mindformers(start.storage, settings, output=open_storage(above(start.storage.root)))
+        return simulate(view, version or KNOWN_VERSIONS[-1])
 
 
 def _world_of(newest: Checkpoint | None, world_size: int | None, config: TrainConfig | None) -> int | None:
@@ -81,9 +74,15 @@ def simulate(view: MindFormersView, version: str) -> Simulation:
     try:
         pick = _pick(view, quirks)
     except StopsError as stop:
-        pick = Pick(name=None, because=f"it stops with an error: {stop}")
+        pick = Pick(name=None, because=f"it stops with an error: {stop}", outcome=Outcome.STOPS)
     return Simulation(
-        trainer="mindformers", title="MindFormers", version=version, would_resume=pick.name, because=pick.because
+        trainer="mindformers",
+        title="MindFormers",
+        version=version,
+        would_resume=pick.name,
+        outcome=pick.outcome,
+        because=pick.because,
+        older="mindformers",
     )
 
 
@@ -95,7 +94,7 @@ def _pick(view: MindFormersView, quirks: Quirks) -> Pick:
         raise StopsError("the checkpoint folder cannot be listed")
     if not view.entries and quirks.starts_at_random_from_empty_folder:
         because = "the folder is empty, for which it starts from random weights with only a warning"
-        return Pick(name=None, because=because)
+        return Pick(name=None, because=because, outcome=Outcome.SCRATCH)
     signs = (view.tracker.reading, view.itself.common.reading)
     shows_newer_layout = bool(view.iterations) or any(sign is not Reading.MISSING for sign in signs)
     if quirks.has_iterations and shows_newer_layout and not view.ranks:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from ckpttool.domain.plan import Outcome
 from ckpttool.trainers.mindformers.simulate.names import (
     Pick,
     StopsError,
@@ -294,7 +295,8 @@ def _newest_everywhere(tree: LegacyTree, *, why: str) -> Pick:
         )
     shown = ", ".join(f"rank {rank} {name}" for name, rank in list(names.items())[:_SHOWN])
     count = "counts on from rank 0's step" if tree.quirks.steps_from_rank_0 else "counts on from its own step"
-    return Pick(name=None, because=f"{why}, and these differ ({shown}) while each rank {count}")
+    because = f"{why}, and these differ ({shown}) while each rank {count}"
+    return Pick(name=None, because=because, outcome=Outcome.MIXES)
 
 
 def _require_same_newest(tree: LegacyTree) -> None:

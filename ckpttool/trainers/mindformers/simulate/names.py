@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.plan import Outcome
 
 
 class StopsError(Exception):
@@ -21,6 +22,8 @@ class Pick:
     name: str | None
     """Checkpoint name, or None where it picks nothing that has one name."""
     because: str
+    outcome: Outcome = Outcome.UNKNOWN
+    """Whether what is picked then loads, its own selection does not look at."""
 
 
 def label_of(file: str, fmt: str) -> tuple[int, int]:
