@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from dataclasses import dataclass
 else:
     import dataclasses
+    from _thread import RLock  # `threading` takes a millisecond to import
     from functools import partial, total_ordering
+
+    _NOTING = RLock()  # a class may inherit its fields from another that has not noted them yet
 
     def dataclass(*, frozen: bool, slots: bool, kw_only: bool, order: bool = False) -> Callable[[type], type]:
         """Make a class of frozen values with slots and keyword arguments; it can be nothing else."""
@@ -55,9 +58,11 @@ else:
             self._plain = plain
 
         def __get__(self, _value: object, cls: type) -> dict[str, dataclasses.Field[object]]:
-            noted = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=True)(self._plain)
-            cls.__dataclass_params__ = noted.__dataclass_params__
-            cls.__dataclass_fields__ = noted.__dataclass_fields__
+            with _NOTING:  # it goes through the class while it adds to it: threads must take turns
+                if vars(cls).get("__dataclass_fields__", self) is self:
+                    noted = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=True)(self._plain)
+                    cls.__dataclass_params__ = noted.__dataclass_params__
+                    cls.__dataclass_fields__ = noted.__dataclass_fields__
             return cls.__dataclass_fields__
 
     class _Init:

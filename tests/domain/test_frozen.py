@@ -8,8 +8,11 @@ import importlib
 import inspect
 import pickle
 import pkgutil
+import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
+from threading import Barrier
 from typing import ClassVar
 
 import pytest
@@ -227,3 +230,23 @@ def test_many_values_need_a_column_for_each_field_and_no_other(columns: dict[str
 def test_a_column_that_is_too_short_leaves_no_value_half_made() -> None:
     with pytest.raises(ValueError, match="2 of Ours take 2 values in each column"):
         many(Ours, 2, name=["a"], size=[1, 2], parts=repeat(()))
+
+
+def test_threads_that_ask_for_the_fields_of_a_class_at_once_all_get_them() -> None:
+    names = [f"field_{number}" for number in range(40)]
+    together = Barrier(4)
+
+    def ask(kind: type) -> list[str]:
+        together.wait()
+        return [field.name for field in dataclasses.fields(kind)]
+
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            for _ in range(100):
+                made = type("Plain", (), {"__annotations__": dict.fromkeys(names, "int")})
+                kind: type = dataclass(frozen=True, slots=True, kw_only=True)(made)
+                assert list(threads.map(ask, [kind] * 4)) == [names] * 4
+    finally:
+        sys.setswitchinterval(usual)
