@@ -78,6 +78,11 @@ def test_a_start_imports_nothing_heavy(command: Sequence[str], tree: Path) -> No
 
 
 SELDOM_NEEDED = {
+    "dataclasses",
+    "shlex",
+    "ckpttool.domain.retention",
+    "ckpttool.records.hashed_json",
+    "ckpttool.records.journal",
     "ckpttool.trainers.mindformers.counters",
     "ckpttool.domain.contents",
     "ckpttool.domain.node",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ckpttool.decide.asd.config import check_asd_config, defaults, dialect_of, emit_asd_config
 from ckpttool.domain.asd import AsdCheck, AsdConfig, AsdDialect
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.log_answer import AsdAnswer
 from ckpttool.errors import UsageError
 from ckpttool.trainers.registry import asd_dialects

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from ckpttool.api.scanning import Tree, scan, surroundings
 from ckpttool.api.sealing import no_other_sealer
@@ -14,6 +13,7 @@ from ckpttool.decide.changes import signs_of_writing as signs
 from ckpttool.decide.naming import named
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.domain.finding import Code, Finding, unknown, unsafe
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.pointer import Pointer, PointerFix
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.errors import IncompleteError, NotDurableError, UnknownLayoutError, UnsafeError, UsageError

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 
 from ckpttool.api.inspecting import TIMEOUT_SECONDS, Side, contents_of, none_called, opened, side_of, tasks_of
@@ -12,6 +11,7 @@ from ckpttool.api.verifying import cores, counted, expect
 from ckpttool.decide.difference import Distances, compared, told_as_scalars
 from ckpttool.domain.difference import Difference
 from ckpttool.domain.finding import Finding, Severity, worst
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import Level

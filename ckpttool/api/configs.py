@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from ckpttool.decide import preflight as judge
 from ckpttool.decide.inline_allow import part
 from ckpttool.domain.finding import Code, Finding, damage
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.preflight import Check, Lint, Reason
 from ckpttool.domain.settings import RunConfig
 from ckpttool.domain.units import counted

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +13,7 @@ from ckpttool.decide.contents import Gathering
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.contents import Contents
 from ckpttool.domain.finding import Severity, blocking, worst
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.domain.units import ByteCount

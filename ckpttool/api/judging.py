@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ckpttool.api.scanning import Tree, Where, health_file_beside, recorded_names, tree_of
 from ckpttool.decide.checkpoint_health import (
@@ -18,6 +17,7 @@ from ckpttool.decide.checkpoint_health import (
 )
 from ckpttool.decide.embedding_health import judge_checkpoints
 from ckpttool.domain.finding import Code, Finding, Severity, unknown
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.health_events import HealthReport
 from ckpttool.domain.log_answer import HealthAnswer, LogReading
 from ckpttool.domain.log_question import HealthQuestion

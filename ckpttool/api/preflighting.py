@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckpttool.api.configs import BaseConfig, config_check, read_or_check
@@ -14,7 +13,7 @@ from ckpttool.decide import preflight as judge
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.data_position import skip_of
 from ckpttool.domain.finding import Code, Finding, seen_in_part
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.preflight import Check, DiskNeed, NextSaves, Preflight, PreflightQuestion, Reason

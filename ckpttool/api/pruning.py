@@ -6,7 +6,6 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 
 from ckpttool.api.changes import (
     assert_unchanged,
@@ -30,6 +29,7 @@ from ckpttool.decide.changes import left_behind
 from ckpttool.decide.retention import retain
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.domain.finding import Finding
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.manifest import Manifest
 from ckpttool.domain.pointer import Pointer, PointerFix
 from ckpttool.domain.question import CheckQuestion, TreeQuestion

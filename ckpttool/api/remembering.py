@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Finding
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.units import Rank
 from ckpttool.records import SealPlace, own_cache
 from ckpttool.storage.base import Storage

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from ckpttool.decide.asd.features import FeaturePolicy
@@ -16,6 +15,7 @@ from ckpttool.decide.policies.registry import policy_of, settings_of
 from ckpttool.decide.replay import Trace, advise, courses_of, logged
 from ckpttool.decide.replay import replay as run
 from ckpttool.decide.timeline import timeline, without_skipped
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.log_answer import CalibrationAnswer, LogReading, ReplayAnswer
 from ckpttool.domain.log_question import STDIN, LogQuestion, ReplayQuestion
 from ckpttool.errors import UsageError

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ckpttool.api.scanning import Tree, Where, asked, scan, surroundings
@@ -20,7 +19,7 @@ from ckpttool.decide.resume import against_refused, choose, objected
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.domain.data_position import Unknown
 from ckpttool.domain.finding import Finding
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.plan import NoResumePoint, PastSizes, Resolution, ResumePlan, ResumePoint, Simulation, SkipAnswer
 from ckpttool.domain.question import DEFAULT_DIR, AskedSizes, CheckQuestion, DataQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.domain.shard import Shard

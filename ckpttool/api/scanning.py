@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ckpttool.api.remembering import with_found_damaged
@@ -13,7 +12,7 @@ from ckpttool.decide.completeness import assess, believable, without_effect
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, Listing
 from ckpttool.domain.expectation import Evidence, WorldEvidence
 from ckpttool.domain.finding import Severity, in_order
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.health import HealthBook
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import TreeQuestion

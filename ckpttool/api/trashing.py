@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from typing import NamedTuple
 
 from ckpttool.api.changes import assert_quiet, change_of, in_trash, members_of, moving, pending, whole_tree
@@ -14,6 +13,7 @@ from ckpttool.api.scanning import Tree, Where, asked, scan_emptied
 from ckpttool.api.verifying import session_for
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, note
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.domain.retention import Batch, InTrash, Move, Trash, TrashAction
 from ckpttool.domain.units import ByteCount

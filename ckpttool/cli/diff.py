@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -22,7 +21,7 @@ from ckpttool.cli.options import (
     RowOptions,
     one_name,
 )
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
 
 _WHAT = "shard of any format, a tree (its newest whole checkpoint), DIR:NAME, or a checkpoint's name."
 

@@ -7,10 +7,8 @@ it themselves.
 from __future__ import annotations
 
 import inspect
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import wraps
 from typing import Annotated, Any, get_args
@@ -21,7 +19,7 @@ from typer.models import OptionInfo
 from ckpttool.cli import output
 from ckpttool.cli.options import Quiet
 from ckpttool.cli.units import Time
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, defaults, is_frozen
 
 
 def _trace(ctx: typer.Context, wanted: bool) -> None:
@@ -48,7 +46,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """
     # Not by `get_type_hints`: for a default of None Python 3.10 hides there what typer looks for.
     stated = inspect.signature(command, eval_str=True).parameters.values()
-    groups = {each.name: each.annotation for each in stated if _is_group(each.annotation)}
+    groups = {each.name: each.annotation for each in stated if is_frozen(each.annotation)}
     parameters: list[inspect.Parameter] = []
     for parameter in stated:
         if parameter.name in groups:
@@ -71,7 +69,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         ):
             output.note(f"settings: {text}")
         for name, group in groups.items():
-            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+            values[name] = group(**{field: values.pop(field) for field in group.__slots__})
         command(**values)
 
     vars(call)["__signature__"] = inspect.Signature(parameters)
@@ -94,6 +92,8 @@ def _with_a_word(parameter: inspect.Parameter) -> inspect.Parameter:
 
 def _settings(parameters: Sequence[inspect.Parameter], values: Mapping[str, Any]) -> str:
     """Spell the settings with which a command goes to work, defaults included, as they would be typed."""
+    import shlex
+
     said = []
     for parameter in parameters:
         info, value = get_args(parameter.annotation)[1], values[parameter.name]
@@ -109,18 +109,10 @@ def _settings(parameters: Sequence[inspect.Parameter], values: Mapping[str, Any]
     return " ".join(said)
 
 
-def _is_group(annotation: object) -> bool:
-    return isinstance(annotation, type) and is_dataclass(annotation)
-
-
 def _spread(group: type) -> list[inspect.Parameter]:
+    given, named = defaults(group), inspect.Parameter.KEYWORD_ONLY
     kinds = inspect.get_annotations(group, eval_str=True)
     return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=kinds[field.name],
-        )
-        for field in fields(group)
+        inspect.Parameter(name, named, default=given.get(name, inspect.Parameter.empty), annotation=kind)
+        for name, kind in kinds.items()
     ]

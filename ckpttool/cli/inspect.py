@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -12,6 +11,7 @@ from ckpttool.cli import progress
 from ckpttool.cli.answers import CONTENTS, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Format, FormatOpt, LayoutOpt, OneName, Patterns, Quiet, RowOptions, one_name
+from ckpttool.domain.frozen import replace
 
 What = Annotated[
     str | None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -12,6 +11,7 @@ from ckpttool.cli import answers, output, output_files, reports
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Verbose
 from ckpttool.cli.reports import ReportOptions
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.view import View
 from ckpttool.render.answers import preflight as texts
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from time import time as clock
@@ -29,6 +28,7 @@ from ckpttool.cli.options import (
     say_tree,
 )
 from ckpttool.domain import exits
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.plan import NoResumePoint, Resolution, ResumePlan
 from ckpttool.errors import ExitCode, UsageError, unknown_word
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -15,6 +14,7 @@ from ckpttool.cli.grouped import grouped
 from ckpttool.cli.helped import Command, Group
 from ckpttool.cli.options import Format, FormatOpt, Grace, Quiet, TreeOptions
 from ckpttool.cli.units import duration
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.retention import Trash
 from ckpttool.errors import ExitCode
 

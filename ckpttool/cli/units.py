@@ -37,13 +37,15 @@ def duration(bare: str | None, *, to: str | None = None, least: float = 0) -> Ca
     into = to or bare or "s"
     without = "" if bare is None else f"; a bare number is {_WORDS[bare]}"
 
-    def parse(text: str) -> Time:
-        # Units, each once and from the longest on: 1h30m.
-        parts = re.findall(rf"({_PART})([smhdw])", str(text))
-        units = "".join(unit for _, unit in parts)
-        number, unit = _number(text), bare
-        if parts and re.fullmatch(rf"(?:{_PART}[smhdw])+", str(text)) and re.fullmatch("w?d?h?m?s?", units):
-            number, unit = float(sum(float(part) * _SECONDS[each] for part, each in parts)), "s"
+    def parse(given: str | float) -> Time:
+        text, unit = str(given), bare
+        number = given if isinstance(given, float) else _number(text)  # a default, or from a file, is a number already
+        if isinstance(given, str):
+            # Units, each once and from the longest on: 1h30m.
+            parts = re.findall(rf"({_PART})([smhdw])", text)
+            units = "".join(unit for _, unit in parts)
+            if parts and re.fullmatch(rf"(?:{_PART}[smhdw])+", text) and re.fullmatch("w?d?h?m?s?", units):
+                number, unit = float(sum(float(part) * _SECONDS[each] for part, each in parts)), "s"
         if number is not None and not math.isfinite(number):
             raise typer.BadParameter(f"{text!r} is not a finite number")
         if number is None or unit is None:
@@ -63,7 +65,7 @@ def duration(bare: str | None, *, to: str | None = None, least: float = 0) -> Ca
 def _number(text: str) -> float | None:
     # Of what float() takes: no digits of other scripts, no _, nothing that is too small to be told from 0.
     number = r"-?(?:[0-9]{1,15}(?:\.[0-9]{0,15})?(?:e\+?[0-9]{1,3}|e-[0-9]{1,2})?|inf|nan)"
-    return float(text) if re.fullmatch(number, str(text), re.IGNORECASE) else None
+    return float(text) if re.fullmatch(number, text, re.IGNORECASE) else None
 
 
 def share(text: str) -> Fraction | int | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,7 +27,7 @@ from ckpttool.cli.options import (
     say_tree,
 )
 from ckpttool.cli.units import duration, share
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.verdict import Verdict, Verification
 from ckpttool.errors import UsageError
 

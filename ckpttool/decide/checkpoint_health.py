@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.log_evidence import log_findings
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.domain.finding import Finding, Severity
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.health import Health
 from ckpttool.domain.health_events import HealthJudgement, HealthReport
 from ckpttool.domain.log_answer import WeightNumbers

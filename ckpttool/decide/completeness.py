@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.recorded_health import attach_health
@@ -18,6 +17,7 @@ from ckpttool.domain.expectation import (
     cut_short,
 )
 from ckpttool.domain.finding import Code, Finding, blocking, damage, in_order, note, unknown
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.health import HealthBook
 from ckpttool.domain.remedies import helped
 from ckpttool.domain.units import MAX_RANKS, Rank, counted

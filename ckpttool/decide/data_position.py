@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckpttool.decide.lineage import Course
 from ckpttool.domain.data_position import SkipBatches
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.plan import BatchSegment, PastSizes
 from ckpttool.domain.question import DataQuestion
 from ckpttool.domain.units import Step

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from ckpttool.decide.asd.features import FeaturePolicy
 from ckpttool.decide.log_runs import Home, homes, shown
@@ -17,7 +16,7 @@ from ckpttool.decide.timeline import Courses, timeline
 from ckpttool.domain.asd import AsdConfig, AsdEvent
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, note, suspect, unknown
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.health import Health
 from ckpttool.domain.health_events import (
     CheckpointMark,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckpttool.decide.lineage import Course
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, note, suspect, unknown
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.plan import LostTime, LostTimeSource, Rejection, ResumePoint
 from ckpttool.domain.question import ResumeQuestion
 from ckpttool.domain.units import Step, counted, lasting

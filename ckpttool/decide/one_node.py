@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.expectation import RankFiles
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, unknown
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.node import Mount, Reach, Surroundings
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePlan
 from ckpttool.domain.units import Rank

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from ckpttool.domain.finding import Code, Finding, Severity, damage, seen_in_part, suspect, told, unknown, unsafe
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.plan import MOST_REJECTED, NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import DiskNeed
 from ckpttool.domain.settings import RunConfig

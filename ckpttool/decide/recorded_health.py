@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, in_order, note, suspect, unknown
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.health import Health, HealthBook, worst_health
 
 IGNORE_HEALTH = "--ignore-health takes it all the same"

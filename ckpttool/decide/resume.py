@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.lost import lost_steps, perhaps_lost
@@ -12,6 +11,7 @@ from ckpttool.decide.naming import LATEST, named, none_called
 from ckpttool.decide.recorded_health import IGNORE_HEALTH, IGNORED_WITH_HEALTH, health_reason
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Content, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, note, suspect, unknown
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePoint
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import ResumeQuestion

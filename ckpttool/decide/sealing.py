@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, damage, note
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.manifest import Manifest, ShardSeal, differing_chunks
 from ckpttool.domain.verdict import ShardReport, Verdict
 

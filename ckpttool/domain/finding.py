@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, overload
 
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.units import Rank, on_lines, on_nodes, on_ranks
 from ckpttool.domain.view import USUAL, View
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.frozen import replace
 
 _COPY = "copy it again if it is a copy; what a crash cut off while it was saved is lost, and the checkpoint with it"
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ckpttool.domain.finding import Code, Finding, damage
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.scalars import NO_FACTS, ShardFacts
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats.base import Header, ShardFormat, failed_header

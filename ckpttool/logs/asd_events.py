@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from ckpttool.domain.asd import AsdEvent, AsdKind
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.metrics import LocalTime, LogProblem, local_time_of
 from ckpttool.domain.units import STEP_DIGITS, Rank, Step
 from ckpttool.logs.base import LogSource, lines, problem

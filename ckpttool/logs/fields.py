@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.metrics import LogItem, LogNote, LogProblem, StepMetrics
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError

@@ -12,11 +12,11 @@ import sys
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from itertools import chain
 from typing import BinaryIO
 
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.log_answer import LogReading
 from ckpttool.domain.log_question import STDIN
 from ckpttool.domain.metrics import LocalTime, LogAttempt, LogItem, LogNote, LogProblem, StepMetrics, TrainingLog

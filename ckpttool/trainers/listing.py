@@ -8,14 +8,13 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache
 from heapq import nlargest
 from itertools import islice, takewhile
 from operator import itemgetter
 from typing import TypeVar
 
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.records import OWN_FOLDER
 from ckpttool.storage.base import Entry, Kind, Storage
 

@@ -6,14 +6,12 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.question import DEFAULT_DIR
 from ckpttool.errors import IncompleteError, UnknownLayoutError
-from ckpttool.records.journal import TRASH, trash_folders
 from ckpttool.storage import is_folder, is_local, open_storage, shortest
 from ckpttool.storage.base import Entry, Kind, Storage, is_there
 from ckpttool.trainers.base import Layout, Part, Refusal
@@ -95,6 +93,8 @@ def locate_emptied(path: str | None, *, layout: str | None = None) -> Located | 
         UsageError: The trash holds several layouts, and nobody says which is meant.
         IncompleteError: The trash cannot be listed.
     """
+    from ckpttool.records.journal import TRASH, trash_folders
+
     start = DEFAULT_DIR if path is None and is_there(open_storage(DEFAULT_DIR), "") else path or "."
     for root in filter(is_folder, (start, *(os.path.join(start, place) for place in places()))):
         root = shortest(root)  # noqa: PLW2901  as it is shown

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache, reduce
 from typing import TYPE_CHECKING
 
+from ckpttool.domain.frozen import replace
 from ckpttool.errors import CkptToolError, ForeignConfigError, UsageError
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.deepspeed import DeepSpeed

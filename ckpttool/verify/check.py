@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 from ckpttool.domain.finding import Code, Finding, Severity, unknown, unsafe, worst
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport

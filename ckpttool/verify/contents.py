@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 from ckpttool.domain.contents import Opened, elements_in, is_asked
 from ckpttool.domain.difference import Distance
 from ckpttool.domain.finding import Code, Finding, Severity, worst
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.shard import FormatName, TensorEntry
 from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.domain.verdict import CheckTask, TensorStat

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, damage, suspect, worst
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.scalars import ScalarRules
 from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.units import ByteCount

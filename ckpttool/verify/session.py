@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.domain.expectation import cut_short
 from ckpttool.domain.finding import Code, Finding, Severity, damage
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.remedies import helped
 from ckpttool.domain.scalars import ScalarValues, spelled
 from ckpttool.domain.shard import Shard, ShardRole

@@ -18,7 +18,7 @@ from typing import ClassVar
 import pytest
 
 import ckpttool.domain
-from ckpttool.domain.frozen import dataclass, many
+from ckpttool.domain.frozen import dataclass, many, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,3 +250,18 @@ def test_threads_that_ask_for_the_fields_of_a_class_at_once_all_get_them() -> No
                 assert list(threads.map(ask, [kind] * 4)) == [names] * 4
     finally:
         sys.setswitchinterval(usual)
+
+
+def test_a_replaced_value_is_the_one_that_theirs_would_be_and_leaves_the_old_one() -> None:
+    ours, theirs = Ours(name="x", size=3), Theirs(name="x", size=3)
+    assert dataclasses.asdict(replace(ours, size=4)) == dataclasses.asdict(dataclasses.replace(theirs, size=4))
+    assert ours == Ours(name="x", size=3)
+    assert type(replace(ours)) is Ours
+
+
+def test_only_fields_of_frozen_values_are_replaced() -> None:
+    change: Callable[..., object] = replace
+    with pytest.raises(TypeError, match="Ours has the fields name, size, parts, not sizes"):
+        change(Ours(name="x"), sizes=4)
+    with pytest.raises(TypeError, match="Theirs is no frozen value"):
+        change(Theirs(name="x"), size=4)

@@ -8,9 +8,8 @@ Source: `_exec_save`, `_write_parameter_bytes_data` and `_parse_ckpt_proto` in M
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ckpttool.domain.finding import Code, Finding, unknown
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.scalars import ShardFacts
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats.base import (

@@ -6,12 +6,11 @@ Source: the format section of the safetensors README, and what MindSpore's `save
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.finding import Code, Finding, damage, note
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.scalars import AskedScalar, ShardFacts
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats.base import CRC_LIMIT, LAST_PAGE_BYTES, Checksum, Header, failed_header, over_limit

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.units import ByteCount
 from ckpttool.storage.base import ByteSource
 

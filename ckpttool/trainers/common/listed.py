@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, RunSummary
 from ckpttool.domain.expectation import Expectation, Expected, FilesByPath
 from ckpttool.domain.finding import Code, Finding, damage, note
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.progress import Progress
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import Rank

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckpttool.decide.data_position import batches_seen, next_step, with_config
 from ckpttool.domain.data_position import DataEffect, DataPosition, GoesOn, SkipBatches
+from ckpttool.domain.frozen import replace
 from ckpttool.errors import IncompleteError
 from ckpttool.formats import read_header
 from ckpttool.trainers.base import Effects, Resume

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from ckpttool.domain.finding import Code, Finding, suspect, unknown
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.health import Health, HealthBook, HealthRecord, worst_health
 from ckpttool.domain.units import ByteCount
 from ckpttool.formats.strict_json import (

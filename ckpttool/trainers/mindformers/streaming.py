@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from ckpttool.domain.finding import Code, Finding, suspect, unknown
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.question import DataQuestion
 from ckpttool.domain.units import ByteCount, Rank

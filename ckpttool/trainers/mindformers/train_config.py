@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ckpttool.decide.lint_engine import View
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.settings import RunConfig, dotted
 from ckpttool.errors import UsageError
 

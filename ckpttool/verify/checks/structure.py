@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.finding import Code, Finding, Severity, damage, unknown, worst
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, ShardReport

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from ckpttool.domain.finding import Code, Finding, Severity, note, suspect
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.verdict import ShardReport
 from ckpttool.verify.siblings.neighbours import MIN_PEERS, Pair, Peers, Sibling, lacks

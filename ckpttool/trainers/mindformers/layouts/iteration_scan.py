@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from ckpttool.domain.checkpoint import (
@@ -18,6 +17,7 @@ from ckpttool.domain.checkpoint import (
     Tracked,
 )
 from ckpttool.domain.finding import Code, Finding, Severity, in_order, note, suspect
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.health import Health
 from ckpttool.domain.progress import Progress
 from ckpttool.domain.shard import FormatName, Shard, ShardRole

@@ -6,10 +6,10 @@ Read in, and tried on, MindFormers 1.6 to 2.1.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ckpttool.decide.lint_engine import Problem, Rule, note, suspect
 from ckpttool.domain.finding import Code
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.settings import Value
 from ckpttool.trainers.mindformers.train_config import ConfigView
 
