@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.units import STEP_DIGITS, Step
+from ckpttool.formats.strict_json import ParseError
+from ckpttool.storage.base import Storage
+
+if TYPE_CHECKING:
+    from ckpttool.domain.pointer import Pointer, PointerText
 
 TRACKER = "latest_checkpointed_iteration.txt"
+
+_LIMIT = 64
 
 _OTHERS = {"Megatron-LM": r"iter_[0-9]{7,18}", "verl": r"global_step_[0-9]{1,18}"}
 """Folders of one save, by whoever else writes a tracker of this name beside them."""
@@ -20,3 +30,49 @@ def whose_tracker(names: Collection[str]) -> str:
         if seen is not None:
             return f"; {seen} beside {TRACKER} looks like a tree of {trainer}, which ckpttool does not read"
     return f"; {TRACKER} alone is no checkpoint (MindFormers, Megatron-LM and verl all write such a file)"
+
+
+def tracked_step(storage: Storage) -> Step:
+    """Return the step that the tracker names.
+
+    Raises:
+        FileNotFoundError: There is no tracker.
+        OSError: It cannot be read.
+        ParseError: It holds no step.
+    """
+    text = storage.small_file(TRACKER, limit=_LIMIT).decode("ascii", "replace").strip()
+    if re.fullmatch(rf"[0-9]{{1,{STEP_DIGITS}}}", text) is None:
+        raise ParseError(f"expected a step, found {text!r}")
+    return Step(int(text))
+
+
+def tracker_pointer(storage: Storage, folder_of: Callable[[Step], str]) -> Pointer:
+    """Read the tracker.
+
+    Args:
+        storage: The tree.
+        folder_of: Returns what the trainer calls the save of a step.
+    """
+    from ckpttool.domain.pointer import Pointer  # a scan needs none
+
+    try:
+        step = tracked_step(storage)
+    except FileNotFoundError:
+        return Pointer(path=TRACKER, trouble="is missing")
+    except OSError as error:
+        return Pointer(path=TRACKER, trouble=f"cannot be read ({error.strerror or error})", unknown=True)
+    except ParseError:
+        return Pointer(path=TRACKER, trouble="holds no step")
+    folder = folder_of(step)
+    return Pointer(path=TRACKER, name=folder, target=folder, content=_bytes(step))
+
+
+def tracker_naming(folder: str, step: Step) -> dict[str, PointerText]:
+    """Spell the tracker as it is when the save in a folder was the last."""
+    from ckpttool.domain.pointer import PointerText  # a scan needs none
+
+    return {TRACKER: PointerText(name=folder, content=_bytes(step))}
+
+
+def _bytes(step: Step) -> bytes:
+    return str(step).encode("ascii")

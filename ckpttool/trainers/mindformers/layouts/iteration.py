@@ -12,7 +12,7 @@ from ckpttool.records import MANIFEST_NAME, SealPlace
 from ckpttool.storage.base import Kind, Storage
 from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.listed import holds_its_mark
-from ckpttool.trainers.common.tracker_file import TRACKER
+from ckpttool.trainers.common.tracker_file import TRACKER, tracker_naming, tracker_pointer
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.mindformers.layouts.names import (
     BESIDE_THE_SAVES,
@@ -21,6 +21,8 @@ from ckpttool.trainers.mindformers.layouts.names import (
     WRITTEN,
     FileKind,
     is_iteration,
+    iteration_folder,
+    iteration_step,
     parse_shape,
 )
 
@@ -81,15 +83,11 @@ class MindFormersIteration:
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read the tracker."""
-        from ckpttool.trainers.mindformers.layouts.pointers import tracker_pointer
-
-        return iter((tracker_pointer(storage),))
+        return iter((tracker_pointer(storage, iteration_folder),))
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
         """Spell the tracker."""
-        from ckpttool.trainers.mindformers.layouts.pointers import tracker_naming
-
-        return tracker_naming(checkpoint)
+        return tracker_naming(checkpoint.name, iteration_step(checkpoint.name))
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
         """Refuse: the mark is in the save itself."""

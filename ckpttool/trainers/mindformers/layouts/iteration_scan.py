@@ -36,7 +36,7 @@ from ckpttool.trainers.common.listed import (
     stamped,
     stray,
 )
-from ckpttool.trainers.common.tracker_file import TRACKER
+from ckpttool.trainers.common.tracker_file import TRACKER, tracked_step
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.mindformers.layouts.iteration_records import (
     SHARD_NAME,
@@ -51,7 +51,6 @@ from ckpttool.trainers.mindformers.layouts.names import (
     iteration_folder,
     iteration_step,
 )
-from ckpttool.trainers.mindformers.layouts.pointers import tracked_step
 from ckpttool.trainers.mindformers.scalars import RULES, TrainState
 
 _ROLES = {"model": ShardRole.MODEL, "opt": ShardRole.OPTIMIZER}

@@ -1,4 +1,4 @@
-"""The records in which MindFormers names the save that it wrote last: each rank's meta.json, and the tracker.
+"""The records in which MindFormers names the save that a rank wrote last: each rank's meta.json.
 
 Hints; the shards are the truth. Here they are read, and spelled as MindFormers spells them.
 """
@@ -6,17 +6,14 @@ Hints; the shards are the truth. Here they are read, and spelled as MindFormers 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.units import Rank, Step
+from ckpttool.domain.units import Rank
 from ckpttool.formats.strict_json import ParseError, get_int, get_str, parse_object
 from ckpttool.storage.base import Storage
-from ckpttool.trainers.common.tracker_file import TRACKER
-from ckpttool.trainers.mindformers.layouts.names import iteration_folder, iteration_step
 from ckpttool.trainers.mindformers.scalars import EpochStep, epoch_step
 
 if TYPE_CHECKING:
@@ -24,8 +21,6 @@ if TYPE_CHECKING:
 
 META_LIMIT = 64 * 1024
 """Bytes. A real meta.json has about 90; whatever is larger was not written by MindFormers."""
-
-_TRACKER_LIMIT = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,44 +70,6 @@ def metas_naming(checkpoint: Checkpoint) -> dict[str, PointerText]:
     }
 
 
-def tracked_step(storage: Storage) -> Step:
-    """Return the step that the tracker names.
-
-    Raises:
-        FileNotFoundError: There is no tracker.
-        OSError: It cannot be read.
-        ParseError: It holds no step.
-    """
-    text = storage.small_file(TRACKER, limit=_TRACKER_LIMIT).decode("ascii", "replace").strip()
-    if re.fullmatch(r"[0-9]{1,18}", text) is None:
-        raise ParseError(f"expected a step, found {text!r}")
-    return Step(int(text))
-
-
-def tracker_pointer(storage: Storage) -> Pointer:
-    """Read the tracker."""
-    from ckpttool.domain.pointer import Pointer  # a scan needs none
-
-    try:
-        step = tracked_step(storage)
-    except FileNotFoundError:
-        return Pointer(path=TRACKER, trouble="is missing")
-    except OSError as error:
-        return Pointer(path=TRACKER, trouble=f"cannot be read ({error.strerror or error})", unknown=True)
-    except ParseError:
-        return Pointer(path=TRACKER, trouble="holds no step")
-    folder = iteration_folder(step)
-    return Pointer(path=TRACKER, name=folder, target=folder, content=_tracker_bytes(step))
-
-
-def tracker_naming(checkpoint: Checkpoint) -> dict[str, PointerText]:
-    """Spell the tracker as it is when a checkpoint was saved last."""
-    from ckpttool.domain.pointer import PointerText  # a scan needs none
-
-    content = _tracker_bytes(iteration_step(checkpoint.name))
-    return {TRACKER: PointerText(name=checkpoint.name, content=content)}
-
-
 def _meta_pointer(storage: Storage, rank: Rank) -> Pointer:
     from ckpttool.domain.pointer import Pointer  # a scan needs none
 
@@ -133,7 +90,3 @@ def _meta_bytes(position: EpochStep, file: str) -> bytes:
     """One line, no newline."""
     record = {"last_epoch": position.epoch, "last_step": position.step, "last_ckpt_file": file}
     return json.dumps(record, ensure_ascii=True).encode("ascii")
-
-
-def _tracker_bytes(step: Step) -> bytes:
-    return str(step).encode("ascii")

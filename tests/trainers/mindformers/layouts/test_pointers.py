@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from ckpttool.domain.units import Rank, Step
-from ckpttool.formats.strict_json import ParseError
+from ckpttool.domain.units import Rank
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.layouts.pointers import (
     meta_pointers,
     metas_naming,
-    tracked_step,
-    tracker_naming,
-    tracker_pointer,
 )
 from tests.inventories import checkpoint
 
@@ -41,22 +34,3 @@ def test_a_record_names_the_file_that_its_rank_has_and_a_new_one_is_readable_as_
     text = texts["rank_1/meta.json"]
     assert text.content == b'{"last_epoch": 30, "last_step": 2, "last_ckpt_file": "llama_rank_1-30_2.ckpt"}'
     assert text.like == "rank_0/meta.json"
-
-
-@pytest.mark.parametrize("text", ["30", " 30\n", "0000030"])
-def test_a_tracker_holds_the_bare_step(tmp_path: Path, text: str) -> None:
-    (tmp_path / TRACKER).write_text(text)
-    assert tracked_step(LocalStorage(str(tmp_path))) == Step(30)
-    pointer = tracker_pointer(LocalStorage(str(tmp_path)))
-    assert (pointer.name, pointer.target, pointer.content) == ("iteration_00000030", "iteration_00000030", b"30")
-    save = replace(checkpoint("20_2"), name="iteration_00000030")
-    assert tracker_naming(save)[TRACKER].content == b"30"
-
-
-@pytest.mark.parametrize("text", ["", "3_0", "-1", "\u0663", "9" * 19, "release"])
-def test_a_tracker_without_a_step_names_nothing(tmp_path: Path, text: str) -> None:
-    (tmp_path / TRACKER).write_text(text)
-    with pytest.raises(ParseError, match="expected a step"):
-        tracked_step(LocalStorage(str(tmp_path)))
-    pointer = tracker_pointer(LocalStorage(str(tmp_path)))
-    assert (pointer.target, pointer.trouble, pointer.unknown) == (None, "holds no step", False)
