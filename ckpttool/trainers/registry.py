@@ -13,6 +13,7 @@ from ckpttool.trainers.huggingface import HuggingFace
 from ckpttool.trainers.lightning import Lightning
 from ckpttool.trainers.megatron import Megatron
 from ckpttool.trainers.mindformers import MindFormers
+from ckpttool.trainers.verl import Verl
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from ckpttool.trainers.base import Layout, Trainer
     from ckpttool.trainers.listing import Listing
 
-TRAINERS: tuple[Trainer, ...] = (HuggingFace(), DeepSpeed(), MindFormers(), Megatron(), Lightning())
+TRAINERS: tuple[Trainer, ...] = (HuggingFace(), DeepSpeed(), MindFormers(), Megatron(), Lightning(), Verl())
 """Most specific first."""
 
 FIRST = MindFormers.name

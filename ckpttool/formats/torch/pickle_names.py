@@ -79,6 +79,7 @@ _KNOWN = {
         "_rebuild_meta_tensor_no_storage _rebuild_nested_tensor _rebuild_parameter _rebuild_parameter_with_state "
         "_rebuild_qtensor _rebuild_sparse_csr_tensor _rebuild_sparse_tensor _rebuild_tensor _rebuild_tensor_v2 "
         "_rebuild_tensor_v3 _rebuild_wrapper_subclass _rebuild_xla_tensor",
+        "torch.distributed._mesh_layout": "_FlatLayout _MeshLayout",
         "torch.distributed._tensor.api": "DTensor",
         "torch.distributed._tensor.placement_types": "DTensorSpec Partial Replicate Shard TensorMeta _Partial",
         "torch.distributed.checkpoint.filesystem": "_StorageInfo",
@@ -86,7 +87,7 @@ _KNOWN = {
         "StorageMeta TensorProperties TensorStorageMetadata _MEM_FORMAT_ENCODING",
         "torch.distributed.device_mesh": "DeviceMesh",
         "torch.distributed.tensor": "DTensor",
-        "torch.distributed.tensor._dtensor_spec": "DTensorSpec TensorMeta",
+        "torch.distributed.tensor._dtensor_spec": "DTensorSpec ShardOrderEntry TensorMeta",
         "torch.distributed.tensor.placement_types": "Partial Replicate Shard",
         "torch.nn.parameter": "Buffer Parameter UninitializedBuffer UninitializedParameter",
         "torch.serialization": "_get_layout",

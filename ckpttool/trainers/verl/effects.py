@@ -1,0 +1,60 @@
+"""What verl makes of a resume: where its data loader goes on, and which numbers of ranks it cannot load on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.decide.data_effects import against_size, consumed, effect_findings
+from ckpttool.domain.data_position import DataEffect, GoesOn
+from ckpttool.domain.question import AskedSizes
+from ckpttool.formats.torch.pickle_objects import BrokenPickleError
+from ckpttool.formats.torch.plain import plain_values, whole_at
+from ckpttool.trainers.base import Effects, Resume
+from ckpttool.trainers.verl.names import DATA
+
+if TYPE_CHECKING:
+    from ckpttool.domain.checkpoint import Checkpoint
+    from ckpttool.domain.finding import Finding
+
+_NO_STATE = "the save holds no data.pt, so the loader begins with its first batch"
+_OTHER_BATCHES = "data.pt counts batches of the old size"
+_STATE = "the driver's one loader goes on from its own state"
+
+
+def effects(resume: Resume) -> Effects:
+    """Say where the loader goes on: the driver has one for all ranks, so their number changes nothing."""
+    checkpoint = resume.plan.point.checkpoint
+    read = consumed(resume.plan, resume.inventory, resume.data)
+    path = f"{checkpoint.name}/{DATA}"
+    if all(shard.path != path for shard in checkpoint.shards):
+        position = GoesOn(effect=DataEffect.RESTARTS, why=_NO_STATE, samples=read.samples, source=read.source)
+    else:
+        changed = resume.data.new_global_batch is not None and read.new_batch != read.old_batch
+        position = GoesOn(
+            effect=DataEffect.REORDERS if changed else DataEffect.EXACT,
+            why=_OTHER_BATCHES if changed else _STATE,
+            samples=read.samples,
+            source=read.source,
+            batches=_yielded(resume, path),
+            repeated=None if changed else 0,
+            lost=None if changed else 0,
+            where=f"{resume.plan.load.path}/{DATA}",
+        )
+    remedy = "skip in the data what was read, or resume from a save that has its data.pt"
+    return Effects(position=position, settings=(), findings=effect_findings(position, title="verl", remedy=remedy))
+
+
+def _yielded(resume: Resume, path: str) -> int | None:
+    """Return how many batches of the epoch the loader's state says that it gave."""
+    try:
+        with resume.storage.open(path) as source:
+            return whole_at(plain_values(source), "_num_yielded")
+    except (OSError, BrokenPickleError):  # which the check of the file says
+        return None
+
+
+def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
+    """Object to another number of ranks: it stands in the names of the files that each rank looks for."""
+    saved = AskedSizes(world=checkpoint.topology.world_size)
+    refuses = "verl looks for files whose names hold the number of ranks"
+    return tuple(against_size(checkpoint, asked, saved=saved, refuses=refuses))

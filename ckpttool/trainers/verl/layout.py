@@ -1,0 +1,88 @@
+"""verl's layout: `global_step_3/actor/model_world_size_2_rank_0.pt`, and a tracker beside the saves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.expectation import Evidence, Expected, RankFiles
+from ckpttool.domain.units import Rank
+from ckpttool.records import MANIFEST_NAME, SealPlace
+from ckpttool.storage.base import Storage
+from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.common.listed import by_own_records, keeps_no_health_file
+from ckpttool.trainers.common.tracker_file import TRACKER, tracker_naming, tracker_pointer
+from ckpttool.trainers.listing import Listing
+from ckpttool.trainers.verl.names import DATA, LAYOUT, ROLES, SAVE, folder_of, step_of
+
+if TYPE_CHECKING:
+    from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.domain.pointer import Pointer, PointerText
+
+
+class VerlLayout:
+    """One folder for each save, shared by all ranks, with a tracker file beside them."""
+
+    name = LAYOUT
+    sign = "global_step_*/"
+    is_tree = True
+    gives_way = False
+    rank_files = RankFiles.TOGETHER
+
+    def recognise(self, listing: Listing) -> bool:
+        """Tell by the folders of models in a save's; the tracker is written by other trainers, too."""
+        return any(names.intersection(ROLES) for _, names in listing.inside(SAVE))
+
+    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
+        """Take a save's folder, and whatever lies in it, for the save; the tracker for all of them."""
+        if not folder:
+            return WHOLE_TREE if file == TRACKER else None
+        name = folder.partition("/")[0]
+        return None if step_of(name) is None else Part(focus=name, resolved_from=f"checkpoint {name}")
+
+    def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
+        """Read each save's names and the tracker; no shard is opened."""
+        from ckpttool.trainers.verl.scan import scan_saves
+
+        return scan_saves(storage, listing, options)
+
+    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+        """Return it as it is: the names tell all."""
+        return checkpoint
+
+    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
+        """Go by the number of ranks that each save's names tell."""
+        return by_own_records(inventory)
+
+    def is_unfinished(self, name: str) -> bool:
+        """Tell of none: it writes under the last name at once."""
+        return False
+
+    def members(self, checkpoint: Checkpoint) -> Members | Refusal:
+        """Return the save's own folder, with all that is in it."""
+        return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{DATA}",))
+
+    def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
+        """Return a place in the save's own folder."""
+        path = f"{checkpoint.name}/{MANIFEST_NAME}"
+        return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=None)
+
+    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
+        """Read the tracker."""
+        return iter((tracker_pointer(storage, folder_of),))
+
+    def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
+        """Spell the tracker."""
+        step = step_of(checkpoint.name)
+        return {} if step is None else tracker_naming(checkpoint.name, step)
+
+    def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
+        """Refuse: it keeps no such file."""
+        return keeps_no_health_file("verl")
+
+    def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
+        """Name the save's folder: by itself verl takes what the tracker names, or nothing."""
+        from ckpttool.trainers.verl.load import settings
+
+        return settings(inventory, checkpoint)

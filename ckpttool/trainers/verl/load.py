@@ -1,0 +1,71 @@
+"""What makes verl load exactly one save, and what it takes by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.finding import blocking
+from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
+from ckpttool.domain.plan import Outcome, Simulation
+from ckpttool.formats.strict_json import ParseError
+from ckpttool.trainers.common.tracker_file import tracked_step
+from ckpttool.trainers.verl.names import folder_of
+
+if TYPE_CHECKING:
+    from ckpttool.domain.checkpoint import Checkpoint, Inventory
+    from ckpttool.trainers.abilities import OwnStart
+
+
+def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
+    """Name the save's folder, and say that it is named: `resume_mode` is `auto` otherwise."""
+    path = checkpoint.name if inventory.root == "." else f"{inventory.root}/{checkpoint.name}"
+    return LoadSettings(
+        trainer="verl",
+        path=path,
+        settings=(
+            TrainerSetting(place=Place.parsed("argument:trainer.resume_mode"), value="resume_path"),
+            TrainerSetting(place=Place.parsed("argument:trainer.resume_from_path"), value=path, is_path=True),
+        ),
+    )
+
+
+class VerlSimulator:
+    """verl's own choice, with `trainer.resume_mode=auto`: what the tracker names, or nothing.
+
+    Source: `find_latest_ckpt_path` in verl/utils/checkpoint/checkpoint_manager.py; each rank loads its own files.
+    """
+
+    def pick(self, start: OwnStart, version: str | None) -> Simulation:
+        """Read the tracker as verl does."""
+        name, outcome, because = _pick(start)
+        return Simulation(
+            trainer="verl", title="verl", version=version, would_resume=name, outcome=outcome, because=because
+        )
+
+
+def _pick(start: OwnStart) -> tuple[str | None, Outcome, str]:
+    try:
+        name = folder_of(tracked_step(start.storage))
+    except FileNotFoundError:
+        return None, Outcome.SCRATCH, "there is no tracker file, so it begins from scratch"
+    except OSError as error:
+        return None, Outcome.UNKNOWN, f"the tracker cannot be read here ({error.strerror or error})"
+    except ParseError as error:
+        return None, Outcome.STOPS, f"it stops at the tracker: {error}"
+    save = next((each for each in start.inventory.checkpoints if each.name == name), None)
+    if save is None:
+        return None, Outcome.SCRATCH, f"the tracker names {name}, which is not there, so it begins from scratch"
+    stop = _stop(start, save)
+    if stop is None:
+        return name, Outcome.LOADS, "the tracker names it"
+    return name, Outcome.STOPS, f"the tracker names it, and then it stops: {stop}"
+
+
+def _stop(start: OwnStart, save: Checkpoint) -> str | None:
+    """Say why it stops at a save; None where it loads it."""
+    against, world = blocking(start.checked(save).findings), save.topology.world_size
+    if against:
+        return against[0].message
+    if start.world_size in {None, world}:
+        return None
+    return f"{start.world_size} ranks look for files that {world} ranks did not write"
