@@ -43,18 +43,19 @@ MOST_LINES = {
     "decide": 6710,
     "domain": 4680,
     "errors": 120,
-    "formats": 5060,
+    "formats": 5540,
     "logs": 1700,
     "records": 1130,
     "render": 5140,
     "storage": 860,
     "trainers": 1270,
-    "trainers/common": 560,
-    "trainers/deepspeed": 750,
+    "trainers/common": 500,
+    "trainers/deepspeed": 650,
     "trainers/huggingface": 70,
     "trainers/lightning": 430,
     "trainers/megatron": 140,
     "trainers/mindformers": 7670,
+    "trainers/torch_dcp": 380,
     "trainers/verl": 540,
     "verify": 3930,
     "write": 900,
@@ -245,7 +246,8 @@ def test_every_trainer_is_kept_from_the_others() -> None:
     )
     kept = {name for contract in settings["tool"]["importlinter"]["contracts"] for name in contract.get("modules", ())}
     packages = (ROOT / "ckpttool" / "trainers").glob("*/__init__.py")
-    folders = {f"ckpttool.trainers.{file.parent.name}" for file in packages} - {"ckpttool.trainers.common"}
+    shared = {"ckpttool.trainers.common", "ckpttool.trainers.torch_dcp"}  # layouts of several stand on these
+    folders = {f"ckpttool.trainers.{file.parent.name}" for file in packages} - shared
     assert kept == folders
     assert {trainer.__class__.__module__ for trainer in TRAINERS} == folders
 

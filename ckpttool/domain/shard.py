@@ -15,8 +15,13 @@ class FormatName(str, Enum):
     SAFETENSORS = "safetensors"
     MINDSPORE_CKPT = "mindspore-ckpt"
     TORCH_ZIP = "torch-zip"
+    TORCH_ZIPS = "torch-zips"
+    """Several of these, one behind another: `.distcp`. A chain of one is both, and its name says which was meant."""
     TORCH_PICKLE = "torch-pickle"
 
+
+TORCH_FORMATS = frozenset({FormatName.TORCH_ZIP, FormatName.TORCH_ZIPS, FormatName.TORCH_PICKLE})
+"""What torch writes."""
 
 FORMAT_OF_SUFFIX = {"ckpt": FormatName.MINDSPORE_CKPT, "safetensors": FormatName.SAFETENSORS}
 """By what a shard's name claims; what the file is, its content tells."""

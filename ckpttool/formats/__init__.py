@@ -5,8 +5,8 @@ from __future__ import annotations
 from ckpttool.domain.finding import Code, Finding, damage
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.scalars import NO_FACTS, ShardFacts
-from ckpttool.domain.shard import FormatName
-from ckpttool.formats.base import Header, ShardFormat, failed_header
+from ckpttool.domain.shard import TORCH_FORMATS, FormatName
+from ckpttool.formats.base import Header, ShardFormat, failed_header, unsupported
 from ckpttool.formats.front import HEAD_BYTES, Front
 from ckpttool.formats.mindspore.shard import MindSporeCkpt
 from ckpttool.formats.safetensors.shard import Safetensors
@@ -93,7 +93,12 @@ def _unrecognised(head: bytes, size: int) -> Finding:
 
 
 def _under_its_name(header: Header, named: FormatName) -> Header:
-    """Add that a MindSpore file carries the suffix of MindSpore's other format."""
+    """Add that a file carries the name of another format."""
+    if header.format in TORCH_FORMATS:
+        if header.format is FormatName.TORCH_ZIP and named is FormatName.TORCH_ZIPS:
+            return replace(header, format=named)  # both begin with the same bytes
+        foreign = named not in TORCH_FORMATS and not header.findings
+        return replace(header, findings=(unsupported(header.format, named),)) if foreign else header
     if header.format == named or header.format not in _MAY_CHANGE_PLACES or named not in _MAY_CHANGE_PLACES:
         return header
     is_a, called = _MAY_CHANGE_PLACES[header.format], _MAY_CHANGE_PLACES[named]

@@ -116,13 +116,18 @@ def last_page(entries: Iterable[TensorEntry]) -> tuple[int, int] | None:
 
 def failed_header(name: FormatName, finding: Finding, *, bytes_read: int) -> Header:
     """Make the header of a file whose own could not be read at all."""
+    return unread_header(name, finding, bytes_read=bytes_read)
+
+
+def unread_header(name: FormatName, *findings: Finding, bytes_read: int) -> Header:
+    """Make the header of a file of which no more is known than what it is."""
     return Header(
         format=name,
         entries=(),
         scalars=(),
         metadata=(),
         checksum=None,
-        findings=(finding,),
+        findings=findings,
         bytes_read=bytes_read,
         schema_hash=None,
     )
@@ -133,12 +138,22 @@ def over_limit(message: str) -> Finding:
     return unsafe(Code.OVER_LIMIT, message)
 
 
-def unsupported(what: str) -> Finding:
-    """Say that a torch file lies under the name of a MindSpore file."""
+def unsupported(is_a: FormatName, named: FormatName) -> Finding:
+    """Say that a torch file lies under the name of another format."""
+    what = (
+        "a pickle as torch.save wrote it"
+        if is_a is FormatName.TORCH_PICKLE
+        else "a zip archive as torch.save writes it"
+    )
+    name = {
+        FormatName.MINDSPORE_CKPT: ("a MindSpore shard", "under a name that MindSpore gives its own"),
+        FormatName.SAFETENSORS: ("a safetensors file", "under the name of a safetensors file"),
+    }
+    expected, where = name[named]
     return unknown(
         Code.UNSUPPORTED_FORMAT,
-        f"The file is {what}, under a name that MindSpore gives its own; ckpttool does not look into it.",
-        expected="a MindSpore shard",
+        f"The file is {what}, {where}; ckpttool does not look into it.",
+        expected=expected,
         actual=what,
     )
 

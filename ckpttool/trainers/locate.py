@@ -263,7 +263,7 @@ def _loose(folder: str, name: str) -> Located:
     listing = Listing(entries=(Entry(name, Kind.FILE),))
     if not loose_file().recognise(listing):
         raise UnknownLayoutError(
-            f"{folder}/{name} is no shard: expected .ckpt, .safetensors, .pt, .pth, .bin or .metadata"
+            f"{folder}/{name} is no shard: expected .ckpt, .safetensors, .pt, .pth, .bin, .distcp or .metadata"
         )
     return Located(storage=open_storage(folder), listing=listing, layout=loose_file(), focus=name, resolved_from=None)
 

@@ -182,5 +182,6 @@ def test_a_header_length_that_looks_like_another_formats_mark_does_not_mislead(l
 
 
 def test_every_format_is_listed_once_and_by_its_own_name() -> None:
-    assert {each.name for each in FORMATS} == set(FormatName)
-    assert len(FORMATS) == len(FormatName)
+    chains = {FormatName.TORCH_ZIPS}  # begin as a single archive does: the name says which was meant
+    assert {each.name for each in FORMATS} == set(FormatName) - chains
+    assert len(FORMATS) == len(set(FormatName) - chains)

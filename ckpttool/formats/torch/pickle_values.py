@@ -10,9 +10,9 @@ Source:
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from ckpttool.formats.torch.pickle_objects import BrokenPickleError, Global, Made, Stored, called, is_key
 
@@ -39,50 +39,61 @@ def read_values(data: bytes, *, behind: int = 0) -> object:
     Raises:
         BrokenPickleError: It is none, ends early, or is larger than anything a trainer writes.
     """
-    machine = _Machine(data)
-    try:
-        for _ in range(behind):
-            machine.run()
-        return machine.run()
-    except (IndexError, KeyError, TypeError, ValueError, struct.error, AttributeError, RecursionError) as error:
-        raise BrokenPickleError(f"at byte {machine.at}: {type(error).__name__}") from None
+    machine = Machine(data)
+    for _ in range(behind):
+        machine.run()
+    return machine.run()
 
 
-class _Machine:
+class Machine:
     """A pickle's stack and memo."""
 
-    __slots__ = ("_copied", "_data", "_left", "_marks", "_memo", "_stack", "_tuple_keys", "at")
+    __slots__ = ("_copied", "_left", "_marks", "_memo", "_most", "_stack", "_tuple_keys", "at", "data")
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
+    opcodes: ClassVar[Mapping[int, Callable[[Any], object]]]
+    """What each does."""
+
+    def __init__(self, data: bytes, *, most: int | None = None) -> None:
+        """Take the bytes, which begin with a pickle, and how many opcodes may be followed at most."""
+        self.data = data
         self._stack: list[Any] = []
         self._marks: list[int] = []
         self._memo: dict[int, Any] = {}
         self._copied = self._tuple_keys = 0
-        self._left = MOST_OPCODES
+        self._left = self._most = MOST_OPCODES if most is None else most
         self.at = 0
 
     def run(self) -> object:
-        """Follow the opcodes to the next STOP."""
-        data = self._data
+        """Follow the opcodes to the next STOP, and return what is there then.
+
+        Raises:
+            BrokenPickleError: It ends before, or goes on for too long.
+        """
         self._stack, self._marks, self._memo = [], [], {}
+        try:
+            return self._followed()
+        except (IndexError, KeyError, TypeError, ValueError, struct.error, AttributeError, RecursionError) as error:
+            raise BrokenPickleError(f"at byte {self.at}: {type(error).__name__}") from None
+
+    def _followed(self) -> object:
+        data, opcodes = self.data, self.opcodes
         while self._left:
             self._left -= 1
             opcode = data[self.at]
             self.at += 1
             if opcode == ord("."):
                 return self._stack.pop()
-            _OPCODES[opcode](self)
-        raise BrokenPickleError(f"more than {MOST_OPCODES} opcodes")
+            opcodes[opcode](self)
+        raise BrokenPickleError(f"more than {self._most} opcodes")
 
     # What an opcode takes from the bytes behind it.
 
     def take(self, length: int) -> bytes:
         """Return the next bytes."""
         end = self.at + length
-        if not 0 <= length <= len(self._data) - self.at:
+        if not 0 <= length <= len(self.data) - self.at:
             raise BrokenPickleError(f"at byte {self.at}: {length} bytes are announced, and the pickle ends before")
-        found = self._data[self.at : end]
+        found = self.data[self.at : end]
         self.at = end
         return found
 
@@ -96,8 +107,8 @@ class _Machine:
 
     def line(self, codec: str = "utf-8") -> str:
         """Return the rest of the line."""
-        end = self._data.index(b"\n", self.at, self.at + _MOST_LINE)
-        found = self._data[self.at : end]
+        end = self.data.index(b"\n", self.at, self.at + _MOST_LINE)
+        found = self.data[self.at : end]
         self.at = end + 1
         return found.decode(codec, "surrogateescape" if codec == "utf-8" else "strict")
 
@@ -219,29 +230,29 @@ class _Machine:
         self.push(found)
 
 
-def _line_number(machine: _Machine) -> None:
+def _line_number(machine: Machine) -> None:
     text = machine.line()
     machine.push(text == "01" if text in {"00", "01"} else int(text.rstrip("L")))
 
 
-def _dict(machine: _Machine) -> None:
+def _dict(machine: Machine) -> None:
     pairs = machine.since_mark()
     machine.push({})
     machine.put(pairs)
 
 
-def _extension(machine: _Machine, width: int) -> None:
+def _extension(machine: Machine, width: int) -> None:
     machine.named("copyreg", f"extension {machine.number(width)}")
 
 
-_Act = Callable[[_Machine], object]
+_Act = Callable[[Machine], object]
 
 
-def _pushing(take: Callable[[_Machine], object]) -> _Act:
+def _pushing(take: Callable[[Machine], object]) -> _Act:
     return lambda machine: machine.push(take(machine))
 
 
-_PUSHED: dict[str, Callable[[_Machine], object]] = {
+_PUSHED: dict[str, Callable[[Machine], object]] = {
     "F": lambda machine: float(machine.line()),
     "J": lambda machine: machine.number(4, signed=True),
     "K": lambda machine: machine.number(1),
@@ -256,8 +267,8 @@ _PUSHED: dict[str, Callable[[_Machine], object]] = {
     "}": lambda _: {},
     "]": lambda _: [],
     "\x8f": lambda _: [],
-    "l": _Machine.since_mark,
-    "\x91": _Machine.since_mark,
+    "l": Machine.since_mark,
+    "\x91": Machine.since_mark,
     "t": lambda machine: tuple(machine.since_mark()),
     "G": lambda machine: struct.unpack(">d", machine.take(8))[0],
     "B": lambda machine: machine.counted(4),
@@ -269,27 +280,27 @@ _PUSHED: dict[str, Callable[[_Machine], object]] = {
     "\x88": lambda _: True,
     "\x89": lambda _: False,
 }
-_OPCODES: dict[int, _Act] = {ord(opcode): _pushing(take) for opcode, take in _PUSHED.items()} | {
+Machine.opcodes = {ord(opcode): _pushing(take) for opcode, take in _PUSHED.items()} | {
     ord(opcode): act
     for opcode, act in {
-        "(": _Machine.mark,
-        "0": _Machine.drop,
-        "1": _Machine.since_mark,
-        "2": _Machine.again,
+        "(": Machine.mark,
+        "0": Machine.drop,
+        "1": Machine.since_mark,
+        "2": Machine.again,
         **dict.fromkeys("IL", _line_number),
         "P": lambda machine: machine.stored(machine.line()),
         "Q": lambda machine: machine.stored(machine.pop()),
-        "R": _Machine.reduce,
+        "R": Machine.reduce,
         "a": lambda machine: machine.extend([machine.pop()]),
-        "b": _Machine.build,
+        "b": Machine.build,
         "c": lambda machine: machine.named(machine.line(), machine.line()),
         "d": _dict,
         **dict.fromkeys("e\x90", lambda machine: machine.extend(machine.since_mark())),
         "g": lambda machine: machine.recall(int(machine.line())),
         "h": lambda machine: machine.recall(machine.number(1)),
-        "i": _Machine.instance,
+        "i": Machine.instance,
         "j": lambda machine: machine.recall(machine.number(4)),
-        "o": _Machine.made,
+        "o": Machine.made,
         "p": lambda machine: machine.keep(int(machine.line())),
         "q": lambda machine: machine.keep(machine.number(1)),
         "r": lambda machine: machine.keep(machine.number(4)),
@@ -307,7 +318,7 @@ _OPCODES: dict[int, _Act] = {ord(opcode): _pushing(take) for opcode, take in _PU
         "\x8b": lambda machine: machine.whole(machine.counted(4)),
         "\x92": lambda machine: machine.new(3),
         "\x93": lambda machine: machine.named(*[machine.pop(), machine.pop()][::-1]),
-        "\x94": _Machine.keep,
+        "\x94": Machine.keep,
         "\x95": lambda machine: machine.take(8),
         "\x98": lambda _: None,
     }.items()

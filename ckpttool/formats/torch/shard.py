@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ckpttool.domain.finding import Code, Finding, damage, note, unsafe
 from ckpttool.domain.scalars import ShardFacts
 from ckpttool.domain.shard import FormatName
-from ckpttool.formats.base import MAX_FINDINGS, Header, failed_header, over_limit, quoted, unsupported
+from ckpttool.formats.base import MAX_FINDINGS, Header, failed_header, over_limit, quoted, unread_header
 from ckpttool.storage.base import ByteSource
 
 if TYPE_CHECKING:
@@ -47,10 +47,8 @@ class TorchPickle:
         return head.startswith(_PICKLE)
 
     def header(self, source: ByteSource, head: bytes, facts: ShardFacts) -> Header:  # noqa: ARG002  (no scalars in it)
-        """Refuse what would run code; else say that it is a torch file under a MindSpore name."""
-        return unsafe_pickle(source, head, hidden=True) or failed_header(
-            self.name, unsupported("a pickle as torch.save wrote it"), bytes_read=len(head)
-        )
+        """Refuse what would run code; else nothing of it is read."""
+        return unsafe_pickle(source, head, hidden=True) or unread_header(self.name, bytes_read=len(head))
 
 
 def unsafe_pickle(source: ByteSource, head: bytes, *, hidden: bool) -> Header | None:
@@ -118,8 +116,8 @@ class TorchZip:
         return head.startswith(ZIP_MAGIC)
 
     def header(self, source: ByteSource, head: bytes, facts: ShardFacts) -> Header:  # noqa: ARG002  (the seam hands it to every format)
-        """Say that it is a torch file under a MindSpore name; nothing of it is read."""
-        return failed_header(self.name, unsupported("a zip archive as torch.save writes it"), bytes_read=len(head))
+        """Read nothing of it: its directory stands at its end."""
+        return unread_header(self.name, bytes_read=len(head))
 
 
 def look_at_pickles(source: ByteSource, records: Sequence[ZipEntry]) -> tuple[tuple[Finding, ...], int]:

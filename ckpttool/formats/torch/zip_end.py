@@ -7,6 +7,7 @@ from struct import Struct
 from typing import Protocol
 
 from ckpttool.domain.finding import Code, Finding, damage, suspect
+from ckpttool.storage.base import ByteSource
 
 _END = Struct("<4s4H2LH")
 _LOCATOR = Struct("<4sLQL")
@@ -114,3 +115,25 @@ def _after_the_end(size: int, end: int, comment: int) -> tuple[Finding, ...]:
 def _broken(code: Code, message: str, *, expected: str | None = None, actual: str | None = None) -> DirectoryPlace:
     finding = damage(code, message, expected=expected, actual=actual)
     return DirectoryPlace(findings=(finding,))
+
+
+def archive_begin(source: ByteSource, end: int) -> tuple[int | None, int]:
+    """Return where the archive begins that ends at a byte of a file, by its own word, and how many bytes told it.
+
+    Returns:
+        None in place of the beginning where none ends there that leaves no gaps, or it would begin before the file.
+
+    Raises:
+        OSError: The disk did not answer.
+    """
+    at = max(0, end - _END.size - _LOCATOR.size - _END64.size)
+    tail = source.read(at, end - at)
+    if len(tail) < _END.size or tail[-_END.size :][:4] != b"PK\x05\x06":
+        return None, len(tail)
+    *_, length, begin, _ = _END.unpack(tail[-_END.size :])
+    before = _END.size
+    if len(tail) == _END64.size + _LOCATOR.size + _END.size and tail.startswith(b"PK\x06\x06"):
+        *_, length, begin = _END64.unpack_from(tail)
+        before = len(tail)
+    found = end - before - length - begin
+    return found if 0 <= found < end else None, len(tail)

@@ -17,7 +17,7 @@ from ckpttool.domain.checkpoint import (
 )
 from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath, RankFiles
 from ckpttool.domain.scalars import ScalarRules, Scalars, ScalarValues, ShardFacts
-from ckpttool.domain.shard import FORMAT_OF_SUFFIX, FormatName, Shard, ShardRole
+from ckpttool.domain.shard import FORMAT_OF_SUFFIX, TORCH_FORMATS, FormatName, Shard, ShardRole
 from ckpttool.domain.units import Rank, Step
 from ckpttool.formats import FORMATS, read_header
 from ckpttool.formats.front import HEAD_BYTES
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _BY_SUFFIX = {
     **FORMAT_OF_SUFFIX,
     **dict.fromkeys(("pt", "pth", "bin"), FormatName.TORCH_ZIP),
+    "distcp": FormatName.TORCH_ZIPS,
     "metadata": FormatName.TORCH_PICKLE,  # of torch.distributed.checkpoint
 }
 
@@ -143,7 +144,8 @@ class LooseFile:
             head = source.read(0, HEAD_BYTES)
             found = next((one.name for one in FORMATS if head.strip(b"\0") and one.recognise(head)), None)
             named = _BY_SUFFIX[name.rpartition(".")[2]]
-            if found is None or found in {FormatName.TORCH_ZIP, FormatName.TORCH_PICKLE}:
-                return found or named, ()
+            if found is None or found in TORCH_FORMATS:
+                is_chain = found is FormatName.TORCH_ZIP and named is FormatName.TORCH_ZIPS
+                return named if found is None or is_chain else found, ()
             asked = {scalar.name: scalar for own in self._scalars for scalar in own.rules.asked}
             return found, read_header(source, named=found, facts=ShardFacts(scalars=tuple(asked.values()))).scalars

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from ckpttool.domain.question import AskedSizes
     from ckpttool.domain.settings import RunConfig
     from ckpttool.storage.base import Storage
-    from ckpttool.trainers.abilities import Simulator
     from ckpttool.trainers.base import Effects, Layout, Resume
 
 
@@ -30,6 +29,7 @@ class DeepSpeed:
     words = None
     asd_dialects = ()
     scalars = None
+    simulator = None
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -45,25 +45,16 @@ class DeepSpeed:
 
         return (LAYOUT,)
 
-    @property
-    def simulator(self) -> Simulator | None:
-        """Its own choice: what `latest` names."""
-        from ckpttool.trainers.deepspeed.resumes import DeepSpeedSimulator
-
-        return DeepSpeedSimulator()
-
     def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
         """Say nothing: a tag tells its own size."""
         return Evidence()
 
     def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
-        """Say which sizes its loader refuses."""
-        from ckpttool.trainers.deepspeed import resumes
-
-        return resumes.objections(checkpoint, asked)
+        """Say nothing yet."""
+        return ()
 
     def effects(self, resume: Resume) -> Effects:
-        """Say what its counters go on from."""
-        from ckpttool.trainers.deepspeed import resumes
+        """Say that nobody knows."""
+        from ckpttool.trainers.common.log_only import no_effects
 
-        return resumes.effects(resume)
+        return no_effects(self.title)

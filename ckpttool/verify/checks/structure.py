@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.finding import Code, Finding, Severity, damage, unknown, worst
 from ckpttool.domain.frozen import replace
-from ckpttool.domain.shard import FormatName
+from ckpttool.domain.shard import TORCH_FORMATS, FormatName
 from ckpttool.domain.units import ByteCount
-from ckpttool.domain.verdict import CheckTask, ShardReport
+from ckpttool.domain.verdict import CheckTask, Level, ShardReport
 from ckpttool.formats import read_header
 from ckpttool.formats.base import Header, quoted
 from ckpttool.formats.front import Front
@@ -55,11 +55,13 @@ def observe_header(task: CheckTask, source: ByteSource) -> Observation:
     """
     front = Front(source)
     header = read_header(front, named=task.named_format, facts=task.facts)
-    records = _records(header, source)
-    pickled, pickle_bytes = _look_inside(records, source) if records else ((), 0)
+    records = _records(task, header, source)
+    is_one = records is not None and header.format is FormatName.TORCH_ZIP
+    pickled, pickle_bytes = _look_inside(records, source) if records is not None and is_one else ((), 0)
     own = (*_findings(task, header, records), *pickled)
     findings = tuple(replace(finding, path=task.path) for finding in own)
     broken = worst(findings) >= Severity.DAMAGE
+    is_seen_in_part = header.format is FormatName.TORCH_ZIPS and task.level is Level.STRUCTURE
     page = None if broken else header.last_page
     tail = b"" if page is None else front.read(page[0], page[1] - page[0])
     report = ShardReport(
@@ -71,7 +73,7 @@ def observe_header(task: CheckTask, source: ByteSource) -> Observation:
         stamp=source.stamp,
         scalars=header.scalars,
         schema_hash=None if broken else header.schema_hash,
-        tensors=None if broken else _tensors(header, records),
+        tensors=None if broken or is_seen_in_part else _tensors(header, records),
         checksum_matched=False,
         bytes_read=ByteCount(header.bytes_read + len(tail) + (records.bytes_read if records else 0) + pickle_bytes),
         findings=findings,
@@ -83,9 +85,15 @@ def observe_header(task: CheckTask, source: ByteSource) -> Observation:
     return Observation(task=task, report=report, header=header, records=records)
 
 
-def _records(header: Header, source: ByteSource) -> ZipDirectory | None:
-    """Read the directory of a file that torch wrote."""
-    if header.format is not FormatName.TORCH_ZIP or worst(header.findings) >= Severity.DAMAGE:
+def _records(task: CheckTask, header: Header, source: ByteSource) -> ZipDirectory | None:
+    """Read the directory of a file that torch wrote, or those of several in one."""
+    if worst(header.findings) >= Severity.DAMAGE:
+        return None
+    if header.format is FormatName.TORCH_ZIPS:
+        from ckpttool.formats.torch.zips import read_zips
+
+        return read_zips(source, thoroughly=task.level is not Level.STRUCTURE)
+    if header.format is not FormatName.TORCH_ZIP:
         return None
     from ckpttool.formats.torch.zip_directory import read_zip_directory
 
@@ -107,12 +115,9 @@ def _findings(task: CheckTask, header: Header, records: ZipDirectory | None) -> 
     """Collect what is wrong with the file by itself."""
     if records is None:
         own = (*header.findings, *misspelt(header))
-        is_one = header.format is task.named_format is FormatName.TORCH_PICKLE
+        is_one = header.format is FormatName.TORCH_PICKLE and task.named_format in TORCH_FORMATS
         return (_PICKLE,) if is_one and worst(own) < Severity.UNSAFE else own
-    # That torch wrote it is worth a word only where something else was expected.
-    asked_for = task.named_format is FormatName.TORCH_ZIP
-    own = tuple(finding for finding in header.findings if not (asked_for and finding.code is Code.UNSUPPORTED_FORMAT))
-    return (*own, *records.findings)
+    return (*header.findings, *records.findings)
 
 
 def _tensors(header: Header, records: ZipDirectory | None) -> int | None:

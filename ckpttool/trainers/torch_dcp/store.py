@@ -1,0 +1,373 @@
+"""A folder of torch.distributed.checkpoint, whoever wrote it: `.metadata` and the `.distcp` files that it names.
+
+Layouts of several trainers have such folders, as whole saves or as parts of them.
+
+Source:
+    `torch/distributed/checkpoint/filesystem.py` of torch 2.13: `.metadata` is written last, through `.metadata.tmp`;
+    where ranks do not talk to each other (`use_collectives=False`) each writes its own `__N.metadata` instead. In all
+    folders that were looked at the slices of a file touch, and those of a tensor cover it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice, pairwise
+from math import prod
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.checkpoint import Checkpoint, CommitState
+from ckpttool.domain.finding import Code, Finding, damage, suspect, unknown, unsafe
+from ckpttool.domain.frozen import dataclass, replace
+from ckpttool.domain.remedies import helped
+from ckpttool.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.domain.units import ByteCount, Rank, counted
+from ckpttool.formats.base import MAX_FINDINGS, over_limit, quoted
+from ckpttool.formats.torch.pickle_objects import BrokenPickleError
+from ckpttool.records import leads_out
+from ckpttool.storage.base import Kind, OverLimitError, Storage, is_there, unreadable
+from ckpttool.trainers.common.listed import stamp_if_there, stray
+
+if TYPE_CHECKING:
+    from ckpttool.formats.torch.dcp import DcpMetadata, Slice, SplitTensor
+
+METADATA = ".metadata"
+AT_A_SCAN = 4 << 20
+"""Bytes of a record that is read of every save of a tree: some 20,000 slices, and tens of milliseconds."""
+
+_WRITER = re.compile(r"__(?P<rank>[0-9]{1,9})_[0-9]{1,9}\.distcp")
+_OF_RANK = re.compile(r"__(?P<rank>[0-9]{1,9})\.metadata")
+_UNFINISHED = f"{METADATA}.tmp"
+_MOST_MISSING = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DcpStore:
+    """What such a folder holds. Paths are relative to the tree's root."""
+
+    shards: tuple[Shard, ...]
+    """The `.distcp` files that are there and belong to it, by path; all that are there where no record was read."""
+    expected: tuple[str, ...] | None
+    """The files that its record names, sorted; those that are there where it is too large to be read at a scan. None
+    where there is no record, or a broken one."""
+    commit: CommitState
+    findings: tuple[Finding, ...]
+    """What is wrong with its record, and what of it no record names."""
+    metadata: DcpMetadata | None
+    """What its record says; None where none was read, or it is broken."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all tensors and values, as far as a record was read."""
+        return () if self.metadata is None else (*self.metadata.tensors, *self.metadata.values)
+
+
+def is_store(names: Iterable[str]) -> bool:
+    """Tell by the names in a folder whether it is one, finished or not."""
+    return any(name == METADATA or _OF_RANK.fullmatch(name) or _WRITER.fullmatch(name) for name in names)
+
+
+def is_committed(names: Iterable[str]) -> bool:
+    """Tell by the names in a folder whether a record was written, which is what comes last."""
+    return any(name == METADATA or _OF_RANK.fullmatch(name) for name in names)
+
+
+def look(storage: Storage, folder: str, *, sizes: bool = False, most: int = AT_A_SCAN) -> DcpStore:
+    """Read a folder's names and its record; no shard is opened.
+
+    Args:
+        storage: The tree.
+        folder: Below its root; empty for the root itself.
+        sizes: Also take every shard's stamp: one more call a file.
+        most: Bytes of the record up to which it is read. A larger one is left for `closer`, which reads any.
+
+    Raises:
+        OSError: The folder cannot be listed.
+    """
+    entries = storage.entries(folder)
+    files = sorted(entry.name for entry in entries if entry.kind in {Kind.FILE, Kind.LOST})
+    shards = tuple(_shard(storage, _below(folder, name), sizes=sizes) for name in files if _WRITER.fullmatch(name))
+    if not is_committed(files):
+        unfinished = (_unfinished(folder),) if _UNFINISHED in files else ()
+        return DcpStore(
+            shards=shards, expected=None, commit=CommitState.UNCOMMITTED, findings=unfinished, metadata=None
+        )
+    found, findings = _records(storage, folder, files, most)
+    if found is None:
+        # What a larger record names is told by a closer look; until then what is there is believed to be all.
+        expected = None if findings else tuple(shard.path for shard in shards)
+        commit = CommitState.UNKNOWN if findings else CommitState.COMMITTED
+        return DcpStore(shards=shards, expected=expected, commit=commit, findings=findings, metadata=None)
+    return _compared(storage, folder, shards, found, findings)
+
+
+def look_closer(storage: Storage, checkpoint: Checkpoint, *folders: str) -> Checkpoint:
+    """Return a save with what records tell of it that were too large to be read at a scan.
+
+    Args:
+        storage: The tree.
+        checkpoint: As scanned.
+        folders: Those of its folders that are such ones as this module reads; empty for the root.
+
+    Raises:
+        OSError: A folder cannot be listed, or its record cannot be looked at.
+    """
+    for folder in folders:
+        record = _below(folder, METADATA)
+        if not any(shard.path.startswith(_below(folder, "__")) for shard in checkpoint.shards):
+            continue
+        if not is_there(storage, record) or storage.stamp(record).size <= AT_A_SCAN:
+            continue
+        store = look(storage, folder, most=_most_ever())
+        stamps = {shard.path: shard.stamp for shard in checkpoint.shards}
+        own = {shard.path: replace(shard, stamp=stamps.get(shard.path)) for shard in store.shards}
+        beside = (shard for shard in checkpoint.shards if not shard.path.startswith(_below(folder, "__")))
+        missing = (_missing(path) for path in store.expected or () if path not in own)
+        checkpoint = replace(
+            checkpoint,
+            shards=tuple(sorted((*beside, *own.values()), key=lambda shard: (shard.rank or 0, shard.path))),
+            findings=(*checkpoint.findings, *store.findings, *missing),
+        )
+    return checkpoint
+
+
+def _missing(path: str) -> Finding:
+    return helped(
+        damage(Code.SHARD_MISSING, "the checkpoint's own record names this file, but it is not there", path=path)
+    )
+
+
+def _below(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def _shard(storage: Storage, path: str, *, sizes: bool) -> Shard:
+    # Whoever wrote it, each rank reads of it what it needs.
+    stamp = stamp_if_there(storage, path) if sizes else None
+    return Shard(path=path, rank=None, role=ShardRole.DATA, format=FormatName.TORCH_ZIPS, stamp=stamp)
+
+
+def _unfinished(folder: str) -> Finding:
+    path = _below(folder, _UNFINISHED)
+    return damage(
+        Code.UNCOMMITTED_SAVE,
+        f"the save was not finished: {METADATA} is written under this name first, and was not renamed",
+        path=folder or path,
+        remedy="resume from an older checkpoint; where a save is under way, wait for it",
+    )
+
+
+def _records(
+    storage: Storage, folder: str, files: Sequence[str], most: int
+) -> tuple[DcpMetadata | None, tuple[Finding, ...]]:
+    """Read the one record, or those of all ranks; none where one is too large, none with findings where it is bad."""
+    from ckpttool.formats.torch.dcp import DcpMetadata, read_dcp_metadata  # a tree of names alone needs neither
+
+    names = [METADATA] if METADATA in files else [name for name in files if _OF_RANK.fullmatch(name)]
+    parts: list[DcpMetadata] = []
+    findings = list(_missing_ranks(folder, files)) if names != [METADATA] else []
+    for name in names:
+        path = _below(folder, name)
+        try:
+            parts.append(read_dcp_metadata(storage.small_file(path, limit=most)))
+        except OverLimitError:
+            return None, () if most < _most_ever() else (_over_limit(path),)
+        except BrokenPickleError as error:
+            return None, (*findings, _torn(path, str(error)))
+        except OSError as error:
+            return None, (*findings, unreadable(path, error))
+    if len(parts) == 1:
+        return parts[0], tuple(findings)
+    merged = DcpMetadata(
+        tensors=_merged(parts),
+        values=tuple(dict.fromkeys(name for part in parts for name in part.values)),
+        slices=tuple(each for part in parts for each in part.slices),
+        calls=tuple(sorted({call for part in parts for call in part.calls})),
+    )
+    return merged, tuple(findings)
+
+
+def _most_ever() -> int:
+    from ckpttool.formats.torch.dcp import MOST_METADATA_BYTES
+
+    return MOST_METADATA_BYTES
+
+
+def _over_limit(path: str) -> Finding:
+    """Refuse to read a record that is larger than any that a trainer writes."""
+    return replace(over_limit(f"is larger than {_most_ever()} bytes, and not read"), path=path)
+
+
+def _merged(parts: Sequence[DcpMetadata]) -> dict[str, SplitTensor]:
+    """Put together what each rank says of its own parts of a tensor."""
+    tensors: dict[str, SplitTensor] = {}
+    for part in parts:
+        for name, tensor in part.tensors.items():
+            known = tensors.get(name)
+            own = () if known is None else known.chunks
+            tensors[name] = tensor._replace(chunks=tuple(dict.fromkeys((*own, *tensor.chunks))))
+    return tensors
+
+
+def _missing_ranks(folder: str, files: Sequence[str]) -> Iterator[Finding]:
+    """Find ranks below the highest of any file that left no record of their own."""
+    own = {int(match["rank"]) for name in files if (match := _OF_RANK.fullmatch(name))}
+    wrote = own | {int(match["rank"]) for name in files if (match := _WRITER.fullmatch(name))}
+    missing = (rank for rank in range(max(wrote) + 1) if rank not in own)
+    for rank in islice(missing, _MOST_MISSING):
+        path = _below(folder, f"__{rank}.metadata")
+        yield damage(
+            Code.RANK_MISSING,
+            "the rank's own record is not there: nothing tells what it had written, and it cannot load",
+            path=path,
+            remedy="resume from an older checkpoint",
+            ranks=(Rank(rank),),
+        )
+
+
+def _torn(path: str, why: str) -> Finding:
+    return damage(
+        Code.HEADER_INVALID,
+        f"is no whole record of torch.distributed.checkpoint ({why}): nothing of the save can be loaded",
+        path=path,
+        remedy="resume from an older checkpoint",
+    )
+
+
+def _compared(
+    storage: Storage, folder: str, shards: Iterable[Shard], found: DcpMetadata, earlier: Iterable[Finding]
+) -> DcpStore:
+    """Hold the record against itself and against the names that are there."""
+    record = _below(folder, METADATA)
+    findings = [*earlier, *_unsafe(record, found)]
+    by_file: dict[str, list[Slice]] = defaultdict(list)
+    for each in found.slices:
+        by_file[each.path].append(each)
+    escaping = sorted(path for path in by_file if leads_out(path))
+    if escaping:
+        message = f"names {quoted(escaping[0])}, which leads out of the folder; it is not followed"
+        findings.append(unsafe(Code.UNSAFE_NAME, message, path=record))
+    ends = {path: _end(each) for path, each in by_file.items() if not leads_out(path)}
+    findings += islice((each for path in sorted(ends) for each in _gaps(record, path, by_file[path])), MAX_FINDINGS)
+    findings += islice(_uncovered(record, found), MAX_FINDINGS)
+    changed = {path for path in ends if any(each.is_changed for each in by_file[path])}
+    findings += [_changed(_below(folder, path)) for path in sorted(changed)]
+    least = {_below(folder, path): end for path, end in ends.items()}
+    listed = {shard.path: shard for shard in shards}
+    # A record may name files in folders, which no trainer does: they are looked for, not listed.
+    inner = (path for path in sorted(least.keys() - listed.keys()) if "/" in path.removeprefix(f"{folder}/"))
+    listed |= {shard.path: shard for path in inner if (shard := _shard(storage, path, sizes=True)).stamp is not None}
+    findings += [stray(path) for path in sorted(listed.keys() - least.keys())]
+    expected = sorted(least.keys() - {_below(folder, path) for path in changed})
+    own = (listed[path] for path in expected if path in listed)
+    return DcpStore(
+        shards=tuple(replace(shard, least=ByteCount(least[shard.path])) for shard in own),
+        expected=tuple(expected),
+        commit=CommitState.COMMITTED,
+        findings=tuple(findings),
+        metadata=found,
+    )
+
+
+def _end(slices: Iterable[Slice]) -> int:
+    return max(each.offset + each.length for each in slices)
+
+
+def _unsafe(record: str, found: DcpMetadata) -> Iterator[Finding]:
+    from ckpttool.formats.torch.pickle_names import Trust, trust
+
+    runs = [f"{module}.{name}" for module, name in found.calls if trust(module, name) is Trust.RUNS]
+    if runs:
+        message = f"would run code when it is loaded: it calls for {', '.join(map(quoted, runs[:3]))}"
+        yield unsafe(Code.UNSAFE_PICKLE, message, path=record, remedy="load nothing of this save")
+
+
+def _changed(path: str) -> Finding:
+    return unknown(
+        Code.UNSUPPORTED_FORMAT,
+        "its slices were compressed or encrypted when they were saved: they are not looked into",
+        path=path,
+        expected="slices as torch.save writes them",
+    )
+
+
+def _gaps(record: str, path: str, slices: Iterable[Slice]) -> Iterator[Finding]:
+    """Find bytes of a file that belong to no slice, or to two."""
+    spans = sorted({(each.offset, each.offset + each.length) for each in slices})
+    for (_, end), (begin, _) in pairwise([(0, 0), *spans]):
+        if begin != end:
+            what = "no slice has" if begin > end else "two slices have"
+            yield suspect(
+                Code.OFFSETS_NOT_CONTIGUOUS,
+                f"{what} the bytes from {min(begin, end)} to {max(begin, end)} of {quoted(path)}; torch leaves no gaps",
+                path=record,
+            )
+
+
+def _uncovered(record: str, found: DcpMetadata) -> Iterator[Finding]:
+    """Find tensors of which not all is there, and names without a slice."""
+    counts: dict[str, int] = defaultdict(int)
+    for each in found.slices:
+        counts[each.name] += 1
+    for name, tensor in found.tensors.items():
+        said = _partly(name, tensor) or _without_slices(name, counts[name], len(tensor.chunks))
+        if said is not None:
+            yield damage(Code.ENTRIES_MISSING, said, path=record, tensor=name)
+    for name in found.values:
+        said = _without_slices(name, counts[name], 1)
+        if said is not None:
+            yield damage(Code.ENTRIES_MISSING, said, path=record)
+
+
+def _partly(name: str, tensor: SplitTensor) -> str | None:
+    """Say that the parts of a tensor are not the whole of it; None where they are."""
+    shape = tensor.shape
+    for offsets, sizes in tensor.chunks:
+        beyond = any(begin + size > whole for begin, size, whole in zip(offsets, sizes, shape, strict=False))
+        if len(offsets) != len(shape) or len(sizes) != len(shape) or beyond:
+            return f"a part of {quoted(name)} lies outside of its shape {list(shape)}"
+    covered, whole = sum(prod(chunk.sizes) for chunk in tensor.chunks), prod(shape)
+    if covered == whole:
+        return None
+    parts = counted(len(tensor.chunks), "part")
+    return f"the {parts} of {quoted(name)} have {covered} elements, and its shape {list(shape)} has {whole}"
+
+
+def _without_slices(name: str, slices: int, parts: int) -> str | None:
+    if slices >= parts:
+        return None
+    return f"{quoted(name)} was saved in {counted(parts, 'part')}, and {counted(slices, 'slice')} of it can be found"
+
+
+def values_of(storage: Storage, folder: str, slices: Mapping[str, Slice]) -> dict[str, object]:
+    """Read values that are no tensors: counters, states of loaders.
+
+    Args:
+        storage: The tree.
+        folder: Of the save.
+        slices: Which, by name.
+
+    Returns:
+        Plain values by name, with inert objects for what would be made of classes; what cannot be read is left out.
+    """
+    from ckpttool.formats.torch.plain import plain_values
+
+    found: dict[str, object] = {}
+    for name, each in sorted(slices.items()):
+        if leads_out(each.path):
+            continue
+        try:
+            with storage.open(_below(folder, each.path)) as source:
+                found[name] = plain_values(source, each.offset, each.offset + each.length)
+        except (OSError, BrokenPickleError):  # the check of every file, later, says which and why
+            continue
+    return found
+
+
+def value_slices(store: DcpStore) -> dict[str, Slice]:
+    """Return where each value that is no tensor lies, by its name."""
+    if store.metadata is None:
+        return {}
+    values = set(store.metadata.values)
+    return {each.name: each for each in store.metadata.slices if each.name in values and not each.is_changed}

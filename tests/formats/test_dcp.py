@@ -1,0 +1,175 @@
+"""A `.metadata` of torch.distributed.checkpoint says without torch what it says to torch, however it is spelled."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ckpttool.formats.torch import dcp
+from ckpttool.formats.torch.dcp import Chunk, DcpMetadata, Slice, SplitTensor, read_dcp_metadata
+from ckpttool.formats.torch.pickle_objects import BrokenPickleError
+from tests.layouts import LAYOUTS
+
+REAL = sorted(LAYOUTS.rglob(".metadata"))
+
+
+def written(metadata: object, protocol: int = 4) -> bytes:
+    out = io.BytesIO()
+    pickle.dump(metadata, out, protocol)
+    return out.getvalue()
+
+
+def told_by_torch(data: bytes) -> DcpMetadata:
+    """What torch itself reads."""
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+    said = pickle.loads(data)  # noqa: S301  a real one
+    declared: Mapping[str, Any] = said.state_dict_metadata
+    return DcpMetadata(
+        tensors={
+            name: SplitTensor(
+                str(each.properties.dtype).rpartition(".")[2],
+                tuple(each.size),
+                tuple(Chunk(tuple(part.offsets), tuple(part.sizes)) for part in each.chunks),
+            )
+            for name, each in declared.items()
+            if isinstance(each, TensorStorageMetadata)
+        },
+        values=tuple(name for name, each in declared.items() if not isinstance(each, TensorStorageMetadata)),
+        slices=tuple(
+            Slice(index.fqn, info.relative_path, info.offset, info.length, bool(info.transform_descriptors))
+            for index, info in said.storage_data.items()
+        ),
+        calls=(),
+    )
+
+
+def assert_same(found: DcpMetadata, true: DcpMetadata) -> None:
+    assert dict(found.tensors) == dict(true.tensors)
+    assert found.values == true.values
+    assert sorted(found.slices) == sorted(true.slices)
+
+
+def slowly(data: bytes, monkeypatch: pytest.MonkeyPatch) -> DcpMetadata:
+    """Read every opcode, and pass over none."""
+    for name in ("_chunk_again", "_tensor_again", "_slice_again"):
+        monkeypatch.setattr(dcp.SliceMachine, name, lambda _self, _begin: False)
+    return read_dcp_metadata(data)
+
+
+@pytest.mark.parametrize("path", REAL, ids=lambda path: "/".join(path.parts[-4:-1]))
+def test_real_metadata_say_what_they_say_to_torch(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = path.read_bytes()
+    true = told_by_torch(data)
+    assert_same(read_dcp_metadata(data), true)
+    assert_same(slowly(data, monkeypatch), true)
+
+
+names = st.text(max_size=12) | st.sampled_from(["model.weight", "a\x94b", "ä\udc94", "x" * 300])
+numbers = st.integers(0, 300) | st.integers(0, 2**48) | st.sampled_from([255, 256, 65535, 65536, 2**31 - 1, 2**31])
+shapes = st.lists(numbers, max_size=5).map(tuple)
+
+
+@st.composite
+def metadata(draw: st.DrawFn) -> object:
+    import torch
+    from torch.distributed.checkpoint.filesystem import _StorageInfo
+    from torch.distributed.checkpoint.metadata import (
+        BytesStorageMetadata,
+        ChunkStorageMetadata,
+        Metadata,
+        MetadataIndex,
+        TensorProperties,
+        TensorStorageMetadata,
+    )
+
+    declared: dict[str, Any] = {}
+    stored: dict[Any, Any] = {}
+    for name in draw(st.lists(names, max_size=6, unique=True)):
+        path = draw(st.sampled_from(["__0_0.distcp", "__1_0.distcp"]) | names)
+        if draw(st.booleans()):
+            declared[name] = BytesStorageMetadata()
+            stored[MetadataIndex(name)] = _StorageInfo(path, draw(numbers), draw(numbers))
+            continue
+        size = torch.Size(draw(shapes))
+        parts = [
+            ChunkStorageMetadata(offsets=torch.Size(draw(shapes)), sizes=draw(st.just(size) | shapes.map(torch.Size)))
+            for _ in range(draw(st.integers(0, 3)))
+        ]
+        dtype = draw(st.sampled_from([torch.float32, torch.bfloat16]))
+        declared[name] = TensorStorageMetadata(properties=TensorProperties(dtype=dtype), size=size, chunks=parts)
+        for number, part in enumerate(parts):
+            index = MetadataIndex(name, part.offsets, draw(st.none() | st.just(number)))
+            stored[index] = _StorageInfo(path, draw(numbers), draw(numbers), draw(st.none() | st.just(["zstd"])))
+    return Metadata(declared, {name: (name,) for name in declared}, stored)
+
+
+@settings(max_examples=100, deadline=None)
+@given(metadata(), st.sampled_from([2, 3, 4, 5]))
+def test_whatever_torch_writes_is_read_as_torch_reads_it(said: object, protocol: int) -> None:
+    data = written(said, protocol)
+    assert_same(read_dcp_metadata(data), told_by_torch(data))
+
+
+def test_what_is_written_for_every_slice_is_passed_over_as_a_whole() -> None:
+    data = REAL[0].read_bytes()
+    machine = dcp.SliceMachine(data)
+    machine.run()
+    assert len(machine.slices) > 0.9 * len(told_by_torch(data).slices)
+
+
+def test_every_class_that_would_be_looked_up_is_told() -> None:
+    calls = {f"{module}.{name}" for module, name in read_dcp_metadata(REAL[0].read_bytes()).calls}
+    assert {"torch.distributed.checkpoint.metadata.Metadata", "torch.Size", "torch.float32"} <= calls
+    hostile = b"\x80\x02cposix\nsystem\nU\x02id\x85R0" + REAL[0].read_bytes()[2:]
+    with suppress(BrokenPickleError):
+        assert ("posix", "system") in read_dcp_metadata(hostile).calls
+
+
+@pytest.mark.parametrize("keep", [0, 1, 100, 3000, -1])
+def test_a_cut_one_is_said_to_be_cut(keep: int) -> None:
+    with pytest.raises(BrokenPickleError):
+        read_dcp_metadata(REAL[0].read_bytes()[:keep])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_damaged_one_is_read_or_said_to_be_broken_and_no_more(data: st.DataObject) -> None:
+    whole = bytearray(data.draw(st.sampled_from(REAL)).read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(BrokenPickleError):
+        read_dcp_metadata(bytes(whole))
+
+
+def _changed(old: bytes, new: bytes) -> bytes:
+    data = REAL[0].read_bytes()
+    assert old in data
+    return data.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pickle.dumps({"a": 1}),
+        pickle.dumps(None),
+        b"N.",
+        _changed(b"\x8c\x13state_dict_metadata", b"\x8c\x13state_dict_metadatb"),
+        _changed(b"\x8c\x06chunks", b"\x8c\x06chunkt"),
+        _changed(b"\x8c\x07offsets", b"\x8c\x07offsett"),
+        _changed(b"\x8c\x0drelative_path", b"\x8c\x0drelative_patt"),
+        _changed(b"\x8c\x06length", b"\x8c\x06lengtt"),
+        b"Np5\n.",
+    ],
+)
+def test_what_says_not_where_slices_lie_is_broken(data: bytes) -> None:
+    with pytest.raises(BrokenPickleError):
+        read_dcp_metadata(data)
