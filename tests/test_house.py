@@ -52,7 +52,7 @@ MOST_LINES = {
     "trainers/common": 500,
     "trainers/deepspeed": 650,
     "trainers/huggingface": 70,
-    "trainers/lightning": 430,
+    "trainers/lightning": 645,
     "trainers/megatron": 140,
     "trainers/mindformers": 7670,
     "trainers/torch_dcp": 380,

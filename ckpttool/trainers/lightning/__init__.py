@@ -33,7 +33,6 @@ class Lightning:
     words: OwnWords | None = None
     asd_dialects: tuple[AsdDialect, ...] = ()
     scalars: OwnScalars | None = None
-    simulator: Simulator | None = None
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -46,12 +45,19 @@ class Lightning:
         """Say nothing: each save says itself what belongs to it."""
         return Evidence()
 
+    @property
+    def simulator(self) -> Simulator | None:
+        """What `ckpt_path="last"` finds."""
+        from ckpttool.trainers.lightning.last import LightningSimulator
+
+        return LightningSimulator()
+
     def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
-        """Say nothing yet."""
+        """Say nothing: a file is whole for any number of ranks, and a folder is cut anew."""
         return ()
 
     def effects(self, resume: Resume) -> Effects:
         """Say where its data go on, which its loader decides."""
-        from ckpttool.trainers.common.log_only import no_effects
+        from ckpttool.trainers.lightning.effects import effects
 
-        return no_effects(self.title)
+        return effects(resume)

@@ -8,11 +8,12 @@ Source:
 from __future__ import annotations
 
 from ckpttool.domain.checkpoint import Content
+from ckpttool.domain.finding import Severity, worst
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import STEP_DIGITS
 from ckpttool.formats.torch.pickle_objects import BrokenPickleError
 from ckpttool.formats.torch.plain import plain_values, value_at, whole_at
-from ckpttool.storage.base import ByteSource
+from ckpttool.storage.base import ByteSource, NotRegularError, Storage
 
 _FIT = ("loops", "fit_loop")
 _BATCHES = (*_FIT, "epoch_loop.batch_progress")
@@ -71,6 +72,19 @@ def read_record(source: ByteSource, *, sharded: bool) -> Record:
         has_loader_state=bool(value_at(tree, *_FIT, "state_dict", "combined_loader")),
         content=Content.UNKNOWN if step is None else Content.WEIGHTS_ONLY if whole is None else Content.FULL,
     )
+
+
+def is_torn(storage: Storage, name: str) -> bool:
+    """Tell whether a file's end is missing; of a folder its own check tells."""
+    from ckpttool.formats.torch.zip_directory import read_zip_directory
+
+    try:
+        with storage.open(name) as source:
+            return worst(read_zip_directory(source).findings) >= Severity.DAMAGE
+    except NotRegularError:
+        return False
+    except OSError:
+        return True
 
 
 def _count(tree: object, *path: str) -> int | None:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, StepSource, Topology
-from ckpttool.domain.finding import Code, Finding, Severity, in_order, note, worst
+from ckpttool.domain.finding import Code, Finding, in_order, note
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import FileStamp, FormatName, Shard, ShardRole
@@ -16,7 +16,7 @@ from ckpttool.storage.base import Entry, Kind, Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.common.listed import one_run, stray
 from ckpttool.trainers.lightning.names import LAYOUT, META, is_last, is_save, is_version, step_in
-from ckpttool.trainers.lightning.record import Record, read_record
+from ckpttool.trainers.lightning.record import Record, is_torn, read_record
 from ckpttool.trainers.listing import Listing
 
 
@@ -48,9 +48,18 @@ def scan_saves(storage: Storage, listing: Listing) -> Inventory:
         layout=LAYOUT,
         checkpoints=tuple(checkpoints),
         runs=one_run(checkpoints),
-        findings=in_order(map(stray, strays)),
+        findings=in_order((*map(stray, strays), *_traps(storage, listing, checkpoints))),
         strays=strays,
     )
+
+
+def _traps(storage: Storage, listing: Listing, checkpoints: list[Checkpoint]) -> Iterator[Finding]:
+    """Find what a start would take that does not name a save, where there is any file for that."""
+    if not any(is_last(entry.name) for entry in listing.entries):
+        return iter(())
+    from ckpttool.trainers.lightning.last import traps
+
+    return traps(storage, listing.entries, checkpoints)
 
 
 def _is_lost_last(entry: Entry) -> bool:
@@ -86,7 +95,7 @@ def _moments(found: Iterable[Found]) -> Iterator[list[Found]]:
 
 def _checkpoint(storage: Storage, group: list[Found]) -> Checkpoint:
     if len(group) > 1:
-        group.sort(key=lambda each: (_is_torn(storage, each), is_last(each.name), is_version(each.name), each.name))
+        group.sort(key=lambda each: (is_torn(storage, each.name), is_last(each.name), is_version(each.name), each.name))
     own, record = group[0], group[0].record
     step = None if record.step is None else Step(record.step)
     named = step_in(own.name)
@@ -124,19 +133,6 @@ def _commit(found: Found) -> CommitState:
     if found.stamp is not None:
         return CommitState.COMMITTED
     return CommitState.UNKNOWN if found.findings else CommitState.UNCOMMITTED
-
-
-def _is_torn(storage: Storage, found: Found) -> bool:
-    """Tell whether a file's end is missing, where its beginning was read."""
-    from ckpttool.formats.torch.zip_directory import read_zip_directory
-
-    if found.is_folder:
-        return False
-    try:
-        with storage.open(found.name) as source:
-            return worst(read_zip_directory(source).findings) >= Severity.DAMAGE
-    except OSError:
-        return True
 
 
 def _age(checkpoint: Checkpoint) -> tuple[bool, int, str]:

@@ -65,7 +65,7 @@ def _stop(start: OwnStart, save: Checkpoint) -> str | None:
     """Say why it stops at a save; None where it loads it."""
     against, world = blocking(start.checked(save).findings), save.topology.world_size
     if against:
-        return against[0].message
+        return f"{against[0].path or save.name}: {against[0].message}"
     if start.world_size in {None, world}:
         return None
     return f"{start.world_size} ranks look for files that {world} ranks did not write"

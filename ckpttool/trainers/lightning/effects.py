@@ -1,0 +1,58 @@
+"""Where the data go on after a resume with Lightning: its loader tells, or nothing does.
+
+Source: loops/fit_loop.py and loops/training_epoch_loop.py of Lightning 2.6, and runs of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ckpttool.decide.data_effects import Consumed, consumed, effect_findings
+from ckpttool.domain.data_position import DataEffect, GoesOn
+from ckpttool.trainers.base import Effects, Resume
+from ckpttool.trainers.lightning.names import META
+from ckpttool.trainers.lightning.record import Record, read_record
+
+_ITS_STATE = "the data loader goes on from the state that it saved, if batches and ranks are as they were"
+_OTHER_BATCHES = "the data loader's state is of batches of another size"
+_NO_STATE = "the data loader keeps no state, so the epoch's first batches are read again, and its last ones never"
+_EPOCH_ENDS = "the epoch had ended, and nothing tells whether its data are read once more"
+_REMEDY = "give the training a loader with state_dict() and load_state_dict(), as torchdata's StatefulDataLoader"
+
+
+def effects(resume: Resume) -> Effects:
+    """Say where the data go on, which the loader decides."""
+    checkpoint = resume.plan.point.checkpoint
+    is_folder = any("/" in shard.path for shard in checkpoint.shards)
+    try:
+        with resume.storage.open(f"{checkpoint.name}/{META}" if is_folder else checkpoint.name) as source:
+            record = read_record(source, sharded=is_folder)
+    except OSError:  # it was read when it was judged
+        record = Record()
+    read = consumed(resume.plan, resume.inventory, resume.data)
+    if record.optimizers not in {None, 1}:  # the step counts the updates of each
+        read = replace(read, samples=None, source=None)
+    position = _position(record, read)
+    return Effects(
+        position=position, settings=(), findings=effect_findings(position, title="Lightning", remedy=_REMEDY)
+    )
+
+
+def _position(record: Record, read: Consumed) -> GoesOn:
+    told = GoesOn(effect=DataEffect.UNKNOWN, why=_EPOCH_ENDS, samples=read.samples, source=read.source)
+    if record.has_loader_state:
+        changed = read.new_batch != read.old_batch
+        effect, why = (DataEffect.REORDERS, _OTHER_BATCHES) if changed else (DataEffect.EXACT, _ITS_STATE)
+        return replace(told, effect=effect, why=why)
+    if record.in_epoch is None or record.ends_epoch:
+        return told
+    again = _samples_in_epoch(record, read)
+    return replace(told, effect=DataEffect.RESTARTS, why=_NO_STATE, repeated=again, lost=again)
+
+
+def _samples_in_epoch(record: Record, read: Consumed) -> int | None:
+    """Return how many samples all ranks had read of the epoch; None where no batch size is known."""
+    if read.samples is None or not record.batches or record.in_epoch is None:
+        return None
+    samples, rest = divmod(record.in_epoch * read.samples, record.batches)
+    return None if rest else samples

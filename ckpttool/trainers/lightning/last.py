@@ -1,0 +1,115 @@
+"""What Lightning takes by itself: with `ckpt_path="last"` the newest file of a certain name, whatever is in it.
+
+Source: `_parse_ckpt_path` in trainer/connectors/checkpoint_connector.py and `_find_last_checkpoints` in
+callbacks/model_checkpoint.py of Lightning 2.6; runs of it with a stale, a torn and a dangling `last.ckpt`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.checkpoint import Checkpoint, Content
+from ckpttool.domain.finding import Code, Finding, blocking, note
+from ckpttool.domain.plan import Outcome, Simulation
+from ckpttool.storage.base import Entry, Kind, NotRegularError, Storage
+from ckpttool.trainers.lightning.names import is_last
+from ckpttool.trainers.lightning.record import is_torn
+
+if TYPE_CHECKING:
+    from ckpttool.trainers.abilities import OwnStart
+
+_START = "a start with ckpt_path='last'"
+_REMEDY = "resume with ckpt_path=PATH, never 'last', and remove it"
+
+
+class LightningSimulator:
+    """Lightning's own choice, with `ckpt_path="last"`."""
+
+    def pick(self, start: OwnStart, version: str | None) -> Simulation:
+        """Look for the newest as Lightning does."""
+        name, outcome, because = _pick(start)
+        return Simulation(
+            trainer="lightning", title="Lightning", version=version, would_resume=name, outcome=outcome, because=because
+        )
+
+
+def _pick(start: OwnStart) -> tuple[str | None, Outcome, str]:
+    newest = newest_lasts(start.storage, start.storage.entries(""))
+    if not newest:
+        why = "ckpt_path='last' finds no last*.ckpt, so it begins from scratch with a warning"
+        return None, Outcome.SCRATCH, why
+    if len(newest) > 1:
+        return None, Outcome.UNKNOWN, f"ckpt_path='last' takes the newest by time, and {' and '.join(newest)} are alike"
+    (taken,) = newest
+    save = holder(start.inventory.checkpoints, taken)
+    what = f"ckpt_path='last' takes {taken}, whatever is in it"
+    if save is None or is_torn(start.storage, taken):
+        return taken, Outcome.STOPS, f"{what}, and stops there: it is not whole"
+    holds = what if save.step is None or taken == save.name else f"{what}: it holds step {save.step}"
+    if save.content is Content.WEIGHTS_ONLY:
+        return save.name, Outcome.STOPS, f"{holds}, and stops there: it has no optimizer state"
+    against = blocking(start.checked(save).findings)
+    if against:
+        return (
+            save.name,
+            Outcome.STOPS,
+            f"{holds}, and stops there: {against[0].path or save.name}: {against[0].message}",
+        )
+    return save.name, Outcome.LOADS, holds
+
+
+def newest_lasts(storage: Storage, entries: Iterable[Entry]) -> list[str]:
+    """Return what `ckpt_path="last"` takes: nothing where there is none, several where their times are alike.
+
+    Args:
+        storage: The tree.
+        entries: Of its root.
+    """
+    times = {
+        entry.name: _modified(storage, entry.name)
+        for entry in entries
+        if is_last(entry.name) and entry.kind is not Kind.LOST
+    }
+    newest = max(times.values(), default=0)
+    return sorted(name for name, time in times.items() if time == newest)
+
+
+def _modified(storage: Storage, name: str) -> int:
+    try:
+        return storage.stamp(name).modified_ns or 0
+    except NotRegularError as folder:
+        return folder.modified_ns or 0
+    except OSError:
+        return 0
+
+
+def holder(checkpoints: Iterable[Checkpoint], name: str) -> Checkpoint | None:
+    """Return the save that a file or folder is, under this name or another."""
+    return next((each for each in checkpoints if name in {each.name, *each.aliases}), None)
+
+
+def traps(storage: Storage, entries: Sequence[Entry], checkpoints: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Find what a start would take that does not name a save: a stale or torn `last.ckpt`, and one that leads nowhere.
+
+    Args:
+        storage: The tree.
+        entries: Of its root.
+        checkpoints: What it holds, the newest last.
+    """
+    newest = [each for each in checkpoints if each.step is not None and each.content is Content.FULL][-1:]
+    for taken in newest_lasts(storage, entries):
+        save = holder(checkpoints, taken)
+        if save is None or is_torn(storage, taken):
+            yield _trap(taken, "and stop, for it is not whole")
+        elif save not in newest and save.step is not None:
+            yield _trap(taken, f"and go on from step {save.step}")
+    for entry in entries:
+        if entry.kind is Kind.LOST and is_last(entry.name):
+            message = f"leads nowhere: {_START} begins from scratch, with a warning, unless there is another"
+            yield note(Code.TRACKER_DISAGREES, message, path=entry.name, remedy=_REMEDY)
+
+
+def _trap(path: str, instead: str) -> Finding:
+    message = f"{_START} would take it, whatever is in it, {instead}"
+    return note(Code.STRAY_TAKES_OVER, message, path=path, remedy=_REMEDY)

@@ -1,0 +1,212 @@
+"""What Lightning's saves tell, what it takes by itself, and where its data go on; on trees that it wrote."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ckpttool import api
+from ckpttool.domain.checkpoint import Content
+from ckpttool.domain.data_position import DataEffect, GoesOn
+from ckpttool.domain.finding import Code
+from ckpttool.domain.load_settings import LoadSettings
+from ckpttool.domain.plan import Outcome, ResumePlan, Simulation
+from ckpttool.domain.retention import RetentionPolicy
+from ckpttool.trainers.lightning.names import is_last, step_in
+from tests.answers import chosen, codes, named, names, plan, reasons, scanned, why_not
+from tests.layouts import damaged, healthy
+
+
+@pytest.fixture
+def saves(tmp_path: Path) -> Path:
+    """Steps 4, 8 and 12, the last of them twice."""
+    return healthy("light_single", tmp_path) / "checkpoints"
+
+
+def simulated(root: Path) -> Simulation:
+    return api.simulate(api.resolve(api.TreeQuestion(path=str(root))), None)
+
+
+def position(answer: ResumePlan) -> GoesOn:
+    assert isinstance(answer.data, GoesOn)
+    return answer.data
+
+
+def write(path: Path, values: dict[str, Any]) -> None:
+    """Write an archive as torch does, with nothing but plain values in it."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps(values, protocol=2))
+        archive.writestr("archive/version", "3\n")
+
+
+def values(step: int, **more: object) -> dict[str, Any]:
+    """What a save says whose epoch has 10 batches, one a step."""
+    progress = {"total": {"ready": step}, "current": {"ready": step % 10}, "is_last_batch": step % 10 == 0}
+    loops = {"fit_loop": {"epoch_loop.batch_progress": progress, "state_dict": {}}}
+    return {"epoch": step // 10, "global_step": step, "loops": loops, "optimizer_states": [{}], **more}
+
+
+class TestWhatASaveIs:
+    def test_files_of_one_moment_are_one_save_with_several_names(self, saves: Path) -> None:
+        newest = named(scanned(saves), "epoch=1-step=12.ckpt")
+        assert newest.aliases == ("last.ckpt",)
+        assert dict(newest.facts) == {"epoch": 1, "optimizer_step": 12}
+
+    def test_each_of_its_names_means_it(self, saves: Path) -> None:
+        answer = plan(saves, choice=api.ResumeQuestion(name="last.ckpt"))
+        assert chosen(answer) == ("epoch=1-step=12.ckpt", 12)
+        assert chosen(plan(saves / "last.ckpt")) == ("epoch=1-step=12.ckpt", 12)
+
+    def test_a_link_is_another_name_of_what_it_leads_to(self, saves: Path) -> None:
+        (saves / "last.ckpt").unlink()
+        (saves / "last.ckpt").symlink_to("epoch=0-step=8.ckpt")
+        assert named(scanned(saves), "epoch=0-step=8.ckpt").aliases == ("last.ckpt",)
+
+    def test_a_whole_copy_stands_for_the_save_whose_own_file_is_cut(self, saves: Path) -> None:
+        file = saves / "epoch=1-step=12.ckpt"
+        file.write_bytes(file.read_bytes()[:6000])
+        assert chosen(plan(saves)) == ("last.ckpt", 12)
+        assert named(scanned(saves), "last.ckpt").aliases == ("epoch=1-step=12.ckpt",)
+
+    def test_a_second_run_of_the_same_name_is_another_save_unless_it_stands_where_the_first_stood(
+        self, saves: Path
+    ) -> None:
+        shutil.copyfile(saves / "epoch=0-step=8.ckpt", saves / "epoch=0-step=8-v1.ckpt")
+        assert named(scanned(saves), "epoch=0-step=8.ckpt").aliases == ("epoch=0-step=8-v1.ckpt",)
+        write(saves / "epoch=0-step=4-v1.ckpt", values(5))
+        assert named(scanned(saves), "epoch=0-step=4-v1.ckpt").step == 5
+
+    def test_a_name_that_lies_is_told_and_the_content_believed(self, saves: Path) -> None:
+        (saves / "epoch=0-step=4.ckpt").rename(saves / "epoch=0-step=400.ckpt")
+        save = named(scanned(saves), "epoch=0-step=400.ckpt")
+        assert (save.step, codes(save.findings)) == (4, {Code.STEP_DISAGREES})
+        assert chosen(plan(saves)) == ("epoch=1-step=12.ckpt", 12)
+
+    def test_weights_alone_are_passed_over_unless_they_are_asked_for(self, saves: Path) -> None:
+        content = values(16)
+        del content["optimizer_states"]
+        write(saves / "epoch=1-step=16.ckpt", content)
+        assert named(scanned(saves), "epoch=1-step=16.ckpt").content is Content.WEIGHTS_ONLY
+        answer = plan(saves)
+        assert chosen(answer) == ("epoch=1-step=12.ckpt", 12)
+        assert codes(reasons(answer, "epoch=1-step=16.ckpt")) == {Code.WEIGHTS_ONLY}
+
+    def test_a_file_that_tells_nothing_is_no_save_to_resume_from(self, saves: Path) -> None:
+        write(saves / "epoch=1-step=16.ckpt", {"model": 1})
+        (saves / "epoch=1-step=20.ckpt").write_bytes(b"")
+        answer = plan(saves)
+        assert chosen(answer) == ("epoch=1-step=12.ckpt", 12)
+        assert dict(why_not(answer)).keys() == {"epoch=1-step=16.ckpt", "epoch=1-step=20.ckpt"}
+
+    def test_a_link_that_leads_nowhere_is_unknown_and_as_last_no_save_at_all(self, saves: Path) -> None:
+        (saves / "epoch=1-step=16.ckpt").symlink_to("gone.ckpt")
+        assert codes(reasons(plan(saves), "epoch=1-step=16.ckpt")) == {Code.UNREADABLE}
+        (saves / "last.ckpt").unlink()
+        (saves / "last.ckpt").symlink_to("gone.ckpt")
+        inventory = scanned(saves)
+        assert "last.ckpt" not in names(inventory)
+        assert [finding.path for finding in inventory.findings if finding.code is Code.TRACKER_DISAGREES] == [
+            "last.ckpt"
+        ]
+
+    @pytest.mark.parametrize(
+        ("name", "step"),
+        [
+            ("epoch=1-step=12.ckpt", 12),
+            ("step=7.ckpt", 7),
+            ("epoch=3.ckpt", None),
+            ("timestep=7.ckpt", None),
+            ("step=1-step=2.ckpt", None),
+            (f"step={'9' * 19}.ckpt", None),
+        ],
+    )
+    def test_a_name_tells_a_step_in_lightning_s_own_spelling_alone(self, name: str, step: int | None) -> None:
+        assert step_in(name) == step
+
+
+class TestWhatItTakesByItself:
+    def test_what_is_called_last_and_what_that_holds(self, saves: Path) -> None:
+        told = simulated(saves)
+        assert (told.would_resume, told.outcome) == ("epoch=1-step=12.ckpt", Outcome.LOADS)
+
+    def test_a_stale_last_wins_over_newer_saves_and_is_named(self, tmp_path: Path) -> None:
+        root = damaged("light_single--last-stale", tmp_path)
+        told = simulated(root)
+        assert (told.would_resume, told.outcome) == ("epoch=0-step=4.ckpt", Outcome.LOADS)
+        (trap,) = [each for each in scanned(root).findings if each.code is Code.STRAY_TAKES_OVER]
+        assert (trap.path, "step 4" in trap.message) == ("last.ckpt", True)
+
+    def test_a_torn_last_stops_it_whatever_else_is_whole(self, tmp_path: Path) -> None:
+        told = simulated(damaged("light_single--last-cut", tmp_path))
+        assert (told.would_resume, told.outcome) == ("last.ckpt", Outcome.STOPS)
+
+    def test_without_one_it_begins_from_scratch(self, saves: Path) -> None:
+        (saves / "last.ckpt").unlink()
+        assert (simulated(saves).would_resume, simulated(saves).outcome) == (None, Outcome.SCRATCH)
+        (saves / "last.ckpt").symlink_to("gone.ckpt")
+        assert simulated(saves).outcome is Outcome.SCRATCH
+
+    def test_of_several_it_takes_the_newest_by_time(self, saves: Path) -> None:
+        shutil.copyfile(saves / "epoch=0-step=8.ckpt", saves / "last-v1.ckpt")
+        os.utime(saves / "last-v1.ckpt", (2e9, 2e9))
+        assert simulated(saves).would_resume == "epoch=0-step=8.ckpt"
+        os.utime(saves / "last.ckpt", (2e9, 2e9))
+        assert simulated(saves).outcome is Outcome.UNKNOWN
+
+    def test_weights_alone_stop_it(self, saves: Path) -> None:
+        content = values(16)
+        del content["optimizer_states"]
+        write(saves / "last.ckpt", content)
+        assert (simulated(saves).would_resume, simulated(saves).outcome) == ("last.ckpt", Outcome.STOPS)
+
+    def test_only_names_that_begin_with_it_are_looked_at(self) -> None:
+        assert all(map(is_last, ("last.ckpt", "last-v1.ckpt", "lastly.ckpt")))
+        assert not any(map(is_last, ("my-last.ckpt", "last.pt", "last")))
+
+
+class TestWhereTheDataGoOn:
+    def test_without_a_state_they_begin_the_epoch_again(self, saves: Path) -> None:
+        data = position(plan(saves))
+        assert (data.effect, data.samples, data.repeated) == (DataEffect.RESTARTS, None, None)
+        assert Code.DATA_RESTARTS in codes(plan(saves).findings)
+
+    def test_samples_are_counted_where_somebody_tells_the_batch_size(self, tmp_path: Path) -> None:
+        saves = healthy("light_ddp2_accum", tmp_path)
+        data = position(plan(saves, data=api.DataQuestion(old_global_batch=8)))
+        assert (data.samples, data.repeated, data.lost) == (48, 8, 8)
+
+    def test_with_a_state_they_go_on_exactly_and_with_other_batches_in_another_order(self, saves: Path) -> None:
+        content = values(16)
+        content["loops"]["fit_loop"]["state_dict"] = {"combined_loader": [{"_num_yielded": 6}]}
+        write(saves / "epoch=1-step=16.ckpt", content)
+        assert position(plan(saves)).effect is DataEffect.EXACT
+        data = api.DataQuestion(old_global_batch=4, new_global_batch=8)
+        assert position(plan(saves, data=data)).effect is DataEffect.REORDERS
+
+    def test_at_the_end_of_an_epoch_nobody_knows(self, saves: Path) -> None:
+        write(saves / "epoch=1-step=20.ckpt", values(20))
+        assert position(plan(saves)).effect is DataEffect.UNKNOWN
+
+    def test_where_several_optimizers_count_steps_no_samples_are_counted_by_them(self, saves: Path) -> None:
+        write(saves / "epoch=1-step=16.ckpt", values(16, optimizer_states=[{}, {}]))
+        assert position(plan(saves, data=api.DataQuestion(old_global_batch=4))).samples is None
+
+
+def test_it_is_told_a_path_and_never_last(saves: Path) -> None:
+    load = plan(saves).load
+    assert isinstance(load, LoadSettings)
+    path = str(saves / "epoch=1-step=12.ckpt")
+    assert load.value("code:trainer.fit(..., ckpt_path)") == load.value("argument:--ckpt_path") == path
+
+
+def test_prune_never_takes_what_last_stands_for(saves: Path) -> None:
+    (saves / "last.ckpt").unlink()
+    (saves / "last.ckpt").symlink_to("epoch=0-step=4.ckpt")
+    pruned = api.prune(api.TreeQuestion(path=str(saves)), RetentionPolicy(keep_last=1))
+    assert [each.name for each in pruned.plan.going] == ["epoch=0-step=8.ckpt"]
