@@ -113,10 +113,11 @@ class Command(_Helped, TyperCommand):
         return left
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  as above
-        """Say with `--verbose` what was not said on the command line, and where it was."""
-        told = ctx.default_map.told()
-        if told and ctx.params.get("verbose") and not ctx.params.get("quiet"):
-            output.note(told)
+        """Say which file is not obeyed; with `--verbose`, where it was said what was not on the command line."""
+        settings = ctx.default_map
+        told = [settings.told()] if ctx.params.get("verbose") else []
+        for text in () if ctx.params.get("quiet") else (*settings.passed_over, *filter(None, told)):
+            output.note(text)
         return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as above

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,8 @@ class Settings(dict[str, Any]):
         super().__init__()
         self.places: dict[str, str] = {}
         """By the parameter's name: the variable, or the file, that said it."""
+        self.passed_over: list[str] = []
+        """Why files that lie nearer are not obeyed."""
         self._ctx = ctx
         self._file: Mapping[str, Any] | None = None if with_file else {}
         self._place = ""
@@ -90,7 +93,7 @@ class Settings(dict[str, Any]):
         except OSError:  # it is gone
             return {}
         folder = Path(os.path.commonpath([os.path.normpath(here / path) for path in named if path] or [str(here)]))
-        place = next((each / FILE for each in (folder, *folder.parents) if os.path.lexists(each / FILE)), None)
+        place = next(filter(self._is_ours, (each / FILE for each in (folder, *folder.parents))), None)
         if place is None:
             return {}
         self._place = str(place)
@@ -98,6 +101,19 @@ class Settings(dict[str, Any]):
         if place.parent != here:  # further below, the tree in which somebody stands is meant
             found.pop("dir", None)
         return found
+
+    def _is_ours(self, place: Path) -> bool:
+        """Tell whether a file is there and nobody else can have written it; `prune` goes by what it says."""
+        try:
+            link, file = place.lstat(), place.stat()
+        except OSError:  # it may be there all the same: whoever reads it says what is wrong
+            return os.path.lexists(place)
+        owners = {link.st_uid, file.st_uid} - {0, os.geteuid()}
+        if not owners and not file.st_mode & stat.S_IWOTH:
+            return True
+        why = f"it belongs to another user (uid {min(owners)})" if owners else "everybody may write it"
+        self.passed_over.append(f"{place} is not obeyed: {why}; say it by variables, --no-config looks for none")
+        return False
 
 
 def _checked(path: str) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -134,6 +135,40 @@ class TestTheFile:
         assert root_of("scan") == "a/output/checkpoint"
         monkeypatch.chdir(runs / "b/output")
         assert root_of("scan") == str(runs / "b/output/checkpoint")
+
+    def test_one_that_everybody_may_write_is_not_obeyed_and_the_next_one_above_is(self, runs: Path) -> None:
+        above, nearest = runs / "ckpttool.toml", runs / "a/ckpttool.toml"
+        above.write_text('level = "numerics"')
+        nearest.write_text('level = "checksum"\ngrace = 0')
+        nearest.chmod(0o666)
+        said = ask("verify", "a", "--json")
+        assert said.json["level"] == "numerics"
+        assert f"{nearest} is not obeyed: everybody may write it" in said.stderr
+        assert "is not obeyed" not in ask("verify", "a", "--quiet").stderr
+        assert "is not obeyed" not in ask("verify", "a", "--no-config").stderr
+        nearest.chmod(0o664)  # by a group is as people share their work
+        said = ask("verify", "a", "--json")
+        assert said.json["level"] == "checksum"
+        assert "is not obeyed" not in said.stderr
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+    @pytest.mark.parametrize("what", ["file", "link", "where a link leads"])
+    def test_one_that_belongs_to_somebody_else_is_not_obeyed_and_one_of_root_is(
+        self, runs: Path, what: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        place, target = runs / "ckpttool.toml", runs / "target.toml"
+        target.write_text('level = "numerics"')
+        if what == "file":
+            target.rename(place)
+        else:
+            place.symlink_to(target)
+        assert ask("verify", "a", "--json").json["level"] == "numerics"
+        os.chown(target if what == "where a link leads" else place, 4242, -1, follow_symlinks=False)
+        said = ask("verify", "a", "--json")
+        assert said.json["level"] == "structure"
+        assert f"{place} is not obeyed: it belongs to another user (uid 4242)" in said.stderr
+        monkeypatch.setattr(os, "geteuid", lambda: 4242)  # to whom the other file is one of root's
+        assert ask("verify", "a", "--json").json["level"] == "numerics"
 
     def test_it_can_be_left_out_and_the_environment_stays(self, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (runs / "ckpttool.toml").write_text('level = "numerics"')
