@@ -38,8 +38,8 @@ ALLOWED_AT_THE_TOP = {
 MOST_LINES = {
     "__init__": 50,
     "__main__": 40,
-    "api": 3680,
-    "cli": 4060,
+    "api": 3700,
+    "cli": 4100,
     "decide": 6710,
     "domain": 4680,
     "errors": 120,

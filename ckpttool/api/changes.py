@@ -7,18 +7,18 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from ckpttool.api.scanning import Tree, scan, surroundings
+from ckpttool.api.scanning import Tree, interrupted, scan, surroundings
 from ckpttool.api.sealing import no_other_sealer
 from ckpttool.decide.changes import signs_of_writing as signs
 from ckpttool.decide.naming import named
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
-from ckpttool.domain.finding import Code, Finding, unknown, unsafe
+from ckpttool.domain.finding import Code, Finding, Severity, unknown, unsafe
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.pointer import Pointer, PointerFix
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.errors import IncompleteError, NotDurableError, UnknownLayoutError, UnsafeError, UsageError
-from ckpttool.records import OWN_FOLDER
-from ckpttool.records.journal import JOURNAL, TRASH, TrashFolder, read_journal, trash_folders
+from ckpttool.records import JOURNAL, OWN_FOLDER
+from ckpttool.records.journal import TRASH, TrashFolder, read_journal, trash_folders
 from ckpttool.storage import assert_changeable, open_storage
 from ckpttool.trainers.base import Members, Refusal
 from ckpttool.trainers.common.launchers import jobs_of
@@ -107,13 +107,7 @@ def pending(tree: Tree) -> list[Finding]:
     """
     if not read_journal(tree.storage):
         return []
-    message = (
-        "a prune, or a restore from its trash, was interrupted here or is running: what it was moving looks incomplete"
-    )
-    remedy = "the next ckpttool prune --apply or trash restore first brings all of it back to its place"
-    return [
-        unknown(Code.IN_PROGRESS, message, path=JOURNAL, remedy=remedy),
-    ]
+    return [replace(finding, severity=Severity.UNKNOWN) for finding in interrupted(tree.storage)]
 
 
 def in_trash(tree: Tree) -> list[TrashFolder]:
@@ -155,7 +149,7 @@ def _unfinished(tree: Tree) -> Iterator[str]:
             finding.code is Code.STRAY_FILE and tree.layout.is_unfinished(name)
         )
         # One of ours is no sign of a training: whoever holds the lock sweeps it away.
-        if unfinished and finding.path is not None and not is_own_temporary(name):
+        if unfinished and finding.path is not None and finding.path != JOURNAL and not is_own_temporary(name):
             yield finding.path
 
 

@@ -44,8 +44,8 @@ from ckpttool.domain.retention import (
 )
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import CkptToolError, IncompleteError, NotDurableError, WriteFailedError
-from ckpttool.records import OWN_FOLDER
-from ckpttool.records.journal import JOURNAL, TIME_FORMAT, TRASH, journal_bytes
+from ckpttool.records import JOURNAL, OWN_FOLDER
+from ckpttool.records.journal import TIME_FORMAT, TRASH, journal_bytes
 from ckpttool.records.manifest import read_manifest
 from ckpttool.verify.session import Session
 from ckpttool.write.blockers import files_to_move

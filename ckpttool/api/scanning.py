@@ -11,13 +11,13 @@ from ckpttool.api.remembering import with_found_damaged
 from ckpttool.decide.completeness import assess, believable, without_effect
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, Listing
 from ckpttool.domain.expectation import Evidence, WorldEvidence
-from ckpttool.domain.finding import Severity, in_order
+from ckpttool.domain.finding import Code, Finding, Severity, in_order, note
 from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.health import HealthBook
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.errors import IncompleteError, UsageError
-from ckpttool.records import OWN_FOLDER, SealPlace
+from ckpttool.records import JOURNAL, OWN_FOLDER, SealPlace
 from ckpttool.storage import above, open_storage, shortest
 from ckpttool.storage.base import LostLinkError, Storage, is_there
 from ckpttool.trainers.base import Layout, Refusal, ScanOptions
@@ -154,6 +154,9 @@ def _scanned(located: Located, question: TreeQuestion) -> Tree:
         book = _health_book(question, layout, located.storage.root)
     expected = replace(expected, findings=(*expected.findings, *without_effect(question.world_size, expected)))
     assessed = assess(inventory, expected, book, recorded_names(layout, inventory))
+    if located.listing.beginning(OWN_FOLDER):
+        halfway = interrupted(located.storage)
+        assessed = replace(assessed, findings=in_order((*assessed.findings, *halfway))) if halfway else assessed
     return Tree(
         inventory=with_found_damaged(assessed, located.storage, lambda checkpoint: _seal_place(layout, checkpoint)),
         layout=layout,
@@ -162,6 +165,18 @@ def _scanned(located: Located, question: TreeQuestion) -> Tree:
         resolved_from=located.resolved_from,
         book=book,
     )
+
+
+def interrupted(storage: Storage) -> tuple[Finding, ...]:
+    """Note that a prune was interrupted, or is running: then it is no damage that a checkpoint lacks files."""
+    if not is_there(storage, JOURNAL):
+        return ()
+    message = (
+        "a prune, or a restore from its trash, was interrupted here or is running: what it was moving looks "
+        "incomplete until the next ckpttool prune --apply or trash restore"
+    )
+    remedy = "the next of these first brings all of it back to its place"
+    return (note(Code.IN_PROGRESS, message, path=JOURNAL, remedy=remedy),)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
@@ -27,8 +27,8 @@ from ckpttool.errors import (
     UsageError,
     WriteFailedError,
 )
+from ckpttool.records import JOURNAL
 from ckpttool.records.journal import (
-    JOURNAL,
     TRASH,
     TrashFolder,
     journal_bytes,
@@ -102,7 +102,7 @@ def restore(question: Where, name: str, *more: str, grace: float = 300.0) -> Tra
     tree = _tree_of(question)
     root = tree.inventory.root
     begun = [batch.trash.rpartition("/")[2] for batch in read_journal(tree.storage)]
-    before = _content(tree, begun)
+    before = _content(tree, begun, (name, *more))
     chosen = {_named(root, before, each).listed.folder for each in (name, *more)}  # before a lock is written, too
     with change_of(root):  # what was begun is done then, be it this very restore
         now = [_looked_into(tree, folder) for folder in in_trash(tree) if folder.name in chosen]
@@ -181,9 +181,24 @@ class _Found(NamedTuple):
     """Which folder in it cannot be listed: what that holds is not known."""
 
 
-def _content(tree: Tree, begun: Sequence[str]) -> list[_Found]:
-    """Look into every folder of the trash that is not empty, and name those that a restore had emptied already."""
-    found = [_looked_into(tree, folder) for folder in in_trash(tree)]
+def _content(tree: Tree, begun: Sequence[str], asked_for: Collection[str] = ()) -> list[_Found]:
+    """Look into every folder of the trash that is not empty, and name those that a restore had emptied already.
+
+    Args:
+        tree: What was moved away was once in it.
+        begun: Folders that an interrupted restore was emptying.
+        asked_for: Where the folders' own names tell which of them these are, no other is looked into: it may be one of
+            thousands, with a file for each of as many ranks.
+    """
+    folders = in_trash(tree)
+    called = {folder.name: {folder.name, _unknown(folder).name} & {*asked_for} for folder in folders}
+    all_told = {*asked_for} <= set().union(*called.values())
+    found = [
+        _looked_into(tree, folder)
+        if not asked_for or not all_told or called[folder.name]
+        else _Found(_unknown(folder), tree, None)
+        for folder in folders
+    ]
     found = [each for each in found if each.listed.nbytes != 0]
     there = {each.listed.folder for each in found}
     emptied = [folder for name in begun if name not in there and (folder := trash_folder(name)) is not None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -29,8 +29,23 @@ app = typer.Typer(
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The checkpoint's, or its folder's in the trash.")]
+
+
+def _words(ctx: typer.Context, more: list[str] | None) -> list[str]:
+    """Return what stands behind NAME, and at last the DIR that a variable or a file says, where nobody typed one."""
+    settings: Any = ctx.default_map
+    path, words = ctx.params["path"], [*(more or ())]
+    if path is not None and "path" not in settings.places:
+        words = [path, *words]  # or one more name, in the place of DIR
+        path = None if _is_place(ctx.params["name"]) or _is_place(words[-1]) else settings.get("path")
+    ctx.params["path"] = None
+    # Whatever it is called, it is no name; a Path would drop the dot.
+    return words if path is None else [*words, os.path.join(os.curdir, path)]  # noqa: PTH118
+
+
 MoreNames = Annotated[
-    list[str] | None, typer.Argument(metavar="NAME...", help="More of them; DIR may stand first or last, too.")
+    list[str] | None,
+    typer.Argument(metavar="NAME...", callback=_words, help="More of them; DIR may stand first or last, too."),
 ]
 OlderThan = Annotated[
     float | None,
@@ -76,16 +91,20 @@ def restore(
 
     Example: ckpttool trash restore 20_2 ./output/checkpoint
     """
-    path, names = _sorted_out([name, *([] if tree.path is None else [tree.path]), *(more or ())])
+    path, names = _sorted_out([name, *(more or ())])
     raise typer.Exit(_told(api.restore(replace(tree, path=path).question(), *names, grace=grace), fmt, quiet=quiet))
 
 
 def _sorted_out(words: list[str]) -> tuple[str | None, list[str]]:
     """Tell DIR from the names before or behind it: it is there, or is spelled as a path."""
     for place in (-1, 0):
-        if len(words) > 1 and (os.sep in words[place] or os.path.lexists(words[place])):
+        if len(words) > 1 and _is_place(words[place]):
             return words.pop(place), words
     return None, words
+
+
+def _is_place(word: str) -> bool:
+    return os.sep in word or os.path.lexists(word)
 
 
 @app.command(cls=Command)

@@ -206,7 +206,7 @@ class InTrash:
     prefix: str | None
     """What its file names begin with, where several trainings may share the tree; None where it is not known."""
     step: Step | None
-    """None where it is not known: what lies there is no checkpoint."""
+    """None where it is not known: what lies there is no checkpoint, or nobody asked for it."""
     nbytes: ByteCount | None
     """Bytes of its shards; None where it is not known."""
     since: float

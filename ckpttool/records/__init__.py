@@ -9,6 +9,9 @@ from ckpttool.domain.frozen import dataclass
 OWN_FOLDER = ".ckpttool"
 """In the tree's root, for what ckpttool keeps there."""
 
+JOURNAL = f"{OWN_FOLDER}/prune.json"
+"""What a prune, or a restore from its trash, is moving; gone when it is done."""
+
 MANIFEST_NAME = "ckpttool.manifest.json"
 """Where a checkpoint has a folder of its own."""
 

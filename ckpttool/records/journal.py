@@ -22,11 +22,10 @@ from ckpttool.formats.strict_json import (
     get_str,
     parse_object,
 )
-from ckpttool.records import OWN_FOLDER, leads_out
+from ckpttool.records import JOURNAL, OWN_FOLDER, leads_out
 from ckpttool.records.hashed_json import closed, is_whole
 from ckpttool.storage.base import Kind, Storage
 
-JOURNAL = f"{OWN_FOLDER}/prune.json"
 TRASH = f"{OWN_FOLDER}/trash"
 TIME_FORMAT = "%Y%m%dT%H%M%SZ"
 """UTC, how the name of a trash folder begins."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -11,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from ckpttool.api import trashing
 from ckpttool.errors import ExitCode
+from ckpttool.storage.base import Storage
+from ckpttool.trainers.listing import Listing, list_root
 from ckpttool.write.files import locked
 from tests.cli.running import Said, ask
 from tests.cli.situations import SITUATIONS
@@ -161,6 +165,66 @@ def test_several_are_restored_at_once_with_dir_before_or_behind_them(words: list
     assert said.code == ExitCode.OK
     assert "10_2, 15_2: restored" in said.stdout
     assert "10_2" not in ask("trash", "list", "output").stdout
+
+
+@pytest.mark.parametrize("names", [["15_2"], ["15_2", "10_2"], ["15_2", "10_2", "20_2"]])
+def test_names_are_looked_up_in_the_tree_that_a_variable_names(
+    names: list[str], pruned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(pruned / "output", pruned / "other")
+    monkeypatch.setenv("CKPTTOOL_DIR", "other")
+    assert f"{', '.join(sorted(names))}: restored\n" in ask("trash", "restore", *names, "--grace", "0").stdout
+    assert not ask("trash", "restore", *names, "--grace", "0").stdout  # they are there
+    assert ask("trash", "restore", *names, "output", "--grace", "0").code == ExitCode.OK
+    monkeypatch.setenv("CKPTTOOL_DIR", "nowhere")
+    assert_error(ask("trash", "restore", *names, "--grace", "0"), ExitCode.UNKNOWN_LAYOUT, "nowhere does not exist")
+
+
+@pytest.mark.usefixtures("pruned")
+def test_a_restore_looks_into_no_folder_but_those_that_are_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_into: list[str] = []
+
+    def listed(storage: Storage) -> Listing:
+        looked_into.append(Path(storage.root).name.partition("-")[2])
+        return list_root(storage)
+
+    monkeypatch.setattr(trashing, "list_root", listed)
+    ask("trash", "restore", "15_2", "output", "--grace", "0")
+    assert {*looked_into} == {"15_2"}
+
+
+def test_a_checkpoint_is_restored_by_its_own_name_whatever_its_folder_is_called(pruned: Path) -> None:
+    trash = pruned / "output/checkpoint/.ckpttool/trash"
+    next(trash.glob("*-15_2")).rename(trash / "20261120T030000Z-mine")
+    assert ask("trash", "restore", "15_2", "output", "--grace", "0").stdout.startswith("15_2: restored\n")
+    assert ask("trash", "restore", "15_2", "output", "--grace", "0").code == ExitCode.USAGE
+
+
+@pytest.mark.usefixtures("pruned")
+def test_whoever_looks_at_a_half_restored_checkpoint_is_told_what_finishes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left = ask("scan", "output", "--json").json
+    made: list[str] = []
+    real: Callable[..., None] = os.link
+
+    def link(name: str, *args: str, **folders: int) -> None:
+        made.append(name)
+        if len(made) > 2:
+            raise KeyboardInterrupt
+        real(name, *args, **folders)
+
+    monkeypatch.setattr(os, "link", link)
+    assert ask("trash", "restore", "15_2", "output", "--grace", "0").code == ExitCode.INTERRUPTED
+    monkeypatch.setattr(os, "link", real)
+    for command in ("scan", "resolve"):
+        told = ask(command, "output").stdout
+        assert "was interrupted here or is running: what it was moving looks" in " ".join(told.split())
+        assert "until the next ckpttool prune --apply or trash restore" in " ".join(told.split())
+    assert ask("trash", "restore", "15_2", "output", "--grace", "0").code == ExitCode.OK
+    after = ask("scan", "output", "--json").json
+    assert after["findings"] == left["findings"]
+    assert ask("verify", "output", "--checkpoint", "15_2").code == ExitCode.OK
 
 
 @pytest.mark.usefixtures("pruned")

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from ckpttool.domain.retention import Batch, Move
 from ckpttool.domain.shard import FileStamp
 from ckpttool.errors import IncompleteError
+from ckpttool.records import JOURNAL
 from ckpttool.records.hashed_json import closed
-from ckpttool.records.journal import JOURNAL, journal_bytes, read_journal, trash_folders
+from ckpttool.records.journal import journal_bytes, read_journal, trash_folders
 from ckpttool.storage.base import Entry, Kind, Storage
 from ckpttool.storage.local import LocalStorage
 

@@ -17,9 +17,9 @@ from ckpttool.domain.health import Health
 from ckpttool.domain.shard import FileStamp, FormatName
 from ckpttool.errors import IncompleteError, UsageError
 from ckpttool.formats.strict_json import MAX_DEPTH, ParseError, parse_json
-from ckpttool.records import SealPlace, ledger
+from ckpttool.records import JOURNAL, SealPlace, ledger
 from ckpttool.records.hashed_json import closed, is_whole
-from ckpttool.records.journal import JOURNAL, TRASH, journal_bytes, read_journal
+from ckpttool.records.journal import TRASH, journal_bytes, read_journal
 from ckpttool.records.manifest import ManifestProblem, manifest_bytes, read_manifest
 from ckpttool.storage.base import Entry, Kind, OverLimitError
 from ckpttool.trainers.mindformers.health_file import read_health, updated_health_json
