@@ -18,7 +18,7 @@ from ckpttool.decide.recorded_health import record_without_answer
 from ckpttool.decide.resume import against_refused, choose, objected
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.domain.data_position import Unknown
-from ckpttool.domain.finding import Finding
+from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.plan import NoResumePoint, PastSizes, Resolution, ResumePlan, ResumePoint, Simulation, SkipAnswer
 from ckpttool.domain.question import DEFAULT_DIR, AskedSizes, CheckQuestion, DataQuestion, ResumeQuestion, TreeQuestion
@@ -72,8 +72,7 @@ def resolve(
 ) -> Answer:
     """Choose the checkpoint to resume from, and say where the data starts.
 
-    The chosen one is looked at once more before it is returned: a save or a prune beside us must not make the
-    answer false. `node` says which disk this is and what launchers tell; None: this machine.
+    The chosen one is looked at once more before it is returned. `node` tells disk and launchers; None: this machine's.
 
     Raises:
         CkptToolError: The question cannot be answered; the class says why.
@@ -84,6 +83,7 @@ def resolve(
     tree = scan(question)
     refusals = _not_loadable(tree, question)
     choice = _with_focus(choice, tree, question)
+    tree = _with_effect(tree, choice.sizes)
     evidence = _evidence(tree, choice, question.config)
     session = session_for(tree, CheckQuestion(level=choice.evidence, jump=0, max_age=TRUSTED_SECONDS))
     # By its findings, too: on the way around a spike a checkpoint is judged with some that stand for the detour alone.
@@ -143,6 +143,17 @@ def _against(inventory: Inventory, tree: Tree, refusals: Mapping[CheckpointKey, 
     if trainer is None or sizes == AskedSizes():
         return inventory
     return objected(inventory, lambda checkpoint: trainer.objections(inventory, checkpoint, sizes))
+
+
+def _with_effect(tree: Tree, sizes: AskedSizes) -> Tree:
+    """Take back that a number of ranks has no effect where the trainer has something to say to it."""
+    inventory, trainer = tree.inventory, tree.trainer
+    if trainer is None or sizes == AskedSizes():
+        return tree
+    if not any(trainer.objections(inventory, checkpoint, sizes) for checkpoint in inventory.checkpoints):
+        return tree
+    left = tuple(finding for finding in inventory.findings if finding.code is not Code.WORLD_SIZE_DIFFERS)
+    return replace(tree, inventory=replace(inventory, findings=left))
 
 
 def _timed(tree: Tree, point: ResumePoint, reports: Iterable[ShardReport], evidence: Evidence | None) -> ResumePoint:

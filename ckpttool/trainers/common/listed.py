@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, RunSummary
 from ckpttool.domain.expectation import Expectation, Expected, FilesByPath
-from ckpttool.domain.finding import Code, Finding, damage, note
+from ckpttool.domain.finding import Code, Finding, Severity, damage, note
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.progress import Progress
-from ckpttool.domain.shard import FileStamp
+from ckpttool.domain.shard import FileStamp, Shard
 from ckpttool.domain.units import Rank
-from ckpttool.storage.base import Storage, unreadable
+from ckpttool.storage.base import Kind, Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import Refusal
 
@@ -123,6 +123,33 @@ def lost_link(storage: Storage, path: str, rank: Rank | None) -> list[Finding]:
             return []  # it was mounted meanwhile
     except OSError as error:
         return [unreadable(path, error, rank)]
+
+
+def listed_shard(
+    storage: Storage, shard: Shard, kind: Kind, findings: list[Finding], *, sizes: bool
+) -> tuple[Shard, ...]:
+    """Return a file of a save as it is listed; none where it is no file, which is added to the findings.
+
+    Args:
+        storage: The tree.
+        shard: What its name tells.
+        kind: What it is.
+        findings: Of the save.
+        sizes: Whether to take its stamp, too.
+    """
+    if kind not in {Kind.FILE, Kind.LOST}:
+        severity = Severity.DAMAGE if kind is Kind.FOLDER else Severity.UNSAFE
+        message = "expected a file, but this is a folder, FIFO or device"
+        findings.append(Finding(code=Code.NOT_A_REGULAR_FILE, severity=severity, message=message, path=shard.path))
+        return ()
+    if kind is Kind.LOST:
+        findings += lost_link(storage, shard.path, shard.rank)
+    return (replace(shard, stamp=stamp_if_there(storage, shard.path)) if sizes else shard,)
+
+
+def by_rank(shards: Iterable[Shard]) -> tuple[Shard, ...]:
+    """Sort by rank and path; what is nobody's own comes last."""
+    return tuple(sorted(shards, key=lambda shard: (shard.rank is None, shard.rank or 0, shard.path)))
 
 
 def listed_damage(code: Code, message: str, path: str, *, remedy: str = _FROM_A_COPY) -> Finding:

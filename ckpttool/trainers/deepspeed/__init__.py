@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.question import AskedSizes
     from ckpttool.domain.settings import RunConfig
     from ckpttool.storage.base import Storage
+    from ckpttool.trainers.abilities import Simulator
     from ckpttool.trainers.base import Effects, Layout, Resume
 
 
@@ -29,7 +30,6 @@ class DeepSpeed:
     words = None
     asd_dialects = ()
     scalars = None
-    simulator = None
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -45,16 +45,25 @@ class DeepSpeed:
 
         return (LAYOUT,)
 
+    @property
+    def simulator(self) -> Simulator | None:
+        """Its own choice: what `latest` names."""
+        from ckpttool.trainers.deepspeed.resumes import DeepSpeedSimulator
+
+        return DeepSpeedSimulator()
+
     def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
         """Say nothing: a tag tells its own size."""
         return Evidence()
 
     def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
-        """Say nothing yet."""
-        return ()
+        """Say which sizes its loader refuses."""
+        from ckpttool.trainers.deepspeed import resumes
+
+        return resumes.objections(checkpoint, asked)
 
     def effects(self, resume: Resume) -> Effects:
-        """Say that nobody knows."""
-        from ckpttool.trainers.common.log_only import no_effects
+        """Say what its counters go on from."""
+        from ckpttool.trainers.deepspeed import resumes
 
-        return no_effects(self.title)
+        return resumes.effects(resume)

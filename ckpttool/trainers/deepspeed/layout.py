@@ -98,11 +98,18 @@ class DeepSpeedTags:
         """Name the folder and the tag: without one, DeepSpeed goes by `latest`."""
         from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
 
-        return LoadSettings(
-            trainer="deepspeed",
-            path=inventory.root,
-            settings=(
-                TrainerSetting(place=Place.parsed("argument:load_dir"), value=inventory.root, is_path=True),
-                TrainerSetting(place=Place.parsed("argument:tag"), value=checkpoint.name),
-            ),
+        said = (
+            ("code:load_checkpoint(load_dir)", inventory.root),
+            ("code:load_checkpoint(..., tag)", checkpoint.name),
+            (f"file:{LATEST}", checkpoint.name),
         )
+        settings = (
+            TrainerSetting(
+                place=Place.parsed(place),
+                value=value,
+                is_path=value is inventory.root,
+                is_alternative=place.startswith("file:"),
+            )
+            for place, value in said
+        )
+        return LoadSettings(trainer="deepspeed", path=inventory.root, settings=tuple(settings))

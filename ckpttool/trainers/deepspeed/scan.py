@@ -15,24 +15,24 @@ from ckpttool.domain.checkpoint import (
     Topology,
     Tracked,
 )
-from ckpttool.domain.finding import Code, Finding, Severity, blocking, in_order, note, suspect
+from ckpttool.domain.finding import Code, Finding, blocking, in_order, note
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import Step
-from ckpttool.formats.torch.pickle_objects import BrokenPickleError
-from ckpttool.formats.torch.plain import plain_values
 from ckpttool.records import MANIFEST_NAME, OWN_FOLDER
 from ckpttool.storage.base import Entry, Kind, Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import (
+    by_rank,
     in_order_of_progress,
     listed_damage,
-    lost_link,
+    listed_shard,
     one_run,
     stamp_if_there,
     stray,
 )
+from ckpttool.trainers.common.saved_values import first_told, other_step
 from ckpttool.trainers.deepspeed.latest import latest_pointer
 from ckpttool.trainers.deepspeed.names import (
     DEFAULT_TAG,
@@ -46,9 +46,6 @@ from ckpttool.trainers.deepspeed.names import (
 )
 from ckpttool.trainers.deepspeed.record import Seen, TagRecord, tag_record
 from ckpttool.trainers.listing import Listing
-
-_TRIED = 4
-"""Model files that are asked for the record, where the first one is torn."""
 
 
 class _File(NamedTuple):
@@ -116,10 +113,12 @@ def _scan_tag(storage: Storage, name: str, options: ScanOptions, *, is_latest: b
     is_universal = any(entry.name == UNIVERSAL_PART and entry.kind is Kind.FOLDER for entry in entries)
     if is_universal or not (files or match or is_latest):
         return None
-    record = _record(storage, files)
+    models = [file.path for file in files if file.parsed.role is ShardRole.MODEL and file.parsed.slice is not None]
+    values = first_told(storage, models)
+    record = None if values is None else tag_record(values)
     step = None if record is None else record.step
-    if record is not None and match is not None and step not in {None, int(match[1])}:
-        findings.append(_other_step(name, step))
+    if match is not None and step is not None and step != int(match[1]):
+        findings.append(other_step(name, step))
     if not files and not findings:
         findings.append(listed_damage(Code.SHARD_MISSING, "no file of a save in this folder", name))
     seen = _seen(files)
@@ -145,18 +144,6 @@ def _scan_tag(storage: Storage, name: str, options: ScanOptions, *, is_latest: b
     )
 
 
-def _record(storage: Storage, files: Sequence[_File]) -> TagRecord | None:
-    """Ask the model's files, one after the other until one tells; what is wrong with the others is for `verify`."""
-    models = [file.path for file in files if file.parsed.role is ShardRole.MODEL and file.parsed.slice is not None]
-    for path in models[:_TRIED]:
-        try:
-            with storage.open(path) as source:
-                return tag_record(plain_values(source))
-        except (OSError, BrokenPickleError):
-            continue
-    return None
-
-
 def _seen(files: Sequence[_File]) -> Seen:
     by_replica = [file.parsed for file in files if file.parsed.replica is not None]
     optimizers = [parsed for parsed in by_replica if parsed.role is ShardRole.OPTIMIZER]
@@ -171,24 +158,13 @@ def _shards(
     storage: Storage, files: Sequence[_File], record: TagRecord | None, findings: list[Finding], options: ScanOptions
 ) -> tuple[Shard, ...]:
     """Return the files that belong to the save; of each that does not, or is none, a finding is added."""
-    shards = []
+    shards: list[Shard] = []
     for path, parsed, kind in files:
         if record is not None and record.is_beyond(parsed):
             message = f"left from a save by more ranks: by its own record this one is of {record.world_size}"
             findings.append(note(Code.STRAY_FILE, message, path=path))
-        elif kind not in {Kind.FILE, Kind.LOST}:
-            severity = Severity.DAMAGE if kind is Kind.FOLDER else Severity.UNSAFE
-            message = "expected a file, but this is a folder, FIFO or device"
-            findings.append(Finding(code=Code.NOT_A_REGULAR_FILE, severity=severity, message=message, path=path))
-        else:
-            rank = None if record is None else record.rank(parsed)
-            findings += lost_link(storage, path, rank) if kind is Kind.LOST else []
-            stamp = stamp_if_there(storage, path) if options.sizes else None
-            shards.append(Shard(path=path, rank=rank, role=parsed.role, format=FormatName.TORCH_ZIP, stamp=stamp))
-    return tuple(sorted(shards, key=lambda shard: (shard.rank is None, shard.rank or 0, shard.path)))
-
-
-def _other_step(name: str, step: int | None) -> Finding:
-    message = f"is a save of step {step} by its own record, whatever its name says: a copy, or files of two saves"
-    remedy = "resume from another checkpoint, or give it the name of the step that it holds"
-    return suspect(Code.STEP_DISAGREES, message, path=name, remedy=remedy)
+            continue
+        rank = None if record is None else record.rank(parsed)
+        shard = Shard(path=path, rank=rank, role=parsed.role, format=FormatName.TORCH_ZIP)
+        shards += listed_shard(storage, shard, kind, findings, sizes=options.sizes)
+    return by_rank(shards)

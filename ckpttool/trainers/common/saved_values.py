@@ -1,0 +1,31 @@
+"""What a torch file of a save counts beside its tensors, and what follows where that is another step than its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ckpttool.domain.finding import Code, Finding, suspect
+from ckpttool.formats.torch.pickle_objects import BrokenPickleError
+from ckpttool.formats.torch.plain import plain_values
+from ckpttool.storage.base import Storage
+
+_TRIED = 4
+"""Files that are asked, where the first one is torn: what is wrong with them is for `verify`."""
+
+
+def first_told(storage: Storage, paths: Iterable[str]) -> object:
+    """Return what the first of some files holds that can be read, where all tell the same; None: none of them tells."""
+    for path, _ in zip(paths, range(_TRIED), strict=False):
+        try:
+            with storage.open(path) as source:
+                return plain_values(source)
+        except (OSError, BrokenPickleError):
+            continue
+    return None
+
+
+def other_step(name: str, step: int) -> Finding:
+    """Report a save whose name says another step than it holds."""
+    message = f"is a save of step {step} by its own record, whatever its name says: a copy, or files of two saves"
+    remedy = "resume from another checkpoint, or give it the name of the step that it holds"
+    return suspect(Code.STEP_DISAGREES, message, path=name, remedy=remedy)

@@ -1,0 +1,96 @@
+"""What DeepSpeed takes by itself, what it makes of a resume, and which other sizes it refuses.
+
+Source:
+    `load_checkpoint`, `_get_all_zero_checkpoints` and `_load_zero_checkpoint` of `deepspeed/runtime/engine.py` 0.19.8,
+    and what they did with trees that were damaged on purpose.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.decide.data_effects import against_size, consumed
+from ckpttool.domain.data_position import DataEffect, GoesOn
+from ckpttool.domain.finding import blocking
+from ckpttool.domain.plan import Outcome, Simulation
+from ckpttool.domain.question import AskedSizes
+from ckpttool.domain.shard import ShardRole
+from ckpttool.trainers.base import Effects, Resume
+from ckpttool.trainers.deepspeed.latest import latest_pointer
+from ckpttool.trainers.deepspeed.names import parse
+
+if TYPE_CHECKING:
+    from ckpttool.domain.checkpoint import Checkpoint
+    from ckpttool.domain.finding import Finding
+    from ckpttool.domain.pointer import Pointer
+    from ckpttool.trainers.abilities import OwnStart
+
+_NAME, _TITLE = "deepspeed", "DeepSpeed"
+_WITHOUT_TAG = "load_checkpoint without a tag goes by `latest`"
+
+
+class DeepSpeedSimulator:
+    """`load_checkpoint(DIR)`, as scripts call it that name no tag."""
+
+    def pick(self, start: OwnStart, version: str | None) -> Simulation:
+        """Follow `latest`, and see whether each rank finds its file."""
+        pointer = latest_pointer(start.storage)
+        named = next((each for each in start.inventory.checkpoints if each.name == pointer.name), None)
+        outcome, because = _without_save(pointer) if named is None else _with(start, named)
+        return Simulation(
+            trainer=_NAME,
+            title=_TITLE,
+            version=version,
+            would_resume=None if named is None else named.name,
+            outcome=outcome,
+            because=f"{_WITHOUT_TAG}, {because}",
+        )
+
+
+def _without_save(pointer: Pointer) -> tuple[Outcome, str]:
+    if pointer.trouble == "is missing":
+        then = "it warns and returns (None, None), so the training begins anew unless the script looks at that"
+        return Outcome.SCRATCH, f"which is missing: {then}"
+    if pointer.unknown:
+        return Outcome.UNKNOWN, f"which {pointer.trouble}"
+    trouble = pointer.trouble or f"names {pointer.name}, which is no save there"
+    return Outcome.STOPS, f"which {trouble}: an AssertionError without a text"
+
+
+def _with(start: OwnStart, named: Checkpoint) -> tuple[Outcome, str]:
+    because = "and never falls back to an older one"
+    damage = blocking(start.checked(named).findings)
+    if not damage:
+        return Outcome.LOADS, because
+    what = f"{damage[0].path or named.name}: {damage[0].message}"
+    then = "the ranks that need it stop with an error, the others load and wait for them"
+    return Outcome.STOPS, f"{because}; {then} ({what})"
+
+
+def effects(resume: Resume) -> Effects:
+    """Say what its counters go on from: where the data go on it does not save."""
+    read = consumed(resume.plan, resume.inventory, resume.data)
+    why = (
+        "DeepSpeed counts samples on and saves no place in the data: the training script goes on by itself, from the "
+        "client_state that it saved or by skipping what was read"
+    )
+    position = GoesOn(effect=DataEffect.UNKNOWN, why=why, samples=read.samples, source=read.source)
+    return Effects(position=position, settings=(), findings=())
+
+
+def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
+    """Refuse what its own loader refuses: other data-parallel ranks under ZeRO, and other parts of the model."""
+    files = [own for path in checkpoint.expected or () if (own := parse(path.rpartition("/")[2])) is not None]
+    replicas = {file.replica for file in files if file.replica is not None}
+    slices = {file.slice for file in files}
+    whole = 1 if len(slices) == 1 else None  # of several parts no name tells how many are a pipeline's
+    saved = AskedSizes(world=checkpoint.topology.world_size, tensor=whole, pipeline=whole, data=len(replicas) or None)
+    refuses = None
+    if any(file.role is ShardRole.OPTIMIZER for file in files):
+        refuses = (
+            "ZeRO loads its parts of the optimizer state on as many data-parallel ranks as wrote them, unless "
+            "ds_to_universal.py makes a universal checkpoint of it"
+        )
+    elif (asked.tensor or asked.pipeline or 1) != 1:
+        refuses = "each part of the model has a file of its own, which is not cut anew"
+    return tuple(against_size(checkpoint, asked, saved=saved, refuses=refuses))

@@ -1,0 +1,207 @@
+"""What DeepSpeed's tags are, by the files that lie in them and by what one of those says."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from ckpttool.domain.checkpoint import Content
+from ckpttool.domain.finding import Code, Severity, blocking
+from ckpttool.domain.shard import ShardRole
+from ckpttool.trainers.deepspeed.names import StatesFile, parse
+from ckpttool.trainers.deepspeed.record import tag_record
+from tests.answers import chosen, cli, plan, scanned
+from tests.layouts import healthy
+
+
+@pytest.fixture
+def zero1(tmp_path: Path) -> Path:
+    return healthy("ds_zero1_2ranks", tmp_path)
+
+
+def model_file(folder: Path, name: str = "mp_rank_00_model_states.pt", **said: object) -> None:
+    """Write a model file that says this and no more."""
+    usual = {"global_steps": 6, "global_samples": 24, "dp_world_size": 2, "mp_world_size": 1, "optimizer": None}
+    with zipfile.ZipFile(folder / name, "w") as archive:
+        archive.writestr(f"{name[:-3]}/data.pkl", pickle.dumps({**usual, **said}, protocol=2))
+        archive.writestr(f"{name[:-3]}/version", "3\n")
+
+
+def lost(root: Path, name: str = "global_step6") -> set[str]:
+    """What is missed of a save."""
+    save = next(each for each in scanned(root).checkpoints if each.name == name)
+    return {str(finding.path).rpartition("/")[2] for finding in save.findings if finding.code is Code.SHARD_MISSING}
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("name", "is_"),
+        [
+            ("mp_rank_00_model_states.pt", StatesFile(ShardRole.MODEL, 0)),
+            ("mp_rank_107_model_states.pt", StatesFile(ShardRole.MODEL, 107)),
+            ("zero_pp_rank_3_mp_rank_01_model_states.pt", StatesFile(ShardRole.MODEL, 1, 3)),
+            ("zero_pp_rank_12_mp_rank_00_optim_states.pt", StatesFile(ShardRole.OPTIMIZER, 0, 12)),
+            ("bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", StatesFile(ShardRole.OPTIMIZER, 0, 0, is_bf16=True)),
+            ("layer_00-model_00-model_states.pt", StatesFile(ShardRole.MODEL)),
+            ("layer_3_expert_7_mp_rank_00_model_states.pt", StatesFile(ShardRole.MODEL)),
+            ("expp_rank_1_mp_rank_00_optim_states.pt", StatesFile(ShardRole.OPTIMIZER)),
+        ],
+    )
+    def test_a_file_of_a_tag_is_known_by_its_name(self, name: str, is_: StatesFile) -> None:
+        assert parse(name) == is_
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "mp_rank_00_optim_states.pt",
+            "bf16_zero_pp_rank_0_mp_rank_00_model_states.pt",
+            "zero_pp_rank_00_mp_rank_00_optim_states.pt",
+            "mp_rank_0_model_states.pt",
+            "mp_rank_00_model_states.pt.bak",
+            "mp_rank_00_model_states.pt\n",
+            "pytorch_model.bin",
+        ],
+    )
+    def test_what_is_spelled_otherwise_is_none(self, name: str) -> None:
+        assert parse(name) is None
+
+
+class TestRecord:
+    @pytest.mark.parametrize(
+        ("settings", "size"),
+        [
+            ({"train_batch_size": 12}, 12),
+            ({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3}, 12),
+            ({"train_micro_batch_size_per_gpu": 2}, 4),
+            ({"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"}, None),
+            ({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": "auto"}, None),
+            ("ds_config.json", None),
+        ],
+    )
+    def test_the_batch_is_what_the_settings_say_or_its_factors(self, settings: object, size: int | None) -> None:
+        assert tag_record({"dp_world_size": 2, "ds_config": settings}).global_batch_size == size
+
+    @pytest.mark.parametrize(
+        ("settings", "stage"),
+        [
+            ({"zero_optimization": {"stage": 2}}, 2),
+            ({"zero_optimization": True}, 1),
+            ({"zero_optimization": {"stage": "auto"}}, None),
+            ({"fp16": {}}, 0),
+            ("ds_config.json", None),
+        ],
+    )
+    def test_the_stage_is_what_the_settings_say(self, settings: object, stage: int | None) -> None:
+        assert tag_record({"ds_config": settings}).zero_stage == stage
+
+    def test_updates_are_the_steps_that_no_overflow_skipped(self) -> None:
+        assert tag_record({"global_steps": 10, "skipped_steps": 3}).updates == 7
+        assert tag_record({"global_steps": True, "skipped_steps": 3}).updates is None
+
+    def test_of_more_ranks_than_any_training_has_no_file_is_looked_for(self, zero1: Path) -> None:
+        model_file(zero1 / "global_step6", dp_world_size=1 << 40, ds_config={"zero_optimization": {"stage": 1}})
+        save = scanned(zero1).checkpoints[-1]
+        assert (save.expected, save.topology.world_size) == (None, None)
+        assert blocking(save.findings)
+
+
+class TestExpected:
+    def test_a_third_rank_s_file_is_left_over_and_not_counted(self, zero1: Path) -> None:
+        tag = zero1 / "global_step6"
+        shutil.copy(
+            tag / "zero_pp_rank_1_mp_rank_00_optim_states.pt", tag / "zero_pp_rank_2_mp_rank_00_optim_states.pt"
+        )
+        save = scanned(zero1).checkpoints[-1]
+        assert [(each.code, each.severity) for each in save.findings] == [(Code.STRAY_FILE, Severity.NOTE)]
+        assert len(save.shards) == 3
+
+    def test_without_zero_no_optimizer_file_is_missed_where_the_model_file_has_its_state(self, zero1: Path) -> None:
+        tag = zero1 / "global_step6"
+        for file in tag.glob("*_optim_states.pt"):
+            file.unlink()
+        model_file(tag, optimizer={"state": {}}, ds_config={"train_batch_size": 4})
+        save = scanned(zero1).checkpoints[-1]
+        assert (lost(zero1), save.content) == (set(), Content.FULL)
+        model_file(tag, ds_config={"zero_optimization": {"stage": 1}})
+        assert len(lost(zero1)) == 2
+
+    def test_where_the_settings_are_a_path_the_files_tell_the_stage(self, zero1: Path) -> None:
+        model_file(zero1 / "global_step6", ds_config="ds_config.json")
+        assert lost(zero1) == set()
+        (zero1 / "global_step6" / "zero_pp_rank_0_mp_rank_00_optim_states.pt").unlink()
+        assert lost(zero1) == {"zero_pp_rank_0_mp_rank_00_optim_states.pt"}
+
+    def test_where_nothing_tells_the_stage_nobody_knows_whether_the_save_is_whole(self, zero1: Path) -> None:
+        tag = zero1 / "global_step6"
+        model_file(tag, ds_config="ds_config.json")
+        for file in tag.glob("*_optim_states.pt"):
+            file.unlink()
+        save = scanned(zero1).checkpoints[-1]
+        assert {finding.code for finding in blocking(save.findings)} == {Code.METADATA_INCOMPLETE}
+
+    def test_the_optimizer_of_bf16_names_its_files_so_at_any_stage(self, zero1: Path) -> None:
+        tag = zero1 / "global_step6"
+        for file in tag.glob("zero_pp_rank_*"):
+            file.rename(tag / f"bf16_{file.name}")
+        for settings in ({"zero_optimization": {"stage": 1}}, {"bf16": {"enabled": True}}):
+            model_file(tag, ds_config=settings)
+            assert lost(zero1) == set()
+        (tag / "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
+        assert lost(zero1) == {"bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"}
+
+    def test_layers_and_experts_are_a_part_of_the_save_and_none_of_them_is_missed(self, zero1: Path) -> None:
+        tag = zero1 / "global_step6"
+        for name in ("layer_00-model_00-model_states.pt", "layer_0_expert_0_mp_rank_00_model_states.pt"):
+            shutil.copy(tag / "mp_rank_00_model_states.pt", tag / name)
+        save = scanned(zero1).checkpoints[-1]
+        assert (len(save.shards), save.findings) == (5, ())
+        assert chosen(plan(zero1)) == ("global_step6", 6)
+
+    def test_ranks_are_counted_as_a_pipeline_lays_them_out(self) -> None:
+        sizes: Mapping[str, object] = {"pp_degree": 2, "tp_degree": 2}
+        record = tag_record({"dp_world_size": 3, "mp_world_size": 4, "checkpoint_parallel_dimensions": sizes})
+        ranks = [record.rank(StatesFile(ShardRole.OPTIMIZER, mp, dp)) for mp in range(4) for dp in range(3)]
+        assert ranks == [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]
+
+
+class TestTree:
+    def test_a_tag_may_have_any_name_and_a_path_in_it_means_it(self, zero1: Path) -> None:
+        (zero1 / "global_step6").rename(zero1 / "best model")
+        (zero1 / "latest").write_text("best model")
+        assert {save.name for save in scanned(zero1).checkpoints} == {"global_step3", "best model"}
+        for path in ("best model", "best model/mp_rank_00_model_states.pt"):
+            answer = cli("resolve", str(zero1 / path), "--json")
+            assert '"name": "best model"' in answer.stdout
+
+    def test_a_universal_checkpoint_is_none_of_the_saves(self, zero1: Path) -> None:
+        shutil.copytree(zero1 / "global_step6", zero1 / "global_step6_universal")
+        (zero1 / "global_step6_universal" / "zero").mkdir()
+        (zero1 / "latest_universal").write_text("global_step6_universal")
+        inventory = scanned(zero1)
+        assert [save.name for save in inventory.checkpoints] == ["global_step3", "global_step6"]
+        assert inventory.strays == ("global_step6_universal",)
+
+    @pytest.mark.parametrize("text", ["../elsewhere", "/global_step6", "a\0b", "."])
+    def test_a_tag_that_leads_elsewhere_is_not_followed(self, zero1: Path, text: str) -> None:
+        (zero1 / "latest").write_text(text)
+        inventory = scanned(zero1)
+        assert inventory.tracked is None
+        assert [finding.path for finding in inventory.findings] == ["latest"]
+
+    def test_repair_lets_latest_name_the_newest_whole_tag(self, zero1: Path) -> None:
+        (zero1 / "latest").write_text("global_step9")
+        assert cli("repair-meta", str(zero1), "--grace", "0", "--apply").exit_code == 0
+        assert (zero1 / "latest").read_bytes() == b"global_step6"
+
+    def test_an_empty_folder_that_is_called_like_a_save_is_one_that_was_cut_off(self, zero1: Path) -> None:
+        (zero1 / "global_step9").mkdir()
+        (zero1 / "logs").mkdir()
+        inventory = scanned(zero1)
+        assert [save.name for save in inventory.checkpoints] == ["global_step3", "global_step6", "global_step9"]
+        assert inventory.strays == ("logs",)
+        assert chosen(plan(zero1)) == ("global_step6", 6)
