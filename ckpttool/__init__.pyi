@@ -8,6 +8,7 @@ from ckpttool.api.explaining import explain as explain
 from ckpttool.api.fixing import fix_config as fix_config
 from ckpttool.api.inspecting import inspect as inspect
 from ckpttool.api.judging import health as health
+from ckpttool.api.launching import fragment as fragment
 from ckpttool.api.launching import launch as launch
 from ckpttool.api.preflighting import preflight as preflight
 from ckpttool.api.pruning import prune as prune
@@ -54,6 +55,7 @@ from ckpttool.domain.finding import Finding as Finding
 from ckpttool.domain.finding import Severity as Severity
 from ckpttool.domain.health import Health as Health
 from ckpttool.domain.launch import ConfigChange as ConfigChange
+from ckpttool.domain.launch import Fragment as Fragment
 from ckpttool.domain.launch import Launch as Launch
 from ckpttool.domain.load_settings import LoadSettings as LoadSettings
 from ckpttool.domain.log_answer import AsdAnswer as AsdAnswer

@@ -8,6 +8,7 @@ from ckpttool.api.explaining import explain as explain
 from ckpttool.api.fixing import fix_config as fix_config
 from ckpttool.api.inspecting import inspect as inspect
 from ckpttool.api.judging import health as health
+from ckpttool.api.launching import fragment as fragment
 from ckpttool.api.launching import launch as launch
 from ckpttool.api.preflighting import preflight as preflight
 from ckpttool.api.pruning import prune as prune

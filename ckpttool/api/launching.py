@@ -11,19 +11,18 @@ from ckpttool.api.preflighting import assert_startable, judged
 from ckpttool.api.resolving import resolve
 from ckpttool.api.scanning import Where, asked
 from ckpttool.decide.preflight import allow
-from ckpttool.domain.launch import Launch, LaunchJob
-from ckpttool.domain.plan import NoResumePoint
+from ckpttool.domain.launch import Fragment, Launch, LaunchJob
+from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import Preflight, PreflightQuestion, Refused
 from ckpttool.domain.question import DataQuestion, LaunchOrder, ResumeQuestion, TreeQuestion
 from ckpttool.errors import UsageError
-from ckpttool.storage import open_storage
+from ckpttool.storage import is_local, open_storage
 from ckpttool.storage.disk import Disk, LocalDisk
 from ckpttool.write.files import replace as write
 
 if TYPE_CHECKING:
     from ckpttool.domain.finding import Code, Finding
     from ckpttool.domain.node import Node
-    from ckpttool.domain.plan import ResumePlan
     from ckpttool.domain.settings import RunConfig
 
 
@@ -77,6 +76,35 @@ def launch(  # noqa: PLR0913  # the last two are what the machine says, where it
         write(order.output, content, overwrite=order.force, backup=True)
     said = Launch(plan=plan, output=order.output, changes=edited.changes, commands=commands, written=written)
     return replace(said, view=order.view)
+
+
+def fragment(
+    question: Where = None,
+    choice: ResumeQuestion = ResumeQuestion(),
+    data: DataQuestion = DataQuestion(),
+    *,
+    strict: bool = False,
+    node: Node | None = None,
+) -> Fragment:
+    """Say what makes a trainer resume as `resolve` says, where its configs are not edited: it is told by its user.
+
+    Args:
+        question: Which tree.
+        choice: Which checkpoints may be chosen.
+        data: What changes about the data.
+        strict: Whether a newer checkpoint that was rejected is an exit of its own.
+        node: As in `resolve`.
+
+    Raises:
+        CkptToolError: The question cannot be answered, or this trainer is started with a config that `launch` writes.
+    """
+    answer = resolve(question, choice, data, node=node)
+    trainer, decision = answer.tree.trainer, answer.decision
+    if trainer is not None and trainer.launch is not None:
+        raise UsageError(f"{trainer.title} is started with a config: give --config BASE.yaml and --output NEW.yaml")
+    if isinstance(decision, ResumePlan) and is_local(answer.tree.inventory.root):
+        decision = replace(decision, load=decision.load.at(os.path.abspath(decision.load.path)))
+    return Fragment(decision=decision, strict=strict)
 
 
 def _refused(preflight: Preflight) -> Refused:

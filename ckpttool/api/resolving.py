@@ -270,12 +270,14 @@ def _plan(
     )
     effects = no_effects("a lone file") if trainer is None else trainer.effects(resume)
     objections = () if trainer is None else trainer.objections(tree.inventory, checkpoint, wanted.sizes)
+    # That a size tells nothing about files is not worth a word beside what it means for the start.
+    said = {objection.code for objection in objections} & {Code.WORLD_SIZE_DIFFERS}
     return replace(
         plan,
         load=replace(load, data=effects.settings),
         data=effects.position,
         next_step=effects.next_step or plan.next_step,
-        findings=(*effects.findings, *objections, *plan.findings),
+        findings=(*effects.findings, *objections, *(each for each in plan.findings if each.code not in said)),
     )
 
 
@@ -352,7 +354,7 @@ def simulate(answer: Answer, version: str | None = None, *, trainer: str | None 
     tree, question = answer.tree, answer.question
     whose = "a lone file" if tree.trainer is None else tree.trainer.title
     if trainer is not None and (tree.trainer is None or tree.trainer.name != trainer):
-        raise UsageError(f"{tree.inventory.root} is {whose}'s, not {trainer}'s: --simulate own asks whosever it is")
+        raise UsageError(f"{tree.inventory.root} is a tree of {whose}: --simulate own asks that")
     if tree.trainer is None or tree.trainer.simulator is None:
         raise UsageError(f"ckpttool does not know which checkpoint {whose} would take by itself")
     with closing(session_for(tree, CheckQuestion(jump=0, max_age=TRUSTED_SECONDS))) as session:

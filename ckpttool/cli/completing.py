@@ -76,6 +76,14 @@ def layouts(_: typer.Context) -> Iterable[str]:
 
 
 @_offered
+def simulated(_: typer.Context) -> Iterable[str]:
+    """Offer every trainer whose own choice is known."""
+    from ckpttool.trainers.registry import TRAINERS
+
+    return ["own", *(trainer.name for trainer in TRAINERS if trainer.simulator is not None)]
+
+
+@_offered
 def topics(_: typer.Context) -> Iterable[str]:
     """Offer the manual's pages, and commands."""
     from ckpttool.render.guide import topics

@@ -13,7 +13,7 @@ HEADINGS = {
     ),
     "Which checkpoint": (
         "--checkpoint", "--tensor", "--prefix", "--allow-renames", "--allow-weights-only", "--strict",
-        "--max-lost-steps", "--max-lost-time",
+        "--tp", "--pp", "--dp", "--max-lost-steps", "--max-lost-time",
     ),
     "Evidence": (
         "--level", "--subset", "--jump", "--max-age", "--no-ledger", "--jobs", "--timeout", "--health-file",
@@ -38,7 +38,7 @@ HEADINGS = {
     ),
     "Output": (
         "--format", "--json", "--print", "--limit", "--all", "--exit-code", "--report", "--stats", "--fix", "--diff",
-        "--simulate-mindformers", "--ranks-per-node", "--verbose", "--quiet", "--no-config", "--debug",
+        "--simulate", "--simulate-mindformers", "--ranks-per-node", "--verbose", "--quiet", "--no-config", "--debug",
     ),
 }  # fmt: skip
 """Every option by its first long name, every argument by its name, in the order in which help shows them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -27,9 +28,12 @@ from ckpttool.cli.reports import Allow, codes
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.preflight import Preflight
 from ckpttool.domain.view import View
+from ckpttool.errors import UsageError
 
-Base = Annotated[str, typer.Option("--config", metavar="BASE.yaml", help="The training config to start from.")]
-Output = Annotated[str, typer.Option("--output", metavar="NEW.yaml", help="Where to write the launch config.")]
+Base = Annotated[
+    str | None, typer.Option("--config", metavar="BASE.yaml", help="The training config to start from, and to edit.")
+]
+Output = Annotated[str | None, typer.Option("--output", metavar="NEW.yaml", help="Where to write the launch config.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,26 +71,31 @@ class JobOptions:
 @grouped
 def launch(
     *,
-    config: Base,
-    output: Output,
     tree: TreeOptions,
     choice: ChoiceOptions,
     logs: EvidenceOptions,
     data: DataOptions,
     job: JobOptions,
     look: ViewOptions,
+    config: Base = None,
+    output: Output = None,
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
     """Write the config, and print the command, that resume there.
 
     Comments are kept; where to resume is what `resolve` says. Nothing is written where `preflight` says no-go. The
-    batch size is the one that BASE.yaml makes.
+    batch size is the one that BASE.yaml makes. Without --config: what to tell a trainer whose configs are not edited.
 
     Example: ckpttool launch --config pretrain.yaml --output resume.yaml
     """
-    assert_folder(output, option="--output")
     wanted, position = choice.question(logs.question()), data.question(sink_size=tree.sink_size)
+    if config is None or output is None:
+        _assert_neither(config, output)
+        with progress.watched(quiet=quiet):
+            told = api.fragment(tree.question(), wanted, position, strict=job.strict)
+        raise typer.Exit(show(LAUNCH, replace(told, view=look.view()), fmt))
+    assert_folder(output, option="--output")
     with progress.watched(quiet=quiet):
         answer = api.launch(tree.question(), wanted, position, order=job.order(config, output, look.view()))
     if isinstance(answer, Preflight):
@@ -95,3 +104,9 @@ def launch(
     if isinstance(answer, Preflight):
         error(f"{output} was not written: what stands against it is in the result")
     raise typer.Exit(code)
+
+
+def _assert_neither(config: str | None, output: str | None) -> None:
+    if config is not None or output is not None:
+        missing = "--config BASE.yaml" if config is None else "--output NEW.yaml"
+        raise UsageError(f"give {missing}, too: one config is read and another one written")

@@ -14,6 +14,7 @@ from ckpttool.cli import completing, output
 from ckpttool.cli.units import duration
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import BatchSegment
+from ckpttool.domain.question import AskedSizes
 from ckpttool.domain.units import STEP_DIGITS, Step, counted
 from ckpttool.domain.verdict import Level
 from ckpttool.domain.view import View
@@ -117,9 +118,17 @@ EntryScript = Annotated[
 Simulate = Annotated[
     str | None,
     typer.Option(
+        metavar="NAME[@VERSION]",
+        autocompletion=completing.simulated,
+        help="Also say what the trainer would take by itself: own, or its name.",
+    ),
+]
+SimulateMindFormers = Annotated[
+    str | None,
+    typer.Option(
         "--simulate-mindformers",
         metavar="VERSION",
-        help="Also say what that MindFormers would take by itself.",
+        help="The same of that MindFormers.",
     ),
 ]
 DetectorDialect = Annotated[str | None, typer.Option(metavar="D", help="torch_npu (default) or mindspore.")]
@@ -238,6 +247,11 @@ class ChoiceOptions:
     allow_weights_only: Annotated[
         bool, typer.Option("--allow-weights-only", help="Take one without optimizer state: that begins anew.")
     ] = False
+    tp: Annotated[
+        int | None, typer.Option("--tp", min=1, help="Tensor-parallel ranks of the run to come, where saves mind.")
+    ] = None
+    pp: Annotated[int | None, typer.Option("--pp", min=1, help="Pipeline stages of the run to come.")] = None
+    dp: Annotated[int | None, typer.Option("--dp", min=1, help="Data-parallel ranks of the run to come.")] = None
     max_lost_steps: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Exit 10 where more steps are to be done again.")
     ] = None
@@ -263,6 +277,7 @@ class ChoiceOptions:
             require_health=self.require_health,
             ignore_health=self.ignore_health,
             logs=logs,
+            sizes=AskedSizes(tensor=self.tp, pipeline=self.pp, data=self.dp),
             max_lost_steps=self.max_lost_steps,
             max_lost_seconds=self.max_lost_time,
         )

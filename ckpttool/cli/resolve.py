@@ -23,14 +23,16 @@ from ckpttool.cli.options import (
     Format,
     Quiet,
     Simulate,
+    SimulateMindFormers,
     TreeOptions,
     ViewOptions,
     say_tree,
 )
 from ckpttool.domain import exits
-from ckpttool.domain.frozen import replace
-from ckpttool.domain.plan import NoResumePoint, Resolution, ResumePlan
+from ckpttool.domain.frozen import dataclass, replace
+from ckpttool.domain.plan import NoResumePoint, Resolution, ResumePlan, Simulation
 from ckpttool.errors import ExitCode, UsageError, unknown_word
+from ckpttool.trainers.registry import trainer_names
 
 if TYPE_CHECKING:
     from ckpttool.render.json import Document
@@ -55,6 +57,33 @@ Field = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateOptions:
+    """Whose own choice is to be told, too."""
+
+    simulate: Simulate = None
+    version: SimulateMindFormers = None
+
+    def simulation(self, answer: api.Answer) -> Simulation | None:
+        """Ask the library, where it is asked for.
+
+        Raises:
+            UsageError: Both options are given, there is no such trainer, or the tree is another's.
+        """
+        if self.simulate is None:
+            return None if self.version is None else api.simulate(answer, self.version)
+        if self.version is not None:
+            raise UsageError("--simulate and --simulate-mindformers ask the same: give one")
+        name, _, version = self.simulate.partition("@")
+        if name not in {OWN, *trainer_names()}:
+            raise unknown_word("trainer", name, trainer_names(), f"they are {OWN}, {', '.join(trainer_names())}")
+        return api.simulate(answer, version or None, trainer=None if name == OWN else name)
+
+
+OWN = "own"
+"""Whosever tree it is."""
+
+
 @grouped
 def resolve(
     *,
@@ -67,7 +96,7 @@ def resolve(
     fmt: PlanFormatOpt = PlanFormat.TABLE,
     field: Field = None,
     strict: Strict = False,
-    version: Simulate = None,
+    own: SimulateOptions,
     quiet: Quiet = False,
 ) -> None:
     """Choose the newest checkpoint that is whole on every rank.
@@ -81,9 +110,8 @@ def resolve(
     with progress.watched(quiet=quiet):
         answer = api.resolve(question, choice.question(logs.question()), data.question(sink_size=tree.sink_size))
     say_tree(answer.tree, quiet=quiet, verbose=look.verbose)
-    simulation = api.simulate(answer, version) if version is not None else None
     resolution = Resolution(
-        decision=answer.decision, simulation=simulation, strict=strict, now=clock(), view=look.view()
+        decision=answer.decision, simulation=own.simulation(answer), strict=strict, now=clock(), view=look.view()
     )
     if field:
         raise typer.Exit(_print(resolution, field))

@@ -159,7 +159,9 @@ def beyond_limits(point: ResumePoint, question: ResumeQuestion) -> tuple[Finding
         remedy = "give the training log with --log; copied files do not tell when they were saved"
     elif point.may_lose_more and (by_steps or by_time):
         message = f"{by_steps or by_time}, and something newer than {name} does not tell its step"
-        remedy = "ckpttool resolve says which; with --sink-size names may tell their steps"
+        silent = (each.checkpoint for each in point.rejected if each.checkpoint.step is None)
+        ways = [f"; {each.step_remedy}" for each in silent if each.step_remedy is not None]
+        remedy = f"ckpttool resolve says which{next(iter(ways), '')}"
     else:
         return ()
     return (unknown(Code.TOO_MUCH_LOST, message, remedy=remedy),)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Listing
     from ckpttool.domain.contents import Contents
     from ckpttool.domain.difference import Difference
-    from ckpttool.domain.launch import Launch
+    from ckpttool.domain.launch import Fragment, Launch
     from ckpttool.domain.log_answer import AsdAnswer, CalibrationAnswer, HealthAnswer, LogReading, ReplayAnswer
     from ckpttool.domain.manifest import Sealed
     from ckpttool.domain.plan import Resolution
@@ -179,10 +179,13 @@ def of_report(answer: Preflight | Lint) -> ExitCode:
     return of_preflight(answer.checks)
 
 
-def of_launch(answer: Launch | Preflight) -> ExitCode:
-    """Return 0 where the config is written; else what `preflight` would end with."""
+def of_launch(answer: Launch | Fragment | Preflight) -> ExitCode:
+    """Return 0 where the config is written; else what `preflight`, or where none is to be written `resolve` would."""
+    from ckpttool.domain.launch import Fragment
     from ckpttool.domain.preflight import Preflight
 
+    if isinstance(answer, Fragment):
+        return of_plan(answer.decision, strict=answer.strict)
     return of_preflight(answer.checks) if isinstance(answer, Preflight) else ExitCode.OK
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ckpttool.domain.answered import Answered
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.plan import ResumePlan
+from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.view import USUAL, View
 
 
@@ -42,6 +42,20 @@ class LaunchJob:
     """Host name or address of node 0; needed with several nodes."""
     script: str | None = None
     """What the trainer is started by; None: its own entry script."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragment(Answered):
+    """What to tell a trainer whose configs are not edited: it is started by its user, as ever."""
+
+    NOUN = "launch"
+
+    decision: ResumePlan | NoResumePoint
+    """With the path as the trainer shall see it, wherever it is started."""
+    strict: bool = False
+    """Whether a newer checkpoint that was rejected is an exit of its own."""
+    view: View = USUAL
+    """What a table is to show of the plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

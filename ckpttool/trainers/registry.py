@@ -139,6 +139,11 @@ def trainer_of(layout: Layout) -> Trainer | None:
     return next((trainer for trainer, own in names if layout.name in own), None)
 
 
+def trainer_names() -> tuple[str, ...]:
+    """Return what options, JSON and configs call the trainers."""
+    return tuple(trainer.name for trainer in TRAINERS)
+
+
 def names_by_title() -> dict[str, str]:
     """Return what JSON calls each trainer, by what people call it."""
     return {trainer.title: trainer.name for trainer in TRAINERS}

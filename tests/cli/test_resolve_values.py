@@ -82,7 +82,7 @@ def test_keys_below_a_section_are_moved_in_and_places_outside_a_config_are_comme
         next_step=plan.next_step,
     )
     block = yaml_block(plan, ["one\ntwo"])
-    assert block.splitlines()[:2] == ["# one\\x0atwo", "# set elsewhere: argument:--load=/x"]
+    assert block.splitlines()[:2] == ["# one\\x0atwo", "# arguments: --load /x"]
     assert yaml.safe_load(block) == {"checkpoint": {"load_path": "/a b", "deep": {"step": 3}}, "seed": 1}
 
 

@@ -169,6 +169,16 @@ class _Column(NamedTuple):
         return max(len(self.header), *(len(cell) if isinstance(cell, str) else cell.cell_len for cell in self.cells))
 
 
+_NOT_TOLD = "?"
+
+_NOT_EVERY_TRAINERS = ("OPT STEP", "GBS")
+"""What some trainers save and others do not: not shown where no save tells it."""
+
+
+def _tells(column: _Column) -> bool:
+    return column.header not in _NOT_EVERY_TRAINERS or any(cell != _NOT_TOLD for cell in column.cells)
+
+
 _FIRST_TO_GO = ("OPT STEP", "GBS", SAVED, "SIZE", "AGE")
 """What a table leaves out where a terminal is too narrow for it, in this order: JSON has it."""
 
@@ -186,7 +196,7 @@ class _CheckpointTable:
 
         gap = 1 if options.max_width < NARROW else 2
         names = [line(shown(checkpoint.name)) for checkpoint in self._newest_first[: self._limit]]
-        shown_columns = [_Column("NAME", names, "left"), *self._columns()]
+        shown_columns = [_Column("NAME", names, "left"), *filter(_tells, self._columns())]
         for header in _FIRST_TO_GO:
             if sum(column.width + gap for column in shown_columns) - gap > options.max_width:
                 shown_columns = [column for column in shown_columns if column.header != header]
@@ -213,8 +223,8 @@ class _CheckpointTable:
             yield _Column("SAMPLES", [_number(checkpoint.samples) for checkpoint in checkpoints])
         health = [line(each.health.value, style=HEALTH_STYLE[each.health]) for each in checkpoints]
         yield _Column("HEALTH", health, "left")
-        yield _Column(SAVED, [minute(checkpoint.saved_ns) or "?" for checkpoint in checkpoints], "left")
-        yield _Column("AGE", [age(checkpoint.saved_ns, self._now) or "?" for checkpoint in checkpoints])
+        yield _Column(SAVED, [minute(checkpoint.saved_ns) or _NOT_TOLD for checkpoint in checkpoints], "left")
+        yield _Column("AGE", [age(checkpoint.saved_ns, self._now) or _NOT_TOLD for checkpoint in checkpoints])
 
 
 def minute(saved_ns: int | None) -> str | None:
@@ -248,4 +258,4 @@ def _ranks(checkpoint: Checkpoint) -> Text:
 
 
 def _number(value: int | None) -> str:
-    return "?" if value is None else str(value)
+    return _NOT_TOLD if value is None else str(value)

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.exits import of_preflight
-from ckpttool.domain.launch import Launch
+from ckpttool.domain.exits import of_launch, of_preflight
+from ckpttool.domain.launch import Fragment, Launch
 from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.preflight import Preflight
-from ckpttool.render.answers.plan import lost, plan_document, plan_table, rejections, renames
+from ckpttool.render.answers.plan import load_it_with, lost, plan_document, plan_table, rejections, renames
+from ckpttool.render.answers.position import data_rows
+from ckpttool.render.answers.resume import fragment
 from ckpttool.render.escape import shown
 from ckpttool.render.json import Document
-from ckpttool.render.text import Indented, Pairs, grouped_findings, line, stack
+from ckpttool.render.text import Indented, Pairs, grouped_findings, line, pointer, stack
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-def document(answer: Launch | Preflight) -> Document:
+def document(answer: Launch | Fragment | Preflight) -> Document:
     """`ckpttool/launch/1`; where nothing was written, `ckpttool/plan/1` and what stands against it."""
+    if isinstance(answer, Fragment):
+        return _fragment_document(answer)
     return _launch_document(answer) if isinstance(answer, Launch) else _refusal_document(answer)
 
 
-def table(answer: Launch | Preflight) -> RenderableType:
+def table(answer: Launch | Fragment | Preflight) -> RenderableType:
     """Show what was written, or why nothing; where nothing can be resumed from, each checkpoint's reasons."""
+    if isinstance(answer, Fragment):
+        return _fragment_table(answer)
     if isinstance(answer, Launch):
         return _launch_table(answer)
     if isinstance(answer.decision, NoResumePoint):
@@ -43,6 +49,40 @@ def _launch_document(launch: Launch) -> Document:
         "commands": list(launch.commands),
         "plan": plan_document(launch.plan),
     }
+
+
+def _fragment_document(answer: Fragment) -> Document:
+    plan = plan_document(answer.decision)
+    if isinstance(answer.decision, NoResumePoint):
+        return plan
+    load = answer.decision.load
+    return {
+        "schema": "ckpttool/launch/1",
+        "config": None,
+        "written": False,
+        "changes": [],
+        "command": None,
+        "commands": [],
+        "fragment": [{"where": where, "text": text} for where, text in fragment((*load.settings, *load.data))],
+        "remarks": list(load.remarks),
+        "plan": plan,
+    }
+
+
+def _fragment_table(answer: Fragment) -> RenderableType:
+    """Show what to say to the trainer first: whoever asks has a terminal open to start it."""
+    plan = answer.decision
+    if isinstance(plan, NoResumePoint):
+        return plan_table(plan, code=of_launch(answer), view=answer.view)
+    checkpoint = plan.point.checkpoint
+    headline = line(f"To resume from {shown(checkpoint.name)}, step {plan.point.step}:", style="bold green")
+    parts: list[RenderableType] = [headline]
+    if checkpoint.renames:
+        parts += [line(), *renames(checkpoint)]
+    parts += [line(), *load_it_with(plan.load), line(), Pairs(data_rows(plan)), line(), line(lost(plan))]
+    parts += rejections("Not chosen:", plan.point.rejected, answer.view)
+    findings = [*plan.point.findings, *plan.findings]
+    return stack(*parts, *grouped_findings(findings, checkpoint.topology.world_size, answer.view), *pointer(findings))
 
 
 def _refusal_document(answer: Preflight) -> Document:

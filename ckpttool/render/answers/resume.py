@@ -71,7 +71,9 @@ def _spelled(kind: PlaceKind, settings: Sequence[TrainerSetting]) -> list[str]:
         case PlaceKind.ENVIRONMENT:
             return [" ".join(_assigned(setting) for setting in settings)]
         case PlaceKind.CONFIG:  # pragma: no branch  mypy knows all
-            return _yaml_lines(settings)
+            from ckpttool.render.yaml_edit import spell
+
+            return [f"{setting.place.name}: {spell(setting.value)}" for setting in settings]
 
 
 def _argument(setting: TrainerSetting) -> str:

@@ -1,0 +1,260 @@
+"""What a trainer does with a save: its own choice, where its data go on, which sizes it refuses, what it is told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from ckpttool.decide.data_effects import against_size, by_step, consumed, effect_findings
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.finding import Code, Finding, blocking
+from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
+from ckpttool.domain.plan import Outcome, Simulation
+from ckpttool.domain.question import AskedSizes
+from ckpttool.domain.scalars import Scalars
+from ckpttool.errors import ExitCode
+from ckpttool.trainers import registry
+from ckpttool.trainers.abilities import OwnStart, Simulator
+from ckpttool.trainers.base import Effects, Layout, Refusal, Resume
+from tests.answers import chosen, cli, document, plan, why_not
+from tests.published import problems_of
+from tests.trainers import toy
+from tests.trainers.toy import save
+
+BATCH = 4
+FOREIGN = ("MindFormers", "load_checkpoint", "resume_training", "data_skip_steps", "sink")
+
+
+class PicksByName:
+    """Takes the highest number, and finds out later."""
+
+    def pick(self, start: OwnStart, version: str | None) -> Simulation:
+        """Stop where the files of that save do not hold together."""
+        if not start.inventory.checkpoints:
+            return self._told(None, Outcome.SCRATCH, "there is none, and it only warns", version)
+        newest = max(start.inventory.checkpoints, key=lambda checkpoint: checkpoint.step or 0)
+        whole = not blocking(start.checked(newest).findings)
+        outcome = Outcome.LOADS if whole else Outcome.STOPS
+        return self._told(newest.name, outcome, "the highest number is taken, whatever is in it", version)
+
+    def _told(self, name: str | None, outcome: Outcome, because: str, version: str | None) -> Simulation:
+        return Simulation(
+            trainer="toy", title="Toy", version=version, would_resume=name, outcome=outcome, because=because
+        )
+
+
+class Told(toy.ToyLayout):
+    """Every kind of place."""
+
+    def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
+        """Name the save on the command line or in code, and in a tracker first."""
+        path = f"{inventory.root}/{checkpoint.name}"
+
+        def at(place: str, value: str | bool | int, **beside: bool) -> TrainerSetting:
+            return TrainerSetting(place=Place.parsed(place), value=value, **beside)
+
+        settings = (
+            at("argument:--load", path, is_path=True),
+            at("argument:--step", checkpoint.step or 0),
+            at("argument:--strict", value=True),
+            at("environment:TOY_RESUME", "yes, do"),
+            at("config:train.resume", path, is_path=True),
+            at("code:toy.fit(..., ckpt_path)", path, is_path=True, is_alternative=True),
+            at("code:toy.fit(..., step)", checkpoint.step or 0, is_alternative=True),
+            at("file:latest", checkpoint.name),
+        )
+        remarks = ("never --load latest",)
+        return LoadSettings(trainer="toy", path=path, settings=settings, remarks=remarks)
+
+
+class Speaking(toy.Toy):
+    """Knows what it does."""
+
+    layouts: tuple[Layout, ...] = (Told(),)
+    simulator: Simulator | None = PicksByName()
+
+    def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:  # noqa: ARG002
+        """Refuse another number of tensor-parallel ranks; cut anew for any other world."""
+        tensor = against_size(checkpoint, asked, saved=AskedSizes(tensor=2), refuses="its optimizer state is cut")
+        return (*tensor, *against_size(checkpoint, asked, saved=AskedSizes(world=4), refuses=None))
+
+    def effects(self, resume: Resume) -> Effects:
+        """Recompute the place from the step."""
+        checkpoint = replace(resume.plan.point.checkpoint, scalars=Scalars(global_batch_size=BATCH))
+        resumed = replace(resume.plan, point=replace(resume.plan.point, checkpoint=checkpoint))
+        read = consumed(resumed, resume.inventory, resume.data)
+        position = by_step(resume.plan.point.step, read, epoch_steps=10, why="Toy recomputes it from the step")
+        if position.lost or position.repeated:
+            size = TrainerSetting(place=Place.parsed("argument:--batch"), value=BATCH)
+            position = replace(position, exact_with=(size,))
+        return Effects(position=position, settings=(), findings=effect_findings(position, title=self.title))
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    import_module("ckpttool.cli.options")  # its help is made once: pages are compared with it, and know no toy
+    monkeypatch.setattr(registry, "TRAINERS", (Speaking(), *registry.TRAINERS))
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Three saves; the newest lacks a file."""
+    for step in (4, 8, 12):
+        save(tmp_path / "saves", step)
+    (tmp_path / "saves" / "step-12" / "__1_0.distcp").unlink()
+    return tmp_path / "saves"
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    """Two saves; nothing is wrong."""
+    for step in (8, 12):
+        save(tmp_path / "saves", step)
+    return tmp_path / "saves"
+
+
+def said(*arguments: str) -> str:
+    """All that a command printed, in words of no other trainer, blanks and line ends alike."""
+    answer = cli(*arguments)
+    assert [word for word in FOREIGN if word in answer.output] == []
+    return " ".join(answer.output.split())
+
+
+class TestItsOwnChoice:
+    @pytest.mark.parametrize("asked", ["own", "toy"])
+    def test_it_is_told_with_what_would_come_of_it(self, tree: Path, asked: str) -> None:
+        text = said("resolve", str(tree), "--simulate", asked)
+        assert "Resume from step-8" in text
+        assert "Toy by itself would take: step-12, and stop the highest number is taken" in text
+
+    def test_where_that_is_the_same_it_says_so(self, whole: Path) -> None:
+        assert "Toy 1.2 by itself would take: the same, and load it" in said(
+            "resolve", str(whole), "--simulate", "own@1.2"
+        )
+
+    def test_json_names_trainer_version_and_outcome(self, tree: Path) -> None:
+        answer = document("resolve", str(tree), "--simulate", "toy@1.2")
+        told = {key: answer["simulation"][key] for key in ("trainer", "version", "would_resume", "outcome")}
+        assert told == {"trainer": "toy", "version": "1.2", "would_resume": "step-12", "outcome": "stops"}
+        assert "mindformers" not in answer
+        assert problems_of(answer) == []
+        assert "simulation" not in document("resolve", str(tree))
+
+    @pytest.mark.parametrize(
+        ("asked", "why"),
+        [
+            (["--simulate", "toyy"], "there is no trainer 'toyy': did you mean toy?"),
+            (["--simulate", "mindformers"], "is a tree of Toy: --simulate own asks that"),
+            (["--simulate", "own", "--simulate-mindformers", "2.1"], "ask the same: give one"),
+        ],
+    )
+    def test_another_trainers_choice_is_refused(self, tree: Path, asked: list[str], why: str) -> None:
+        answer = cli("resolve", str(tree), *asked)
+        assert (answer.exit_code, why in answer.stderr) == (ExitCode.USAGE, True)
+
+
+class TestItsData:
+    def test_while_nothing_changes_they_are_exact(self, whole: Path) -> None:
+        assert "data position behind 48 samples (by its step and batch size; Toy recomputes it from the step;" in said(
+            "resolve", str(whole)
+        )
+
+    def test_another_batch_size_says_how_many_samples_are_lost_and_what_would_keep_them(self, whole: Path) -> None:
+        text = said("resolve", str(whole), "--gbs", "8")
+        assert "data effect loses 48 samples: Toy recomputes it from the step" in text
+        assert "exact with --batch 4" in text
+
+    def test_json_has_it_in_samples(self, whole: Path) -> None:
+        answer = document("resolve", str(whole), "--gbs", "2")
+        position: dict[str, object] = answer["position"]
+        told = {key: position[key] for key in ("kind", "effect", "samples", "source", "batches", "repeated", "lost")}
+        assert told == {
+            "kind": "samples",
+            "effect": "repeats",
+            "samples": 48,
+            "source": "computed",
+            "batches": 12,
+            "repeated": 24,
+            "lost": 0,
+        }
+        assert position["exact_with"] == [{"place": "argument:--batch", "value": 4}]
+        assert problems_of(answer) == []
+
+
+class TestOtherSizes:
+    def test_a_size_that_it_refuses_rules_every_save_out_and_is_no_damage(self, whole: Path) -> None:
+        answer = cli("resolve", str(whole), "--tp", "4")
+        assert answer.exit_code == ExitCode.NOTHING_TO_RESUME
+        assert "suspect world-size-refused" in answer.output
+        assert "damage" not in answer.output
+        assert "start with --tp 2" in " ".join(answer.output.split())
+
+    def test_a_size_that_it_cuts_anew_is_told_and_taken(self, whole: Path) -> None:
+        text = said("resolve", str(whole), "--world-size", "8")
+        assert "Resume from step-12" in text
+        assert "note world-size-differs" in text
+        assert "cut anew when it is loaded" in text
+        assert "and 1 more" not in text
+
+    def test_the_size_that_was_saved_is_nothing_to_speak_of(self, whole: Path) -> None:
+        answer = plan(whole)
+        assert (chosen(answer), why_not(answer)) == (("step-12", 12), [])
+        text = said("resolve", str(whole), "--tp", "2")
+        assert Code.WORLD_SIZE_DIFFERS.value not in text
+        assert Code.WORLD_SIZE_REFUSED.value not in text
+
+
+class TestWhatItIsTold:
+    def test_each_place_is_a_text_to_copy(self, whole: Path) -> None:
+        path = f"{whole}/step-12"
+        lines = [" ".join(line.split()) for line in cli("resolve", str(whole)).output.splitlines()]
+        start = lines.index("Load it with:")
+        assert lines[start + 1 : start + 7] == [
+            "first write step-12 to latest",
+            "environment TOY_RESUME='yes, do'",
+            f"arguments --load {path} --step 12 --strict",
+            f"config train.resume: {path}",
+            f"or code toy.fit(..., ckpt_path='{path}', step=12)",
+            "never --load latest",
+        ]
+
+    def test_yaml_says_in_comments_what_stands_elsewhere(self, whole: Path) -> None:
+        text = cli("resolve", str(whole), "--format", "yaml").output
+        assert f"train:\n  resume: {whole}/step-12\n" in text
+        assert f"# arguments: --load {whole}/step-12 --step 12 --strict" in text
+
+    def test_a_launch_prints_them_and_writes_nothing(self, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(whole.parent)
+        text = said("launch", "saves")
+        assert "To resume from step-12, step 12:" in text
+        assert f"--load {whole}/step-12" in text  # in full: it is not started here
+        assert [path.name for path in whole.parent.iterdir()] == ["saves"]
+
+    def test_a_launch_in_json_has_them_as_texts(self, whole: Path) -> None:
+        answer = document("launch", str(whole))
+        assert (answer["config"], answer["commands"], answer["written"]) == (None, [], False)
+        assert {"where": "first write", "text": "step-12 to latest"} in answer["fragment"]
+        assert answer["remarks"] == ["never --load latest"]
+        assert problems_of(answer) == []
+
+    def test_where_nothing_is_left_a_launch_says_so(self, whole: Path) -> None:
+        for step in (8, 12):
+            (whole / f"step-{step}" / ".metadata").unlink()
+        answer = cli("launch", str(whole), "--format", "json")
+        assert (answer.exit_code, json.loads(answer.stdout)["resume"]) == (ExitCode.NOTHING_TO_RESUME, None)
+        assert "Nothing to resume from" in said("launch", str(whole))
+
+    def test_a_config_is_not_edited(self, whole: Path, tmp_path: Path) -> None:
+        config = tmp_path / "run.yaml"
+        config.write_text("runner_config:\n  epochs: 2\n")
+        answer = cli("launch", str(whole), "--config", str(config))
+        assert (answer.exit_code, "give --output NEW.yaml, too" in answer.stderr) == (ExitCode.USAGE, True)
+
+
+def test_a_place_is_read_as_it_is_spelled() -> None:
+    for text in ("code:toy.fit(..., ckpt_path)", "file:latest", "config:a.b", "argument:--x", "environment:X"):
+        assert str(Place.parsed(text)) == text
