@@ -176,6 +176,16 @@ def _holds_step_6(root: Path) -> int:
     return 6
 
 
+def _lightning_folders(base: Path) -> Path:
+    return _real("light_modelparallel2")(base) / "checkpoints"
+
+
+def _folder_holds_step_3(root: Path) -> int:
+    shutil.rmtree(root / "epoch=0-step=6.ckpt")
+    (root / "epoch=0-step=3.ckpt").rename(root / "epoch=0-step=6.ckpt")
+    return 3
+
+
 def _no_pointer(layout: Layout, inventory: Inventory) -> bool:
     return list(layout.pointers(open_storage(inventory.root), range(4))) == []  # type: ignore[arg-type]  # ranks
 
@@ -263,6 +273,17 @@ CASES = [
         tear=NotAsked(why="what last.ckpt leads to is that save under another name", so=_no_pointer),
         lie=_holds_step_6,
         forget=_write("epoch=1-step=12.ckpt", "PK\x03\x04"),
+    ),
+    Case(
+        layout="lightning",
+        build=_lightning_folders,
+        saves=("epoch=0-step=3.ckpt", "epoch=0-step=6.ckpt"),
+        cut_off=_remove("epoch=0-step=6.ckpt/meta.pt"),
+        lose=_remove("epoch=0-step=6.ckpt/__1_0.distcp"),
+        stray=_write("epoch=0-step=6.ckpt/notes.txt"),
+        tear=NotAsked(why="what last.ckpt leads to is that save under another name", so=_no_pointer),
+        lie=_folder_holds_step_3,
+        forget=_write("epoch=0-step=6.ckpt/.metadata", "{"),
     ),
     Case(
         layout="verl",

@@ -47,11 +47,15 @@ class LightningLayout:
         """Read what each save says of the training."""
         from ckpttool.trainers.lightning.scan import scan_saves
 
-        return scan_saves(storage, listing)
+        return scan_saves(storage, listing, options)
 
     def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Add nothing: a file is one record."""
-        return checkpoint
+        """Add what the record of a folder names, where that is large; a file is one record."""
+        if not any("/" in shard.path for shard in checkpoint.shards):
+            return checkpoint
+        from ckpttool.trainers.torch_dcp.store import look_closer
+
+        return look_closer(storage, checkpoint, checkpoint.name)
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
         """Expect a file itself, and of a folder what its record names."""

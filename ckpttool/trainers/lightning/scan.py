@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, StepSource, Topology
 from ckpttool.domain.finding import Code, Finding, in_order, note
@@ -11,13 +12,17 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import FileStamp, FormatName, Shard, ShardRole
 from ckpttool.domain.units import Step
-from ckpttool.records import OWN_FOLDER
+from ckpttool.records import MANIFEST_NAME, OWN_FOLDER
 from ckpttool.storage.base import Entry, Kind, Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
+from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import one_run, stray
 from ckpttool.trainers.lightning.names import LAYOUT, META, is_last, is_save, is_version, step_in
 from ckpttool.trainers.lightning.record import Record, is_torn, read_record
 from ckpttool.trainers.listing import Listing
+
+if TYPE_CHECKING:
+    from ckpttool.trainers.torch_dcp.store import DcpStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,19 +33,22 @@ class Found:
     record: Record
     stamp: FileStamp | None
     """Of the file, or of a folder's record; None where there is none, or it cannot be read."""
-    is_folder: bool
+    store: DcpStore | None = None
+    """What a folder holds beside its record; None of a file."""
+    is_folder: bool = False
     findings: tuple[Finding, ...] = ()
 
 
-def scan_saves(storage: Storage, listing: Listing) -> Inventory:
+def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
     """Read what each save says; files of one moment are one save with several names.
 
     Args:
         storage: The tree.
         listing: Of its root.
+        options: What to take beyond the names.
     """
     saves = [entry for entry in listing.entries if is_save(entry.name) and not _is_lost_last(entry)]
-    found = list(map_waiting(lambda entry: _found(storage, entry), saves))
+    found = list(map_waiting(lambda entry: _found(storage, entry, options), saves))
     checkpoints = sorted((_checkpoint(storage, each) for each in _moments(found)), key=_age)
     strays = tuple(entry.name for entry in listing.entries if not is_save(entry.name) and entry.name != OWN_FOLDER)
     return Inventory(
@@ -66,22 +74,33 @@ def _is_lost_last(entry: Entry) -> bool:
     return entry.kind is Kind.LOST and is_last(entry.name)
 
 
-def _found(storage: Storage, entry: Entry) -> Found:
-    path = f"{entry.name}/{META}" if entry.kind is Kind.FOLDER else entry.name
-    is_folder = entry.kind is Kind.FOLDER
+def _found(storage: Storage, entry: Entry, options: ScanOptions) -> Found:
+    if entry.kind is Kind.FOLDER:
+        return _found_folder(storage, entry.name, options)
     try:
-        with storage.open(path) as source:
-            return Found(
-                name=entry.name,
-                record=read_record(source, sharded=is_folder),
-                stamp=source.stamp,
-                is_folder=is_folder,
-            )
-    except FileNotFoundError:
-        return Found(name=entry.name, record=Record(), stamp=None, is_folder=is_folder)
+        with storage.open(entry.name) as source:
+            return Found(name=entry.name, record=read_record(source, sharded=False), stamp=source.stamp)
     except OSError as error:
-        found = (unreadable(path, error),)
-        return Found(name=entry.name, record=Record(), stamp=None, is_folder=is_folder, findings=found)
+        return Found(name=entry.name, record=Record(), stamp=None, findings=(unreadable(entry.name, error),))
+
+
+def _found_folder(storage: Storage, name: str, options: ScanOptions) -> Found:
+    from ckpttool.trainers.torch_dcp.store import is_own, look  # most trees hold files
+
+    record, stamp, store, findings = Record(), None, None, []
+    try:
+        store = look(storage, name, sizes=options.sizes)
+        names = sorted(entry.name for entry in storage.entries(name))
+        findings += [
+            stray(f"{name}/{each}") for each in names if not is_own(each) and each not in {META, MANIFEST_NAME}
+        ]
+        with storage.open(f"{name}/{META}") as source:
+            record, stamp = read_record(source, sharded=True), source.stamp
+    except FileNotFoundError:
+        pass  # it is written last
+    except OSError as error:
+        findings.append(unreadable(f"{name}/{META}", error))
+    return Found(name=name, record=record, stamp=stamp, store=store, is_folder=True, findings=tuple(findings))
 
 
 def _moments(found: Iterable[Found]) -> Iterator[list[Found]]:
@@ -99,7 +118,7 @@ def _checkpoint(storage: Storage, group: list[Found]) -> Checkpoint:
     own, record = group[0], group[0].record
     step = None if record.step is None else Step(record.step)
     named = step_in(own.name)
-    findings = own.findings
+    findings = (*own.findings, *(own.store.findings if own.store is not None else ()))
     if step is not None and named not in {None, step}:
         message = f"the name says step {named}, the save itself step {step}, which is believed"
         findings = (*findings, note(Code.STEP_DISAGREES, message, path=own.name, expected=str(named), actual=str(step)))
@@ -113,7 +132,7 @@ def _checkpoint(storage: Storage, group: list[Found]) -> Checkpoint:
         shards=_shards(own),
         topology=Topology(shared=True),
         format=FormatName.TORCH_ZIP,
-        expected=None if own.is_folder else (own.name,),
+        expected=_expected(own),
         commit=_commit(own),
         content=record.content,
         findings=findings,
@@ -121,18 +140,32 @@ def _checkpoint(storage: Storage, group: list[Found]) -> Checkpoint:
 
 
 def _shards(found: Found) -> tuple[Shard, ...]:
-    if found.is_folder:
-        return ()
-    return (Shard(path=found.name, rank=None, role=ShardRole.FULL, format=FormatName.TORCH_ZIP, stamp=found.stamp),)
+    if not found.is_folder:
+        own = Shard(path=found.name, rank=None, role=ShardRole.FULL, format=FormatName.TORCH_ZIP, stamp=found.stamp)
+        return (own,)
+    shards = () if found.store is None else found.store.shards
+    if found.stamp is None:
+        return shards
+    meta = f"{found.name}/{META}"
+    state = Shard(path=meta, rank=None, role=ShardRole.STATE, format=FormatName.TORCH_ZIP, stamp=found.stamp)
+    return (*shards, state)
+
+
+def _expected(found: Found) -> tuple[str, ...] | None:
+    if not found.is_folder:
+        return (found.name,)
+    if found.store is None or found.store.expected is None:
+        return None
+    return (*found.store.expected, f"{found.name}/{META}")
 
 
 def _commit(found: Found) -> CommitState:
-    """Tell by the record of a folder; nothing tells of a file, which may be cut off under its last name."""
+    """Tell by the records of a folder; nothing tells of a file, which may be cut off under its last name."""
     if not found.is_folder:
         return CommitState.UNRECORDED
-    if found.stamp is not None:
-        return CommitState.COMMITTED
-    return CommitState.UNKNOWN if found.findings else CommitState.UNCOMMITTED
+    if found.store is None or (found.stamp is None and found.findings):
+        return CommitState.UNKNOWN
+    return CommitState.UNCOMMITTED if found.stamp is None else found.store.commit
 
 
 def _age(checkpoint: Checkpoint) -> tuple[bool, int, str]:

@@ -68,6 +68,11 @@ def is_store(names: Iterable[str]) -> bool:
     return any(name == METADATA or _OF_RANK.fullmatch(name) or _WRITER.fullmatch(name) for name in names)
 
 
+def is_own(name: str) -> bool:
+    """Tell whether a file's name in such a folder is one that torch gives, once it is done or while it saves."""
+    return name == _UNFINISHED or is_store((name,))
+
+
 def is_committed(names: Iterable[str]) -> bool:
     """Tell by the names in a folder whether a record was written, which is what comes last."""
     return any(name == METADATA or _OF_RANK.fullmatch(name) for name in names)
