@@ -182,9 +182,10 @@ def against_size(checkpoint: Checkpoint, asked: AskedSizes, *, saved: AskedSizes
     if not differing:
         return []
     sizes = " and ".join(f"{name} {now}, not {before}" for name, now, before in differing)
-    message = f"{checkpoint.name} was saved for other sizes than are asked for ({sizes})"
+    message = f"the save was made on other sizes than are asked for ({sizes})"
     if refuses is None:
-        return [note(Code.WORLD_SIZE_DIFFERS, f"{message}, for which it is cut anew when it is loaded")]
+        message = f"{message}, for which it is cut anew when it is loaded"
+        return [note(Code.WORLD_SIZE_DIFFERS, message, path=checkpoint.name)]
     way = ", ".join(f"{name} {before}" for name, _, before in differing)
     return [
         suspect(Code.WORLD_SIZE_REFUSED, f"{message}, and {refuses}", path=checkpoint.name, remedy=f"start with {way}")

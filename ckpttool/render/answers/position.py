@@ -123,7 +123,7 @@ def effect_words(position: GoesOn) -> str:
         DataEffect.REPEATS: f"repeats {repeated}",
         DataEffect.LOSES: f"loses {lost}",
         DataEffect.REORDERS: "reorders",
-        DataEffect.RESTARTS: "restarts",
+        DataEffect.RESTARTS: "restarts" if position.repeated is None else f"restarts, {repeated} read again",
         DataEffect.REFUSES: "refuses",
         DataEffect.UNKNOWN: "unknown",
     }[position.effect]

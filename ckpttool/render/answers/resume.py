@@ -92,17 +92,21 @@ def _assigned(setting: TrainerSetting) -> str:
 
 
 def _calls(settings: Iterable[TrainerSetting]) -> list[str]:
-    """Spell each call once, with all of its keywords."""
-    calls: dict[tuple[str, bool], list[str]] = {}
+    """Spell each call once, with all of its keywords; it has others where all that is said of it says so."""
+    calls: dict[str, list[re.Match[str]]] = {}
+    values = {}
     for setting in settings:
         call = _CALL.fullmatch(setting.place.name)
         if call is None:
             raise AssertionError(f"expected a call with a keyword, found {setting.place.name!r}")
-        words = calls.setdefault((call["callee"], call["others"] is not None), [])
-        words.append(f"{call['keyword']}={setting.value!r}")
-    return [
-        f"{callee}({', '.join([*(['...'] if others else []), *words])})" for (callee, others), words in calls.items()
-    ]
+        calls.setdefault(call["callee"], []).append(call)
+        values[call["callee"], call["keyword"]] = setting.value
+    told = []
+    for callee, keywords in calls.items():
+        others = ["..."] if all(call["others"] for call in keywords) else []
+        words = [f"{call['keyword']}={values[callee, call['keyword']]!r}" for call in keywords]
+        told.append(f"{callee}({', '.join([*others, *words])})")
+    return told
 
 
 def _yaml_lines(settings: Iterable[TrainerSetting]) -> list[str]:
@@ -134,6 +138,7 @@ def yaml_block(plan: ResumePlan, remarks: Iterable[str]) -> str:
     in_config = [setting for setting in settings if setting.place.kind is PlaceKind.CONFIG]
     elsewhere = fragment(setting for setting in settings if setting.place.kind is not PlaceKind.CONFIG)
     comments += [f"{kind}: {text}" for kind, text in elsewhere]
+    comments += plan.load.remarks
     comments += [
         f"{setting.place.name}: {spell(setting.value)} is the default; set it where the config says otherwise"
         for setting in in_config
