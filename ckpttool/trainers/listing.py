@@ -24,6 +24,9 @@ MOST_LOOKED_INTO = 8
 HEAD_BYTES = 8
 """Of a file: enough for all signatures that formats begin with."""
 
+_MOST_SORTED = 1000
+"""Names of which those with the highest numbers are sought; of more, as many of them, from all of the alphabet."""
+
 _ANY = "(?s:.*)"
 
 Seen = TypeVar("Seen")
@@ -67,7 +70,7 @@ class Listing:
 
         Args:
             pattern: The whole name; by default any but that of our own folder.
-            most: Folders to look into; None: into all of them, where the highest may be the empty ones.
+            most: Folders to look into; None: into all, in the order of their names, where the highest may be empty.
 
         Raises:
             OSError: After all others, where one cannot be listed: what it holds is not known.
@@ -92,10 +95,13 @@ class Listing:
     def _look(
         self, kind: Kind, pattern: str, most: int | None, look: Callable[[str], Seen]
     ) -> Iterator[tuple[str, Seen]]:
-        of_kind = (entry.name for entry in self.entries if entry.kind is kind and entry.name != OWN_FOLDER)
+        among = self.beginning(_literal_start(pattern))
+        of_kind = (entry.name for entry in among if entry.kind is kind and entry.name != OWN_FOLDER)
         names = [name for name in of_kind if pattern is _ANY or re.fullmatch(pattern, name)]
+        if most is not None:
+            names = nlargest(most, names[:: 1 + len(names) // _MOST_SORTED], _numbers)
         unread: OSError | None = None
-        for name in nlargest(len(names) if most is None else most, names, _numbers):
+        for name in names:
             try:
                 seen = look(name)
             except OSError as error:
@@ -104,6 +110,12 @@ class Listing:
                 yield name, seen
         if unread is not None:
             raise unread
+
+
+def _literal_start(pattern: str) -> str:
+    """Return the letters that all names of a pattern begin with: `checkpoint-` of `checkpoint-[0-9]+`."""
+    start = None if "|" in pattern else re.match(r"[A-Za-z_-]*(?=[\[(])", pattern)
+    return "" if start is None else start[0]
 
 
 def _numbers(name: str) -> list[int]:

@@ -10,7 +10,7 @@ from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.expectation import Evidence, Expected, RankFiles
 from ckpttool.domain.units import Rank
 from ckpttool.records import SealPlace, own_path
-from ckpttool.storage.base import Kind, Storage
+from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.listing import Listing
@@ -39,8 +39,18 @@ class MindFormersRank:
     rank_files = RankFiles.APART
 
     def recognise(self, listing: Listing) -> bool:
-        """Tell by a folder named `rank_N`, matched whole."""
-        return any(entry.kind is Kind.FOLDER and rank_of_folder(entry.name) is not None for entry in listing.entries)
+        """Tell by a folder named `rank_N`, matched whole, with a file of its own in it, or by such folders all empty.
+
+        Whoever starts ranks may keep their logs in folders of that name. A run that has just begun has saved nothing.
+        """
+        are_empty: set[bool] = set()
+        for folder, names in listing.inside("rank_[0-9]{1,9}", most=None):
+            rank = rank_of_folder(folder)
+            if rank is not None:
+                if any(_is_own(name, rank) for name in names):
+                    return True
+                are_empty.add(not names)
+        return are_empty == {True}
 
     def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
         """Take a rank's folder for all ranks, and one of its shards for the save on all ranks.
@@ -125,3 +135,9 @@ class MindFormersRank:
             use_legacy_format=True,
         )
         return keys.settings(checkpoint.renames)
+
+
+def _is_own(name: str, rank: int) -> bool:
+    """Tell whether MindFormers names a file in a rank's folder so, whole or not."""
+    kind = parse_shape(shape_of(name, f"_rank_{rank}")).kind
+    return kind is FileKind.META or ("_rank_" in name and kind is not FileKind.STRAY)

@@ -392,11 +392,23 @@ class TestOrder:
         (["rank_0_bak/", "rank_x/"], False),
         (["x/", "rank_12/"], True),
         ([], False),
+        (["rank_0/meta.json"], True),
+        (["rank_3/llama_rank_3-10_2.ckpt"], True),
+        (["rank_3/llama_rank_1-10_2.ckpt"], True),
+        (["rank_3/llama_rank_3-network.ckpt"], True),
+        (["rank_3/llama_rank_3-10_2.ckpt.tmp"], True),
+        (["rank_0/worker.log", "rank_1/worker.log"], False),
+        (["rank_0/worker.log", "rank_1/"], False),
+        (["rank_0/worker.log", "rank_1/llama_rank_1-10_2.ckpt"], True),
+        (["rank_0/model_rank_0.pt"], False),
+        (["rank_03/llama_rank_3-10_2.ckpt"], False),
     ],
 )
-def test_the_layout_is_known_by_one_folder_named_like_a_rank(
+def test_the_layout_is_known_by_one_folder_named_like_a_rank_with_what_it_writes_or_nothing_in_it(
     tmp_path: Path, entries: list[str], *, known: bool
 ) -> None:
     for entry in entries:
-        (tmp_path / entry).mkdir() if entry.endswith("/") else (tmp_path / entry).touch()
+        path = tmp_path / entry
+        path.parent.mkdir(exist_ok=True)
+        path.mkdir() if entry.endswith("/") else path.touch()
     assert MindFormersRank().recognise(list_root(LocalStorage(str(tmp_path)))) is known
