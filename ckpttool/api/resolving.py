@@ -17,7 +17,7 @@ from ckpttool.decide.naming import focused
 from ckpttool.decide.recorded_health import record_without_answer
 from ckpttool.decide.resume import against_refused, choose, objected
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
-from ckpttool.domain.data_position import Unknown
+from ckpttool.domain.data_position import Unknown, skip_of
 from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.plan import NoResumePoint, PastSizes, Resolution, ResumePlan, ResumePoint, Simulation, SkipAnswer
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ckpttool.decide.detour import Pick
     from ckpttool.decide.log_evidence import Evidence
     from ckpttool.domain.advice import SpikeAdvice, StopAdvice
+    from ckpttool.domain.data_position import DataPosition
     from ckpttool.domain.node import Node
     from ckpttool.domain.settings import RunConfig
     from ckpttool.trainers.base import Trainer
@@ -269,6 +270,7 @@ def _plan(
         environment=question.environment,
     )
     effects = no_effects("a lone file") if trainer is None else trainer.effects(resume)
+    _assert_it_skips(effects.position, wanted.data, trainer)
     objections = () if trainer is None else trainer.objections(tree.inventory, checkpoint, wanted.sizes)
     # That a size tells nothing about files is not worth a word beside what it means for the start.
     said = {objection.code for objection in objections} & {Code.WORLD_SIZE_DIFFERS}
@@ -279,6 +281,13 @@ def _plan(
         next_step=effects.next_step or plan.next_step,
         findings=(*effects.findings, *objections, *(each for each in plan.findings if each.code not in said)),
     )
+
+
+def _assert_it_skips(position: DataPosition, data: DataQuestion, trainer: Trainer | None) -> None:
+    """Refuse what can be asked only of a trainer that is told how many batches to skip: another one would not do it."""
+    asked = "--new-dataset" if data.new_dataset else None if data.dataset_changed_at is None else "--dataset-changed-at"
+    if asked is not None and trainer is not None and skip_of(position) is None:
+        raise UsageError(f"{asked} is for trainers that are told how many batches to skip; {trainer.title} is not")
 
 
 def _assert_unchanged(storage: Storage, reports: Iterable[ShardReport]) -> None:

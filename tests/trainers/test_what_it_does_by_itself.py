@@ -184,6 +184,12 @@ class TestItsData:
         assert position["exact_with"] == [{"place": "argument:--batch", "value": 4}]
         assert problems_of(answer) == []
 
+    @pytest.mark.parametrize("asked", [["--new-dataset"], ["--dataset-changed-at", "4"]])
+    def test_what_it_cannot_be_told_is_refused_and_not_passed_over(self, whole: Path, asked: list[str]) -> None:
+        answer = cli("resolve", str(whole), *asked)
+        assert answer.exit_code == ExitCode.USAGE
+        assert f"{asked[0]} is for trainers that are told how many batches to skip; Toy is not" in answer.stderr
+
 
 class TestOtherSizes:
     def test_a_size_that_it_refuses_rules_every_save_out_and_is_no_damage(self, whole: Path) -> None:
