@@ -14,7 +14,7 @@ from ckpttool.decide.data_position import exact_batches_near, plan_data
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.lost import beyond_limits, with_saves
 from ckpttool.decide.naming import focused
-from ckpttool.decide.recorded_health import record_without_answer
+from ckpttool.decide.recorded_health import accepted, record_without_answer
 from ckpttool.decide.resume import against_refused, choose, objected
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.domain.data_position import Unknown, skip_of
@@ -107,13 +107,21 @@ def resolve(
         _assert_unchanged(tree.storage, reports)
         point = _timed(tree, point, reports, evidence)
         decision = _plan(tree, point, _Wanted(data=data, sizes=choice.sizes), question, advice)
-        named = question.health_file is not None
-        without_answer = () if choice.ignore_health else record_without_answer(tree.book, named=named)
-        decision = replace(decision, findings=(*without_answer, *beyond_limits(point, choice), *decision.findings))
+        findings = _as_to_health((*beyond_limits(point, choice), *decision.findings), tree, question, choice, point)
+        decision = replace(decision, findings=findings)
     if evidence is not None:
         chosen = None if isinstance(point, NoResumePoint) else point.checkpoint
         decision = replace(decision, findings=(*evidence.findings(chosen), *decision.findings))
     return Answer(decision=_from_here(decision, tree, question, node), tree=tree, question=question)
+
+
+def _as_to_health(
+    findings: tuple[Finding, ...], tree: Tree, question: TreeQuestion, choice: ResumeQuestion, point: ResumePoint
+) -> tuple[Finding, ...]:
+    if choice.ignore_health or choice.allow_unknown_health:
+        return accepted(findings)
+    named, health = question.health_file is not None, point.checkpoint.health
+    return (*record_without_answer(tree.book, named=named, health=health), *findings)
 
 
 def _not_loadable(tree: Tree, question: TreeQuestion) -> dict[CheckpointKey, str]:

@@ -238,8 +238,12 @@ class ChoiceOptions:
         str | None, typer.Option(metavar="TEXT", help="Only file names that begin so, where trainings share DIR.")
     ] = None
     require_health: Annotated[
-        bool, typer.Option("--require-health/--allow-unknown-health", help="Unknown health is not good enough.")
-    ] = False
+        bool | None,
+        typer.Option(
+            "--require-health/--allow-unknown-health",
+            help="Unknown health is not good enough; or it is, even where the record of it cannot be read.",
+        ),
+    ] = None
     ignore_health: Annotated[bool, typer.Option("--ignore-health", help="Take unhealthy ones too.")] = False
     allow_renames: Annotated[
         bool, typer.Option("--allow-renames", help="Take one that needs files renamed first, and list them.")
@@ -274,7 +278,8 @@ class ChoiceOptions:
             prefix=self.prefix,
             allow_renames=self.allow_renames,
             allow_weights_only=self.allow_weights_only,
-            require_health=self.require_health,
+            require_health=bool(self.require_health),
+            allow_unknown_health=self.require_health is False,
             ignore_health=self.ignore_health,
             logs=logs,
             sizes=AskedSizes(tensor=self.tp, pipeline=self.pp, data=self.dp),

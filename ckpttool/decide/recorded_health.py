@@ -82,25 +82,36 @@ def health_reason(checkpoint: Checkpoint, *, require: bool, ignore: bool) -> Fin
     return None
 
 
-def record_without_answer(book: HealthBook, *, named: bool) -> tuple[Finding, ...]:
+def record_without_answer(book: HealthBook, *, named: bool, health: Health) -> tuple[Finding, ...]:
     """Say that a choice was made without a health file that was to have a say in it.
 
-    One that is torn still tells its bad news, and nobody need have meant it. But whoever names a file means all of it;
-    and of one that is over the limit nobody has seen the end.
+    One that is torn still tells its bad news, but the end that nobody has seen is about the newest. Whoever names a
+    file means all of it.
 
     Args:
         book: What could be read of the file.
         named: Whether the user named it.
+        health: Of what was chosen: what a log or the save itself tells need not be told by the file.
     """
     unread = any(finding.severity is Severity.UNKNOWN for finding in book.findings)
-    if not book.over_limit and not (named and unread):
+    if not book.over_limit and not (unread and (named or health is Health.UNKNOWN)):
         return ()
-    why = "was to have a say and cannot be read" if named else "is too large to be read to its end"
+    over_limit = "is too large to be read to its end" if book.over_limit else "cannot be read to its end"
+    why = "was to have a say and cannot be read" if named else over_limit
     return (
         unknown(
             Code.HEALTH_UNHEARD,
             f"the health file {why}: a checkpoint that it calls unhealthy may have been chosen",
             path=book.path,
-            remedy="give one that can be read with --health-file, or --ignore-health",
+            remedy="give one that can be read with --health-file, or say with --allow-unknown-health that what is not "
+            "known to be unhealthy will do",
         ),
+    )
+
+
+def accepted(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Make notes of what cannot be read of health, where unknown health will do."""
+    return tuple(
+        replace(finding, severity=Severity.NOTE) if finding.code is Code.HEALTH_UNREADABLE else finding
+        for finding in findings
     )

@@ -77,6 +77,8 @@ class ResumeQuestion:
     allow_weights_only: bool = False
     """Take what holds no optimizer state, too."""
     require_health: bool = False
+    allow_unknown_health: bool = False
+    """Unknown health will do even where a record of it is there and cannot be read."""
     ignore_health: bool = False
     logs: EvidenceQuestion | None = None
     """What training logs shall have to say about it."""

@@ -35,7 +35,7 @@ ANSWERS: dict[str, tuple[int, int, str | None]] = {
     "empty-shard": (10, 0, "_1-25_2"),
     "all-damaged": (10, 11, None),
     "unhealthy": (0, 0, "10_2"),
-    "torn-health-file": (14, 0, "15_2"),
+    "torn-health-file": (14, 14, "15_2"),
     "rewound": (0, 0, "_1-12_2"),
     "replaced-node": (10, 11, None),
     "breakpoint-file": (0, 0, "_2-4_5"),

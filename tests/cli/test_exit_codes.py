@@ -139,6 +139,35 @@ def test_14_for_a_health_file_that_cannot_be_read(here: Path) -> None:
     assert_error(said, ExitCode.INCOMPLETE, "absent.json does not exist")
 
 
+def test_14_for_a_torn_health_file_that_nobody_named_until_somebody_says_that_unknown_will_do(here: Path) -> None:
+    real(here, "health_pp2")
+    shutil.copy(FIXTURES / "configs" / "pretrain_sink2.yaml", here / "base.yaml")
+    launch = ["launch", "--config", "base.yaml", "--output", "new.yaml"]
+    record = here / "output/health_ckpts.json"
+    whole = record.read_text()
+    assert chosen("resolve") == "10_2"  # for 15_2 is unhealthy, which the end of the file says
+    record.write_text(whole.rstrip("]\n ")[:-5])
+    for command in (["resolve"], launch, ["preflight", "--config", "base.yaml"]):
+        said = ask(*command)
+        assert said.code == ExitCode.INCOMPLETE, command
+        assert "the health file cannot be read to its end" in " ".join(said.stdout.split())
+        assert "--allow-unknown-health" in said.stdout
+    assert not (here / "new.yaml").exists()
+    assert ask("resolve", "--allow-unknown-health").code == ExitCode.OK
+    assert ask(*launch, "--allow-unknown-health").code == ExitCode.OK
+    assert chosen("resolve", "--allow-unknown-health") == "15_2"
+    record.write_text(whole.rstrip("]\n "))
+    assert chosen("resolve", "--allow-unknown-health") == "10_2"  # what it still calls unhealthy stays so
+    record.unlink()  # and of one that is not there nothing is missed
+    assert ask("resolve").code == ExitCode.OK
+
+
+def chosen(*arguments: str) -> object:
+    resume = ask(*arguments, "--json").json["resume"]
+    assert isinstance(resume, dict)
+    return resume["name"]
+
+
 @pytest.mark.parametrize("named", ["base.yaml", "torn.json"])
 def test_14_for_a_health_file_that_was_named_and_is_none(named: str, here: Path) -> None:
     real(here, "health_pp2")

@@ -119,20 +119,24 @@ class TestUnheard:
         path="h.json", records=(), findings=(finding(Code.HEALTH_UNREADABLE, Severity.UNKNOWN, "h.json"),)
     )
 
-    def test_a_torn_file_is_heard_where_it_was_found_and_not_where_it_was_named(self) -> None:
-        assert record_without_answer(self.TORN, named=False) == ()
-        (one,) = record_without_answer(self.TORN, named=True)
+    @pytest.mark.parametrize("named", [False, True])
+    def test_a_torn_file_is_not_heard_where_nothing_else_tells_of_what_was_chosen(self, named: bool) -> None:
+        (one,) = record_without_answer(self.TORN, named=named, health=Health.UNKNOWN)
         assert (one.code, one.severity, one.path) == (Code.HEALTH_UNHEARD, Severity.UNKNOWN, "h.json")
+
+    def test_where_a_log_or_the_save_tells_a_torn_file_is_missed_only_by_whoever_named_it(self) -> None:
+        assert record_without_answer(self.TORN, named=False, health=Health.HEALTHY) == ()
+        assert record_without_answer(self.TORN, named=True, health=Health.HEALTHY) != ()
 
     @pytest.mark.parametrize("named", [False, True])
     def test_a_file_over_the_limit_is_never_heard(self, named: bool) -> None:
-        (one,) = record_without_answer(replace(self.TORN, over_limit=True), named=named)
+        (one,) = record_without_answer(replace(self.TORN, over_limit=True), named=named, health=Health.HEALTHY)
         assert one.code is Code.HEALTH_UNHEARD
 
     @pytest.mark.parametrize("said", [book(at10_2=Health.UNHEALTHY), HealthBook(path=None, records=())])
     def test_a_whole_file_and_none_at_all_are_heard(self, said: HealthBook) -> None:
-        assert record_without_answer(said, named=True) == ()
+        assert record_without_answer(said, named=True, health=Health.UNKNOWN) == ()
 
     def test_a_contradiction_is_heard(self) -> None:
         said = replace(self.TORN, findings=(finding(Code.HEALTH_CONTRADICTORY, Severity.SUSPECT, "h.json"),))
-        assert record_without_answer(said, named=True) == ()
+        assert record_without_answer(said, named=True, health=Health.UNKNOWN) == ()

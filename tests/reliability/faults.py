@@ -212,7 +212,7 @@ FAULTS: tuple[Fault, ...] = (
         "strict JSON; the worst entry wins, a missing one means unknown, and nothing falls back in silence",
         {"torn-health-file": ("scan output -> unknown, exit 14: health-unreadable",
                               "health output -> unknown, exit 14: health-unreadable",
-                              "resolve output -> the newest, exit 0: health-unreadable",
+                              "resolve output -> the newest, exit 14: health-unheard health-unreadable",
                               "resolve output --require-health -> nothing, exit 11: health-unknown health-unreadable"),
          "contradiction": ("scan output -> suspect, exit 10: health-contradictory",
                            "resolve output -> an older one, exit 0: health-contradictory marked-unhealthy"),
