@@ -38,26 +38,27 @@ ALLOWED_AT_THE_TOP = {
 MOST_LINES = {
     "__init__": 50,
     "__main__": 40,
-    "api": 3810,
+    "api": 3760,
     "cli": 4170,
-    "decide": 6730,
+    "decide": 6710,
     "domain": 4700,
     "errors": 120,
     "formats": 5540,
     "logs": 1700,
     "records": 1130,
-    "render": 5210,
+    "render": 5190,
     "storage": 860,
-    "trainers": 1270,
-    "trainers/common": 590,
+    "trainers": 1280,
+    "trainers/common": 560,
     "trainers/deepspeed": 750,
     "trainers/huggingface": 70,
     "trainers/lightning": 690,
-    "trainers/megatron": 820,
+    "trainers/megatron": 140,
     "trainers/mindformers": 7670,
-    "trainers/torch_dcp": 380,
+    "trainers/torch_dcp": 780,
+    "trainers/torchtitan": 400,
     "trainers/verl": 540,
-    "verify": 3990,
+    "verify": 3930,
     "write": 900,
 }
 
@@ -247,9 +248,9 @@ def test_every_trainer_is_kept_from_the_others() -> None:
     kept = {name for contract in settings["tool"]["importlinter"]["contracts"] for name in contract.get("modules", ())}
     packages = (ROOT / "ckpttool" / "trainers").glob("*/__init__.py")
     shared = {"ckpttool.trainers.common", "ckpttool.trainers.torch_dcp"}  # layouts of several stand on these
-    folders = {f"ckpttool.trainers.{file.parent.name}" for file in packages} - shared
-    assert kept == folders
-    assert {trainer.__class__.__module__ for trainer in TRAINERS} == folders
+    folders = {f"ckpttool.trainers.{file.parent.name}" for file in packages}
+    assert kept == folders - shared
+    assert {trainer.__class__.__module__ for trainer in TRAINERS} == folders - {"ckpttool.trainers.common"}
 
 
 def test_yaml_is_never_loaded_by_a_loader_that_builds_objects() -> None:

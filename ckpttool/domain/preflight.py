@@ -110,8 +110,7 @@ class Preflight(Answered):
 
     NOUN = "preflight"
 
-    config: str | None
-    """None where the trainer's configs are not read, so that there is nothing to give."""
+    config: str
     root: str | None
     """The checkpoint folder; None where there is none."""
     checks: tuple[Check, ...]
@@ -171,8 +170,7 @@ class Lint(Answered):
 class PreflightQuestion:
     """What shall be launched, and how much is good enough."""
 
-    config: str | None
-    """None where the trainer's configs are not read."""
+    config: str
     tree: TreeQuestion = TreeQuestion()
     """Without the config: it is read as part of the answer."""
     choice: ResumeQuestion = ResumeQuestion()

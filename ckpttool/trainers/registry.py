@@ -13,6 +13,8 @@ from ckpttool.trainers.huggingface import HuggingFace
 from ckpttool.trainers.lightning import Lightning
 from ckpttool.trainers.megatron import Megatron
 from ckpttool.trainers.mindformers import MindFormers
+from ckpttool.trainers.torch_dcp import TorchDcp
+from ckpttool.trainers.torchtitan import Torchtitan
 from ckpttool.trainers.verl import Verl
 
 if TYPE_CHECKING:
@@ -29,7 +31,16 @@ if TYPE_CHECKING:
     from ckpttool.trainers.base import Layout, Trainer
     from ckpttool.trainers.listing import Listing
 
-TRAINERS: tuple[Trainer, ...] = (HuggingFace(), DeepSpeed(), MindFormers(), Megatron(), Lightning(), Verl())
+TRAINERS: tuple[Trainer, ...] = (
+    HuggingFace(),
+    DeepSpeed(),
+    MindFormers(),
+    Megatron(),
+    Torchtitan(),
+    Lightning(),
+    Verl(),
+    TorchDcp(),
+)
 """Most specific first."""
 
 FIRST = MindFormers.name
@@ -51,14 +62,15 @@ def layouts() -> tuple[Layout, ...]:
 
 def signs() -> tuple[str, str]:
     """Say by which folders and by which files a tree is told, the most usual first."""
-    told = [layout.sign for layout in reversed(layouts())]
+    own = sorted(TRAINERS, key=lambda trainer: trainer.name != FIRST)
+    told = [layout.sign for trainer in own for layout in reversed(trainer.layouts)]
     folders, files = ([sign for sign in told if sign.endswith("/") is is_folder] for is_folder in (True, False))
     return " or ".join(folders), " or ".join(files)
 
 
 def places() -> tuple[str, ...]:
     """Return where saves lie below an output folder or a working directory."""
-    return tuple(place for trainer in TRAINERS for place in trainer.places)
+    return tuple(dict.fromkeys(place for trainer in TRAINERS for place in trainer.places))
 
 
 def layout_names() -> tuple[str, ...]:

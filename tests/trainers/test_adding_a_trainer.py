@@ -44,8 +44,8 @@ def tree(tmp_path: Path) -> Path:
     root = tmp_path / "saves"
     for step in (10, 20, 30):
         save(root, step)
-    (root / "step-30" / ".metadata").unlink()
-    (root / "step-20" / "__1_0.distcp").unlink()
+    (root / "step-30" / "toy.json").unlink()
+    (root / "step-20" / "__1_0.toy").unlink()
     return root
 
 
@@ -82,10 +82,10 @@ class TestWhatIsAnswered:
 
     def test_a_missing_file_is_named_as_the_trainer_names_it(self, tree: Path) -> None:
         (missing,) = reasons(plan(tree), "step-20")
-        assert missing.path == "step-20/__1_0.distcp"
+        assert missing.path == "step-20/__1_0.toy"
 
     def test_where_nothing_is_whole_there_is_nothing_to_resume_from(self, tree: Path) -> None:
-        (tree / "step-10" / ".metadata").write_text("{")
+        (tree / "step-10" / "toy.json").write_text("{")
         assert why_not(refusal(tree))[-1] == ("step-10", {Code.UNCOMMITTED_SAVE})
 
     @pytest.mark.parametrize("fmt", ["table", "json"])
@@ -115,7 +115,7 @@ class TestWhatIsAnswered:
     def test_the_tree_is_found_from_its_parts(self, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tree.parent)
         assert len(scanned(".").checkpoints) == 3
-        for part in ("saves/step-10", "saves/step-10/__1_0.distcp", "saves/step-10/.metadata"):
+        for part in ("saves/step-10", "saves/step-10/__1_0.toy", "saves/step-10/toy.json"):
             assert chosen(plan(part)) == ("step-10", 10)
 
     def test_its_settings_are_its_own(self, tree: Path) -> None:
@@ -253,10 +253,10 @@ class TestOneSaveOfMany:
     ) -> None:
         not_loaded.add("step-30")
         for step in (10, 20):
-            (saves / f"step-{step}" / "__1_0.distcp").unlink()
+            (saves / f"step-{step}" / "__1_0.toy").unlink()
         assert [name for name, _ in why_not(refusal(saves))] == ["step-30", "step-20", "step-10"]
         assert said("resolve", str(saves))[0] == ExitCode.INCOMPLETE
-        (saves / "step-30" / "__1_0.distcp").unlink()
+        (saves / "step-30" / "__1_0.toy").unlink()
         assert said("resolve", str(saves))[0] == ExitCode.NOTHING_TO_RESUME
 
     def test_by_name_it_is_not_taken_either(self, saves: Path, not_loaded: set[str]) -> None:
@@ -307,7 +307,7 @@ class TestOnOneOfSeveralMachines:
         for step in (20, 30):
             folder = save(tmp_path / "saves", step)
             for rank in (2, 3):
-                (folder / f"__{rank}_0.distcp").unlink()
+                (folder / f"__{rank}_0.toy").unlink()
         return tmp_path / "saves"
 
     def test_what_is_missing_here_is_unknown(self, half: Path) -> None:
@@ -319,19 +319,19 @@ class TestOnOneOfSeveralMachines:
         assert {reason.severity for reason in reasons(answer, "step-30")} == {Severity.UNKNOWN}
 
     def test_so_is_a_save_whose_record_another_machine_may_have(self, half: Path) -> None:
-        for record in half.rglob(".metadata"):
+        for record in half.rglob("toy.json"):
             record.unlink()
         assert exits.of_plan(self.resolved(half), strict=False) is ExitCode.INCOMPLETE
 
     def test_and_a_folder_of_which_nothing_tells_any_rank(self, half: Path) -> None:
-        for shard in half.rglob("*.distcp"):
+        for shard in half.rglob("*.toy"):
             shard.unlink()
         answer = self.resolved(half)
         assert exits.of_plan(answer, strict=False) is ExitCode.INCOMPLETE
         assert "files of unknown ranks" in coded(answer.findings, Code.ONE_NODE_ONLY)[0].message
 
     def test_what_is_damaged_here_is_so_wherever_one_looks_from(self, tmp_path: Path) -> None:
-        (save(tmp_path / "saves", 20) / "__1_0.distcp").write_bytes(b"")
+        (save(tmp_path / "saves", 20) / "__1_0.toy").write_bytes(b"")
         assert exits.of_plan(self.resolved(tmp_path / "saves"), strict=False) is ExitCode.NOTHING_TO_RESUME
 
     @pytest.mark.parametrize(("several", "disk"), [(False, "ext4 /dev/sda1"), (True, "nfs4 filer:/x")])
@@ -374,7 +374,7 @@ class TestWhatTheDiskWithholds:
     def test_a_record_that_cannot_be_read_says_neither_that_a_save_was_finished_nor_that_it_was_not(
         self, tree: Path
     ) -> None:
-        (tree / "step-30" / ".metadata").symlink_to(tree / "nowhere")
+        (tree / "step-30" / "toy.json").symlink_to(tree / "nowhere")
         newest = document("scan", str(tree))["checkpoints"][-1]
         assert newest["commit"] == "unknown"
         assert [(each["code"], each["severity"]) for each in newest["findings"]] == [("uncommitted-save", "unknown")]
@@ -384,7 +384,7 @@ class TestWhatTheDiskWithholds:
     @pytest.mark.parametrize(
         ("error", "where"),
         [
-            (PermissionError(13, "Permission denied", "step-20/.metadata"), "/step-20/.metadata"),
+            (PermissionError(13, "Permission denied", "step-20/toy.json"), "/step-20/toy.json"),
             (OSError(5, "Input/output error"), ""),
         ],
     )

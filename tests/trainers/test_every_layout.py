@@ -131,7 +131,7 @@ def _toy(base: Path) -> Path:
 
 
 def _toy_says_45(root: Path) -> int:
-    record = root / "step-30" / ".metadata"
+    record = root / "step-30" / "toy.json"
     record.write_text(json.dumps({**json.loads(record.read_text()), "step": 45}))
     return 45
 
@@ -297,26 +297,37 @@ CASES = [
         forget=_without_files,
     ),
     Case(
-        layout="megatron",
-        build=_real("mcore_dist_tp2dp2"),
-        saves=("iter_0000003", "iter_0000006"),
-        cut_off=_remove("iter_0000006/metadata.json"),
-        lose=_remove("iter_0000006/__3_1.distcp"),
-        stray=_write("iter_0000006/notes.txt"),
-        tear=_write("latest_checkpointed_iteration.txt", ""),
-        lie=_older_in_its_place("iter_0000006", "iter_0000003", 3),
-        forget=_write("iter_0000006/.metadata", ""),
+        layout="torchtitan",
+        build=_real("titan_4ranks/checkpoint"),
+        saves=("step-5", "step-10"),
+        cut_off=_remove("step-10/.metadata"),
+        lose=_remove("step-10/__2_0.distcp"),
+        stray=_write("notes.txt"),
+        tear=NotAsked(why="no record names the last save", so=_no_pointer),
+        lie=_older_in_its_place("step-10", "step-5", 5),
+        forget=_cut("step-10/.metadata"),
+    ),
+    Case(
+        layout="torch-dcp",
+        build=_real("dcp_fsdp2_4ranks"),
+        saves=("step_000005", "step_000010", "step_000015"),
+        cut_off=_remove("step_000015/.metadata"),
+        lose=_remove("step_000015/__2_0.distcp"),
+        stray=_write("notes.txt"),
+        tear=NotAsked(why="no record names the last save", so=_no_pointer),
+        lie=_older_in_its_place("step_000015", "step_000005", 5),
+        forget=_cut("step_000015/.metadata"),
     ),
     Case(
         layout="toy-dcp",
         build=_toy,
         saves=("step-20", "step-30"),
-        cut_off=_remove("step-30/.metadata"),
-        lose=_remove("step-30/__1_0.distcp"),
+        cut_off=_remove("step-30/toy.json"),
+        lose=_remove("step-30/__1_0.toy"),
         stray=_write("notes.txt"),
         tear=NotAsked(why="no record names the last save", so=_no_pointer),
         lie=_toy_says_45,
-        forget=_write("step-30/.metadata", "{"),
+        forget=_write("step-30/toy.json", "{"),
     ),
 ]
 EVERY = pytest.mark.parametrize("case", CASES, ids=lambda case: case.layout)
@@ -373,7 +384,7 @@ def test_a_healthy_tree_is_known_by_its_own_layout_alone_and_called_whole(case: 
     inventory = scanned(tree)
     assert (inventory.layout, tuple(names(inventory))) == (case.layout, case.saves)
     listing = list_root(open_storage(inventory.root))
-    knows = [layout.name for layout in registry.layouts() if layout.recognise(listing)]
+    knows = [layout.name for layout in registry.recognised(listing)]
     assert knows == ([] if is_refused(case) else [case.layout])
     for name in case.saves:
         assert is_whole(tree, name)
@@ -506,7 +517,9 @@ def test_a_save_is_loaded_by_its_own_path_or_not_at_all(case: Case, tree: Path) 
         load = layout.load(inventory, checkpoint)
         if isinstance(load, LoadSettings):
             assert load.path.startswith(inventory.root)
-            assert any(setting.is_path and setting.value == load.path for setting in load.settings)
+            by_path = any(setting.is_path and setting.value == load.path for setting in load.settings)
+            by_number = any(setting.value == checkpoint.step != 0 for setting in load.settings)
+            assert by_path or by_number
             assert load.at("/elsewhere").path == "/elsewhere"
         else:
             assert is_refused(case)

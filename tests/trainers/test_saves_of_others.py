@@ -102,7 +102,7 @@ def test_a_save_is_found_by_each_of_its_names(tree: Path, newest_is: Callable[[C
 
 
 def test_a_file_that_all_saves_have_is_told_by_its_folder(tree: Path) -> None:
-    question = api.ResumeQuestion(name="step-20/__1_0.distcp")
+    question = api.ResumeQuestion(name="step-20/__1_0.toy")
     assert chosen(plan(tree, choice=question)) == ("step-20", 20)
 
 
@@ -115,7 +115,7 @@ def test_what_a_closer_look_misses_counts_and_what_is_older_than_the_choice_is_n
         asked.add(checkpoint.name)
         if checkpoint.name != "step-30":
             return checkpoint
-        lost = damage(Code.SHARD_MISSING, "its index names it", path="step-30/__9_0.distcp")
+        lost = damage(Code.SHARD_MISSING, "its index names it", path="step-30/__9_0.toy")
         return replace(checkpoint, findings=(*checkpoint.findings, lost))
 
     toy.save(tree, 10)

@@ -68,13 +68,13 @@ class AnyLayout(toy.ToyLayout):
     gives_way = True
 
     def recognise(self, listing: Listing) -> bool:
-        return any(".metadata" in names for _, names in listing.inside())
+        return any("toy.json" in names for _, names in listing.inside())
 
     def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
         del file
         save = folder.partition("/")[0]
         held = dict(listing.alone(save).inside()).get(save, frozenset())
-        return Part(focus=save, resolved_from=f"checkpoint {save}") if ".metadata" in held else None
+        return Part(focus=save, resolved_from=f"checkpoint {save}") if "toy.json" in held else None
 
 
 class Any(toy.Toy):
@@ -149,7 +149,7 @@ class TestByWhatLiesInIt:
         ("path", "layout"),
         [
             ("step-20", "toy-dcp"),
-            ("step-20/.metadata", "toy-dcp"),
+            ("step-20/toy.json", "toy-dcp"),
             ("step-30", "twin-file"),
             ("step-30/model.twin", "twin-file"),
         ],
@@ -163,8 +163,8 @@ class TestByWhatLiesInIt:
         assert locate(str(mixed), layout=name).layout.name == name
 
     def test_a_path_inside_is_no_part_of_a_layout_that_did_not_write_it(self, mixed: Path) -> None:
-        with pytest.raises(UnknownLayoutError, match=r"step-20/.metadata is no part of a tree of mindformers-rank$"):
-            locate(str(mixed / "step-20" / ".metadata"), layout="mindformers-rank")
+        with pytest.raises(UnknownLayoutError, match=r"step-20/toy.json is no part of a tree of mindformers-rank$"):
+            locate(str(mixed / "step-20" / "toy.json"), layout="mindformers-rank")
 
     def test_a_file_in_the_root_may_be_a_save_of_its_own(self, tmp_path: Path) -> None:
         for name in ("step-1.toyfile", "step-2.toyfile", "notes.pt"):
@@ -199,13 +199,13 @@ class TestByWhatLiesInIt:
 def record(folder: Path) -> Path:
     """Write what makes a folder a save of the layout that gives way."""
     folder.mkdir(parents=True)
-    (folder / ".metadata").write_text("{}")
+    (folder / "toy.json").write_text("{}")
     return folder
 
 
 class TestInsideASave:
     @pytest.mark.parametrize(
-        "path", ["", "model", "model/.metadata", "model/deep", "model/deep/er/shard", "model/deep/er"]
+        "path", ["", "model", "model/toy.json", "model/deep", "model/deep/er/shard", "model/deep/er"]
     )
     def test_what_looks_like_a_tree_in_a_save_is_a_part_of_that_save(self, tmp_path: Path, path: str) -> None:
         twin(tmp_path, 20)
@@ -258,7 +258,7 @@ class TestInsideASave:
         twin(tmp_path / "a", 20)
         record(tmp_path / "a/step-20/model")
         record(tmp_path / "b/best/model")
-        (tmp_path / "b/best/.metadata").write_text("{}")
+        (tmp_path / "b/best/toy.json").write_text("{}")
         record(tmp_path / "b/notes/old")
         found = [below.path for below in trees_below(str(tmp_path))]
         assert found == [str(tmp_path / "a"), str(tmp_path / "b"), str(tmp_path / "b/notes")]

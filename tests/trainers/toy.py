@@ -1,6 +1,6 @@
 """A trainer that is made up, with the layout of torch's distributed checkpoints: what it takes to add one.
 
-`step-20/__1_0.distcp` is what rank 1 wrote, `step-20/.metadata` is written last and names every file. The real one is a
+`step-20/__1_0.toy` is what rank 1 wrote, `step-20/toy.json` is written last and names every file. The real one is a
 pickle; here it is JSON, so that a test can write it.
 """
 
@@ -41,11 +41,11 @@ from ckpttool.trainers.listing import Listing
 from tests.trees import floats, safetensors_bytes
 
 _SAVE = r"step-(?P<step>[0-9]{1,18})"
-_SHARD = r"__(?P<rank>[0-9]{1,6})_[0-9]{1,6}\.distcp"
+_SHARD = r"__(?P<rank>[0-9]{1,6})_[0-9]{1,6}\.toy"
 
 
 class ToyLayout:
-    """One folder a save; whole once its `.metadata` is there."""
+    """One folder a save; whole once its `toy.json` is there."""
 
     name = "toy-dcp"
     sign = "step-N/"
@@ -55,7 +55,7 @@ class ToyLayout:
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by what lies in the folder of a save: others call theirs the same."""
-        return any(".metadata" in names or any(map(_is_shard, names)) for _, names in listing.inside(_SAVE))
+        return any("toy.json" in names or any(map(_is_shard, names)) for _, names in listing.inside(_SAVE))
 
     def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
         """Take a save's folder, and its files, for the save."""
@@ -133,7 +133,7 @@ def _scan(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
     named, findings = int(name.partition("-")[2]), []
     commit = CommitState.COMMITTED
     try:
-        record = parse_object(storage.small_file(f"{name}/.metadata", limit=1 << 20), what=f"{name}/.metadata")
+        record = parse_object(storage.small_file(f"{name}/toy.json", limit=1 << 20), what=f"{name}/toy.json")
         step = get_int(record, "step", where=name)
         expected = tuple(f"{name}/{file}" for file in map(str, get_list(record, "files", where=name)))
     except (OSError, ParseError) as error:
@@ -141,7 +141,7 @@ def _scan(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
         is_cut_off = isinstance(error, (FileNotFoundError, ParseError))
         commit = CommitState.UNCOMMITTED if is_cut_off else CommitState.UNKNOWN
     if step != named:
-        findings = [damage(Code.STEP_DISAGREES, f"its record says step {step}", path=f"{name}/.metadata")]
+        findings = [damage(Code.STEP_DISAGREES, f"its record says step {step}", path=f"{name}/toy.json")]
     return Checkpoint(
         name=name,
         scalars=Scalars(),
@@ -216,9 +216,9 @@ def save(root: Path, step: int, *, ranks: Iterable[int] = range(4), names: int |
     """
     folder = root / f"step-{step}"
     folder.mkdir(parents=True)
-    files = [f"__{rank}_0.distcp" for rank in ranks]
+    files = [f"__{rank}_0.toy" for rank in ranks]
     for rank, file in enumerate(files):
         (folder / file).write_bytes(safetensors_bytes([floats("dense.bias", [8], seed=step + rank)]))
     record = {"step": step if names is None else names, "files": files}
-    (folder / ".metadata").write_text(json.dumps(record))
+    (folder / "toy.json").write_text(json.dumps(record))
     return folder

@@ -38,7 +38,7 @@ AT_A_SCAN = 4 << 20
 
 _WRITER = re.compile(r"__(?P<rank>[0-9]{1,9})_[0-9]{1,9}\.distcp")
 _OF_RANK = re.compile(r"__(?P<rank>[0-9]{1,9})\.metadata")
-_UNFINISHED = f"{METADATA}.tmp"
+UNFINISHED = f"{METADATA}.tmp"
 _MOST_MISSING = 4096
 
 
@@ -70,7 +70,7 @@ def is_store(names: Iterable[str]) -> bool:
 
 def is_own(name: str) -> bool:
     """Tell whether a file's name in such a folder is one that torch gives, once it is done or while it saves."""
-    return name == _UNFINISHED or is_store((name,))
+    return name == UNFINISHED or is_store((name,))
 
 
 def is_committed(names: Iterable[str]) -> bool:
@@ -94,7 +94,7 @@ def look(storage: Storage, folder: str, *, sizes: bool = False, most: int = AT_A
     files = sorted(entry.name for entry in entries if entry.kind in {Kind.FILE, Kind.LOST})
     shards = tuple(_shard(storage, _below(folder, name), sizes=sizes) for name in files if _WRITER.fullmatch(name))
     if not is_committed(files):
-        unfinished = (_unfinished(folder),) if _UNFINISHED in files else ()
+        unfinished = (_unfinished(folder),) if UNFINISHED in files else ()
         return DcpStore(
             shards=shards, expected=None, commit=CommitState.UNCOMMITTED, findings=unfinished, metadata=None
         )
@@ -154,7 +154,7 @@ def _shard(storage: Storage, path: str, *, sizes: bool) -> Shard:
 
 
 def _unfinished(folder: str) -> Finding:
-    path = _below(folder, _UNFINISHED)
+    path = _below(folder, UNFINISHED)
     return damage(
         Code.UNCOMMITTED_SAVE,
         f"the save was not finished: {METADATA} is written under this name first, and was not renamed",

@@ -1,0 +1,126 @@
+"""Any tree of torch.distributed.checkpoint saves: `step_000015/{.metadata, __0_0.distcp}`, whatever they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.checkpoint import Checkpoint, Content, Inventory
+from ckpttool.domain.expectation import Evidence, Expected, RankFiles
+from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
+from ckpttool.domain.scalars import Scalars
+from ckpttool.domain.units import Rank
+from ckpttool.records import MANIFEST_NAME, OWN_FOLDER, SealPlace
+from ckpttool.storage.base import Kind, Storage
+from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.common.listed import by_own_records, keeps_no_health_file
+from ckpttool.trainers.listing import Listing
+from ckpttool.trainers.torch_dcp.store import METADATA, UNFINISHED, is_store
+
+if TYPE_CHECKING:
+    from ckpttool.domain.pointer import Pointer, PointerText
+    from ckpttool.trainers.torch_dcp.saves import Told
+    from ckpttool.trainers.torch_dcp.store import DcpStore
+
+LAYOUT = "torch-dcp"
+_OPTIMIZER = ("optim", "optimizer", "optimizers")
+
+
+class TorchDcpLayout:
+    """One folder a save; the application chose its name, and what is in it."""
+
+    name = LAYOUT
+    sign = METADATA
+    is_tree = True
+    gives_way = True
+    rank_files = RankFiles.TOGETHER
+
+    def recognise(self, listing: Listing) -> bool:
+        """Tell by what lies in its folders: these files belong to no other way to save."""
+        return any(is_store(names) for _, names in listing.inside())
+
+    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
+        """Take a save's folder, and whatever lies in it, for the save."""
+        name = folder.partition("/")[0]
+        entries = listing.beginning(name)[:1] if name and name != OWN_FOLDER else ()
+        if not any(entry.name == name and entry.kind is Kind.FOLDER for entry in entries):
+            return None
+        return Part(focus=name, resolved_from=f"checkpoint {name}") if is_store(listing.names_in(name)) else None
+
+    def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
+        """Read each save's names, its record, and the counters that this leads to."""
+        from ckpttool.trainers.torch_dcp.saves import SaveTree
+
+        return SaveTree(layout=LAYOUT, reading=_told, is_save=_saves).scan(storage, listing, options)
+
+    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+        """Read a record that is too large for a scan."""
+        from ckpttool.trainers.torch_dcp.store import look_closer
+
+        return look_closer(storage, checkpoint, checkpoint.name)
+
+    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
+        """Go by each save's own record."""
+        return by_own_records(inventory)
+
+    def is_unfinished(self, name: str) -> bool:
+        """Tell by the name under which the record is written first."""
+        return name.rpartition("/")[2] == UNFINISHED
+
+    def members(self, checkpoint: Checkpoint) -> Members | Refusal:
+        """Return the save's own folder, with all that is in it."""
+        return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{METADATA}",))
+
+    def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
+        """Return a place in the save's own folder, which torch never lists."""
+        path = f"{checkpoint.name}/{MANIFEST_NAME}"
+        return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=None)
+
+    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
+        """Read none: the application knows which is its last."""
+        return iter(())
+
+    def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
+        """Spell none."""
+        return {}
+
+    def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
+        """Refuse: it keeps no such file."""
+        return keeps_no_health_file("torch.distributed.checkpoint")
+
+    def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
+        """Name the folder, as the application must: nothing chooses for it."""
+        path = checkpoint.name if inventory.root == "." else f"{inventory.root}/{checkpoint.name}"
+        setting = TrainerSetting(place=Place.parsed("code:dcp.load(..., checkpoint_id)"), value=path, is_path=True)
+        return LoadSettings(trainer=LAYOUT, path=path, settings=(setting,))
+
+
+def _saves(listing: Listing) -> Iterator[str]:
+    """Yield all folders that hold such files; one that cannot be listed may be a save."""
+    for entry in listing.entries:
+        if entry.kind is not Kind.FOLDER or entry.name == OWN_FOLDER:
+            continue
+        try:
+            if is_store(listing.names_in(entry.name)):
+                yield entry.name
+        except OSError:
+            yield entry.name
+
+
+def _told(storage: Storage, name: str, store: DcpStore) -> Told:
+    """Look for counters under the names that applications give them; what else is in it is the application's."""
+    from ckpttool.trainers.torch_dcp.saves import BATCHES, SAMPLES, STEPS, Told, only_number, progress
+
+    words = {"step": STEPS, "samples": SAMPLES, "batch": BATCHES}
+    numbers = progress(storage, name, store, words)
+    has_optimizer = any(part in _OPTIMIZER for each in store.names for part in each.split(".")[:2])
+    return Told(
+        scalars=Scalars(
+            step=numbers.get("step"),
+            samples=numbers.get("samples"),
+            global_batch_size=numbers.get("batch") or None,
+        ),
+        content=Content.FULL if has_optimizer else Content.UNKNOWN,
+        # Where what was saved tells the step, a number in the name may be an epoch's.
+        named=None if "step" in numbers else only_number(name),
+    )

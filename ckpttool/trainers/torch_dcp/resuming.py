@@ -1,0 +1,43 @@
+"""What torch.distributed.checkpoint makes of a resume: it loads what it is told, and moves no data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.decide.data_effects import consumed
+from ckpttool.domain.data_position import DataEffect, GoesOn, Unknown
+from ckpttool.domain.plan import Outcome, Simulation
+from ckpttool.trainers.base import Effects, Resume
+
+if TYPE_CHECKING:
+    from ckpttool.trainers.abilities import OwnStart
+
+_OWN = "torch.distributed.checkpoint moves no data: the training's own script does"
+
+
+def effects(resume: Resume) -> Effects:
+    """Say how many samples were read, where the save tells; where they go on only the script knows."""
+    read = consumed(resume.plan, resume.inventory, resume.data)
+    if read.samples is None:
+        return Effects(position=Unknown(why=_OWN), settings=(), findings=())
+    batches = None if read.new_batch is None else read.samples // read.new_batch
+    position = GoesOn(effect=DataEffect.UNKNOWN, why=_OWN, samples=read.samples, source=read.source, batches=batches)
+    return Effects(position=position, settings=(), findings=())
+
+
+class TorchDcpSimulator:
+    """It chooses nothing."""
+
+    def pick(self, start: OwnStart, version: str | None) -> Simulation:
+        """Say so.
+
+        Source: `torch.distributed.checkpoint.load`, whose `checkpoint_id` has no default that means the newest.
+        """
+        return Simulation(
+            trainer="torch-dcp",
+            title="torch.distributed.checkpoint",
+            version=version,
+            would_resume=None,
+            outcome=Outcome.UNKNOWN,
+            because="it chooses nothing: the training's own script names the folder (checkpoint_id)",
+        )

@@ -1,0 +1,150 @@
+"""A tree in which each save is one folder of torch.distributed.checkpoint, with what its record tells of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Facts, Inventory, StepSource, Topology
+from ckpttool.domain.finding import Code, Finding, in_order, note
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.scalars import Scalars
+from ckpttool.domain.shard import FormatName
+from ckpttool.domain.units import Step
+from ckpttool.records import OWN_FOLDER
+from ckpttool.storage.base import Storage, unreadable
+from ckpttool.storage.fan_out import map_waiting
+from ckpttool.trainers.common.listed import one_run, stray
+from ckpttool.trainers.torch_dcp.store import METADATA, DcpStore, look, value_slices, values_of
+
+if TYPE_CHECKING:
+    from ckpttool.trainers.base import ScanOptions
+    from ckpttool.trainers.listing import Listing
+
+STEPS = frozenset({"step", "global_step", "iteration", "iter", "num_steps"})
+SAMPLES = frozenset({"consumed_samples", "samples_seen", "consumed_train_samples"})
+BATCHES = frozenset({"global_batch_size", "gbs"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a save says of the training."""
+
+    scalars: Scalars = Scalars()
+    content: Content = Content.UNKNOWN
+    named: Step | None = None
+    """The step in its name, where the name has one."""
+    facts: Facts = ()
+
+
+Reading = Callable[[Storage, str, DcpStore], Told]
+"""Says what a save tells: the tree, the save's folder, and its record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveTree:
+    """One kind of tree."""
+
+    layout: str
+    reading: Reading
+    is_save: Callable[[Listing], Iterable[str]]
+    """Names the folders that are saves."""
+
+    def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
+        """Read each save's names and its record.
+
+        Args:
+            storage: The tree.
+            listing: Of its root.
+            options: What to take beyond the names.
+        """
+        names = sorted(self.is_save(listing))
+        found = list(map_waiting(partial(self._checkpoint, storage, options), names))
+        checkpoints = sorted(
+            (each for each in found if isinstance(each, Checkpoint)),
+            key=lambda save: (save.step is not None, save.step or 0, save.name),
+        )
+        withheld = tuple(each for each in found if isinstance(each, Finding))
+        known = {OWN_FOLDER, *names}
+        strays = tuple(entry.name for entry in listing.entries if entry.name not in known)
+        return Inventory(
+            root=storage.root,
+            layout=self.layout,
+            checkpoints=tuple(checkpoints),
+            runs=one_run(checkpoints),
+            findings=in_order((*withheld, *map(stray, strays))),
+            unlisted=tuple(finding.path for finding in withheld if finding.path is not None),
+            strays=strays,
+        )
+
+    def _checkpoint(self, storage: Storage, options: ScanOptions, name: str) -> Checkpoint | Finding:
+        try:
+            store = look(storage, name, sizes=options.sizes)
+        except OSError as error:
+            return unreadable(name, error)
+        told = self.reading(storage, name, store)
+        step = told.named if told.scalars.step is None else Step(told.scalars.step)
+        source = StepSource.NAME if told.scalars.step is None else StepSource.CONTENT
+        return Checkpoint(
+            name=name,
+            facts=told.facts,
+            scalars=told.scalars,
+            step=step,
+            step_source=StepSource.UNKNOWN if step is None else source,
+            shards=store.shards,
+            topology=Topology(shared=True),
+            format=FormatName.TORCH_ZIPS,
+            expected=store.expected,
+            commit=store.commit,
+            content=told.content if store.commit is CommitState.COMMITTED else Content.UNKNOWN,
+            findings=(*store.findings, *_other_step(name, told)),
+        )
+
+
+def _other_step(name: str, told: Told) -> tuple[Finding, ...]:
+    if told.named is None or told.scalars.step in {None, told.named}:
+        return ()
+    message = f"the name says step {told.named}, and what was saved says {told.scalars.step}, which is believed"
+    return (
+        note(
+            Code.STEP_DISAGREES,
+            message,
+            path=f"{name}/{METADATA}",
+            expected=str(told.named),
+            actual=str(told.scalars.step),
+        ),
+    )
+
+
+def progress(storage: Storage, folder: str, store: DcpStore, words: Mapping[str, Iterable[str]]) -> dict[str, int]:
+    """Return whole numbers that a save holds beside its tensors.
+
+    Args:
+        storage: The tree.
+        folder: Of the save.
+        store: Its record.
+        words: What each may be called, by what it is returned as: the last part of its name.
+
+    Returns:
+        Those of which exactly one value is called so; a boolean is no number.
+    """
+    places = value_slices(store)
+    wanted = {
+        word: fitting[0]
+        for word, names in words.items()
+        if len(fitting := [place for name, place in places.items() if name.rpartition(".")[2] in names]) == 1
+    }
+    values = values_of(storage, folder, {place.name: place for place in wanted.values()})
+    numbers = {word: values.get(place.name) for word, place in wanted.items()}
+    return {word: value for word, value in numbers.items() if type(value) is int and value >= 0}
+
+
+def only_number(name: str) -> Step | None:
+    """Return the number in a name that has exactly one."""
+    numbers = re.findall("[0-9]+", name)
+    return Step(int(numbers[0])) if len(numbers) == 1 and len(numbers[0]) <= _MOST_DIGITS else None
+
+
+_MOST_DIGITS = 18

@@ -1,0 +1,68 @@
+"""What torchtitan makes of a resume: where its loaders go on, and which numbers of ranks they refuse.
+
+Source:
+    `torchtitan/components/dataloader.py` of torchtitan 0.3.0: each data-parallel rank saves its loader's state under
+    its own number, with how many there were; another number is refused. Run with 4 ranks: 2 stop with an AssertionError
+    ("dataloader resharding is not supported yet"), 6 with a CheckpointException.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.decide.data_effects import against_size, consumed
+from ckpttool.domain.checkpoint import Content
+from ckpttool.domain.data_position import DataEffect, GoesOn
+from ckpttool.domain.finding import Code, suspect
+from ckpttool.domain.question import AskedSizes
+from ckpttool.trainers.base import Effects, Resume
+from ckpttool.trainers.torchtitan.layout import DP
+
+if TYPE_CHECKING:
+    from ckpttool.domain.checkpoint import Checkpoint
+    from ckpttool.domain.finding import Finding
+
+_REFUSES = (
+    "torchtitan does not share a loader's state out anew (--checkpoint.exclude_from_loading dataloader leaves it out, "
+    "and the data begin anew)"
+)
+_STATE = "each data-parallel rank goes on from its own loader's state"
+_OTHER_BATCHES = "each data-parallel rank goes on in its own data, in batches of another size: another mixture"
+_WEIGHTS = "weights alone are loaded, so the data begin anew"
+
+
+def effects(resume: Resume) -> Effects:
+    """Say where the loaders go on."""
+    read = consumed(resume.plan, resume.inventory, resume.data)
+    checkpoint = resume.plan.point.checkpoint
+    if checkpoint.content is Content.WEIGHTS_ONLY:
+        position = GoesOn(effect=DataEffect.RESTARTS, why=_WEIGHTS, samples=read.samples, source=read.source)
+        return Effects(position=position, settings=(), findings=())
+    changed = resume.data.new_global_batch is not None and read.new_batch != read.old_batch
+    position = GoesOn(
+        effect=DataEffect.REORDERS if changed else DataEffect.EXACT,
+        why=_OTHER_BATCHES if changed else _STATE,
+        samples=read.samples,
+        source=read.source,
+        tokens=checkpoint.scalars.tokens,
+        repeated=0,
+        lost=0,
+        where=resume.plan.load.path,
+    )
+    return Effects(position=position, settings=(), findings=())
+
+
+def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
+    """Object to another number of data-parallel ranks, as far as what is asked for tells it."""
+    saved = dict(checkpoint.facts).get(DP)
+    if saved is None:
+        return ()
+    if asked.data is None and asked.world is not None and asked.world % saved:
+        # The data-parallel ranks are a divisor of all ranks.
+        message = (
+            f"{checkpoint.name} was saved by {saved} data-parallel ranks, which {asked.world} ranks cannot be, "
+            f"and {_REFUSES}"
+        )
+        remedy = f"start with a multiple of {saved} ranks, {saved} of them data-parallel"
+        return (suspect(Code.WORLD_SIZE_REFUSED, message, path=checkpoint.name, remedy=remedy),)
+    return tuple(against_size(checkpoint, asked, saved=AskedSizes(data=saved), refuses=_REFUSES))

@@ -1,0 +1,155 @@
+"""torchtitan's layout: `step-N/{.metadata, __0_0.distcp, …}` with model, optimizer, schedule, loaders and counters.
+
+Source:
+    `torchtitan/components/checkpoint.py` of torchtitan 0.3.0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory
+from ckpttool.domain.expectation import Evidence, Expected, RankFiles
+from ckpttool.domain.finding import in_order
+from ckpttool.domain.frozen import replace
+from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
+from ckpttool.domain.scalars import Scalars
+from ckpttool.domain.units import Rank, Step
+from ckpttool.records import MANIFEST_NAME, SealPlace
+from ckpttool.storage.base import Kind, Storage
+from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.common.listed import by_own_records, keeps_no_health_file
+from ckpttool.trainers.listing import Listing
+from ckpttool.trainers.torch_dcp.store import METADATA, UNFINISHED, is_store
+
+if TYPE_CHECKING:
+    from ckpttool.domain.pointer import Pointer, PointerText
+    from ckpttool.trainers.torch_dcp.saves import Told
+    from ckpttool.trainers.torch_dcp.store import DcpStore
+
+LAYOUT = "torchtitan"
+DP = "dp"
+"""What a save's number of data-parallel ranks is shown as."""
+_SAVE = "step-([0-9]{1,18})"
+_STATE = ("optimizer.", "lr_scheduler", "dataloader.", "train_state")
+"""What the names of all that is no weight begin with."""
+
+
+class TorchtitanLayout:
+    """One folder a save, by its step."""
+
+    name = LAYOUT
+    sign = "step-N/"
+    is_tree = True
+    gives_way = False
+    rank_files = RankFiles.TOGETHER
+
+    def recognise(self, listing: Listing) -> bool:
+        """Tell by what lies in such a folder: others call theirs the same."""
+        return any(is_store(names) for _, names in listing.inside(_SAVE))
+
+    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
+        """Take a save's folder, and whatever lies in it, for the save."""
+        name = folder.partition("/")[0]
+        return Part(focus=name, resolved_from=f"checkpoint {name}") if re.fullmatch(_SAVE, name) else None
+
+    def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
+        """Read each save's names, its record, and the counters that this leads to."""
+        from ckpttool.trainers.torch_dcp.saves import SaveTree
+        from ckpttool.trainers.torchtitan.choice import strays_taken
+
+        found = SaveTree(layout=LAYOUT, reading=_told, is_save=_saves).scan(storage, listing, options)
+        taken = tuple(strays_taken(listing))
+        paths = {finding.path for finding in taken}
+        beside = (finding for finding in found.findings if finding.path not in paths)
+        return replace(found, findings=in_order((*taken, *beside)))
+
+    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+        """Read a record that is too large for a scan."""
+        from ckpttool.trainers.torch_dcp.store import look_closer
+
+        return look_closer(storage, checkpoint, checkpoint.name)
+
+    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
+        """Go by each save's own record."""
+        return by_own_records(inventory)
+
+    def is_unfinished(self, name: str) -> bool:
+        """Tell by the name under which the record is written first."""
+        return name.rpartition("/")[2] == UNFINISHED
+
+    def members(self, checkpoint: Checkpoint) -> Members | Refusal:
+        """Return the save's own folder, with all that is in it."""
+        return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{METADATA}",))
+
+    def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
+        """Return a place in the save's own folder, which torchtitan never lists."""
+        path = f"{checkpoint.name}/{MANIFEST_NAME}"
+        return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=None)
+
+    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
+        """Read none: its highest number is its last."""
+        return iter(())
+
+    def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
+        """Spell none."""
+        return {}
+
+    def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
+        """Refuse: it keeps no such file."""
+        return keeps_no_health_file("torchtitan")
+
+    def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
+        """Name the step, of the folder that the config names already; weights alone by their path."""
+        path = checkpoint.name if inventory.root == "." else f"{inventory.root}/{checkpoint.name}"
+        if checkpoint.content is Content.WEIGHTS_ONLY:
+            own = TrainerSetting(
+                place=Place.parsed("argument:--checkpoint.initial_load_path"), value=path, is_path=True
+            )
+        else:
+            step = int(checkpoint.name.rpartition("-")[2])
+            own = TrainerSetting(place=Place.parsed("argument:--checkpoint.load_step"), value=step)
+        return LoadSettings(trainer=LAYOUT, path=path, settings=(own,))
+
+
+def _saves(listing: Listing) -> Iterator[str]:
+    for entry in listing.beginning("step-"):
+        if entry.kind in {Kind.FOLDER, Kind.LOST} and re.fullmatch(_SAVE, entry.name):
+            yield entry.name
+
+
+def _told(storage: Storage, name: str, store: DcpStore) -> Told:
+    from ckpttool.trainers.torch_dcp.saves import Told, progress
+
+    words = {"step": ("step",), "tokens": ("ntokens_seen",), DP: ("world_size",)}
+    numbers = progress(storage, name, store, words)
+    return Told(
+        scalars=Scalars(step=numbers.get("step"), tokens=numbers.get("tokens")),
+        content=_content(storage, name, store),
+        named=Step(int(name.rpartition("-")[2])),
+        facts=((DP, numbers.get(DP)),),
+    )
+
+
+def _content(storage: Storage, name: str, store: DcpStore) -> Content:
+    """Tell by the names of what was saved whether it was the weights alone."""
+    if store.metadata is not None:
+        return Content.FULL if any(each.startswith(_STATE) for each in store.names) else Content.WEIGHTS_ONLY
+    if store.commit is not CommitState.COMMITTED:
+        return Content.UNKNOWN
+    # A record that is too large to be followed at a scan is only searched.
+    return Content.FULL if _mentions(storage, f"{name}/{METADATA}", b"train_state") else Content.UNKNOWN
+
+
+_PIECE = 4 << 20
+
+
+def _mentions(storage: Storage, path: str, word: bytes) -> bool:
+    try:
+        with storage.open(path) as source:
+            begins = range(0, source.stamp.size, _PIECE)
+            return any(word in source.read(begin, _PIECE + len(word)) for begin in begins)
+    except OSError:  # which the closer look says
+        return False
