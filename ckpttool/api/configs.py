@@ -69,7 +69,11 @@ def config_check(path: str, config: BaseConfig | Check, *, name: str = "config")
 
 
 def lint_config(
-    paths: str | os.PathLike[str] | Sequence[str], *, allowed: Iterable[Code] = (), view: View = USUAL
+    paths: str | os.PathLike[str] | Sequence[str],
+    *,
+    allowed: Iterable[Code] = (),
+    skip_foreign: bool = False,
+    view: View = USUAL,
 ) -> Lint:
     """Say what in configs a trainer finds wrong late or never; no checkpoint is looked at.
 
@@ -77,11 +81,13 @@ def lint_config(
         paths: Files, and folders, in which all YAML files are looked at, as deep as they lie; hidden folders and links
             to folders are passed over.
         allowed: Findings that the user accepts.
+        skip_foreign: Whether who names files does not know which of them are training configs.
         view: How it is to be told.
 
     Returns:
         One check a config. A file that cannot be used at all is a finding too, with its exit code, and so is a folder
-        without a training config. YAML of others is counted where it was found, and a finding where it was named.
+        without a training config. YAML of others is counted where it was found, and a finding where it was named and is
+        not to be skipped.
     """
     if isinstance(paths, (str, os.PathLike)):
         paths = (os.fspath(paths),)
@@ -90,6 +96,8 @@ def lint_config(
     for path in paths:
         if os.path.isdir(path):
             checks |= _in_folder(path, tuple(allowed), foreign)
+        elif skip_foreign:
+            checks |= _unless_foreign(path, tuple(allowed), foreign)
         else:
             checks[path] = config_check(path, read_or_check(path, tuple(allowed)), name=path)
     return Lint(checks=tuple(checks.values()), foreign=tuple(foreign), view=view)
@@ -97,17 +105,12 @@ def lint_config(
 
 def _in_folder(folder: str, allowed: tuple[Code, ...], foreign: dict[str, None]) -> dict[str, Check]:
     found: dict[str, Check] = {}
-    others = 0
+    others: dict[str, None] = {}
     for path in _yaml_files(folder, found):
-        try:
-            found[path] = config_check(path, read_base(path, allowed), name=path)
-        except ForeignConfigError:
-            foreign[path] = None
-            others += 1
-        except CkptToolError as error:
-            found[path] = replace(_unusable(path, error), name=path)
+        found |= _unless_foreign(path, allowed, others)
+    foreign |= others
     if not found:
-        beside = f", but {counted(others, 'other YAML file')}" if others else ""
+        beside = f", but {counted(len(others), 'other YAML file')}" if others else ""
         finding = damage(
             Code.CONFIG_UNUSABLE,
             f"{folder!r} holds no training config{beside}",
@@ -121,6 +124,16 @@ def _in_folder(folder: str, allowed: tuple[Code, ...], foreign: dict[str, None])
             stopped=ExitCode.USAGE,
         )
     return found
+
+
+def _unless_foreign(path: str, allowed: tuple[Code, ...], foreign: dict[str, None]) -> dict[str, Check]:
+    try:
+        return {path: config_check(path, read_base(path, allowed), name=path)}
+    except ForeignConfigError:
+        foreign[path] = None
+        return {}
+    except CkptToolError as error:
+        return {path: replace(_unusable(path, error), name=path)}
 
 
 def _yaml_files(folder: str, unseen: dict[str, Check]) -> Iterator[str]:

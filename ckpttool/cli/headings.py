@@ -26,6 +26,7 @@ HEADINGS = {
     ),
     "Launch": (
         "--output", "--force", "--nodes", "--devices-per-node", "--devices", "--master-addr", "--script", "--allow",
+        "--skip-foreign",
     ),
     "Policy": (
         "--policy", "--count", "--nan", "--dialect", "--asd-config", "--with-checksum", "--cooldown", "--strikes-num",

@@ -19,12 +19,19 @@ Files = Annotated[
     list[str], typer.Argument(metavar="FILE|DIR...", help="Training configs, and folders with some at any depth.")
 ]
 Fix = Annotated[bool, typer.Option("--fix", help="Write what is safe to mend, and say what is left.")]
+SkipForeign = Annotated[bool, typer.Option("--skip-foreign", help="Pass over a FILE that is no training config.")]
 Diff = Annotated[bool, typer.Option("--diff", help="Show what --fix would change, and write nothing.")]
 
 
 @grouped
 def lint_config(
-    *, files: Files, report: ReportOptions, fix: Fix = False, diff: Diff = False, verbose: Verbose = False
+    *,
+    files: Files,
+    report: ReportOptions,
+    fix: Fix = False,
+    diff: Diff = False,
+    skip_foreign: SkipForeign = False,
+    verbose: Verbose = False,
 ) -> None:
     """Say what in configs MindFormers finds wrong late or never.
 
@@ -37,10 +44,10 @@ def lint_config(
     """
     output_files.assert_reports_replaceable(report.files(), inputs=files)
     allowed, view = report.allowed(), View(everything=verbose)
-    answer = api.lint_config(files, allowed=allowed, view=view)
+    answer = api.lint_config(files, allowed=allowed, skip_foreign=skip_foreign, view=view)
     if diff:
         output.result(texts.diff(api.fix_config(answer, allowed=allowed)))
         raise typer.Exit(answers.PREFLIGHT.exit_code(answer))
     if fix and (fixed := api.fix_config(answer, allowed=allowed, apply=True)):
-        answer = replace(api.lint_config(files, allowed=allowed, view=view), fixed=fixed)
+        answer = replace(api.lint_config(files, allowed=allowed, skip_foreign=skip_foreign, view=view), fixed=fixed)
     raise typer.Exit(reports.show(answer, report))

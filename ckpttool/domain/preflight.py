@@ -156,7 +156,7 @@ class Lint(Answered):
     fixed: tuple[FixedConfig, ...] = ()
     """What was mended and written before the rules were asked."""
     foreign: tuple[str, ...] = ()
-    """YAML files that were found in folders and are no training configs."""
+    """YAML files that were found in folders, or were to be skipped, and are no training configs."""
     view: View = USUAL
     """How it is to be told."""
 

@@ -78,7 +78,11 @@ def parse_document(content: bytes, *, what: str) -> Document:
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:  # PyYAML's four lines with a drawing, in one
             line = int(error.problem_mark.line) + 1
             why = f"line {line}: {', '.join(filter(None, (error.context, error.problem)))}"
-        raise ConfigError(f"{what!r} cannot be read: {why}", line=line) from error
+        several = (
+            isinstance(error, yaml.MarkedYAMLError) and error.context == "expected a single document in the stream"
+        )
+        kind = ForeignConfigError if several else ConfigError  # no program reads such for one config
+        raise kind(f"{what!r} cannot be read: {why}", line=line) from error
     except (ValueError, TypeError) as error:  # a date like 2024-13-45, a list as a key
         raise ConfigError(f"{what!r} cannot be read: {error}".replace("\n", " ")) from error
     return Document(text=text, data=data, lines=walk.lines, spelt=walk.spelt)

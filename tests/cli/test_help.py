@@ -6,7 +6,6 @@ import inspect
 import os
 import re
 import shlex
-import shutil
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -195,9 +194,3 @@ def test_the_list_of_commands_is_complete_and_in_the_order_of_need() -> None:
 def test_the_version_is_said(spelling: str) -> None:
     said = run(spelling)
     assert (said.code, said.stdout, said.stderr) == (0, f"ckpttool {__version__}\n", "")
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_completion_knows_the_commands() -> None:
-    said = run(env={"_CKPTTOOL_COMPLETE": "complete_bash", "COMP_WORDS": "ckpttool sc", "COMP_CWORD": "1"})
-    assert said.stdout.split() in (["scan", "scale-skip"], [])

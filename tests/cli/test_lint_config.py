@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ckpttool.errors import ExitCode
 from tests.cli.running import ask
 from tests.cli.situations import real
 from tests.cli.test_answers import Golden, lines_too_long
@@ -278,3 +279,20 @@ def test_the_pre_commit_hook_runs_a_command_that_there_is(configs: Path) -> None
     for name, code in (("good.yaml", 0), ("bad.yaml", 10)):
         done = subprocess.run([script, *arguments, name], cwd=configs, capture_output=True, check=False)
         assert done.returncode == code
+
+
+FOREIGN = {"ci.yaml": "on: push\njobs: {}\n", "two.yaml": "a: 1\n---\nb: 2\n", "list.yaml": "- a\n", "empty.yaml": ""}
+
+
+def test_yaml_of_others_is_passed_over_on_request_and_what_cannot_be_read_is_not(configs: Path) -> None:
+    for name, text in FOREIGN.items():
+        (configs / name).write_text(text)
+        assert ask("lint-config", name).code == ExitCode.USAGE
+    said = ask("lint-config", "--skip-foreign", *FOREIGN)
+    assert said.code == ExitCode.OK
+    assert "no training config: 4 other YAML files" in said.stdout
+    assert ask("lint-config", "--skip-foreign", "ci.yaml", "good.yaml").code == ExitCode.OK
+    assert ask("lint-config", "--skip-foreign", "ci.yaml", "bad.yaml").code == ExitCode.DAMAGE
+    (configs / "torn.yaml").write_text("model: [1\n")
+    assert ask("lint-config", "--skip-foreign", "torn.yaml", "ci.yaml").code == ExitCode.USAGE
+    assert ask("lint-config", "--skip-foreign", "absent.yaml").code == ExitCode.USAGE
