@@ -48,7 +48,7 @@ MOST_LINES = {
     "records": 1130,
     "render": 5190,
     "storage": 860,
-    "trainers": 1280,
+    "trainers": 1350,
     "trainers/common": 560,
     "trainers/deepspeed": 750,
     "trainers/huggingface": 70,

@@ -234,7 +234,10 @@ class Trainer(Protocol):
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where its saves lie below an output folder or a working directory, a training's own first."""
+        """Where its saves lie below an output folder or a working directory, a training's own first.
+
+        A `*` at the end of a folder's name stands for a number: `logs/version_*/saves`.
+        """
         ...
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -11,18 +12,20 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.question import DEFAULT_DIR
-from ckpttool.errors import IncompleteError, UnknownLayoutError
+from ckpttool.errors import IncompleteError, UnknownLayoutError, UsageError
 from ckpttool.storage import is_folder, is_local, open_storage, shortest
 from ckpttool.storage.base import Entry, Kind, Storage, is_there
 from ckpttool.trainers.base import Layout, Part, Refusal
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.common.tracker_file import TRACKER, whose_tracker
 from ckpttool.trainers.listing import Listing, list_root, show_alone
-from ckpttool.trainers.registry import layouts, loose_file, meant, places, recognised, signs
+from ckpttool.trainers.registry import layouts, loose_file, meant, places, recognised, signs, trainer_named, trainer_of
 
 if TYPE_CHECKING:
     from ckpttool.domain.settings import RunConfig
 
+MOST_NAMED = 5
+"""Trees that one line holds, where several may be meant."""
 MOST_LEVELS_UP = 3
 """How far above the current folder a tree is looked for."""
 DEEPEST_PART = 4
@@ -96,8 +99,7 @@ def locate_emptied(path: str | None, *, layout: str | None = None) -> Located | 
     from ckpttool.records.journal import TRASH, trash_folders
 
     start = DEFAULT_DIR if path is None and is_there(open_storage(DEFAULT_DIR), "") else path or "."
-    for root in filter(is_folder, (start, *(os.path.join(start, place) for place in places()))):
-        root = shortest(root)  # noqa: PLW2901  as it is shown
+    for root in (shortest(start), *_places_below(start)) if is_folder(start) else ():
         storage = open_storage(root)
         found: dict[str, Layout] = {}
         for folder in trash_folders(storage):
@@ -147,7 +149,7 @@ def _around_us(wish: _Wish) -> Located | None:
     """
 
     def here() -> Located | None:
-        found = _below(os.getcwd(), wish)
+        found = _below(os.getcwd(), wish, is_named=False)
         return found if found is None or found.resolved_from else replace(found, resolved_from="the current folder")
 
     def around(folder: str) -> Located | None:
@@ -280,26 +282,90 @@ def _around_folder(path: str, wish: _Wish) -> Located:
     raise UnknownLayoutError(f"{path} holds no checkpoints that ckpttool knows: {told}")
 
 
-def _below(path: str, wish: _Wish) -> Located | None:
-    """Find the tree in a folder, or where trainings save below it."""
-    inner = [os.path.join(path, place) if path != "." else place for place in places()]
-    roots = [path, *filter(is_folder, inner)]
-    for root in roots:
-        storage = open_storage(root)
-        listing = list_root(storage)
-        found = recognised(listing, wanted=wish.layout)
+def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
+    """Find the tree in a folder, or where trainings save below it.
+
+    Args:
+        path: The folder.
+        wish: Which layout is meant.
+        is_named: Whether somebody named the folder: then what it is itself goes before what lies below it.
+
+    Raises:
+        UsageError: There are several, and nobody says which is meant.
+    """
+    trees: list[Located] = []
+    withheld: dict[str, OSError] = {}
+    for root in [path, *_places_below(path)]:
+        try:
+            storage = open_storage(root)
+            listing = list_root(storage)
+            found = recognised(listing, wanted=wish.layout)
+        except OSError as error:
+            if root is path:
+                raise
+            withheld[root] = error
+            continue
         if found:
-            layout, took = meant(found, root, wish.config), None
-            if root is not path:
-                took = "".join([root, *map(_another, roots[roots.index(root) + 1 :])])
-            return Located(storage=storage, listing=listing, layout=layout, focus=None, resolved_from=took)
-    return None
+            layout = meant(found, root, wish.config)
+            trees.append(Located(storage=storage, listing=listing, layout=layout, focus=None, resolved_from=None))
+            if root is path and is_named:
+                return trees[0]
+    if not trees:
+        for why in withheld.values():
+            raise why
+        return None
+    one = _meant_tree(trees, path, wish)
+    others = [*(tree.storage.root for tree in trees if tree is not one), *withheld]
+    took = "".join([one.storage.root, *(f"; {root} is another tree" for root in others)])
+    return one if one.storage.root == path else replace(one, resolved_from=took)
 
 
-def _another(place: str) -> str:
-    from ckpttool.trainers.below import trees_below
+def _meant_tree(trees: list[Located], path: str, wish: _Wish) -> Located:
+    """Return the one of several trees below a folder that is meant: a training's own, before what was made of it."""
+    own = [tree for index, tree in enumerate(trees) if not any(_is_of_same(tree, other) for other in trees[:index])]
+    if len(own) > 1 and wish.config is not None:
+        names = trainer_named(wish.config.trainer).layout_names
+        own = [tree for tree in own if tree.layout.name in names] or own
+    if len(own) > 1:
+        told = [f"{tree.storage.root} ({tree.layout.name})" for tree in own]
+        last = told.pop() if len(told) <= MOST_NAMED else f"{len(told) - MOST_NAMED} more"
+        named = f"{', '.join(told[:MOST_NAMED])} and {last}"
+        raise UsageError(f"{path} holds several trees: {named}; give the one that is meant")
+    return own[0]
 
-    return f"; {place} is another tree" if any(trees_below(place, levels=0)) else ""
+
+def _is_of_same(tree: Located, other: Located) -> bool:
+    """Tell whether a trainer put a tree together from the other one: it has a layout of its own for that."""
+    trainer = trainer_of(tree.layout)
+    return other.layout.name != tree.layout.name and trainer is not None and trainer is trainer_of(other.layout)
+
+
+def _places_below(path: str) -> Iterator[str]:
+    """Yield the folders below one in which trainings usually save, each once, however it is linked."""
+    seen = {os.path.realpath(path)}
+    for place in places():
+        found = [path]
+        for part in place.split("/"):
+            inner = (os.path.join(folder, name) for folder in found for name in _called(part, folder))
+            found = [shortest(root) for root in inner if is_folder(root)]
+        for root in found:
+            real = os.path.realpath(root)
+            if real not in seen:
+                seen.add(real)
+                yield root
+
+
+def _called(name: str, folder: str) -> list[str]:
+    """Return the name, or where it ends with a `*` what is called so in a folder, with a number for the star."""
+    start, star, _ = name.partition("*")
+    if not star:
+        return [name]
+    try:
+        entries = list_root(open_storage(folder)).beginning(start)
+    except OSError:
+        return []
+    names = [entry.name for entry in entries if re.fullmatch("[0-9]+", entry.name[len(start) :])]
+    return sorted(names, key=lambda name: (len(name), name))
 
 
 def _whose(listing: Listing) -> str:

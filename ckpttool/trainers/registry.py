@@ -147,8 +147,7 @@ def asd_dialects() -> tuple[AsdDialect, ...]:
 
 def trainer_of(layout: Layout) -> Trainer | None:
     """Return whose layout it is; None for that of a lone file, which is nobody's."""
-    names = ((trainer, {own.name for own in trainer.layouts}) for trainer in TRAINERS)
-    return next((trainer for trainer, own in names if layout.name in own), None)
+    return next((trainer for trainer in TRAINERS if layout.name in trainer.layout_names), None)
 
 
 def trainer_names() -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from ckpttool.trainers.listing import Listing, list_root
 from tests.cli.running import Said, ask
 from tests.cli.situations import SITUATIONS
 from tests.cli.test_exit_codes import assert_error
+from tests.trees import safetensors_bytes, training_scalars
 
 PRUNE = ("--keep-last", "2", "--grace", "0")
 
@@ -179,14 +180,23 @@ class TestDidYouMean:
 
     def test_a_folder_with_nothing_below_is_told_as_ever(self) -> None:
         said = ask("scan", "empty")
-        assert_error(said, ExitCode.UNKNOWN_LAYOUT, " or hyper_param.safetensors")
+        assert_error(said, ExitCode.UNKNOWN_LAYOUT, "hyper_param.safetensors")
         assert "did you mean" not in said.stderr
 
     def test_a_trainings_own_saves_go_first_and_the_other_tree_is_named(self, three: Path) -> None:
-        shutil.copytree(three / "second/checkpoint", three / "output/unified_checkpoint")
+        merged = three / "output/unified_checkpoint/hyper_param.safetensors"
+        merged.parent.mkdir()
+        merged.write_bytes(safetensors_bytes(training_scalars(epoch=1, true_step=2), {"format": "ms"}))
         said = ask("scan", "output")
         assert said.code == ExitCode.OK
         assert "looking at output/checkpoint; output/unified_checkpoint is another tree" in said.stderr
+
+    def test_of_several_that_may_be_meant_none_is_taken_and_each_is_named(self, three: Path) -> None:
+        shutil.copytree(three / "output/checkpoint", three / "checkpoint")
+        names = ". holds several trees: checkpoint (mindformers-rank) and output/checkpoint (mindformers-rank); give"
+        assert_error(ask("resolve", "."), ExitCode.USAGE, names)
+        assert ask("resolve", "checkpoint").code == ExitCode.OK
+        assert ask("resolve").code == ExitCode.OK  # the usual place
 
 
 def trees_of(said: Said) -> list[dict[str, Any]]:

@@ -264,6 +264,64 @@ class TestInsideASave:
         assert found == [str(tmp_path / "a"), str(tmp_path / "b"), str(tmp_path / "b/notes")]
 
 
+class TestKnownPlaces:
+    @pytest.fixture(autouse=True)
+    def _places(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(toy.Toy, "places", ("saves", "logs/version_*/saves"))
+
+    def test_one_with_a_number_is_found_whatever_it_is(self, tmp_path: Path) -> None:
+        toy.save(tmp_path / "logs/version_12/saves", 20)
+        (tmp_path / "logs/version_x/saves").mkdir(parents=True)
+        (tmp_path / "logs/version_13").mkdir()
+        found = locate(str(tmp_path))
+        assert found.storage.root == str(tmp_path / "logs/version_12/saves")
+        assert found.resolved_from == found.storage.root
+
+    def test_of_several_numbers_none_is_taken(self, tmp_path: Path) -> None:
+        for version in range(12):
+            toy.save(tmp_path / f"logs/version_{version}/saves", 20)
+        with pytest.raises(
+            UsageError, match=r"/version_0/saves \(toy-dcp\), .* and 7 more; give the one that is meant$"
+        ):
+            locate(str(tmp_path))
+
+    def test_of_two_trainers_none_is_taken_unless_somebody_says_which(self, tmp_path: Path) -> None:
+        toy.save(tmp_path / "saves", 20)
+        TreeBuilder(tmp_path).legacy().save(epoch=10, step=2)
+        with pytest.raises(UsageError, match=r"saves \(toy-dcp\) and .*output/checkpoint \(mindformers-rank\);"):
+            locate(str(tmp_path))
+        assert locate(str(tmp_path), layout="toy-dcp").layout.name == "toy-dcp"
+        assert locate(str(tmp_path), config=config_of("mindformers")).layout.name == "mindformers-rank"
+
+    def test_a_link_from_one_place_to_another_makes_no_second_tree(self, tmp_path: Path) -> None:
+        toy.save(tmp_path / "logs/version_0/saves", 20)
+        (tmp_path / "saves").symlink_to(tmp_path / "logs/version_0/saves")
+        assert locate(str(tmp_path)).storage.root == str(tmp_path / "saves")
+
+    def test_a_place_that_cannot_be_listed_is_named_beside_the_tree_that_is_taken(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        toy.save(tmp_path / "saves", 20)
+        other = tmp_path / "output/checkpoint"
+        other.mkdir(parents=True)
+        deny(monkeypatch, str(other), errno.EACCES)
+        found = locate(str(tmp_path))
+        assert found.resolved_from == f"{tmp_path}/saves; {other} is another tree"
+        deny(monkeypatch, str(tmp_path / "saves"), errno.EACCES)
+        with pytest.raises(IncompleteError, match="Permission denied"):
+            locate(str(tmp_path))
+
+    def test_where_we_stand_the_folder_itself_is_one_of_several(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        toy.save(tmp_path, 20)
+        toy.save(tmp_path / "saves", 20)
+        monkeypatch.chdir(tmp_path)
+        assert locate(".").storage.root == "."
+        with pytest.raises(UsageError, match="holds several trees"):
+            locate(None)
+
+
 class TestFirstBytes:
     def test_files_of_one_name_are_told_apart_by_how_they_begin(self, tmp_path: Path) -> None:
         for name, content in (

@@ -23,7 +23,7 @@ class Lightning:
 
     name = "lightning"
     title = "Lightning"
-    places = ("checkpoints",)
+    places = ("checkpoints", "lightning_logs/version_*/checkpoints")
     layout_names = ("lightning",)
     log_formats: tuple[LogFormat, ...] = ()
     log_places: LogPlaces | None = None
