@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from ckpttool.api.configs import read_base
-from ckpttool.api.preflighting import assert_startable, judged
+from ckpttool.api.preflighting import assert_startable, judged, told_by_its_user
 from ckpttool.api.resolving import resolve
 from ckpttool.api.scanning import Where, asked
 from ckpttool.decide.preflight import allow
@@ -99,9 +99,8 @@ def fragment(
         CkptToolError: The question cannot be answered, or this trainer is started with a config that `launch` writes.
     """
     answer = resolve(question, choice, data, node=node)
-    trainer, decision = answer.tree.trainer, answer.decision
-    if trainer is not None and trainer.launch is not None:
-        raise UsageError(f"{trainer.title} is started with a config: give --config BASE.yaml and --output NEW.yaml")
+    told_by_its_user(answer.tree)
+    decision = answer.decision
     if isinstance(decision, ResumePlan) and is_local(answer.tree.inventory.root):
         decision = replace(decision, load=decision.load.at(os.path.abspath(decision.load.path)))
     return Fragment(decision=decision, strict=strict)

@@ -15,7 +15,7 @@ from ckpttool.domain.data_position import skip_of
 from ckpttool.domain.finding import Code, Finding, seen_in_part
 from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.health import Health
-from ckpttool.domain.plan import ResumePlan
+from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import Check, DiskNeed, NextSaves, Preflight, PreflightQuestion, Reason
 from ckpttool.errors import CkptToolError, ExitCode, UsageError
 from ckpttool.render.answers import preflight_summaries as summaries
@@ -51,6 +51,8 @@ def preflight(
     """
     if not isinstance(question, PreflightQuestion):
         question = PreflightQuestion(config=os.fspath(question), tree=asked(tree))
+    if question.config is None:
+        return _without_config(question, disk or LocalDisk(), node)
     config = read_or_check(question.config, question.allowed, devices=question.devices)
     first = config_check(question.config, config)
     if isinstance(config, Check):
@@ -61,6 +63,60 @@ def preflight(
     except CkptToolError as error:
         return _cut_short(question, [first, _stopped("checkpoint", error)], _AFTER_CONFIG[1:])
     return judged(question, config, answer, disk or LocalDisk()).answer
+
+
+def _without_config(question: PreflightQuestion, disk: Disk, node: Node | None) -> Preflight:
+    """Judge the start of a trainer whose configs are not read: there is none to look at, and its user tells it."""
+    try:
+        answer = resolve(question.tree, question.choice, question.data, node=node)
+        title = told_by_its_user(answer.tree)
+    except CkptToolError as error:
+        return _cut_short(question, [_stopped("checkpoint", error)], _AFTER_CONFIG[1:])
+    decision, inventory, teller = answer.decision, answer.tree.inventory, _teller(question, answer)
+    plan = decision if isinstance(decision, ResumePlan) else None
+    found = judge.by_check(decision, None, strict=question.strict, view=question.view)
+    told = "nothing was chosen" if plan is None else summaries.told_summary(plan, trainer=title)
+    launch = teller.check("launch", told, found["launch"])
+    coming = NextSaves(folder=inventory.root, inside=(), count=1, stays=None)
+    need = _disk_need(coming, answer, plan, disk) if is_local(inventory.root) else None
+    checks = (
+        teller.check("checkpoint", summaries.checkpoint_summary(decision), found["checkpoint"], _nothing(decision)),
+        _health_check(teller, inventory, plan, found["health"]),
+        _skipped(launch) if plan is None else launch,
+        _disk_check(teller, need),
+    )
+    return _answered(question, answer, checks, need)
+
+
+def told_by_its_user(tree: Tree) -> str:
+    """Return what people call the trainer of a tree, whose configs nobody edits.
+
+    Raises:
+        UsageError: `launch` edits them.
+    """
+    if tree.trainer is not None and tree.trainer.launch is not None:
+        way = "give --config BASE.yaml, and launch --output NEW.yaml"
+        raise UsageError(f"{tree.trainer.title} is started with a config: {way}")
+    return "nobody" if tree.trainer is None else tree.trainer.title
+
+
+def _nothing(decision: ResumePlan | NoResumePoint) -> ExitCode | None:
+    is_nothing = isinstance(decision, NoResumePoint) and not seen_in_part(decision.findings)
+    return ExitCode.NOTHING_TO_RESUME if is_nothing else None
+
+
+def _answered(
+    question: PreflightQuestion, answer: Answer, checks: tuple[Check, ...], need: DiskNeed | Finding | None
+) -> Preflight:
+    return Preflight(
+        config=question.config,
+        root=answer.tree.inventory.root,
+        checks=checks,
+        decision=answer.decision,
+        disk=need if isinstance(need, DiskNeed) else None,
+        resolved_from=answer.tree.resolved_from,
+        view=question.view,
+    )
 
 
 def _cut_short(question: PreflightQuestion, checks: list[Check], left: Sequence[str]) -> Preflight:
@@ -98,6 +154,12 @@ class _Teller:
         return beside if not os.path.lexists(inside) and os.path.lexists(beside) else inside
 
 
+def _teller(question: PreflightQuestion, answer: Answer) -> _Teller:
+    logs = [one.path for one in answer.decision.findings if one.code is Code.LOG_UNREADABLE]
+    named = frozenset(path for path in (question.tree.health_file, answer.tree.book.path, *logs) if path is not None)
+    return _Teller(config=question.config or "", root=answer.tree.inventory.root, allowed=question.allowed, named=named)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
     """What stands against a launch, and what it would be."""
@@ -123,10 +185,7 @@ class Judged:
 
 def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk: Disk) -> Judged:
     """Say what stands against a launch of what was decided: for `preflight`, and for `launch` before it writes."""
-    decision, root, target = answer.decision, answer.tree.inventory.root, assert_startable(answer.tree)
-    logs = [one.path for one in decision.findings if one.code is Code.LOG_UNREADABLE]
-    named = frozenset(path for path in (question.tree.health_file, answer.tree.book.path, *logs) if path is not None)
-    teller = _Teller(config=question.config, root=root, allowed=question.allowed, named=named)
+    decision, target, teller = answer.decision, assert_startable(answer.tree), _teller(question, answer)
     plan, edited = None, None
     of_devices = judge.devices_unknown(decision, config.run) if question.devices is None else ()
     if isinstance(decision, ResumePlan):
@@ -135,25 +194,15 @@ def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk
         if question.devices is not None:
             of_devices = target.other_devices(config.run, question.devices)
     found = judge.by_check(decision, config.run, strict=question.strict, of_devices=of_devices, view=question.view)
-    nothing = ExitCode.NOTHING_TO_RESUME if plan is None and not seen_in_part(decision.findings) else None
     need = _disk_need(target.next_saves(config.run, answer.tree.inventory), answer, plan, disk)
     checks = (
-        config_check(question.config, config),
-        teller.check("checkpoint", summaries.checkpoint_summary(decision), found["checkpoint"], nothing),
+        config_check(config.run.path, config),
+        teller.check("checkpoint", summaries.checkpoint_summary(decision), found["checkpoint"], _nothing(decision)),
         _health_check(teller, answer.tree.inventory, plan, found["health"]),
         _launch_check(teller, config, plan, edited, found["launch"]),
         _disk_check(teller, need),
     )
-    preflight = Preflight(
-        config=question.config,
-        root=root,
-        checks=checks,
-        decision=decision,
-        disk=need if isinstance(need, DiskNeed) else None,
-        resolved_from=answer.tree.resolved_from,
-        view=question.view,
-    )
-    return Judged(answer=preflight, plan=plan, edited=edited)
+    return Judged(answer=_answered(question, answer, checks, need), plan=plan, edited=edited)
 
 
 def assert_startable(tree: Tree) -> LaunchTarget:

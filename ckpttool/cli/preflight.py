@@ -13,7 +13,10 @@ from ckpttool.cli.log_options import EvidenceOptions
 from ckpttool.cli.options import ChoiceOptions, DataOptions, Quiet, TreeOptions, ViewOptions
 from ckpttool.cli.reports import ReportOptions
 
-Base = Annotated[str, typer.Option("--config", metavar="BASE.yaml", help="The training config to start from.")]
+Base = Annotated[
+    str | None,
+    typer.Option("--config", metavar="BASE.yaml", help="The training config to start from, where the trainer has one."),
+]
 Devices = Annotated[int | None, typer.Option(min=1, help="Devices that will be started, over all nodes.")]
 Strict = Annotated[bool, typer.Option("--strict", help="No-go where a newer checkpoint was rejected.")]
 
@@ -21,13 +24,13 @@ Strict = Annotated[bool, typer.Option("--strict", help="No-go where a newer chec
 @grouped
 def preflight(
     *,
-    config: Base,
     tree: TreeOptions,
     choice: ChoiceOptions,
     logs: EvidenceOptions,
     data: DataOptions,
     look: ViewOptions,
     report: ReportOptions,
+    config: Base = None,
     devices: Devices = None,
     strict: Strict = False,
     quiet: Quiet = False,
@@ -35,6 +38,7 @@ def preflight(
     """Say go or no-go before a launch. Changes nothing.
 
     Looks at checkpoint, health, config, launch and disk. Exit 0 only if a launch now would resume where it says.
+    Without --config: of a trainer whose configs are not read.
 
     Example: ckpttool preflight ./output/checkpoint --config pretrain.yaml
     """
@@ -48,7 +52,7 @@ def preflight(
         allowed=report.allowed(),
         view=look.view(),
     )
-    output_files.assert_reports_replaceable(report.files(), inputs=[config], tree=question.tree)
+    output_files.assert_reports_replaceable(report.files(), inputs=[config] if config else [], tree=question.tree)
     with progress.watched(quiet=quiet):
         answer = api.preflight(question)
     output.looking_at(answer.resolved_from, quiet=quiet)

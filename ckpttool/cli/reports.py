@@ -143,4 +143,4 @@ def _text(answer: Preflight | Lint, fmt: ReportFormat) -> str:
 
 def _place(answer: Preflight | Lint) -> str:
     """Return where results are shown that are about no file of their own."""
-    return answer.root or answer.config if isinstance(answer, Preflight) else answer.checks[0].name
+    return answer.root or answer.config or "." if isinstance(answer, Preflight) else answer.checks[0].name

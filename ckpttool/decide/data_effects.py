@@ -8,6 +8,7 @@ from ckpttool.decide.data_position import batches_seen
 from ckpttool.domain.data_position import DataEffect, GoesOn, SampleSource
 from ckpttool.domain.finding import Code, Finding, note, suspect
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.units import counted
 
 if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Checkpoint, Inventory
@@ -163,10 +164,19 @@ def effect_findings(position: GoesOn, *, title: str, remedy: str | None = None) 
             )
         case DataEffect.REORDERS:
             return (note(Code.DATA_REORDERED, f"{title} goes on in another order of the data{why}", remedy=remedy),)
+        case DataEffect.LOSES:
+            return (suspect(Code.DATA_MISPLACED, f"{title} leaves out {_samples(position.lost)}{why}", remedy=remedy),)
+        case DataEffect.REPEATS:
+            again = _samples(position.repeated)
+            return (suspect(Code.DATA_MISPLACED, f"{title} reads {again} again{why}", remedy=remedy),)
         case DataEffect.REFUSES:
             return (suspect(Code.WORLD_SIZE_REFUSED, f"{title} stops at its data{why}", remedy=remedy),)
         case _:
             return ()
+
+
+def _samples(number: int | None) -> str:
+    return "samples, nobody knows how many," if number is None else counted(number, "sample")
 
 
 def against_size(checkpoint: Checkpoint, asked: AskedSizes, *, saved: AskedSizes, refuses: str | None) -> list[Finding]:

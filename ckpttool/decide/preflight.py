@@ -26,6 +26,7 @@ _OF_LAUNCH = frozenset({
     Code.PREFIX_HOLDS_RANK, Code.PATH_IS_PATTERN, Code.RANK_FOLDER_ON_ONE_DEVICE, Code.RESLICING_PICKS,
     Code.RESLICING_STOPS, Code.OPTIMIZER_MISSING, Code.FAULT_TOLERANCE_PICKS, Code.REDUNDANCY_NOT_LOADABLE,
     Code.TRAINING_COMPLETE, Code.SKIP_BEYOND_DATA, Code.DATA_END_EARLY, Code.ENDS_ELSEWHERE, Code.DEVICES_UNKNOWN,
+    Code.DATA_RESTARTS, Code.DATA_REORDERED, Code.DATA_MISPLACED, Code.WORLD_SIZE_REFUSED,
 })  # fmt: skip
 CHECK_OF = {**dict.fromkeys(_OF_HEALTH, "health"), **dict.fromkeys(_OF_LAUNCH, "launch")}
 """Under which check a finding about a decision is told. Every other one is about the checkpoint."""
@@ -44,7 +45,7 @@ def allow(findings: Iterable[Finding], allowed: Iterable[Code]) -> tuple[Finding
 
 def by_check(
     decision: ResumePlan | NoResumePoint,
-    config: RunConfig,
+    config: RunConfig | None,
     *,
     strict: bool,
     of_devices: Iterable[Finding] = (),
@@ -54,7 +55,7 @@ def by_check(
 
     Args:
         decision: As `resolve` gave it, with this config.
-        config: The base config, whose own check tells its findings.
+        config: The base config, whose own check tells its findings; None where there is none.
         strict: Whether a newer checkpoint that was not chosen stands against a launch.
         of_devices: What the trainer says of the devices that will be started.
         view: Whether ranks are told by machines, too.
@@ -62,7 +63,7 @@ def by_check(
     found: dict[str, list[Finding]] = {"checkpoint": [*_chosen_or_not(decision, view, strict=strict)]}
     found |= {"health": [], "launch": []}
     for finding in (*decision.findings, *of_devices):
-        if finding not in config.findings:
+        if config is None or finding not in config.findings:
             found[CHECK_OF.get(finding.code, "checkpoint")].append(finding)
     return {name: tuple(findings) for name, findings in found.items()}
 
@@ -132,7 +133,7 @@ def _nothing(decision: NoResumePoint, view: View) -> Finding:
             message, remedy = f"{message}: {told([way], view=view)}", way.remedy or remedy
     # What the config asks for is the cause where the tree has another number of ranks, whatever else is damaged.
     for why in decision.rejected[0].reasons if seen else ():
-        if why.code is Code.WORLD_SIZE_DIFFERS:
+        if why.code in {Code.WORLD_SIZE_DIFFERS, Code.WORLD_SIZE_REFUSED}:
             message, remedy = f"{message}: {why.message}", why.remedy or remedy
     return damage(Code.NOTHING_TO_RESUME, message, remedy=remedy)
 

@@ -112,6 +112,8 @@ class Checkpoint:
     format: FormatName
     expected: tuple[str, ...] | None = None
     """Paths that the trainer's own record says belong to it; None where there is no such record."""
+    digests: tuple[tuple[str, str], ...] = ()
+    """SHA-256 of files by their paths, 64 hexadecimal digits each, as the trainer's own record has them; sorted."""
     commit: CommitState
     """Every layout must say it: a save that was not finished is never chosen, whatever its files look like."""
     content: Content

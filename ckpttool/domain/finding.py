@@ -180,6 +180,7 @@ class Code(str, Enum):
     DATA_END_EARLY = "data-end-early"
     DATA_RESTARTS = "data-restarts"
     DATA_REORDERED = "data-reordered"
+    DATA_MISPLACED = "data-misplaced"
     ENDS_ELSEWHERE = "ends-elsewhere"
     DEVICES_UNKNOWN = "devices-unknown"
 

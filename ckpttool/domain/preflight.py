@@ -110,7 +110,8 @@ class Preflight(Answered):
 
     NOUN = "preflight"
 
-    config: str
+    config: str | None
+    """None where the trainer's configs are not read, so that there is nothing to give."""
     root: str | None
     """The checkpoint folder; None where there is none."""
     checks: tuple[Check, ...]
@@ -170,7 +171,8 @@ class Lint(Answered):
 class PreflightQuestion:
     """What shall be launched, and how much is good enough."""
 
-    config: str
+    config: str | None
+    """None where the trainer's configs are not read."""
     tree: TreeQuestion = TreeQuestion()
     """Without the config: it is read as part of the answer."""
     choice: ResumeQuestion = ResumeQuestion()

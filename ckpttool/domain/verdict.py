@@ -65,6 +65,8 @@ class CheckTask:
     """First byte and first byte after, where several tasks share a big file; None: all of it."""
     seal: ShardSeal | None = None
     """What a manifest recorded of this file."""
+    sha256: str | None = None
+    """What the save's own record says that it is, 64 hexadecimal digits."""
     hashes: bool = False
     """Also take xxh3-128 of the file and of each chunk: for sealing."""
     listed: FileStamp | None = None

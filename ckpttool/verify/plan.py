@@ -53,8 +53,10 @@ def plan_checks(
         checkpoint: With its shards' sizes, where `level` reads content.
         level: How hard to look.
         seals: What a manifest recorded, by path.
-        hashes: Also hash every file as a whole, for sealing. Such a hash cannot be joined, so no file is shared.
+        hashes: Also hash every file as a whole, for sealing. Such a hash cannot be joined, so no file is shared; nor is
+            one of which the save holds a digest.
     """
+    digests = dict(checkpoint.digests)
     facts = ShardFacts(scalars=checkpoint.rules.asked)
     return tuple(
         CheckTask(
@@ -68,20 +70,21 @@ def plan_checks(
             facts=facts,
             part=part,
             seal=None if seals is None else seals.get(shard.path),
+            sha256=digests.get(shard.path),
             hashes=hashes,
             listed=shard.stamp,
         )
         for shard in checkpoint.shards
-        for part, cost in _parts(shard, level, hashes=hashes)
+        for part, cost in _parts(shard, level, whole=hashes or shard.path in digests)
     )
 
 
-def _parts(shard: Shard, level: Level, *, hashes: bool) -> Iterator[tuple[tuple[int, int] | None, int]]:
+def _parts(shard: Shard, level: Level, *, whole: bool) -> Iterator[tuple[tuple[int, int] | None, int]]:
     """Yield the parts in which a shard is read, None for all of it, each with its cost."""
     size = shard.stamp.size if shard.stamp is not None else 0
     if level is Level.STRUCTURE:
         yield None, HEADER_COST
-    elif hashes or size <= PART_BYTES:
+    elif whole or size <= PART_BYTES:
         yield None, size
     else:
         for begin in range(0, size, PART_BYTES):

@@ -15,7 +15,7 @@ from ckpttool.domain.scalars import ScalarValues, spelled
 from ckpttool.domain.shard import Shard, ShardRole
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
 from ckpttool.records import OWN_FOLDER, SealPlace
-from ckpttool.storage.base import Storage, is_there
+from ckpttool.storage.base import Storage, is_there, unreadable
 from ckpttool.verify.observation import Engine, Engines, Observation
 from ckpttool.verify.plan import in_bucket, plan_checks
 from ckpttool.verify.report import collect, judge
@@ -57,6 +57,9 @@ class SaveRecords:
     closer: Callable[[Checkpoint], Checkpoint]
     """Adds what its own records tell beyond the scan."""
 
+
+RECORD_LIMIT = 1 << 30
+"""Bytes of a record that is compared with a digest."""
 
 _HELD_HEADERS = 3
 """Checkpoints whose headers are kept: the one at hand and those on both sides. More would be memory for nothing."""
@@ -120,6 +123,7 @@ class Session:
         if self._scope.level is Level.NUMERICS:
             yield from self._read_before(checkpoint, reports, followed_by=followed_by)
         findings += tuple(_missing_files(checkpoint, seals, self._inventory.unlisted))
+        findings += tuple(self._records_differ(checkpoint))
         others = self._beside_part(checkpoint)
         findings += tuple(_cut_short(checkpoint, (*reports, *others)))
         findings += tuple(_changed_headers((*reports, *others), seals))
@@ -175,6 +179,28 @@ class Session:
             yield from known
         else:
             yield from self._run(checkpoint, self._in_scope(checkpoint), seals)
+
+    def _records_differ(self, checkpoint: Checkpoint) -> Iterator[Finding]:
+        """Compare what the save's own digests cover besides its shards: records, which are small."""
+        known = {shard.path for shard in checkpoint.shards}
+        if self._scope.level is Level.STRUCTURE or checkpoint.digests == ():
+            return
+        from hashlib import sha256
+
+        from ckpttool.verify.checks.checksum import differing_sha256
+
+        for path, expected in checkpoint.digests:
+            if path in known or not self._in_part(path):
+                continue
+            try:
+                content = self._storage.small_file(path, limit=RECORD_LIMIT)
+            except FileNotFoundError:
+                message = "the save's own record has a digest of this file, and it is not there"
+                yield damage(Code.SHARD_MISSING, message, path=path)
+            except OSError as error:
+                yield unreadable(path, error)
+            else:
+                yield from differing_sha256(path, expected, sha256(content, usedforsecurity=False).hexdigest())
 
     def _run(
         self, checkpoint: Checkpoint, shards: tuple[Shard, ...], seals: dict[str, ShardSeal]

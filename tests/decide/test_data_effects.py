@@ -167,7 +167,19 @@ class TestAsFindings:
         assert "Toy" in found.message
         assert found.message.endswith(": it is so")
 
-    @pytest.mark.parametrize("effect", [DataEffect.EXACT, DataEffect.LOSES, DataEffect.REPEATS, DataEffect.UNKNOWN])
+    @pytest.mark.parametrize(
+        ("position", "said"),
+        [
+            (GoesOn(effect=DataEffect.LOSES, lost=48, repeated=0), "Toy leaves out 48 samples"),
+            (GoesOn(effect=DataEffect.REPEATS, lost=0, repeated=1), "Toy reads 1 sample again"),
+            (GoesOn(effect=DataEffect.REPEATS), "Toy reads samples, nobody knows how many, again"),
+        ],
+    )
+    def test_samples_that_are_lost_or_repeated_are_counted_in_it(self, position: GoesOn, said: str) -> None:
+        (found,) = effect_findings(position, title="Toy")
+        assert (found.code, found.severity, found.message) == (Code.DATA_MISPLACED, Severity.SUSPECT, said)
+
+    @pytest.mark.parametrize("effect", [DataEffect.EXACT, DataEffect.UNKNOWN])
     def test_the_rest_stands_in_the_answer_itself(self, effect: DataEffect) -> None:
         assert effect_findings(GoesOn(effect=effect), title="Toy") == ()
 

@@ -297,6 +297,17 @@ CASES = [
         forget=_without_files,
     ),
     Case(
+        layout="megatron",
+        build=_real("mcore_dist_tp2dp2"),
+        saves=("iter_0000003", "iter_0000006"),
+        cut_off=_remove("iter_0000006/metadata.json"),
+        lose=_remove("iter_0000006/__3_1.distcp"),
+        stray=_write("iter_0000006/notes.txt"),
+        tear=_write("latest_checkpointed_iteration.txt", ""),
+        lie=_older_in_its_place("iter_0000006", "iter_0000003", 3),
+        forget=_write("iter_0000006/.metadata", ""),
+    ),
+    Case(
         layout="torchtitan",
         build=_real("titan_4ranks/checkpoint"),
         saves=("step-5", "step-10"),

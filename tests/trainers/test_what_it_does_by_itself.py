@@ -20,7 +20,7 @@ from ckpttool.errors import ExitCode
 from ckpttool.trainers import registry
 from ckpttool.trainers.abilities import OwnStart, Simulator
 from ckpttool.trainers.base import Effects, Layout, Refusal, Resume
-from tests.answers import chosen, cli, document, plan, why_not
+from tests.answers import FIXTURES, chosen, cli, document, plan, why_not
 from tests.published import problems_of
 from tests.trainers import toy
 from tests.trainers.toy import save
@@ -259,6 +259,43 @@ class TestWhatItIsTold:
         config.write_text("runner_config:\n  epochs: 2\n")
         answer = cli("launch", str(whole), "--config", str(config))
         assert (answer.exit_code, "give --output NEW.yaml, too" in answer.stderr) == (ExitCode.USAGE, True)
+
+
+class TestGoOrNoGo:
+    def test_without_a_config_all_but_that_is_judged(self, whole: Path) -> None:
+        answer = document("preflight", str(whole))
+        assert (answer["go"], answer["config"]) == (True, None)
+        assert [check["name"] for check in answer["checks"]] == ["checkpoint", "health", "launch", "disk"]
+        assert "its data: exact" in answer["checks"][2]["summary"]
+        assert problems_of(answer) == []
+
+    def test_samples_that_would_be_lost_stand_against_it_until_they_are_accepted(self, whole: Path) -> None:
+        answer = cli("preflight", str(whole), "--gbs", "8")
+        assert (answer.exit_code, answer.output.startswith("NO-GO")) == (ExitCode.DAMAGE, True)
+        assert "suspect data-misplaced" in answer.output
+        assert "Toy leaves out 48 samples" in " ".join(answer.output.split())
+        accepted = cli("preflight", str(whole), "--gbs", "8", "--allow", "data-misplaced")
+        assert accepted.exit_code == ExitCode.OK
+
+    def test_sizes_that_it_refuses_are_why_there_is_nothing(self, whole: Path) -> None:
+        answer = cli("preflight", str(whole), "--tp", "4")
+        assert answer.exit_code == ExitCode.NOTHING_TO_RESUME
+        assert "its optimizer state is cut" in " ".join(answer.output.split())
+
+    def test_a_report_needs_no_config_either(self, whole: Path, tmp_path: Path) -> None:
+        report = tmp_path / "report.sarif"
+        assert cli("preflight", str(whole), "--gbs", "8", "--report", f"sarif={report}").exit_code == ExitCode.DAMAGE
+        assert "data-misplaced" in report.read_text()
+
+    def test_what_is_no_tree_is_one_reason(self, tmp_path: Path) -> None:
+        answer = cli("preflight", str(tmp_path))
+        assert (answer.exit_code, answer.output.startswith("NO-GO")) == (ExitCode.UNKNOWN_LAYOUT, True)
+
+    @pytest.mark.parametrize("command", ["preflight", "launch"])
+    def test_a_trainer_that_is_started_with_a_config_asks_for_it(self, command: str) -> None:
+        answer = cli(command, str(FIXTURES / "health_pp2" / "output"))
+        assert answer.exit_code == ExitCode.USAGE
+        assert "is started with a config: give --config BASE.yaml" in " ".join(answer.output.split())
 
 
 def test_a_place_is_read_as_it_is_spelled() -> None:

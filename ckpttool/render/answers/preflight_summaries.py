@@ -12,6 +12,8 @@ from ckpttool.domain.plan import NoResumePoint, ResumePlan, TrainersSkip
 from ckpttool.domain.preflight import DiskNeed
 from ckpttool.domain.settings import RunConfig
 from ckpttool.domain.units import at_step, counted, in_gib, on_all
+from ckpttool.render.answers.position import effect_words
+from ckpttool.render.answers.resume import fragment
 
 
 def checkpoint_summary(decision: ResumePlan | NoResumePoint) -> str:
@@ -80,8 +82,22 @@ def launch_summary(
     return ", ".join([*facts, _data_told(plan.data, trainer, told)])
 
 
+def told_summary(plan: ResumePlan, *, trainer: str) -> str:
+    """Say by what a trainer is told, whose config nobody edits, and what becomes of its data.
+
+    Args:
+        plan: What is resumed.
+        trainer: Who is started, as people call it.
+    """
+    said = (setting for setting in (*plan.load.settings, *plan.load.data) if not setting.is_alternative)
+    kinds = dict.fromkeys(where for where, _ in fragment(said))
+    return f"{trainer} is told by {', '.join(kinds)}; {_data_told(plan.data, trainer, None)}"
+
+
 def _data_told(position: DataPosition, trainer: str, told: TrainersSkip | None) -> str:
     match position:
+        case GoesOn(unchanged=None):
+            return f"its data: {effect_words(position)}"
         case SkipBatches(batches=0):
             return "data from its beginning"
         case SkipBatches(batches=batches):

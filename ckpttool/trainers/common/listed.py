@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, RunSummary
+from ckpttool.domain.checkpoint import Checkpoint, Inventory, RunSummary, Tracked
 from ckpttool.domain.expectation import Expectation, Expected, FilesByPath
 from ckpttool.domain.finding import Code, Finding, Severity, damage, note
 from ckpttool.domain.frozen import replace
@@ -111,6 +111,22 @@ def stamped(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
     stamps = map_waiting(lambda shard: shard.stamp or stamp_if_there(storage, shard.path), checkpoint.shards)
     pairs = zip(checkpoint.shards, stamps, strict=True)
     return replace(checkpoint, shards=tuple(replace(shard, stamp=stamp) for shard, stamp in pairs))
+
+
+def timed(storage: Storage, checkpoints: Sequence[Checkpoint], tracked: Tracked | None) -> list[Checkpoint]:
+    """Take the times of what the tracker may not cover: they tell whether it was written after them.
+
+    Args:
+        storage: The tree.
+        checkpoints: All of it.
+        tracked: What the tracker names; None: nothing.
+    """
+    progress = Progress(checkpoints)
+    named = None if tracked is None else next((each for each in checkpoints if each.name == tracked.name), None)
+    least = None if tracked is None else tracked.step if named is None else progress.of(named)
+    if least is None:
+        return list(checkpoints)
+    return [stamped(storage, each) if (progress.of(each) or 0) >= least else each for each in checkpoints]
 
 
 def lost_link(storage: Storage, path: str, rank: Rank | None) -> list[Finding]:

@@ -17,6 +17,7 @@ TRACKER = "latest_checkpointed_iteration.txt"
 
 _LIMIT = 64
 
+
 _OTHERS = {"Megatron-LM": r"iter_[0-9]{7,18}", "verl": r"global_step_[0-9]{1,18}"}
 """Folders of one save, by whoever else writes a tracker of this name beside them."""
 
@@ -28,7 +29,7 @@ def whose_tracker(names: Collection[str]) -> str:
     for trainer, pattern in _OTHERS.items():
         seen = next((name for name in names if re.fullmatch(pattern, name)), None)
         if seen is not None:
-            return f"; {seen} beside {TRACKER} looks like a tree of {trainer}, which ckpttool does not read"
+            return f"; {seen} beside {TRACKER} looks like a tree of {trainer}, but nothing of a save lies in it"
     return f"; {TRACKER} alone is no checkpoint (MindFormers, Megatron-LM and verl all write such a file)"
 
 
@@ -40,23 +41,34 @@ def tracked_step(storage: Storage) -> Step:
         OSError: It cannot be read.
         ParseError: It holds no step.
     """
-    text = storage.small_file(TRACKER, limit=_LIMIT).decode("ascii", "replace").strip()
+    return _step(_text(storage))
+
+
+def _text(storage: Storage) -> str:
+    return storage.small_file(TRACKER, limit=_LIMIT).decode("ascii", "replace").strip()
+
+
+def _step(text: str) -> Step:
     if re.fullmatch(rf"[0-9]{{1,{STEP_DIGITS}}}", text) is None:
         raise ParseError(f"expected a step, found {text!r}")
     return Step(int(text))
 
 
-def tracker_pointer(storage: Storage, folder_of: Callable[[Step], str]) -> Pointer:
+def tracker_pointer(storage: Storage, folder_of: Callable[[Step], str], *, word: str | None = None) -> Pointer:
     """Read the tracker.
 
     Args:
         storage: The tree.
         folder_of: Returns what the trainer calls the save of a step.
+        word: What may stand there instead of a step, and names a folder that is called so.
     """
     from ckpttool.domain.pointer import Pointer  # a scan needs none
 
     try:
-        step = tracked_step(storage)
+        text = _text(storage)
+        if text == word:
+            return Pointer(path=TRACKER, name=word, target=word, content=text.encode("ascii"))
+        step = _step(text)
     except FileNotFoundError:
         return Pointer(path=TRACKER, trouble="is missing")
     except OSError as error:
@@ -67,11 +79,11 @@ def tracker_pointer(storage: Storage, folder_of: Callable[[Step], str]) -> Point
     return Pointer(path=TRACKER, name=folder, target=folder, content=_bytes(step))
 
 
-def tracker_naming(folder: str, step: Step) -> dict[str, PointerText]:
-    """Spell the tracker as it is when the save in a folder was the last."""
+def tracker_naming(folder: str, step: Step | None) -> dict[str, PointerText]:
+    """Spell the tracker as it is when the save in a folder was the last; by its own name where that is of no step."""
     from ckpttool.domain.pointer import PointerText  # a scan needs none
 
-    return {TRACKER: PointerText(name=folder, content=_bytes(step))}
+    return {TRACKER: PointerText(name=folder, content=folder.encode("ascii") if step is None else _bytes(step))}
 
 
 def _bytes(step: Step) -> bytes:

@@ -1,24 +1,52 @@
-"""Megatron-LM and its forks: ckpttool reads the logs, and neither checkpoints nor configs."""
+"""Megatron-LM and its forks: ckpttool reads the checkpoints and the logs, and no configs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.trainers.common.log_only import LogOnly
+from ckpttool.domain.expectation import Evidence
 
 if TYPE_CHECKING:
     from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
+    from ckpttool.domain.checkpoint import Checkpoint, Inventory
     from ckpttool.domain.data_position import SkipBatches
+    from ckpttool.domain.finding import Finding
     from ckpttool.domain.plan import TrainersSkip
+    from ckpttool.domain.question import AskedSizes
+    from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.base import LogFormat
+    from ckpttool.storage.base import Storage
     from ckpttool.trainers.abilities import OwnWords, PolicyWords
+    from ckpttool.trainers.base import Effects, Layout, Resume
 
 
-class Megatron(LogOnly):
-    """A trainer of which only the log is known, and how it is told to skip data."""
+class Megatron:
+    """A trainer that goes by a tracker file."""
 
     name = "megatron"
     title = "Megatron-LM"
+    places = ()
+    log_places = None
+    health_file = None
+    configs = None
+    launch = None
+    asd_dialects = ()
+    scalars = None
+    simulator = None
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """One folder an iteration."""
+        from ckpttool.trainers.megatron.layout import MegatronIterations
+
+        return (MegatronIterations(),)
+
+    @property
+    def layout_names(self) -> tuple[str, ...]:
+        """What it is called."""
+        from ckpttool.trainers.megatron.names import LAYOUT
+
+        return (LAYOUT,)
 
     @property
     def log_formats(self) -> tuple[LogFormat, ...]:
@@ -31,6 +59,20 @@ class Megatron(LogOnly):
     def words(self) -> OwnWords | None:
         """Options of its command."""
         return MegatronWords()
+
+    def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
+        """Say nothing: a save tells its own size."""
+        return Evidence()
+
+    def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
+        """Say nothing yet."""
+        return ()
+
+    def effects(self, resume: Resume) -> Effects:
+        """Say that nobody knows."""
+        from ckpttool.trainers.common.log_only import no_effects
+
+        return no_effects(self.title)
 
 
 class MegatronWords:

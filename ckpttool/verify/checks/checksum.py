@@ -61,6 +61,7 @@ def _wants(observed: Observation) -> Wants:
     return Wants(
         crc_end=checksum.end if checksum is not None and checksum.algorithm == "crc32-file" else None,
         xxh=task.seal is not None or task.hashes,
+        sha256=task.sha256 is not None,
         entry_crcs=is_zip or (checksum is not None and checksum.algorithm == "crc32-entries"),
         numerics=task.level is Level.NUMERICS and not is_zip,
     )
@@ -91,6 +92,9 @@ def judge_checksums(observed: Observation, content: PassResult) -> tuple[bool, t
     if observed.task.seal is not None:
         compared += 1
         findings += capped(_sealed(observed, content, observed.task.seal))
+    if observed.task.sha256 is not None:
+        compared += 1
+        findings += differing_sha256(observed.task.path, observed.task.sha256, content.sha256)
     if not compared:
         findings.append(_nothing_to_compare(observed))
     return bool(compared) and not any(finding.severity > Severity.NOTE for finding in findings), tuple(findings)
@@ -147,6 +151,29 @@ def _sealed(observed: Observation, content: PassResult, seal: ShardSeal) -> Iter
             actual=chunks[index],
             remedy="resume from another checkpoint, or copy this shard again from where it was whole",
         )
+
+
+def differing_sha256(path: str, expected: str, actual: str | None) -> tuple[Finding, ...]:
+    """Find that a file is not the one whose digest its trainer recorded beside it.
+
+    Args:
+        path: The file's.
+        expected: As recorded.
+        actual: Of what is there.
+    """
+    if actual == expected:
+        return ()
+    return (
+        damage(
+            Code.CHECKSUM_MISMATCH,
+            f"its SHA-256 is not the one that the save's own record has ({expected[:16]}…, computed "
+            f"{(actual or '')[:16]}…): the content changed after it was saved",
+            path=path,
+            expected=expected,
+            actual=actual,
+            remedy="resume from another checkpoint, or copy this file again from where it was whole",
+        ),
+    )
 
 
 def _mismatch(observed: Observation, what: str, expected: int | None, actual: int | None) -> Finding:

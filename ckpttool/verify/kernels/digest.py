@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import pairwise
 
 from ckpttool.domain.dtype import DType
@@ -25,7 +26,7 @@ _INTEGERS = frozenset(
 class PassSink:
     """Feeds consecutive blocks of a file to everything that was asked for."""
 
-    __slots__ = ("_begin", "_digest", "_offset", "_open_from", "_spans", "_tallies")
+    __slots__ = ("_begin", "_digest", "_offset", "_open_from", "_sha256", "_spans", "_tallies")
 
     def __init__(self, begin: int, end: int, *, entries: Sequence[TensorEntry], wants: Wants) -> None:
         """Prepare for the bytes from `begin` to `end`, exclusive.
@@ -39,6 +40,7 @@ class PassSink:
         self._digest = (
             ChunkedDigest(begin, want_xxh=wants.xxh, crc_end=wants.crc_end, single=single) if wanted else None
         )
+        self._sha256 = sha256(usedforsecurity=False) if wants.sha256 else None
         self._tallies: list[_Tally] = []
         self._spans: list[_Span] = []
         if wants.entry_crcs or wants.numerics:
@@ -69,6 +71,8 @@ class PassSink:
         self._offset += len(block)
         if self._digest is not None:
             self._digest.feed(block)
+        if self._sha256 is not None:
+            self._sha256.update(block)
         while self._open_from < len(self._spans):
             span = self._spans[self._open_from]
             if span.begin >= self._offset:
@@ -87,6 +91,7 @@ class PassSink:
             end=self._offset,
             chunks=() if digest is None else digest.chunks(),
             xxh128=None if digest is None else digest.xxh128(),
+            sha256=None if self._sha256 is None else self._sha256.hexdigest(),
             entries=tuple(tally.digest() for tally in self._tallies),
         )
 

@@ -21,6 +21,8 @@ class Wants:
     """Take the CRC32 of the file up to this byte, exclusive: for the trailer of a `.ckpt`. None for none."""
     xxh: bool = False
     """xxh3-128 of the file and of each 64 MiB, for a manifest."""
+    sha256: bool = False
+    """SHA-256 of the file, which one pass alone can take: for a digest that its trainer recorded."""
     entry_crcs: bool = False
     """CRC32 of each entry's data: for torch's zip records and for MindSpore's `crc_num`."""
     numerics: bool = False
@@ -84,6 +86,8 @@ class PassResult:
     """In file order; empty where neither CRC32 nor hash was asked for."""
     xxh128: str | None
     """Of the whole range; None where it was not asked for, and after joining: this hash cannot be joined."""
+    sha256: str | None = None
+    """Of the whole range; None as above."""
     entries: tuple[EntryDigest, ...]
     """In file order; those that have a byte in the range, and those that have none at all."""
 
@@ -141,5 +145,6 @@ def join_passes(parts: Sequence[PassResult]) -> PassResult:
         end=ordered[-1].end,
         chunks=tuple(chunk for part in ordered for chunk in part.chunks),
         xxh128=ordered[0].xxh128 if len(ordered) == 1 else None,
+        sha256=ordered[0].sha256 if len(ordered) == 1 else None,
         entries=tuple(sorted(seen.values(), key=lambda digest: file_order(digest.entry))),
     )

@@ -1,0 +1,53 @@
+"""`integrity.json`: SHA-256 of the files in a save's folder, which core 0.17 and later write with `--verify-integrity`.
+
+The trainer compares them only where it is started with that option: on its first rank, while the accelerators wait.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.finding import Code, Finding, note, unsafe
+from ckpttool.domain.frozen import replace
+from ckpttool.formats.base import quoted
+from ckpttool.formats.strict_json import ParseError, as_str, get_object, get_str, parse_object
+from ckpttool.records import leads_out
+from ckpttool.storage.base import Storage
+from ckpttool.trainers.megatron.names import INTEGRITY
+
+_LIMIT = 64 << 20
+"""Bytes; a file takes some 90."""
+_DIGEST = r"[0-9a-f]{64}"
+
+
+def with_digests(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+    """Return a save with the digests that lie in its folder; one that is torn verifies nothing, and damages nothing."""
+    path = f"{checkpoint.name}/{INTEGRITY}"
+    try:
+        digests, found = _digests(storage.small_file(path, limit=_LIMIT), path)
+    except FileNotFoundError:
+        return checkpoint
+    except (OSError, ParseError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        message = f"the digests of the save cannot be read ({why}): nothing is compared with them"
+        digests, found = {}, (note(Code.META_UNREADABLE, message, path=path),)
+    own = tuple(sorted((f"{checkpoint.name}/{name}", digest) for name, digest in digests.items()))
+    return replace(checkpoint, digests=own, findings=(*checkpoint.findings, *found))
+
+
+def _digests(content: bytes, path: str) -> tuple[dict[str, str], tuple[Finding, ...]]:
+    record = parse_object(content, what=path)
+    if get_str(record, "algorithm", where=path) != "sha256":
+        raise ParseError("of another algorithm than sha256")
+    digests = {
+        name: as_str(digest, where=path, key=name) for name, digest in get_object(record, "files", where=path).items()
+    }
+    escaping = sorted(name for name in digests if "/" in name or leads_out(name))
+    if escaping:
+        message = f"names {quoted(escaping[0])}, which is no file of this folder; it is not followed"
+        return {}, (unsafe(Code.UNSAFE_NAME, message, path=path),)
+    odd = next((name for name, digest in sorted(digests.items()) if re.fullmatch(_DIGEST, digest) is None), None)
+    if odd is not None:
+        raise ParseError(f"no SHA-256 for {quoted(odd)}")
+    return digests, ()

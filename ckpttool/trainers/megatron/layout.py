@@ -1,0 +1,105 @@
+"""Megatron-LM's layout: `iter_0000100/`, with slices that any ranks can load or a folder for each part of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.expectation import Evidence, Expected, RankFiles
+from ckpttool.domain.units import Rank
+from ckpttool.records import MANIFEST_NAME, SealPlace
+from ckpttool.storage.base import Storage
+from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.common.listed import by_own_records, keeps_no_health_file
+from ckpttool.trainers.common.tracker_file import TRACKER, tracker_naming, tracker_pointer
+from ckpttool.trainers.listing import Listing
+from ckpttool.trainers.megatron.names import (
+    COMMON,
+    INTEGRITY,
+    ITERATION,
+    LAYOUT,
+    METADATA_JSON,
+    RELEASE,
+    SaveKind,
+    is_save,
+    iteration_folder,
+    iteration_of,
+    kind_of,
+)
+
+if TYPE_CHECKING:
+    from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.domain.pointer import Pointer, PointerText
+
+
+class MegatronIterations:
+    """One folder for each save, shared by all ranks, with a tracker file beside them."""
+
+    name = LAYOUT
+    sign = "iter_*/"
+    is_tree = True
+    gives_way = False
+    rank_files = RankFiles.TOGETHER
+
+    def recognise(self, listing: Listing) -> bool:
+        """Tell by what lies in an `iter_%07d` folder, or in `release/`: others write such a tracker, too."""
+        inside = chain(listing.inside(ITERATION), listing.inside(RELEASE))
+        return any(kind_of(names) is not SaveKind.UNKNOWN for _, names in inside)
+
+    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
+        """Take a save's folder, and whatever lies in it, for the save; the tracker for all of them."""
+        if not folder:
+            return WHOLE_TREE if file == TRACKER else None
+        name = folder.partition("/")[0]
+        return Part(focus=name, resolved_from=f"checkpoint {name}") if is_save(name) else None
+
+    def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
+        """Read each save's names, and the record in one of its files."""
+        from ckpttool.trainers.megatron.scan import scan_saves
+
+        return scan_saves(storage, listing, options)
+
+    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+        """Read a record of slices that was too large for a scan, and the digests that the save holds."""
+        from ckpttool.trainers.megatron.integrity import with_digests
+        from ckpttool.trainers.torch_dcp import store
+
+        return with_digests(storage, store.look_closer(storage, checkpoint, checkpoint.name))
+
+    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
+        """Go by each save's own record."""
+        return by_own_records(inventory)
+
+    def is_unfinished(self, name: str) -> bool:
+        """Tell by the name under which `.metadata` is written; all else is written under its last name at once."""
+        return name == ".metadata.tmp"
+
+    def members(self, checkpoint: Checkpoint) -> Members | Refusal:
+        """Return the save's own folder, with all that is in it."""
+        records = tuple(f"{checkpoint.name}/{record}" for record in (METADATA_JSON, INTEGRITY, COMMON))
+        return Members(paths=(checkpoint.name,), records=records)
+
+    def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
+        """Return a place in the save's own folder."""
+        path = f"{checkpoint.name}/{MANIFEST_NAME}"
+        return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=None)
+
+    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
+        """Read the tracker."""
+        return iter((tracker_pointer(storage, iteration_folder, word=RELEASE),))
+
+    def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
+        """Spell the tracker."""
+        return tracker_naming(checkpoint.name, iteration_of(checkpoint.name))
+
+    def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
+        """Refuse: it keeps no such file."""
+        return keeps_no_health_file("Megatron-LM")
+
+    def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
+        """Name the folder and the iteration, and let it stop where that is not there."""
+        from ckpttool.trainers.megatron.load import settings
+
+        return settings(inventory, checkpoint)

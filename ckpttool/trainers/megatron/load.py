@@ -1,0 +1,48 @@
+"""What makes Megatron-LM load exactly one save."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.frozen import replace
+from ckpttool.domain.load_settings import LoadSettings, Place, SettingValue, TrainerSetting
+from ckpttool.domain.shard import ShardRole
+from ckpttool.trainers.base import Refusal
+from ckpttool.trainers.common.tracker_file import TRACKER
+from ckpttool.trainers.megatron.names import RELEASE, iteration_of
+
+if TYPE_CHECKING:
+    from ckpttool.domain.checkpoint import Checkpoint, Inventory
+
+
+def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
+    """Name the folder and the iteration, and let it stop where that is not there.
+
+    A tracker that says `release` goes before `--ckpt-step`. In the legacy layout the distributed optimizer's state is
+    read from the save that the tracker names, whatever `--ckpt-step` says: there the tracker must name this one.
+
+    Source: `_load_base_checkpoint` and `load_checkpoint` of `megatron/training/checkpointing.py`, core_r0.16.0.
+    """
+    step = iteration_of(checkpoint.name)
+    if step == 0:
+        return Refusal(why="is of iteration 0: --ckpt-step 0 counts as not given, and a tracker that says 0 is refused")
+    tracker = _setting(f"file:{TRACKER}", RELEASE if step is None else str(step))
+    load = replace(_setting("argument:--load", inventory.root), is_path=True)
+    stop = _setting("argument:--exit-on-missing-checkpoint", True)  # noqa: FBT003  its value
+    said: tuple[TrainerSetting, ...]
+    if step is None:
+        said = (tracker, load, stop)
+    elif mixes_saves(checkpoint):
+        said = (tracker, load, _setting("argument:--ckpt-step", step), stop)
+    else:
+        said = (load, _setting("argument:--ckpt-step", step), replace(tracker, is_alternative=True), stop)
+    return LoadSettings(trainer="megatron", path=inventory.root, settings=said)
+
+
+def mixes_saves(checkpoint: Checkpoint) -> bool:
+    """Tell whether parts of a save are read by the tracker and others by `--ckpt-step`."""
+    return any(shard.role is ShardRole.OPTIMIZER for shard in checkpoint.shards)
+
+
+def _setting(place: str, value: SettingValue) -> TrainerSetting:
+    return TrainerSetting(place=Place.parsed(place), value=value)

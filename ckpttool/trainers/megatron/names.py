@@ -1,0 +1,86 @@
+"""What the names in Megatron's tree say.
+
+Source:
+    `get_checkpoint_name`, `get_distributed_optimizer_checkpoint_name` and `_get_checkpoint_format` of
+    `megatron/training/checkpointing.py`, branch core_r0.16.0.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import NamedTuple
+
+from ckpttool.domain.units import Step
+
+LAYOUT = "megatron"
+"""What `--layout` and JSON call it."""
+
+ITERATION = r"iter_([0-9]{7,18})"
+RELEASE = "release"
+"""The folder of weights that a converter wrote, and what the tracker says of it."""
+
+METADATA_JSON, DCP_METADATA, COMMON, INTEGRITY = "metadata.json", ".metadata", "common.pt", "integrity.json"
+MODEL, OPTIMIZER = "model_optim_rng.pt", "distrib_optim.pt"
+NON_PERSISTENT = "non_persistent"
+"""The folder of saves between the saves, which the trainer removes by itself."""
+
+RANK_FOLDER = r"mp_rank_[0-9]{2,6}(?:_[0-9]{3,6}){0,2}"
+WRITTEN_INSIDE = ("run_config.yaml", "train_state.pt", "modelopt_run_config.yaml", "modelopt_state")
+WRITTEN_BESIDE = ("latest_train_state.pt", "progress.txt")
+"""What trainers that are made of it put into a save, and beside the saves."""
+
+
+class SaveKind(str, Enum):
+    """How a save is written, by what lies in its folder."""
+
+    DISTRIBUTED = "torch_dist"
+    """Slices that any ranks can load, with `metadata.json`."""
+    LEGACY = "torch"
+    """A folder for each part of the model."""
+    PLAIN_DCP = "torch_dcp"
+    """Slices without `metadata.json`."""
+    UNKNOWN = "unknown"
+    """Nothing in it that tells."""
+
+
+def kind_of(names: frozenset[str]) -> SaveKind:
+    """Tell it as the trainer does; what lacks `metadata.json` beside `common.pt` was cut off before its end."""
+    if METADATA_JSON in names or COMMON in names:
+        return SaveKind.DISTRIBUTED
+    if any(re.fullmatch(RANK_FOLDER, name) for name in names):
+        return SaveKind.LEGACY
+    is_plain = any(name == DCP_METADATA or name.endswith(".distcp") for name in names)
+    return SaveKind.PLAIN_DCP if is_plain else SaveKind.UNKNOWN
+
+
+def iteration_folder(step: int) -> str:
+    """Spell the folder of an iteration."""
+    return f"iter_{step:07}"
+
+
+def iteration_of(name: str) -> Step | None:
+    """Return the iteration that a folder's name says; None for one that is none's."""
+    match = re.fullmatch(ITERATION, name)
+    return None if match is None else Step(int(match[1]))
+
+
+def is_save(name: str) -> bool:
+    """Tell whether a folder is of one save by its name."""
+    return name == RELEASE or re.fullmatch(ITERATION, name) is not None
+
+
+class Part(NamedTuple):
+    """A part of the model in the legacy layout: one folder."""
+
+    tensor: int
+    pipeline: int | None
+    """None where the pipeline has one stage."""
+    expert: int | None
+    """None where experts are not spread."""
+
+    @property
+    def folder(self) -> str:
+        """Its name."""
+        pipeline = "" if self.pipeline is None else f"_{self.pipeline:03}"
+        return f"mp_rank_{self.tensor:02}{pipeline}{'' if self.expert is None else f'_{self.expert:03}'}"

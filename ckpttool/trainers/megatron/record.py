@@ -1,0 +1,88 @@
+"""What a save says of itself in `args`: the arguments of the run that wrote it, with its counters among them."""
+
+from __future__ import annotations
+
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.scalars import Scalars
+from ckpttool.domain.units import MAX_RANKS, STEP_DIGITS, Rank, Step
+from ckpttool.formats.torch.plain import text_at, value_at, whole_at
+from ckpttool.trainers.megatron.names import Part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveRecord:
+    """What is known of a save."""
+
+    step: Step | None
+    """`iteration`."""
+    samples: int | None
+    """`consumed_train_samples`."""
+    global_batch_size: int | None
+    world_size: int | None
+    tensor: int
+    pipeline: int
+    expert: int
+    expert_tensor: int
+    """Sizes of tensor, pipeline and expert parallelism, and of tensor parallelism within experts."""
+    distributed_optimizer: bool
+    """Whether the optimizer's state lies in files, or slices, of its own."""
+    saves_optimizer: bool
+    sharding: str | None
+    """How the distributed optimizer's state was cut: `dp_reshardable` fits no other tensor or pipeline size."""
+
+    @property
+    def scalars(self) -> Scalars:
+        """What it says of the progress."""
+        return Scalars(step=self.step, samples=self.samples, global_batch_size=self.global_batch_size)
+
+    @property
+    def has_optimizer_files(self) -> bool:
+        """Whether each part of the model has a file for the optimizer's state."""
+        return self.distributed_optimizer and self.saves_optimizer
+
+    def parts(self) -> dict[Part, Rank]:
+        """Return the parts of the model that have a folder in the legacy layout, each with the rank that wrote it.
+
+        Source: `save_checkpoint` lets the ranks write that are first among those with the same experts; the order of
+        ranks is `tp-cp-ep-dp-pp`, and `etp-ep-edp-pp` for experts (`megatron/core/parallel_state.py`).
+        """
+        stage = (self.world_size or 0) // self.pipeline
+        return {
+            Part(
+                rank % self.tensor,
+                pipeline if self.pipeline > 1 else None,
+                rank // self.expert_tensor % self.expert if self.expert > 1 else None,
+            ): Rank(pipeline * stage + rank)
+            for pipeline in range(self.pipeline)
+            for rank in range(self.expert_tensor * self.expert)
+        }
+
+
+def save_record(values: object) -> SaveRecord | None:
+    """Take what the pickle of a save tells; None where it does not tell how the ranks shared the model."""
+    tensor = _count(values, "args", "tensor_model_parallel_size")
+    pipeline = _count(values, "args", "pipeline_model_parallel_size")
+    expert = _count(values, "args", "expert_model_parallel_size") or 1
+    within = _count(values, "args", "expert_tensor_parallel_size") or tensor
+    if not tensor or not pipeline or not within or max(tensor, within * expert) * pipeline > MAX_RANKS:
+        return None
+    iteration = _count(values, "iteration")
+    return SaveRecord(
+        step=None if iteration is None else Step(iteration),
+        samples=_count(values, "args", "consumed_train_samples"),
+        global_batch_size=_count(values, "args", "global_batch_size"),
+        world_size=_count(values, "args", "world_size"),
+        tensor=tensor,
+        pipeline=pipeline,
+        expert=expert,
+        expert_tensor=within,
+        distributed_optimizer=value_at(values, "args", "use_distributed_optimizer") is True,
+        saves_optimizer=value_at(values, "args", "no_save_optim") is not True,
+        sharding=text_at(values, "content_metadata", "distrib_optim_sharding_type"),
+    )
+
+
+def _count(values: object, *path: str) -> int | None:
+    """Return what was counted; None where there is no such number, or none that a training can have reached."""
+    found = whole_at(values, *path)
+    return found if found is not None and 0 <= found < 10**STEP_DIGITS else None

@@ -1,0 +1,244 @@
+"""List `iter_*/` folders and `release/`, and read of each what one small record tells."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ckpttool.domain.checkpoint import (
+    Checkpoint,
+    CommitState,
+    Content,
+    Inventory,
+    StepSource,
+    Topology,
+    Tracked,
+)
+from ckpttool.domain.finding import Code, Finding, blocking, in_order, note
+from ckpttool.domain.pointer import Pointer
+from ckpttool.domain.scalars import Scalars
+from ckpttool.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.domain.units import Rank
+from ckpttool.formats.strict_json import ParseError, get_optional_str, parse_object
+from ckpttool.records import MANIFEST_NAME, OWN_FOLDER
+from ckpttool.storage.base import Entry, Kind, Storage, unreadable
+from ckpttool.storage.fan_out import map_waiting
+from ckpttool.trainers.base import ScanOptions
+from ckpttool.trainers.common.listed import (
+    by_rank,
+    in_order_of_progress,
+    listed_damage,
+    listed_shard,
+    one_run,
+    stamp_if_there,
+    stray,
+    timed,
+)
+from ckpttool.trainers.common.saved_values import first_told, other_step
+from ckpttool.trainers.common.tracker_file import TRACKER, tracker_pointer
+from ckpttool.trainers.listing import Listing
+from ckpttool.trainers.megatron.names import (
+    COMMON,
+    DCP_METADATA,
+    INTEGRITY,
+    LAYOUT,
+    METADATA_JSON,
+    MODEL,
+    OPTIMIZER,
+    RANK_FOLDER,
+    RELEASE,
+    WRITTEN_BESIDE,
+    WRITTEN_INSIDE,
+    SaveKind,
+    is_save,
+    iteration_folder,
+    iteration_of,
+    kind_of,
+)
+from ckpttool.trainers.megatron.record import SaveRecord, save_record
+from ckpttool.trainers.torch_dcp import store
+
+_RECORD_LIMIT = 64 << 10
+
+
+class _Files(NamedTuple):
+    """What a save's folder holds."""
+
+    record: SaveRecord | None
+    shards: tuple[Shard, ...]
+    expected: tuple[str, ...] | None
+    commit: CommitState
+    findings: tuple[Finding, ...]
+    topology: Topology
+    format: FormatName
+
+
+def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
+    """Read each save's names, and the record in one of its files."""
+    pointer = tracker_pointer(storage, iteration_folder, word=RELEASE)
+    folders = [entry.name for entry in listing.entries if entry.kind in {Kind.FOLDER, Kind.LOST}]
+    saves = [name for name in folders if is_save(name)]
+    checkpoints = in_order_of_progress(map_waiting(lambda name: _scan_save(storage, name, options), saves))
+    tracked = _tracked(storage, pointer, checkpoints)
+    known = {TRACKER, OWN_FOLDER, *WRITTEN_BESIDE, *saves}
+    strays = tuple(entry.name for entry in listing.entries if entry.name not in known)
+    trouble = () if pointer.name in saves else (_tracker_disagrees(pointer),)
+    return Inventory(
+        root=storage.root,
+        layout=LAYOUT,
+        checkpoints=tuple(timed(storage, checkpoints, tracked)),
+        runs=one_run(checkpoints),
+        findings=in_order((*map(stray, strays), *trouble)),
+        strays=strays,
+        tracked=tracked,
+    )
+
+
+def _tracker_disagrees(pointer: Pointer) -> Finding:
+    what, then = f"the tracker {pointer.trouble}", "Megatron-LM leaves with exit code 0"
+    if pointer.trouble is None:
+        what, then = f"the tracker names {pointer.name}, which is not there", "Megatron-LM stops"
+    elif pointer.trouble == "is missing":
+        then = "Megatron-LM begins anew from random weights, without an error"
+    remedy = "name the save with --ckpt-step, and set the tracker: ckpttool repair-meta"
+    return note(Code.TRACKER_DISAGREES, f"{what}: by itself {then}", path=TRACKER, remedy=remedy)
+
+
+def _tracked(storage: Storage, pointer: Pointer, checkpoints: Iterable[Checkpoint]) -> Tracked | None:
+    """Return what the tracker says of the training's course: nothing where its save holds what the name denies."""
+    named = next((each for each in checkpoints if each.name == pointer.name), None)
+    if pointer.name in {None, RELEASE} or (named is not None and blocking(named.findings)):
+        return None
+    time = stamp_if_there(storage, TRACKER)
+    return Tracked(
+        name=pointer.name or "",
+        step=iteration_of(pointer.name or ""),
+        written_ns=None if time is None else time.modified_ns,
+    )
+
+
+def _scan_save(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
+    try:
+        entries = sorted(storage.entries(name))
+    except OSError as error:
+        files = _none((unreadable(name, error),), CommitState.UNKNOWN)
+    else:
+        files = _FILES[kind_of(frozenset(entry.name for entry in entries))](storage, name, entries, options)
+    record, named = files.record, iteration_of(name)
+    step = None if record is None else record.step
+    findings = list(files.findings)
+    if None not in {step, named} and step != named:
+        findings.append(other_step(name, step or 0))
+    unsure = StepSource.UNKNOWN if named is None else StepSource.NAME
+    return Checkpoint(
+        name=name,
+        scalars=Scalars() if record is None else record.scalars,
+        step=named if step is None else step,
+        step_source=unsure if step is None else StepSource.CONTENT,
+        shards=files.shards,
+        topology=files.topology,
+        format=files.format,
+        expected=files.expected,
+        commit=files.commit,
+        content=_content(name, record),
+        findings=tuple(findings),
+    )
+
+
+def _content(name: str, record: SaveRecord | None) -> Content:
+    if name == RELEASE or (record is not None and not record.saves_optimizer):
+        return Content.WEIGHTS_ONLY
+    return Content.UNKNOWN if record is None else Content.FULL
+
+
+def _none(findings: tuple[Finding, ...], commit: CommitState = CommitState.UNCOMMITTED) -> _Files:
+    return _Files(None, (), None, commit, findings, Topology(), FormatName.TORCH_ZIP)
+
+
+def _unknown(storage: Storage, name: str, entries: Sequence[Entry], options: ScanOptions) -> _Files:
+    """Tell of a folder in which nothing says what it is: a save begins with it."""
+    del storage, entries, options
+    return _none((listed_damage(Code.SHARD_MISSING, "no file of a save in this folder", name),))
+
+
+def _distributed(storage: Storage, name: str, entries: Sequence[Entry], options: ScanOptions) -> _Files:
+    """List slices, and `common.pt` beside them; `metadata.json` is written when all is there."""
+    kinds = {entry.name: entry.kind for entry in entries}
+    slices = store.look(storage, name, sizes=options.sizes)
+    findings = [*slices.findings]
+    needs_common, commit = COMMON in kinds, slices.commit
+    if METADATA_JSON in kinds:
+        try:
+            record = parse_object(
+                storage.small_file(f"{name}/{METADATA_JSON}", limit=_RECORD_LIMIT), what=METADATA_JSON
+            )
+            needs_common = get_optional_str(record, "common_backend", where=METADATA_JSON) == "torch"
+        except OSError as error:
+            findings.append(unreadable(f"{name}/{METADATA_JSON}", error))
+        except ParseError as error:
+            findings.append(listed_damage(Code.META_UNREADABLE, str(error), f"{name}/{METADATA_JSON}"))
+    elif kind_of(frozenset(kinds)) is SaveKind.DISTRIBUTED:
+        commit = CommitState.UNCOMMITTED
+    shards, expected = [*slices.shards], slices.expected
+    if COMMON in kinds:
+        common = Shard(path=f"{name}/{COMMON}", rank=None, role=ShardRole.STATE, format=FormatName.TORCH_ZIP)
+        shards += listed_shard(storage, common, kinds[COMMON], findings, sizes=options.sizes)
+    if needs_common and expected is not None:
+        expected = (*expected, f"{name}/{COMMON}")
+    own = {METADATA_JSON, DCP_METADATA, COMMON, INTEGRITY, MANIFEST_NAME, *WRITTEN_INSIDE}
+    findings += [stray(f"{name}/{each}") for each in kinds if each not in own and not each.endswith(".distcp")]
+    return _Files(
+        record=save_record(first_told(storage, [f"{name}/{COMMON}"] if COMMON in kinds else [])),
+        shards=by_rank(shards),
+        expected=expected,
+        commit=commit,
+        findings=tuple(findings),
+        topology=Topology(shared=True),
+        format=FormatName.TORCH_ZIPS,
+    )
+
+
+def _legacy(storage: Storage, name: str, entries: Sequence[Entry], options: ScanOptions) -> _Files:
+    """List a folder for each part of the model, as many as one of them says that there are."""
+    findings: list[Finding] = []
+    files: dict[str, Kind] = {}
+    for entry in entries:
+        if re.fullmatch(RANK_FOLDER, entry.name) is None:
+            findings += [stray(f"{name}/{entry.name}")] if entry.name != MANIFEST_NAME else []
+            continue
+        try:
+            inside = storage.entries(f"{name}/{entry.name}")
+        except OSError as error:
+            findings.append(unreadable(f"{name}/{entry.name}", error))
+            continue
+        files |= {f"{entry.name}/{file.name}": file.kind for file in inside}
+    record = save_record(first_told(storage, [f"{name}/{path}" for path in sorted(files) if path.endswith(MODEL)]))
+    ranks: dict[str, Rank] = {} if record is None else {part.folder: rank for part, rank in record.parts().items()}
+    shards: list[Shard] = []
+    for path, kind in sorted(files.items()):
+        folder, _, file = path.partition("/")
+        if file not in _ROLES or (ranks and folder not in ranks):
+            findings.append(stray(f"{name}/{path}"))
+            continue
+        shard = Shard(path=f"{name}/{path}", rank=ranks.get(folder), role=_ROLES[file], format=FormatName.TORCH_ZIP)
+        shards += listed_shard(storage, shard, kind, findings, sizes=options.sizes)
+    wanted = () if record is None else (MODEL, OPTIMIZER) if record.has_optimizer_files else (MODEL,)
+    return _Files(
+        record=record,
+        shards=by_rank(shards),
+        expected=tuple(f"{name}/{folder}/{file}" for folder in ranks for file in wanted) if ranks else None,
+        commit=CommitState.UNRECORDED,
+        findings=tuple(findings),
+        topology=Topology(world_size=len(ranks) or None),
+        format=FormatName.TORCH_ZIP,
+    )
+
+
+_ROLES = {MODEL: ShardRole.MODEL, OPTIMIZER: ShardRole.OPTIMIZER}
+_FILES = {
+    SaveKind.DISTRIBUTED: _distributed,
+    SaveKind.PLAIN_DCP: _distributed,
+    SaveKind.LEGACY: _legacy,
+    SaveKind.UNKNOWN: _unknown,
+}
