@@ -53,7 +53,7 @@ MOST_LINES = {
     "trainers/deepspeed": 750,
     "trainers/huggingface": 70,
     "trainers/lightning": 690,
-    "trainers/megatron": 820,
+    "trainers/megatron": 1020,
     "trainers/mindformers": 7670,
     "trainers/torch_dcp": 780,
     "trainers/torchtitan": 400,

@@ -27,6 +27,7 @@ _OF_LAUNCH = frozenset({
     Code.RESLICING_STOPS, Code.OPTIMIZER_MISSING, Code.FAULT_TOLERANCE_PICKS, Code.REDUNDANCY_NOT_LOADABLE,
     Code.TRAINING_COMPLETE, Code.SKIP_BEYOND_DATA, Code.DATA_END_EARLY, Code.ENDS_ELSEWHERE, Code.DEVICES_UNKNOWN,
     Code.DATA_RESTARTS, Code.DATA_REORDERED, Code.DATA_MISPLACED, Code.WORLD_SIZE_REFUSED,
+    Code.TRACKER_MIXES,
 })  # fmt: skip
 CHECK_OF = {**dict.fromkeys(_OF_HEALTH, "health"), **dict.fromkeys(_OF_LAUNCH, "launch")}
 """Under which check a finding about a decision is told. Every other one is about the checkpoint."""

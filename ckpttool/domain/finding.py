@@ -93,6 +93,7 @@ class Code(str, Enum):
     META_MISSING = "meta-missing"
     META_DISAGREES = "meta-disagrees"
     TRACKER_DISAGREES = "tracker-disagrees"
+    TRACKER_MIXES = "tracker-mixes"
     METADATA_INCOMPLETE = "metadata-incomplete"
     UNCOMMITTED_SAVE = "uncommitted-save"
     MARKED_UNHEALTHY = "marked-unhealthy"

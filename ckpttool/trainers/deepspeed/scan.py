@@ -31,6 +31,7 @@ from ckpttool.trainers.common.listed import (
     one_run,
     stamp_if_there,
     stray,
+    timed,
 )
 from ckpttool.trainers.common.saved_values import first_told, other_step
 from ckpttool.trainers.deepspeed.latest import latest_pointer
@@ -73,14 +74,15 @@ def scan_tags(storage: Storage, listing: Listing, options: ScanOptions) -> Inven
     findings = [stray(name) for name in strays]
     if trouble is not None or tag not in names:
         findings.append(_latest_disagrees(trouble, tag))
+    tracked = None if tag is None else _tracked(storage, tag, names.get(tag))
     return Inventory(
         root=storage.root,
         layout=LAYOUT,
-        checkpoints=tuple(checkpoints),
+        checkpoints=tuple(timed(storage, checkpoints, tracked)),
         runs=one_run(checkpoints),
         findings=in_order(findings),
         strays=tuple(strays),
-        tracked=None if tag is None else _tracked(storage, tag, names.get(tag)),
+        tracked=tracked,
     )
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.base import LogFormat
     from ckpttool.storage.base import Storage
-    from ckpttool.trainers.abilities import OwnWords, PolicyWords
+    from ckpttool.trainers.abilities import OwnWords, PolicyWords, Simulator
     from ckpttool.trainers.base import Effects, Layout, Resume
 
 
@@ -32,7 +32,6 @@ class Megatron:
     launch = None
     asd_dialects = ()
     scalars = None
-    simulator = None
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -60,19 +59,28 @@ class Megatron:
         """Options of its command."""
         return MegatronWords()
 
+    @property
+    def simulator(self) -> Simulator | None:
+        """Its own choice: what the tracker names."""
+        from ckpttool.trainers.megatron.resumes import MegatronSimulator
+
+        return MegatronSimulator()
+
     def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
         """Say nothing: a save tells its own size."""
         return Evidence()
 
     def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
-        """Say nothing yet."""
-        return ()
+        """Say which sizes its loader refuses."""
+        from ckpttool.trainers.megatron import resumes
+
+        return resumes.objections(checkpoint, asked)
 
     def effects(self, resume: Resume) -> Effects:
-        """Say that nobody knows."""
-        from ckpttool.trainers.common.log_only import no_effects
+        """Say where its samplers go on, and what the tracker would change about the start."""
+        from ckpttool.trainers.megatron import resumes
 
-        return no_effects(self.title)
+        return resumes.effects(resume)
 
 
 class MegatronWords:

@@ -8,6 +8,9 @@ from ckpttool.domain.units import MAX_RANKS, STEP_DIGITS, Rank, Step
 from ckpttool.formats.torch.plain import text_at, value_at, whole_at
 from ckpttool.trainers.megatron.names import Part
 
+_FITS_ANY = frozenset({"fully_reshardable", "fully_sharded_model_space"})
+"""How a distributed optimizer's state was cut that loads on any tensor and pipeline sizes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveRecord:
@@ -19,6 +22,8 @@ class SaveRecord:
     """`consumed_train_samples`."""
     global_batch_size: int | None
     world_size: int | None
+    data: int | None
+    """Data-parallel ranks."""
     tensor: int
     pipeline: int
     expert: int
@@ -32,8 +37,20 @@ class SaveRecord:
 
     @property
     def scalars(self) -> Scalars:
-        """What it says of the progress."""
-        return Scalars(step=self.step, samples=self.samples, global_batch_size=self.global_batch_size)
+        """What it says of the progress, and of the sizes that it was saved with."""
+        sizes = {
+            "data": self.data,
+            "fully_reshardable": None if self.sharding is None else int(self.sharding in _FITS_ANY),
+            "pipeline": self.pipeline,
+            "tensor": self.tensor,
+            "world_size": self.world_size,
+        }
+        return Scalars(
+            step=self.step,
+            samples=self.samples,
+            global_batch_size=self.global_batch_size,
+            rest=tuple((name, size) for name, size in sizes.items() if size is not None),
+        )
 
     @property
     def has_optimizer_files(self) -> bool:
@@ -72,13 +89,15 @@ def save_record(values: object) -> SaveRecord | None:
         samples=_count(values, "args", "consumed_train_samples"),
         global_batch_size=_count(values, "args", "global_batch_size"),
         world_size=_count(values, "args", "world_size"),
+        data=_count(values, "args", "data_parallel_size"),
         tensor=tensor,
         pipeline=pipeline,
         expert=expert,
         expert_tensor=within,
         distributed_optimizer=value_at(values, "args", "use_distributed_optimizer") is True,
         saves_optimizer=value_at(values, "args", "no_save_optim") is not True,
-        sharding=text_at(values, "content_metadata", "distrib_optim_sharding_type"),
+        sharding=text_at(values, "content_metadata", "distrib_optim_sharding_type")
+        or text_at(values, "optimizer", "param_state_sharding_type"),
     )
 
 

@@ -1,0 +1,165 @@
+"""What Megatron-LM takes by itself, what it makes of a resume, and which other sizes it refuses.
+
+Source:
+    `load_checkpoint` and `_load_base_checkpoint` of `megatron/training/checkpointing.py`, `data_samplers.py` beside it,
+    and `megatron/core/optimizer/distrib_optimizer.py`, core_r0.16.0; and what they did with trees that were damaged on
+    purpose.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.decide.data_effects import against_size, by_samples, consumed, effect_findings
+from ckpttool.domain.data_position import DataEffect, GoesOn
+from ckpttool.domain.finding import Code, Finding, blocking, note, suspect
+from ckpttool.domain.frozen import replace
+from ckpttool.domain.plan import Outcome, Simulation
+from ckpttool.domain.question import AskedSizes
+from ckpttool.domain.shard import ShardRole
+from ckpttool.formats.torch.plain import text_at, value_at, whole_at
+from ckpttool.storage.base import is_there
+from ckpttool.trainers.base import Effects, Resume
+from ckpttool.trainers.common.saved_values import first_told
+from ckpttool.trainers.common.tracker_file import TRACKER, tracker_pointer
+from ckpttool.trainers.megatron.load import mixes_saves
+from ckpttool.trainers.megatron.names import COMMON, MODEL, NON_PERSISTENT, RELEASE, iteration_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ckpttool.domain.checkpoint import Checkpoint
+    from ckpttool.domain.pointer import Pointer
+    from ckpttool.storage.base import Storage
+    from ckpttool.trainers.abilities import OwnStart
+
+_NAME, _TITLE = "megatron", "Megatron-LM"
+
+
+class MegatronSimulator:
+    """`--load DIR` without `--ckpt-step`."""
+
+    def pick(self, start: OwnStart, version: str | None) -> Simulation:
+        """Follow the tracker, and see whether each rank finds its file."""
+        pointer = tracker_pointer(start.storage, iteration_folder, word=RELEASE)
+        named = next((each for each in start.inventory.checkpoints if each.name == pointer.name), None)
+        outcome, because = _without_save(pointer) if named is None else _with(start, named)
+        return Simulation(
+            trainer=_NAME,
+            title=_TITLE,
+            version=version,
+            would_resume=None if named is None else named.name,
+            outcome=outcome,
+            because=because,
+        )
+
+
+def _without_save(pointer: Pointer) -> tuple[Outcome, str]:
+    if pointer.trouble == "is missing":
+        then = "it begins at iteration 0 with random weights and no error, unless --exit-on-missing-checkpoint is given"
+        return Outcome.SCRATCH, f"there is no tracker: {then}"
+    if pointer.unknown:
+        return Outcome.UNKNOWN, f"the tracker {pointer.trouble}"
+    if pointer.trouble is not None:
+        return Outcome.STOPS, f"the tracker {pointer.trouble}: it leaves with exit code 0, as if all were done"
+    return Outcome.STOPS, f"the tracker names {pointer.name}, which is not there: it stops with FileNotFoundError"
+
+
+def _with(start: OwnStart, named: Checkpoint) -> tuple[Outcome, str]:
+    because = "the tracker names it, and it never falls back to an older one"
+    damage = blocking(start.checked(named).findings)
+    if not damage:
+        return Outcome.LOADS, because
+    is_legacy = any(shard.path.endswith(f"/{MODEL}") for shard in named.shards)
+    then = (
+        "the ranks whose file cannot be read leave with exit code 0, and the others hang"
+        if is_legacy
+        else "it stops with an error on the ranks that need what is damaged"
+    )
+    return Outcome.STOPS, f"{because}; {then} ({damage[0].path or named.name}: {damage[0].message})"
+
+
+def effects(resume: Resume) -> Effects:
+    """Say where its samplers go on, and what the tracker would change about the start."""
+    position = _position(resume)
+    findings = (*_tracked(resume), *effect_findings(position, title=_TITLE, remedy=_REORDERED_REMEDY))
+    return Effects(position=position, settings=(), findings=findings)
+
+
+_REORDERED_REMEDY = "keep the global batch size, or give the length of the run as --train-samples from the beginning on"
+
+
+def _position(resume: Resume) -> GoesOn:
+    """Go on behind the samples that `args` of the save count."""
+    told = _args(resume.storage, resume.plan.point.checkpoint)
+    read = consumed(resume.plan, resume.inventory, resume.data)
+    kind = text_at(told, "dataloader_type") or "single"
+    exact = by_samples(read, why="the sampler begins behind consumed_train_samples of the save")
+    if kind == "single" and (not read.changes or whole_at(told, "train_samples") is not None):
+        return exact
+    if kind == "single":
+        why = "with --train-iters the index of samples is built anew for another number of them, and shuffled otherwise"
+        return replace(exact, effect=DataEffect.REORDERS, why=why, repeated=None, lost=None)
+    if kind == "cyclic" and not read.changes:
+        return exact
+    why = f"--dataloader-type {kind} is the script's own"
+    if kind == "cyclic":
+        why = "the cyclic sampler stops unless the samples of an epoch divide by micro batch and data-parallel ranks"
+    return replace(exact, effect=DataEffect.UNKNOWN, why=why, repeated=None, lost=None)
+
+
+def _args(storage: Storage, checkpoint: Checkpoint) -> object:
+    """Return the arguments of the run that wrote a save."""
+    records = (shard.path for shard in checkpoint.shards if shard.path.endswith((f"/{COMMON}", f"/{MODEL}")))
+    return value_at(first_told(storage, records), "args")
+
+
+def _tracked(resume: Resume) -> Iterator[Finding]:
+    """Find what the tracker says against `--ckpt-step`, which it goes before or beside."""
+    checkpoint, root = resume.plan.point.checkpoint, resume.plan.root
+    pointer = tracker_pointer(resume.storage, iteration_folder, word=RELEASE)
+    says = pointer.trouble or f"names {pointer.name}"
+    remedy = f"ckpttool repair-meta {root} --checkpoint {checkpoint.name} --apply"
+    if mixes_saves(checkpoint) and pointer.name != checkpoint.name:
+        yield suspect(
+            Code.TRACKER_MIXES,
+            f"the tracker {says}, and from there {_TITLE} takes the state of the distributed optimizer, whatever "
+            f"--ckpt-step says: moments of one iteration on weights of another, without an error",
+            path=TRACKER,
+            expected=checkpoint.name,
+            actual=pointer.name,
+            remedy=remedy,
+        )
+    elif pointer.name == RELEASE != checkpoint.name:
+        message = f"the tracker says {RELEASE}, which goes before --ckpt-step: those weights are loaded, at iteration 0"
+        yield suspect(Code.TRACKER_MIXES, message, path=TRACKER, remedy=remedy)
+    elif pointer.trouble not in {None, "is missing"}:
+        message = f"the tracker {says}: {_TITLE} leaves with exit code 0 before it looks at --ckpt-step"
+        yield suspect(Code.TRACKER_MIXES, message, path=TRACKER, remedy=remedy)
+    if is_there(resume.storage, NON_PERSISTENT):
+        message = f"a save in there that is as far as --ckpt-step, or further, is loaded instead: {_TITLE} prefers it"
+        yield note(Code.STRAY_TAKES_OVER, message, path=NON_PERSISTENT, remedy="move it away before the start")
+
+
+def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
+    """Refuse other tensor and pipeline sizes where the loader refuses them; other data-parallel sizes it takes."""
+    told = dict(checkpoint.scalars.rest)
+    sizes = {name: int(told[name]) for name in ("world_size", "tensor", "pipeline", "data") if name in told}
+    saved = AskedSizes(
+        world=sizes.get("world_size"),
+        tensor=sizes.get("tensor"),
+        pipeline=sizes.get("pipeline"),
+        data=sizes.get("data"),
+    )
+    cut = AskedSizes(tensor=asked.tensor, pipeline=asked.pipeline).differing(saved)
+    refuses = None
+    if cut and any(shard.role is ShardRole.MODEL for shard in checkpoint.shards):
+        refuses = (
+            f"the legacy format loads on no other tensor and pipeline sizes: {_TITLE}'s tools/checkpoint converts it"
+        )
+    elif cut and told.get("fully_reshardable") == 0:
+        refuses = (
+            "the distributed optimizer's state was cut for these (dp_reshardable): only what was saved with "
+            "--dist-ckpt-optim-fully-reshardable loads on others"
+        )
+    return tuple(against_size(checkpoint, asked, saved=saved, refuses=refuses))

@@ -1,0 +1,132 @@
+"""What Megatron-LM takes by itself, and what it makes of a resume: as the real one did with these trees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ckpttool import api
+from ckpttool.domain.data_position import DataEffect, GoesOn
+from ckpttool.domain.finding import Code, Severity
+from ckpttool.domain.plan import NoResumePoint, Outcome, ResumePlan, Simulation
+from ckpttool.domain.question import AskedSizes
+from tests.answers import plan
+from tests.layouts import damaged, healthy
+
+LOADS, STOPS, SCRATCH = Outcome.LOADS, Outcome.STOPS, Outcome.SCRATCH
+TRACKER = "latest_checkpointed_iteration.txt"
+BOTH = pytest.mark.parametrize("tree", ["mcore_dist_tp2dp2", "mcore_legacy_tp2dp2"])
+
+
+def itself(root: Path) -> Simulation:
+    """What it takes by itself."""
+    return api.simulate(api.resolve(str(root)))
+
+
+def resized(root: Path, **sizes: int) -> ResumePlan | NoResumePoint:
+    """The answer for a start of these sizes."""
+    return api.resolve(str(root), api.ResumeQuestion(sizes=AskedSizes(**sizes))).decision
+
+
+@BOTH
+class TestWhole:
+    def test_it_loads_what_the_tracker_names(self, tree: str, tmp_path: Path) -> None:
+        found = itself(healthy(tree, tmp_path))
+        assert (found.would_resume, found.outcome) == ("iter_0000006", LOADS)
+
+    def test_its_data_go_on_behind_the_samples_that_it_counts(self, tree: str, tmp_path: Path) -> None:
+        position = plan(healthy(tree, tmp_path)).data
+        assert isinstance(position, GoesOn)
+        assert (position.effect, position.samples, position.batches) == (DataEffect.EXACT, 24, 6)
+
+    def test_another_batch_size_shuffles_anew_where_the_run_is_given_in_iterations(
+        self, tree: str, tmp_path: Path
+    ) -> None:
+        found = plan(healthy(tree, tmp_path), data=api.DataQuestion(new_global_batch=8))
+        assert isinstance(found.data, GoesOn)
+        assert (found.data.effect, found.data.samples) == (DataEffect.REORDERS, 24)
+        assert Code.DATA_REORDERED in {finding.code for finding in found.findings}
+
+    def test_other_data_parallel_ranks_load_it(self, tree: str, tmp_path: Path) -> None:
+        found = resized(healthy(tree, tmp_path), world=2, tensor=2, pipeline=1)
+        assert isinstance(found, ResumePlan)
+        weights = {finding.severity for finding in found.findings if finding.code is Code.WORLD_SIZE_DIFFERS}
+        assert weights == {Severity.NOTE}
+
+    @pytest.mark.parametrize("sizes", [{"tensor": 1, "data": 4}, {"pipeline": 2}])
+    def test_another_cut_of_the_model_is_refused(self, tree: str, sizes: dict[str, int], tmp_path: Path) -> None:
+        found = resized(healthy(tree, tmp_path), **sizes)
+        assert isinstance(found, NoResumePoint)
+        assert {why.code for one in found.rejected for why in one.reasons} == {Code.WORLD_SIZE_REFUSED}
+
+
+@pytest.mark.parametrize(
+    ("fault", "taken", "outcome", "because"),
+    [
+        ("mcore_dist_tp2dp2--tracker-ahead", None, STOPS, "FileNotFoundError"),
+        ("mcore_dist_tp2dp2--tracker-empty", None, STOPS, "exit code 0"),
+        ("mcore_dist_tp2dp2--tracker-missing", None, SCRATCH, "random weights"),
+        ("mcore_dist_tp2dp2--metadata-json-missing", "iter_0000006", STOPS, "was not finished"),
+        ("mcore_dist_tp2dp2--shard-missing", "iter_0000006", STOPS, "__3_1.distcp"),
+        ("mcore_dist_tp2dp2--common-missing", "iter_0000006", STOPS, "common.pt"),
+        ("mcore_dist_tp2dp2--half-saved-newest", "iter_0000006", LOADS, ""),
+        ("mcore_dist_tp2dp2--flipped", "iter_0000006", LOADS, ""),
+        ("mcore_legacy_tp2dp2--rank-file-missing", "iter_0000006", STOPS, "the others hang"),
+        ("mcore_legacy_tp2dp2--rank-file-cut", "iter_0000006", STOPS, "the others hang"),
+        ("mcore_legacy_tp2dp2--distrib-optim-missing", "iter_0000006", STOPS, "distrib_optim.pt"),
+        ("mcore_legacy_tp2dp2--tracker-behind", "iter_0000003", LOADS, ""),
+    ],
+)
+def test_of_a_damaged_tree_it_takes_what_the_real_one_took(
+    fault: str, taken: str | None, outcome: Outcome, because: str, tmp_path: Path
+) -> None:
+    found = itself(damaged(fault, tmp_path))
+    assert (found.would_resume, found.outcome) == (taken, outcome)
+    assert because in found.because
+
+
+class TestTrackerMixes:
+    """Of a legacy save the optimizer's state is read from where the tracker points, whatever `--ckpt-step` says."""
+
+    def mixed(self, root: Path, name: str | None = None) -> list[str | None]:
+        found = plan(root, choice=api.ResumeQuestion(name=name)).findings
+        return [finding.actual for finding in found if finding.code is Code.TRACKER_MIXES]
+
+    def test_another_iteration_than_the_tracker_s_is_a_mixture(self, tmp_path: Path) -> None:
+        root = healthy("mcore_legacy_tp2dp2", tmp_path)
+        assert self.mixed(root, "iter_0000003") == ["iter_0000006"]
+        assert self.mixed(root) == []
+
+    def test_without_a_tracker_there_is_nowhere_to_read_it_from(self, tmp_path: Path) -> None:
+        root = healthy("mcore_legacy_tp2dp2", tmp_path)
+        (root / TRACKER).unlink()
+        assert self.mixed(root) == [None]
+
+    def test_slices_are_read_as_they_are_named(self, tmp_path: Path) -> None:
+        root = healthy("mcore_dist_tp2dp2", tmp_path)
+        assert self.mixed(root, "iter_0000003") == []
+        (root / TRACKER).unlink()
+        assert self.mixed(root) == []
+
+    @pytest.mark.parametrize("text", ["release", "six"])
+    def test_what_goes_before_the_named_one_is_said(self, text: str, tmp_path: Path) -> None:
+        root = healthy("mcore_dist_tp2dp2", tmp_path)
+        (root / TRACKER).write_text(text)
+        assert len(self.mixed(root)) == 1
+
+    def test_preflight_is_no_go_until_the_tracker_names_it(self, tmp_path: Path) -> None:
+        root = healthy("mcore_legacy_tp2dp2", tmp_path)
+        question = api.PreflightQuestion(
+            config=None, tree=api.TreeQuestion(path=str(root)), choice=api.ResumeQuestion(name="iter_0000003")
+        )
+        assert not api.preflight(question).go
+        (root / TRACKER).write_text("3")
+        assert Code.TRACKER_MIXES not in {
+            reason.finding.code for check in api.preflight(question).checks for reason in check.reasons
+        }
+
+    def test_a_save_between_the_saves_is_said_to_go_before(self, tmp_path: Path) -> None:
+        root = healthy("mcore_dist_tp2dp2", tmp_path)
+        (root / "non_persistent").mkdir()
+        assert Code.STRAY_TAKES_OVER in {finding.code for finding in plan(root).findings}

@@ -1,0 +1,234 @@
+"""What Megatron-LM's saves are, by what lies in their folders and by the arguments that one of the files holds."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ckpttool import api
+from ckpttool.domain.checkpoint import CommitState, Content, StepSource
+from ckpttool.domain.finding import Code, Finding, Severity, blocking
+from ckpttool.domain.verdict import Level, Verdict
+from ckpttool.trainers.megatron.names import Part, SaveKind, kind_of
+from ckpttool.trainers.megatron.record import save_record
+from tests.answers import chosen, cli, plan, scanned
+from tests.layouts import healthy
+
+TRACKER = "latest_checkpointed_iteration.txt"
+
+
+@pytest.fixture
+def distributed(tmp_path: Path) -> Path:
+    return healthy("mcore_dist_tp2dp2", tmp_path)
+
+
+@pytest.fixture
+def legacy(tmp_path: Path) -> Path:
+    return healthy("mcore_legacy_tp2dp2", tmp_path)
+
+
+@pytest.fixture
+def with_digests(tmp_path: Path) -> Path:
+    return healthy("mcore_integrity", tmp_path)
+
+
+def args(**sizes: object) -> dict[str, object]:
+    """What a save says of the ranks that wrote it."""
+    return {"args": {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 1, "world_size": 4, **sizes}}
+
+
+def against(root: Path, level: Level = Level.CHECKSUM) -> list[Finding]:
+    """What `verify` has against the newest save."""
+    tree = api.scan(api.TreeQuestion(path=str(root), sizes=True))
+    verdict = next(each for each in api.verify(tree, api.CheckQuestion(level=level)) if isinstance(each, Verdict))
+    return list(blocking(verdict.findings))
+
+
+class TestKinds:
+    @pytest.mark.parametrize(
+        ("names", "kind"),
+        [
+            ({"metadata.json", ".metadata", "__0_0.distcp"}, SaveKind.DISTRIBUTED),
+            ({"common.pt", "__0_0.distcp"}, SaveKind.DISTRIBUTED),
+            ({"mp_rank_00", "mp_rank_01"}, SaveKind.LEGACY),
+            ({"mp_rank_00_000_001"}, SaveKind.LEGACY),
+            ({".metadata", "__0_0.distcp"}, SaveKind.PLAIN_DCP),
+            ({"notes.txt"}, SaveKind.UNKNOWN),
+        ],
+    )
+    def test_a_save_is_told_as_the_trainer_tells_it(self, names: set[str], kind: SaveKind) -> None:
+        assert kind_of(frozenset(names)) is kind
+
+
+class TestParts:
+    def test_a_part_is_called_by_its_place_in_each_kind_of_parallelism_that_there_is(self) -> None:
+        names = [part.folder for part in (Part(1, None, None), Part(1, 2, None), Part(1, None, 3), Part(10, 11, 12))]
+        assert names == ["mp_rank_01", "mp_rank_01_002", "mp_rank_01_003", "mp_rank_10_011_012"]
+
+    @pytest.mark.parametrize(
+        ("sizes", "folders"),
+        [
+            ({}, {"mp_rank_00": 0, "mp_rank_01": 1}),
+            (
+                {"pipeline_model_parallel_size": 2, "world_size": 8},
+                {"mp_rank_00_000": 0, "mp_rank_01_000": 1, "mp_rank_00_001": 4, "mp_rank_01_001": 5},
+            ),
+            (
+                {"expert_model_parallel_size": 2},
+                {"mp_rank_00_000": 0, "mp_rank_01_000": 1, "mp_rank_00_001": 2, "mp_rank_01_001": 3},
+            ),
+            # One expert a rank: each rank of the model has other experts, and none the other's.
+            (
+                {"expert_model_parallel_size": 2, "expert_tensor_parallel_size": 1},
+                {"mp_rank_00_000": 0, "mp_rank_01_001": 1},
+            ),
+        ],
+    )
+    def test_a_part_is_written_by_the_first_rank_that_has_it(
+        self, sizes: dict[str, object], folders: dict[str, int]
+    ) -> None:
+        record = save_record(args(**sizes))
+        assert record is not None
+        assert {part.folder: rank for part, rank in record.parts().items()} == folders
+
+    @pytest.mark.parametrize("sizes", [{"tensor_model_parallel_size": 1 << 30}, {"pipeline_model_parallel_size": None}])
+    def test_where_no_size_can_be_meant_no_file_is_looked_for(self, sizes: dict[str, object]) -> None:
+        assert save_record(args(**sizes)) is None
+
+
+class TestLegacy:
+    def test_a_part_of_another_run_s_size_is_left_over_and_not_counted(self, legacy: Path) -> None:
+        shutil.copytree(legacy / "iter_0000006" / "mp_rank_01", legacy / "iter_0000006" / "mp_rank_02")
+        save = scanned(legacy).checkpoints[-1]
+        assert {(each.code, each.severity) for each in save.findings} == {(Code.STRAY_FILE, Severity.NOTE)}
+        assert len(save.shards) == 4
+
+    def test_each_file_that_is_not_there_is_named(self, legacy: Path) -> None:
+        shutil.rmtree(legacy / "iter_0000006" / "mp_rank_00")
+        save = scanned(legacy).checkpoints[-1]
+        assert {finding.path for finding in save.findings if finding.code is Code.SHARD_MISSING} == {
+            "iter_0000006/mp_rank_00/model_optim_rng.pt",
+            "iter_0000006/mp_rank_00/distrib_optim.pt",
+        }
+
+
+class TestDistributed:
+    def test_without_metadata_json_the_save_was_not_finished(self, distributed: Path) -> None:
+        (distributed / "iter_0000006" / "metadata.json").unlink()
+        save = scanned(distributed).checkpoints[-1]
+        assert save.commit is CommitState.UNCOMMITTED
+        assert Code.UNCOMMITTED_SAVE in {finding.code for finding in save.findings}
+
+    def test_a_save_of_a_newer_core_needs_no_common_pt(self, distributed: Path) -> None:
+        folder = distributed / "iter_0000006"
+        (folder / "metadata.json").write_text('{"sharded_backend": "torch_dist", "sharded_backend_version": 1}')
+        (folder / "common.pt").unlink()
+        save = scanned(distributed).checkpoints[-1]
+        assert (save.step, save.step_source, save.samples) == (6, StepSource.NAME, None)
+        assert chosen(plan(distributed)) == ("iter_0000006", 6)
+
+    @pytest.mark.parametrize("text", ["{", "[]", '{"common_backend": 3}'])
+    def test_a_torn_metadata_json_is_damage(self, distributed: Path, text: str) -> None:
+        (distributed / "iter_0000006" / "metadata.json").write_text(text)
+        assert [(each.code, each.path) for each in against(distributed)] == [
+            (Code.META_UNREADABLE, "iter_0000006/metadata.json")
+        ]
+
+    def test_slices_without_metadata_json_anywhere_are_a_save_of_their_own_kind(self, distributed: Path) -> None:
+        for name in ("metadata.json", "common.pt"):
+            for file in distributed.glob(f"*/{name}"):
+                file.unlink()
+        save = scanned(distributed).checkpoints[-1]
+        assert (save.commit, save.content, save.findings) == (CommitState.COMMITTED, Content.UNKNOWN, ())
+        assert chosen(plan(distributed)) == ("iter_0000006", 6)
+
+    def test_what_trainers_made_of_it_write_beside_is_no_stray(self, distributed: Path) -> None:
+        for name in ("latest_train_state.pt", "iter_0000006/train_state.pt", "iter_0000006/run_config.yaml"):
+            (distributed / name).write_text("x")
+        inventory = scanned(distributed)
+        assert (inventory.strays, inventory.checkpoints[-1].findings) == ((), ())
+
+
+class TestRelease:
+    def test_converted_weights_are_weights_and_taken_where_they_are_asked_for(self, distributed: Path) -> None:
+        (distributed / "iter_0000003").rename(distributed / "release")
+        (distributed / TRACKER).write_text("release")
+        saves = {save.name: save for save in scanned(distributed).checkpoints}
+        assert saves["release"].content is Content.WEIGHTS_ONLY
+        choice = api.ResumeQuestion(name="release", allow_weights_only=True)
+        said = [(str(each.place), each.value) for each in plan(distributed, choice=choice).load.settings]
+        assert said == [
+            (f"file:{TRACKER}", "release"),
+            ("argument:--load", str(distributed)),
+            ("argument:--exit-on-missing-checkpoint", True),
+        ]
+
+    def test_a_folder_that_is_called_so_and_holds_none_is_nobody_s(self, tmp_path: Path) -> None:
+        (tmp_path / "release").mkdir()
+        (tmp_path / TRACKER).write_text("release")
+        assert cli("scan", str(tmp_path)).exit_code == 12
+
+
+class TestIterationZero:
+    def test_it_cannot_be_named_and_says_so(self, legacy: Path) -> None:
+        (legacy / "iter_0000003").rename(legacy / "iter_0000000")
+        load = api.scan(str(legacy)).layout.load(scanned(legacy), scanned(legacy).checkpoints[0])
+        assert "--ckpt-step 0 counts as not given" in str(load)
+
+
+class TestTracker:
+    @pytest.mark.parametrize("text", ["", "six", "0x6", "6.0", "-6", "9" * 30])
+    def test_what_is_no_iteration_changes_no_choice(self, distributed: Path, text: str) -> None:
+        (distributed / TRACKER).write_text(text)
+        assert scanned(distributed).tracked is None
+        assert chosen(plan(distributed)) == ("iter_0000006", 6)
+
+    def test_repair_lets_it_name_the_one_that_is_asked_for(self, legacy: Path) -> None:
+        done = cli("repair-meta", str(legacy), "--checkpoint", "iter_0000003", "--grace", "0", "--apply")
+        assert done.exit_code == 0
+        assert (legacy / TRACKER).read_bytes() == b"3"
+
+
+class TestDigests:
+    """`integrity.json`: SHA-256 of the files beside it."""
+
+    def digest_file(self, root: Path) -> Path:
+        return root / "iter_0000006" / "integrity.json"
+
+    def test_all_that_is_as_it_was_agrees(self, with_digests: Path) -> None:
+        assert against(with_digests) == []
+
+    @pytest.mark.parametrize("name", ["common.pt", ".metadata", "__2_0.distcp", "metadata.json"])
+    def test_whatever_changed_is_found_by_its_bytes_alone(self, with_digests: Path, name: str) -> None:
+        record = json.loads(self.digest_file(with_digests).read_text())
+        record["files"][name] = "0" * 64
+        self.digest_file(with_digests).write_text(json.dumps(record))
+        assert against(with_digests, Level.STRUCTURE) == []
+        assert [(each.code, each.path) for each in against(with_digests)] == [
+            (Code.CHECKSUM_MISMATCH, f"iter_0000006/{name}")
+        ]
+
+    def test_a_record_that_is_not_there_is_missed(self, with_digests: Path) -> None:
+        record = json.loads(self.digest_file(with_digests).read_text())
+        record["files"]["run_config.yaml"] = "0" * 64
+        self.digest_file(with_digests).write_text(json.dumps(record))
+        found = [(each.code, each.path) for each in against(with_digests)]
+        assert found == [(Code.SHARD_MISSING, "iter_0000006/run_config.yaml")]
+
+    @pytest.mark.parametrize(
+        "text", ["", "{", '{"algorithm": "md5", "files": {}}', '{"algorithm": "sha256", "files": {"common.pt": "0"}}']
+    )
+    def test_one_that_says_nothing_verifies_nothing_and_damages_nothing(self, with_digests: Path, text: str) -> None:
+        self.digest_file(with_digests).write_text(text)
+        assert against(with_digests) == []
+        answer = cli("verify", str(with_digests), "--level", "checksum", "--json")
+        assert '"meta-unreadable"' in answer.stdout
+
+    @pytest.mark.parametrize("name", ["../iter_0000003/common.pt", "a/b", "..", ""])
+    def test_a_name_that_leads_out_is_not_followed(self, with_digests: Path, name: str) -> None:
+        record = {"algorithm": "sha256", "files": {name: "0" * 64}}
+        self.digest_file(with_digests).write_text(json.dumps(record))
+        assert [each.code for each in against(with_digests)] == [Code.UNSAFE_NAME]
