@@ -56,7 +56,7 @@ MOST_LINES = {
     "trainers/megatron": 1020,
     "trainers/mindformers": 7670,
     "trainers/torch_dcp": 780,
-    "trainers/torchtitan": 400,
+    "trainers/torchtitan": 420,
     "trainers/verl": 540,
     "verify": 3990,
     "write": 900,

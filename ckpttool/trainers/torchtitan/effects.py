@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.decide.data_effects import against_size, consumed
+from ckpttool.decide.data_effects import against_size, consumed, effect_findings
 from ckpttool.domain.checkpoint import Content
 from ckpttool.domain.data_position import DataEffect, GoesOn
 from ckpttool.domain.finding import Code, suspect
@@ -36,20 +36,24 @@ def effects(resume: Resume) -> Effects:
     read = consumed(resume.plan, resume.inventory, resume.data)
     checkpoint = resume.plan.point.checkpoint
     if checkpoint.content is Content.WEIGHTS_ONLY:
-        position = GoesOn(effect=DataEffect.RESTARTS, why=_WEIGHTS, samples=read.samples, source=read.source)
-        return Effects(position=position, settings=(), findings=())
+        return _told(GoesOn(effect=DataEffect.RESTARTS, why=_WEIGHTS, samples=read.samples, source=read.source))
     changed = resume.data.new_global_batch is not None and read.new_batch != read.old_batch
-    position = GoesOn(
-        effect=DataEffect.REORDERS if changed else DataEffect.EXACT,
-        why=_OTHER_BATCHES if changed else _STATE,
-        samples=read.samples,
-        source=read.source,
-        tokens=checkpoint.scalars.tokens,
-        repeated=0,
-        lost=0,
-        where=resume.plan.load.path,
+    return _told(
+        GoesOn(
+            effect=DataEffect.REORDERS if changed else DataEffect.EXACT,
+            why=_OTHER_BATCHES if changed else _STATE,
+            samples=read.samples,
+            source=read.source,
+            tokens=checkpoint.scalars.tokens,
+            repeated=0,
+            lost=0,
+            where=resume.plan.load.path,
+        )
     )
-    return Effects(position=position, settings=(), findings=())
+
+
+def _told(position: GoesOn) -> Effects:
+    return Effects(position=position, settings=(), findings=effect_findings(position, title="torchtitan"))
 
 
 def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
@@ -60,8 +64,7 @@ def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]
     if asked.data is None and asked.world is not None and asked.world % saved:
         # The data-parallel ranks are a divisor of all ranks.
         message = (
-            f"{checkpoint.name} was saved by {saved} data-parallel ranks, which {asked.world} ranks cannot be, "
-            f"and {_REFUSES}"
+            f"the save was made by {saved} data-parallel ranks, which {asked.world} ranks cannot be, and {_REFUSES}"
         )
         remedy = f"start with a multiple of {saved} ranks, {saved} of them data-parallel"
         return (suspect(Code.WORLD_SIZE_REFUSED, message, path=checkpoint.name, remedy=remedy),)

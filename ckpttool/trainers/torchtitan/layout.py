@@ -105,13 +105,15 @@ class TorchtitanLayout:
         """Name the step, of the folder that the config names already; weights alone by their path."""
         path = checkpoint.name if inventory.root == "." else f"{inventory.root}/{checkpoint.name}"
         if checkpoint.content is Content.WEIGHTS_ONLY:
-            own = TrainerSetting(
-                place=Place.parsed("argument:--checkpoint.initial_load_path"), value=path, is_path=True
-            )
-        else:
-            step = int(checkpoint.name.rpartition("-")[2])
-            own = TrainerSetting(place=Place.parsed("argument:--checkpoint.load_step"), value=step)
-        return LoadSettings(trainer=LAYOUT, path=path, settings=(own,))
+            place = Place.parsed("argument:--checkpoint.initial_load_path")
+            weights = TrainerSetting(place=place, value=path, is_path=True)
+            return LoadSettings(trainer=LAYOUT, path=path, settings=(weights,))
+        step = int(checkpoint.name.rpartition("-")[2])
+        own = TrainerSetting(place=Place.parsed("argument:--checkpoint.load_step"), value=step)
+        return LoadSettings(trainer=LAYOUT, path=path, settings=(own,), remarks=(_FOLDER,))
+
+
+_FOLDER = "The step is looked for in the configured folder alone: dump folder and checkpoint folder must lead here."
 
 
 def _saves(listing: Listing) -> Iterator[str]:
