@@ -24,6 +24,7 @@ HEAVY = {
     "filelock",
     "fractions",
     "isal",
+    "zstandard",
     "numpy",
     "pydantic",
     "rich",

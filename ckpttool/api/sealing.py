@@ -76,7 +76,8 @@ def _sealed(
             why = f"{checkpoint.name} {refusals[checkpoint.key].why}"
             yield _refused(checkpoint, None, (unknown(Code.CANNOT_ANSWER, why),))
             continue
-        sealing = seal_checkpoint(tree, checkpoint, session.verdict(checkpoint), now=now, reseal=reseal)
+        own = tree.closer(checkpoint)  # its records may tell that not all which lies there is its own
+        sealing = seal_checkpoint(tree, own, session.verdict(own), now=now, reseal=reseal)
         # What cannot be pruned needs no reserve.
         if sealing.written and not isinstance(tree.layout.members(checkpoint), Refusal):
             keep_reserve(f"{tree.storage.root}/{OWN_FOLDER}", files=len(checkpoint.shards))

@@ -18,6 +18,8 @@ class FormatName(str, Enum):
     TORCH_ZIPS = "torch-zips"
     """Several of these, one behind another: `.distcp`. A chain of one is both, and its name says which was meant."""
     TORCH_PICKLE = "torch-pickle"
+    OCDBT = "ocdbt"
+    """A file of a key-value store in which arrays lie: what its values begin with tells nothing, its place does."""
 
 
 TORCH_FORMATS = frozenset({FormatName.TORCH_ZIP, FormatName.TORCH_ZIPS, FormatName.TORCH_PICKLE})

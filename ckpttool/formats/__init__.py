@@ -6,7 +6,7 @@ from ckpttool.domain.finding import Code, Finding, damage
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.scalars import NO_FACTS, ShardFacts
 from ckpttool.domain.shard import TORCH_FORMATS, FormatName
-from ckpttool.formats.base import Header, ShardFormat, failed_header, unsupported
+from ckpttool.formats.base import Header, ShardFormat, failed_header, unread_header, unsupported
 from ckpttool.formats.front import HEAD_BYTES, Front
 from ckpttool.formats.mindspore.shard import MindSporeCkpt
 from ckpttool.formats.safetensors.shard import Safetensors
@@ -42,6 +42,8 @@ def read_header(source: ByteSource, *, named: FormatName, facts: ShardFacts = NO
     head = front.head()
     if not head:
         return failed_header(named, damage(Code.SHARD_EMPTY, "The file has no bytes."), bytes_read=0)
+    if named is FormatName.OCDBT:  # values follow one another as they are, zeros too: the store says where each lies
+        return unread_header(named, bytes_read=len(head))
     if not head.strip(b"\0"):
         return _zeroed(source, named, head)
     for shard_format in FORMATS:

@@ -13,6 +13,7 @@ from ckpttool.trainers.huggingface import HuggingFace
 from ckpttool.trainers.lightning import Lightning
 from ckpttool.trainers.megatron import Megatron
 from ckpttool.trainers.mindformers import MindFormers
+from ckpttool.trainers.orbax import Orbax
 from ckpttool.trainers.torch_dcp import TorchDcp
 from ckpttool.trainers.torchtitan import Torchtitan
 from ckpttool.trainers.verl import Verl
@@ -39,6 +40,7 @@ TRAINERS: tuple[Trainer, ...] = (
     Torchtitan(),
     Lightning(),
     Verl(),
+    Orbax(),
     TorchDcp(),
 )
 """Most specific first."""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ckpttool.domain.finding import Code, Finding, Severity, unknown, unsafe, worst
 from ckpttool.domain.frozen import replace
-from ckpttool.domain.shard import FileStamp
+from ckpttool.domain.shard import FileStamp, FormatName
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport
 from ckpttool.storage import open_storage
@@ -96,7 +96,7 @@ def _observed(task: CheckTask, source: ByteSource, *, passed: Callable[[int], No
     if refusal is not None:
         return Observation(task=task, report=replace(observed.report, findings=(*observed.report.findings, refusal)))
     content = read_content(observed, source, passed)
-    numbers = () if observed.records is None or task.level is not Level.NUMERICS else (_without_numbers(task.path),)
+    numbers = (_without_numbers(observed),) if task.level is Level.NUMERICS and _hides_numbers(observed) else ()
     return replace(
         observed,
         content=content,
@@ -108,15 +108,20 @@ def _observed(task: CheckTask, source: ByteSource, *, passed: Callable[[int], No
     )
 
 
-def _without_numbers(path: str) -> Finding:
-    """Say of a torch file that its elements were asked for and not seen: its pickle alone knows their types."""
+def _hides_numbers(observed: Observation) -> bool:
+    return observed.records is not None or observed.report.format is FormatName.OCDBT
+
+
+def _without_numbers(observed: Observation) -> Finding:
+    """Say that elements were asked for and not seen: only a pickle knows their types, or they are packed."""
+    what = "a torch file" if observed.records is not None else "an OCDBT file"
     return unknown(
         Code.UNSUPPORTED_FORMAT,
-        "every byte was read, but the numbers in a torch file are not looked at: NaN would not be seen",
-        path=path,
+        f"every byte was read, but the numbers in {what} are not looked at: NaN would not be seen",
+        path=observed.task.path,
         expected="a .ckpt or safetensors file",
-        actual="a torch file",
-        remedy="--level checksum verifies its bytes by the checksums inside",
+        actual=what,
+        remedy="--level checksum verifies its bytes by the checksums inside" if observed.records is not None else None,
     )
 
 

@@ -198,6 +198,10 @@ def _knows_all(_: Layout, inventory: Inventory) -> bool:
     return all(one.step_source == "content" for one in inventory.checkpoints)
 
 
+def _committed(_: Layout, inventory: Inventory) -> bool:
+    return all(one.commit is CommitState.COMMITTED for one in inventory.checkpoints)
+
+
 def _named_alone(_: Layout, inventory: Inventory) -> bool:
     return all(one.step_source == "name" for one in inventory.checkpoints)
 
@@ -328,6 +332,17 @@ CASES = [
         tear=NotAsked(why="no record names the last save", so=_no_pointer),
         lie=_older_in_its_place("step_000015", "step_000005", 5),
         forget=_cut("step_000015/.metadata"),
+    ),
+    Case(
+        layout="orbax",
+        build=_real("orbax_standard"),
+        saves=("10", "20", "30"),
+        cut_off=NotAsked(why="a folder is renamed when it is whole", so=_committed),
+        lose=_remove("30/default/manifest.ocdbt"),
+        stray=_write("notes.txt"),
+        tear=NotAsked(why="the highest step is the last", so=_no_pointer),
+        lie=NotAsked(why="nothing but its name tells its step", so=_named_alone),
+        forget=_remove("30/_CHECKPOINT_METADATA"),
     ),
     Case(
         layout="toy-dcp",

@@ -1,0 +1,90 @@
+"""Orbax's layout: `30/default/`, a folder for each step and in it one for each item that was saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.expectation import Evidence, Expected, RankFiles
+from ckpttool.domain.units import Rank
+from ckpttool.records import MANIFEST_NAME, SealPlace
+from ckpttool.storage.base import Storage
+from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.common.listed import by_own_records, keeps_no_health_file
+from ckpttool.trainers.listing import Listing
+from ckpttool.trainers.orbax.names import LAYOUT, RECORD, SAVE, is_unfinished, prefix_and_step
+
+if TYPE_CHECKING:
+    from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.domain.pointer import Pointer, PointerText
+
+
+class OrbaxLayout:
+    """One folder for each step, renamed when it is whole."""
+
+    name = LAYOUT
+    sign = "[prefix_]N/"
+    is_tree = True
+    gives_way = False
+    rank_files = RankFiles.TOGETHER
+
+    def recognise(self, listing: Listing) -> bool:
+        """Tell by the record in a save: others call their folders alike."""
+        return any(RECORD in names for _, names in listing.inside(SAVE))
+
+    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
+        """Take a save's folder, and whatever lies in it, for the save."""
+        name = folder.partition("/")[0]
+        if prefix_and_step(name) is None or not any(RECORD in names for _, names in listing.alone(name).inside()):
+            return None
+        return Part(focus=name, resolved_from=f"checkpoint {name}")
+
+    def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
+        """Read each save's names and its record; no store is followed."""
+        from ckpttool.trainers.orbax.scan import scan_saves
+
+        return scan_saves(storage, listing, options)
+
+    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+        """Follow the stores of arrays to where each value lies."""
+        from ckpttool.trainers.orbax.stores import followed
+
+        return followed(storage, checkpoint)
+
+    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
+        """Go by each save's own record."""
+        return by_own_records(inventory)
+
+    def is_unfinished(self, name: str) -> bool:
+        """Tell by the name under which it writes a save."""
+        return is_unfinished(name)
+
+    def members(self, checkpoint: Checkpoint) -> Members | Refusal:
+        """Return the save's own folder; a refusal where the training rated its saves, and keeps the best."""
+        if dict(checkpoint.facts).get("metrics"):
+            return Refusal(why="is rated by metrics, and its training alone knows which are the best")
+        return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{RECORD}",))
+
+    def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
+        """Return a place in the save's own folder, which Orbax does not mind."""
+        path = f"{checkpoint.name}/{MANIFEST_NAME}"
+        return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=None)
+
+    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
+        """Read none: the highest step is the last."""
+        return iter(())
+
+    def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
+        """Spell none."""
+        return {}
+
+    def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
+        """Refuse: it keeps no such file."""
+        return keeps_no_health_file("Orbax")
+
+    def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
+        """Name the step."""
+        from ckpttool.trainers.orbax.resumes import settings
+
+        return settings(inventory, checkpoint)

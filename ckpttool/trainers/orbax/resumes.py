@@ -1,0 +1,95 @@
+"""What makes Orbax restore exactly one step, which it takes by itself, and whether the data go on there.
+
+Source: `latest_step` in checkpoint_manager.py of orbax-checkpoint 0.12.8, and runs of it with damaged saves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.decide.data_effects import consumed
+from ckpttool.domain.data_position import DataEffect, GoesOn, Unknown
+from ckpttool.domain.finding import Severity, blocking
+from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
+from ckpttool.domain.plan import Outcome, Simulation
+from ckpttool.formats.strict_json import ParseError, parse_object
+from ckpttool.trainers.base import Effects, Resume
+from ckpttool.trainers.orbax.names import RECORD
+
+if TYPE_CHECKING:
+    from ckpttool.domain.checkpoint import Checkpoint, Inventory
+    from ckpttool.trainers.abilities import OwnStart
+
+_NO_ITEM = "no item of the save tells where the data stood"
+_RECORD_LIMIT = 16 << 20
+
+
+def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
+    """Name the step, or to a bare checkpointer the folder."""
+    path = checkpoint.name if inventory.root == "." else f"{inventory.root}/{checkpoint.name}"
+    by_step, by_path = (
+        Place.parsed("code:manager.restore(step)"),
+        Place.parsed("code:checkpointer.restore(directory)"),
+    )
+    return LoadSettings(
+        trainer="orbax",
+        path=path,
+        settings=(
+            TrainerSetting(place=by_step, value=checkpoint.step),
+            TrainerSetting(place=by_path, value=path, is_path=True, is_alternative=True),
+        ),
+        remarks=("latest_step() is the highest step, whatever is left of it: name the step.",),
+    )
+
+
+class OrbaxSimulator:
+    """Orbax's `latest_step()`, and what comes of restoring that."""
+
+    def pick(self, start: OwnStart, version: str | None) -> Simulation:
+        """Take the highest step that has its final name."""
+        name, outcome, because = _pick(start)
+        return Simulation(
+            trainer="orbax", title="Orbax", version=version, would_resume=name, outcome=outcome, because=because
+        )
+
+
+def _pick(start: OwnStart) -> tuple[str | None, Outcome, str]:
+    latest = max(start.inventory.checkpoints, key=lambda save: save.step or 0, default=None)
+    if latest is None:
+        return None, Outcome.SCRATCH, "latest_step() finds no step, so the script begins from scratch"
+    why = "latest_step() is the highest step that has its final name"
+    against = blocking(start.checked(latest).findings)
+    if not against:
+        return latest.name, Outcome.LOADS, why
+    what = f"{against[0].path or latest.name}: {against[0].message}"
+    if max(finding.severity for finding in against) < Severity.DAMAGE:
+        return latest.name, Outcome.UNKNOWN, f"{why}; whether it can be restored is not known: {what}"
+    return latest.name, Outcome.STOPS, f"{why}, and restoring it raises an error: {what}"
+
+
+def effects(resume: Resume) -> Effects:
+    """Say whether an item tells where the data stood: which, the record's handlers say."""
+    item = _loader(resume)
+    if item is None:
+        return Effects(position=Unknown(why=_NO_ITEM), settings=(), findings=())
+    read = consumed(resume.plan, resume.inventory, resume.data)
+    changed = read.new_batch != read.old_batch
+    position = GoesOn(
+        effect=DataEffect.UNKNOWN if changed else DataEffect.EXACT,
+        why="each process's loader goes on from its own state, if there are as many processes and batches are as large",
+        samples=read.samples,
+        source=read.source,
+        where=f"{resume.plan.load.path}/{item}",
+    )
+    return Effects(position=position, settings=(), findings=())
+
+
+def _loader(resume: Resume) -> str | None:
+    """Return the item that a data loader wrote; None where there is none."""
+    path = f"{resume.plan.point.checkpoint.name}/{RECORD}"
+    try:
+        told = parse_object(resume.storage.small_file(path, limit=_RECORD_LIMIT), what=path).get("item_handlers")
+    except (OSError, ParseError):  # which the scan has said
+        return None
+    handlers = told.items() if isinstance(told, dict) else ()
+    return next((item for item, handler in handlers if isinstance(handler, str) and "grain" in handler.lower()), None)

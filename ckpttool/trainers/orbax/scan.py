@@ -1,0 +1,174 @@
+"""List the folders of steps with what their records say; no store of arrays is followed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, StepSource, Topology
+from ckpttool.domain.finding import Code, Finding, in_order, note, suspect, unsafe
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.scalars import Scalars
+from ckpttool.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.formats.base import quoted
+from ckpttool.formats.ocdbt import MANIFEST
+from ckpttool.formats.strict_json import ParseError, parse_object
+from ckpttool.records import MANIFEST_NAME, OWN_FOLDER, leads_out
+from ckpttool.storage.base import Kind, Storage, unreadable
+from ckpttool.storage.fan_out import map_waiting
+from ckpttool.trainers.base import ScanOptions
+from ckpttool.trainers.common.listed import in_order_of_progress, one_run, stamp_if_there, stray
+from ckpttool.trainers.listing import Listing
+from ckpttool.trainers.orbax.names import LAYOUT, MARK, RECORD, TREE, is_unfinished, prefix_and_step
+
+_RECORD_LIMIT = 16 << 20
+_DATA = "d"
+"""The folder of a store's data files."""
+_OF_PROCESS = "ocdbt.process_"
+"""What the folder of a process's own store begins with, whose data files the item's store refers to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Record:
+    """What a save says of itself."""
+
+    items: dict[str, str]
+    """Names of handlers by item; the empty name stands for the save's own folder."""
+    metrics: int
+    """How many the training rated it by."""
+
+
+def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
+    """List each save.
+
+    Args:
+        storage: The tree.
+        listing: Of its root.
+        options: What to take beyond the names.
+    """
+    folders = [entry.name for entry in listing.entries if entry.kind in {Kind.FOLDER, Kind.LOST}]
+    names = [name for name in folders if prefix_and_step(name) is not None]
+    checkpoints = in_order_of_progress(map_waiting(lambda name: _scan_save(storage, name, options), names))
+    others = [entry.name for entry in listing.entries if entry.name not in {*names, OWN_FOLDER}]
+    strays = tuple(name for name in others if not is_unfinished(name))
+    unfinished = [_unfinished(name) for name in others if is_unfinished(name)]
+    return Inventory(
+        root=storage.root,
+        layout=LAYOUT,
+        checkpoints=tuple(checkpoints),
+        runs=one_run(checkpoints),
+        findings=in_order((*map(stray, strays), *unfinished)),
+        strays=strays,
+    )
+
+
+def _unfinished(name: str) -> Finding:
+    message = "a save that was not finished: Orbax renames the folder when it is, and passes this one over"
+    return note(Code.IN_PROGRESS, message, path=name, remedy="where no training runs, remove it")
+
+
+def _scan_save(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
+    prefix, step = prefix_and_step(name) or ("", None)
+    findings: list[Finding] = []
+    record: _Record | None = None
+    shards: list[Shard] = []
+    expected: list[str] = []
+    try:
+        names = {entry.name for entry in storage.entries(name)}
+        record = _record(storage, name, findings)
+        items = _items(name, names, record, findings)
+        for item in items:
+            own = _of_item(storage, f"{name}/{item}" if item else name, options)
+            shards += own.shards
+            expected += own.expected
+        findings += _marks(name, names)
+        findings += [
+            stray(f"{name}/{each}") for each in sorted(names - {*items, RECORD, MARK, MANIFEST_NAME}) if all(items)
+        ]
+    except OSError as error:
+        findings.append(unreadable(name, error))
+    return Checkpoint(
+        name=name,
+        prefix=prefix,
+        facts=(("metrics", record.metrics),) if record is not None and record.metrics else (),
+        scalars=Scalars(),
+        step=step,
+        step_source=StepSource.NAME,
+        shards=tuple(sorted(shards, key=lambda shard: shard.path)),
+        topology=Topology(shared=True),
+        format=FormatName.OCDBT,
+        expected=tuple(expected) or None,
+        commit=CommitState.COMMITTED,
+        content=Content.UNKNOWN,
+        findings=tuple(findings),
+    )
+
+
+def _record(storage: Storage, name: str, findings: list[Finding]) -> _Record | None:
+    """Read what the save says of itself; without that Orbax restores it only where it is told what is in it."""
+    path = f"{name}/{RECORD}"
+    try:
+        told = parse_object(storage.small_file(path, limit=_RECORD_LIMIT), what=path)
+    except (FileNotFoundError, ParseError) as error:
+        why = error if isinstance(error, ParseError) else "is not there"
+        message = f"{why}: nothing tells which items the save has"
+        findings.append(suspect(Code.METADATA_INCOMPLETE, message, path=path, remedy="bring it back from a copy"))
+        return None
+    handlers, metrics = told.get("item_handlers"), told.get("metrics")
+    items = handlers if isinstance(handlers, dict) else {"": handlers}
+    return _Record(
+        items={str(item): handler if isinstance(handler, str) else "" for item, handler in items.items()},
+        metrics=len(metrics) if isinstance(metrics, dict) else 0,
+    )
+
+
+def _items(name: str, names: set[str], record: _Record | None, findings: list[Finding]) -> list[str]:
+    """Return the folders of a save's items; without a record all that may be some."""
+    if record is None:
+        return sorted(names - {RECORD, MARK, MANIFEST_NAME})
+    escaping = sorted(item for item in record.items if "/" in item or (item and leads_out(item)))
+    if escaping:
+        message = f"names the item {quoted(escaping[0])}, which is no part of this save; it is not followed"
+        findings.append(unsafe(Code.UNSAFE_NAME, message, path=f"{name}/{RECORD}"))
+    return sorted(record.items.keys() - set(escaping))
+
+
+def _marks(name: str, names: set[str]) -> Iterator[Finding]:
+    if MARK not in names:
+        message = (
+            "there is no commit_success.txt: on a local disk the folder's name says that it was finished, on an object "
+            "store only that file does"
+        )
+        yield note(Code.UNCOMMITTED_SAVE, message, path=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Item:
+    shards: tuple[Shard, ...]
+    expected: tuple[str, ...]
+
+
+def _of_item(storage: Storage, folder: str, options: ScanOptions) -> _Item:
+    """List the store of an item: its manifest, and data files of its own and of each process."""
+    try:
+        names = {entry.name: entry.kind for entry in storage.entries(folder)}
+    except (FileNotFoundError, NotADirectoryError):
+        return _Item(shards=(), expected=(folder,))
+    stores = sorted(each for each, kind in names.items() if each.startswith(_OF_PROCESS) and kind is Kind.FOLDER)
+    if not stores and _DATA not in names and MANIFEST not in names:
+        # An item of the script's own: what it holds no record tells. Of arrays that lie otherwise, none is read.
+        return _Item(shards=(), expected=() if TREE in names else (folder,) if not names else ())
+    manifest = f"{folder}/{MANIFEST}"
+    places = ([f"{folder}/{_DATA}"] if _DATA in names else []) + [f"{folder}/{each}/{_DATA}" for each in stores]
+    shards = [_shard(storage, manifest, ShardRole.INDEX, options)] if MANIFEST in names else []
+    for place in places:
+        try:
+            files = sorted(entry.name for entry in storage.entries(place) if entry.kind is not Kind.FOLDER)
+        except FileNotFoundError:
+            continue  # a process that had nothing to write
+        shards += [_shard(storage, f"{place}/{file}", ShardRole.DATA, options) for file in files]
+    return _Item(shards=tuple(shards), expected=(manifest,))
+
+
+def _shard(storage: Storage, path: str, role: ShardRole, options: ScanOptions) -> Shard:
+    stamp = stamp_if_there(storage, path) if options.sizes else None
+    return Shard(path=path, rank=None, role=role, format=FormatName.OCDBT, stamp=stamp)

@@ -1,0 +1,134 @@
+"""Follow the stores in which a save keeps its arrays, and hold them against the save's own list of these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.finding import Code, Finding, damage, suspect, unsafe
+from ckpttool.domain.frozen import replace
+from ckpttool.domain.remedies import helped
+from ckpttool.domain.shard import Shard, ShardRole
+from ckpttool.domain.units import ByteCount
+from ckpttool.formats.base import MAX_FINDINGS, over_limit, quoted
+from ckpttool.formats.strict_json import ParseError, as_object, get_object, parse_object
+from ckpttool.records import leads_out
+from ckpttool.storage.base import Storage, unreadable
+from ckpttool.trainers.common.listed import stamp_if_there
+from ckpttool.trainers.orbax.names import TREE
+
+if TYPE_CHECKING:
+    from ckpttool.domain.checkpoint import Checkpoint
+    from ckpttool.formats.ocdbt import Store
+
+_TREE_LIMIT = 64 << 20
+_MOST_READ = 64 << 20
+_IN_STORE = {"jax.Array", "np.ndarray", "scalar"}
+"""Kinds of values that lie in the store; others, as texts, lie in files beside it, or nowhere."""
+
+
+def followed(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+    """Return a save with what its stores tell: which data files it needs, and how long they must be.
+
+    Args:
+        storage: The tree.
+        checkpoint: As scanned.
+    """
+    for manifest in [shard.path for shard in checkpoint.shards if shard.role is ShardRole.INDEX]:
+        checkpoint = _followed(storage, checkpoint, manifest.rpartition("/")[0])
+    return checkpoint
+
+
+def _followed(storage: Storage, checkpoint: Checkpoint, folder: str) -> Checkpoint:
+    from ckpttool.formats.ocdbt import BrokenStoreError, OverLimitError, read_store
+
+    def read(path: str, offset: int, length: int | None) -> bytes | None:
+        if leads_out(path):
+            return None
+        try:
+            with storage.open(f"{folder}/{path}") as source:
+                return source.read(offset, _MOST_READ if length is None else length)
+        except FileNotFoundError:
+            return None
+
+    try:
+        store = read_store(read)
+    except BrokenStoreError as error:
+        findings = (helped(damage(error.code, str(error), path=f"{folder}/{error.path}")),)
+        return replace(checkpoint, findings=(*checkpoint.findings, *findings))
+    except OverLimitError as error:
+        return replace(checkpoint, findings=(*checkpoint.findings, replace(over_limit(str(error)), path=folder)))
+    except OSError as error:
+        return replace(checkpoint, findings=(*checkpoint.findings, unreadable(folder, error)))
+    own = {shard.path: shard for shard in checkpoint.shards if shard.path.startswith(f"{folder}/")}
+    needed = {f"{folder}/{path}": least for path, least in store.least.items() if not leads_out(path)}
+    found = [_needed(storage, own, path, least) for path, least in sorted(needed.items())]
+    beside = (shard for shard in checkpoint.shards if shard.path not in own or shard.role is ShardRole.INDEX)
+    return replace(
+        checkpoint,
+        shards=tuple(sorted((*beside, *(each for each in found if each is not None)), key=lambda shard: shard.path)),
+        findings=(*checkpoint.findings, *_against(storage, folder, store, needed, found)),
+    )
+
+
+def _needed(storage: Storage, own: dict[str, Shard], path: str, least: int) -> Shard | None:
+    """Return a data file that the store refers to; None where it is not there."""
+    shard = own.get(path)
+    if shard is not None:
+        return replace(shard, least=ByteCount(least))
+    stamp = stamp_if_there(storage, path)
+    if stamp is None:
+        return None
+    like = next(iter(own.values()))
+    return replace(like, path=path, role=ShardRole.DATA, stamp=stamp, least=ByteCount(least))
+
+
+def _against(
+    storage: Storage, folder: str, store: Store, needed: dict[str, int], found: list[Shard | None]
+) -> Iterator[Finding]:
+    """Say what is missing, broken, or not to be believed."""
+    there = {shard.path for shard in found if shard is not None}
+    for path in sorted(path for path in store.least if leads_out(path))[:1]:
+        message = f"names {quoted(path)}, which leads out of the save; it is not followed"
+        yield unsafe(Code.UNSAFE_NAME, message, path=folder)
+    for path in sorted(needed.keys() - there):
+        message = "the store's own index refers to this file, but it is not there"
+        yield helped(damage(Code.SHARD_MISSING, message, path=path))
+    for error in store.broken[:MAX_FINDINGS]:
+        yield helped(damage(error.code, f"a node of the store: {error}", path=f"{folder}/{error.path}"))
+    if not store.broken and there >= needed.keys():  # else it is known why some are not found
+        yield from _absent(storage, folder, store.arrays)
+
+
+def _absent(storage: Storage, folder: str, arrays: frozenset[str]) -> Iterator[Finding]:
+    """Find arrays that the item's own list names and its store does not hold."""
+    path = f"{folder}/{TREE}"
+    try:
+        names = _named(storage.small_file(path, limit=_TREE_LIMIT), path)
+    except FileNotFoundError:
+        message = "is not there: the arrays can be restored only by who knows how they are nested"
+        yield suspect(Code.METADATA_INCOMPLETE, message, path=path, remedy="bring it back from a copy")
+    except OSError as error:
+        yield unreadable(path, error)
+    except ParseError as error:
+        yield suspect(Code.METADATA_INCOMPLETE, str(error), path=path, remedy="bring it back from a copy")
+    else:
+        for name in sorted(names - arrays)[:MAX_FINDINGS]:
+            yield helped(
+                damage(Code.ENTRIES_MISSING, f"names {quoted(name)}, of which the store holds nothing", path=path)
+            )
+
+
+def _named(data: bytes, path: str) -> frozenset[str]:
+    """Return the names of all arrays.
+
+    Raises:
+        ParseError: It is no such list.
+    """
+    names = set()
+    for key, value in get_object(parse_object(data, what=path), "tree_metadata", where=path).items():
+        leaf = as_object(value, where=path, key=key)
+        keys, kind = leaf.get("key_metadata"), as_object(leaf.get("value_metadata"), where=path, key=key)
+        if isinstance(keys, list) and kind.get("value_type") in _IN_STORE:
+            names.add(".".join(str(each.get("key")) if isinstance(each, dict) else "?" for each in keys))
+    return frozenset(names)

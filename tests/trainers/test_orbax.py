@@ -1,0 +1,189 @@
+"""What Orbax's saves tell, what it takes by itself, and where its data go on; on a tree that it wrote."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ckpttool import api
+from ckpttool.domain.data_position import DataEffect, GoesOn, Unknown
+from ckpttool.domain.finding import Code, Finding
+from ckpttool.domain.plan import Outcome, ResumePlan, Simulation
+from ckpttool.domain.retention import RetentionPolicy
+from ckpttool.domain.verdict import Level, Verdict, VerdictWord
+from tests.answers import chosen, cli, codes, named, names, plan, reasons, scanned
+from tests.layouts import damaged, healthy
+
+RECORD = "_CHECKPOINT_METADATA"
+TREE = "30/default/_METADATA"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Steps 10, 20 and 30."""
+    return healthy("orbax_standard", tmp_path)
+
+
+def simulated(root: Path) -> Simulation:
+    return api.simulate(api.resolve(api.TreeQuestion(path=str(root))), None)
+
+
+def verdict(root: Path, level: Level = Level.STRUCTURE) -> Verdict:
+    events = api.verify(api.scan(api.TreeQuestion(path=str(root), sizes=True)), api.CheckQuestion(level=level))
+    return next(event for event in events if isinstance(event, Verdict))
+
+
+def changed(path: Path, **values: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def against(root: Path) -> tuple[Finding, ...]:
+    """What speaks against step 30, which is not taken."""
+    answer = plan(root)
+    assert chosen(answer) == ("20", 20)
+    return reasons(answer, "30")
+
+
+class TestWhatASaveIs:
+    def test_only_the_files_that_its_index_refers_to_are_looked_at(self, tree: Path) -> None:
+        listed = {shard.path for shard in named(scanned(tree), "30").shards}
+        looked_at = {report.path for report in verdict(tree).reports}
+        assert looked_at < listed
+        (tree / "30/default/ocdbt.process_0/d/705b6c21496e2f072ded2ffdd7e3c12f").write_bytes(b"")
+        assert chosen(plan(tree)) == ("30", 30)
+
+    def test_nothing_but_a_seal_verifies_its_arrays(self, tree: Path) -> None:
+        found = verdict(tree, Level.CHECKSUM)
+        assert (found.word, codes(found.findings)) == (VerdictWord.STRUCT_OK, {Code.CHECKSUM_MISSING})
+        assert cli("seal", str(tree), "--checkpoint", "30").exit_code == 0
+        assert verdict(tree, Level.CHECKSUM).word is VerdictWord.VERIFIED
+
+    def test_numbers_that_are_asked_for_and_not_seen_are_said(self, tree: Path) -> None:
+        assert Code.UNSUPPORTED_FORMAT in codes(verdict(tree, Level.NUMERICS).findings)
+
+    def test_a_bit_in_a_node_of_its_index_is_found(self, tree: Path) -> None:
+        (node,) = (tree / "30/default/d").iterdir()
+        content = bytearray(node.read_bytes())
+        content[100] ^= 1
+        node.write_bytes(content)
+        (found,) = against(tree)
+        assert (found.code, found.path) == (Code.CHECKSUM_MISMATCH, f"30/default/d/{node.name}")
+
+    def test_a_bit_in_its_manifest_is_found(self, tree: Path) -> None:
+        manifest = tree / "30/default/manifest.ocdbt"
+        content = bytearray(manifest.read_bytes())
+        content[50] ^= 1
+        manifest.write_bytes(content)
+        (found,) = against(tree)
+        assert (found.code, found.path) == (Code.CHECKSUM_MISMATCH, "30/default/manifest.ocdbt")
+
+    def test_an_array_that_is_listed_and_not_in_the_store_is_missed(self, tree: Path) -> None:
+        told = json.loads((tree / TREE).read_text())
+        own = told["tree_metadata"]["('rng',)"]
+        told["tree_metadata"]["('other',)"] = {**own, "key_metadata": [{"key": "other", "key_type": 2}]}
+        (tree / TREE).write_text(json.dumps(told))
+        (found,) = against(tree)
+        assert (found.code, "'other'" in found.message) == (Code.ENTRIES_MISSING, True)
+
+    @pytest.mark.parametrize("content", [None, "{", "{}", '{"tree_metadata": {"a": 1}}'])
+    def test_without_a_list_of_its_arrays_it_is_suspect(self, tree: Path, content: str | None) -> None:
+        (tree / TREE).unlink()
+        if content is not None:
+            (tree / TREE).write_text(content)
+        assert codes(against(tree)) == {Code.METADATA_INCOMPLETE}
+        assert simulated(tree).outcome is Outcome.UNKNOWN
+
+    def test_items_that_are_not_there_are_missing(self, tree: Path) -> None:
+        handlers = json.loads((tree / "30" / RECORD).read_text())["item_handlers"]
+        changed(tree / "30" / RECORD, item_handlers={**handlers, "loader": "JsonCheckpointHandler"})
+        (found,) = against(tree)
+        assert (found.code, found.path) == (Code.SHARD_MISSING, "30/loader")
+        (tree / "30/loader").mkdir()
+        assert codes(against(tree)) == {Code.SHARD_MISSING}
+        (tree / "30/loader/metadata").write_text("{}")
+        assert chosen(plan(tree)) == ("30", 30)
+
+    def test_an_item_that_leads_out_is_not_followed(self, tree: Path) -> None:
+        changed(tree / "30" / RECORD, item_handlers={"../20": "x", "default": "x"})
+        assert codes(against(tree)) == {Code.UNSAFE_NAME}
+
+    def test_a_save_may_be_its_own_only_item(self, tree: Path) -> None:
+        for each in (tree / "30/default").iterdir():
+            if each.name != "commit_success.txt":
+                each.rename(tree / "30" / each.name)
+        shutil.rmtree(tree / "30/default")
+        changed(tree / "30" / RECORD, item_handlers="StandardCheckpointHandler")
+        assert chosen(plan(tree)) == ("30", 30)
+        shutil.rmtree(tree / "30/d")
+        assert codes(against(tree)) == {Code.SHARD_MISSING}
+
+    def test_arrays_that_lie_otherwise_are_not_known_to_be_whole(self, tree: Path) -> None:
+        for each in ("manifest.ocdbt", "d", "ocdbt.process_0"):
+            path = tree / "30/default" / each
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        assert codes(against(tree)) == {Code.METADATA_INCOMPLETE}
+
+    def test_what_is_called_with_a_prefix_is_a_series_of_its_own(self, tree: Path) -> None:
+        for step in (10, 20, 30):
+            (tree / str(step)).rename(tree / f"model_{step}")
+        assert names(scanned(tree)) == ["model_10", "model_20", "model_30"]
+        assert chosen(plan(tree)) == ("model_30", 30)
+
+    def test_a_folder_that_cannot_be_read_is_unknown(self, tree: Path) -> None:
+        (tree / "40").symlink_to("gone")
+        assert codes(reasons(plan(tree), "40")) == {Code.UNREADABLE}
+
+    def test_what_has_no_final_name_is_passed_over_and_named(self, tmp_path: Path) -> None:
+        inventory = scanned(damaged("orbax_standard--tmp-folder", tmp_path))
+        assert [(each.code, each.path) for each in inventory.findings] == [
+            (Code.IN_PROGRESS, "40.orbax-checkpoint-tmp-0")
+        ]
+
+    def test_a_mark_that_only_object_stores_need_is_missed_in_a_note(self, tmp_path: Path) -> None:
+        root = damaged("orbax_standard--no-commit-mark", tmp_path)
+        assert codes(named(scanned(root), "30").findings) == {Code.UNCOMMITTED_SAVE}
+        assert chosen(plan(root)) == ("30", 30)
+
+
+class TestWhatItTakesByItself:
+    def test_the_highest_step_and_it_stops_there(self, tmp_path: Path) -> None:
+        told = simulated(damaged("orbax_standard--data-missing", tmp_path))
+        assert (told.would_resume, told.outcome) == ("30", Outcome.STOPS)
+
+    def test_the_highest_step_and_it_loads(self, tree: Path) -> None:
+        assert (simulated(tree).would_resume, simulated(tree).outcome) == ("30", Outcome.LOADS)
+
+
+class TestWhereTheDataGoOn:
+    def test_no_item_tells(self, tree: Path) -> None:
+        assert isinstance(plan(tree).data, Unknown)
+
+    def test_the_state_of_a_loader_tells_while_batches_are_as_they_were(self, tree: Path) -> None:
+        (tree / "30/loader").mkdir()
+        (tree / "30/loader/process_0-of-1.json").write_text("{}")
+        handler = "grain._src.python.checkpoint_handlers.PyGrainCheckpointHandler"
+        changed(tree / "30" / RECORD, item_handlers={"default": "x", "loader": handler})
+
+        def position(answer: ResumePlan) -> GoesOn:
+            assert isinstance(answer.data, GoesOn)
+            return answer.data
+
+        data = position(plan(tree))
+        assert (data.effect, data.where) == (DataEffect.EXACT, f"{tree}/30/loader")
+        other = position(plan(tree, data=api.DataQuestion(old_global_batch=8, new_global_batch=16)))
+        assert other.effect is DataEffect.UNKNOWN
+
+
+def test_it_is_told_the_step(tree: Path) -> None:
+    load = plan(tree).load
+    assert load.value("code:manager.restore(step)") == 30
+    assert load.value("code:checkpointer.restore(directory)") == str(tree / "30")
+
+
+def test_prune_leaves_saves_that_the_training_rated(tree: Path) -> None:
+    changed(tree / "10" / RECORD, metrics={"loss": 1.5})
+    pruned = api.prune(api.TreeQuestion(path=str(tree)), RetentionPolicy(keep_last=1))
+    assert [each.name for each in pruned.plan.going] == ["20"]
