@@ -1,0 +1,200 @@
+"""Where the data go on after a resume, on trees that real trainers wrote, compared with what these then read.
+
+A trainer's trees are tried from the day on which its layout stands in the registry.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ckpttool import api
+from ckpttool.domain.data_position import DataEffect, DataPosition, GoesOn, SampleSource, Unknown, effect_of
+from ckpttool.domain.finding import Code
+from ckpttool.domain.plan import ResumePlan
+from ckpttool.domain.question import AskedSizes
+from ckpttool.trainers import registry
+from tests.answers import codes, plan, refusal
+from tests.layouts import healthy, layout_of_tree, truths
+
+HF = ("hf_ddp2", "hf_fsdp2ranks", "hf_lora", "hf_sharded_index", "hf_single")
+
+AS_IT_WAS = AskedSizes()
+
+
+def tried(*cases: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """Leave out trees, which stand first, of trainers that are not read yet."""
+    return [case for case in cases if layout_of_tree(case[0]) in registry.layout_names()]
+
+
+def resumed(root: Path, *, gbs: int | None = None, old: int | None = None, sizes: AskedSizes = AS_IT_WAS) -> ResumePlan:
+    data = api.DataQuestion(new_global_batch=gbs, old_global_batch=old)
+    return plan(root, choice=api.ResumeQuestion(sizes=sizes), data=data)
+
+
+def trees(*names: str) -> list[str]:
+    """Leave out those of trainers that are not read yet."""
+    return [name for (name,) in tried(*((name,) for name in names))]
+
+
+def by_itself(position: DataPosition) -> GoesOn:
+    assert isinstance(position, GoesOn), position
+    return position
+
+
+NOTHING_CHANGED = tried(
+    ("titan_4ranks", DataEffect.EXACT),
+    *((tree, DataEffect.EXACT) for tree in HF),
+    ("light_single", DataEffect.RESTARTS),
+    ("light_ddp2_accum", DataEffect.RESTARTS),
+    ("light_modelparallel2", DataEffect.RESTARTS),
+    ("ds_zero1_2ranks", DataEffect.UNKNOWN),
+    ("ds_zero3_2ranks", DataEffect.UNKNOWN),
+    ("mcore_dist_tp2dp2", DataEffect.EXACT),
+    ("mcore_legacy_tp2dp2", DataEffect.EXACT),
+    ("verl_2ranks", DataEffect.EXACT),
+    ("dcp_fsdp2_4ranks", DataEffect.UNKNOWN),
+    ("dcp_plain_2ranks", DataEffect.UNKNOWN),
+    ("accel_ddp2", DataEffect.UNKNOWN),
+    ("orbax_standard", DataEffect.UNKNOWN),
+)
+
+
+@pytest.mark.parametrize(("tree", "effect"), NOTHING_CHANGED)
+def test_with_nothing_changed_it_is_what_the_trainer_was_seen_to_do(
+    tree: str, effect: DataEffect, tmp_path: Path
+) -> None:
+    assert effect_of(resumed(healthy(tree, tmp_path)).data) is effect
+
+
+OTHER_BATCH = tried(
+    ("titan_4ranks", 16, DataEffect.REORDERS),
+    ("light_single", 8, DataEffect.RESTARTS),
+    ("ds_zero1_2ranks", 8, DataEffect.UNKNOWN),
+    ("verl_2ranks", 16, DataEffect.REORDERS),
+    ("dcp_fsdp2_4ranks", 16, DataEffect.UNKNOWN),
+    ("accel_ddp2", 8, DataEffect.UNKNOWN),
+    ("orbax_standard", 8, DataEffect.UNKNOWN),
+    *((tree, 2 * truths()[tree]["global_batch_size"]["value"], DataEffect.LOSES) for tree in HF),
+    *((tree, truths()[tree]["global_batch_size"]["value"] // 2, DataEffect.REPEATS) for tree in HF),
+)
+
+
+@pytest.mark.parametrize(("tree", "gbs", "effect"), OTHER_BATCH)
+def test_with_another_batch_size_it_is_never_called_exact_where_it_is_not(
+    tree: str, gbs: int, effect: DataEffect, tmp_path: Path
+) -> None:
+    assert effect_of(resumed(healthy(tree, tmp_path), gbs=gbs).data) is effect
+
+
+COUNTED = tried(
+    *((tree, truths()[tree]["checkpoints"][-1]["consumed_samples"], SampleSource.COMPUTED) for tree in HF),
+    ("ds_zero1_2ranks", 24, SampleSource.CONTENT),
+    ("ds_zero3_2ranks", 48, SampleSource.CONTENT),
+    ("mcore_dist_tp2dp2", 24, SampleSource.CONTENT),
+    ("mcore_legacy_tp2dp2", 24, SampleSource.CONTENT),
+    ("dcp_fsdp2_4ranks", 120, SampleSource.CONTENT),
+)
+
+
+@pytest.mark.parametrize(("tree", "samples", "source"), COUNTED)
+def test_the_samples_that_were_read_are_told_and_by_what(
+    tree: str, samples: int, source: SampleSource, tmp_path: Path
+) -> None:
+    position = by_itself(resumed(healthy(tree, tmp_path)).data)
+    assert (position.samples, position.source) == (samples, source)
+
+
+@pytest.mark.parametrize("tree", trees(*HF))
+class TestRecomputedFromTheStep:
+    """The trainer passes over as many batches of the new size as steps were done, epoch by epoch."""
+
+    def test_twice_the_batch_goes_on_where_the_trainer_went_on(self, tree: str, tmp_path: Path) -> None:
+        truth = truths()[tree]
+        old = truth["global_batch_size"]["value"]
+        position = by_itself(resumed(healthy(tree, tmp_path), gbs=2 * old).data)
+        assert position.samples is not None
+        assert position.lost is not None
+        there = position.samples + position.lost
+        epoch = truth["position"]["epoch_length"]
+        step = truth["checkpoints"][-1]["step"]
+        assert divmod(there, epoch) == (step // -(-epoch // (2 * old)), step % -(-epoch // (2 * old)) * 2 * old)
+        known = truths()["hf_single"]["position"]
+        if old == 4 and there == known["samples"]:  # the same order of the data: what it then read is known
+            read = [sample for batch in known["next_batches"] for sample in batch]
+            assert truth["library_resumes"]["double_micro"]["first_batch_read"] == read
+
+    def test_the_sizes_that_keep_it_are_named_and_it_is_held_against_a_start(self, tree: str, tmp_path: Path) -> None:
+        old = truths()[tree]["global_batch_size"]["value"]
+        told = resumed(healthy(tree, tmp_path), gbs=2 * old)
+        assert by_itself(told.data).exact_with
+        assert Code.DATA_MISPLACED in codes(told.findings)
+        assert by_itself(resumed(tmp_path, gbs=old).data).exact_with == ()
+
+    def test_other_ranks_at_the_same_batch_size_read_the_same(self, tree: str, tmp_path: Path) -> None:
+        old = truths()[tree]["global_batch_size"]["value"]
+        told = resumed(healthy(tree, tmp_path), gbs=old, sizes=AskedSizes(world=4))
+        assert (effect_of(told.data), by_itself(told.data).lost) == (DataEffect.EXACT, 0)
+
+
+class TestRestarting:
+    """Lightning with a loader that keeps no place: the epoch begins again while the counters go on."""
+
+    @pytest.mark.parametrize(("tree", "old", "again"), tried(("light_single", 4, 8), ("light_ddp2_accum", 8, 8)))
+    def test_what_was_read_of_the_epoch_is_read_again(self, tree: str, old: int, again: int, tmp_path: Path) -> None:
+        told = resumed(healthy(tree, tmp_path), old=old)
+        position = by_itself(told.data)
+        assert (position.effect, position.repeated, position.lost) == (DataEffect.RESTARTS, again, again)
+        assert Code.DATA_RESTARTS in codes(told.findings)
+
+
+class TestOtherRanks:
+    REFUSING = tried(
+        ("titan_4ranks", AskedSizes(data=2)),
+        ("titan_4ranks", AskedSizes(data=8)),
+        ("ds_zero1_2ranks", AskedSizes(world=1)),
+        ("ds_zero3_2ranks", AskedSizes(data=4)),
+        ("verl_2ranks", AskedSizes(world=4)),
+        ("mcore_dist_tp2dp2", AskedSizes(tensor=1)),
+        ("mcore_legacy_tp2dp2", AskedSizes(tensor=1)),
+    )
+
+    @pytest.mark.parametrize(("tree", "asked"), REFUSING)
+    def test_what_the_trainer_stops_at_is_refused_and_no_damage(
+        self, tree: str, asked: AskedSizes, tmp_path: Path
+    ) -> None:
+        answer = refusal(healthy(tree, tmp_path), choice=api.ResumeQuestion(sizes=asked))
+        for rejection in answer.rejected:
+            assert codes(rejection.reasons) == {Code.WORLD_SIZE_REFUSED}
+
+    TAKING = tried(
+        ("titan_4ranks", AskedSizes(data=4)),
+        ("ds_zero1_2ranks", AskedSizes(world=2)),
+        ("mcore_dist_tp2dp2", AskedSizes(world=2, tensor=2)),
+        ("mcore_legacy_tp2dp2", AskedSizes(world=2, tensor=2)),
+        ("hf_ddp2", AskedSizes(world=4)),
+        ("light_ddp2_accum", AskedSizes(world=4)),
+        ("dcp_fsdp2_4ranks", AskedSizes(world=2)),
+        ("accel_ddp2", AskedSizes(world=4)),
+        ("orbax_standard", AskedSizes(world=4)),
+    )
+
+    @pytest.mark.parametrize(("tree", "asked"), TAKING)
+    def test_what_it_loads_is_taken(self, tree: str, asked: AskedSizes, tmp_path: Path) -> None:
+        told = resumed(healthy(tree, tmp_path), sizes=asked)
+        assert told.point.checkpoint.name == truths()[tree]["should_resume"]
+
+
+@pytest.mark.parametrize("tree", trees("mcore_dist_tp2dp2", "mcore_legacy_tp2dp2"))
+def test_counted_samples_are_where_megatron_goes_on_whatever_the_batch_is(tree: str, tmp_path: Path) -> None:
+    position = by_itself(resumed(healthy(tree, tmp_path), gbs=8).data)
+    assert (position.samples, position.batches) == (24, 3)
+    assert position.effect in {DataEffect.EXACT, DataEffect.REORDERS}
+
+
+@pytest.mark.parametrize("tree", trees("dcp_plain_2ranks", "orbax_standard"))
+def test_where_nothing_tells_of_data_nobody_knows(tree: str, tmp_path: Path) -> None:
+    position = resumed(healthy(tree, tmp_path)).data
+    assert isinstance(position, Unknown) or position.effect is DataEffect.UNKNOWN
