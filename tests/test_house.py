@@ -38,7 +38,7 @@ ALLOWED_AT_THE_TOP = {
 MOST_LINES = {
     "__init__": 50,
     "__main__": 40,
-    "api": 3810,
+    "api": 3820,
     "cli": 4170,
     "decide": 6730,
     "domain": 4700,
@@ -59,7 +59,7 @@ MOST_LINES = {
     "trainers/torch_dcp": 780,
     "trainers/torchtitan": 420,
     "trainers/verl": 540,
-    "verify": 3990,
+    "verify": 4000,
     "write": 900,
 }
 

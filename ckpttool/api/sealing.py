@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from ckpttool import __version__
@@ -13,7 +13,7 @@ from ckpttool.api.scanning import Tree, Where, tree_of
 from ckpttool.api.verifying import chosen, session_for
 from ckpttool.decide.sealing import manifest_of, merge
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Code, Finding, blocking, unknown
+from ckpttool.domain.finding import Code, Finding, Severity, blocking, unknown
 from ckpttool.domain.manifest import Sealed, Sealing
 from ckpttool.domain.question import CheckQuestion
 from ckpttool.domain.units import moment
@@ -24,6 +24,7 @@ from ckpttool.records.manifest import ManifestProblem, manifest_bytes, read_mani
 from ckpttool.storage import assert_changeable
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import Refusal
+from ckpttool.verify.session import Session
 from ckpttool.write.files import ensure_folder, locked, replace
 from ckpttool.write.reserve import keep_reserve
 
@@ -65,23 +66,33 @@ def _sealed(
     tree: Tree, name: str | tuple[str, ...] | None, *, reseal: bool, jobs: int | None
 ) -> Generator[Sealing, None, None]:
     assert_changeable(tree.inventory.root)
-    session = session_for(tree, CheckQuestion(level=Level.CHECKSUM, jobs=jobs, hashes=True))
     now = time.time()
     meant = chosen(tree, name)
     refusals = {each.key: place for each in meant if isinstance(place := tree.layout.seal_place(each), Refusal)}
-    for checkpoint in meant:
-        if checkpoint.key in refusals and len(refusals) < len(
-            meant
-        ):  # what cannot be sealed keeps nothing else from it
-            why = f"{checkpoint.name} {refusals[checkpoint.key].why}"
-            yield _refused(checkpoint, None, (unknown(Code.CANNOT_ANSWER, why),))
-            continue
-        own = tree.closer(checkpoint)  # its records may tell that not all which lies there is its own
-        sealing = seal_checkpoint(tree, own, session.verdict(own), now=now, reseal=reseal)
-        # What cannot be pruned needs no reserve.
-        if sealing.written and not isinstance(tree.layout.members(checkpoint), Refusal):
-            keep_reserve(f"{tree.storage.root}/{OWN_FOLDER}", files=len(checkpoint.shards))
-        yield sealing
+    with closing(session_for(tree, CheckQuestion(level=Level.CHECKSUM, jobs=jobs, hashes=True))) as session:
+        for checkpoint in meant:
+            if checkpoint.key in refusals and len(refusals) < len(meant):  # nothing else is kept from its seal
+                why = f"{checkpoint.name} {refusals[checkpoint.key].why}"
+                yield _refused(checkpoint, None, (unknown(Code.CANNOT_ANSWER, why),))
+                continue
+            own = tree.closer(checkpoint)  # its records may tell that not all which lies there is its own
+            verdict = session.verdict(own)
+            sealing = seal_checkpoint(tree, own, verdict, now=now, reseal=reseal)
+            _keep_what_differs(session, verdict, sealing)
+            # What cannot be pruned needs no reserve.
+            if sealing.written and not isinstance(tree.layout.members(checkpoint), Refusal):
+                keep_reserve(f"{tree.storage.root}/{OWN_FOLDER}", files=len(checkpoint.shards))
+            yield sealing
+
+
+def _keep_what_differs(session: Session, verdict: Verdict, sealing: Sealing) -> None:
+    """Let whoever looks at headers later know what is not as it was sealed."""
+    if sealing.manifest is None:  # what was refused for its own checksum is known to the session
+        return
+    reports = {report.path: report for report in verdict.reports}
+    for finding in sealing.findings:
+        if finding.code is Code.CHECKSUM_MISMATCH and finding.severity is Severity.DAMAGE:
+            session.differs(reports[str(finding.path)], finding)
 
 
 def seal_checkpoint(

@@ -115,8 +115,8 @@ class Session:
             if memory is not None:
                 memory.remember((report,), seals)
             if proofs is not None:
-                seal = seals.get(report.path)
-                proofs.take(report, None if seal is None else seal.xxh3_128, was_damaged=report.path in doubted)
+                seal, doubt = seals.get(report.path), report.path in doubted and not self._scope.hashes
+                proofs.take(report, None if seal is None else seal.xxh3_128, was_damaged=doubt)
             if meter is not None:
                 meter.reported(kept=memory is not None and memory.keeps(report))
             yield report
@@ -135,6 +135,11 @@ class Session:
         left = tuple(f for f in checkpoint.findings if f.code is not Code.FOUND_DAMAGED or f.path not in judged)
         verdict = collect(replace(checkpoint, findings=left), reports, self._scope.level, beside=others)
         yield replace(verdict, findings=completed(verdict.findings + findings, checkpoint))
+
+    def differs(self, report: ShardReport, mismatch: Finding) -> None:
+        """Keep that a shard is not what was sealed, which its sealer found out."""
+        if self._scope.proofs is not None:
+            self._scope.proofs.take(replace(report, findings=(mismatch,)), mismatch.expected, was_damaged=False)
 
     def close(self) -> None:
         """Bring what is to be remembered to the disk."""

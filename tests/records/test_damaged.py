@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +21,8 @@ from ckpttool.records.hashed_json import closed
 from tests.conftest import FIXTURES
 from tests.inventories import finding
 from tests.records.test_ledger import STAMP, report
+from tests.trees import Tensor, TreeBuilder
+from tests.writers import crc_trailer
 
 NOW = 1_700_000_000.0
 
@@ -151,6 +155,30 @@ def test_a_file_that_was_written_anew_is_looked_at_as_any_other(sealed: Path) ->
     flip(sealed)
     assert (word(sealed), resumed(sealed)) == (VerdictWord.STRUCT_OK, "_1-30_2")
     assert word(sealed, Level.CHECKSUM) is VerdictWord.VERIFIED
+
+
+@pytest.mark.parametrize("own_checksum", [False, True])
+def test_what_a_sealer_finds_is_known_as_what_a_check_finds(sealed: Path, own_checksum: bool) -> None:
+    if own_checksum:  # which it does not match: then no seal is needed to see it
+        shutil.rmtree(sealed)
+        shutil.copytree(FIXTURES / "sink2_ckpt" / "output", sealed)
+        for shard in sealed.glob("checkpoint/rank_*/*.ckpt"):
+            shard.write_bytes(shard.read_bytes() + crc_trailer(shard.read_bytes()))
+        flip(sealed)
+    assert resumed(sealed) == "_1-30_2"
+    (sealing,) = api.seal(str(sealed)).answer().sealings
+    assert Code.CHECKSUM_MISMATCH in {each.code for each in sealing.findings}
+    assert (word(sealed), resumed(sealed)) == (VerdictWord.DAMAGED, "_1-25_2")
+    list(api.seal(str(sealed)))  # which compares with the files alone, and finds nothing good
+    assert resumed(sealed) == "_1-25_2"
+
+
+def test_values_that_may_be_meant_are_not_remembered_as_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    mask = Tensor("attention.mask", "Float32", (2,), struct.pack("<2f", 0.0, -math.inf))
+    tree = TreeBuilder(tmp_path).legacy(ranks=2).save(epoch=5, step=2).save(epoch=10, step=2, tensors=[mask])
+    assert word(tree.checkpoint, Level.NUMERICS) is VerdictWord.SUSPECT
+    assert (word(tree.checkpoint), resumed(tree.checkpoint)) == (VerdictWord.STRUCT_OK, "10_2")
 
 
 def test_damage_that_was_sealed_on_purpose_is_none(sealed: Path) -> None:
