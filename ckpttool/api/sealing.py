@@ -79,8 +79,9 @@ def _sealed(
             verdict = session.verdict(own)
             sealing = seal_checkpoint(tree, own, verdict, now=now, reseal=reseal)
             _keep_what_differs(session, verdict, sealing)
-            # What cannot be pruned needs no reserve.
-            if sealing.written and not isinstance(tree.layout.members(checkpoint), Refusal):
+            # What cannot be pruned needs no reserve; what the trainer's record names can be once that names another.
+            is_moved = checkpoint.is_tracked or not isinstance(tree.layout.members(checkpoint), Refusal)
+            if sealing.written and is_moved:
                 keep_reserve(f"{tree.storage.root}/{OWN_FOLDER}", files=len(checkpoint.shards))
             yield sealing
 

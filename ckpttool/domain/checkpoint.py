@@ -118,6 +118,8 @@ class Checkpoint:
     """Every layout must say it: a save that was not finished is never chosen, whatever its files look like."""
     content: Content
     """Every layout must say it: weights alone are never resumed from unless they are asked for."""
+    is_tracked: bool = False
+    """Whether a record of its trainer names it as the last: a start that names none goes on from it."""
     health: Health = Health.UNKNOWN
     """As the trainer recorded it inside the checkpoint."""
     renames: tuple[Rename, ...] = ()

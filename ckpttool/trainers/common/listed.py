@@ -13,7 +13,7 @@ from ckpttool.domain.shard import FileStamp, Shard
 from ckpttool.domain.units import Rank
 from ckpttool.storage.base import Kind, Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
-from ckpttool.trainers.base import Refusal
+from ckpttool.trainers.base import Members, Refusal
 
 _FROM_A_COPY = "bring it back from a copy, or resume from another checkpoint"
 
@@ -57,6 +57,24 @@ def in_order_of_progress(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
         return place is None, checkpoint.step or 0 if place is None else place, checkpoint.name
 
     return sorted(every, key=age)
+
+
+def tracked_by(checkpoints: Iterable[Checkpoint], name: str | None) -> list[Checkpoint]:
+    """Mark the save that a record names as the last, whole or not; None: it names none."""
+    return [replace(each, is_tracked=True) if each.name == name else each for each in checkpoints]
+
+
+def own_folder(checkpoint: Checkpoint, record: str, *records: str) -> Members | Refusal:
+    """Let a save go with its own folder, unless the trainer's record names it.
+
+    Args:
+        checkpoint: The save.
+        record: What names one as the last: `latest`.
+        records: Files in the folder that the trainer writes besides the shards.
+    """
+    if checkpoint.is_tracked:
+        return Refusal(why=f"is what {record} names, from which a start that names none goes on")
+    return Members(paths=(checkpoint.name,), records=tuple(f"{checkpoint.name}/{each}" for each in records))
 
 
 def one_run(checkpoints: Sequence[Checkpoint]) -> tuple[RunSummary, ...]:

@@ -13,7 +13,7 @@ from ckpttool.domain.units import Rank
 from ckpttool.records import MANIFEST_NAME, SealPlace
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
-from ckpttool.trainers.common.listed import by_own_records, keeps_no_health_file
+from ckpttool.trainers.common.listed import by_own_records, keeps_no_health_file, own_folder
 from ckpttool.trainers.deepspeed.names import DEFAULT_TAG, LATEST, LAYOUT, parse
 from ckpttool.trainers.listing import Listing
 
@@ -69,8 +69,8 @@ class DeepSpeedTags:
         return False
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the tag's folder, with all that is in it."""
-        return Members(paths=(checkpoint.name,))
+        """Return the tag's folder, with all that is in it; what `latest` names stays."""
+        return own_folder(checkpoint, f"`{LATEST}`")
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Return a place in the tag's folder."""

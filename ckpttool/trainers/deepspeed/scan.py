@@ -32,6 +32,7 @@ from ckpttool.trainers.common.listed import (
     stamp_if_there,
     stray,
     timed,
+    tracked_by,
 )
 from ckpttool.trainers.common.saved_values import first_told, other_step
 from ckpttool.trainers.deepspeed.latest import latest_pointer
@@ -78,7 +79,7 @@ def scan_tags(storage: Storage, listing: Listing, options: ScanOptions) -> Inven
     return Inventory(
         root=storage.root,
         layout=LAYOUT,
-        checkpoints=tuple(timed(storage, checkpoints, tracked)),
+        checkpoints=tuple(tracked_by(timed(storage, checkpoints, tracked), tag)),
         runs=one_run(checkpoints),
         findings=in_order(findings),
         strays=tuple(strays),

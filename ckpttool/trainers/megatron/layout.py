@@ -12,7 +12,7 @@ from ckpttool.domain.units import Rank
 from ckpttool.records import MANIFEST_NAME, SealPlace
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
-from ckpttool.trainers.common.listed import by_own_records, keeps_no_health_file
+from ckpttool.trainers.common.listed import by_own_records, keeps_no_health_file, own_folder
 from ckpttool.trainers.common.tracker_file import TRACKER, tracker_naming, tracker_pointer
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.megatron.names import (
@@ -77,9 +77,8 @@ class MegatronIterations:
         return name == ".metadata.tmp"
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the save's own folder, with all that is in it."""
-        records = tuple(f"{checkpoint.name}/{record}" for record in (METADATA_JSON, INTEGRITY, COMMON))
-        return Members(paths=(checkpoint.name,), records=records)
+        """Return the save's own folder, with all that is in it; what the tracker names stays."""
+        return own_folder(checkpoint, "the tracker", METADATA_JSON, INTEGRITY, COMMON)
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Return a place in the save's own folder."""

@@ -34,6 +34,7 @@ from ckpttool.trainers.common.listed import (
     stamp_if_there,
     stray,
     timed,
+    tracked_by,
 )
 from ckpttool.trainers.common.saved_values import first_told, other_step
 from ckpttool.trainers.common.tracker_file import TRACKER, tracker_pointer
@@ -87,7 +88,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     return Inventory(
         root=storage.root,
         layout=LAYOUT,
-        checkpoints=tuple(timed(storage, checkpoints, tracked)),
+        checkpoints=tuple(tracked_by(timed(storage, checkpoints, tracked), pointer.name)),
         runs=one_run(checkpoints),
         findings=in_order((*map(stray, strays), *trouble)),
         strays=strays,

@@ -198,6 +198,14 @@ class TestTree:
         assert cli("repair-meta", str(zero1), "--grace", "0", "--apply").exit_code == 0
         assert (zero1 / "latest").read_bytes() == b"global_step6"
 
+    def test_what_latest_names_is_never_pruned(self, zero1: Path) -> None:
+        (zero1 / "latest").write_text("global_step3")
+        done = cli("prune", str(zero1), "--keep-last", "1", "--grace", "0", "--apply")
+        assert "is what `latest` names" in " ".join(done.stdout.split())
+        (zero1 / "latest").write_text("global_step6")
+        assert cli("prune", str(zero1), "--keep-last", "1", "--grace", "0", "--apply").exit_code == 0
+        assert [path.name for path in sorted(zero1.glob("global_step*"))] == ["global_step6"]
+
     def test_an_empty_folder_that_is_called_like_a_save_is_one_that_was_cut_off(self, zero1: Path) -> None:
         (zero1 / "global_step9").mkdir()
         (zero1 / "logs").mkdir()

@@ -191,6 +191,15 @@ class TestTracker:
         assert done.exit_code == 0
         assert (legacy / TRACKER).read_bytes() == b"3"
 
+    def test_what_it_names_is_never_pruned(self, distributed: Path) -> None:
+        (distributed / TRACKER).write_text("3")
+        done = cli("prune", str(distributed), "--keep-last", "1", "--grace", "0", "--apply")
+        assert "is what the tracker names" in " ".join(done.stdout.split())
+        assert (distributed / "iter_0000003").is_dir()
+        (distributed / TRACKER).write_text("6")
+        assert cli("prune", str(distributed), "--keep-last", "1", "--grace", "0", "--apply").exit_code == 0
+        assert not (distributed / "iter_0000003").exists()
+
 
 class TestDigests:
     """`integrity.json`: SHA-256 of the files beside it."""
