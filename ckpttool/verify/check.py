@@ -8,8 +8,8 @@ from typing import Protocol
 
 from ckpttool.domain.finding import Code, Finding, Severity, unknown, unsafe, worst
 from ckpttool.domain.frozen import replace
-from ckpttool.domain.shard import FileStamp, FormatName
-from ckpttool.domain.units import ByteCount
+from ckpttool.domain.shard import FileStamp, FormatName, TensorEntry
+from ckpttool.domain.units import ByteCount, counted
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport
 from ckpttool.storage import open_storage
 from ckpttool.storage.base import ByteSource, NotRegularError, Storage, unreadable
@@ -95,8 +95,12 @@ def _observed(task: CheckTask, source: ByteSource, *, passed: Callable[[int], No
     refusal = too_many(observed)
     if refusal is not None:
         return Observation(task=task, report=replace(observed.report, findings=(*observed.report.findings, refusal)))
+    numbers: tuple[Finding, ...] = ()
+    if observed.records is not None and task.level is Level.NUMERICS:
+        observed, numbers = _with_tensors(observed, source)
+    elif observed.report.format is FormatName.OCDBT and task.level is Level.NUMERICS:
+        numbers = (_without_packed_numbers(task.path),)
     content = read_content(observed, source, passed)
-    numbers = (_without_numbers(observed),) if task.level is Level.NUMERICS and _hides_numbers(observed) else ()
     return replace(
         observed,
         content=content,
@@ -108,20 +112,44 @@ def _observed(task: CheckTask, source: ByteSource, *, passed: Callable[[int], No
     )
 
 
-def _hides_numbers(observed: Observation) -> bool:
-    return observed.records is not None or observed.report.format is FormatName.OCDBT
+def _with_tensors(observed: Observation, source: ByteSource) -> tuple[Observation, tuple[Finding, ...]]:
+    """Add which records of a file that torch wrote are tensors, and say of how many the numbers cannot be looked at."""
+    from ckpttool.verify.checks.structure import held_in_torch
+
+    records, held = held_in_torch(observed, source)
+    if observed.header is None or records is None:  # a file without a record has nothing to look at
+        return observed, ()
+    spans = {record.as_entry().spans for record in records.entries}
+    own: dict[tuple[tuple[int, int], ...], TensorEntry] = {}
+    for entry in held.entries:
+        if entry.spans in spans:
+            own.setdefault(entry.spans, entry)
+    left = sum(bool(entry.nbytes or not entry.spans) and entry.spans not in own for entry in held.entries) + held.unread
+    header = replace(observed.header, entries=tuple(own.values()))
+    return replace(observed, header=header), (_without_numbers(observed.task.path, left),) if left else ()
 
 
-def _without_numbers(observed: Observation) -> Finding:
-    """Say that elements were asked for and not seen: only a pickle knows their types, or they are packed."""
-    what = "a torch file" if observed.records is not None else "an OCDBT file"
+def _without_numbers(path: str, tensors: int) -> Finding:
+    """Say of tensors in a torch file that their elements were asked for and not seen."""
     return unknown(
         Code.UNSUPPORTED_FORMAT,
-        f"every byte was read, but the numbers in {what} are not looked at: NaN would not be seen",
-        path=observed.task.path,
+        f"every byte was read, but {counted(tensors, 'tensor')} in it share numbers with others or lie scattered: NaN "
+        "would not be seen there",
+        path=path,
+        expected="each tensor in a record of its own",
+        actual=f"{counted(tensors, 'tensor')} that are not",
+        remedy="--level checksum verifies its bytes by the checksums inside",
+    )
+
+
+def _without_packed_numbers(path: str) -> Finding:
+    """Say that elements were asked for and not seen, for they are packed."""
+    return unknown(
+        Code.UNSUPPORTED_FORMAT,
+        "every byte was read, but the numbers in an OCDBT file are not looked at: NaN would not be seen",
+        path=path,
         expected="a .ckpt or safetensors file",
-        actual=what,
-        remedy="--level checksum verifies its bytes by the checksums inside" if observed.records is not None else None,
+        actual="an OCDBT file",
     )
 
 

@@ -18,7 +18,7 @@ from ckpttool.formats.base import Checksum, schema_hash, schema_rows
 from ckpttool.formats.scalars import read_single
 from ckpttool.storage.base import ByteSource
 from ckpttool.verify.check import check
-from ckpttool.verify.checks.structure import observe_header
+from ckpttool.verify.checks.structure import held_in_torch, observe_header
 from ckpttool.verify.observation import Observation
 
 
@@ -65,7 +65,7 @@ def _opened(task: CheckTask, source: ByteSource) -> tuple[Observation, Opened]:
     )
     if header is None or any(finding.code is Code.OVER_LIMIT for finding in report.findings):
         return observed, opened  # of what is refused nothing is kept
-    if header.format is FormatName.TORCH_ZIP:
+    if header.format in {FormatName.TORCH_ZIP, FormatName.TORCH_ZIPS}:
         return observed, _of_torch(observed, opened, source)
     opened = replace(
         opened,
@@ -196,11 +196,11 @@ def _shared(schema: str, entries: tuple[TensorEntry, ...]) -> tuple[TensorEntry,
 
 
 def _of_torch(observed: Observation, opened: Opened, source: ByteSource) -> Opened:
-    from ckpttool.formats.torch.contents import TorchContents, torch_contents
+    from ckpttool.formats.torch.contents import TorchContents
 
-    records = observed.records.entries if observed.records is not None else ()
-    found = torch_contents(source, records)
-    checked = observed.records is not None and observed.records.verifiable
+    directory, found = held_in_torch(observed, source)
+    records = directory.entries if directory is not None else ()
+    checked = directory is not None and directory.verifiable
     version = "" if found.version is None else f", archive version {found.version}"
     return replace(
         opened,

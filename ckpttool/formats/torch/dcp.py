@@ -11,12 +11,14 @@ Source:
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from ckpttool.domain.frozen import dataclass
 from ckpttool.formats.torch.pickle_objects import BrokenPickleError, Global, Made
 from ckpttool.formats.torch.pickle_values import Machine
+from ckpttool.storage.base import Storage
 
 MOST_METADATA_BYTES = 256 << 20
 """Of a `.metadata`; that of 512,000 slices has 90 MB."""
@@ -107,6 +109,31 @@ def read_dcp_metadata(data: bytes) -> DcpMetadata:
     return DcpMetadata(
         tensors=tensors, values=values, slices=(*first, *machine.slices), calls=tuple(sorted(machine.calls))
     )
+
+
+def slice_names(storage: Storage, path: str) -> dict[int, str]:
+    """Return what the slices of a `.distcp` are called by the record beside it, by their first bytes.
+
+    Of a tensor in several parts each is called by its place among them: `model.weight (part 2 of 8)`.
+
+    Returns:
+        Nothing where there is no such record, or it cannot be read.
+    """
+    folder, _, name = path.rpartition("/")
+    record = f"{folder}/.metadata" if folder else ".metadata"
+    try:
+        found = read_dcp_metadata(storage.small_file(record, limit=MOST_METADATA_BYTES))
+    except (OSError, BrokenPickleError):
+        return {}
+    parts: dict[str, list[Slice]] = defaultdict(list)
+    for each in sorted(found.slices):
+        parts[each.name].append(each)
+    names: dict[int, str] = {}
+    for fqn, slices in parts.items():
+        for number, each in enumerate(slices, 1):
+            if each.path == name:
+                names[each.offset] = fqn if len(slices) == 1 else f"{fqn} (part {number} of {len(slices)})"
+    return names
 
 
 def _is_value(declared: object) -> bool:

@@ -9,15 +9,24 @@ Source:
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
 from ckpttool.domain.finding import Code, Finding, Severity, damage, worst
 from ckpttool.domain.frozen import replace
+from ckpttool.domain.shard import TensorEntry
 from ckpttool.domain.units import counted
 from ckpttool.formats.base import MAX_FINDINGS, over_limit
+from ckpttool.formats.torch.contents import TorchContents, torch_contents
 from ckpttool.formats.torch.part import FilePart
 from ckpttool.formats.torch.shard import look_at_pickles
 from ckpttool.formats.torch.zip_directory import ZipDirectory, ZipEntry, read_zip_directory
 from ckpttool.formats.torch.zip_end import archive_begin
 from ckpttool.storage.base import ByteSource
+
+if TYPE_CHECKING:
+    from ckpttool.domain.contents import Value
 
 MOST_SLICES = 1_000_000
 """Of one file; a large model's have some thousands."""
@@ -51,6 +60,43 @@ def read_zips(source: ByteSource, *, thoroughly: bool) -> ZipDirectory:
     return ZipDirectory(
         entries=() if grave else tuple(entries), findings=tuple(findings[:MAX_FINDINGS]), bytes_read=nbytes
     )
+
+
+def zips_contents(source: ByteSource, records: Iterable[ZipEntry], names: Mapping[int, str]) -> TorchContents:
+    """List what the slices of a file hold.
+
+    Args:
+        source: The open file.
+        records: Those of its slices, as `read_zips` names them.
+        names: What each slice is called, by its first byte.
+
+    Raises:
+        OSError: The disk did not answer.
+    """
+    slices: dict[int, list[ZipEntry]] = defaultdict(list)
+    for record in records:
+        own, _, place = record.name.rpartition(_AT)
+        at = int(place)
+        slices[at].append(ZipEntry(name=own, crc32=record.crc32, begin=record.begin - at, end=record.end - at))
+    entries: list[TensorEntry] = []
+    values: list[tuple[str, Value]] = []
+    unread = 0
+    for begin, own_records in sorted(slices.items()):
+        found = torch_contents(FilePart(source, begin, source.stamp.size), own_records)
+        name = names.get(begin, f"slice at byte {begin}")
+        entries += [_as_part_of(entry, name, begin) for entry in found.entries]
+        values += [(_joined(name, path), value) for path, value in found.values]
+        unread += found.unread
+    return TorchContents(entries=tuple(entries), values=tuple(values), unread=unread)
+
+
+def _as_part_of(entry: TensorEntry, name: str, begin: int) -> TensorEntry:
+    spans = tuple((first + begin, last + begin) for first, last in entry.spans)
+    return TensorEntry(name=_joined(name, entry.name), dtype=entry.dtype, shape=entry.shape, spans=spans)
+
+
+def _joined(name: str, path: str) -> str:
+    return f"{name}.{path}" if path else name
 
 
 def slice_of(name: str) -> int | None:

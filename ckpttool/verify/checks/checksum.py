@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from ckpttool.domain.finding import Code, Finding, Severity, damage, note, unsafe
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.manifest import CHUNK_BYTES, ShardSeal, differing_chunks, tensors_in
-from ckpttool.domain.shard import TensorEntry
+from ckpttool.domain.shard import FormatName, TensorEntry
 from ckpttool.domain.verdict import Level
 from ckpttool.formats.base import Checksum, quoted
+from ckpttool.formats.torch.dcp import slice_names
+from ckpttool.formats.torch.zips import slice_of
+from ckpttool.storage import open_storage
 from ckpttool.storage.base import ByteSource
 from ckpttool.verify.checks.structure import capped
 from ckpttool.verify.kernels.digest import digest_pass
@@ -50,9 +54,13 @@ def read_content(observed: Observation, source: ByteSource, passed: Callable[[in
 
 
 def _entries(observed: Observation) -> Sequence[TensorEntry]:
-    if observed.records is not None:
-        return tuple(record.as_entry() for record in observed.records.entries)
-    return observed.header.entries if observed.header else ()
+    held = observed.header.entries if observed.header else ()
+    if observed.records is None:
+        return held
+    # Of a file that torch wrote each record is looked at: as the tensor that it is, where that was asked for.
+    tensors = {entry.spans: entry for entry in held}
+    records = (record.as_entry() for record in observed.records.entries)
+    return tuple(tensors.get(entry.spans, entry) for entry in records)
 
 
 def _wants(observed: Observation) -> Wants:
@@ -63,7 +71,7 @@ def _wants(observed: Observation) -> Wants:
         xxh=task.seal is not None or task.hashes,
         sha256=task.sha256 is not None,
         entry_crcs=is_zip or (checksum is not None and checksum.algorithm == "crc32-entries"),
-        numerics=task.level is Level.NUMERICS and not is_zip,
+        numerics=task.level is Level.NUMERICS,
     )
 
 
@@ -111,15 +119,23 @@ def _embedded(observed: Observation, content: PassResult, checksum: Checksum) ->
 
 
 def _records(observed: Observation, content: PassResult) -> Iterator[Finding]:
-    recorded = {record.name: record.crc32 for record in observed.records.entries} if observed.records else {}
+    recorded = {record.begin: record for record in observed.records.entries} if observed.records else {}
+    names: dict[int, str] | None = None
     for seen in content.entries:
-        if seen.crc32 != recorded.get(seen.entry.name):
-            yield _mismatch(
-                observed,
-                f"the CRC32 of zip record {quoted(seen.entry.name)}",
-                recorded.get(seen.entry.name),
-                seen.crc32,
-            )
+        record = recorded.get(seen.entry.spans[0][0])
+        if record is None or seen.crc32 == record.crc32:
+            continue
+        begin = _slice_begin(observed, record.name)
+        if begin is not None and names is None:
+            names = slice_names(open_storage(observed.task.root), observed.task.path)
+        tensor = None if begin is None else (names or {}).get(begin)
+        where = quoted(record.name) if tensor is None else f"{quoted(tensor)}, in the slice at byte {begin},"
+        what = f"the CRC32 of zip record {where}" if tensor is None else f"the CRC32 of {where}"
+        yield replace(_mismatch(observed, what, record.crc32, seen.crc32), tensor=tensor)
+
+
+def _slice_begin(observed: Observation, name: str) -> int | None:
+    return slice_of(name) if observed.report.format is FormatName.TORCH_ZIPS else None
 
 
 def _sealed(observed: Observation, content: PassResult, seal: ShardSeal) -> Iterator[Finding]:

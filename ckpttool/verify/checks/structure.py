@@ -17,10 +17,12 @@ from ckpttool.formats.base import Header, quoted
 from ckpttool.formats.front import Front
 from ckpttool.formats.safetensors.shard import CHECKSUM_KEY
 from ckpttool.formats.torch.shard import look_at_pickles
+from ckpttool.storage import open_storage
 from ckpttool.storage.base import ByteSource
 from ckpttool.verify.observation import Observation
 
 if TYPE_CHECKING:
+    from ckpttool.formats.torch.contents import TorchContents
     from ckpttool.formats.torch.zip_directory import ZipDirectory
 
 _VALUES: dict[str, frozenset[str]] = {
@@ -118,6 +120,26 @@ def _findings(task: CheckTask, header: Header, records: ZipDirectory | None) -> 
         is_one = header.format is FormatName.TORCH_PICKLE and task.named_format in TORCH_FORMATS
         return (_PICKLE,) if is_one and worst(own) < Severity.UNSAFE else own
     return (*header.findings, *records.findings)
+
+
+def held_in_torch(observed: Observation, source: ByteSource) -> tuple[ZipDirectory | None, TorchContents]:
+    """Return all records of a file that torch wrote, and which tensors and values lie in them.
+
+    Raises:
+        OSError: The disk did not answer.
+    """
+    from ckpttool.formats.torch.contents import torch_contents
+
+    records = observed.records
+    if observed.report.format is not FormatName.TORCH_ZIPS:
+        return records, torch_contents(source, () if records is None else records.entries)
+    from ckpttool.formats.torch.dcp import slice_names
+    from ckpttool.formats.torch.zips import read_zips, zips_contents
+
+    if observed.task.level is Level.STRUCTURE:  # of which the last slice alone was read
+        records = read_zips(source, thoroughly=True)
+    names = slice_names(open_storage(observed.task.root), observed.task.path)
+    return records, zips_contents(source, () if records is None else records.entries, names)
 
 
 def _tensors(header: Header, records: ZipDirectory | None) -> int | None:
