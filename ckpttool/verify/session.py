@@ -19,7 +19,7 @@ from ckpttool.storage.base import Storage, is_there, unreadable
 from ckpttool.verify.observation import Engine, Engines, Observation
 from ckpttool.verify.plan import in_bucket, plan_checks
 from ckpttool.verify.report import collect, judge
-from ckpttool.verify.siblings.compare import compare_siblings
+from ckpttool.verify.siblings.compare import are_comparable, compare_siblings
 from ckpttool.verify.siblings.neighbours import Neighbours, Sibling, are_all_paired
 
 if TYPE_CHECKING:
@@ -233,6 +233,8 @@ class Session:
 
     def _beside_siblings(self, checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> Sequence[Finding]:
         """Compare with other checkpoints: with a second one only where the first leaves something open."""
+        if not are_comparable(reports):
+            return ()
         siblings: list[Sibling] = []
         findings = compare_siblings(reports, siblings)
         for other in self._neighbours.siblings(checkpoint):

@@ -55,6 +55,11 @@ class TestWhatASaveIs:
         (tree / "30/default/ocdbt.process_0/d/705b6c21496e2f072ded2ffdd7e3c12f").write_bytes(b"")
         assert chosen(plan(tree)) == ("30", 30)
 
+    def test_nor_are_those_of_other_saves_for_nothing_in_them_can_be_compared(self, tree: Path) -> None:
+        events = api.verify(api.scan(api.TreeQuestion(path=str(tree))), api.CheckQuestion(name="all"))
+        counts = {event.name: len(event.reports) for event in events if isinstance(event, Verdict)}
+        assert counts == {"30": 4, "20": 3, "10": 3}
+
     def test_nothing_but_a_seal_verifies_its_arrays(self, tree: Path) -> None:
         found = verdict(tree, Level.CHECKSUM)
         assert (found.word, codes(found.findings)) == (VerdictWord.STRUCT_OK, {Code.CHECKSUM_MISSING})

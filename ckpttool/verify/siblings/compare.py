@@ -22,6 +22,11 @@ _SLICES_AMONG = 10
 """Ranks of which at most one may end like another where they hold slices."""
 
 
+def are_comparable(reports: Iterable[ShardReport]) -> bool:
+    """Tell whether anything of a checkpoint can be compared: else no other need be looked at."""
+    return any(report.role in _COMPARED and report.schema_hash is not None for report in reports)
+
+
 def compare_siblings(reports: Sequence[ShardReport], siblings: Sequence[Sibling]) -> list[Finding]:
     """Find shards that differ from what their siblings lead us to expect.
 
