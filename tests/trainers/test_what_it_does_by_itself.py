@@ -244,7 +244,7 @@ class TestWhatItIsTold:
         answer = document("launch", str(whole))
         assert (answer["config"], answer["commands"], answer["written"]) == (None, [], False)
         assert {"where": "first write", "text": "step-12 to latest"} in answer["fragment"]
-        assert answer["remarks"] == ["never --load latest"]
+        assert answer["remarks"] == answer["plan"]["load"]["remarks"] == ["never --load latest"]
         assert problems_of(answer) == []
 
     def test_where_nothing_is_left_a_launch_says_so(self, whole: Path) -> None:

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 def load_document(load: LoadSettings) -> Document:
     """Spell every setting with its place, and what must be done before."""
-    return {
+    told: dict[str, Document] = {
         "trainer": load.trainer,
         "path": load.path,
         "settings": [setting_document(setting) for setting in (*load.settings, *load.data)],
         "first": [{"do": "rename", "from": rename.source, "to": rename.target} for rename in load.first],
     }
+    return {**told, "remarks": list(load.remarks)} if load.remarks else told
 
 
 def setting_document(setting: TrainerSetting) -> dict[str, Document]:
