@@ -38,7 +38,7 @@ ALLOWED_AT_THE_TOP = {
 MOST_LINES = {
     "__init__": 50,
     "__main__": 40,
-    "api": 3820,
+    "api": 3830,
     "cli": 4170,
     "decide": 6730,
     "domain": 4700,

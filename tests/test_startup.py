@@ -15,6 +15,7 @@ import pytest
 import ckpttool
 from ckpttool import api
 from ckpttool.__main__ import main
+from ckpttool.trainers.registry import TRAINERS
 from tests.cli.running import environment
 from tests.trees import TreeBuilder
 
@@ -84,6 +85,7 @@ SELDOM_NEEDED = {
     "ckpttool.domain.retention",
     "ckpttool.records.hashed_json",
     "ckpttool.records.journal",
+    "ckpttool.trainers.abilities",
     "ckpttool.trainers.mindformers.counters",
     "ckpttool.domain.contents",
     "ckpttool.domain.node",
@@ -110,6 +112,15 @@ def test_a_choice_imports_the_simulation_only_where_it_is_asked_for(tree: Path) 
     assert "ckpttool.trainers.mindformers.simulate.names" in plain
     asked = imported("-m", "ckpttool", "resolve", "--format", "json", "--simulate-mindformers", "2.1", cwd=tree)
     assert "ckpttool.trainers.mindformers.simulate.legacy" in asked
+
+
+def test_of_other_trainers_a_choice_imports_no_more_than_what_tells_whose_a_tree_is(tree: Path) -> None:
+    modules = imported("-m", "ckpttool", "resolve", "--format", "json", cwd=tree)
+    others = {trainer.name for trainer in TRAINERS} - {"mindformers"}
+    parts = [name.split(".")[2:] for name in modules if name.startswith("ckpttool.trainers.")]
+    told_by = {part[1] for part in parts if len(part) > 1 and part[0].replace("_", "-") in others}
+    assert told_by <= {"names", "layout"}
+    assert "layout" in told_by
 
 
 def test_a_choice_imports_what_reads_manifests_and_safetensors_only_where_there_are_some(tmp_path: Path) -> None:

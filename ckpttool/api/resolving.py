@@ -28,7 +28,6 @@ from ckpttool.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.errors import IncompleteError, NothingToResumeError, UnknownLayoutError, UsageError
 from ckpttool.storage.base import Storage
 from ckpttool.storage.fan_out import map_waiting
-from ckpttool.trainers.abilities import OwnStart
 from ckpttool.trainers.base import Refusal, Resume
 from ckpttool.trainers.common.launchers import jobs_of
 from ckpttool.trainers.common.log_only import no_effects
@@ -368,6 +367,8 @@ def simulate(answer: Answer, version: str | None = None, *, trainer: str | None 
     Raises:
         UsageError: The tree is another trainer's, the version is not known, or nobody knows how this one chooses.
     """
+    from ckpttool.trainers.abilities import OwnStart
+
     tree, question = answer.tree, answer.question
     whose = "a lone file" if tree.trainer is None else tree.trainer.title
     if trainer is not None and (tree.trainer is None or tree.trainer.name != trainer):

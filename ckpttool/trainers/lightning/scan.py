@@ -85,7 +85,8 @@ def _found(storage: Storage, entry: Entry, options: ScanOptions) -> Found:
 
 
 def _found_folder(storage: Storage, name: str, options: ScanOptions) -> Found:
-    from ckpttool.trainers.torch_dcp.store import is_own, look  # most trees hold files
+    from ckpttool.trainers.torch_dcp.names import is_own
+    from ckpttool.trainers.torch_dcp.store import look  # most trees hold files
 
     record, stamp, store, findings = Record(), None, None, []
     try:

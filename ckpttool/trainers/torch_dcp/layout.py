@@ -15,7 +15,7 @@ from ckpttool.storage.base import Kind, Storage
 from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.listed import by_own_records, keeps_no_health_file
 from ckpttool.trainers.listing import Listing
-from ckpttool.trainers.torch_dcp.store import METADATA, UNFINISHED, is_store
+from ckpttool.trainers.torch_dcp.names import METADATA, UNFINISHED, is_store
 
 if TYPE_CHECKING:
     from ckpttool.domain.pointer import Pointer, PointerText

@@ -17,7 +17,8 @@ from ckpttool.records import OWN_FOLDER
 from ckpttool.storage.base import Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.common.listed import one_run, stray
-from ckpttool.trainers.torch_dcp.store import METADATA, DcpStore, look, value_slices, values_of
+from ckpttool.trainers.torch_dcp.names import METADATA
+from ckpttool.trainers.torch_dcp.store import DcpStore, look, value_slices, values_of
 
 if TYPE_CHECKING:
     from ckpttool.trainers.base import ScanOptions

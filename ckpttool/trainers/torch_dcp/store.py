@@ -10,7 +10,6 @@ Source:
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
@@ -28,17 +27,14 @@ from ckpttool.formats.torch.pickle_objects import BrokenPickleError
 from ckpttool.records import leads_out
 from ckpttool.storage.base import Kind, OverLimitError, Storage, is_there, unreadable
 from ckpttool.trainers.common.listed import stamp_if_there, stray
+from ckpttool.trainers.torch_dcp.names import METADATA, OF_RANK, UNFINISHED, WRITER, is_committed
 
 if TYPE_CHECKING:
     from ckpttool.formats.torch.dcp import DcpMetadata, Slice, SplitTensor
 
-METADATA = ".metadata"
 AT_A_SCAN = 4 << 20
 """Bytes of a record that is read of every save of a tree: some 20,000 slices, and tens of milliseconds."""
 
-_WRITER = re.compile(r"__(?P<rank>[0-9]{1,9})_[0-9]{1,9}\.distcp")
-_OF_RANK = re.compile(r"__(?P<rank>[0-9]{1,9})\.metadata")
-UNFINISHED = f"{METADATA}.tmp"
 _MOST_MISSING = 4096
 
 
@@ -63,21 +59,6 @@ class DcpStore:
         return () if self.metadata is None else (*self.metadata.tensors, *self.metadata.values)
 
 
-def is_store(names: Iterable[str]) -> bool:
-    """Tell by the names in a folder whether it is one, finished or not."""
-    return any(name == METADATA or _OF_RANK.fullmatch(name) or _WRITER.fullmatch(name) for name in names)
-
-
-def is_own(name: str) -> bool:
-    """Tell whether a file's name in such a folder is one that torch gives, once it is done or while it saves."""
-    return name == UNFINISHED or is_store((name,))
-
-
-def is_committed(names: Iterable[str]) -> bool:
-    """Tell by the names in a folder whether a record was written, which is what comes last."""
-    return any(name == METADATA or _OF_RANK.fullmatch(name) for name in names)
-
-
 def look(storage: Storage, folder: str, *, sizes: bool = False, most: int = AT_A_SCAN) -> DcpStore:
     """Read a folder's names and its record; no shard is opened.
 
@@ -92,7 +73,7 @@ def look(storage: Storage, folder: str, *, sizes: bool = False, most: int = AT_A
     """
     entries = storage.entries(folder)
     files = sorted(entry.name for entry in entries if entry.kind in {Kind.FILE, Kind.LOST})
-    shards = tuple(_shard(storage, _below(folder, name), sizes=sizes) for name in files if _WRITER.fullmatch(name))
+    shards = tuple(_shard(storage, _below(folder, name), sizes=sizes) for name in files if WRITER.fullmatch(name))
     if not is_committed(files):
         unfinished = (_unfinished(folder),) if UNFINISHED in files else ()
         return DcpStore(
@@ -169,7 +150,7 @@ def _records(
     """Read the one record, or those of all ranks; none where one is too large, none with findings where it is bad."""
     from ckpttool.formats.torch.dcp import DcpMetadata, read_dcp_metadata  # a tree of names alone needs neither
 
-    names = [METADATA] if METADATA in files else [name for name in files if _OF_RANK.fullmatch(name)]
+    names = [METADATA] if METADATA in files else [name for name in files if OF_RANK.fullmatch(name)]
     parts: list[DcpMetadata] = []
     findings = list(_missing_ranks(folder, files)) if names != [METADATA] else []
     for name in names:
@@ -217,8 +198,8 @@ def _merged(parts: Sequence[DcpMetadata]) -> dict[str, SplitTensor]:
 
 def _missing_ranks(folder: str, files: Sequence[str]) -> Iterator[Finding]:
     """Find ranks below the highest of any file that left no record of their own."""
-    own = {int(match["rank"]) for name in files if (match := _OF_RANK.fullmatch(name))}
-    wrote = own | {int(match["rank"]) for name in files if (match := _WRITER.fullmatch(name))}
+    own = {int(match["rank"]) for name in files if (match := OF_RANK.fullmatch(name))}
+    wrote = own | {int(match["rank"]) for name in files if (match := WRITER.fullmatch(name))}
     missing = (rank for rank in range(max(wrote) + 1) if rank not in own)
     for rank in islice(missing, _MOST_MISSING):
         path = _below(folder, f"__{rank}.metadata")

@@ -17,7 +17,7 @@ from ckpttool.domain.finding import blocking
 from ckpttool.domain.plan import Outcome, Simulation
 from ckpttool.storage.base import Kind
 from ckpttool.trainers.listing import list_root
-from ckpttool.trainers.torch_dcp.store import METADATA
+from ckpttool.trainers.torch_dcp.names import METADATA
 
 if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Checkpoint

@@ -14,7 +14,6 @@ from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Invento
 from ckpttool.domain.expectation import Evidence, Expected, RankFiles
 from ckpttool.domain.finding import in_order
 from ckpttool.domain.frozen import replace
-from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.units import Rank, Step
 from ckpttool.records import MANIFEST_NAME, SealPlace
@@ -22,9 +21,10 @@ from ckpttool.storage.base import Kind, Storage
 from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.listed import by_own_records, keeps_no_health_file
 from ckpttool.trainers.listing import Listing
-from ckpttool.trainers.torch_dcp.store import METADATA, UNFINISHED, is_store
+from ckpttool.trainers.torch_dcp.names import METADATA, UNFINISHED, is_store
 
 if TYPE_CHECKING:
+    from ckpttool.domain.load_settings import LoadSettings
     from ckpttool.domain.pointer import Pointer, PointerText
     from ckpttool.trainers.torch_dcp.saves import Told
     from ckpttool.trainers.torch_dcp.store import DcpStore
@@ -103,6 +103,8 @@ class TorchtitanLayout:
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the step, of the folder that the config names already; weights alone by their path."""
+        from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
+
         path = checkpoint.name if inventory.root == "." else f"{inventory.root}/{checkpoint.name}"
         if checkpoint.content is Content.WEIGHTS_ONLY:
             place = Place.parsed("argument:--checkpoint.initial_load_path")

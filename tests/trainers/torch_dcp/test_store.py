@@ -14,7 +14,8 @@ from ckpttool.domain.checkpoint import CommitState
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.storage import open_storage
 from ckpttool.trainers.torch_dcp import store
-from ckpttool.trainers.torch_dcp.store import DcpStore, is_store, look, value_slices, values_of
+from ckpttool.trainers.torch_dcp.names import is_committed, is_store
+from ckpttool.trainers.torch_dcp.store import DcpStore, look, value_slices, values_of
 from tests.layouts import LAYOUTS
 
 REAL = sorted({path.parent for path in LAYOUTS.rglob(".metadata")})
@@ -258,4 +259,4 @@ def test_names_of_a_record_that_was_not_read_are_none(save: Path) -> None:
     (save / ".metadata").unlink()
     found = looked(save)
     assert (found.names, value_slices(found)) == ((), {})
-    assert store.is_committed({"__0_0.distcp"}) is False
+    assert is_committed({"__0_0.distcp"}) is False
