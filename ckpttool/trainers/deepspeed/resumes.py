@@ -59,10 +59,11 @@ def _without_save(pointer: Pointer) -> tuple[Outcome, str]:
 
 def _with(start: OwnStart, named: Checkpoint) -> tuple[Outcome, str]:
     because = "and never falls back to an older one"
-    damage = blocking(start.checked(named).findings)
-    if not damage:
+    found = blocking(start.checked(named).findings)
+    if not found:
         return Outcome.LOADS, because
-    what = f"{damage[0].path or named.name}: {damage[0].message}"
+    damage = max(found, key=lambda finding: finding.severity)
+    what = f"{damage.path or named.name}: {damage.message}"
     then = "the ranks that need it stop with an error, the others load and wait for them"
     return Outcome.STOPS, f"{because}; {then} ({what})"
 

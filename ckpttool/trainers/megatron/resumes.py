@@ -67,16 +67,17 @@ def _without_save(pointer: Pointer) -> tuple[Outcome, str]:
 
 def _with(start: OwnStart, named: Checkpoint) -> tuple[Outcome, str]:
     because = "the tracker names it, and it never falls back to an older one"
-    damage = blocking(start.checked(named).findings)
-    if not damage:
+    found = blocking(start.checked(named).findings)
+    if not found:
         return Outcome.LOADS, because
+    damage = max(found, key=lambda finding: finding.severity)
     is_legacy = any(shard.path.endswith(f"/{MODEL}") for shard in named.shards)
     then = (
         "the ranks whose file cannot be read leave with exit code 0, and the others hang"
         if is_legacy
         else "it stops with an error on the ranks that need what is damaged"
     )
-    return Outcome.STOPS, f"{because}; {then} ({damage[0].path or named.name}: {damage[0].message})"
+    return Outcome.STOPS, f"{because}; {then} ({damage.path or named.name}: {damage.message})"
 
 
 def effects(resume: Resume) -> Effects:
