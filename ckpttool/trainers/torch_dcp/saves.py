@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Facts, Inventory, StepSource, Topology
 from ckpttool.domain.finding import Code, Finding, in_order, note
@@ -44,6 +44,14 @@ Reading = Callable[[Storage, str, DcpStore], Told]
 """Says what a save tells: the tree, the save's folder, and its record."""
 
 
+class Look(Protocol):
+    """How a save's folder is read."""
+
+    def __call__(self, storage: Storage, folder: str, *, sizes: bool) -> DcpStore:
+        """Read the names and the record."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveTree:
     """One kind of tree."""
@@ -52,6 +60,8 @@ class SaveTree:
     reading: Reading
     is_save: Callable[[Listing], Iterable[str]]
     """Names the folders that are saves."""
+    look: Look = look
+    """Reads a save's names and its record."""
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each save's names and its record.
@@ -82,7 +92,7 @@ class SaveTree:
 
     def _checkpoint(self, storage: Storage, options: ScanOptions, name: str) -> Checkpoint | Finding:
         try:
-            store = look(storage, name, sizes=options.sizes)
+            store = self.look(storage, name, sizes=options.sizes)
         except OSError as error:
             return unreadable(name, error)
         told = self.reading(storage, name, store)
@@ -96,7 +106,7 @@ class SaveTree:
             step_source=StepSource.UNKNOWN if step is None else source,
             shards=store.shards,
             topology=Topology(shared=True),
-            format=FormatName.TORCH_ZIPS,
+            format=next((shard.format for shard in store.shards), FormatName.TORCH_ZIPS),
             expected=store.expected,
             commit=store.commit,
             content=told.content if store.commit is CommitState.COMMITTED else Content.UNKNOWN,

@@ -18,6 +18,7 @@ from ckpttool.domain.plan import Outcome, Simulation
 from ckpttool.storage.base import Kind
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.torch_dcp.names import METADATA
+from ckpttool.trainers.torchtitan.names import INDEX
 
 if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Checkpoint
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from ckpttool.trainers.abilities import OwnStart
     from ckpttool.trainers.listing import Listing
 
-_MARKS = frozenset({METADATA, "model.safetensors.index.json"})
+_MARKS = frozenset({METADATA, INDEX})
 
 
 def _numbered(listing: Listing) -> Iterator[tuple[int, str]]:

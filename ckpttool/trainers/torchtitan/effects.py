@@ -16,7 +16,7 @@ from ckpttool.domain.data_position import DataEffect, GoesOn
 from ckpttool.domain.finding import Code, suspect
 from ckpttool.domain.question import AskedSizes
 from ckpttool.trainers.base import Effects, Resume
-from ckpttool.trainers.torchtitan.layout import DP
+from ckpttool.trainers.torchtitan.names import DP
 
 if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Checkpoint

@@ -15,6 +15,7 @@ from ckpttool.domain.expectation import Evidence, Expected, RankFiles
 from ckpttool.domain.finding import in_order
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.scalars import Scalars
+from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import Rank, Step
 from ckpttool.records import MANIFEST_NAME, SealPlace
 from ckpttool.storage.base import Kind, Storage
@@ -22,19 +23,13 @@ from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.listed import by_own_records, keeps_no_health_file
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.torch_dcp.names import METADATA, UNFINISHED, is_store
+from ckpttool.trainers.torchtitan.names import DP, INDEX, LAYOUT, SAVE, STATE
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
     from ckpttool.domain.pointer import Pointer, PointerText
     from ckpttool.trainers.torch_dcp.saves import Told
     from ckpttool.trainers.torch_dcp.store import DcpStore
-
-LAYOUT = "torchtitan"
-DP = "dp"
-"""What a save's number of data-parallel ranks is shown as."""
-_SAVE = "step-([0-9]{1,18})"
-_STATE = ("optimizer.", "lr_scheduler", "dataloader.", "train_state")
-"""What the names of all that is no weight begin with."""
 
 
 class TorchtitanLayout:
@@ -48,19 +43,21 @@ class TorchtitanLayout:
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by what lies in such a folder: others call theirs the same."""
-        return any(is_store(names) for _, names in listing.inside(_SAVE))
+        return any(is_store(names) or INDEX in names for _, names in listing.inside(SAVE))
 
     def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
         """Take a save's folder, and whatever lies in it, for the save."""
         name = folder.partition("/")[0]
-        return Part(focus=name, resolved_from=f"checkpoint {name}") if re.fullmatch(_SAVE, name) else None
+        return Part(focus=name, resolved_from=f"checkpoint {name}") if re.fullmatch(SAVE, name) else None
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each save's names, its record, and the counters that this leads to."""
         from ckpttool.trainers.torch_dcp.saves import SaveTree
         from ckpttool.trainers.torchtitan.choice import strays_taken
+        from ckpttool.trainers.torchtitan.exported import look_at_either
 
-        found = SaveTree(layout=LAYOUT, reading=_told, is_save=_saves).scan(storage, listing, options)
+        tree = SaveTree(layout=LAYOUT, reading=_told, is_save=_saves, look=look_at_either)
+        found = tree.scan(storage, listing, options)
         taken = tuple(strays_taken(listing))
         paths = {finding.path for finding in taken}
         beside = (finding for finding in found.findings if finding.path not in paths)
@@ -120,7 +117,7 @@ _FOLDER = "The step is looked for in the configured folder alone: dump folder an
 
 def _saves(listing: Listing) -> Iterator[str]:
     for entry in listing.beginning("step-"):
-        if entry.kind in {Kind.FOLDER, Kind.LOST} and re.fullmatch(_SAVE, entry.name):
+        if entry.kind in {Kind.FOLDER, Kind.LOST} and re.fullmatch(SAVE, entry.name):
             yield entry.name
 
 
@@ -140,7 +137,9 @@ def _told(storage: Storage, name: str, store: DcpStore) -> Told:
 def _content(storage: Storage, name: str, store: DcpStore) -> Content:
     """Tell by the names of what was saved whether it was the weights alone."""
     if store.metadata is not None:
-        return Content.FULL if any(each.startswith(_STATE) for each in store.names) else Content.WEIGHTS_ONLY
+        return Content.FULL if any(each.startswith(STATE) for each in store.names) else Content.WEIGHTS_ONLY
+    if any(shard.format is FormatName.SAFETENSORS for shard in store.shards):
+        return Content.WEIGHTS_ONLY
     if store.commit is not CommitState.COMMITTED:
         return Content.UNKNOWN
     # A record that is too large to be followed at a scan is only searched.

@@ -1,0 +1,61 @@
+"""A save in Hugging Face's form, as `last_save_in_hf` leaves it: safetensors and an index that names them.
+
+Source:
+    `torchtitan/components/checkpoint.py` of torchtitan 0.3.0; no run was at hand to look at.
+"""
+
+from __future__ import annotations
+
+from ckpttool.domain.checkpoint import CommitState
+from ckpttool.domain.finding import Code, Finding, damage, unsafe
+from ckpttool.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.formats.base import quoted
+from ckpttool.formats.strict_json import ParseError, as_str, get_object, parse_object
+from ckpttool.records import leads_out
+from ckpttool.storage.base import Kind, Storage, unreadable
+from ckpttool.trainers.common.listed import stamp_if_there
+from ckpttool.trainers.torch_dcp.names import METADATA
+from ckpttool.trainers.torch_dcp.store import DcpStore, look
+from ckpttool.trainers.torchtitan.names import INDEX
+
+_MOST_BYTES = 64 << 20
+
+
+def look_at_either(storage: Storage, folder: str, *, sizes: bool) -> DcpStore:
+    """Read a save's names and its record, in whichever of the two forms it is.
+
+    Raises:
+        OSError: The folder cannot be listed.
+    """
+    names = {entry.name for entry in storage.entries(folder) if entry.kind in {Kind.FILE, Kind.LOST}}
+    if INDEX not in names or METADATA in names:
+        return look(storage, folder, sizes=sizes)
+    shards = tuple(
+        _shard(storage, f"{folder}/{name}", sizes=sizes) for name in sorted(names) if name.endswith(".safetensors")
+    )
+    expected, findings = _expected(storage, folder)
+    commit = CommitState.UNKNOWN if expected is None else CommitState.COMMITTED
+    return DcpStore(shards=shards, expected=expected, commit=commit, findings=findings, metadata=None)
+
+
+def _shard(storage: Storage, path: str, *, sizes: bool) -> Shard:
+    stamp = stamp_if_there(storage, path) if sizes else None
+    return Shard(path=path, rank=None, role=ShardRole.MODEL, format=FormatName.SAFETENSORS, stamp=stamp)
+
+
+def _expected(storage: Storage, folder: str) -> tuple[tuple[str, ...] | None, tuple[Finding, ...]]:
+    path = f"{folder}/{INDEX}"
+    try:
+        record = parse_object(storage.small_file(path, limit=_MOST_BYTES), what=path)
+        files = {
+            as_str(file, where=path, key=name) for name, file in get_object(record, "weight_map", where=path).items()
+        }
+    except ParseError as error:
+        return None, (damage(Code.META_UNREADABLE, str(error), path=path),)
+    except OSError as error:
+        return None, (unreadable(path, error),)
+    escaping = sorted(filter(leads_out, files))
+    if escaping:
+        message = f"names {quoted(escaping[0])}, which leads out of the folder; it is not followed"
+        return None, (unsafe(Code.UNSAFE_NAME, message, path=path),)
+    return tuple(sorted(f"{folder}/{file}" for file in files)), ()

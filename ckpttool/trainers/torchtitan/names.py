@@ -1,0 +1,12 @@
+"""What torchtitan calls its saves, and what is in them."""
+
+from __future__ import annotations
+
+LAYOUT = "torchtitan"
+DP = "dp"
+"""What a save's number of data-parallel ranks is shown as."""
+SAVE = "step-([0-9]{1,18})"
+INDEX = "model.safetensors.index.json"
+"""What a save in Hugging Face's form is told by."""
+STATE = ("optimizer.", "lr_scheduler", "dataloader.", "train_state")
+"""What the names of all that is no weight begin with."""

@@ -1,0 +1,211 @@
+"""torchtitan's saves: weights alone are known, copies that its search falls for are named, its own choice is told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ckpttool import api
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content
+from ckpttool.domain.finding import Code, Severity, blocking
+from ckpttool.domain.plan import NoResumePoint, Outcome, ResumePlan, Simulation
+from ckpttool.domain.question import AskedSizes
+from tests.answers import codes, scanned
+from tests.layouts import damaged, healthy
+from tests.trees import floats, safetensors_bytes
+
+
+def answered(root: Path, **asked: bool) -> api.Answer:
+    return api.resolve(api.TreeQuestion(path=str(root)), api.ResumeQuestion(**asked))  # type: ignore[arg-type]
+
+
+def own_choice(root: Path) -> Simulation:
+    return api.simulate(answered(root), None)
+
+
+def saves(root: Path) -> dict[str, Checkpoint]:
+    return {save.name: save for save in scanned(root).checkpoints}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Two whole saves."""
+    return healthy("titan_4ranks", tmp_path)
+
+
+@pytest.fixture
+def last(tmp_path: Path) -> Path:
+    """Three saves, of which the last of the finished run is weights alone."""
+    return healthy("titan_last_model_only", tmp_path)
+
+
+class TestItsOwnChoice:
+    def test_it_takes_the_highest_number_and_loads_it(self, tree: Path) -> None:
+        found = own_choice(tree)
+        assert (found.would_resume, found.outcome) == ("step-10", Outcome.LOADS)
+
+    def test_it_takes_weights_alone_and_stops(self, last: Path) -> None:
+        found = own_choice(last)
+        assert (found.would_resume, found.outcome) == ("step-7", Outcome.STOPS)
+        assert "weights alone" in found.because
+
+    @pytest.mark.parametrize(
+        ("fault", "name", "outcome"),
+        [
+            ("titan_4ranks--missing-shard", "step-10", Outcome.STOPS),
+            ("titan_4ranks--torn-metadata", "step-10", Outcome.STOPS),
+            ("titan_4ranks--half-saved-newest", "step-10", Outcome.LOADS),
+            ("titan_4ranks--flipped-tensor", "step-10", Outcome.LOADS),
+        ],
+    )
+    def test_it_passes_over_what_was_not_finished_and_stops_at_what_is_damaged(
+        self, fault: str, name: str, outcome: Outcome, tmp_path: Path
+    ) -> None:
+        found = own_choice(damaged(fault, tmp_path))
+        assert (found.would_resume, found.outcome) == (name, outcome)
+
+    def test_a_copy_with_a_higher_number_makes_it_stop(self, tree: Path) -> None:
+        shutil.copytree(tree / "checkpoint" / "step-10", tree / "checkpoint" / "step-300.bak")
+        found = own_choice(tree)
+        assert (found.would_resume, found.outcome) == ("step-300", Outcome.STOPS)
+        assert "step-300.bak" in found.because
+
+    def test_without_any_that_was_finished_it_begins_from_scratch(self, tree: Path) -> None:
+        for step in ("step-5", "step-10"):
+            (tree / "checkpoint" / step / ".metadata").unlink()
+        found = own_choice(tree)
+        assert (found.would_resume, found.outcome) == (None, Outcome.SCRATCH)
+
+
+class TestStrays:
+    @pytest.mark.parametrize("name", ["step-300.bak", "old-step-300", "x_step-11"])
+    def test_a_copy_that_would_be_taken_is_named(self, tree: Path, name: str) -> None:
+        shutil.copytree(tree / "checkpoint" / "step-10", tree / "checkpoint" / name)
+        found = [finding for finding in scanned(tree).findings if finding.code is Code.STRAY_TAKES_OVER]
+        assert [(finding.path, finding.severity) for finding in found] == [(name, Severity.NOTE)]
+        decision = answered(tree).decision
+        assert isinstance(decision, ResumePlan)
+        assert decision.point.checkpoint.name == "step-10"
+
+    @pytest.mark.parametrize("name", ["step-9.bak", "step-10.bak", "steps", "step-x"])
+    def test_a_copy_that_changes_nothing_is_a_stray_and_no_more(self, tree: Path, name: str) -> None:
+        shutil.copytree(tree / "checkpoint" / "step-10", tree / "checkpoint" / name)
+        assert Code.STRAY_TAKES_OVER not in codes(scanned(tree).findings)
+        assert Code.STRAY_FILE in codes(scanned(tree).findings)
+
+    def test_a_copy_that_was_not_finished_is_not_looked_at(self, tree: Path) -> None:
+        shutil.copytree(tree / "checkpoint" / "step-10", tree / "checkpoint" / "step-300.bak")
+        (tree / "checkpoint" / "step-300.bak" / ".metadata").unlink()
+        assert Code.STRAY_TAKES_OVER not in codes(scanned(tree).findings)
+
+
+class TestWhatASaveSays:
+    def test_step_tokens_and_data_parallel_ranks_come_from_what_was_saved(self, tree: Path) -> None:
+        save = saves(tree)["step-10"]
+        assert (save.step, save.step_source.value, save.scalars.tokens) == (10, "content", 640)
+        assert save.facts == (("dp", 4),)
+        assert save.content is Content.FULL
+
+    def test_weights_alone_are_loaded_by_their_path_where_they_are_asked_for(self, last: Path) -> None:
+        decision = answered(last, allow_weights_only=True).decision
+        assert isinstance(decision, ResumePlan)
+        assert [str(setting.place) for setting in decision.load.settings] == ["argument:--checkpoint.initial_load_path"]
+
+    def test_a_step_of_the_name_is_not_believed_against_what_was_saved(self, tree: Path) -> None:
+        folder = tree / "checkpoint"
+        (folder / "step-10").rename(folder / "step-12")
+        save = saves(tree)["step-12"]
+        assert (save.step, codes(save.findings)) == (10, {Code.STEP_DISAGREES})
+        assert not blocking(save.findings)
+
+    def test_a_large_record_is_searched_at_a_scan_and_read_before_it_is_judged(
+        self, tree: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("ckpttool.trainers.torch_dcp.store.AT_A_SCAN", 1000)
+        monkeypatch.setattr("ckpttool.trainers.torch_dcp.store.look.__kwdefaults__", {"sizes": False, "most": 1000})
+        save = saves(tree)["step-10"]
+        assert (save.step_source.value, save.content, save.commit) == ("name", Content.FULL, CommitState.COMMITTED)
+        (tree / "checkpoint" / "step-10" / "__2_0.distcp").unlink()
+        assert not blocking(saves(tree)["step-10"].findings)
+        decision = answered(tree).decision
+        assert isinstance(decision, ResumePlan)
+        assert decision.point.checkpoint.name == "step-5"
+
+    def test_a_save_without_a_record_tells_nothing_of_what_is_in_it(self, tree: Path) -> None:
+        (tree / "checkpoint" / "step-10" / ".metadata").unlink()
+        assert saves(tree)["step-10"].content is Content.UNKNOWN
+
+
+class TestOtherSizes:
+    @pytest.mark.parametrize(
+        ("asked", "refused"),
+        [
+            (AskedSizes(world=2), True),
+            (AskedSizes(world=6), True),
+            (AskedSizes(data=2), True),
+            (AskedSizes(world=4), False),
+            (AskedSizes(world=8), False),
+            (AskedSizes(data=4, world=8), False),
+        ],
+    )
+    def test_another_number_of_data_parallel_ranks_is_refused(
+        self, tree: Path, asked: AskedSizes, *, refused: bool
+    ) -> None:
+        decision = api.resolve(api.TreeQuestion(path=str(tree)), api.ResumeQuestion(sizes=asked)).decision
+        assert isinstance(decision, NoResumePoint) is refused
+
+    def test_of_weights_alone_nothing_is_refused(self, last: Path) -> None:
+        choice = api.ResumeQuestion(name="step-7", allow_weights_only=True, sizes=AskedSizes(world=3))
+        decision = api.resolve(api.TreeQuestion(path=str(last)), choice).decision
+        assert isinstance(decision, ResumePlan)
+
+
+def export(folder: Path, *names: str) -> None:
+    """Write what `last_save_in_hf` leaves."""
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_bytes(safetensors_bytes([floats(name, [4])]))
+    files = {name: name for name in names}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+
+
+class TestExported:
+    def test_a_save_for_others_is_whole_and_weights_alone(self, tree: Path) -> None:
+        export(tree / "checkpoint" / "step-15", "a.safetensors", "b.safetensors")
+        save = saves(tree)["step-15"]
+        assert (save.content, save.commit, save.findings) == (Content.WEIGHTS_ONLY, CommitState.COMMITTED, ())
+        decision = answered(tree).decision
+        assert isinstance(decision, ResumePlan)
+        assert decision.point.checkpoint.name == "step-10"
+        assert own_choice(tree).would_resume == "step-15"
+
+    def test_a_part_that_is_lost_is_missing(self, tree: Path) -> None:
+        export(tree / "checkpoint" / "step-15", "a.safetensors", "b.safetensors")
+        (tree / "checkpoint" / "step-15" / "b.safetensors").unlink()
+        missing = [each for each in saves(tree)["step-15"].findings if each.code is Code.SHARD_MISSING]
+        assert [each.path for each in missing] == ["step-15/b.safetensors"]
+
+    @pytest.mark.parametrize(
+        ("text", "code"),
+        [
+            ("{", Code.META_UNREADABLE),
+            ('{"weight_map": {"a": 1}}', Code.META_UNREADABLE),
+            ('{"weight_map": {"a": "../../x.safetensors"}}', Code.UNSAFE_NAME),
+        ],
+    )
+    def test_an_index_that_is_wrong_is_said_to_be(self, tree: Path, text: str, code: Code) -> None:
+        export(tree / "checkpoint" / "step-15", "a.safetensors")
+        (tree / "checkpoint" / "step-15" / "model.safetensors.index.json").write_text(text)
+        save = saves(tree)["step-15"]
+        assert code in codes(save.findings)
+        assert save.commit is CommitState.UNKNOWN
+
+    def test_an_index_that_cannot_be_read_is_unknown(self, tree: Path) -> None:
+        export(tree / "checkpoint" / "step-15", "a.safetensors")
+        index = tree / "checkpoint" / "step-15" / "model.safetensors.index.json"
+        index.unlink()
+        index.symlink_to("nowhere")
+        assert Code.UNREADABLE in codes(saves(tree)["step-15"].findings)
