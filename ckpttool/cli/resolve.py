@@ -32,7 +32,7 @@ from ckpttool.domain import exits
 from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.plan import NoResumePoint, Resolution, ResumePlan, Simulation
 from ckpttool.errors import ExitCode, UsageError, unknown_word
-from ckpttool.trainers.registry import trainer_names
+from ckpttool.trainers.registry import FIRST, trainer_names
 
 if TYPE_CHECKING:
     from ckpttool.render.json import Document
@@ -71,7 +71,7 @@ class SimulateOptions:
             UsageError: Both options are given, there is no such trainer, or the tree is another's.
         """
         if self.simulate is None:
-            return None if self.version is None else api.simulate(answer, self.version)
+            return None if self.version is None else api.simulate(answer, self.version, trainer=FIRST)
         if self.version is not None:
             raise UsageError("--simulate and --simulate-mindformers ask the same: give one")
         name, _, version = self.simulate.partition("@")

@@ -149,6 +149,7 @@ class TestItsOwnChoice:
         [
             (["--simulate", "toyy"], "there is no trainer 'toyy': did you mean toy?"),
             (["--simulate", "mindformers"], "is a tree of Toy: --simulate own asks that"),
+            (["--simulate-mindformers", "2.1"], "is a tree of Toy: --simulate own asks that"),
             (["--simulate", "own", "--simulate-mindformers", "2.1"], "ask the same: give one"),
         ],
     )
