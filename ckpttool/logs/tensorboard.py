@@ -50,15 +50,29 @@ class _DType(NamedTuple):
     """Of the field that holds numbers of this type one by one."""
     packed: int
     """Of the same where they stand in one field together."""
+    below: bytes = b""
+    """What of a number is not kept: a bfloat16 is the upper half of a float."""
 
 
 _DTYPES = {
     1: _DType("<f", 0x2D, 0x2A),
     2: _DType("<d", 0x31, 0x32),
     3: _DType("<i", 0x38, 0x3A),
+    4: _DType("<B", 0x38, 0x3A),
+    5: _DType("<h", 0x38, 0x3A),
+    6: _DType("<b", 0x38, 0x3A),
     9: _DType("<q", 0x50, 0x52),
+    10: _DType("<?", 0x58, 0x5A),
+    14: _DType("<f", 0x68, 0x6A, below=b"\0\0"),
+    17: _DType("<H", 0x38, 0x3A),
+    19: _DType("<e", 0x68, 0x6A),
+    22: _DType("<I", 0x80, 0x82),
+    23: _DType("<Q", 0x88, 0x8A),
 }
-_WHOLE = frozenset({"<i", "<q"})
+"""What can be a number, by `types.proto`; text, complex and quantised numbers are none."""
+
+_NOT_VARINTS = frozenset({1, 2})
+"""Those that stand as they are; of all others the bits are told as a varint."""
 
 
 class _Event(NamedTuple):
@@ -275,17 +289,19 @@ def _only_element(message: bytes) -> float | None:
         WireError: It holds something else than one number of its type.
     """
     said = dict(fields(message))
-    dtype = _DTYPES.get(cast("int", said.get(_DTYPE, 0)))
+    kind = cast("int", said.get(_DTYPE, 0))
+    dtype = _DTYPES.get(kind)
     if said.get(_SHAPE) or dtype is None:
         return None
+    size = struct.calcsize(dtype.content) - len(dtype.below)
     value = said.get(_CONTENT, said.get(dtype.packed, said.get(dtype.key, 0)))
-    if isinstance(value, bytes) and _CONTENT not in said and dtype.content in _WHOLE:
+    if isinstance(value, bytes) and _CONTENT not in said and kind not in _NOT_VARINTS:
         value = _one_varint(value)
     if isinstance(value, int):  # nothing stands for 0, as in every protobuf
-        return signed(value)
-    if len(value) != struct.calcsize(dtype.content):
+        value = (value & (1 << 8 * size) - 1).to_bytes(size, "little")
+    if len(value) != size:
         raise WireError(f"a scalar has {len(value)} bytes")
-    (number,) = struct.unpack(dtype.content, value)
+    (number,) = struct.unpack(dtype.content, dtype.below + value)
     return cast("float", number)
 
 

@@ -219,7 +219,18 @@ def test_a_large_picture_is_not_held_against_its_checksum_and_a_large_record_wit
         (b"\x08\x09" + field(0x52, b"\x96\x01"), 150),
         (b"\x08\x09" + field(0x22, struct.pack("<q", -7)), -7),
         (b"\x08\x01" + field(0x12, b""), 0),  # what is not said is 0
-        (b"\x08\x13\x68\x05", None),  # half precision
+        (b"\x08\x13\x68\x80\x78", 1.0),  # half precision, by its bits
+        (b"\x08\x13" + field(0x6A, b"\x80\x84\x03"), -3.0),
+        (b"\x08\x13" + field(0x22, struct.pack("<e", 0.1)), struct.unpack("<e", struct.pack("<e", 0.1))[0]),
+        (b"\x08\x0e" + field(0x22, b"\xc0\x3f"), 1.5),  # bfloat16
+        (b"\x08\x0e\x68\xc0\x7f", 1.5),
+        (b"\x08\x0a\x58\x01", 1.0),  # a flag
+        (b"\x08\x0a" + field(0x22, b"\x00"), 0.0),
+        (b"\x08\x06\x38" + b"\xff" * 9 + b"\x01", -1),
+        (b"\x08\x04\x38\x07", 7),
+        (b"\x08\x16\x80\x01\x07", 7),
+        (b"\x08\x17" + b"\x8a\x01\x02\x96\x01", 150),
+        (b"\x08\x08" + field(0x22, b"12345678"), None),  # a complex number
         (b"\x08\x07" + field(0x42, b"text"), None),
         (b"\x08\x01" + field(0x12, field(0x12, b"\x08\x01")) + field(0x2A, struct.pack("<f", 1.5)), None),
         (b"", None),
