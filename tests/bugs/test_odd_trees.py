@@ -186,6 +186,7 @@ class TestSimulatedWithoutAnyCheckpoint:
         tree = TreeBuilder(tmp_path).legacy(ranks=2)
         for rank in range(2):
             tree.file(f"checkpoint/rank_{rank}/net-network.ckpt", b"x")
+        tree.file("checkpoint/rank_0/meta.json", b"{}")  # by which the folder is known; its own search passes over it
         return tree
 
     def test_the_declared_world_size_is_the_one_that_mindformers_starts_with(self, weights_alone: TreeBuilder) -> None:
