@@ -74,8 +74,8 @@ def launch(  # noqa: PLR0913  # the last two are what the machine says, where it
     written = not (order.force and _is_already(order.output, content))
     if written:
         write(order.output, content, overwrite=order.force, backup=True)
-    said = Launch(plan=plan, output=order.output, changes=edited.changes, commands=commands, written=written)
-    return replace(said, view=order.view)
+    said = Launch(plan=plan, output=order.output, changes=edited.changes, commands=commands, folder=target.folder)
+    return replace(said, written=written, view=order.view)
 
 
 def fragment(

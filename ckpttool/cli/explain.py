@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 from ckpttool import api
 from ckpttool.cli import completing, output
 from ckpttool.cli.grouped import grouped
+from ckpttool.cli.headings import meant_by
 from ckpttool.cli.options import Format, FormatOpt
 from ckpttool.errors import ExitCode, UsageError, unknown_word
 from ckpttool.render.answers import explanation as texts
@@ -19,7 +21,11 @@ from ckpttool.render.text import WIDTH
 
 CodeArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[CODE]", autocompletion=completing.codes, help="A finding's code; all where left out."),
+    typer.Argument(
+        metavar="[CODE]",
+        autocompletion=completing.codes,
+        help="A finding's code, or an exit code; all findings where left out.",
+    ),
 ]
 
 
@@ -27,11 +33,19 @@ CodeArgument = Annotated[
 def explain(code: CodeArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
     """Say what a finding means, and what to do.
 
-    Says how ckpttool knows it, too. Without CODE: every finding that there is, in a line.
+    Says how ckpttool knows it, too; and of an exit code (14) what it means in which command. Without CODE: every
+    finding that there is, in a line.
 
     Example: ckpttool explain shard-missing
     """
     width = min(WIDTH, shutil.get_terminal_size().columns)
+    if code is not None and (ended := _exit_code(code)) is not None:
+        meant = meant_by(ended)
+        is_json = fmt is Format.JSON
+        output.result(
+            dumps(texts.exit_document(ended, meant)) if is_json else texts.exit_text(ended, meant, width=width)
+        )
+        return
     one = None if code is None else _find(code)
     if fmt is Format.JSON:
         output.result(dumps(api.explain(None if one is None else one.code).to_dict()))
@@ -46,10 +60,11 @@ def _find(code: str) -> Explanation:
     return found
 
 
+def _exit_code(word: str) -> ExitCode | None:
+    return ExitCode(int(word)) if re.fullmatch("[0-9]{1,3}", word) and int(word) in {*ExitCode} else None
+
+
 def _no_code(word: str) -> UsageError:
-    """Say what an exit code means, or which codes a word is a part of."""
-    if word.isascii() and word.isdigit() and int(word[:4]) in {*ExitCode}:
-        name = ExitCode(int(word)).name.lower().replace("_", " ")
-        return UsageError(f"{word} is no finding but an exit code, {name}: `ckpttool guide exits` says what it means")
+    """Say which codes a word is a part of."""
     part = [code for code in texts.codes() if word.lower() in code.split("-")][:3]
     return unknown_word("finding", word, texts.codes(), "`ckpttool explain` lists all codes", part)

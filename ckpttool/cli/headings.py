@@ -203,6 +203,11 @@ def ends(command: str) -> list[tuple[str, str]]:
     return [*((str(code), text) for code, text in sorted(exits.items())), _EVERYWHERE]
 
 
+def meant_by(code: int) -> dict[str, str]:
+    """Return what an exit code means in each command of which it is one of its own; a group speaks for its commands."""
+    return {command: exits[code] for command, exits in EXITS.items() if code in exits and " " not in command}
+
+
 def _word(param: Any) -> str:  # noqa: ANN401  as above
     """Return what a parameter is found by."""
     if param.param_type_name == "argument":

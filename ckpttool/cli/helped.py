@@ -96,7 +96,7 @@ class Command(_Helped, TyperCommand):
         """
         if ctx.resilient_parsing:  # a shell asks what can follow: an option without its value would hide DIR
             return super().parse_args(ctx, args[:-1] if args and args[-1].startswith("-") else args)
-        own = args[: args.index("--")] if "--" in args else args
+        own = args[: args.index("--") if "--" in args else None]
         settings = Settings(ctx, with_file="--no-config" not in own)
         ctx.default_map = settings
         try:
@@ -107,6 +107,9 @@ class Command(_Helped, TyperCommand):
                 raise
             raise UsageError(f"{settings.places[param.name]}: {in_plain_words(error).rstrip('.')}") from None
         for param in self.params:
+            names = [word for word in param.opts if any(each.partition("=")[0] == word for each in own)]
+            if len(names) > 1 and not (param.multiple or getattr(param, "is_flag", False)):
+                raise UsageError(f"{' and '.join(names)} are one option: give one of them")
             value = ctx.params.get(str(param.name))
             if param.name not in _MAY_BE_EMPTY and "" in (value if isinstance(value, (list, tuple)) else [value]):
                 raise typer.BadParameter("it is empty: is a shell variable not set?", ctx=ctx, param=param)

@@ -16,7 +16,9 @@ from ckpttool.errors import UsageError
 Logs = Annotated[list[str], typer.Argument(metavar="LOG...", help="Logs, folders of logs, globs, or - for stdin.")]
 Columns = Annotated[
     str | None,
-    typer.Option(metavar="F=C,...", help="Columns of CSV or JSON lines: step=iter,global_norm=gnorm."),
+    typer.Option(
+        metavar="F=C,...", help="Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss."
+    ),
 ]
 LogOpt = Annotated[
     list[str] | None, typer.Option("--log", metavar="GLOB", help="Training log; repeat it. Else found above DIR.")

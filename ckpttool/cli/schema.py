@@ -8,6 +8,7 @@ import typer
 
 from ckpttool.cli import completing, output
 from ckpttool.cli.grouped import grouped
+from ckpttool.cli.options import Format, FormatOpt
 from ckpttool.errors import unknown_word
 from ckpttool.render import schemas
 from ckpttool.render.json import dumps
@@ -32,15 +33,15 @@ _OF_COMMAND = {
 
 
 @grouped
-def schema(name: NameArgument = None) -> None:
+def schema(name: NameArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
     """Print the JSON Schema of what a command prints.
 
-    That is what --format json gives. Without NAME: every document that there is, in a line.
+    That is what --format json gives. Without NAME: every document that there is, in a line; with --json as a list.
 
     Example: ckpttool schema plan
     """
     if name is None:
-        output.result(schemas.list_text())
+        output.result(dumps(schemas.list_document()) if fmt is Format.JSON else schemas.list_text())
         return
     noun = name.removeprefix("ckpttool/").removesuffix("/1")
     if noun not in schemas.names():

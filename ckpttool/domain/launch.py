@@ -70,6 +70,8 @@ class Launch(Answered):
     changes: tuple[ConfigChange, ...]
     commands: tuple[str, ...]
     """One for each node, node 0 first."""
+    folder: str
+    """In which folder they are to be run, as the trainer's people call it."""
     written: bool = True
     """False where the file said all of it already: it and its `.bak` are as they were."""
     view: View = USUAL

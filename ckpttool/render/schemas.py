@@ -32,6 +32,12 @@ def list_text() -> str:
     return "\n".join(f"{name:{width}}{_read(name)['description']}" for name in found)
 
 
+def list_document() -> Document:
+    """`ckpttool/schemas/1`: every document, and what it tells."""
+    found = [{"name": name, "about": _read(name)["description"]} for name in names()]
+    return {"schema": "ckpttool/schemas/1", "schemas": [*found]}
+
+
 def _read(name: str) -> dict[str, Document]:
     stored: dict[str, Document] = json.loads((_FOLDER / f"{name}{_SUFFIX}").read_text(encoding="utf-8"))
     return stored

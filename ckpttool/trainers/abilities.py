@@ -93,6 +93,11 @@ class ConfigReader(Protocol):
 class LaunchTarget(Protocol):
     """How a trainer is started."""
 
+    @property
+    def folder(self) -> str:
+        """In which folder its commands are to be run, as its people call it."""
+        ...
+
     def config(self, base: RunConfig, plan: ResumePlan) -> LaunchConfig:
         """Return the user's config with what the plan says, and nothing else, changed.
 

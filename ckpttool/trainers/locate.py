@@ -125,7 +125,15 @@ def _withheld(path: str) -> Iterator[None]:
         raise IncompleteError(f"{path} cannot be read: {reason}") from None
 
 
+_LIKE_A_NAME = re.compile(r"(?:(?P<folder>.*)[/:])?(?P<name>(?:[^/:]*[_-])?[0-9]+)")
+"""Of a checkpoint, alone or behind its tree."""
+
+
 def _missing(path: str, hint: str = "") -> UnknownLayoutError:
+    named = _LIKE_A_NAME.fullmatch(path)
+    if named is not None and (named["folder"] is None or is_folder(named["folder"])):
+        name, tree = named["name"], named["folder"] or "DIR"
+        hint = f"; is {name} a checkpoint? ckpttool verify {tree} --checkpoint {name}"
     return UnknownLayoutError(f"{path} does not exist; give the folder that holds {signs()[0]}{hint}")
 
 

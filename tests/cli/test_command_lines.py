@@ -211,8 +211,12 @@ def test_a_bug_is_reported_where_the_package_says(
         ("schema plan 15_2", "15_2 is too much here; ckpttool schema --help shows"),
         ("schema resolve", "there is no document 'resolve': did you mean plan?"),
         ("schema zzz", "there is no document 'zzz': `ckpttool schema` lists them"),
-        ("explain 14", "14 is no finding but an exit code, incomplete: `ckpttool guide exits` says"),
+        ("resolve --gbs 8 --new-gbs 9", "--gbs and --new-gbs are one option: give one of them"),
+        ("scale-skip --new-gbs=8 --gbs 8 --steps 1", "--new-gbs and --gbs are one option: give one of them"),
+        ("lint-config nope.yaml no.yaml", "there is no 'nope.yaml' and no 'no.yaml': name the training config"),
+        ("preflight --config nope.yaml", "there is no 'nope.yaml': name the training config"),
         ("explain 99", "there is no finding '99'"),
+        ("explain ²", "there is no finding '²'"),
         ("explain unhealthy", "there is no finding 'unhealthy': did you mean marked-unhealthy?"),
         ("guide checksum", "there is no page 'checksum': did you mean verify?"),
         ("guide 3am", "there is no page '3am': did you mean on-call?"),
@@ -245,6 +249,27 @@ def test_which_name_was_meant_is_said(line: str, words: str, here: Path) -> None
     said = ask(*line.split(), "-q")
     assert (said.code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
     assert words in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "tree"),
+    [
+        (["output", "20_2"], "DIR"), (["output:20_2"], "output"), (["output/20_2"], "output"),
+        (["output/checkpoint/20_2"], "output/checkpoint"),
+    ],
+)  # fmt: skip
+def test_a_checkpoints_name_where_a_tree_belongs_is_told_where_it_goes(words: list[str], tree: str, here: Path) -> None:
+    whole(here)
+    said = ask("verify", *words, "-q")
+    assert said.code == 12
+    assert f"; is 20_2 a checkpoint? ckpttool verify {tree} --checkpoint 20_2\n" in said.stderr
+    assert ask("verify", tree.replace("DIR", "output"), "--checkpoint", "20_2", "-q").code == 0
+
+
+@pytest.mark.parametrize("word", ["outputs", "run7", "no/such/20_2"])
+def test_what_is_named_like_no_checkpoint_is_not_asked_about(word: str, here: Path) -> None:
+    whole(here)
+    assert " a checkpoint? " not in ask("verify", word).stderr
 
 
 def test_every_word_that_people_type_leads_to_a_command_or_an_option_that_there_is() -> None:

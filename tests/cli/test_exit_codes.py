@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from ckpttool import api
+from ckpttool.cli.headings import EXITS
 from ckpttool.cli.main import COMMANDS, app
 from ckpttool.errors import ExitCode, NotDurableError
 from ckpttool.trainers.mindformers.health_file import HEALTH_FILE_LIMIT
@@ -96,6 +97,19 @@ def test_the_exit_code_is_the_same_with_a_traceback(here: Path) -> None:
 def test_2_for_a_question_that_cannot_be_meant(arguments: list[str], words: str, here: Path) -> None:
     whole(here)
     assert_error(ask(*arguments), ExitCode.USAGE, words)
+
+
+@pytest.mark.parametrize("code", ExitCode)
+def test_explain_says_of_every_exit_code_what_it_means_and_what_to_do(code: ExitCode) -> None:
+    said, document = ask("explain", str(code.value)), ask("explain", str(code.value), "--json").json
+    assert said.code == 0
+    assert said.stdout.startswith(f"exit {code.value}, ")
+    assert "\nWhat to do   " in said.stdout
+    assert document["exit_code"] == code.value
+    told = {name: exits[code] for name, exits in EXITS.items() if code in exits and name in COMMANDS}
+    assert document["commands"] == told
+    flat = " ".join(said.stdout.split())
+    assert all(f"{name}: {text}" in flat or f"{name}, " in flat for name, text in told.items())
 
 
 @pytest.mark.parametrize(("arguments", "command"), [([], "resolve"), (["asd"], "emit")], ids=["ckpttool", "asd"])

@@ -194,7 +194,18 @@ class TestConfig:
 
     def test_2_for_a_config_that_is_not_there(self, here: Path) -> None:
         SITUATIONS["whole"](here)
-        assert ask("preflight", "output", "--config", "none.yaml").code == ExitCode.USAGE
+        said = ask("preflight", "output", "--config", "none.yaml")
+        assert (said.code, said.stdout, said.stderr.count("\n")) == (ExitCode.USAGE, "", 1)
+
+    @pytest.mark.parametrize("form", ["json", "github", "junit", "sarif"])
+    def test_what_others_read_is_a_report_even_where_the_config_is_not_there(self, form: str, here: Path) -> None:
+        SITUATIONS["whole"](here)
+        said = ask("preflight", "output", "--config", "none.yaml", "--format", form)
+        assert (said.code, said.stderr) == (ExitCode.USAGE, "")
+        assert "none.yaml" in said.stdout
+        reported = ask("preflight", "output", "--config", "none.yaml", "--report", f"{form}=report")
+        assert reported.code == ExitCode.USAGE
+        assert (here / "report").read_text() == said.stdout
 
     def test_15_for_a_config_that_is_a_bomb(self, here: Path) -> None:
         SITUATIONS["whole"](here)

@@ -59,6 +59,14 @@ def test_the_list_names_every_document() -> None:
     assert tuple(line.split()[0] for line in said.stdout.splitlines()) == schemas.names()
 
 
+def test_the_list_is_json_for_whoever_asks_for_json() -> None:
+    listed = ask("schema", "--json").json["schemas"]
+    assert isinstance(listed, list)
+    assert [f"{each['name']:{max(map(len, schemas.names())) + 2}}{each['about']}" for each in listed] == ask(
+        "schema"
+    ).stdout.splitlines()
+
+
 @pytest.mark.parametrize("name", ["plan", "ckpttool/plan/1"])
 def test_a_document_goes_by_its_noun_or_by_its_whole_name(name: str) -> None:
     assert json.loads(ask("schema", name).stdout)["title"] == "ckpttool/plan/1"

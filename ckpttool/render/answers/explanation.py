@@ -1,11 +1,14 @@
-"""What each finding means: as text for a tired engineer, as JSON for whoever builds a page of it."""
+"""What each finding and each exit code means: as text for a tired engineer, as JSON for whoever builds a page of it."""
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 
 from ckpttool.domain.finding import Severity
+from ckpttool.errors import ExitCode
+from ckpttool.render import guide
 from ckpttool.render.findings import Explanation, explanations
 from ckpttool.render.json import Document
 from ckpttool.render.text import WIDTH
@@ -107,3 +110,46 @@ def _document(explanation: Explanation, names: Mapping[str, str], first: str) ->
         "trainers": {**trainers},
         "remedy": list(explanation.remedy),
     }
+
+
+def exit_text(code: ExitCode, commands: Mapping[str, str], *, width: int = WIDTH) -> str:
+    """Explain one exit code.
+
+    Args:
+        code: The code.
+        commands: What it means in each command that has it as one of its own.
+        width: Columns.
+    """
+    meaning, remedy = _exit(code)
+    lines = [*textwrap.wrap(f"exit {code.value}, {_words(code)}: {meaning}", width), ""]
+    by_text: dict[str, list[str]] = {}
+    for command, text in commands.items():
+        by_text.setdefault(text, []).append(command)
+    for text, those in by_text.items():
+        lines += _labelled("" if lines[-1] else "Where", f"{', '.join(those)}: {text}", width)
+    return "\n".join([*lines, *_labelled("What to do", remedy, width)])
+
+
+def exit_document(code: ExitCode, commands: Mapping[str, str]) -> Document:
+    """`ckpttool/exit/1`: one exit code."""
+    meaning, remedy = _exit(code)
+    return {
+        "schema": "ckpttool/exit/1",
+        "exit_code": code.value,
+        "name": _words(code),
+        "meaning": meaning,
+        "commands": {**commands},
+        "remedy": remedy,
+    }
+
+
+def _words(code: ExitCode) -> str:
+    return code.name.lower().replace("_", " ")
+
+
+def _exit(code: ExitCode) -> tuple[str, str]:
+    """Return what the page on exit codes says of one: what it means, and what to do."""
+    page = str(guide.page("exits"))
+    said = dict(re.findall(r"^\| ([0-9]+) \| (.*) \|$", page, re.MULTILINE))
+    to_do = dict(re.findall(r"^- \*\*([0-9]+)\*\*: (.*(?:\n  .*)*)$", page, re.MULTILINE))
+    return said[str(code.value)], " ".join(to_do[str(code.value)].split())

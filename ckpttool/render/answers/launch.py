@@ -47,6 +47,7 @@ def _launch_document(launch: Launch) -> Document:
         "changes": [{"key": one.key, "before": one.before, "after": one.after} for one in launch.changes],
         "command": launch.commands[0],
         "commands": list(launch.commands),
+        "folder": launch.folder,
         "plan": plan_document(launch.plan),
     }
 
@@ -112,6 +113,7 @@ def _launch_table(launch: Launch) -> RenderableType:
     parts += grouped_findings(launch.plan.findings, point.topology.world_size, launch.view)
     if point.renames:
         parts += [line(), *renames(point)]
-    parts += [line(), line("Start it with:" if len(commands) == 1 else "Start it with, one node each:", style="bold")]
+    each = ", one node each" if len(commands) > 1 else ""
+    parts += [line(), line(f"Start it with{each} (in {launch.folder}):", style="bold")]
     # Each command stands alone on its line, so that it can be copied whole.
     return stack(*parts, *(line(command, no_wrap=True) for command in commands))

@@ -38,6 +38,8 @@ _CLUSTER_TIMEOUT = "7200"
 class MindFormersLaunch:
     """A config with four settings changed, and msrun."""
 
+    folder = "MindFormers' own folder, the one with run_mindformer.py"
+
     def config(self, base: RunConfig, plan: ResumePlan) -> LaunchConfig:
         """Return `render_config` of its text."""
         return render_config(base.text, plan)
