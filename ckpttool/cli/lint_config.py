@@ -42,7 +42,7 @@ def lint_config(
 
     Example: ckpttool lint-config pretrain.yaml
     """
-    output_files.assert_reports_replaceable(report.files(), inputs=report.existing(files))
+    output_files.assert_reports_replaceable(report.files(), inputs=report.existing(*files))
     allowed, view = report.allowed(), View(everything=verbose)
     answer = api.lint_config(files, allowed=allowed, skip_foreign=skip_foreign, view=view)
     if diff:

@@ -52,11 +52,7 @@ def preflight(
         allowed=report.allowed(),
         view=look.view(),
     )
-<<<<<<< HEAD
-    output_files.assert_reports_replaceable(report.files(), inputs=[config] if config else [], tree=question.tree)
-=======
-    output_files.assert_reports_replaceable(report.files(), inputs=report.existing([config]), tree=question.tree)
->>>>>>> c2dc927 (Explain exit codes, name checkpoints and folders where they are asked for, and refuse one option given by two names)
+    output_files.assert_reports_replaceable(report.files(), inputs=report.existing(config), tree=question.tree)
     with progress.watched(quiet=quiet):
         answer = api.preflight(question)
     output.looking_at(answer.resolved_from, quiet=quiet)

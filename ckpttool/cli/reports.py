@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -44,16 +43,17 @@ class ReportOptions:
         """Return `codes` of the `--allow` options."""
         return codes(self.allow)
 
-    def existing(self, configs: Sequence[str]) -> Sequence[str]:
+    def existing(self, *configs: str | None) -> list[str]:
         """Return files that were named if all are there: only what others read needs a report of one that is not.
 
         Raises:
             UsageError: One is not there, and nobody asked for anything but a table.
         """
-        missing = [path for path in configs if not os.path.lexists(path)]
+        named = [path for path in configs if path]
+        missing = [path for path in named if not os.path.lexists(path)]
         if missing and self.fmt is ReportFormat.TABLE and not self.report:
             raise UsageError(f"there is no {' and no '.join(map(repr, missing))}: name the training config")
-        return configs
+        return named
 
     def files(self) -> tuple[tuple[ReportFormat, str], ...]:
         """Parse `--report FORMAT=FILE`; call it before anything is looked at.
