@@ -44,8 +44,6 @@ class StepMetrics:
     """One step as one log shows it; None for whatever that log does not show. Norms may be NaN or infinite."""
 
     step: Step
-    epoch: int | None = None
-    """As the log prints it, from 1."""
     loss: float | None = None
     """None too where a pipeline stage that has no loss prints 0."""
     global_norm: float | None = None

@@ -16,7 +16,6 @@ from ckpttool.logs.base import LogSource, UnreadableError, number, problem, rewi
 ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "step": ("step", "global_step", "iteration", "iter", "Step"),
-        "epoch": ("epoch",),
         "loss": ("loss", "train_loss", "train/loss", "lm loss", "lm_loss", "lm-loss"),
         "global_norm": ("global_norm", "grad_norm", "gnorm", "grad norm", "train/grad_norm", "grad-norm"),
         "embedding_local_norm": ("embedding_local_norm",),
@@ -31,9 +30,8 @@ ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 Row = tuple[int, Mapping[str, str]]
 """Line, and field of StepMetrics -> text; an empty text is no value."""
 
-_COUNTS = ("epoch", "consumed_samples")
-_NUMBERS = ("loss", "global_norm", "embedding_local_norm")
-_OF_NO_USE = frozenset({"learning_rate", "optimizer_step"})
+_NUMBERS = ("consumed_samples", "loss", "global_norm", "embedding_local_norm")
+_OF_NO_USE = frozenset({"epoch", "learning_rate", "optimizer_step"})
 """Columns that may be named, for logs have them; no answer rests on one."""
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -107,7 +105,7 @@ def _metrics(source: LogSource, line: int, row: Mapping[str, str]) -> tuple[Step
     shown = ", ".join(f"{field}={text}" for field, text in row.items()).encode()
     problems: list[LogProblem] = []
     values: dict[str, float | None] = {}
-    for field in ("step", *_COUNTS, *_NUMBERS):
+    for field in ("step", *_NUMBERS):
         try:
             values[field] = number(row.get(field, "").encode())
         except UnreadableError as error:
@@ -118,7 +116,6 @@ def _metrics(source: LogSource, line: int, row: Mapping[str, str]) -> tuple[Step
         return None, [*problems, problem(source, line, "the row has no step", shown)]
     metrics = StepMetrics(
         step=Step(int(step)),
-        epoch=_whole(values["epoch"]),
         loss=values["loss"],
         global_norm=values["global_norm"],
         embedding_local_norm=values["embedding_local_norm"],

@@ -9,7 +9,7 @@ from typing import overload
 
 from ckpttool.domain.metrics import StepMetrics
 
-_KINDS = {"epoch": "q", "consumed_samples": "q", "overflow": "b", "skipped": "b", "time": "t"}
+_KINDS = {"consumed_samples": "q", "overflow": "b", "skipped": "b", "time": "t"}
 FIELDS = tuple(field.name for field in fields(StepMetrics) if field.name != "step")
 _TIME_CHARS = 19
 """`2024-05-01 12:30:00`, as nearly every log has it."""

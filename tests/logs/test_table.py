@@ -18,7 +18,6 @@ texts = st.none() | st.text(max_size=25) | st.just("2025-01-01 00:00:00")
 steps = st.builds(
     StepMetrics,
     step=st.integers(0, 10**40).map(Step),
-    epoch=counts,
     loss=numbers,
     global_norm=numbers,
     embedding_local_norm=numbers,
@@ -52,7 +51,6 @@ def test_a_step_takes_a_quarter_of_what_it_takes_as_a_value() -> None:
     def row(step: int) -> StepMetrics:
         return StepMetrics(
             step=Step(1000 + step),
-            epoch=1,
             loss=step / 7,
             global_norm=step / 3,
             overflow=False,

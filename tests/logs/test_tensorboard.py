@@ -29,7 +29,6 @@ FIELDS = {
     "grad_norm": "global_norm",
     "gnorm": "global_norm",
     "train/grad_norm": "global_norm",
-    "epoch": "epoch",
     "consumed_samples": "consumed_samples",
 }
 

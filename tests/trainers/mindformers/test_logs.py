@@ -32,7 +32,6 @@ def test_the_documented_skip_log_tells_norms_skips_and_the_stop() -> None:
     first, second = steps(items)
     assert first == StepMetrics(
         step=first.step,
-        epoch=1,
         loss=None,
         global_norm=44.313248,
         overflow=False,
@@ -65,7 +64,7 @@ def test_every_form_of_the_step_line_is_read() -> None:
     assert rows[3].loss == 9.673
     assert math.isnan(rows[4].loss or 0)
     assert (rows[4].global_norm, rows[4].overflow) == (math.inf, True)
-    assert (rows[5].global_norm, rows[5].epoch) == (1.2e5, 2)
+    assert rows[5].global_norm == 1.2e5
     assert (rows[6].global_norm, rows[7].global_norm) == (None, None)
     assert (rows[8].global_norm, rows[8].loss) == (2.5, 9.2)
     assert rows[9].loss == 9.1
@@ -184,7 +183,7 @@ def test_each_step_has_the_time_of_its_own_line_whatever_stands_before_the_block
 def test_epochs_that_change_within_a_block_are_each_their_own_and_epoch_0_is_told() -> None:
     lines = [usual(99), usual(100), usual(1, epoch=2), usual(2, epoch=0), usual(3, epoch=2)]
     items = read(MindFormers(), b"".join(lines))
-    assert [(row.epoch, row.step) for row in steps(items)] == [(1, 99), (1, 100), (2, 101), (2, 103)]
+    assert [row.step for row in steps(items)] == [99, 100, 101, 103]
     assert [(one.line, one.reason) for one in problems(items)] == [(4, "epoch 0, but epochs count from 1")]
 
 

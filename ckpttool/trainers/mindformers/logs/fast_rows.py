@@ -16,7 +16,6 @@ def _setter(field: str) -> Callable[[StepMetrics, object], None]:
 
 _blank = cast("Callable[[type[StepMetrics]], StepMetrics]", object.__new__)
 _step = _setter("step")
-_epoch = _setter("epoch")
 _loss = _setter("loss")
 _global_norm = _setter("global_norm")
 _embedding_local_norm = _setter("embedding_local_norm")
@@ -26,10 +25,9 @@ _time = _setter("time")
 _consumed_samples = _setter("consumed_samples")
 
 
-def step_rows(  # noqa: PLR0913 (what a step line shows)
+def step_rows(
     steps: Sequence[int],
     *,
-    epochs: Iterable[int],
     losses: Iterable[float | None],
     global_norms: Iterable[float],
     overflows: Iterable[bool],
@@ -40,7 +38,6 @@ def step_rows(  # noqa: PLR0913 (what a step line shows)
     nothing = repeat(None)
     columns: tuple[tuple[Callable[[StepMetrics, object], None], Iterable[object]], ...] = (
         (_step, steps),
-        (_epoch, epochs),
         (_loss, losses),
         (_global_norm, global_norms),
         (_embedding_local_norm, nothing),

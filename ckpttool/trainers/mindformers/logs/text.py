@@ -165,16 +165,12 @@ class _Reader:
             known = [begins[epoch, size] is not None for epoch, size in zip(epochs, sizes, strict=True)]
             usual = iter(self._decode(data, list(compress(matches, known))))
             return [next(usual) if is_usual else None for is_usual in known]
-        number_of_epoch, begin = begins[epochs[0], sizes[0]] or (0, 0)
-        numbers_of_epochs: Iterable[int] = repeat(number_of_epoch)
-        offsets: Iterable[int] = repeat(begin)
+        offsets: Iterable[int] = repeat(begins[epochs[0], sizes[0]] or 0)
         if len(begins) > 1:
-            places = [begins[pair] or (0, 0) for pair in zip(epochs, sizes, strict=True)]
-            numbers_of_epochs, offsets = map(itemgetter(0), places), map(itemgetter(1), places)
+            offsets = [begins[pair] or 0 for pair in zip(epochs, sizes, strict=True)]
         return [
             *step_rows(
                 list(map(add, map(int, steps), offsets)),
-                epochs=numbers_of_epochs,
                 losses=[loss or None for loss in map(float, losses)],  # a stage that has no loss prints 0
                 global_norms=map(float, norms),
                 overflows=map(b"True".__eq__, overflows),
@@ -183,13 +179,13 @@ class _Reader:
         ]
 
     @staticmethod
-    def _begin(epoch: bytes | None, epoch_steps: bytes) -> tuple[int, int] | None:
-        """Return the number of the epoch and the steps before it; None where the line is unusual.
+    def _begin(epoch: bytes | None, epoch_steps: bytes) -> int | None:
+        """Return the steps before an epoch; None where the line is unusual.
 
         Epochs count from 1, and steps are never negative: in epoch 0 a digit was lost.
         """
         number_of_epoch = 0 if epoch is None else int(epoch)
-        return (number_of_epoch, (number_of_epoch - 1) * int(epoch_steps)) if number_of_epoch else None
+        return (number_of_epoch - 1) * int(epoch_steps) if number_of_epoch else None
 
     def _times(self, data: bytes, ends: list[int]) -> list[str | None]:
         """Return the time stamp of the line before each place: of all at once where they stand as far before it."""
@@ -237,7 +233,6 @@ class _Reader:
             yield self._problem(block, start, "the step line is cut short")
         metrics = StepMetrics(
             step=Step((epoch - 1) * epoch_steps + step),
-            epoch=epoch,
             loss=loss or None,
             global_norm=norm,
             overflow=overflow[1] == b"True" if overflow else None,
