@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from ckpttool.trainers.listing import Listing
 
 TRAINERS: tuple[Trainer, ...] = (
-    HuggingFace(),
-    DeepSpeed(),
     MindFormers(),
+    Orbax(),
     Megatron(),
+    Verl(),
+    DeepSpeed(),
+    HuggingFace(),
     Torchtitan(),
     Lightning(),
-    Verl(),
-    Orbax(),
     TorchDcp(),
 )
 """Most specific first."""
@@ -77,8 +77,8 @@ def places() -> tuple[str, ...]:
 
 def layout_names() -> tuple[str, ...]:
     """Return what `--layout` takes, the most usual first."""
-    names = [name for trainer in TRAINERS for name in trainer.layout_names]
-    return (*reversed(names), LOOSE_FILE_LAYOUT)
+    names = [name for trainer in TRAINERS for name in reversed(trainer.layout_names)]
+    return (*names, LOOSE_FILE_LAYOUT)
 
 
 def log_reader(columns: str | None = None) -> LogReader:
