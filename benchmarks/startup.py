@@ -1,16 +1,19 @@
 """How long a command takes to start, as ratios to `python -c pass` that ran in the same minute.
 
     python benchmarks/startup.py [rounds]
+    python benchmarks/startup.py where
 
 All commands run in turns, and what is shown is the median of the ratios of each turn: absolute times say nothing about
 another machine. The wall clock and the processor's clock are both shown; on a busy machine trust the second. The last
 column is the processor's without what importing typer alone takes: our own share, which is all that can be cut here.
-Targets of the processor's: 5.5 for `--help`, 7.5 for `resolve --format json`.
+Targets of the processor's: 5.5 for `--help`, 7.5 for `resolve --format json`. With `where` it is shown in which rooms
+`resolve` spends what importing takes, and on how many modules: the least of seven runs for each module.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import resource
 import statistics
 import subprocess
@@ -71,9 +74,41 @@ def run(commands: dict[str, list[str]], rounds: int) -> list[dict[str, Turn]]:
     return turns[1:]
 
 
+def where(command: list[str], runs: int = 7) -> dict[str, tuple[int, float]]:
+    """Return for each room, for typer and for all else how many modules a command imports, and their milliseconds."""
+    least: dict[str, int] = {}
+    for _ in range(runs):
+        told = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", "ckpttool", *command],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        for line in told.stderr.splitlines():
+            found = re.fullmatch(r"import time: +(?P<took>[0-9]+) \| +[0-9]+ \| +(?P<name>.+)", line)
+            if found is not None:
+                took, name = int(found["took"]), found["name"]
+                least[name] = min(took, least.get(name, took))
+    rooms: dict[str, list[int]] = {}
+    for name, took in least.items():
+        top, *below = name.split(".")
+        room = ".".join([top, *below[:1]]) if top == "ckpttool" else top if top == "typer" else "Python and others"
+        rooms.setdefault(room, []).append(took)
+    return {room: (len(each), sum(each) / 1000) for room, each in rooms.items()}
+
+
 def main() -> None:
     """Measure and print."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    asked = sys.argv[1] if len(sys.argv) > 1 else str(ROUNDS)
+    if asked == "where":
+        with tempfile.TemporaryDirectory() as folder:
+            tree = TreeBuilder(Path(folder)).legacy(ranks=4).save(epoch=10, step=2)
+            found = where(["resolve", str(tree.checkpoint), "--format", "json"])
+        for room, (modules, took) in sorted(found.items(), key=lambda each: -each[1][1]):
+            print(f"{room:24} {modules:4} modules {took:6.1f} ms")
+        return
+    rounds = int(asked)
     with tempfile.TemporaryDirectory() as folder:
         tree = TreeBuilder(Path(folder)).legacy(ranks=RANKS)
         for epoch in (10, 15, 20):
