@@ -134,6 +134,9 @@ def is_there(storage: Storage, path: str) -> bool:
 
 
 LOST_LINK_REMEDY = "mount the disk that it leads to, or mend the link"
+_OTHER_USER: dict[type[OSError], str] = {
+    PermissionError: "run ckpttool as the user that trained, or open the file's mode"
+}
 
 
 def unreadable(path: str, error: OSError, rank: Rank | None = None) -> Finding:
@@ -142,6 +145,6 @@ def unreadable(path: str, error: OSError, rank: Rank | None = None) -> Finding:
         Code.UNREADABLE,
         f"cannot be read ({error.strerror or error}): unknown, not damaged",
         path=path,
-        remedy=LOST_LINK_REMEDY if isinstance(error, LostLinkError) else None,
+        remedy=LOST_LINK_REMEDY if isinstance(error, LostLinkError) else _OTHER_USER.get(type(error)),
         ranks=() if rank is None else (rank,),
     )

@@ -19,7 +19,9 @@ from ckpttool.trainers import registry
 from tests.answers import codes, plan, refusal
 from tests.layouts import healthy, layout_of_tree, truths
 
-HF = ("hf_ddp2", "hf_fsdp2ranks", "hf_lora", "hf_sharded_index", "hf_single")
+HF = ("hf_ddp2", "hf_lora", "hf_sharded_index", "hf_single")
+HF_IN_SLICES = "hf_fsdp2ranks"
+"""Sharded saves hold no training_args.bin, which alone tells the batches that are accumulated."""
 
 AS_IT_WAS = AskedSizes()
 
@@ -46,7 +48,7 @@ def by_itself(position: DataPosition) -> GoesOn:
 
 NOTHING_CHANGED = tried(
     ("titan_4ranks", DataEffect.EXACT),
-    *((tree, DataEffect.EXACT) for tree in HF),
+    *((tree, DataEffect.EXACT) for tree in (*HF, HF_IN_SLICES)),
     ("light_single", DataEffect.RESTARTS),
     ("light_ddp2_accum", DataEffect.RESTARTS),
     ("light_modelparallel2", DataEffect.RESTARTS),
@@ -76,6 +78,7 @@ OTHER_BATCH = tried(
     ("verl_2ranks", 16, DataEffect.REORDERS),
     ("dcp_fsdp2_4ranks", 16, DataEffect.UNKNOWN),
     ("accel_ddp2", 8, DataEffect.UNKNOWN),
+    (HF_IN_SLICES, 8, DataEffect.UNKNOWN),
     ("orbax_standard", 8, DataEffect.UNKNOWN),
     *((tree, 2 * truths()[tree]["global_batch_size"]["value"], DataEffect.LOSES) for tree in HF),
     *((tree, truths()[tree]["global_batch_size"]["value"] // 2, DataEffect.REPEATS) for tree in HF),
@@ -87,6 +90,11 @@ def test_with_another_batch_size_it_is_never_called_exact_where_it_is_not(
     tree: str, gbs: int, effect: DataEffect, tmp_path: Path
 ) -> None:
     assert effect_of(resumed(healthy(tree, tmp_path), gbs=gbs).data) is effect
+
+
+@pytest.mark.parametrize(("gbs", "effect"), [(4, DataEffect.EXACT), (8, DataEffect.LOSES), (2, DataEffect.REPEATS)])
+def test_where_the_save_does_not_tell_its_batch_size_the_user_can(gbs: int, effect: DataEffect, tmp_path: Path) -> None:
+    assert effect_of(resumed(healthy(HF_IN_SLICES, tmp_path), gbs=gbs, old=4).data) is effect
 
 
 COUNTED = tried(
@@ -131,7 +139,7 @@ class TestRecomputedFromTheStep:
         told = resumed(healthy(tree, tmp_path), gbs=2 * old)
         assert by_itself(told.data).exact_with
         assert Code.DATA_MISPLACED in codes(told.findings)
-        assert by_itself(resumed(tmp_path, gbs=old).data).exact_with == ()
+        assert by_itself(resumed(tmp_path / "run", gbs=old).data).exact_with == ()
 
     def test_other_ranks_at_the_same_batch_size_read_the_same(self, tree: str, tmp_path: Path) -> None:
         old = truths()[tree]["global_batch_size"]["value"]

@@ -186,6 +186,18 @@ def _folder_holds_step_3(root: Path) -> int:
     return 3
 
 
+def _hf(base: Path) -> Path:
+    root = _real("hf_single")(base)
+    shutil.rmtree(root / "checkpoint-4")
+    return root
+
+
+def _hf_state_says_45(root: Path) -> int:
+    state = root / "checkpoint-12" / "trainer_state.json"
+    state.write_text(state.read_text().replace('"global_step": 12', '"global_step": 45'))
+    return 45
+
+
 def _no_pointer(layout: Layout, inventory: Inventory) -> bool:
     return list(layout.pointers(open_storage(inventory.root), range(4))) == []  # type: ignore[arg-type]  # ranks
 
@@ -222,6 +234,17 @@ CASES = [
         tear=_write("rank_0/meta.json", '{"last_epoch": 1'),
         lie=_other_step,
         forget=_without_step,
+    ),
+    Case(
+        layout="hf-trainer",
+        build=_hf,
+        saves=("checkpoint-8", "checkpoint-12"),
+        cut_off=_remove("checkpoint-12/trainer_state.json"),
+        lose=_remove("checkpoint-12/scheduler.pt"),
+        stray=_write("checkpoint-12.bak"),
+        tear=NotAsked(why="no record names the last save", so=_no_pointer),
+        lie=_hf_state_says_45,
+        forget=_write("checkpoint-12/trainer_state.json", "{"),
     ),
     Case(
         layout=ITERATION_LAYOUT,

@@ -1,25 +1,73 @@
-"""Hugging Face's Trainer: ckpttool reads the logs, and neither checkpoints nor configs."""
+"""Hugging Face's Trainer: its saves, its logs, and how it is told to load."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.trainers.common.log_only import LogOnly
+from ckpttool.domain.expectation import Evidence
 
 if TYPE_CHECKING:
-    from ckpttool.logs.base import LogFormat
+    from ckpttool.domain.asd import AsdDialect
+    from ckpttool.domain.checkpoint import Checkpoint, Inventory
+    from ckpttool.domain.finding import Finding
+    from ckpttool.domain.question import AskedSizes
+    from ckpttool.domain.settings import RunConfig
+    from ckpttool.logs.base import LogFormat, LogPlaces
+    from ckpttool.storage.base import Storage
+    from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, OwnScalars, OwnWords, Simulator
+    from ckpttool.trainers.base import Effects, Layout, Resume
 
 
-class HuggingFace(LogOnly):
-    """A trainer of which only the log is known."""
+class HuggingFace:
+    """What ckpttool asks of it; its configs are programs, which nobody reads."""
 
     name = "huggingface"
     title = "Hugging Face's Trainer"
-    words = None
+    places: tuple[str, ...] = ()
+    layout_names = ("hf-trainer",)
+    log_places: LogPlaces | None = None
+    health_file: HealthFile | None = None
+    configs: ConfigReader | None = None
+    launch: LaunchTarget | None = None
+    words: OwnWords | None = None
+    asd_dialects: tuple[AsdDialect, ...] = ()
+    scalars: OwnScalars | None = None
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """One folder a save."""
+        from ckpttool.trainers.huggingface.layout import HfTrainerLayout
+
+        return (HfTrainerLayout(),)
 
     @property
     def log_formats(self) -> tuple[LogFormat, ...]:
-        """The one that is known."""
+        """The history that it saves with each checkpoint."""
         from ckpttool.trainers.huggingface.log import HfTrainer
 
         return (HfTrainer(),)
+
+    def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
+        """Say nothing: what tells of a save lies in it."""
+        return Evidence()
+
+    @property
+    def simulator(self) -> Simulator | None:
+        """What `resume_from_checkpoint=True` finds."""
+        from ckpttool.trainers.huggingface.own_choice import HfSimulator
+
+        return HfSimulator()
+
+    def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
+        """Say nothing against a save: whole files load on any number of ranks, and slices are cut anew."""
+        from ckpttool.decide.data_effects import against_size
+        from ckpttool.domain.question import AskedSizes
+
+        saved = AskedSizes(world=checkpoint.topology.world_size)
+        return tuple(against_size(checkpoint, asked, saved=saved, refuses=None))
+
+    def effects(self, resume: Resume) -> Effects:
+        """Say where the data go on: it skips as many batches as steps were done, of whatever size they are now."""
+        from ckpttool.trainers.huggingface.effects import effects
+
+        return effects(resume)

@@ -1,0 +1,305 @@
+"""A folder of one save as Hugging Face's libraries write it: weights in one file or in parts, and a state a rank.
+
+Source:
+    `transformers/trainer.py` 4.57 and 5.23, `accelerate/checkpointing.py` 1.15, `huggingface_hub/serialization`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+from ckpttool.domain.checkpoint import Checkpoint, CommitState
+from ckpttool.domain.finding import Code, Finding, damage, note, suspect, unsafe
+from ckpttool.domain.remedies import helped
+from ckpttool.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.domain.units import MAX_RANKS, Rank
+from ckpttool.formats import read_header
+from ckpttool.formats.base import quoted
+from ckpttool.formats.strict_json import ParseError, as_str, get_object, parse_object
+from ckpttool.storage.base import Kind, OverLimitError, Storage, unreadable
+from ckpttool.trainers.common.listed import by_rank, listed_damage, listed_shard
+
+_SUFFIXES = {"safetensors": FormatName.SAFETENSORS}
+"""Of all others torch is the writer."""
+
+WEIGHTS = r"(?:adapter_|pytorch_)?model(?:-(?P<part>[0-9]{5})-of-(?P<parts>[0-9]{5}))?\.(?:safetensors|bin)"
+SLICES = r"(?:pytorch_model_fsdp|optimizer)_[0-9]{1,9}"
+"""Folders of torch.distributed.checkpoint, where weights or optimizer lie in pieces."""
+_SLICES_OF = {ShardRole.MODEL: "pytorch_model_fsdp_", ShardRole.OPTIMIZER: "optimizer_"}
+_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+MOST_PARTS = 4096
+"""That are looked for: a name can say any number."""
+_INDEX_LIMIT = 64 << 20
+_KILLED = r"\.tmp[A-Za-z0-9]{6}"
+"""Under which safetensors writes before it renames."""
+
+
+class FileNamed(NamedTuple):
+    """What a file's name says of it."""
+
+    role: ShardRole
+    format: FormatName
+    rank: Rank | None
+
+
+class NamePattern(NamedTuple):
+    """Files that a trainer writes under such names."""
+
+    pattern: str
+    """Matched whole; a group `rank` says whose file it is, an empty one that it is the only rank's."""
+    role: ShardRole
+
+
+class Store(Protocol):
+    """What a folder of slices holds."""
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        """Its files."""
+        ...
+
+    @property
+    def expected(self) -> tuple[str, ...] | None:
+        """The files that its record names; None where that tells nothing."""
+        ...
+
+    @property
+    def commit(self) -> CommitState:
+        """Whether its record was written, which is what comes last."""
+        ...
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What is wrong with its record."""
+        ...
+
+
+class Looks(NamedTuple):
+    """How a save's folder is looked at."""
+
+    named: Callable[[str], FileNamed | None]
+    """Says what a file is."""
+    store: Callable[[str], Store]
+    """Looks into a folder of slices, as whoever shards weights or optimizer writes one."""
+    sizes: bool
+    """Whether to take each file's stamp, too."""
+
+
+class SaveFolder(NamedTuple):
+    """The listing of one save's folder."""
+
+    name: str
+    names: frozenset[str]
+    """Of all that lies in it."""
+    shards: tuple[Shard, ...]
+    """By (rank, path)."""
+    findings: tuple[Finding, ...]
+    expected: tuple[str, ...] | None = ()
+    """Paths of all files that are there, and of those that records in folders of it name; None where one tells none."""
+
+    def path(self, name: str) -> str:
+        """Return where a file of it lies."""
+        return f"{self.name}/{name}"
+
+    @property
+    def ranks(self) -> frozenset[Rank]:
+        """Those that have a file of their own."""
+        return frozenset(shard.rank for shard in self.shards if shard.rank is not None)
+
+    def has(self, role: ShardRole) -> bool:
+        """Tell whether a file of this role is there, or a folder of its slices."""
+        start = _SLICES_OF.get(role)
+        return any(shard.role is role for shard in self.shards) or (
+            start is not None and any(name.startswith(start) and re.fullmatch(SLICES, name) for name in self.names)
+        )
+
+
+def file_names(*patterns: NamePattern) -> Callable[[str], FileNamed | None]:
+    """Return what tells of a name what the file is; of one that is none of a trainer's, None."""
+    compiled = [(re.compile(pattern), role) for pattern, role in patterns]
+
+    @lru_cache(maxsize=4096)  # all saves of a tree have the same names
+    def named(name: str) -> FileNamed | None:
+        for pattern, role in compiled:
+            match = pattern.fullmatch(name)
+            if match is not None:
+                told = match.groupdict().get("rank")
+                rank = None if told is None else Rank(int(told or 0))
+                if rank is not None and rank >= MAX_RANKS:
+                    return None
+                return FileNamed(role, _SUFFIXES.get(name.rpartition(".")[2], FormatName.TORCH_ZIP), rank)
+        return None
+
+    return named
+
+
+def list_save(storage: Storage, folder: str, looks: Looks) -> SaveFolder | Finding:
+    """List a save's folder; nothing is opened but the records of folders of slices.
+
+    Args:
+        storage: The tree.
+        folder: The save's.
+        looks: What its files and folders are.
+
+    Returns:
+        A finding where it cannot be listed.
+    """
+    findings: list[Finding] = []
+    shards: list[Shard] = []
+    stores: list[Store] = []
+    try:
+        entries = sorted(storage.entries(folder))
+        for name, kind in entries:
+            if kind is Kind.FOLDER and re.fullmatch(SLICES, name):
+                stores.append(looks.store(f"{folder}/{name}"))
+                findings += _unfinished(stores[-1], f"{folder}/{name}")
+                continue
+            told = looks.named(name)
+            if told is not None:
+                shard = Shard(path=f"{folder}/{name}", rank=told.rank, role=told.role, format=told.format)
+                shards += listed_shard(storage, shard, kind, findings, sizes=looks.sizes)
+            elif is_unfinished(name):
+                findings.append(_killed(f"{folder}/{name}"))
+    except OSError as error:
+        return unreadable(folder, error)
+    named = [None if store.expected is None else store.expected for store in stores]
+    shards += (shard for store in stores for shard in store.shards)
+    paths = {shard.path for shard in shards}.union(*(each for each in named if each is not None))
+    return SaveFolder(
+        name=folder,
+        names=frozenset(name for name, _ in entries),
+        shards=by_rank(shards),
+        findings=(*findings, *(finding for store in stores for finding in store.findings)),
+        expected=None if None in named else tuple(sorted(paths)),
+    )
+
+
+def _unfinished(store: Store, path: str) -> Iterator[Finding]:
+    if store.commit is CommitState.UNCOMMITTED and not store.findings:
+        message = "has no record of its slices, which is written last: the save was not finished"
+        yield listed_damage(Code.UNCOMMITTED_SAVE, message, path)
+
+
+def is_unfinished(name: str) -> bool:
+    """Tell whether safetensors writes under such a name until it is done."""
+    return name.startswith(".tmp") and re.fullmatch(_KILLED, name) is not None
+
+
+def _killed(path: str) -> Finding:
+    message = "safetensors renames such a file when it is written: a save is under way, or was killed"
+    return note(Code.IN_PROGRESS, message, path=path)
+
+
+def absent_parts(save: SaveFolder) -> Iterator[Finding]:
+    """Find parts of the weights that are not there by the others' own numbers, and parts without an index."""
+    parts = sorted(match.string for name in save.names if (match := re.fullmatch(WEIGHTS, name)) and match["parts"])
+    if not parts:
+        return
+    start, _, tail = parts[0].rpartition("-of-")
+    suffix = tail.partition(".")[2]
+    if f"{start[:-6]}.{suffix}.index.json" not in save.names:
+        message = f"{parts[0]} is a part, and no index says which tensors lie in which: they cannot be loaded"
+        yield listed_damage(Code.METADATA_INCOMPLETE, message, save.name)
+    for number in range(1, min(int(tail.partition(".")[0]), MOST_PARTS) + 1):
+        name = f"{start[:-5]}{number:05d}-of-{tail}"
+        if name not in save.names:
+            yield absent(save.path(name), f"one of the {int(tail.partition('.')[0])} parts of the weights")
+
+
+def absent(path: str, what: str) -> Finding:
+    """Report a file that is not there.
+
+    Args:
+        path: Where it must be.
+        what: It is, in words that the sentence begins with.
+    """
+    remedy = "bring it back from a copy, or resume from another checkpoint"
+    return listed_damage(Code.SHARD_MISSING, f"{what} is not there", path, remedy=remedy)
+
+
+def index_findings(storage: Storage, checkpoint: Checkpoint) -> Iterator[Finding]:
+    """Compare what the index of weights in parts says with the headers of the parts.
+
+    Args:
+        storage: The tree.
+        checkpoint: As scanned: what is known to be missing is not said again.
+
+    Raises:
+        OSError: The disk did not answer.
+    """
+    weights = {shard.path for shard in checkpoint.shards if shard.role is ShardRole.MODEL}
+    if any("-of-" not in path for path in weights):
+        return
+    for name in _INDEXES:
+        path = f"{checkpoint.name}/{name}"
+        try:
+            index = _index(storage, path)
+        except FileNotFoundError:
+            continue
+        except OverLimitError as error:
+            yield unsafe(Code.OVER_LIMIT, f"cannot be read ({error.strerror})", path=path)
+        except ParseError as error:
+            yield listed_damage(Code.META_UNREADABLE, str(error), path)
+        else:
+            yield from _against_parts(storage, checkpoint, path, index)
+
+
+class _Index(NamedTuple):
+    """The index of weights in parts."""
+
+    tensors: dict[str, set[str]]
+    """By the name of the part that they lie in."""
+    nbytes: int | None
+    """Of all tensors together; None where it does not say."""
+
+
+def _index(storage: Storage, path: str) -> _Index:
+    record = parse_object(storage.small_file(path, limit=_INDEX_LIMIT), what=path)
+    tensors: dict[str, set[str]] = defaultdict(set)
+    for tensor, file in get_object(record, "weight_map", where=path).items():
+        tensors[as_str(file, where=path, key=tensor)].add(tensor)
+    told = record.get("metadata")
+    total = told.get("total_size") if isinstance(told, dict) else None
+    return _Index(tensors, int(total) if isinstance(total, (int, float)) and math.isfinite(total) else None)
+
+
+def _against_parts(storage: Storage, checkpoint: Checkpoint, path: str, index: _Index) -> Iterator[Finding]:
+    known = {finding.path for finding in checkpoint.findings if finding.code is Code.SHARD_MISSING}
+    there = {shard.path: shard for shard in checkpoint.shards}
+    nbytes, all_seen = 0, True
+    for name, tensors in sorted(index.tensors.items()):
+        part = f"{checkpoint.name}/{name}"
+        shard = there.get(part)
+        if re.fullmatch(WEIGHTS, name) is None:
+            yield unsafe(
+                Code.UNSAFE_NAME, f"names {name!r}, which is no part of weights; it is not followed", path=path
+            )
+        elif shard is None:
+            if part not in known:
+                yield absent(part, "a part of the weights that the index names")
+        elif shard.format is FormatName.SAFETENSORS:
+            with storage.open(part) as source:
+                header = read_header(source, named=shard.format)
+            nbytes += sum(entry.nbytes for entry in header.entries)
+            if header.schema_hash is not None:  # else its own check says what is wrong with it
+                yield from _lacks_tensors(part, tensors - {entry.name for entry in header.entries})
+                continue
+        all_seen = False
+    if all_seen and index.nbytes is not None and nbytes < index.nbytes:
+        message = f"the parts have {nbytes} bytes of tensors, the index says {index.nbytes}"
+        yield suspect(Code.ENTRIES_MISSING, message, path=path, remedy="resume from another checkpoint")
+
+
+def _lacks_tensors(path: str, lacking: set[str]) -> Iterator[Finding]:
+    if lacking:
+        message = f"the index says that {quoted(min(lacking))} lies in it{_more(len(lacking) - 1)}, and it does not"
+        yield helped(damage(Code.ENTRIES_MISSING, message, path=path, tensor=min(lacking)))
+
+
+def _more(number: int) -> str:
+    return f" and {number} more" if number else ""

@@ -1,0 +1,107 @@
+"""Where Hugging Face's Trainer saves: `checkpoint-N/`, N being the optimizer steps that were done."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.expectation import Evidence, Expected, RankFiles
+from ckpttool.domain.shard import ShardRole
+from ckpttool.domain.units import Rank
+from ckpttool.records import MANIFEST_NAME, SealPlace
+from ckpttool.storage.base import Storage
+from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.common.listed import by_own_records, keeps_no_health_file
+from ckpttool.trainers.common.save_folder import WEIGHTS, index_findings, is_unfinished
+from ckpttool.trainers.huggingface.names import ARGUMENTS, LAYOUT, SAVE, STATE
+from ckpttool.trainers.listing import Listing
+
+if TYPE_CHECKING:
+    from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.domain.pointer import Pointer, PointerText
+
+_OWN = rf"{re.escape(STATE)}|{re.escape(ARGUMENTS)}|{WEIGHTS}|(?s:pytorch_model.*)|global_step[0-9]+"
+"""What lies in a save and in no other trainer's folder of such a name."""
+
+
+class HfTrainerLayout:
+    """One folder for each save, shared by all ranks; nothing beside them names the last."""
+
+    name = LAYOUT
+    sign = "checkpoint-N/"
+    is_tree = True
+    gives_way = False
+    rank_files = RankFiles.TOGETHER
+
+    def recognise(self, listing: Listing) -> bool:
+        """Tell by what lies in the folders of such names: others call theirs alike."""
+        return any(any(re.fullmatch(_OWN, name) for name in names) for _, names in listing.inside(SAVE))
+
+    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
+        """Take a save's folder, and whatever lies in it, for the save."""
+        save = folder.partition("/")[0]
+        return Part(focus=save, resolved_from=f"checkpoint {save}") if re.fullmatch(SAVE, save) else None
+
+    def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
+        """Read each save's names and `trainer_state.json`; no shard is opened."""
+        from ckpttool.trainers.huggingface.scan import scan_saves
+
+        return scan_saves(storage, listing, options)
+
+    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+        """Compare the index of weights in parts with the parts, and read records of slices that are large."""
+        from ckpttool.trainers.torch_dcp.store import look_closer
+
+        folders = {shard.path.rpartition("/")[0] for shard in checkpoint.shards if shard.role is ShardRole.DATA}
+        checkpoint = look_closer(storage, checkpoint, *sorted(folders))
+        findings = tuple(index_findings(storage, checkpoint))
+        return replace(checkpoint, findings=(*checkpoint.findings, *findings)) if findings else checkpoint
+
+    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
+        """Go by each save's own files: its index, and those that never go without each other."""
+        return by_own_records(inventory)
+
+    def is_unfinished(self, name: str) -> bool:
+        """Tell by the names under which safetensors writes."""
+        return is_unfinished(name)
+
+    def members(self, checkpoint: Checkpoint) -> Members | Refusal:
+        """Return the save's own folder, with all that is in it."""
+        return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{STATE}",))
+
+    def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
+        """Return a place in the save's own folder."""
+        path = f"{checkpoint.name}/{MANIFEST_NAME}"
+        return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=None)
+
+    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
+        """Read none: the highest number is taken for the last save."""
+        return iter(())
+
+    def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
+        """Spell none."""
+        return {}
+
+    def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
+        """Refuse: it keeps no health file."""
+        return keeps_no_health_file("Hugging Face's Trainer")
+
+    def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
+        """Name the save's folder: `True` would take the highest number, whatever is in it."""
+        from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
+
+        path = checkpoint.name if inventory.root == "." else f"{inventory.root}/{checkpoint.name}"
+        on_line = Place.parsed("argument:--resume_from_checkpoint")
+        in_code = Place.parsed("code:trainer.train(..., resume_from_checkpoint)")
+        return LoadSettings(
+            trainer="huggingface",
+            path=path,
+            settings=(
+                TrainerSetting(place=in_code, value=path, is_path=True),
+                TrainerSetting(place=on_line, value=path, is_path=True, is_alternative=True),
+            ),
+            remarks=("Never say resume_from_checkpoint=True: it takes the highest number, whatever is in it.",),
+        )

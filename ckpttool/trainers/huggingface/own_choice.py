@@ -1,0 +1,62 @@
+"""What Hugging Face's Trainer takes by itself: with `resume_from_checkpoint=True` the highest number, and no other.
+
+Source: `get_last_checkpoint` in trainer_utils.py of transformers 4.57 and 5.23; runs of it with damaged saves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.checkpoint import Checkpoint, Content
+from ckpttool.domain.finding import Code, Severity, worst
+from ckpttool.domain.plan import Outcome, Simulation
+
+if TYPE_CHECKING:
+    from ckpttool.trainers.abilities import OwnStart
+
+_LOADS_WITHOUT = {Code.CHECKSUM_MISMATCH, Code.STEP_DISAGREES}
+
+
+class HfSimulator:
+    """Its own choice."""
+
+    def pick(self, start: OwnStart, version: str | None) -> Simulation:
+        """Take the highest number."""
+        newest = max(start.inventory.checkpoints, key=_number, default=None)
+        name, outcome, because = _outcome(newest, start) if newest is not None else _NONE
+        return Simulation(
+            trainer="huggingface",
+            title="Hugging Face's Trainer",
+            version=version,
+            would_resume=name,
+            outcome=outcome,
+            because=because,
+        )
+
+
+_NONE = None, Outcome.STOPS, "resume_from_checkpoint=True finds no checkpoint-N, and it stops"
+
+
+def _number(checkpoint: Checkpoint) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def _outcome(save: Checkpoint, start: OwnStart) -> tuple[str, Outcome, str]:
+    taken = f"resume_from_checkpoint=True takes {save.name}, the highest number, whatever is in it"
+    if save.content is Content.WEIGHTS_ONLY:
+        return save.name, Outcome.LOADS, f"{taken}: optimizer and learning rate begin anew, without a word"
+    against = [one for one in start.checked(save).findings if one.severity > Severity.NOTE]
+    silent = [one for one in against if _is_silent(one.code, one.path or "")]
+    if against and len(silent) == len(against):
+        return save.name, Outcome.LOADS, f"{taken}: {silent[0].path or save.name}: {silent[0].message}"
+    if worst(against) > Severity.UNKNOWN:
+        stops = next(one for one in against if one not in silent)
+        return save.name, Outcome.STOPS, f"{taken}, and stops: {stops.path or save.name}: {stops.message}"
+    return save.name, Outcome.UNKNOWN if against else Outcome.LOADS, taken
+
+
+def _is_silent(code: Code, path: str) -> bool:
+    """Tell what it loads without: a part of the training's state that is not there begins anew."""
+    file = path.rpartition("/")[2]
+    is_state = file.startswith(("optimizer.", "scheduler.", "scaler.", "rng_state"))
+    return code in _LOADS_WITHOUT or code is Code.RANK_MISSING or (code is Code.SHARD_MISSING and is_state)

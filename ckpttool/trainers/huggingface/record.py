@@ -1,0 +1,115 @@
+"""What a save of Hugging Face's Trainer says of the training: `trainer_state.json`, `training_args.bin`.
+
+Source: `TrainerState` and `TrainingArguments` of transformers 4.57 and 5.23.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ckpttool.formats.strict_json import get_int, get_optional_float, get_optional_int, get_optional_str, parse_object
+from ckpttool.storage.base import ByteSource, Storage
+from ckpttool.trainers.huggingface.log import STATE_LIMIT
+
+_MOST_ARGUMENTS = 1 << 20
+"""Bytes that are compared; a real one has about 5,000."""
+
+
+class State(NamedTuple):
+    """What `trainer_state.json` says."""
+
+    step: int
+    epoch: float | None
+    micro_batch: int | None
+    """Samples a batch on each rank."""
+    best: str | None
+    """The folder of the save with the best metric, as it was called when that was made."""
+
+    @property
+    def epoch_steps(self) -> int | None:
+        """Optimizer steps an epoch; None where nothing tells."""
+        steps = round(self.step / self.epoch) if self.epoch is not None and self.epoch > 0 else 0
+        return steps or None
+
+
+class Arguments(NamedTuple):
+    """What `training_args.bin` says of the run that saved it; None where it says nothing."""
+
+    micro_batch: int | None = None
+    accumulation: int | None = None
+    world: int | None = None
+    most_saves: int | None = None
+    """`save_total_limit`."""
+    skips_data: bool = True
+    """Whether a resume skips what was read: not with `ignore_data_skip`."""
+
+
+def read_state(storage: Storage, path: str) -> State:
+    """Read `trainer_state.json`, all of it: one that is cut off is no mark of a finished save.
+
+    Raises:
+        ParseError: It is torn, or not what Trainer writes.
+        OSError: It cannot be read.
+    """
+    data = storage.small_file(path, limit=STATE_LIMIT)
+    record = parse_object(data, what=path, limit=STATE_LIMIT, nonfinite=True)
+    return State(
+        step=get_int(record, "global_step", where=path),
+        epoch=get_optional_float(record, "epoch", where=path),
+        micro_batch=get_optional_int(record, "train_batch_size", where=path),
+        best=get_optional_str(record, "best_model_checkpoint", where=path),
+    )
+
+
+class ArgumentsReader:
+    """Reads `training_args.bin`, which all saves of a run hold alike: what is the same is read once."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Take the tree."""
+        self._storage = storage
+        self._known: dict[bytes, Arguments] = {}
+
+    def __call__(self, path: str) -> Arguments:
+        """Return what one says; nothing where it cannot be read, for no training needs it."""
+        try:
+            with self._storage.open(path) as source:
+                data = source.read(0, _MOST_ARGUMENTS)
+                if data not in self._known:
+                    self._known[data] = _arguments(source)
+        except OSError:
+            return Arguments()
+        return self._known[data]
+
+
+def _arguments(source: ByteSource) -> Arguments:
+    from ckpttool.formats.torch.pickle_objects import BrokenPickleError
+    from ckpttool.formats.torch.plain import plain_values, value_at, whole_at
+
+    try:
+        told = plain_values(source)
+    except BrokenPickleError:
+        return Arguments()
+
+    def count(*path: str) -> int | None:
+        number = whole_at(told, *path)
+        return number if number is not None and number > 0 else None
+
+    return Arguments(
+        micro_batch=count("per_device_train_batch_size"),
+        accumulation=count("gradient_accumulation_steps"),
+        world=count("distributed_state", "num_processes"),
+        most_saves=count("save_total_limit"),
+        skips_data=value_at(told, "ignore_data_skip") is not True,
+    )
+
+
+def global_batch(state: State | None, arguments: Arguments, world: int | None) -> int | None:
+    """Return the samples of one optimizer step over all ranks; None where nothing tells.
+
+    The state's own size is that of a rank, whatever devices it drives and whatever size was found to fit.
+    """
+    micro = (state.micro_batch if state is not None else None) or arguments.micro_batch
+    ranks = world or arguments.world
+    if micro is None or arguments.accumulation is None or ranks is None:
+        return None
+    return micro * arguments.accumulation * ranks

@@ -1,0 +1,212 @@
+"""List `checkpoint-N/` folders, and read `trainer_state.json` in each."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, StepSource, Topology
+from ckpttool.domain.finding import Code, Finding, damage, in_order, suspect
+from ckpttool.domain.scalars import Scalars
+from ckpttool.domain.shard import FormatName, ShardRole
+from ckpttool.domain.units import Rank, Step, counted
+from ckpttool.formats.strict_json import ParseError
+from ckpttool.storage.base import Kind, LostLinkError, Storage, unreadable
+from ckpttool.storage.fan_out import map_waiting
+from ckpttool.trainers.base import ScanOptions
+from ckpttool.trainers.common.listed import listed_damage, one_run, stray
+from ckpttool.trainers.common.save_folder import (
+    WEIGHTS,
+    Looks,
+    NamePattern,
+    SaveFolder,
+    absent_parts,
+    file_names,
+    list_save,
+)
+from ckpttool.trainers.huggingface.names import ARGUMENTS, LAYOUT, SAVE, STATE
+from ckpttool.trainers.huggingface.record import Arguments, ArgumentsReader, State, global_batch, read_state
+from ckpttool.trainers.listing import Listing
+from ckpttool.trainers.torch_dcp.store import look
+
+_SAME_PACE = 0.02
+"""An epoch's last batch may be smaller; twice the ranks make half the steps."""
+
+_NAMED = file_names(
+    NamePattern(WEIGHTS, ShardRole.MODEL),
+    NamePattern(r"optimizer\.(?:pt|bin)", ShardRole.OPTIMIZER),
+    NamePattern(r"(?:scheduler|scaler)\.pt", ShardRole.STATE),
+    NamePattern(r"rng_state(?P<rank>)\.pth", ShardRole.STATE),
+    NamePattern(r"rng_state_(?P<rank>[0-9]{1,9})\.pth", ShardRole.STATE),
+)
+
+
+class _Scanned(NamedTuple):
+    """A save, and what its rank's number can be doubted by."""
+
+    checkpoint: Checkpoint
+    confirmed: bool
+    """Whether more than the ranks' own files tells how many there were."""
+    pace: float | None
+    """Optimizer steps an epoch; None where nothing tells."""
+
+
+def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
+    """Read the names in each save's folder, and its record.
+
+    Args:
+        storage: The tree.
+        listing: Of its root.
+        options: What to take beyond the names.
+    """
+    names = list(saves(listing))
+    arguments_of = ArgumentsReader(storage)
+    found = list(map_waiting(lambda name: _scan_save(storage, name, arguments_of, options), names))
+    checkpoints = sorted(_with_peers(found), key=lambda one: (one.step is None, one.step or 0, one.name))
+    strays = [entry.name for entry in listing.entries if "checkpoint" in entry.name and entry.name not in set(names)]
+    return Inventory(
+        root=storage.root,
+        layout=LAYOUT,
+        checkpoints=tuple(checkpoints),
+        runs=one_run(checkpoints),
+        findings=in_order(map(stray, strays)),
+        strays=tuple(strays),
+    )
+
+
+def saves(listing: Listing) -> Iterator[str]:
+    """Yield the names of saves' folders, and of links that lead nowhere in their place."""
+    for entry in listing.beginning("checkpoint-"):
+        if entry.kind in {Kind.FOLDER, Kind.LOST} and re.fullmatch(SAVE, entry.name):
+            yield entry.name
+
+
+def _scan_save(storage: Storage, name: str, arguments_of: ArgumentsReader, options: ScanOptions) -> _Scanned:
+    looks = Looks(_NAMED, lambda folder: look(storage, folder, sizes=options.sizes), options.sizes)
+    listed = list_save(storage, name, looks)
+    save = listed if isinstance(listed, SaveFolder) else SaveFolder(name, frozenset(), (), (listed,), expected=None)
+    findings = list(save.findings)
+    is_seen = isinstance(listed, SaveFolder)
+    state, commit = _state(storage, save, findings) if is_seen else (None, CommitState.UNKNOWN)
+    arguments = arguments_of(save.path(ARGUMENTS)) if ARGUMENTS in save.names else Arguments()
+    if is_seen:
+        findings += (*_what_is_lacking(save), *absent_parts(save))
+    number = int(name.rpartition("-")[2])
+    if state is not None and state.step != number:
+        message = f"{STATE} says step {state.step}, the folder's name {number}"
+        findings.append(listed_damage(Code.STEP_DISAGREES, message, save.path(STATE)))
+    world = _world(save, arguments)
+    findings += _absent_ranks(save, world)
+    model = next((shard for shard in save.shards if shard.role in {ShardRole.MODEL, ShardRole.DATA}), None)
+    checkpoint = Checkpoint(
+        name=name,
+        facts=(
+            ("epoch", None if state is None or state.epoch is None else int(state.epoch)),
+            ("optimizer_step", None if state is None else state.step),
+        ),
+        scalars=Scalars(
+            step=None if state is None else state.step, global_batch_size=global_batch(state, arguments, world)
+        ),
+        step=Step(number if state is None else state.step),
+        step_source=StepSource.NAME if state is None else StepSource.CONTENT,
+        shards=save.shards,
+        topology=Topology(world_size=world, shared=world is None),
+        format=FormatName.SAFETENSORS if model is None else model.format,
+        expected=save.expected,
+        commit=commit,
+        content=_content(save),
+        findings=tuple(findings),
+    )
+    pace = state.step / state.epoch if state is not None and state.epoch else None
+    return _Scanned(checkpoint, confirmed=arguments.world is not None, pace=pace)
+
+
+def _state(storage: Storage, save: SaveFolder, findings: list[Finding]) -> tuple[State | None, CommitState]:
+    """Read the record that is written last; what is wrong with it is added to the findings."""
+    path = save.path(STATE)
+    try:
+        return read_state(storage, path), CommitState.COMMITTED
+    except FileNotFoundError as error:
+        if isinstance(error, LostLinkError):
+            findings.append(unreadable(path, error))
+            return None, CommitState.UNKNOWN
+        message = f"no {STATE}, which is written last: the save was not finished, and to resume from it is an error"
+        remedy = "resume from an older checkpoint; where a save is under way, wait for it"
+        findings.append(listed_damage(Code.UNCOMMITTED_SAVE, message, save.name, remedy=remedy))
+        return None, CommitState.UNCOMMITTED
+    except OSError as error:
+        findings.append(unreadable(path, error))
+        return None, CommitState.UNKNOWN
+    except ParseError as error:
+        findings.append(listed_damage(Code.META_UNREADABLE, str(error), path))
+        return None, CommitState.UNCOMMITTED
+
+
+def _content(save: SaveFolder) -> Content:
+    """Tell what `save_only_model` leaves: it loads without a word, and the optimizer begins anew."""
+    if save.has(ShardRole.OPTIMIZER) or save.has(ShardRole.STATE):
+        return Content.FULL
+    return Content.WEIGHTS_ONLY if save.shards else Content.UNKNOWN
+
+
+def _what_is_lacking(save: SaveFolder) -> Iterator[Finding]:
+    """Find files that every save has, or that never go without each other: with `save_only_model` there is none."""
+    if not save.has(ShardRole.MODEL) and not any(name.endswith(".index.json") for name in save.names):
+        yield listed_damage(Code.SHARD_MISSING, "no weights in this folder", save.name)
+    there = {
+        "optimizer.pt": save.has(ShardRole.OPTIMIZER),
+        "scheduler.pt": "scheduler.pt" in save.names,
+        "rng_state.pth": bool(save.ranks),
+    }
+    if any(there.values()):
+        beside = " and ".join(file for file, is_there in there.items() if is_there)
+        for file in (file for file, is_there in there.items() if not is_there):
+            message = f"{beside} without it: loaded, this part of the training would begin anew without a word"
+            yield listed_damage(Code.SHARD_MISSING, message, save.path(file))
+
+
+def _world(save: SaveFolder, arguments: Arguments) -> int | None:
+    """Return how many ranks must have a file; None where none has one: then all load the same files.
+
+    A run of one rank calls its file otherwise, so a number in a name tells of two at least.
+    """
+    if not save.ranks:
+        return None
+    if save.ranks == {0} and "rng_state.pth" in save.names:
+        return 1
+    return arguments.world or max(2, max(save.ranks) + 1)
+
+
+def _absent_ranks(save: SaveFolder, world: int | None) -> Iterator[Finding]:
+    absent = sorted(set(range(world or 0)) - save.ranks)
+    if absent:
+        yield damage(
+            Code.SHARD_MISSING,
+            f"{counted(len(absent), 'rank')} of {world} without the state of its random numbers: loaded, it would "
+            "begin anew without a word",
+            path=save.path(f"rng_state_{absent[0]}.pth"),
+            remedy="bring it back from a copy, or resume from another checkpoint",
+            ranks=tuple(map(Rank, absent)),
+        )
+
+
+def _with_peers(found: Sequence[_Scanned]) -> Iterator[Checkpoint]:
+    """Doubt a save of fewer ranks than another had, unless its steps an epoch say that there were fewer."""
+    most = max(found, key=lambda one: one.checkpoint.topology.world_size or 0, default=None)
+    for one in found:
+        world = one.checkpoint.topology.world_size
+        if most is None or one.confirmed or world is None or world == most.checkpoint.topology.world_size:
+            yield one.checkpoint
+        elif one.pace is None or most.pace is None or math.isclose(one.pace, most.pace, rel_tol=_SAME_PACE):
+            message = (
+                f"files of {counted(world, 'rank')}, but {most.checkpoint.name} has those of "
+                f"{most.checkpoint.topology.world_size}, and nothing tells that the run became smaller"
+            )
+            remedy = "look for the other ranks' rng_state files, or resume from another checkpoint"
+            doubt = suspect(Code.RANK_MISSING, message, path=one.checkpoint.name, remedy=remedy)
+            yield replace(one.checkpoint, findings=(*one.checkpoint.findings, doubt))
+        else:
+            yield one.checkpoint
