@@ -101,6 +101,8 @@ def place(step: int, *, batch: int, epoch_steps: int | None, epoch_samples: int 
 def by_step(step: int, read: Consumed, *, epoch_steps: int | None, why: str) -> GoesOn:
     """Recompute the place from the step as if all steps had had the new size: right only where that did not change.
 
+    Compared is with the place that the run itself held when it saved: by its own size, whatever it had been before.
+
     Args:
         step: Steps done when it was saved; the new run passes over as many of its own.
         read: What the save tells.
