@@ -189,8 +189,18 @@ class TestWhereTheDataGoOn:
         data = api.DataQuestion(old_global_batch=4, new_global_batch=8)
         assert position(plan(saves, data=data)).effect is DataEffect.REORDERS
 
-    def test_at_the_end_of_an_epoch_nobody_knows(self, saves: Path) -> None:
+    def test_at_the_end_of_an_epoch_the_next_one_begins_with_a_state_or_without(self, saves: Path) -> None:
         write(saves / "epoch=1-step=20.ckpt", values(20))
+        data = position(plan(saves, data=api.DataQuestion(old_global_batch=4)))
+        assert (data.effect, data.samples, data.repeated) == (DataEffect.EXACT, 80, 0)
+        content = values(20)
+        content["loops"]["fit_loop"]["state_dict"] = {"combined_loader": [{"_num_yielded": 10}]}
+        write(saves / "epoch=1-step=20.ckpt", content)
+        data = position(plan(saves))
+        assert (data.effect, "counts an empty one" in str(data.why)) == (DataEffect.EXACT, True)
+
+    def test_of_a_save_that_tells_nothing_of_its_epoch_nobody_knows(self, saves: Path) -> None:
+        write(saves / "epoch=1-step=20.ckpt", {"global_step": 20, "optimizer_states": [{}]})
         assert position(plan(saves)).effect is DataEffect.UNKNOWN
 
     def test_where_several_optimizers_count_steps_no_samples_are_counted_by_them(self, saves: Path) -> None:

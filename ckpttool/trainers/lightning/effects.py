@@ -16,7 +16,9 @@ from ckpttool.trainers.lightning.record import Record, read_record
 _ITS_STATE = "the data loader goes on from the state that it saved, if batches and ranks are as they were"
 _OTHER_BATCHES = "the data loader's state is of batches of another size"
 _NO_STATE = "the data loader keeps no state, so the epoch's first batches are read again, and its last ones never"
-_EPOCH_ENDS = "the epoch had ended, and nothing tells whether its data are read once more"
+_NEXT_EPOCH = "an epoch had ended, so the next one begins; an order by chance is drawn anew"
+_SKIPS_EPOCH = "the data go on with the next epoch, but Lightning counts an empty one before it, as max_epochs does"
+_UNKNOWN = "the save tells nothing of the epoch"
 _REMEDY = "give the training a loader with state_dict() and load_state_dict(), as torchdata's StatefulDataLoader"
 
 
@@ -39,15 +41,17 @@ def effects(resume: Resume) -> Effects:
 
 
 def _position(record: Record, read: Consumed) -> GoesOn:
-    told = GoesOn(effect=DataEffect.UNKNOWN, why=_EPOCH_ENDS, samples=read.samples, source=read.source)
+    exact = GoesOn(effect=DataEffect.EXACT, samples=read.samples, source=read.source, repeated=0, lost=0)
     if record.has_loader_state:
-        changed = read.new_batch != read.old_batch
-        effect, why = (DataEffect.REORDERS, _OTHER_BATCHES) if changed else (DataEffect.EXACT, _ITS_STATE)
-        return replace(told, effect=effect, why=why)
-    if record.in_epoch is None or record.ends_epoch:
-        return told
+        if read.new_batch != read.old_batch:
+            return replace(exact, effect=DataEffect.REORDERS, why=_OTHER_BATCHES, repeated=None, lost=None)
+        return replace(exact, why=_SKIPS_EPOCH if record.ends_epoch else _ITS_STATE)
+    if record.in_epoch is None:
+        return replace(exact, effect=DataEffect.UNKNOWN, why=_UNKNOWN, repeated=None, lost=None)
+    if record.ends_epoch or not record.in_epoch:
+        return replace(exact, why=_NEXT_EPOCH)
     again = _samples_in_epoch(record, read)
-    return replace(told, effect=DataEffect.RESTARTS, why=_NO_STATE, repeated=again, lost=again)
+    return replace(exact, effect=DataEffect.RESTARTS, why=_NO_STATE, repeated=again, lost=again)
 
 
 def _samples_in_epoch(record: Record, read: Consumed) -> int | None:

@@ -1,0 +1,49 @@
+"""A Python of its own for a trainer that needs torch: it borrows that of these tests, and installs the rest."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sysconfig
+import venv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parent / "inject"
+
+
+def trainer_python(home: Path, *packages: str, borrows: bool = True) -> str:
+    """Make a virtual environment and return its Python; the test is skipped where a package cannot be installed.
+
+    Args:
+        home: Where to make it.
+        packages: What to install, each without what it depends on where torch is borrowed: torch itself is not to be
+            installed anew.
+        borrows: Whether what these tests run with is seen there, too.
+    """
+    venv.create(home, with_pip=True)
+    python = str(home / "bin" / "python")
+    if borrows:
+        own = _asked(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
+        places = {sysconfig.get_path("purelib"), str(Path(pytest.__file__).parents[1])}
+        (Path(own) / "borrowed.pth").write_text("".join(f"{place}\n" for place in sorted(places)))
+    alone = ["--no-deps"] if borrows else []
+    done = subprocess.run(
+        [python, "-m", "pip", "install", "-q", *alone, *packages], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"cannot be installed: {done.stderr.strip().splitlines()[-1]}")
+    return python
+
+
+def told(python: str, script: str, *arguments: str) -> Any:  # noqa: ANN401  JSON
+    """Run a script beside these tests in a trainer's Python, and return the JSON that it prints last."""
+    return json.loads(_asked(python, str(SCRIPTS / script), *arguments).splitlines()[-1])
+
+
+def _asked(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.strip()
