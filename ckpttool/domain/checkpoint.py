@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import TypeAlias
 
 from ckpttool.domain.answered import Answered
-from ckpttool.domain.finding import Finding
+from ckpttool.domain.finding import Finding, blocking
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health import Health
 from ckpttool.domain.scalars import NO_RULES, NameClaim, ScalarRules, Scalars
-from ckpttool.domain.shard import FormatName, Shard
+from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import ByteCount, Rank, Step
 from ckpttool.domain.view import USUAL, View
 
@@ -223,3 +224,40 @@ class Listing(Answered):
     limit: int | None = None
     """Checkpoints that a table shows, newest first; None: all."""
     view: View = USUAL
+
+
+def shorter_shards(
+    checkpoints: Sequence[Checkpoint],
+) -> Iterator[tuple[Checkpoint, Checkpoint, Shard, ByteCount, ByteCount]]:
+    """Yield what may be cut off: a shard shorter than the same rank's in another save, where another rank's is not.
+
+    Sizes prove nothing: it is for people to look at. Less than a thousandth is not told: what a file says beside its
+    tensors may be shorter.
+
+    Args:
+        checkpoints: In the order in which they are to be told.
+
+    Yields:
+        The save, the one it is compared with, the shard, its size, and the other's.
+    """
+    sized = [(checkpoint, _sizes(checkpoint)) for checkpoint in checkpoints]
+    for at, (checkpoint, sizes) in enumerate(sized):
+        if blocking(checkpoint.findings):
+            continue  # what is wrong with it is told already
+        for other, usual in (*sized[at + 1 : at + 2], *sized[max(at - 1, 0) : at]):
+            if sizes is None or usual is None or usual.keys() != sizes.keys() or other.prefix != checkpoint.prefix:
+                continue
+            short = [key for key, (_, nbytes) in sizes.items() if nbytes * 1000 < usual[key][1] * 999]
+            if short and len(short) < len(sizes):
+                yield from ((checkpoint, other, sizes[key][0], sizes[key][1], usual[key][1]) for key in short)
+                break
+
+
+def _sizes(checkpoint: Checkpoint) -> dict[tuple[Rank, ShardRole], tuple[Shard, ByteCount]] | None:
+    """Return each rank's shard of each role with its size; None where one has several, or a size is not known."""
+    found = {
+        (shard.rank, shard.role): (shard, shard.stamp.size)
+        for shard in checkpoint.shards
+        if shard.rank is not None and shard.stamp is not None
+    }
+    return found if len(found) == len(checkpoint.shards) else None

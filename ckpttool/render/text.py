@@ -191,7 +191,12 @@ class Columns:
         yield from console.render(_Rows(table), options.update(width=UNLIMITED))
         lost = [header.strip() for at, (header, _) in enumerate(self._headers) if at not in kept]
         if lost:
-            yield from console.render(line(f"no room for {', '.join(lost)}: a pipe or --json has all", style="dim"))
+            yield from console.render(no_room(lost))
+
+
+def no_room(headers: Sequence[str]) -> Text:
+    """Say which columns a narrow terminal leaves out, and how they come."""
+    return line(f"no room for {', '.join(headers)}: a wider terminal or --json has all", style="dim")
 
 
 _GAP = 2

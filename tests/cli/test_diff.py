@@ -110,6 +110,7 @@ def test_what_came_from_zero_and_what_became_nan_is_said(here: Path) -> None:
     assert (found["from_zero"]["movement"]["relative_l2"], found["from_zero"]["movement"]["cosine"]) == (None, None)
     said = ask("diff", a, b, "--level", "numerics").stdout
     assert "NaN or infinite: 0 → 2" in said
+    assert "2 tensors with NaN or infinity: distances leave those elements out\n" in said
     assert "from 0" in said
 
 

@@ -155,6 +155,8 @@ def _notes(answer: Difference) -> Iterator[str]:
         yield "values were not compared: --level checksum compares every bit, --level numerics tells how far"
     for group in answer.groups:
         yield f"{_group(group)}{', where compared' if answer.uncompared else ''}"
+    if odd := sum(change.movement is not None and any(change.movement.nonfinite) for change in answer.tensors):
+        yield f"{counted(odd, 'tensor')} with NaN or infinity: distances leave those elements out"
     weights = [group for group in answer.groups if group.kind == "weights"]
     states = [group for group in answer.groups if group.kind != "weights"]
     if states and weights:

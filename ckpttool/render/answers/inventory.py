@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from json.encoder import encode_basestring_ascii as quoted
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, Listing, Rename
+from ckpttool.domain.checkpoint import Checkpoint, Inventory, Listing, Rename, shorter_shards
 from ckpttool.domain.finding import blocking
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.shard import Shard
@@ -116,6 +116,9 @@ def table(answer: Listing) -> RenderableType:
     parts: list[RenderableType] = [_headline(inventory)]
     if inventory.checkpoints:
         parts += [line(), _CheckpointTable(answer)]
+        parts += [line(text, style="yellow") for text in _short(answer)]
+    else:
+        parts.append(line(f"What prunes moved away, if any did: ckpttool trash list {shown(inventory.root)}"))
     count = len(inventory.checkpoints)
     if answer.limit is not None and answer.limit < count:
         parts.append(line(f"and {count - answer.limit} older: --limit {count}", style="dim"))
@@ -137,8 +140,10 @@ def _headline(inventory: Inventory) -> Text:
     which = "newest" if whole and whole[0] is ordered[0] else "newest complete"
     newest = f", {which} {shown(whole[0].name)}" if whole else ""
     answer = f"{counted(len(inventory.checkpoints), 'checkpoint')}, {len(whole)} {ranks}{newest}"
-    headline = line(answer, style="bold green" if len(whole) == len(inventory.checkpoints) else "bold yellow")
+    style = "bold green" if len(whole) == len(inventory.checkpoints) else "bold yellow"
+    headline = line().append(answer, style=style)  # a style of the whole would colour what is appended, too
     headline.append(f"\n{shown(inventory.root)} ({inventory.layout})", style="dim")
+    headline.append("\nnot verified: ckpttool verify looks into every shard")
     doubt = unconfirmed(ordered[0], "--world-size")
     return headline if doubt is None else headline.append(f"\n{doubt}")
 
@@ -155,6 +160,21 @@ def unconfirmed(checkpoint: Checkpoint, way: str) -> str | None:
         return None
     folders = counted(topology.world_size, "rank folder")
     return f"({folders}; if there were more is not known: {way})"
+
+
+_MOST_SHORT = 3
+"""Shards that are told to be shorter than usual; `verify` tells all."""
+
+
+def _short(answer: Listing) -> list[str]:
+    """Say which shards of the saves shown may be cut off, as far as sizes alone tell."""
+    found = [
+        f"maybe cut off: {shown(shard.path)} has {nbytes} bytes, that rank's of {shown(other.name)} has {usual}"
+        for _, other, shard, nbytes, usual in shorter_shards(newest_first(answer.inventory.checkpoints))
+    ]
+    rest = len(found) - _MOST_SHORT
+    more = [f"and {counted(rest, 'other shard')} {'is' if rest == 1 else 'are'} shorter, too"] if rest > 0 else []
+    return [*found[:_MOST_SHORT], *more]
 
 
 class _Column(NamedTuple):
@@ -192,13 +212,15 @@ class _CheckpointTable:
         self._now = answer.now
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from ckpttool.render.text import NARROW, columns, line, whole_words
+        from ckpttool.render.text import NARROW, columns, line, no_room, whole_words
 
         gap = 1 if options.max_width < NARROW else 2
         names = [line(shown(checkpoint.name)) for checkpoint in self._newest_first[: self._limit]]
         shown_columns = [_Column("NAME", names, "left"), *filter(_tells, self._columns())]
+        lost: list[str] = []
         for header in _FIRST_TO_GO:
             if sum(column.width + gap for column in shown_columns) - gap > options.max_width:
+                lost += [column.header for column in shown_columns if column.header == header]
                 shown_columns = [column for column in shown_columns if column.header != header]
         table = columns(padding=(0, 1, 0, gap - 1))
         for column in shown_columns:
@@ -206,6 +228,8 @@ class _CheckpointTable:
         for row in zip(*(column.cells for column in shown_columns), strict=True):
             table.add_row(*row)
         yield whole_words(table)
+        if lost:
+            yield no_room(lost)
 
     def _columns(self) -> Iterator[_Column]:
         from ckpttool.render.text import HEALTH_STYLE, line

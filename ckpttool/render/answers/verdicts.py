@@ -50,7 +50,6 @@ def table(answer: Verification) -> RenderableType:
         return stack(line(f"No checkpoint in {shown(inventory.root)}", style="bold red"))
     remembered = sum(report.remembered for verdict in verdicts for report in verdict.reports)
     headline = _headline(verdicts, answer.view)
-    headline.append(f"\n{_looked(verdicts, answer.level)}", style="dim")
     partial = any(verdict.unseen for verdict in verdicts)
     rows = columns()
     rows.add_column("NAME")
@@ -68,7 +67,8 @@ def table(answer: Verification) -> RenderableType:
             str(sum(report.word is VerdictWord.VERIFIED for report in verdict.reports)),
             size(verdict.bytes_read),
         )
-    parts: list[RenderableType] = [headline, line(), whole_words(rows)]
+    # On a line of its own: dimmed red cannot be read.
+    parts: list[RenderableType] = [headline, line(_looked(verdicts, answer.level)), line(), whole_words(rows)]
     if remembered:
         parts.append(line(f"{remembered} unchanged shards were checked before and not read again (--no-ledger)"))
     own = [finding for verdict in verdicts for finding in verdict.findings]
@@ -108,7 +108,9 @@ def _headline(verdicts: Sequence[Verdict], view: View) -> Text:
     worst = max((verdict.word for verdict in looked_at), key=tuple(VerdictWord).index)
     bad = [verdict for verdict in looked_at if verdict.word not in _GOOD]
     several = bool(bad) and len(verdicts) > 1
-    headline = line(_bad_ones(bad, len(verdicts), view) if several else f"{what}: {worst.value}", style=_STYLE[worst])
+    headline = line(
+        _bad_ones(bad, len(verdicts), view) if several else f"{what}: {_spelled(worst)}", style=_STYLE[worst]
+    )
     unseen = sum(verdict.unseen for verdict in verdicts)
     if unseen:
         headline.append(f"  ({unseen} of {unseen + sum(len(v.reports) for v in verdicts)} shards are not in this part)")
@@ -119,7 +121,7 @@ def _bad_ones(bad: Sequence[Verdict], all_of_them: int, view: View) -> str:
     """Name those that are not good, newest first, each kind with its word."""
     by_word: dict[str, list[str]] = {}
     for verdict in bad:
-        by_word.setdefault(verdict.word.value, []).append(shown(verdict.name))
+        by_word.setdefault(_spelled(verdict.word), []).append(shown(verdict.name))
     parts = []
     for word, names in by_word.items():
         most = len(names) if view.everything else _MOST_NAMES
@@ -128,10 +130,15 @@ def _bad_ones(bad: Sequence[Verdict], all_of_them: int, view: View) -> str:
     return "; ".join(parts)
 
 
+def _spelled(word: VerdictWord) -> str:
+    """Return a verdict as people read it of a checkpoint, which is not missing where a shard of it is."""
+    return "incomplete" if word is VerdictWord.MISSING else word.value
+
+
 def _word(verdict: Verdict) -> Text:
     if not verdict.looked_at:
         return line("–", style="dim")
-    return line(verdict.word.value, style=_STYLE[verdict.word])
+    return line(_spelled(verdict.word), style=_STYLE[verdict.word])
 
 
 def document(answer: Verification) -> Document:

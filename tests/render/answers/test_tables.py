@@ -108,7 +108,7 @@ def test_a_narrow_table_keeps_what_the_answer_needs() -> None:
     text = drawn(inventory_answer.table(listing(checkpoint("10_2", 20))), 40)
     assert "STEP" in text
     assert "RANKS" in text
-    assert "OPT" not in text
+    assert "OPT" not in text.split("no room for ")[0]
 
 
 def saved(name: str, step: int, *modified_ns: int | None) -> Checkpoint:
@@ -122,8 +122,8 @@ def saved(name: str, step: int, *modified_ns: int | None) -> Checkpoint:
 def test_a_save_was_made_when_its_last_shard_was_written() -> None:
     two = saved("10_2", 20, SAVED_NS, SAVED_NS - 10**12)
     text = drawn(inventory_answer.table(listing(two)))
-    assert text.splitlines()[3].split()[-3:] == ["SAVED", "(UTC)", "AGE"]
-    assert text.splitlines()[4].endswith("2023-11-14 22:13  2.5 h")
+    assert text.splitlines()[4].split()[-3:] == ["SAVED", "(UTC)", "AGE"]
+    assert text.splitlines()[5].endswith("2023-11-14 22:13  2.5 h")
     document: Any = inventory_answer.document(listing(two))
     assert document["checkpoints"][0]["saved_at"] == "2023-11-14T22:13:20Z"
 
@@ -132,14 +132,14 @@ def test_a_save_was_made_when_its_last_shard_was_written() -> None:
 def test_a_time_that_is_none_is_not_told(modified_ns: int | None) -> None:
     one = saved("10_2", 20, modified_ns)
     text = drawn(inventory_answer.table(listing(one)))
-    assert text.splitlines()[4].split()[-2] == "?"
+    assert text.splitlines()[5].split()[-2] == "?"
     document: Any = inventory_answer.document(listing(one))
     assert document["checkpoints"][0]["saved_at"] is None
 
 
 def test_a_save_of_the_future_has_no_age() -> None:
     text = drawn(inventory_answer.table(listing(saved("10_2", 20, SAVED_NS + 10**14))))
-    assert text.splitlines()[4].split()[-1] == "?"
+    assert text.splitlines()[5].split()[-1] == "?"
 
 
 def test_a_table_leaves_out_whole_columns_before_anything_is_broken() -> None:
