@@ -234,6 +234,14 @@ class TestWhatItIsTold:
         assert f"train:\n  resume: {whole}/step-12\n" in text
         assert f"# arguments: --load {whole}/step-12 --step 12 --strict" in text
 
+    @pytest.mark.parametrize("command", [["resolve"], ["launch"], ["resolve", "--format", "yaml"]])
+    def test_no_text_to_copy_holds_what_a_terminal_would_act_on(self, tmp_path: Path, command: list[str]) -> None:
+        root = tmp_path / "it's \x1b[31mred\n"
+        save(root, 12)
+        text = cli(command[0], str(root), *command[1:]).output
+        assert "\x1b" not in text
+        assert "toy.fit(..., ckpt_path=" in text
+
     def test_a_launch_prints_them_and_writes_nothing(self, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(whole.parent)
         text = said("launch", "saves")
