@@ -43,8 +43,6 @@ def _number(checkpoint: Checkpoint) -> int:
 
 def _outcome(save: Checkpoint, start: OwnStart) -> tuple[str, Outcome, str]:
     taken = f"resume_from_checkpoint=True takes {save.name}, the highest number, whatever is in it"
-    if save.content is Content.WEIGHTS_ONLY:
-        return save.name, Outcome.LOADS, f"{taken}: optimizer and learning rate begin anew, without a word"
     against = [one for one in start.checked(save).findings if one.severity > Severity.NOTE]
     silent = [one for one in against if _is_silent(one.code, one.path or "")]
     if against and len(silent) == len(against):
@@ -52,6 +50,8 @@ def _outcome(save: Checkpoint, start: OwnStart) -> tuple[str, Outcome, str]:
     if worst(against) > Severity.UNKNOWN:
         stops = next(one for one in against if one not in silent)
         return save.name, Outcome.STOPS, f"{taken}, and stops: {stops.path or save.name}: {stops.message}"
+    if not against and save.content is Content.WEIGHTS_ONLY:
+        return save.name, Outcome.LOADS, f"{taken}: optimizer and learning rate begin anew, without a word"
     return save.name, Outcome.UNKNOWN if against else Outcome.LOADS, taken
 
 
