@@ -11,6 +11,7 @@ from ckpttool.records import OWN_FOLDER
 from ckpttool.storage import open_storage
 from ckpttool.storage.base import Kind
 from ckpttool.trainers.listing import list_root
+from ckpttool.trainers.parts import trees_around
 from ckpttool.trainers.registry import recognised
 
 LEVELS = 8
@@ -41,6 +42,8 @@ def trees_below(
     Raises:
         IncompleteError: There are more of them.
     """
+    if _is_in_a_save(root, layout):
+        return
     waiting, listed = [(root, levels)], 0
     while waiting:
         folder, left = waiting.pop()
@@ -61,3 +64,11 @@ def trees_below(
             path = name if folder == os.curdir else os.path.join(folder, name)
             if name != OWN_FOLDER and not os.path.islink(path):
                 waiting.append((path, left - 1))
+
+
+def _is_in_a_save(root: str, layout: str | None) -> bool:
+    """Tell whether what looks like a tree in a folder is a part of the one around it."""
+    try:
+        return any(around.found for around in trees_around(root, None, wanted=layout))
+    except OSError:
+        return False

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.question import DEFAULT_DIR
 from ckpttool.errors import IncompleteError, UnknownLayoutError, UsageError
-from ckpttool.storage import is_folder, is_local, open_storage, shortest
+from ckpttool.storage import is_folder, open_storage, shortest
 from ckpttool.storage.base import Entry, Kind, Storage, is_there
 from ckpttool.trainers.base import Layout, Part, Refusal
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
-from ckpttool.trainers.common.tracker_file import TRACKER, whose_tracker
-from ckpttool.trainers.listing import Listing, list_root, show_alone
-from ckpttool.trainers.registry import layouts, loose_file, meant, places, recognised, signs, trainer_named, trainer_of
+from ckpttool.trainers.common.tracker_file import TRACKERS, whose_tracker
+from ckpttool.trainers.listing import Listing, list_root
+from ckpttool.trainers.parts import trees_around
+from ckpttool.trainers.registry import loose_file, meant, places, recognised, signs, trainer_named, trainer_of
 
 if TYPE_CHECKING:
     from ckpttool.domain.settings import RunConfig
@@ -28,8 +29,6 @@ MOST_NAMED = 5
 """Trees that one line holds, where several may be meant."""
 MOST_LEVELS_UP = 3
 """How far above the current folder a tree is looked for."""
-DEEPEST_PART = 4
-"""Folders from a tree down to a file in one of its saves: Orbax's `30/default/ocdbt.process_0/d/FILE`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +196,7 @@ def _around_file(path: str, wish: _Wish) -> Located:
     around = _around_part(path, folder, name, wish)
     if around is not None:
         return around
-    if name == TRACKER:
+    if name in TRACKERS:
         whose = _whose(list_root(open_storage(folder)))
         raise UnknownLayoutError(f"{folder} holds no checkpoints that ckpttool knows{whose}")
     # What no tree claims is none of its: nobody who names it means the newest of its saves.
@@ -207,59 +206,21 @@ def _around_file(path: str, wish: _Wish) -> Located:
 def _around_part(path: str, folder: str, file: str | None, wish: _Wish) -> Located | None:
     """Find the tree of which a layout says that a folder, or a file in it, is a part.
 
-    The outermost one: what lies in a save may look like another trainer's tree. Whose it is, what lies in the path
-    itself tells: its names may be those of several trainers, as may be what lies beside it.
-
     Args:
         path: As it was given, for people.
         folder: That folder.
         file: The file in it that was meant; None for the folder itself.
         wish: Which layout is meant.
-
-    Raises:
-        OSError: The folder around it cannot be listed; whoever cannot look further up sees no tree there.
     """
-    unread, is_claimed = None, False
-    for root, inner in reversed([*([] if file is None else [(folder, "")]), *_outward(folder)]):
-        unread = None
-        storage = open_storage(root)
-        beginning = Entry(inner.partition("/")[0], Kind.FOLDER) if inner else Entry(file or "", Kind.FILE)
-        alone = show_alone(storage, beginning)
-        try:
-            claims = {each.name: part for each in layouts() if (part := each.part(alone, inner, file)) is not None}
-            if not claims:
-                continue
-            listing = list_root(storage)
-            found = [layout for layout in _first_known(alone, listing, wish) if layout.name in claims]
-        except OSError as error:
-            unread = error
-            continue
-        if found:
-            layout = meant(found, folder, wish.config)
-            return _as_part(path, storage, listing, layout, claims[layout.name])
-        is_claimed = is_claimed or bool(inner)
-    if unread is not None:
-        raise unread
-    if is_claimed and wish.layout is not None:
+    is_inside = False
+    for around in trees_around(folder, file, wanted=wish.layout):
+        if around.found:
+            layout = meant(around.found, folder, wish.config)
+            return _as_part(path, around.storage, around.listing, layout, around.parts[layout.name])
+        is_inside = is_inside or around.is_inside
+    if is_inside and wish.layout is not None:
         raise UnknownLayoutError(f"{path} is no part of a tree of {wish.layout}")
     return None
-
-
-def _first_known(alone: Listing, listing: Listing, wish: _Wish) -> list[Layout]:
-    return recognised(alone, wanted=wish.layout) or recognised(listing, wanted=wish.layout)
-
-
-def _outward(folder: str) -> Iterator[tuple[str, str]]:
-    """Yield the folders around a folder, the nearest first, each with the path from it to that folder."""
-    root, inner = folder, ""
-    for _ in range(DEEPEST_PART):
-        parent, own = os.path.split(root)
-        if own in {"", os.curdir, os.pardir}:  # the path does not say the folder's own name
-            parent, own = os.path.split(os.path.abspath(root))
-        if not own or is_local(parent) != is_local(folder):
-            return
-        root, inner = parent or os.curdir, f"{own}/{inner}" if inner else own
-        yield root, inner
 
 
 def _as_part(path: str, storage: Storage, listing: Listing, layout: Layout, part: Part | Refusal) -> Located:
@@ -377,4 +338,6 @@ def _called(name: str, folder: str) -> list[str]:
 
 
 def _whose(listing: Listing) -> str:
-    return whose_tracker([entry.name for entry in listing.entries])
+    return whose_tracker(
+        [entry.name for entry in listing.entries if entry.kind is Kind.FILE or entry.name not in TRACKERS]
+    )

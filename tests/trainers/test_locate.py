@@ -157,8 +157,8 @@ class TestTrackerOfWhom:
         [
             ("iter_0000006", "iter_0000006 beside .* looks like a tree of Megatron-LM"),
             ("global_step_6", "global_step_6 beside .* looks like a tree of verl"),
-            ("iter_6_bak", "alone is no checkpoint .MindFormers, Megatron-LM and verl"),
-            ("iteration_bak", "alone is no checkpoint"),
+            ("iter_6_bak", "a tracker of Megatron-LM, verl or MindFormers, but there is no checkpoint$"),
+            ("iteration_bak", "but there is no checkpoint$"),
         ],
     )
     def test_a_tracker_without_an_iteration_is_no_tree_of_mindformers(
@@ -171,6 +171,18 @@ class TestTrackerOfWhom:
                 locate(str(path))
         answer = cli("resolve", str(tmp_path))
         assert answer.exit_code == ExitCode.UNKNOWN_LAYOUT
+
+    def test_nor_is_latest_one_of_deepspeed(self, tmp_path: Path) -> None:
+        (tmp_path / "latest").write_text("global_step6")
+        for path in (tmp_path, tmp_path / "latest"):
+            with pytest.raises(UnknownLayoutError, match="latest is a tracker of DeepSpeed, but there is"):
+                locate(str(path))
+
+    def test_a_folder_called_latest_is_no_tracker(self, tmp_path: Path) -> None:
+        (tmp_path / "latest").mkdir()
+        with pytest.raises(UnknownLayoutError) as error:
+            locate(str(tmp_path))
+        assert "tracker" not in str(error.value)
 
     def test_a_folder_of_megatron_without_its_tracker_is_not_guessed_at(self, tmp_path: Path) -> None:
         (tmp_path / "iter_0000006").mkdir()

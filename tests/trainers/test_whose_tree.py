@@ -262,6 +262,8 @@ class TestInsideASave:
         record(tmp_path / "b/notes/old")
         found = [below.path for below in trees_below(str(tmp_path))]
         assert found == [str(tmp_path / "a"), str(tmp_path / "b"), str(tmp_path / "b/notes")]
+        assert list(trees_below(str(tmp_path / "a/step-20"))) == []
+        assert [below.path for below in trees_below(str(tmp_path / "a"))] == [str(tmp_path / "a")]
 
 
 class TestKnownPlaces:

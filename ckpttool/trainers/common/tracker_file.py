@@ -17,6 +17,8 @@ TRACKER = "latest_checkpointed_iteration.txt"
 
 _LIMIT = 64
 
+TRACKERS = {TRACKER: "Megatron-LM, verl or MindFormers", "latest": "DeepSpeed"}
+"""Files that name the last save, by whoever writes one."""
 
 _OTHERS = {"Megatron-LM": r"iter_[0-9]{7,18}", "verl": r"global_step_[0-9]{1,18}"}
 """Folders of one save, by whoever else writes a tracker of this name beside them."""
@@ -24,13 +26,12 @@ _OTHERS = {"Megatron-LM": r"iter_[0-9]{7,18}", "verl": r"global_step_[0-9]{1,18}
 
 def whose_tracker(names: Collection[str]) -> str:
     """Say whose checkpoints a folder seems to hold that has a tracker, but no save that is known; else nothing."""
-    if TRACKER not in names:
-        return ""
-    for trainer, pattern in _OTHERS.items():
+    for trainer, pattern in _OTHERS.items() if TRACKER in names else ():
         seen = next((name for name in names if re.fullmatch(pattern, name)), None)
         if seen is not None:
             return f"; {seen} beside {TRACKER} looks like a tree of {trainer}, but nothing of a save lies in it"
-    return f"; {TRACKER} alone is no checkpoint (MindFormers, Megatron-LM and verl all write such a file)"
+    told = [f"{name} is a tracker of {trainers}" for name, trainers in TRACKERS.items() if name in names]
+    return f"; {' and '.join(told)}, but there is no checkpoint" if told else ""
 
 
 def tracked_step(storage: Storage) -> Step:

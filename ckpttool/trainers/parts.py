@@ -1,0 +1,78 @@
+"""The tree of which a path is a part, however deep in one of its saves it lies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from ckpttool.storage import is_local, open_storage
+from ckpttool.storage.base import Entry, Kind, Storage
+from ckpttool.trainers.base import Layout, Part, Refusal
+from ckpttool.trainers.listing import Listing, list_root, show_alone
+from ckpttool.trainers.registry import layouts, recognised
+
+DEEPEST_PART = 4
+"""Folders from a tree down to a file in one of its saves: Orbax's `30/default/ocdbt.process_0/d/FILE`."""
+
+
+class Around(NamedTuple):
+    """A folder that layouts with parts of such names say to be a tree of theirs."""
+
+    storage: Storage
+    listing: Listing
+    found: list[Layout]
+    """Empty where the names fit, but nothing that lies there."""
+    parts: Mapping[str, Part | Refusal]
+    """What the path is a part of, by the layout's name."""
+    is_inside: bool
+    """False: it is a file in the root."""
+
+
+def trees_around(folder: str, file: str | None, *, wanted: str | None = None) -> Iterator[Around]:
+    """Yield the trees of which a folder, or a file in it, may be a part, the outermost first.
+
+    What lies in a save may look like another trainer's tree. Whose it is, what lies in the path itself tells: its names
+    may be those of several trainers, as may be what lies beside it.
+
+    Args:
+        folder: That folder.
+        file: The file in it that was meant; None for the folder itself.
+        wanted: Look for this layout alone.
+
+    Raises:
+        OSError: Behind all others, where the folder around it cannot be listed; whoever cannot look further up sees no
+            tree there.
+    """
+    unread = None
+    for root, inner in reversed([*([] if file is None else [(folder, "")]), *_outward(folder)]):
+        unread = None
+        storage = open_storage(root)
+        beginning = Entry(inner.partition("/")[0], Kind.FOLDER) if inner else Entry(file or "", Kind.FILE)
+        alone = show_alone(storage, beginning)
+        try:
+            parts = {each.name: part for each in layouts() if (part := each.part(alone, inner, file)) is not None}
+            if not parts:
+                continue
+            listing = list_root(storage)
+            known = recognised(alone, wanted=wanted) or recognised(listing, wanted=wanted)
+        except OSError as error:
+            unread = error
+            continue
+        found = [layout for layout in known if layout.name in parts]
+        yield Around(storage, listing, found, parts, is_inside=bool(inner))
+    if unread is not None:
+        raise unread
+
+
+def _outward(folder: str) -> Iterator[tuple[str, str]]:
+    """Yield the folders around a folder, the nearest first, each with the path from it to that folder."""
+    root, inner = folder, ""
+    for _ in range(DEEPEST_PART):
+        parent, own = os.path.split(root)
+        if own in {"", os.curdir, os.pardir}:  # the path does not say the folder's own name
+            parent, own = os.path.split(os.path.abspath(root))
+        if not own or is_local(parent) != is_local(folder):
+            return
+        root, inner = parent or os.curdir, f"{own}/{inner}" if inner else own
+        yield root, inner
