@@ -157,7 +157,8 @@ def _missing(checkpoint: Checkpoint, expectation: Expectation) -> list[Finding]:
 
 def _missing_paths(checkpoint: Checkpoint, files: FilesByPath) -> list[Finding]:
     present = {shard.path for shard in checkpoint.shards}
-    return [
+    lacking = [path for path in files.paths if path not in present]
+    named = [
         helped(
             damage(
                 Code.SHARD_MISSING,
@@ -166,9 +167,12 @@ def _missing_paths(checkpoint: Checkpoint, files: FilesByPath) -> list[Finding]:
                 ranks=(files.ranks[path],) if path in files.ranks else (),
             )
         )
-        for path in files.paths
-        if path not in present
+        for path in lacking[:MOST_NAMED]
     ]
+    if len(lacking) > MOST_NAMED:
+        more = f"{len(lacking) - MOST_NAMED} more files that the checkpoint's own record names are not there"
+        named.append(helped(damage(Code.SHARD_MISSING, more, path=checkpoint.name)))
+    return named
 
 
 def _missing_ranks(checkpoint: Checkpoint, files: FilesByRank) -> list[Finding]:

@@ -63,6 +63,13 @@ class TestFilesByPath:
         ]
         assert all(each.remedy for each in found)
 
+    def test_what_is_missing_beyond_some_thousand_is_one_number(self) -> None:
+        paths = tuple(f"a/{number:05}" for number in range(MOST_NAMED + 10))
+        *named, rest = compared(checkpoint(), FilesByPath(paths=paths, ranks={})).findings
+        assert [each.path for each in named] == list(paths[:MOST_NAMED])
+        assert (rest.code, rest.path) == (Code.SHARD_MISSING, "10_2")
+        assert rest.message.startswith("10 more files that")
+
     def test_a_save_with_all_of_them_is_whole(self) -> None:
         one = checkpoint()
         assert compared(one, all_of(one)).findings == ()

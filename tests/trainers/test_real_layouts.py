@@ -12,7 +12,7 @@ import pytest
 
 from ckpttool import api
 from ckpttool.domain.checkpoint import Checkpoint, Content
-from ckpttool.domain.finding import Finding, blocking
+from ckpttool.domain.finding import Code, Finding, blocking
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.trainers import registry
@@ -79,6 +79,12 @@ class TestWhole:
         root = healthy(tree, tmp_path)
         found = {verdict.name: blocking(verdict.findings) for verdict in verdicts(root, level)}
         assert found == {each["name"]: () for each in truths()[tree]["checkpoints"]}
+
+    def test_nothing_that_its_trainer_pickles_is_called_unknown(self, tree: str, tmp_path: Path) -> None:
+        found = [
+            finding for verdict in verdicts(healthy(tree, tmp_path), Level.STRUCTURE) for finding in verdict.findings
+        ]
+        assert [finding.message for finding in found if finding.code is Code.UNSAFE_PICKLE] == []
 
     @pytest.mark.parametrize("level", LEVELS)
     def test_the_right_save_is_resumed_from(self, tree: str, level: Level, tmp_path: Path) -> None:

@@ -59,6 +59,12 @@ def test_a_file_that_is_hashed_as_a_whole_is_not_shared() -> None:
     assert task.hashes
 
 
+def test_nor_is_one_of_which_the_save_holds_a_digest() -> None:
+    save = sized(1 << 40)
+    (task,) = plan_checks("root", replace(save, digests=((save.shards[0].path, "0" * 64),)), Level.CHECKSUM)
+    assert (task.part, task.sha256) == (None, "0" * 64)
+
+
 def test_each_task_gets_what_the_manifest_recorded_of_its_file_and_what_the_listing_saw() -> None:
     one = sized(10, 20)
     known = seal(one.shards[1].path)

@@ -1,8 +1,9 @@
 """What a pickle may name: the parts of tensors and plain values, classes that nobody knows, and what runs code.
 
 A pickle names functions and calls them while it is loaded. What `torch.save` itself writes is known by name, as are
-the values that configs and states of random numbers are made of. All else of Python's own library is refused: its
-corners that run a program are too many to be listed. In the packages that a training has anyway, those are listed.
+the values that configs, settings of trainers and states of random numbers are made of. All else of Python's own library
+is refused: its corners that run a program are too many to be listed. In the packages that a training has anyway, those
+are listed.
 
 Source:
     `torch/_weights_only_unpickler.py` of torch 2.13 (what `weights_only=True` allows), what pickling the values in
@@ -47,6 +48,9 @@ _KNOWN = {
         "copyreg": "__newobj__ __newobj_ex__ _reconstructor",
         "datetime": "date datetime time timedelta timezone",
         "decimal": "Decimal",
+        "deepspeed.runtime.fp16.loss_scaler": "DynamicLossScaler LossScaler",
+        "deepspeed.runtime.zero.config": "ZeroStageEnum",
+        "deepspeed.utils.tensor_fragment": "fragment_address",
         "fractions": "Fraction",
         "functools": "partial",
         "inspect": "_empty",
@@ -55,6 +59,7 @@ _KNOWN = {
         "math": "acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh degrees erf erfc exp expm1 fabs floor "
         "fmod gamma hypot isclose isfinite isinf isnan lgamma log log10 log1p log2 radians sin sinh sqrt tan tanh "
         "trunc",
+        "megatron.core.transformer.enums": "AttnBackend AttnMaskType AttnType LayerType ModelType",
         "numpy.ma": "MaskedArray",
         "numpy.ma.core": "MaskedArray _mareconstruct",
         "numpy.random._mt19937": "MT19937",

@@ -9,13 +9,16 @@ from typing import NamedTuple
 
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.scalars import Scalars
-from ckpttool.domain.units import MAX_RANKS, STEP_DIGITS, Rank
+from ckpttool.domain.units import STEP_DIGITS, Rank
 from ckpttool.formats.torch.plain import value_at, whole_at
 from ckpttool.trainers.deepspeed.names import StatesFile, model_file, optimizer_file
 
 _OPTIMIZER_FROM = 1
 _WEIGHTS_FROM = 3
 """Stages of ZeRO from which on each data-parallel rank has files of its own: the optimizer's, and the weights' too."""
+
+_MOST_RANKS = 1 << 17
+"""More than any training has: one record must not decide how many files we look for."""
 
 
 class Seen(NamedTuple):
@@ -59,7 +62,7 @@ class TagRecord:
         if not self.replicas or not self.slices:
             return None
         world = self.replicas * self.slices
-        return world if world <= MAX_RANKS else None
+        return world if world <= _MOST_RANKS else None
 
     @property
     def scalars(self) -> Scalars:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.scalars import Scalars
-from ckpttool.domain.units import MAX_RANKS, STEP_DIGITS, Rank, Step
+from ckpttool.domain.units import STEP_DIGITS, Rank, Step
 from ckpttool.formats.torch.plain import text_at, value_at, whole_at
 from ckpttool.trainers.megatron.names import Part
 
 _FITS_ANY = frozenset({"fully_reshardable", "fully_sharded_model_space"})
 """How a distributed optimizer's state was cut that loads on any tensor and pipeline sizes."""
+
+
+_MOST_PARTS = 1 << 17
+"""Of a model; more than any training has: one record must not decide how many files we look for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +85,7 @@ def save_record(values: object) -> SaveRecord | None:
     pipeline = _count(values, "args", "pipeline_model_parallel_size")
     expert = _count(values, "args", "expert_model_parallel_size") or 1
     within = _count(values, "args", "expert_tensor_parallel_size") or tensor
-    if not tensor or not pipeline or not within or max(tensor, within * expert) * pipeline > MAX_RANKS:
+    if not tensor or not pipeline or not within or max(tensor, within * expert) * pipeline > _MOST_PARTS:
         return None
     iteration = _count(values, "iteration")
     return SaveRecord(

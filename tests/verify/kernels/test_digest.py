@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import random
 import zlib
@@ -116,9 +117,10 @@ def test_parts_of_a_file_join_to_what_one_worker_finds(
 
 def test_the_hash_of_the_whole_is_not_made_up_from_parts() -> None:
     data = bytes(2 * CHUNK)
-    parts = [fed(data, [], a, a + CHUNK, [], wants=Wants(xxh=True)) for a in (0, CHUNK)]
-    assert join_passes(parts).xxh128 is None
+    parts = [fed(data, [], a, a + CHUNK, [], wants=Wants(xxh=True, sha256=True)) for a in (0, CHUNK)]
+    assert (join_passes(parts).xxh128, join_passes(parts).sha256) == (None, None)
     assert join_passes(parts[:1]).xxh128 == xxhash.xxh3_128_hexdigest(data[:CHUNK])
+    assert join_passes(parts[:1]).sha256 == hashlib.sha256(data[:CHUNK]).hexdigest()
 
 
 def test_a_gap_between_parts_is_refused() -> None:
