@@ -106,8 +106,9 @@ class Command(_Helped, TyperCommand):
             if param is None or param.name not in settings.places:
                 raise
             raise UsageError(f"{settings.places[param.name]}: {in_plain_words(error).rstrip('.')}") from None
+        typed = {word.partition("=")[0] for word in own}
         for param in self.params:
-            names = [word for word in param.opts if any(each.partition("=")[0] == word for each in own)]
+            names = [word for word in param.opts if word in typed]
             if len(names) > 1 and not (param.multiple or getattr(param, "is_flag", False)):
                 raise UsageError(f"{' and '.join(names)} are one option: give one of them")
             value = ctx.params.get(str(param.name))
@@ -242,10 +243,12 @@ def _unknown_option(word: str, ctx: Any) -> str:  # noqa: ANN401  as above
             "without --apply nothing is changed" if "--apply" in known else "`ckpttool preflight` changes nothing"
         )
     meant = [name for name in known if word in OPTIONS_PEOPLE_TYPE.get(name, "").split()]
-    meant = meant or get_close_matches(word, [each for each in known if each.startswith("--")], n=2, cutoff=0.65)
-    if not meant:  # a slip in what neighbours call it
-        neighbours = {other: name for name in known for other in OPTIONS_PEOPLE_TYPE.get(name, "").split()}
-        meant = [neighbours[each] for each in get_close_matches(word, neighbours, n=1, cutoff=0.65)]
+    own = [each for each in known if each.startswith("--")]
+    neighbours = {other: name for name in known for other in OPTIONS_PEOPLE_TYPE.get(name, "").split()}
+    closest = get_close_matches(word, [*own, *neighbours], n=1, cutoff=0.65)
+    if not meant and closest and closest[0] in neighbours:  # a slip in what neighbours call it
+        meant = [neighbours[closest[0]]]
+    meant = meant or get_close_matches(word, own, n=2, cutoff=0.65)
     return f"there is no option {word}" + (f": did you mean {' or '.join(meant)}?" if meant else "")
 
 
