@@ -110,7 +110,7 @@ _ONE_LAYOUT = f"Look for this one alone: {', '.join(layout_names())}."
 
 # What follows names trainers: here, so that no command need do so.
 OldBatch = Annotated[
-    int | None, typer.Option(min=1, help="Old one, where the shards do not hold it (MindFormers 1.2).")
+    int | None, typer.Option(min=1, help="Samples a batch before, where the shards do not hold it (MindFormers 1.2).")
 ]
 EntryScript = Annotated[
     str | None, typer.Option(metavar="F", help="MindFormers' entry script.  [default: run_mindformer.py]")

@@ -27,6 +27,7 @@ Golden = Callable[[str, str], None]
 
 TIMES = {
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ": "2026-11-20T03:00:00Z",
+    r"\d{4}-\d\d-\d\d \d\d:\d\d(?!:)": "2026-11-20 03:00",
     r"\d{8}T\d{6}Z": "20261120T030000Z",
 }
 

@@ -254,7 +254,12 @@ class _CheckpointTable:
 def minute(saved_ns: int | None) -> str | None:
     """Spell for people when a save was made, in UTC: `2026-11-20 03:00`; None where no file tells."""
     time = saved_at(saved_ns)
-    return None if time is None else f"{time[:10]} {time[11:16]}"
+    return None if time is None else to_the_minute(time)
+
+
+def to_the_minute(time: str) -> str:
+    """Spell for people what JSON spells `2026-11-20T03:00:00Z`; that it is in UTC stands beside it."""
+    return f"{time[:10]} {time[11:16]}"
 
 
 def age(saved_ns: int | None, now: float) -> str | None:

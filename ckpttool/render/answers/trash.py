@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.retention import InTrash, Trash, TrashAction
 from ckpttool.domain.units import ByteCount, counted
+from ckpttool.render.answers.inventory import to_the_minute
 from ckpttool.render.escape import shown, size
 from ckpttool.render.json import Document, finding_document
 from ckpttool.render.shell import quote
@@ -99,17 +100,19 @@ def _rows(trash: Trash, listed: tuple[InTrash, ...]) -> RenderableType:
         table.add_column("PREFIX")
     for heading in ("STEP", "SIZE"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("SINCE", no_wrap=True)
+    table.add_column("SINCE (UTC)", no_wrap=True)
     if times:
-        table.add_column("UNTIL", no_wrap=True)
+        table.add_column("UNTIL (UTC)", no_wrap=True)
     for save in reversed(listed):
         word = line("gone" if trash.applied else "go", style="yellow") if save.taken else line("keep", style="green")
         name = save.name if named[save.name] == 1 else save.folder
         step = "?" if save.step is None else str(save.step)
-        until = (_expires(trash, save) or "",) if times else ()
+        until = (to_the_minute(_expires(trash, save) or ""),) if times else ()
         first = (word,) if empties else ()
         prefix = (line("?" if save.prefix is None else shown(save.prefix)),) if prefixes else ()
-        table.add_row(*first, line(shown(name)), *prefix, step, size(save.nbytes), _at(save.since), *until)
+        table.add_row(
+            *first, line(shown(name)), *prefix, step, size(save.nbytes), to_the_minute(_at(save.since)), *until
+        )
     return whole_words(table)
 
 
