@@ -54,13 +54,16 @@ def _weights(explanation: Explanation) -> str:
 
 
 def _labelled(label: str, text: str, width: int) -> list[str]:
-    return textwrap.wrap(
+    """Set a text beside its label; a label that leaves no blank before it has a line of its own."""
+    above, beside = ([], label) if len(label) < _LABEL else ([label], "")
+    wrapped = textwrap.wrap(
         text,
         max(width, 2 * _LABEL),
-        initial_indent=f"{label:{_LABEL}}",
+        initial_indent=f"{beside:{_LABEL}}",
         subsequent_indent=" " * _LABEL,
         break_on_hyphens=False,
     )
+    return [*above, *wrapped]
 
 
 def list_text(*, width: int = WIDTH) -> str:

@@ -188,3 +188,10 @@ def test_json_lists_all_codes() -> None:
     assert problems_of(document) == []
     assert document["schema"] == "ckpttool/explanations/1"
     assert [one["code"] for one in document["explanations"]] == list(explain.codes())
+
+
+def test_a_trainer_with_a_long_name_is_told_apart_from_what_it_does() -> None:
+    (one,) = (one for one in explanations() if one.code is Code.DATA_MISPLACED)
+    lines = explain.one_text(one).splitlines()
+    named = lines.index("Hugging Face's Trainer")
+    assert lines[named + 1].startswith("             Passes over")
