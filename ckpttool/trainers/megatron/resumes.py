@@ -18,6 +18,7 @@ from ckpttool.domain.plan import Outcome, Simulation
 from ckpttool.domain.question import AskedSizes
 from ckpttool.domain.shard import ShardRole
 from ckpttool.formats.torch.plain import text_at, value_at, whole_at
+from ckpttool.render.shell import quote
 from ckpttool.storage.base import is_there
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.saved_values import first_told
@@ -117,10 +118,10 @@ def _args(storage: Storage, checkpoint: Checkpoint) -> object:
 
 def _tracked(resume: Resume) -> Iterator[Finding]:
     """Find what the tracker says against `--ckpt-step`, which it goes before or beside."""
-    checkpoint, root = resume.plan.point.checkpoint, resume.plan.root
+    checkpoint = resume.plan.point.checkpoint
     pointer = tracker_pointer(resume.storage, iteration_folder, word=RELEASE)
     says = pointer.trouble or f"names {pointer.name}"
-    remedy = f"ckpttool repair-meta {root} --checkpoint {checkpoint.name} --apply"
+    remedy = f"ckpttool repair-meta {quote(resume.plan.root)} --checkpoint {checkpoint.name} --apply"
     if mixes_saves(checkpoint) and pointer.name != checkpoint.name:
         yield suspect(
             Code.TRACKER_MIXES,

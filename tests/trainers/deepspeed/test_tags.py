@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
 import zipfile
@@ -197,6 +198,16 @@ class TestTree:
         (zero1 / "latest").write_text("global_step9")
         assert cli("repair-meta", str(zero1), "--grace", "0", "--apply").exit_code == 0
         assert (zero1 / "latest").read_bytes() == b"global_step6"
+
+    @pytest.mark.parametrize(("seconds", "taken"), [(-60, ("global_step6", 6)), (60, ("global_step3", 3))])
+    def test_a_latest_that_was_set_back_after_a_further_save_says_that_the_training_went_back(
+        self, zero1: Path, seconds: int, taken: tuple[str, int]
+    ) -> None:
+        (zero1 / "latest").write_text("global_step3")
+        for path in zero1.rglob("*"):
+            os.utime(path, (1_700_000_000,) * 2)
+        os.utime(zero1 / "latest", (1_700_000_000 + seconds,) * 2)
+        assert chosen(plan(zero1)) == taken
 
     def test_what_latest_names_is_never_pruned(self, zero1: Path) -> None:
         (zero1 / "latest").write_text("global_step3")

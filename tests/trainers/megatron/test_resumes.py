@@ -98,6 +98,12 @@ class TestTrackerMixes:
         assert self.mixed(root, "iter_0000003") == ["iter_0000006"]
         assert self.mixed(root) == []
 
+    def test_what_mends_it_can_be_copied_whatever_the_folder_is_called(self, tmp_path: Path) -> None:
+        root = healthy("mcore_legacy_tp2dp2", tmp_path).rename(tmp_path / "run a")
+        found = plan(root, choice=api.ResumeQuestion(name="iter_0000003")).findings
+        (remedy,) = (each.remedy for each in found if each.code is Code.TRACKER_MIXES)
+        assert remedy == f"ckpttool repair-meta '{root}' --checkpoint iter_0000003 --apply"
+
     def test_without_a_tracker_there_is_nowhere_to_read_it_from(self, tmp_path: Path) -> None:
         root = healthy("mcore_legacy_tp2dp2", tmp_path)
         (root / TRACKER).unlink()
