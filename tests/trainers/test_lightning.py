@@ -19,7 +19,7 @@ from ckpttool.domain.load_settings import LoadSettings
 from ckpttool.domain.plan import Outcome, ResumePlan, Simulation
 from ckpttool.domain.retention import RetentionPolicy
 from ckpttool.trainers.lightning.names import is_last, step_in
-from tests.answers import chosen, codes, named, names, plan, reasons, scanned, why_not
+from tests.answers import chosen, cli, codes, document, named, names, plan, reasons, scanned, why_not
 from tests.layouts import damaged, healthy
 
 
@@ -57,6 +57,18 @@ class TestWhatASaveIs:
         newest = named(scanned(saves), "epoch=1-step=12.ckpt")
         assert newest.aliases == ("last.ckpt",)
         assert dict(newest.facts) == {"epoch": 1, "optimizer_step": 12}
+
+    def test_scan_shows_all_of_its_names_and_what_holds_weights_alone(self, saves: Path) -> None:
+        content = values(16)
+        del content["optimizer_states"]
+        write(saves / "epoch=1-step=16.ckpt", content)
+        newest = {each["name"]: each for each in document("scan", str(saves))["checkpoints"]}
+        assert newest["epoch=1-step=12.ckpt"]["aliases"] == ["last.ckpt"]
+        assert newest["epoch=1-step=16.ckpt"]["content"] == "weights-only"
+        assert newest["epoch=0-step=8.ckpt"].keys().isdisjoint({"aliases", "content"})
+        shown = cli("scan", str(saves)).output
+        assert "epoch=1-step=12.ckpt (also last.ckpt)" in shown
+        assert "epoch=1-step=16.ckpt (weights only)" in shown
 
     def test_each_of_its_names_means_it(self, saves: Path) -> None:
         answer = plan(saves, choice=api.ResumeQuestion(name="last.ckpt"))
@@ -158,6 +170,17 @@ class TestWhatItTakesByItself:
         assert simulated(saves).would_resume == "epoch=0-step=8.ckpt"
         os.utime(saves / "last.ckpt", (2e9, 2e9))
         assert simulated(saves).outcome is Outcome.UNKNOWN
+
+    def test_what_slurm_made_it_write_is_named_where_newer_saves_would_be_passed_over(self, saves: Path) -> None:
+        for number, step in ((1, 2), (10, 5)):
+            write(saves / f"hpc_ckpt_{number}.ckpt", values(step))
+        (trap,) = [each for each in scanned(saves).findings if each.code is Code.STRAY_TAKES_OVER]
+        assert (trap.path, chosen(plan(saves))) == ("hpc_ckpt_10.ckpt", ("epoch=1-step=12.ckpt", 12))
+        write(saves / "hpc_ckpt_11.ckpt", values(16))
+        assert Code.STRAY_TAKES_OVER in codes(scanned(saves).findings)  # last.ckpt is stale now
+        assert chosen(plan(saves)) == ("hpc_ckpt_11.ckpt", 16)
+        (saves / "last.ckpt").unlink()
+        assert codes(scanned(saves).findings) == set()
 
     def test_weights_alone_stop_it(self, saves: Path) -> None:
         content = values(16)

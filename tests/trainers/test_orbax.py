@@ -14,6 +14,8 @@ from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.plan import Outcome, ResumePlan, Simulation
 from ckpttool.domain.retention import RetentionPolicy
 from ckpttool.domain.verdict import Level, Verdict, VerdictWord
+from ckpttool.formats import ocdbt
+from ckpttool.formats.ocdbt import OverLimitError, Store
 from tests.answers import chosen, cli, codes, named, names, plan, reasons, scanned
 from tests.layouts import damaged, healthy
 
@@ -130,6 +132,41 @@ class TestWhatASaveIs:
             path = tree / "30/default" / each
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         assert codes(against(tree)) == {Code.METADATA_INCOMPLETE}
+
+    @pytest.mark.parametrize(
+        ("answer", "code"),
+        [
+            (OverLimitError("has too many nodes"), Code.OVER_LIMIT),
+            (OSError(5, "Input/output error"), Code.UNREADABLE),
+            (Store(least={"../20/x": 1}, arrays=frozenset(), broken=()), Code.UNSAFE_NAME),
+        ],
+    )
+    def test_a_store_that_cannot_be_followed_is_not_believed(
+        self, tree: Path, answer: object, code: Code, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def read(_: object) -> object:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(ocdbt, "read_store", read)
+        verdicts = api.verify(api.scan(api.TreeQuestion(path=str(tree))), api.CheckQuestion(name="30"))
+        assert code in {found.code for each in verdicts if isinstance(each, Verdict) for found in each.findings}
+
+    def test_files_below_further_folders_that_a_store_refers_to_are_looked_for(
+        self, tree: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tree / "30/default/more").mkdir()
+        (tree / "30/default/more/data").write_bytes(b"12345")
+        told = Store(least={"more/data": 6}, arrays=frozenset(), broken=())
+        monkeypatch.setattr(ocdbt, "read_store", lambda _: told)
+        assert Code.SHARD_TRUNCATED in codes(verdict(tree).findings)
+
+    @pytest.mark.parametrize("path", [f"30/{RECORD}", TREE])
+    def test_a_record_that_cannot_be_read_is_unknown(self, tree: Path, path: str) -> None:
+        (tree / path).unlink()
+        (tree / path).mkdir()
+        assert Code.UNREADABLE in codes(against(tree))
 
     def test_what_is_called_with_a_prefix_is_a_series_of_its_own(self, tree: Path) -> None:
         for step in (10, 20, 30):

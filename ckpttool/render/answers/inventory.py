@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from json.encoder import encode_basestring_ascii as quoted
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, Listing, Rename, shorter_shards
+from ckpttool.domain.checkpoint import Checkpoint, Content, Inventory, Listing, Rename, shorter_shards
 from ckpttool.domain.finding import blocking
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.shard import Shard
@@ -47,6 +47,7 @@ def _checkpoint(checkpoint: Checkpoint) -> Document:
     facts = dict(checkpoint.facts)
     return {
         "name": checkpoint.name,
+        **({"aliases": list(checkpoint.aliases)} if checkpoint.aliases else {}),
         "prefix": checkpoint.prefix,
         "run": checkpoint.run,
         "epoch": facts.get("epoch"),
@@ -63,6 +64,7 @@ def _checkpoint(checkpoint: Checkpoint) -> Document:
         "saved_at": saved_at(checkpoint.saved_ns),
         "format": checkpoint.format.value,
         "commit": checkpoint.commit.value,
+        **({"content": checkpoint.content.value} if checkpoint.content is Content.WEIGHTS_ONLY else {}),
         "health": checkpoint.health.value,
         "renames": [rename_document(rename) for rename in checkpoint.renames],
         "shards": _Shards(checkpoint.shards),
@@ -203,6 +205,13 @@ _FIRST_TO_GO = ("OPT STEP", "GBS", SAVED, "SIZE", "AGE")
 """What a table leaves out where a terminal is too narrow for it, in this order: JSON has it."""
 
 
+def _named(checkpoint: Checkpoint) -> str:
+    """Return its name, with its other names and what it holds alone."""
+    also = [f"also {shown(alias)}" for alias in checkpoint.aliases]
+    also += ["weights only"] if checkpoint.content is Content.WEIGHTS_ONLY else []
+    return f"{shown(checkpoint.name)} ({', '.join(also)})" if also else shown(checkpoint.name)
+
+
 class _CheckpointTable:
     """One line a checkpoint, newest first; on a narrow terminal only what the answer needs."""
 
@@ -215,7 +224,7 @@ class _CheckpointTable:
         from ckpttool.render.text import NARROW, columns, line, no_room, whole_words
 
         gap = 1 if options.max_width < NARROW else 2
-        names = [line(shown(checkpoint.name)) for checkpoint in self._newest_first[: self._limit]]
+        names = [line(_named(checkpoint)) for checkpoint in self._newest_first[: self._limit]]
         shown_columns = [_Column("NAME", names, "left"), *filter(_tells, self._columns())]
         lost: list[str] = []
         for header in _FIRST_TO_GO:

@@ -13,13 +13,14 @@ from ckpttool.domain.checkpoint import Checkpoint, Content
 from ckpttool.domain.finding import Code, Finding, blocking, note
 from ckpttool.domain.plan import Outcome, Simulation
 from ckpttool.storage.base import Entry, Kind, NotRegularError, Storage
-from ckpttool.trainers.lightning.names import is_last
+from ckpttool.trainers.lightning.names import hpc_number, is_last
 from ckpttool.trainers.lightning.record import is_torn
 
 if TYPE_CHECKING:
     from ckpttool.trainers.abilities import OwnStart
 
 _START = "a start with ckpt_path='last'"
+_ON_SLURM = "a start on Slurm without a ckpt_path"
 _REMEDY = "resume with ckpt_path=PATH, never 'last', and remove it"
 
 
@@ -104,6 +105,11 @@ def traps(storage: Storage, entries: Sequence[Entry], checkpoints: Sequence[Chec
             yield _trap(taken, "and stop, for it is not whole")
         elif save not in newest and save.step is not None:
             yield _trap(taken, f"and go on from step {save.step}")
+    numbers = [(number, entry.name) for entry in entries if (number := hpc_number(entry.name)) is not None]
+    for _, name in sorted(numbers)[-1:]:
+        if all(name not in {each.name, *each.aliases} for each in newest):
+            message = f"the highest of its kind, which {_ON_SLURM} takes instead of newer saves"
+            yield note(Code.STRAY_TAKES_OVER, message, path=name, remedy="resume with ckpt_path=PATH")
     for entry in entries:
         if entry.kind is Kind.LOST and is_last(entry.name):
             message = f"leads nowhere: {_START} begins from scratch, with a warning, unless there is another"

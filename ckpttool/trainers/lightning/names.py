@@ -27,6 +27,12 @@ def is_last(name: str) -> bool:
     return is_save(name) and name.startswith(LAST)
 
 
+def hpc_number(name: str) -> int | None:
+    """Return the number of a save that Slurm's signal made Lightning write; None where it is none."""
+    match = re.fullmatch(r"hpc_ckpt_([0-9]{1,9})\.ckpt", name)
+    return None if match is None else int(match[1])
+
+
 def is_version(name: str) -> bool:
     """Tell whether a name was taken already when this was saved: `-v1` and higher."""
     return re.search(_VERSION, name) is not None and name.endswith(SUFFIX)

@@ -17,7 +17,7 @@ from ckpttool.storage.base import Entry, Kind, Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import one_run, stray
-from ckpttool.trainers.lightning.names import LAYOUT, META, is_last, is_save, is_version, step_in
+from ckpttool.trainers.lightning.names import LAYOUT, META, hpc_number, is_last, is_save, is_version, step_in
 from ckpttool.trainers.lightning.record import Record, is_torn, read_record
 from ckpttool.trainers.listing import Listing
 
@@ -63,7 +63,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 
 def _traps(storage: Storage, listing: Listing, checkpoints: list[Checkpoint]) -> Iterator[Finding]:
     """Find what a start would take that does not name a save, where there is any file for that."""
-    if not any(is_last(entry.name) for entry in listing.entries):
+    if not any(is_last(entry.name) or hpc_number(entry.name) is not None for entry in listing.entries):
         return iter(())
     from ckpttool.trainers.lightning.last import traps
 
