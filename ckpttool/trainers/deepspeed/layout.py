@@ -112,4 +112,9 @@ class DeepSpeedTags:
             )
             for place, value in said
         )
-        return LoadSettings(trainer="deepspeed", path=inventory.root, settings=tuple(settings))
+        return LoadSettings(
+            trainer="deepspeed",
+            path=inventory.root,
+            settings=tuple(settings),
+            remarks=("Where it finds nothing it returns (None, None) and goes on: look at the path that it returns.",),
+        )

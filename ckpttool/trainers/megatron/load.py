@@ -36,7 +36,11 @@ def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Ref
         said = (tracker, load, _setting("argument:--ckpt-step", step), stop)
     else:
         said = (load, _setting("argument:--ckpt-step", step), replace(tracker, is_alternative=True), stop)
-    return LoadSettings(trainer="megatron", path=inventory.root, settings=said)
+    return LoadSettings(trainer="megatron", path=inventory.root, settings=said, remarks=(_LOG,))
+
+
+_LOG = "Look for the log line that names the iteration: where it cannot load it may leave with exit code 0."
+"""Up to core 0.16 with --exit-on-missing-checkpoint, too."""
 
 
 def mixes_saves(checkpoint: Checkpoint) -> bool:
