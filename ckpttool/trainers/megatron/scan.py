@@ -20,7 +20,7 @@ from ckpttool.domain.pointer import Pointer
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import Rank
-from ckpttool.formats.strict_json import ParseError, get_optional_str, parse_object
+from ckpttool.formats.strict_json import ParseError, get_optional_str, get_str, parse_object
 from ckpttool.records import MANIFEST_NAME, OWN_FOLDER
 from ckpttool.storage.base import Entry, Kind, Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
@@ -171,10 +171,10 @@ def _distributed(storage: Storage, name: str, entries: Sequence[Entry], options:
     needs_common, commit = COMMON in kinds, slices.commit
     if METADATA_JSON in kinds:
         try:
-            record = parse_object(
-                storage.small_file(f"{name}/{METADATA_JSON}", limit=_RECORD_LIMIT), what=METADATA_JSON
-            )
-            needs_common = get_optional_str(record, "common_backend", where=METADATA_JSON) == "torch"
+            text = storage.small_file(f"{name}/{METADATA_JSON}", limit=_RECORD_LIMIT)
+            said = parse_object(text, what=METADATA_JSON)
+            get_str(said, "sharded_backend", where=METADATA_JSON)  # without it the trainer stops
+            needs_common = get_optional_str(said, "common_backend", where=METADATA_JSON) == "torch"
         except OSError as error:
             findings.append(unreadable(f"{name}/{METADATA_JSON}", error))
         except ParseError as error:

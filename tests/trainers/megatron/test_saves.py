@@ -130,7 +130,7 @@ class TestDistributed:
         assert (save.step, save.step_source, save.samples) == (6, StepSource.NAME, None)
         assert chosen(plan(distributed)) == ("iter_0000006", 6)
 
-    @pytest.mark.parametrize("text", ["{", "[]", '{"common_backend": 3}'])
+    @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"sharded_backend": "torch_dist", "common_backend": 3}'])
     def test_a_torn_metadata_json_is_damage(self, distributed: Path, text: str) -> None:
         (distributed / "iter_0000006" / "metadata.json").write_text(text)
         assert [(each.code, each.path) for each in against(distributed)] == [
