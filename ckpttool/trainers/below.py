@@ -10,7 +10,8 @@ from ckpttool.errors import IncompleteError
 from ckpttool.records import OWN_FOLDER
 from ckpttool.storage import open_storage
 from ckpttool.storage.base import Kind
-from ckpttool.trainers.listing import list_root
+from ckpttool.trainers.base import Layout
+from ckpttool.trainers.listing import Listing, list_root
 from ckpttool.trainers.parts import trees_around
 from ckpttool.trainers.registry import recognised
 
@@ -52,18 +53,31 @@ def trees_below(
         listed += 1
         try:
             listing = list_root(open_storage(folder))
-            found = recognised(listing, wanted=layout)
-            folders = [entry.name for entry in listing.entries if entry.kind is Kind.FOLDER]
-            further = [name for name in folders if not any(each.part(listing, name, None) for each in found)]
         except OSError:
             yield Below(folder, is_known=False)
             continue
+        folders = [entry.name for entry in listing.entries if entry.kind is Kind.FOLDER]
+        found: list[Layout] = []
+        try:
+            found = recognised(listing, wanted=layout)
+        except OSError as error:
+            # A folder in it that cannot be listed is told by itself: it need be no save.
+            if not left or os.path.basename(error.filename or "") not in folders:
+                yield Below(folder, is_known=False)
         if found:
             yield Below(folder, is_known=True)
+        further = [name for name in folders if not any(_is_part(listing, name, each) for each in found)]
         for name in reversed(further) if left else ():
             path = name if folder == os.curdir else os.path.join(folder, name)
             if name != OWN_FOLDER and not os.path.islink(path):
                 waiting.append((path, left - 1))
+
+
+def _is_part(listing: Listing, folder: str, layout: Layout) -> bool:
+    try:
+        return layout.part(listing, folder, None) is not None
+    except OSError:
+        return False
 
 
 def _is_in_a_save(root: str, layout: str | None) -> bool:

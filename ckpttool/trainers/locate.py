@@ -121,7 +121,8 @@ def _withheld(path: str) -> Iterator[None]:
         if error.errno in {errno.ENOENT, errno.ENOTDIR}:
             raise _missing(path) from None
         reason = os.strerror(error.errno) if error.errno else error
-        raise IncompleteError(f"{path} cannot be read: {reason}") from None
+        inside = isinstance(error.filename, str) and error.filename.startswith(f"{path}/")
+        raise IncompleteError(f"{error.filename if inside else path} cannot be read: {reason}") from None
 
 
 _LIKE_A_NAME = re.compile(r"(?:(?P<folder>.*)[/:])?(?P<name>(?:[^/:]*[_-])?[0-9]+)")
@@ -245,10 +246,23 @@ def _around_folder(path: str, wish: _Wish) -> Located:
     found = _first(*(attempts if wish.layout is None else reversed(attempts)))
     if found is not None:
         return found
+    storage = open_storage(path)
+    listing = list_root(storage)
+    weights = _loose_weights(listing, wish)
+    if weights is not None:
+        took = "the weights of a model, which are no training's save"
+        return Located(storage=storage, listing=weights, layout=loose_file(), focus=None, resolved_from=took)
     folders, files = signs()
-    whose = _whose(list_root(open_storage(path)))
+    whose = _whose(listing)
     told = f"no {folders} folder, no {files}{whose}{_hint(path)}"
     raise UnknownLayoutError(f"{path} holds no checkpoints that ckpttool knows: {told}")
+
+
+def _loose_weights(listing: Listing, wish: _Wish) -> Listing | None:
+    from ckpttool.trainers.common.loose_file import model_weights
+
+    weights = model_weights(listing) if wish.layout in {None, LOOSE_FILE_LAYOUT} else ()
+    return replace(listing, entries=weights) if weights else None
 
 
 def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
@@ -270,8 +284,6 @@ def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
             listing = list_root(storage)
             found = recognised(listing, wanted=wish.layout)
         except OSError as error:
-            if root is path:
-                raise
             withheld[root] = error
             continue
         if found:
@@ -284,8 +296,9 @@ def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
             raise why
         return None
     one = _meant_tree(trees, path, wish)
-    others = [*(tree.storage.root for tree in trees if tree is not one), *withheld]
-    took = "".join([one.storage.root, *(f"; {root} is another tree" for root in others)])
+    others = [f"; {tree.storage.root} is another tree" for tree in trees if tree is not one]
+    unread = [f"; {why.filename or root} cannot be read" for root, why in withheld.items()]
+    took = "".join([one.storage.root, *others, *dict.fromkeys(unread)])
     return one if one.storage.root == path else replace(one, resolved_from=took)
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from ckpttool.domain.shard import FormatName
-from ckpttool.errors import CkptToolError, UnknownLayoutError
+from ckpttool.errors import CkptToolError, ExitCode, UnknownLayoutError
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.registry import loose_file
-from tests.answers import FIXTURES, plan, scanned
+from tests.answers import FIXTURES, cli, plan, scanned
+from tests.layouts import LAYOUTS
 
 REAL = FIXTURES / "sink2_ckpt/output/checkpoint/rank_0/llama2_7b_rank_0-20_2.ckpt"
 REAL_SAFETENSORS = FIXTURES / "sink2_safetensors/output/checkpoint/rank_0/llama2_7b_rank_0-20_2.safetensors"
@@ -74,3 +75,57 @@ def test_a_folder_is_never_taken_for_one(tmp_path: Path) -> None:
     assert not loose_file().recognise(list_root(LocalStorage(str(tmp_path))))
     with pytest.raises(UnknownLayoutError):
         scanned(tmp_path)
+
+
+@pytest.fixture
+def pretrained(tmp_path: Path) -> Path:
+    """A model in four parts, without anything of a training."""
+    save = LAYOUTS / "hf_sharded_index/checkpoint-3"
+    folder = tmp_path / "pretrained"
+    folder.mkdir()
+    for file in (*save.glob("model*"), *save.glob("*config.json")):
+        shutil.copy(file, folder)
+    return folder
+
+
+class TestModelFolder:
+    """What `save_pretrained` leaves is checked and sealed as one; no training goes on from it."""
+
+    def test_its_weights_are_one_checkpoint_and_whole(self, pretrained: Path) -> None:
+        inventory = scanned(pretrained)
+        (found,) = inventory.checkpoints
+        assert (inventory.layout, found.name, len(found.shards)) == (LOOSE_FILE_LAYOUT, "model.safetensors", 4)
+        said = cli("verify", str(pretrained))
+        assert (said.exit_code, "the weights of a model" in said.stderr) == (ExitCode.OK, True)
+        with pytest.raises(CkptToolError, match="pretrained"):
+            plan(pretrained)
+
+    def test_a_part_that_is_not_there_is_missing(self, pretrained: Path) -> None:
+        (pretrained / "model-00003-of-00004.safetensors").unlink()
+        said = cli("verify", str(pretrained))
+        assert said.exit_code == ExitCode.DAMAGE
+        assert "shard-missing model-00003-of-00004.safetensors" in said.stdout
+
+    def test_its_seal_holds(self, pretrained: Path) -> None:
+        assert cli("seal", str(pretrained)).exit_code == ExitCode.OK
+        part = pretrained / "model-00002-of-00004.safetensors"
+        content = bytearray(part.read_bytes())
+        content[-1] ^= 1
+        part.write_bytes(content)
+        said = cli("verify", str(pretrained), "--level", "checksum")
+        assert said.exit_code == ExitCode.DAMAGE
+        assert "checksum-mismatch model-00002-of-00004.safetensors" in said.stdout
+
+    def test_of_weights_in_two_spellings_one_is_taken(self, pretrained: Path) -> None:
+        (pretrained / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
+        assert {shard.path[:6] for shard in scanned(pretrained).checkpoints[0].shards} == {"model-"}
+
+    def test_a_tree_beside_the_weights_goes_first(self, pretrained: Path) -> None:
+        shutil.copytree(LAYOUTS / "hf_sharded_index/checkpoint-3", pretrained / "checkpoint-3")
+        assert scanned(pretrained).layout == "hf-trainer"
+
+    def test_without_a_models_config_they_are_files_of_anybody(self, pretrained: Path) -> None:
+        for config in pretrained.glob("*config.json"):
+            config.unlink()
+        with pytest.raises(UnknownLayoutError):
+            scanned(pretrained)

@@ -304,11 +304,11 @@ class TestKnownPlaces:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         toy.save(tmp_path / "saves", 20)
-        other = tmp_path / "output/checkpoint"
-        other.mkdir(parents=True)
+        other = tmp_path / "checkpoint"
+        other.mkdir()
         deny(monkeypatch, str(other), errno.EACCES)
         found = locate(str(tmp_path))
-        assert found.resolved_from == f"{tmp_path}/saves; {other} is another tree"
+        assert found.resolved_from == f"{tmp_path}/saves; {other} cannot be read"
         deny(monkeypatch, str(tmp_path / "saves"), errno.EACCES)
         with pytest.raises(IncompleteError, match="Permission denied"):
             locate(str(tmp_path))
@@ -346,6 +346,28 @@ class TestFirstBytes:
         assert next(heads) == ("1.ckpt", b"x")
         with pytest.raises(FileNotFoundError):
             next(heads)
+
+
+class TestBesideWhatNobodyMayList:
+    """`lost+found` of a disk: whether a folder of any name is a save is not known then."""
+
+    @pytest.fixture(autouse=True)
+    def _lost(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "lost+found").mkdir()
+        deny(monkeypatch, str(tmp_path / "lost+found"), errno.EACCES)
+
+    def test_the_tree_at_a_known_place_is_found(self, tmp_path: Path) -> None:
+        tree = TreeBuilder(tmp_path).legacy().save(epoch=10, step=2)
+        assert locate(str(tmp_path)).storage.root == str(tree.checkpoint)
+
+    def test_the_trees_below_are_searched_and_it_is_named(self, tmp_path: Path) -> None:
+        twin(tmp_path / "a", 20)
+        found = [(below.path, below.is_known) for below in trees_below(str(tmp_path))]
+        assert found == [(str(tmp_path / "a"), True), (str(tmp_path / "lost+found"), False)]
+
+    def test_where_there_is_no_tree_it_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(IncompleteError, match=r"lost\+found cannot be read: Permission denied$"):
+            locate(str(tmp_path))
 
 
 class TestWhereItIsNotKnown:

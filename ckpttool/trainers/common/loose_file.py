@@ -1,7 +1,11 @@
-"""One file that stands in no tree: `model.pt`, `model.safetensors`. It can be checked and sealed, not resumed from."""
+"""One file that stands in no tree, or the weights of a model in a folder, as `save_pretrained` leaves them.
+
+They can be checked and sealed, not resumed from.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -22,7 +26,7 @@ from ckpttool.domain.units import Rank, Step
 from ckpttool.formats import FORMATS, read_header
 from ckpttool.formats.front import HEAD_BYTES
 from ckpttool.records import SealPlace, own_path
-from ckpttool.storage.base import Storage
+from ckpttool.storage.base import Entry, Kind, Storage
 from ckpttool.trainers.abilities import OwnScalars
 from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
@@ -42,6 +46,27 @@ _BY_SUFFIX = {
 
 _SUFFIXES = {(".", suffix) for suffix in _BY_SUFFIX}
 """With the dot before them: a file that is called `ckpt` is none."""
+
+_CONFIGS = {"config.json", "adapter_config.json"}
+"""What `save_pretrained` writes beside the weights."""
+
+_WEIGHTS = (
+    r"(?P<name>model|pytorch_model|adapter_model)(?:-(?P<part>[0-9]{5})-of-(?P<parts>[0-9]{5}))?\.(?P<suffix>[a-z]+)"
+)
+_MOST_PARTS = 10_000
+
+
+def model_weights(listing: Listing) -> tuple[Entry, ...]:
+    """Return the files of a model that was saved without a training, whichever spelling comes first; none: no model."""
+    files = [entry for entry in listing.entries if entry.kind is Kind.FILE]
+    if not any(entry.name in _CONFIGS for entry in files):
+        return ()
+    by_name: dict[tuple[str, str], list[Entry]] = {}
+    for entry in files:
+        match = re.fullmatch(_WEIGHTS, entry.name)
+        if match is not None and match["suffix"] in {"safetensors", "bin"}:
+            by_name.setdefault((match["suffix"], match["name"]), []).append(entry)
+    return tuple(by_name[max(by_name)]) if by_name else ()
 
 
 class LooseFile:
@@ -72,20 +97,23 @@ class LooseFile:
         return None
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Look at the file's header."""
-        name = listing.entries[0].name
-        stamp = storage.stamp(name)
-        fmt, values = self._look(storage, name)
+        """Look at each file's header."""
+        names = [entry.name for entry in listing.entries]
+        looked = {name: self._look(storage, name) for name in names}
+        fmt, values = looked[names[0]]
         rules, scalars, facts = self._meaning(values)
         step = None if scalars.step is None else Step(scalars.step)
         checkpoint = Checkpoint(
-            name=name,
+            name=_whole(names[0]),
             facts=facts,
             rules=rules,
             scalars=scalars,
             step=step,
             step_source=StepSource.UNKNOWN if step is None else StepSource.CONTENT,
-            shards=(Shard(path=name, rank=None, role=ShardRole.UNIFIED, format=fmt, stamp=stamp),),
+            shards=tuple(
+                Shard(path=name, rank=None, role=ShardRole.UNIFIED, format=looked[name][0], stamp=storage.stamp(name))
+                for name in names
+            ),
             topology=Topology(),
             format=fmt,
             commit=CommitState.UNRECORDED,
@@ -99,8 +127,9 @@ class LooseFile:
         return checkpoint
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Expect the file and no more."""
-        itself = FilesByPath(paths=tuple(shard.path for shard in inventory.checkpoints[0].shards), ranks={})
+        """Expect the file and no more; of weights in parts, as many as their names count."""
+        paths = (shard.path for shard in inventory.checkpoints[0].shards)
+        itself = FilesByPath(paths=tuple(dict.fromkeys(part for path in paths for part in _parts(path))), ranks={})
         return Expected(checkpoints=(Expectation(files=itself, topology=Topology()),), runs=inventory.runs)
 
     def is_unfinished(self, name: str) -> bool:
@@ -149,3 +178,19 @@ class LooseFile:
                 return named if found is None or is_chain else found, ()
             asked = {scalar.name: scalar for own in self._scalars for scalar in own.rules.asked}
             return found, read_header(source, named=found, facts=ShardFacts(scalars=tuple(asked.values()))).scalars
+
+
+def _whole(name: str) -> str:
+    """Return what weights are called that lie in parts."""
+    match = re.fullmatch(_WEIGHTS, name)
+    return name if match is None or match["parts"] is None else f"{match['name']}.{match['suffix']}"
+
+
+def _parts(name: str) -> Iterator[str]:
+    """Yield the names of all parts of which one is known; of a file that is none, its own."""
+    match = re.fullmatch(_WEIGHTS, name)
+    count = 0 if match is None or match["parts"] is None else int(match["parts"])
+    yield name
+    if match is not None and count <= _MOST_PARTS:
+        for part in range(1, count + 1):
+            yield f"{match['name']}-{part:05}-of-{count:05}.{match['suffix']}"

@@ -23,7 +23,7 @@ class HuggingFace:
 
     name = "huggingface"
     title = "Hugging Face's Trainer"
-    places: tuple[str, ...] = ()
+    places: tuple[str, ...] = ("outputs", "output")
     layout_names = ("hf-trainer",)
     log_places: LogPlaces | None = None
     health_file: HealthFile | None = None
