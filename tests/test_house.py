@@ -43,7 +43,7 @@ MOST_LINES = {
     "decide": 6730,
     "domain": 4740,
     "errors": 120,
-    "formats": 5960,
+    "formats": 5985,
     "logs": 1710,
     "records": 1130,
     "render": 5340,

@@ -25,6 +25,10 @@ _MOST_WINDOW = 64 << 20
 MOST_NODES = 100_000
 MOST_VALUES = 4_000_000
 """In a tree; each chunk of an array is one."""
+MOST_BYTES = 2 << 30
+"""Of all nodes, unpacked: a small one may be referred to, and unpacked, any number of times."""
+MOST_TEXT = 256 << 20
+"""Bytes of the keys or paths of one node: each may repeat all of the one before."""
 
 _MANIFEST_MAGIC = bytes.fromhex("0cdb3a2a")
 _NODE_MAGIC = bytes.fromhex("0cdb20de")
@@ -106,7 +110,7 @@ class _Walk:
 
     def __init__(self, read: Callable[[str, int, int | None], bytes | None]) -> None:
         self._read = read
-        self._values = 0
+        self._values = self._bytes = 0
         self.least: dict[str, int] = {}
         self.arrays: set[str] = set()
         self.broken: list[BrokenStoreError] = []
@@ -139,7 +143,7 @@ class _Walk:
         data = self._read(extent.path, extent.offset, extent.length)
         if data is None or len(data) < extent.length:
             return []  # the file is missing or cut, which `least` shows
-        node = _parsed(data, extent.path, _NODE_MAGIC, lambda body: _node(body, child))
+        node = _parsed(data, extent.path, _NODE_MAGIC, lambda body: self._counted(body, child))
         self._values += len(node.keys)
         if self._values > MOST_VALUES:
             raise OverLimitError(f"has more than {MOST_VALUES} values")
@@ -149,6 +153,12 @@ class _Walk:
             if key.endswith(_RECORDS):
                 self.arrays.add(key.rpartition(b"/")[0].decode("utf-8", "replace"))
         return node.children
+
+    def _counted(self, body: _Body, child: _Child) -> _Node:
+        self._bytes += body.length
+        if self._bytes > MOST_BYTES:
+            raise OverLimitError(f"has nodes of more than {MOST_BYTES} bytes")
+        return _node(body, child)
 
     def _need(self, extent: Extent) -> None:
         self.least[extent.path] = max(self.least.get(extent.path, 0), extent.offset + extent.length)
@@ -160,6 +170,10 @@ class _Body:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
+
+    @property
+    def length(self) -> int:
+        return len(self._data)
 
     def take(self, length: int) -> bytes:
         begin, self._at = self._at, self._at + length
@@ -193,8 +207,12 @@ class _Body:
         lengths = self.varints(count)
         columns = [self.varints(count) for _ in range(other_columns)]
         found: list[bytes] = []
+        total = 0
         for common, length in zip(shared, lengths, strict=True):
             found.append((found[-1][:common] if found else b"") + self.take(length))
+            total += len(found[-1])
+            if total > MOST_TEXT:
+                raise OverLimitError(f"has a node whose names take more than {MOST_TEXT} bytes")
         return found, columns
 
     def files(self, base: str) -> list[tuple[str, str]]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ckpttool.domain.finding import Code
 from ckpttool.domain.shard import FormatName
@@ -196,12 +199,35 @@ class TestBounds:
         with pytest.raises(OverLimitError, match="node of"):
             store({MANIFEST: manifest((0, ocdbt.MOST_NODE_BYTES + 1))})
 
-    @pytest.mark.parametrize(("bound", "most"), [("MOST_NODES", 0), ("MOST_VALUES", 1), ("MOST_NODE_BYTES", 60)])
+    @pytest.mark.parametrize(
+        ("bound", "most"),
+        [("MOST_NODES", 0), ("MOST_VALUES", 1), ("MOST_NODE_BYTES", 60), ("MOST_BYTES", 99), ("MOST_TEXT", 99)],
+    )
     def test_what_is_larger_than_any_is_refused(self, bound: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
         node = framed(NODE, b"\0" + files("d/a" * 40) + texts(b"k" * 99, b"l") + bytes(4), packed=True)
         monkeypatch.setattr(ocdbt, bound, most if bound != "MOST_NODE_BYTES" else len(node))
         with pytest.raises(OverLimitError):
             one_leaf(node)
+
+
+def body_of(node: bytes) -> bytes:
+    """Return what is in a frame."""
+    return zstandard.ZstdDecompressor().stream_reader(node[14:-4]).read() if node[13] else node[14:-4]
+
+
+@given(data=st.data())
+def test_whatever_a_node_or_manifest_holds_it_is_followed_or_refused(data: st.DataObject) -> None:
+    """Bytes are changed, and the checksum made to agree: no damage does that, an author does."""
+    node = leaf((b"a/.zarray", 100, 5), (b"a/0", 105, 95), inline=(b"b/zarr.json",))
+    contents = {NODE: body_of(node), "0cdb3a2a": body_of(manifest((0, len(node))))}
+    magic = data.draw(st.sampled_from(sorted(contents)))
+    content = bytearray(contents[magic])
+    for _ in range(data.draw(st.integers(1, 6))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    changed = framed(magic, bytes(content[: data.draw(st.integers(0, len(content)))]), packed=data.draw(st.booleans()))
+    parts = {MANIFEST: manifest((0, len(changed))), "d/a": changed}
+    with suppress(BrokenStoreError, OverLimitError):
+        store(parts if magic == NODE else {MANIFEST: changed, "d/a": node})
 
 
 @pytest.mark.parametrize("content", [b"PK\3\4", bytes(64), b"\x80\2.", b"any"])
