@@ -104,7 +104,8 @@ def test_preflight_says_no_go_and_why(tree: str) -> None:
 
 
 def test_what_it_would_take_by_itself_is_not_told_by_another_s_rules(tree: str) -> None:
-    sentence = refused("resolve", tree, "--simulate-mindformers", "2.1")
+    assert "is a tree of Toy: --simulate own asks that" in refused("resolve", tree, "--simulate-mindformers", "2.1")
+    sentence = refused("resolve", tree, "--simulate", "own")
     assert "ckpttool does not know which checkpoint Toy would take by itself" in sentence
 
 

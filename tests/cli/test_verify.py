@@ -102,13 +102,23 @@ def test_a_cut_torch_file_is_damage_at_every_level(kept: int, here: Path) -> Non
     assert ask("verify", "model.pt", "--no-ledger").code == 10
 
 
-def test_what_cannot_be_seen_in_a_torch_file_is_not_claimed(here: Path) -> None:
+def test_nan_in_a_torch_file_is_seen_and_is_no_damage_to_its_checksums(here: Path) -> None:
     torch.save({"weight": torch.full((8,), torch.nan)}, here / "model.pt")
     said = ask("verify", "model.pt", "--level", "numerics", "--no-ledger", "--format", "json")
-    assert (said.code, verdicts(said)) == (14, ["unsupported"])
-    assert "NaN would not be seen" in said.stdout
-    assert "floating-point" not in ask("verify", "model.pt", "--level", "numerics", "--no-ledger").stdout
+    assert (said.code, verdicts(said)) == (10, ["suspect"])
+    assert "'weight' holds 8 NaN" in said.stdout
     assert ask("verify", "model.pt", "--level", "checksum", "--no-ledger").code == 0
+
+
+def test_a_torch_file_of_finite_numbers_passes_at_every_level(here: Path) -> None:
+    saved_by_torch(here / "model.pt")
+    assert ask("verify", "model.pt", "--level", "numerics", "--no-ledger").code == 0
+
+
+def test_numbers_that_cannot_be_seen_in_a_torch_file_are_not_claimed(here: Path) -> None:
+    torch.save({"weight": torch.full((8,), torch.nan)}, here / "model.pt", _use_new_zipfile_serialization=False)
+    said = ask("verify", "model.pt", "--level", "numerics", "--no-ledger", "--format", "json")
+    assert (said.code, verdicts(said)) == (14, ["unsupported"])
 
 
 def test_a_torch_file_is_sealed_and_a_later_change_of_it_is_found(here: Path) -> None:

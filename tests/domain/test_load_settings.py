@@ -7,12 +7,15 @@ import pytest
 from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
 
 
-@pytest.mark.parametrize("text", ["config:a.load_path", "argument:--load", "environment:RANK_ID", "config:a:b"])
+@pytest.mark.parametrize(
+    "text",
+    ["config:a.load_path", "argument:--load", "environment:RANK_ID", "config:a:b", "code:load(path)", "file:latest"],
+)
 def test_a_place_is_spelled_as_it_was_read(text: str) -> None:
     assert str(Place.parsed(text)) == text
 
 
-@pytest.mark.parametrize("text", ["load_checkpoint", "config:", ":a", "file:a", ""])
+@pytest.mark.parametrize("text", ["load_checkpoint", "config:", ":a", "folder:a", ""])
 def test_what_names_no_place_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"place|Place"):
         Place.parsed(text)
