@@ -120,7 +120,7 @@ class Checkpoint:
     content: Content
     """Every layout must say it: weights alone are never resumed from unless they are asked for."""
     is_tracked: bool = False
-    """Whether a record of its trainer names it as the last: a start that names none goes on from it."""
+    """Whether a record of its trainer names it: as the last, where a start that names none goes on, or as the best."""
     health: Health = Health.UNKNOWN
     """As the trainer recorded it inside the checkpoint."""
     renames: tuple[Rename, ...] = ()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.frozen import replace
 from ckpttool.errors import CkptToolError, ForeignConfigError, UsageError
+from ckpttool.trainers.accelerate import Accelerate
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.deepspeed import DeepSpeed
 from ckpttool.trainers.huggingface import HuggingFace
@@ -39,6 +40,7 @@ TRAINERS: tuple[Trainer, ...] = (
     Verl(),
     DeepSpeed(),
     HuggingFace(),
+    Accelerate(),
     Torchtitan(),
     Lightning(),
     TorchDcp(),

@@ -186,6 +186,30 @@ def _folder_holds_step_3(root: Path) -> int:
     return 3
 
 
+def _accelerate(base: Path) -> Path:
+    root = _real("accel_ddp2")(base)
+    shutil.rmtree(root / "checkpoints/checkpoint_0")
+    return root
+
+
+def _without_rank_states(root: Path) -> None:
+    for file in (root / "checkpoints/checkpoint_2").glob("random_states_*.pkl"):
+        file.unlink()
+
+
+def _without_progress(root: Path) -> None:
+    for name in ("checkpoint_1", "checkpoint_2"):
+        (root / "checkpoints" / name / "custom_checkpoint_0.pkl").unlink()
+    (root / "checkpoints/checkpoint_2/scheduler.bin").unlink()
+
+
+def _holds_step_8(root: Path) -> int:
+    saves = root / "checkpoints"
+    shutil.rmtree(saves / "checkpoint_2")
+    shutil.copytree(saves / "checkpoint_1", saves / "checkpoint_2")
+    return 8
+
+
 def _hf(base: Path) -> Path:
     root = _real("hf_single")(base)
     shutil.rmtree(root / "checkpoint-4")
@@ -234,6 +258,17 @@ CASES = [
         tear=_write("rank_0/meta.json", '{"last_epoch": 1'),
         lie=_other_step,
         forget=_without_step,
+    ),
+    Case(
+        layout="accelerate",
+        build=_accelerate,
+        saves=("checkpoint_1", "checkpoint_2"),
+        cut_off=_without_rank_states,
+        lose=_remove("checkpoints/checkpoint_2/random_states_1.pkl"),
+        stray=_write("checkpoints/notes.txt"),
+        tear=NotAsked(why="no record names the last save", so=_no_pointer),
+        lie=_holds_step_8,
+        forget=_without_progress,
     ),
     Case(
         layout="hf-trainer",

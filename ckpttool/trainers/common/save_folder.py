@@ -222,12 +222,13 @@ def absent(path: str, what: str) -> Finding:
     return listed_damage(Code.SHARD_MISSING, f"{what} is not there", path, remedy=remedy)
 
 
-def index_findings(storage: Storage, checkpoint: Checkpoint) -> Iterator[Finding]:
+def index_findings(storage: Storage, checkpoint: Checkpoint, folder: str) -> Iterator[Finding]:
     """Compare what the index of weights in parts says with the headers of the parts.
 
     Args:
         storage: The tree.
         checkpoint: As scanned: what is known to be missing is not said again.
+        folder: Its own.
 
     Raises:
         OSError: The disk did not answer.
@@ -236,7 +237,7 @@ def index_findings(storage: Storage, checkpoint: Checkpoint) -> Iterator[Finding
     if any("-of-" not in path for path in weights):
         return
     for name in _INDEXES:
-        path = f"{checkpoint.name}/{name}"
+        path = f"{folder}/{name}"
         try:
             index = _index(storage, path)
         except FileNotFoundError:
@@ -271,9 +272,9 @@ def _index(storage: Storage, path: str) -> _Index:
 def _against_parts(storage: Storage, checkpoint: Checkpoint, path: str, index: _Index) -> Iterator[Finding]:
     known = {finding.path for finding in checkpoint.findings if finding.code is Code.SHARD_MISSING}
     there = {shard.path: shard for shard in checkpoint.shards}
-    nbytes, all_seen = 0, True
+    folder, nbytes, all_seen = path.rpartition("/")[0], 0, True
     for name, tensors in sorted(index.tensors.items()):
-        part = f"{checkpoint.name}/{name}"
+        part = f"{folder}/{name}"
         shard = there.get(part)
         if re.fullmatch(WEIGHTS, name) is None:
             yield unsafe(

@@ -57,7 +57,7 @@ class HfTrainerLayout:
 
         folders = {shard.path.rpartition("/")[0] for shard in checkpoint.shards if shard.role is ShardRole.DATA}
         checkpoint = look_closer(storage, checkpoint, *sorted(folders))
-        findings = tuple(index_findings(storage, checkpoint))
+        findings = tuple(index_findings(storage, checkpoint, checkpoint.name))
         return replace(checkpoint, findings=(*checkpoint.findings, *findings)) if findings else checkpoint
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
@@ -69,7 +69,9 @@ class HfTrainerLayout:
         return is_unfinished(name)
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the save's own folder, with all that is in it."""
+        """Return the save's own folder, with all that is in it; the best one stays."""
+        if checkpoint.is_tracked:
+            return Refusal(why="is what best_model_checkpoint names")
         return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{STATE}",))
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:

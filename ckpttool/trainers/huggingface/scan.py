@@ -17,7 +17,7 @@ from ckpttool.formats.strict_json import ParseError
 from ckpttool.storage.base import Kind, LostLinkError, Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
-from ckpttool.trainers.common.listed import listed_damage, one_run, stray
+from ckpttool.trainers.common.listed import listed_damage, one_run, stray, tracked_by
 from ckpttool.trainers.common.save_folder import (
     WEIGHTS,
     Looks,
@@ -52,6 +52,8 @@ class _Scanned(NamedTuple):
     """Whether more than the ranks' own files tells how many there were."""
     pace: float | None
     """Optimizer steps an epoch; None where nothing tells."""
+    best: str | None
+    """The save with the best metric so far, as the state has it."""
 
 
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
@@ -65,7 +67,9 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     names = list(saves(listing))
     arguments_of = ArgumentsReader(storage)
     found = list(map_waiting(lambda name: _scan_save(storage, name, arguments_of, options), names))
-    checkpoints = sorted(_with_peers(found), key=lambda one: (one.step is None, one.step or 0, one.name))
+    newest = max(found, key=lambda one: one.checkpoint.step or 0)
+    best = None if newest.best is None else newest.best.rstrip("/").rpartition("/")[2]
+    checkpoints = tracked_by(sorted(_with_peers(found), key=lambda save: (save.step or 0, save.name)), best)
     strays = [entry.name for entry in listing.entries if "checkpoint" in entry.name and entry.name not in set(names)]
     return Inventory(
         root=storage.root,
@@ -121,7 +125,9 @@ def _scan_save(storage: Storage, name: str, arguments_of: ArgumentsReader, optio
         findings=tuple(findings),
     )
     pace = state.step / state.epoch if state is not None and state.epoch else None
-    return _Scanned(checkpoint, confirmed=arguments.world is not None, pace=pace)
+    return _Scanned(
+        checkpoint, confirmed=arguments.world is not None, pace=pace, best=None if state is None else state.best
+    )
 
 
 def _state(storage: Storage, save: SaveFolder, findings: list[Finding]) -> tuple[State | None, CommitState]:

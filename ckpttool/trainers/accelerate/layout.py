@@ -1,0 +1,123 @@
+"""Where Accelerate saves: `checkpoints/checkpoint_i/` where it numbers by itself, else any folder that it is told.
+
+The tree is the folder around `checkpoints/`: of all entries in that Accelerate wants a number, so nothing of ours may
+lie there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.expectation import Evidence, Expected, RankFiles
+from ckpttool.domain.frozen import replace
+from ckpttool.domain.shard import ShardRole
+from ckpttool.domain.units import Rank
+from ckpttool.records import MANIFEST_NAME, SealPlace
+from ckpttool.storage.base import Storage
+from ckpttool.trainers.accelerate.names import FOLDER, LAYOUT, NUMBERED, RANK_STATE
+from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.common.listed import by_own_records, keeps_no_health_file
+from ckpttool.trainers.common.save_folder import index_findings, is_unfinished
+from ckpttool.trainers.listing import MOST_LOOKED_INTO, Listing
+
+if TYPE_CHECKING:
+    from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.domain.pointer import Pointer, PointerText
+
+
+class AccelerateLayout:
+    """One folder for each save, shared by all ranks; their numbers count saves, not steps."""
+
+    name = LAYOUT
+    sign = f"{FOLDER}/checkpoint_N/"
+    is_tree = True
+    gives_way = False
+    rank_files = RankFiles.TOGETHER
+
+    def recognise(self, listing: Listing) -> bool:
+        """Tell by the ranks' random numbers in a folder, or in a numbered one below `checkpoints/`."""
+        if any(_has_rank_state(names) for _, names in listing.inside()):
+            return True
+        if not listing.has(FOLDER):
+            return False
+        numbered = sorted(filter(_is_numbered, listing.names_in(FOLDER)), key=lambda name: (len(name), name))
+        return any(_has_rank_state(listing.names_in(f"{FOLDER}/{name}")) for name in numbered[-MOST_LOOKED_INTO:])
+
+    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
+        """Take a save's folder, and whatever lies in it, for the save; `checkpoints/` for all of them."""
+        if not folder:
+            return None
+        first, _, rest = folder.partition("/")
+        if first == FOLDER:
+            save = rest.partition("/")[0]
+            if not rest:
+                return WHOLE_TREE if self.recognise(listing.alone(FOLDER)) else None
+            return Part(focus=save, resolved_from=f"checkpoint {save}") if _is_numbered(save) else None
+        is_save = any(_has_rank_state(names) for name, names in listing.inside(re.escape(first)) if name == first)
+        return Part(focus=first, resolved_from=f"checkpoint {first}") if is_save else None
+
+    def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
+        """Read each save's names, and what its registered objects or its schedule say of the step."""
+        from ckpttool.trainers.accelerate.scan import scan_saves
+
+        return scan_saves(storage, listing, options)
+
+    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+        """Compare the index of weights in parts with the parts, and read records of slices that are large."""
+        from ckpttool.trainers.accelerate.scan import own_folder
+        from ckpttool.trainers.torch_dcp.store import look_closer
+
+        folders = {shard.path.rpartition("/")[0] for shard in checkpoint.shards if shard.role is ShardRole.DATA}
+        checkpoint = look_closer(storage, checkpoint, *sorted(folders))
+        findings = tuple(index_findings(storage, checkpoint, own_folder(checkpoint)))
+        return replace(checkpoint, findings=(*checkpoint.findings, *findings)) if findings else checkpoint
+
+    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
+        """Go by each save's own files; what others have beside them was said at the scan."""
+        return by_own_records(inventory)
+
+    def is_unfinished(self, name: str) -> bool:
+        """Tell by the names under which safetensors writes."""
+        return is_unfinished(name)
+
+    def members(self, checkpoint: Checkpoint) -> Members | Refusal:
+        """Return the save's own folder, with all that is in it."""
+        from ckpttool.trainers.accelerate.scan import own_folder
+
+        return Members(paths=(own_folder(checkpoint),))
+
+    def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
+        """Return a place in the save's own folder."""
+        from ckpttool.trainers.accelerate.scan import own_folder
+
+        path = f"{own_folder(checkpoint)}/{MANIFEST_NAME}"
+        return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=None)
+
+    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
+        """Read none: the highest number is taken for the last save."""
+        return iter(())
+
+    def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
+        """Spell none."""
+        return {}
+
+    def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
+        """Refuse: it keeps no health file."""
+        return keeps_no_health_file("Accelerate")
+
+    def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
+        """Name the save's folder, and the number of the next save: else a resumed run numbers from 0 again."""
+        from ckpttool.trainers.accelerate.resumes import load
+
+        return load(inventory, checkpoint)
+
+
+def _is_numbered(name: str) -> bool:
+    return re.fullmatch(NUMBERED, name) is not None
+
+
+def _has_rank_state(names: Iterable[str]) -> bool:
+    return any(name.startswith("random_states_") and re.fullmatch(RANK_STATE, name) for name in names)

@@ -1,0 +1,25 @@
+"""What Accelerate calls its saves, and the files in them.
+
+Source: `utils/constants.py`, `checkpointing.py` and `Accelerator.save_state` of accelerate 1.15.
+"""
+
+import re
+
+LAYOUT = "accelerate"
+FOLDER = "checkpoints"
+"""In the project's folder, where saves are numbered by themselves."""
+NUMBERED = r"checkpoint_[0-9]{1,18}"
+RANK_STATE = r"random_states_(?P<rank>[0-9]{1,9})\.pkl"
+"""One a rank; these and registered objects are written last."""
+LOADER = r"dl_state_dict(?:_[0-9]{1,9})?\.bin"
+
+
+def first_number(name: str) -> int | None:
+    """Return what Accelerate orders entries by; None where it stops with an IndexError."""
+    found = re.search("[0-9]+", name)
+    return None if found is None else int(found[0][:18])
+
+
+def folder_of(name: str) -> str:
+    """Return where a save lies below the root."""
+    return f"{FOLDER}/{name}" if re.fullmatch(NUMBERED, name) else name

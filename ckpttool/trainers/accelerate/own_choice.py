@@ -1,0 +1,80 @@
+"""What Accelerate takes by itself: of all entries of `checkpoints/` the one with the highest first number in its name.
+
+Source: `Accelerator.load_state` of accelerate 1.15 with automatic naming, and runs of it with strays and copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ckpttool.decide.data_effects import stray_taken
+from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.finding import Code, Finding, Severity, note, worst
+from ckpttool.domain.plan import Outcome, Simulation
+from ckpttool.trainers.accelerate.names import FOLDER, first_number
+
+if TYPE_CHECKING:
+    from ckpttool.trainers.abilities import OwnStart
+
+_TITLE = "Accelerate"
+_CALL = "load_state() without a folder"
+_REMEDY = f"move it out of {FOLDER}/, or give load_state the folder"
+
+
+def traps(strays: Sequence[str], checkpoints: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Find what it would take or stop at, and saves whose numbers say another order than their steps.
+
+    Args:
+        strays: Paths in `checkpoints/` that are no saves.
+        checkpoints: The saves, the newest last.
+    """
+    numbers = [number for save in checkpoints if (number := first_number(save.name)) is not None]
+    for path in strays:
+        number = first_number(path.rpartition("/")[2])
+        if number is None:
+            message = f"{_CALL} stops with an IndexError: an entry of {FOLDER}/ without a number"
+            yield note(Code.STRAY_TAKES_OVER, message, path=path, remedy=_REMEDY)
+        elif number >= max(numbers, default=0):
+            yield stray_taken(path, title=_TITLE, instead="and load that, or stop at it", remedy=_REMEDY)
+    steps = [(save.step, save.name, first_number(save.name)) for save in checkpoints if save.step is not None]
+    if steps:
+        _, newest, own = steps[-1]
+        _, taken, highest = max(steps, key=lambda each: each[2] or 0)
+        if own is not None and highest is not None and highest > own:
+            message = f"{newest} is further than {taken}, which {_CALL} takes: a resumed run began to number anew"
+            remedy = "resume with ProjectConfiguration(..., iteration=N), the number of the next save"
+            yield note(Code.RUN_REWOUND, message, path=f"{FOLDER}/{newest}", remedy=remedy)
+
+
+class AccelerateSimulator:
+    """Its own choice, with automatic naming."""
+
+    def pick(self, start: OwnStart, version: str | None) -> Simulation:
+        """Take the highest first number in a name."""
+        name, outcome, because = _pick(start)
+        return Simulation(
+            trainer="accelerate", title=_TITLE, version=version, would_resume=name, outcome=outcome, because=because
+        )
+
+
+def _pick(start: OwnStart) -> tuple[str | None, Outcome, str]:
+    try:
+        names = sorted(entry.name for entry in start.storage.entries(FOLDER))
+    except OSError:
+        return None, Outcome.UNKNOWN, f"its script names the folder: there is no {FOLDER}/"
+    without = next((name for name in names if first_number(name) is None), None)
+    if without is not None:
+        return None, Outcome.STOPS, f"{_CALL} stops with an IndexError: {without} has no number in its name"
+    taken = max(names, key=lambda name: first_number(name) or 0)
+    what = f"{_CALL} takes {taken}: of all entries it has the highest first number in its name"
+    save = next((each for each in start.inventory.checkpoints if each.name == taken), None)
+    if save is None:
+        return taken, Outcome.UNKNOWN, f"{what}, and it is no save that is known"
+    against = [one for one in start.checked(save).findings if one.severity > Severity.NOTE]
+    silent = [one for one in against if "/random_states_" in (one.path or "")]
+    if len(silent) == len(against):
+        return taken, Outcome.LOADS, what
+    outcome = Outcome.STOPS if worst(against) >= Severity.DAMAGE else Outcome.UNKNOWN
+    first = next(one for one in against if one not in silent)
+    return taken, outcome, f"{what}; {first.path or taken}: {first.message}"

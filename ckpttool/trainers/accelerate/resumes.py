@@ -1,0 +1,50 @@
+"""How Accelerate is told to load exactly one save, and where its data go on: that is the script's own business.
+
+Source: `Accelerator.load_state`, `skip_first_batches` and `ProjectConfiguration` of accelerate 1.15, and runs of them.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ckpttool.decide.data_effects import consumed, effect_findings
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.data_position import DataEffect, GoesOn
+from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
+from ckpttool.trainers.accelerate.names import LOADER, NUMBERED, first_number, folder_of
+from ckpttool.trainers.base import Effects, Resume
+
+_SKIPS = "the script itself skips what was read: accelerator.skip_first_batches(loader, batches), or nothing does"
+_STATE = "the data loader goes on from the state that it saved, if batches and ranks are as they were"
+_OTHER = "the data loader's state is of batches of another size"
+
+
+def load(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
+    """Name the folder; where Accelerate numbers by itself, the number of the next save, too."""
+    folder = folder_of(checkpoint.name)
+    path = folder if inventory.root == "." else f"{inventory.root}/{folder}"
+    place = Place.parsed("code:accelerator.load_state(input_dir)")
+    settings = [TrainerSetting(place=place, value=path, is_path=True)]
+    remarks = ["Never call load_state() without a folder: it takes the entry with the highest number in its name."]
+    if re.fullmatch(NUMBERED, checkpoint.name):
+        numbers = [first_number(save.name) or 0 for save in inventory.checkpoints]
+        own = Place.parsed("code:ProjectConfiguration(..., iteration)")
+        settings.append(TrainerSetting(place=own, value=max(numbers) + 1))
+        remarks.append("Without iteration a resumed run numbers its saves from 0 again, over the old ones.")
+    return LoadSettings(trainer="accelerate", path=path, settings=tuple(settings), remarks=tuple(remarks))
+
+
+def effects(resume: Resume) -> Effects:
+    """Say where the data go on: from the loaders' own states where they were saved, else as the script does it."""
+    read = consumed(resume.plan, resume.inventory, resume.data)
+    states = [
+        shard.path
+        for shard in resume.plan.point.checkpoint.shards
+        if re.fullmatch(LOADER, shard.path.rpartition("/")[2])
+    ]
+    if not states:
+        position = GoesOn(effect=DataEffect.UNKNOWN, why=_SKIPS, samples=read.samples, source=read.source)
+    else:
+        effect, why = (DataEffect.REORDERS, _OTHER) if read.changes else (DataEffect.EXACT, _STATE)
+        position = GoesOn(effect=effect, why=why, samples=read.samples, source=read.source, where=states[0])
+    return Effects(position=position, settings=(), findings=effect_findings(position, title="Accelerate"))

@@ -1,0 +1,181 @@
+"""List Accelerate's saves; no record says that one is finished, or how many ranks there were."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, StepSource, Topology
+from ckpttool.domain.finding import Code, Finding, in_order, suspect
+from ckpttool.domain.frozen import replace
+from ckpttool.domain.scalars import Scalars
+from ckpttool.domain.shard import FormatName, ShardRole
+from ckpttool.domain.units import Rank, Step, counted
+from ckpttool.formats.torch.plain import whole_at
+from ckpttool.storage.base import Kind, Storage
+from ckpttool.storage.fan_out import map_waiting
+from ckpttool.trainers.accelerate.names import FOLDER, LAYOUT, LOADER, NUMBERED, RANK_STATE, folder_of
+from ckpttool.trainers.accelerate.own_choice import traps
+from ckpttool.trainers.base import ScanOptions
+from ckpttool.trainers.common.listed import listed_damage, one_run, stray
+from ckpttool.trainers.common.save_folder import Looks, NamePattern, SaveFolder, absent_parts, file_names, list_save
+from ckpttool.trainers.common.saved_values import first_told
+from ckpttool.trainers.listing import Listing
+from ckpttool.trainers.torch_dcp.store import look
+
+_NTH = r"(?:_[0-9]{1,9})?"
+"""Of the second model, optimizer or schedule on."""
+_WEIGHTS = rf"(?:pytorch_)?model{_NTH}(?:-[0-9]{{5}}-of-[0-9]{{5}})?\.(?:safetensors|bin)"
+_REGISTERED = r"custom_checkpoint_[0-9]{1,9}\.pkl"
+_NAMED = file_names(
+    NamePattern(_WEIGHTS, ShardRole.MODEL),
+    NamePattern(rf"optimizer{_NTH}\.bin", ShardRole.OPTIMIZER),
+    NamePattern(rf"(?:scheduler|sampler){_NTH}\.bin|scaler\.pt", ShardRole.STATE),
+    NamePattern(LOADER, ShardRole.STATE),
+    NamePattern(_REGISTERED, ShardRole.STATE),
+    NamePattern(RANK_STATE, ShardRole.STATE),
+)
+_STEPS = ("step", "global_step")
+
+
+class _Scanned(NamedTuple):
+    """A save, and what its rank's number and its files can be doubted by."""
+
+    checkpoint: Checkpoint
+    kinds: frozenset[str]
+    """Names of its files and folders of slices that are no rank's."""
+    updates: int | None
+    """What its schedule counts; None where it has none."""
+
+
+def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
+    """Read each save's names, and what tells its step.
+
+    Args:
+        storage: The tree.
+        listing: Of its root.
+        options: What to take beyond the names.
+    """
+    entries = storage.entries(FOLDER) if listing.has(FOLDER) else []
+    numbered = [entry.name for entry in entries if entry.kind is Kind.FOLDER and re.fullmatch(NUMBERED, entry.name)]
+    named = [name for name, names in listing.inside(most=None) if any(re.fullmatch(RANK_STATE, each) for each in names)]
+    folders = sorted((*map(folder_of, numbered), *named))
+    found = list(map_waiting(lambda folder: _scan_save(storage, folder, options), folders))
+    checkpoints = sorted(_with_peers(found), key=lambda save: (save.step is not None, save.step or 0, save.name))
+    strays = sorted(f"{FOLDER}/{entry.name}" for entry in entries if entry.name not in numbered) if numbered else []
+    return Inventory(
+        root=storage.root,
+        layout=LAYOUT,
+        checkpoints=tuple(checkpoints),
+        runs=one_run(checkpoints),
+        findings=in_order((*map(stray, strays), *traps(strays, checkpoints))),
+        strays=tuple(strays),
+    )
+
+
+def own_folder(checkpoint: Checkpoint) -> str:
+    """Return where a save lies below the root."""
+    return folder_of(checkpoint.name)
+
+
+def _scan_save(storage: Storage, folder: str, options: ScanOptions) -> _Scanned:
+    looks = Looks(_NAMED, lambda inner: look(storage, inner, sizes=options.sizes), options.sizes)
+    listed = list_save(storage, folder, looks)
+    save = listed if isinstance(listed, SaveFolder) else SaveFolder(folder, frozenset(), (), (listed,), expected=None)
+    ranks = frozenset(
+        Rank(int(match["rank"])) for name in save.names if (match := re.fullmatch(RANK_STATE, name)) is not None
+    )
+    world = max(ranks) + 1 if ranks else None
+    findings = list(save.findings)
+    if isinstance(listed, SaveFolder):
+        findings += (*_lacking(save), *_absent_ranks(save, ranks, world or 0), *absent_parts(save))
+    step, updates = _progress(storage, save, world)
+    model = next((shard for shard in save.shards if shard.role in {ShardRole.MODEL, ShardRole.DATA}), None)
+    checkpoint = Checkpoint(
+        name=folder.rpartition("/")[2],
+        scalars=Scalars(step=step),
+        step=None if step is None else Step(step),
+        step_source=StepSource.UNKNOWN if step is None else StepSource.CONTENT,
+        step_remedy="save it with the training: accelerator.register_for_checkpointing(what holds a step)",
+        shards=save.shards,
+        topology=Topology(world_size=world, shared=world is None),
+        format=FormatName.SAFETENSORS if model is None else model.format,
+        expected=save.expected,
+        commit=CommitState.UNRECORDED if ranks else CommitState.UNCOMMITTED,
+        content=Content.FULL if save.has(ShardRole.OPTIMIZER) else Content.UNKNOWN,
+        findings=tuple(findings),
+    )
+    kinds = frozenset(name for name in save.names if _NAMED(name) and not re.fullmatch(RANK_STATE, name))
+    return _Scanned(checkpoint, kinds, updates)
+
+
+def _lacking(save: SaveFolder) -> Iterator[Finding]:
+    if not any(name.startswith("random_states_") for name in save.names):
+        message = "no rank's random_states, which are written last: the save was not finished"
+        remedy = "resume from an older checkpoint; where a save is under way, wait for it"
+        yield listed_damage(Code.UNCOMMITTED_SAVE, message, save.name, remedy=remedy)
+    if not save.has(ShardRole.MODEL):
+        yield listed_damage(Code.SHARD_MISSING, "no weights in this folder", save.name)
+
+
+def _absent_ranks(save: SaveFolder, ranks: frozenset[Rank], world: int) -> Iterator[Finding]:
+    absent = sorted(set(range(world)) - ranks)
+    if absent:
+        what = f"the random numbers of {counted(len(absent), 'rank')} of {world} are not there"
+        path = save.path(f"random_states_{absent[0]}.pkl")
+        yield replace(listed_damage(Code.SHARD_MISSING, what, path), ranks=tuple(map(Rank, absent)))
+
+
+def _progress(storage: Storage, save: SaveFolder, world: int | None) -> tuple[int | None, int | None]:
+    """Return the step, and what the schedule counts: by itself Accelerate lets it count each rank's batch."""
+    registered = sorted(name for name in save.names if re.fullmatch(_REGISTERED, name))
+    told = [first_told(storage, (save.path(name),)) for name in registered[:4]]
+    steps = [step for each in told for key in _STEPS if (step := whole_at(each, key)) is not None and step >= 0]
+    has_schedule = "scheduler.bin" in save.names
+    updates = whole_at(first_told(storage, (save.path("scheduler.bin"),)), "last_epoch") if has_schedule else None
+    if steps:
+        return steps[0], updates
+    if updates is None or not world or updates % world:
+        return None, updates
+    return updates // world, updates
+
+
+def _with_peers(found: Sequence[_Scanned]) -> Iterator[Checkpoint]:
+    """Doubt a save that lacks what others have: nothing else tells that it should have it."""
+    worlds = [one.checkpoint.topology.world_size for one in found]
+    most = max((world for world in worlds if world is not None), default=0)
+    times = Counter(kind for one in found for kind in one.kinds)
+    usual = {kind for kind, count in times.items() if 2 * count > len(found)}
+    for one in found:
+        doubts = [*_fewer_ranks(one, most), *_fewer_files(one, usual)]
+        checkpoint = one.checkpoint
+        yield replace(checkpoint, findings=(*checkpoint.findings, *doubts)) if doubts else checkpoint
+
+
+def _fewer_ranks(one: _Scanned, most: int) -> Iterator[Finding]:
+    save, world = one.checkpoint, one.checkpoint.topology.world_size
+    if world is None or world >= most:
+        return
+    if save.step and one.updates == save.step * world:
+        return  # its schedule counted each rank's batches: there were no more
+    yield suspect(
+        Code.SHARD_MISSING,
+        f"rank states of {counted(world, 'rank')}, and others here have {most}: loaded, those of the rest would begin "
+        "anew without a word",
+        path=f"{own_folder(save)}/random_states_{world}.pkl",
+        ranks=tuple(map(Rank, range(world, most))),
+        remedy="bring them back from a copy, or resume from another checkpoint",
+    )
+
+
+def _fewer_files(one: _Scanned, usual: set[str]) -> Iterator[Finding]:
+    folder = own_folder(one.checkpoint)
+    for name in sorted(usual - one.kinds):
+        yield suspect(
+            Code.SHARD_MISSING,
+            "is not there, and most saves here have it",
+            path=f"{folder}/{name}",
+            remedy="bring it back from a copy, or resume from another checkpoint",
+        )

@@ -1,0 +1,151 @@
+"""What Accelerate's saves are, which it would take by itself, and that nothing of ours comes in its way."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ckpttool import api
+from ckpttool.domain.data_position import DataEffect, GoesOn
+from ckpttool.domain.finding import Code, Severity, blocking
+from ckpttool.domain.plan import Outcome, Simulation
+from ckpttool.errors import ExitCode
+from ckpttool.trainers.accelerate.names import first_number
+from tests.answers import chosen, cli, codes, document, named, plan, scanned, why_not
+from tests.layouts import damaged, healthy
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    return healthy("accel_ddp2", tmp_path)
+
+
+def own(root: Path) -> Simulation:
+    return api.simulate(api.resolve(api.TreeQuestion(path=str(root))))
+
+
+class TestNothingOfOursLiesAmongItsSaves:
+    """Of each entry of `checkpoints/` it wants a number: at one without it load_state() stops."""
+
+    @pytest.mark.parametrize("given", ["", "checkpoints", "checkpoints/checkpoint_2"])
+    def test_whatever_path_is_given_the_trash_lies_one_folder_up(self, tree: Path, given: str) -> None:
+        assert cli("seal", str(tree), "--checkpoint", "all").exit_code == ExitCode.OK
+        path = str(tree / given) if given != "checkpoints/checkpoint_2" else str(tree)
+        answer = cli("prune", path, "--keep-last", "1", "--grace", "0", "--apply")
+        assert answer.exit_code == ExitCode.OK, answer.output
+        assert {each.name for each in (tree / "checkpoints").iterdir()} == {"checkpoint_2"}
+        assert (tree / ".ckpttool").is_dir()
+        assert own(tree).outcome is Outcome.LOADS
+
+    def test_what_went_comes_back_to_its_place(self, tree: Path) -> None:
+        cli("prune", str(tree), "--keep-last", "1", "--grace", "0", "--trash-days", "7", "--apply")
+        assert [save.name for save in scanned(tree).checkpoints] == ["checkpoint_2"]
+        answer = cli("trash", "restore", "checkpoint_1", str(tree / "checkpoints"), "--grace", "0")
+        assert answer.exit_code == ExitCode.OK, answer.output
+        assert [save.name for save in scanned(tree).checkpoints] == ["checkpoint_1", "checkpoint_2"]
+
+
+class TestItsOwnChoice:
+    @pytest.mark.parametrize(("name", "number"), [("checkpoint_9.bak", 9), ("old2_10", 2), ("notes.txt", None)])
+    def test_the_first_number_in_a_name_is_what_it_orders_by(self, name: str, number: int | None) -> None:
+        assert first_number(name) == number
+
+    @pytest.mark.parametrize(
+        ("fault", "taken", "outcome"),
+        [
+            ("accel_ddp2--stray-copy", "checkpoint_9.bak", Outcome.UNKNOWN),
+            ("accel_ddp2--rank1-random-missing", "checkpoint_2", Outcome.LOADS),
+            ("accel_ddp2--cut-model", "checkpoint_2", Outcome.STOPS),
+        ],
+    )
+    def test_of_damaged_trees(self, fault: str, taken: str, outcome: Outcome, tmp_path: Path) -> None:
+        told = own(damaged(fault, tmp_path))
+        assert (told.would_resume, told.outcome) == (taken, outcome)
+
+    def test_an_entry_without_a_number_stops_it_and_is_named(self, tree: Path) -> None:
+        (tree / "checkpoints/notes.txt").write_text("x")
+        assert own(tree).outcome is Outcome.STOPS
+        assert [each.path for each in scanned(tree).findings if each.code is Code.STRAY_TAKES_OVER] == [
+            "checkpoints/notes.txt"
+        ]
+
+    def test_a_copy_with_a_lower_number_is_a_stray_and_no_more(self, tree: Path) -> None:
+        (tree / "checkpoints/old_0").mkdir()
+        assert codes(scanned(tree).findings) == {Code.STRAY_FILE}
+
+    def test_where_it_numbered_anew_the_step_decides(self, tree: Path) -> None:
+        saves = tree / "checkpoints"
+        (saves / "checkpoint_2").rename(saves / "kept")
+        (saves / "checkpoint_1").rename(saves / "checkpoint_2")
+        (saves / "kept").rename(saves / "checkpoint_1")
+        assert chosen(plan(tree)) == ("checkpoint_1", 12)
+        assert Code.RUN_REWOUND in codes(scanned(tree).findings)
+        assert own(tree).would_resume == "checkpoint_2"
+
+    def test_without_numbered_saves_its_script_names_the_folder(self, tree: Path, tmp_path: Path) -> None:
+        root = tmp_path / "named"
+        shutil.copytree(tree / "checkpoints/checkpoint_1", root / "epoch-1")
+        shutil.copytree(tree / "checkpoints/checkpoint_2", root / "epoch-2")
+        answer = document("resolve", str(root))
+        assert answer["load"]["path"] == f"{root}/epoch-2"
+        assert len(answer["load"]["settings"]) == 1
+        assert own(root).outcome is Outcome.UNKNOWN
+        assert chosen(plan(root / "epoch-1")) == ("epoch-1", 8)
+
+
+class TestWhatBelongsToASave:
+    def test_what_most_saves_have_is_missed(self, tree: Path) -> None:
+        (tree / "checkpoints/checkpoint_2/scheduler.bin").unlink()
+        assert why_not(plan(tree)) == [("checkpoint_2", {Code.SHARD_MISSING})]
+
+    def test_fewer_ranks_are_believed_where_the_schedule_counted_so_many(self, tree: Path) -> None:
+        """With one rank it counts 12 at step 12, with two 24."""
+        saves = tree / "checkpoints"
+        (saves / "checkpoint_2/random_states_1.pkl").unlink()
+        for name in ("custom_checkpoint_0.pkl", "scheduler.bin"):
+            (saves / "checkpoint_2" / name).unlink()
+        shutil.copyfile(saves / "checkpoint_1/scheduler.bin", saves / "checkpoint_2/scheduler.bin")
+        save = named(scanned(tree), "checkpoint_2")
+        assert save.step == 16
+        assert {each.code for each in blocking(save.findings)} == {Code.SHARD_MISSING}
+        assert all("random_states" not in str(each.path) for each in blocking(save.findings))
+
+    def test_a_rank_below_another_is_missed(self, tree: Path) -> None:
+        (tree / "checkpoints/checkpoint_2/random_states_0.pkl").unlink()
+        lost = [each.path for each in blocking(named(scanned(tree), "checkpoint_2").findings)]
+        assert lost == ["checkpoints/checkpoint_2/random_states_0.pkl"]
+
+    def test_the_step_is_what_the_schedule_counted_over_the_ranks_where_nothing_else_tells(self, tree: Path) -> None:
+        for name in ("checkpoint_0", "checkpoint_1", "checkpoint_2"):
+            (tree / "checkpoints" / name / "custom_checkpoint_0.pkl").unlink()
+        assert chosen(plan(tree)) == ("checkpoint_2", 12)
+
+    def test_where_nothing_tells_the_step_none_is_chosen_and_what_would_tell_is_said(self, tree: Path) -> None:
+        for name in ("checkpoint_0", "checkpoint_1", "checkpoint_2"):
+            for file in ("custom_checkpoint_0.pkl", "scheduler.bin"):
+                (tree / "checkpoints" / name / file).unlink()
+        answer = cli("resolve", str(tree))
+        assert answer.exit_code == ExitCode.NOTHING_TO_RESUME
+        assert "register_for_checkpointing" in answer.output
+
+
+def test_the_number_of_the_next_save_is_told(tree: Path) -> None:
+    settings = document("resolve", str(tree), "--checkpoint", "checkpoint_1")["load"]["settings"]
+    assert settings[1] == {"place": "code:ProjectConfiguration(..., iteration)", "value": 3}
+
+
+@pytest.mark.parametrize(("gbs", "effect"), [(None, DataEffect.EXACT), (8, DataEffect.REORDERS)])
+def test_a_loader_that_saved_its_state_goes_on_from_it(tree: Path, gbs: int | None, effect: DataEffect) -> None:
+    for name in ("checkpoint_0", "checkpoint_1", "checkpoint_2"):
+        folder = tree / "checkpoints" / name
+        shutil.copyfile(folder / "scheduler.bin", folder / "dl_state_dict.bin")
+    told = plan(tree, data=api.DataQuestion(new_global_batch=gbs, old_global_batch=4))
+    assert isinstance(told.data, GoesOn)
+    assert (told.data.effect, told.data.where) == (effect, "checkpoints/checkpoint_2/dl_state_dict.bin")
+
+
+def test_a_stray_is_a_note(tree: Path) -> None:
+    (tree / "checkpoints/notes.txt").write_text("x")
+    assert {each.severity for each in scanned(tree).findings} == {Severity.NOTE}

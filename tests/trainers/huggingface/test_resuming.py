@@ -1,0 +1,131 @@
+"""What Trainer takes by itself, what it makes of a resume, and how it is told to load exactly one save."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from ckpttool import api
+from ckpttool.domain.data_position import DataEffect, GoesOn, effect_of
+from ckpttool.domain.finding import Code
+from ckpttool.domain.plan import Outcome, Simulation
+from ckpttool.domain.question import AskedSizes
+from tests.answers import codes, document, plan
+from tests.layouts import damaged, healthy
+
+
+def own(root: Path) -> Simulation:
+    question = api.TreeQuestion(path=str(root))
+    return api.simulate(api.resolve(question))
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome"),
+    [
+        ("hf_single--no-trainer-state", Outcome.STOPS),
+        ("hf_single--torn-trainer-state", Outcome.STOPS),
+        ("hf_single--cut-model", Outcome.STOPS),
+        ("hf_single--half-saved-newest", Outcome.STOPS),
+        ("hf_sharded_index--shard-missing", Outcome.STOPS),
+        ("hf_fsdp2ranks--model-shard-missing", Outcome.STOPS),
+        ("hf_single--no-optimizer", Outcome.LOADS),
+        ("hf_ddp2--rank1-rng-missing", Outcome.LOADS),
+        ("hf_single--flipped-optimizer", Outcome.LOADS),
+    ],
+)
+def test_it_does_what_the_library_was_seen_to_do(fault: str, outcome: Outcome, tmp_path: Path) -> None:
+    assert own(damaged(fault, tmp_path)).outcome is outcome
+
+
+def test_weights_alone_are_loaded_without_a_word(tmp_path: Path) -> None:
+    told = own(healthy("hf_only_model", tmp_path))
+    assert (told.would_resume, told.outcome) == ("checkpoint-6", Outcome.LOADS)
+    assert "begin anew" in told.because
+
+
+def test_a_healthy_newest_is_loaded(tmp_path: Path) -> None:
+    told = own(healthy("hf_single", tmp_path))
+    assert (told.would_resume, told.outcome) == ("checkpoint-12", Outcome.LOADS)
+
+
+def test_it_is_told_a_path_in_code_or_on_the_command_line_and_never_true(tmp_path: Path) -> None:
+    root = healthy("hf_single", tmp_path)
+    settings = document("resolve", str(root))["load"]["settings"]
+    assert {each["value"] for each in settings} == {f"{root}/checkpoint-12"}
+    assert [each["place"] for each in settings] == [
+        "code:trainer.train(..., resume_from_checkpoint)",
+        "argument:--resume_from_checkpoint",
+    ]
+
+
+def test_other_ranks_with_the_sizes_as_they_were_lose_samples_and_the_sizes_that_keep_it_are_named(
+    tmp_path: Path,
+) -> None:
+    root = healthy("hf_ddp2", tmp_path)
+    told = plan(root, choice=api.ResumeQuestion(sizes=AskedSizes(world=4)))
+    assert isinstance(told.data, GoesOn)
+    assert (told.data.effect, told.data.lost) == (DataEffect.LOSES, 48)
+    assert [(each.place.name, each.value) for each in told.data.exact_with] == [
+        ("--per_device_train_batch_size", 2),
+        ("--gradient_accumulation_steps", 1),
+    ]
+    same = plan(root, choice=api.ResumeQuestion(sizes=AskedSizes(world=2)))
+    assert effect_of(same.data) is DataEffect.EXACT
+
+
+def test_where_no_sizes_keep_it_none_are_named(tmp_path: Path) -> None:
+    told = plan(healthy("hf_ddp2", tmp_path), choice=api.ResumeQuestion(sizes=AskedSizes(world=3)))
+    assert isinstance(told.data, GoesOn)
+    assert (told.data.effect, told.data.exact_with) == (DataEffect.LOSES, ())
+
+
+def arguments(root: Path, old: bytes, new: bytes) -> None:
+    """Let the arguments of the newest save say something else."""
+    file = root / "checkpoint-12/training_args.bin"
+    with zipfile.ZipFile(file) as archive:
+        records = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in records.items():
+            archive.writestr(name, content.replace(old, new))
+
+
+def test_with_ignore_data_skip_the_epoch_begins_again(tmp_path: Path) -> None:
+    root = healthy("hf_single", tmp_path)
+    pickled = zipfile.ZipFile(root / "checkpoint-12/training_args.bin").read("training_args/data.pkl")
+    at = pickled.index(b"ignore_data_skip") + len("ignore_data_skip")
+    end = pickled.index(b"\x89", at) + 1
+    assert end - at < 8
+    arguments(root, pickled[at - 16 : end], pickled[at - 16 : end - 1] + b"\x88")
+    told = plan(root)
+    assert isinstance(told.data, GoesOn)
+    assert (told.data.effect, told.data.repeated) == (DataEffect.RESTARTS, 8)
+    assert Code.DATA_RESTARTS in codes(told.findings)
+
+
+def test_one_save_that_is_kept_is_a_note(tmp_path: Path) -> None:
+    root = healthy("hf_single", tmp_path)
+    pickled = zipfile.ZipFile(root / "checkpoint-12/training_args.bin").read("training_args/data.pkl")
+    at = pickled.index(b"save_total_limit") + len("save_total_limit")
+    end = pickled.index(b"N", at) + 1
+    arguments(root, pickled[at - 16 : end], pickled[at - 16 : end - 1] + b"K\x01")
+    assert Code.KEEPS_ONE_CHECKPOINT in codes(plan(root).findings)
+    assert Code.KEEPS_ONE_CHECKPOINT not in codes(plan(healthy("hf_ddp2", tmp_path / "other")).findings)
+
+
+def test_a_schedule_of_another_save_is_a_note(tmp_path: Path) -> None:
+    root = healthy("hf_single", tmp_path)
+    older = root / "checkpoint-8/scheduler.pt"
+    (root / "checkpoint-12/scheduler.pt").write_bytes(older.read_bytes())
+    assert Code.STEP_DISAGREES in codes(plan(root).findings)
+
+
+def test_without_an_epoch_the_samples_are_counted_all_the_same(tmp_path: Path) -> None:
+    root = healthy("hf_single", tmp_path)
+    state = root / "checkpoint-12/trainer_state.json"
+    state.write_text(json.dumps({**json.loads(state.read_text()), "epoch": None}))
+    told = plan(root, data=api.DataQuestion(new_global_batch=8))
+    assert isinstance(told.data, GoesOn)
+    assert (told.data.effect, told.data.lost) == (DataEffect.LOSES, 48)

@@ -1,0 +1,192 @@
+"""What saves of Hugging Face's Trainer are, by their records and by what lies beside these."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ckpttool import api
+from ckpttool.domain.checkpoint import CommitState, Content
+from ckpttool.domain.finding import Code, Finding, Severity, blocking
+from ckpttool.domain.verdict import Level, Verdict
+from ckpttool.errors import ExitCode
+from ckpttool.storage import local
+from tests.answers import chosen, cli, codes, named, plan, scanned, why_not
+from tests.layouts import healthy
+
+NEWEST = "checkpoint-12"
+
+
+@pytest.fixture
+def single(tmp_path: Path) -> Path:
+    return healthy("hf_single", tmp_path)
+
+
+@pytest.fixture
+def ddp(tmp_path: Path) -> Path:
+    return healthy("hf_ddp2", tmp_path)
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Path:
+    return healthy("hf_sharded_index", tmp_path)
+
+
+def missed(root: Path, name: str = NEWEST) -> set[str]:
+    """Files that are missed of a save."""
+    findings = named(scanned(root), name).findings
+    return {str(each.path).rpartition("/")[2] for each in findings if each.code is Code.SHARD_MISSING}
+
+
+def judged(root: Path, name: str) -> tuple[Finding, ...]:
+    steps = api.verify(api.scan(api.TreeQuestion(path=str(root))), api.CheckQuestion(name=name))
+    return next(step for step in steps if isinstance(step, Verdict)).findings
+
+
+def edit(file: Path, **said: object) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **said}, indent=2))
+
+
+class TestWhatBelongsToASave:
+    @pytest.mark.parametrize("lost", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+    def test_state_goes_together_or_not_at_all(self, single: Path, lost: str) -> None:
+        (single / NEWEST / lost).unlink()
+        assert missed(single) == {lost}
+        assert chosen(plan(single)) == ("checkpoint-8", 8)
+
+    def test_without_all_of_them_it_holds_weights_alone_and_is_not_damaged(self, single: Path) -> None:
+        for file in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+            (single / NEWEST / file).unlink()
+        save = named(scanned(single), NEWEST)
+        assert (save.content, blocking(save.findings)) == (Content.WEIGHTS_ONLY, ())
+        assert why_not(plan(single)) == [(NEWEST, {Code.WEIGHTS_ONLY})]
+
+    def test_a_save_without_weights_is_none(self, single: Path) -> None:
+        (single / NEWEST / "model.safetensors").unlink()
+        assert missed(single) == {NEWEST}
+
+    def test_a_number_in_a_name_tells_of_two_ranks_at_least_even_where_nothing_else_does(self, ddp: Path) -> None:
+        for save in ("checkpoint-4", "checkpoint-8"):
+            (ddp / save / "training_args.bin").unlink()
+            (ddp / save / "rng_state_1.pth").unlink()
+        assert missed(ddp, "checkpoint-8") == {"rng_state_1.pth"}
+
+    def test_a_file_of_a_larger_run_beside_is_no_rank_that_is_missed(self, ddp: Path) -> None:
+        shutil.copyfile(ddp / "checkpoint-8/rng_state_1.pth", ddp / "checkpoint-8/rng_state_5.pth")
+        assert missed(ddp, "checkpoint-8") == set()
+
+    def test_what_a_killed_save_of_safetensors_left_is_a_note(self, single: Path) -> None:
+        (single / NEWEST / ".tmpA1b2C3").write_bytes(b"x")
+        notes = [each for each in named(scanned(single), NEWEST).findings if each.code is Code.IN_PROGRESS]
+        assert [(each.severity, each.path) for each in notes] == [(Severity.NOTE, f"{NEWEST}/.tmpA1b2C3")]
+
+    def test_a_folder_in_the_place_of_a_file_is_damage(self, single: Path) -> None:
+        (single / NEWEST / "optimizer.pt").unlink()
+        (single / NEWEST / "optimizer.pt").mkdir()
+        assert Code.NOT_A_REGULAR_FILE in codes(named(scanned(single), NEWEST).findings)
+
+
+class TestFewerRanksThanBefore:
+    """Nothing but the ranks' own files tells, where sharded saves hold no training_args.bin."""
+
+    @pytest.fixture
+    def sharded(self, tmp_path: Path) -> Path:
+        root = healthy("hf_fsdp2ranks", tmp_path)
+        shutil.copyfile(root / "checkpoint-3/rng_state_1.pth", root / "checkpoint-3/rng_state_2.pth")
+        return root
+
+    def test_with_as_many_steps_an_epoch_the_others_are_missed(self, sharded: Path) -> None:
+        assert Code.RANK_MISSING in codes(named(scanned(sharded), "checkpoint-6").findings)
+
+    def test_with_more_steps_an_epoch_the_run_became_smaller(self, sharded: Path) -> None:
+        edit(sharded / "checkpoint-6/trainer_state.json", epoch=0.4)
+        assert blocking(named(scanned(sharded), "checkpoint-6").findings) == ()
+
+
+class TestTheRecordThatIsWrittenLast:
+    def test_one_that_nobody_may_read_is_unknown_and_exit_14_and_says_who_may(
+        self, single: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        small_file = local.LocalStorage.small_file
+
+        def withheld(self: local.LocalStorage, path: str, *, limit: int) -> bytes:
+            if path == f"{NEWEST}/trainer_state.json":
+                raise PermissionError(13, "Permission denied", path)
+            return small_file(self, path, limit=limit)
+
+        monkeypatch.setattr(local.LocalStorage, "small_file", withheld)
+        save = named(scanned(single), NEWEST)
+        assert save.commit is CommitState.UNKNOWN
+        answer = cli("verify", str(single))
+        assert answer.exit_code == ExitCode.INCOMPLETE
+        assert "as the user that trained" in answer.output
+
+    def test_a_link_that_leads_nowhere_is_unknown(self, single: Path) -> None:
+        state = single / NEWEST / "trainer_state.json"
+        state.unlink()
+        state.symlink_to("elsewhere")
+        assert named(scanned(single), NEWEST).commit is CommitState.UNKNOWN
+
+    def test_a_loss_that_is_no_number_tears_nothing(self, single: Path) -> None:
+        state = single / NEWEST / "trainer_state.json"
+        state.write_text(state.read_text().replace('"loss": 2', '"loss": NaN, "was": 2', 1))
+        assert chosen(plan(single)) == (NEWEST, 12)
+
+    def test_the_best_save_never_goes(self, single: Path) -> None:
+        edit(single / NEWEST / "trainer_state.json", best_model_checkpoint="out/checkpoint-4")
+        answer = cli("prune", str(single), "--keep-last", "1", "--grace", "0")
+        kept = {line.split()[1] for line in answer.output.splitlines() if line.startswith("keep")}
+        assert {"checkpoint-4", NEWEST} <= kept
+        assert "checkpoint-8" not in kept
+
+
+class TestWeightsInParts:
+    @pytest.mark.parametrize(
+        ("spoil", "code"),
+        [
+            (lambda index: index["weight_map"].update(extra="model-00001-of-00004.safetensors"), Code.ENTRIES_MISSING),
+            (lambda index: index["weight_map"].update(extra="model-00009-of-00009.safetensors"), Code.SHARD_MISSING),
+            (lambda index: index["weight_map"].update(extra="../../etc/passwd"), Code.UNSAFE_NAME),
+            (lambda index: index["metadata"].update(total_size=10**6), Code.ENTRIES_MISSING),
+            (lambda index: index.pop("weight_map"), Code.META_UNREADABLE),
+        ],
+    )
+    def test_the_index_is_held_against_what_is_there(
+        self, parts: Path, spoil: Callable[[dict[str, dict[str, object]]], object], code: Code
+    ) -> None:
+        file = parts / "checkpoint-6/model.safetensors.index.json"
+        index = json.loads(file.read_text())
+        spoil(index)
+        file.write_text(json.dumps(index))
+        assert code in codes(blocking(judged(parts, "checkpoint-6")))
+        assert chosen(plan(parts)) == ("checkpoint-3", 3)
+
+    def test_parts_without_an_index_cannot_be_loaded(self, parts: Path) -> None:
+        (parts / "checkpoint-6/model.safetensors.index.json").unlink()
+        assert Code.METADATA_INCOMPLETE in codes(named(scanned(parts), "checkpoint-6").findings)
+
+
+def test_an_unfinished_folder_of_slices_is_no_save(tmp_path: Path) -> None:
+    root = healthy("hf_fsdp2ranks", tmp_path)
+    (root / "checkpoint-6/optimizer_0/.metadata").unlink()
+    assert Code.UNCOMMITTED_SAVE in codes(named(scanned(root), "checkpoint-6").findings)
+    assert chosen(plan(root)) == ("checkpoint-3", 3)
+
+
+def test_where_the_arguments_cannot_be_read_the_batch_size_is_unknown_and_the_save_is_whole(single: Path) -> None:
+    (single / NEWEST / "training_args.bin").write_bytes(b"PK\x03\x04 no archive")
+    save = named(scanned(single), NEWEST)
+    assert (save.scalars.global_batch_size, blocking(save.findings)) == (None, ())
+
+
+def test_a_sealed_save_shows_a_flipped_bit_of_its_weights(single: Path) -> None:
+    assert cli("seal", str(single), "--checkpoint", NEWEST).exit_code == ExitCode.OK
+    weights = single / NEWEST / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert chosen(plan(single, choice=api.ResumeQuestion(evidence=Level.CHECKSUM))) == ("checkpoint-8", 8)
