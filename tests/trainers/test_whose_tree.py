@@ -22,6 +22,7 @@ from ckpttool.trainers.below import trees_below
 from ckpttool.trainers.listing import MOST_LOOKED_INTO, Listing, list_root
 from ckpttool.trainers.locate import locate
 from tests.answers import cli
+from tests.layouts import healthy, layout_of_tree, truths
 from tests.trainers import toy
 from tests.trainers.test_locate import deny
 from tests.trees import TreeBuilder
@@ -476,3 +477,25 @@ class TestWhoseConfig:
     def test_what_two_trainers_take_is_read_for_neither(self) -> None:
         with pytest.raises(UsageError, match=r"^both\.yaml could be a config for Twin or for MindFormers"):
             registry.read_config(b"use_parallel: True  # twin = 1\n", path="both.yaml")
+
+
+OF_MINDFORMERS = (
+    "data_skip_steps",
+    "resume_training",
+    "load_ckpt_format",
+    "sink",
+    "msrun",
+    "rank folder",
+    "lint-config",
+)
+"""Words of MindFormers alone."""
+
+
+@pytest.mark.parametrize("tree", [tree for tree in sorted(truths()) if layout_of_tree(tree) in registry.layout_names()])
+@pytest.mark.parametrize("command", ["scan", "resolve", "launch", "preflight", "verify"])
+def test_no_other_trainer_is_spoken_of_in_an_answer_about_a_tree(command: str, tree: str, tmp_path: Path) -> None:
+    own = next(trainer for trainer in registry.TRAINERS if layout_of_tree(tree) in trainer.layout_names)
+    others = {trainer.title for trainer in registry.TRAINERS} - {own.title, "torch.distributed.checkpoint"}
+    for asked in ([command], [command, "--world-size", "64"]):
+        said = cli(asked[0], str(healthy(tree, tmp_path / asked[-1])), *asked[1:]).output
+        assert [word for word in (*others, *OF_MINDFORMERS) if word in said.replace(str(tmp_path), "")] == []
