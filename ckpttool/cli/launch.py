@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -25,7 +24,7 @@ from ckpttool.cli.options import (
 from ckpttool.cli.output import error, looking_at
 from ckpttool.cli.output_files import assert_folder
 from ckpttool.cli.reports import Allow, codes
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.preflight import Preflight
 from ckpttool.domain.view import View
 from ckpttool.errors import UsageError

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.expectation import Evidence, Expected, RankFiles
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.units import Rank
 from ckpttool.records import MANIFEST_NAME, SealPlace

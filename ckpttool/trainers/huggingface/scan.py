@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, StepSource, Topology
 from ckpttool.domain.finding import Code, Finding, damage, in_order, suspect
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.units import Rank, Step, counted

@@ -5,10 +5,9 @@ Source: loops/fit_loop.py and loops/training_epoch_loop.py of Lightning 2.6, and
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ckpttool.decide.data_effects import Consumed, consumed, effect_findings
 from ckpttool.domain.data_position import DataEffect, GoesOn
+from ckpttool.domain.frozen import replace
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.lightning.names import META
 from ckpttool.trainers.lightning.record import Record, read_record
