@@ -50,7 +50,7 @@ MOST_LINES = {
     "storage": 860,
     "trainers": 1450,
     "trainers/common": 960,
-    "trainers/accelerate": 530,
+    "trainers/accelerate": 550,
     "trainers/deepspeed": 750,
     "trainers/huggingface": 740,
     "trainers/lightning": 690,

@@ -5,6 +5,7 @@ Source: `Accelerator.load_state` of accelerate 1.15 with automatic naming, and r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,10 @@ from ckpttool.decide.data_effects import stray_taken
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, Severity, note, worst
 from ckpttool.domain.plan import Outcome, Simulation
-from ckpttool.trainers.accelerate.names import FOLDER, first_number
+from ckpttool.trainers.accelerate.names import FOLDER, RANK_STATE, first_number
 
 if TYPE_CHECKING:
+    from ckpttool.storage.base import Storage
     from ckpttool.trainers.abilities import OwnStart
 
 _TITLE = "Accelerate"
@@ -70,6 +72,8 @@ def _pick(start: OwnStart) -> tuple[str | None, Outcome, str]:
     what = f"{_CALL} takes {taken}: of all entries it has the highest first number in its name"
     save = next((each for each in start.inventory.checkpoints if each.name == taken), None)
     if save is None:
+        if _holds_a_save(start.storage, f"{FOLDER}/{taken}"):
+            return taken, Outcome.LOADS, f"{what}, and holds what a save holds, however old it is"
         return taken, Outcome.UNKNOWN, f"{what}, and it is no save that is known"
     against = [one for one in start.checked(save).findings if one.severity > Severity.NOTE]
     silent = [one for one in against if "/random_states_" in (one.path or "")]
@@ -78,3 +82,11 @@ def _pick(start: OwnStart) -> tuple[str | None, Outcome, str]:
     outcome = Outcome.STOPS if worst(against) >= Severity.DAMAGE else Outcome.UNKNOWN
     first = next(one for one in against if one not in silent)
     return taken, outcome, f"{what}; {first.path or taken}: {first.message}"
+
+
+def _holds_a_save(storage: Storage, path: str) -> bool:
+    """Tell whether a folder of any name holds what is written last: a copy of a save is loaded like one."""
+    try:
+        return any(re.fullmatch(RANK_STATE, entry.name) for entry in storage.entries(path))
+    except OSError:
+        return False
