@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from heapq import nlargest
-from itertools import islice, takewhile
 from operator import itemgetter
 from typing import TypeVar
 
@@ -56,8 +55,10 @@ class Listing:
 
     def beginning(self, start: str) -> tuple[Entry, ...]:
         """Return the entries whose names begin so: found without a look at thousands of others."""
-        first = bisect_left(self.entries, (start,))
-        return tuple(takewhile(lambda entry: entry.name.startswith(start), islice(self.entries, first, None)))
+        if not start:
+            return self.entries
+        behind = start[:-1] + chr(ord(start[-1]) + 1)
+        return self.entries[bisect_left(self.entries, (start,)) : bisect_left(self.entries, (behind,))]
 
     def has(self, name: str) -> bool:
         """Tell whether there is an entry of this name."""
@@ -95,11 +96,14 @@ class Listing:
     def _look(
         self, kind: Kind, pattern: str, most: int | None, look: Callable[[str], Seen]
     ) -> Iterator[tuple[str, Seen]]:
-        among = self.beginning(_literal_start(pattern))
-        of_kind = (entry.name for entry in among if entry.kind is kind and entry.name != OWN_FOLDER)
-        names = [name for name in of_kind if pattern is _ANY or re.fullmatch(pattern, name)]
+        start, end = _literal(pattern)
+        fits = re.compile(pattern).fullmatch
+        of_kind = (entry.name for entry in self.beginning(start) if entry.kind is kind)
+        own = (name for name in of_kind if name.endswith(end) and fits(name) and name != OWN_FOLDER)
+        names: Iterable[str] = own
         if most is not None:
-            names = nlargest(most, names[:: 1 + len(names) // _MOST_SORTED], _numbers)
+            all_names = list(own)
+            names = nlargest(most, all_names[:: 1 + len(all_names) // _MOST_SORTED], _numbers)
         unread: OSError | None = None
         for name in names:
             try:
@@ -112,10 +116,13 @@ class Listing:
             raise unread
 
 
-def _literal_start(pattern: str) -> str:
-    """Return the letters that all names of a pattern begin with: `checkpoint-` of `checkpoint-[0-9]+`."""
-    start = None if "|" in pattern else re.match(r"[A-Za-z_-]*(?=[\[(])", pattern)
-    return "" if start is None else start[0]
+def _literal(pattern: str) -> tuple[str, str]:
+    """Return the letters that all names of a pattern begin and end with: thousands of others are passed over so."""
+    if "|" in pattern:
+        return "", ""
+    start = re.match(r"[A-Za-z_-]*(?=[\[(]|\Z)", pattern)
+    end = re.search(r"\\(\.[a-z]+)\Z", pattern)
+    return "" if start is None else start[0], "" if end is None else end[1]
 
 
 def _numbers(name: str) -> list[int]:

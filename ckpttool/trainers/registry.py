@@ -226,8 +226,11 @@ def recognised(listing: Listing, *, wanted: str | None = None) -> list[Layout]:
     Raises:
         OSError: None was found, and a folder that would tell cannot be listed.
     """
-    found, unread = [], None
-    for layout in layouts():
+    found: list[Layout] = []
+    unread = None
+    for layout in sorted(layouts(), key=lambda layout: layout.gives_way):
+        if found and layout.gives_way:
+            break
         try:
             if wanted in {None, layout.name} and layout.recognise(listing):
                 found.append(layout)
@@ -235,7 +238,7 @@ def recognised(listing: Listing, *, wanted: str | None = None) -> list[Layout]:
             unread = error
     if not found and unread is not None:
         raise unread
-    return [layout for layout in found if not layout.gives_way] or found
+    return found
 
 
 def meant(found: Sequence[Layout], where: str, config: RunConfig | None) -> Layout:
