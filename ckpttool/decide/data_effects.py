@@ -31,8 +31,8 @@ class Consumed:
 
     @property
     def changes(self) -> bool:
-        """Whether the batches are known to be of another size from now on."""
-        return self.old_batch is not None and self.new_batch != self.old_batch
+        """Whether the batches are of another size, or may be: one is asked for, and nothing tells the old."""
+        return self.new_batch != self.old_batch
 
 
 def consumed(plan: ResumePlan, inventory: Inventory, question: DataQuestion) -> Consumed:

@@ -17,6 +17,7 @@ from ckpttool.trainers.base import Effects, Resume
 _SKIPS = "the script itself skips what was read: accelerator.skip_first_batches(loader, batches), or nothing does"
 _STATE = "the data loader goes on from the state that it saved, if batches and ranks are as they were"
 _OTHER = "the data loader's state is of batches of another size"
+_OTHER_RANKS = "the data loader's state is of another number of ranks"
 
 
 def load(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
@@ -45,6 +46,9 @@ def effects(resume: Resume) -> Effects:
     if not states:
         position = GoesOn(effect=DataEffect.UNKNOWN, why=_SKIPS, samples=read.samples, source=read.source)
     else:
+        world = resume.plan.point.checkpoint.topology.world_size
         effect, why = (DataEffect.REORDERS, _OTHER) if read.changes else (DataEffect.EXACT, _STATE)
+        if resume.sizes.world not in {None, world}:
+            effect, why = DataEffect.UNKNOWN, _OTHER_RANKS
         position = GoesOn(effect=effect, why=why, samples=read.samples, source=read.source, where=states[0])
     return Effects(position=position, settings=(), findings=effect_findings(position, title="Accelerate"))

@@ -11,6 +11,7 @@ from ckpttool import api
 from ckpttool.domain.data_position import DataEffect, GoesOn
 from ckpttool.domain.finding import Code, Severity, blocking
 from ckpttool.domain.plan import Outcome, Simulation
+from ckpttool.domain.question import AskedSizes
 from ckpttool.errors import ExitCode
 from ckpttool.trainers.accelerate.names import first_number
 from tests.answers import chosen, cli, codes, document, named, plan, scanned, why_not
@@ -55,7 +56,7 @@ class TestItsOwnChoice:
     @pytest.mark.parametrize(
         ("fault", "taken", "outcome"),
         [
-            ("accel_ddp2--stray-copy", "checkpoint_9.bak", Outcome.UNKNOWN),
+            ("accel_ddp2--stray-copy", "checkpoint_9.bak", Outcome.LOADS),
             ("accel_ddp2--rank1-random-missing", "checkpoint_2", Outcome.LOADS),
             ("accel_ddp2--cut-model", "checkpoint_2", Outcome.STOPS),
         ],
@@ -136,12 +137,24 @@ def test_the_number_of_the_next_save_is_told(tree: Path) -> None:
     assert settings[1] == {"place": "code:ProjectConfiguration(..., iteration)", "value": 3}
 
 
-@pytest.mark.parametrize(("gbs", "effect"), [(None, DataEffect.EXACT), (8, DataEffect.REORDERS)])
-def test_a_loader_that_saved_its_state_goes_on_from_it(tree: Path, gbs: int | None, effect: DataEffect) -> None:
+@pytest.mark.parametrize(
+    ("gbs", "old", "ranks", "effect"),
+    [
+        (None, 4, None, DataEffect.EXACT),
+        (4, 4, 2, DataEffect.EXACT),
+        (8, 4, None, DataEffect.REORDERS),
+        (8, None, None, DataEffect.REORDERS),  # of a size that nobody knows it is never called exact
+        (None, 4, 4, DataEffect.UNKNOWN),
+    ],
+)
+def test_a_loader_that_saved_its_state_goes_on_from_it(
+    tree: Path, gbs: int | None, old: int | None, ranks: int | None, effect: DataEffect
+) -> None:
     for name in ("checkpoint_0", "checkpoint_1", "checkpoint_2"):
         folder = tree / "checkpoints" / name
         shutil.copyfile(folder / "scheduler.bin", folder / "dl_state_dict.bin")
-    told = plan(tree, data=api.DataQuestion(new_global_batch=gbs, old_global_batch=4))
+    choice = api.ResumeQuestion(sizes=AskedSizes(world=ranks))
+    told = plan(tree, choice=choice, data=api.DataQuestion(new_global_batch=gbs, old_global_batch=old))
     assert isinstance(told.data, GoesOn)
     assert (told.data.effect, told.data.where) == (effect, "checkpoints/checkpoint_2/dl_state_dict.bin")
 
