@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ckpttool.formats.torch import dcp
-from ckpttool.formats.torch.dcp import Chunk, DcpMetadata, Slice, SplitTensor, read_dcp_metadata
+from ckpttool.formats.torch.dcp import DcpMetadata, SplitTensor, read_dcp_metadata
 from ckpttool.formats.torch.pickle_objects import BrokenPickleError
+from ckpttool.formats.torch.slice_machine import Chunk, Slice, SliceMachine
 from tests.layouts import LAYOUTS
 
 REAL = sorted(LAYOUTS.rglob(".metadata"))
@@ -61,7 +61,7 @@ def assert_same(found: DcpMetadata, true: DcpMetadata) -> None:
 def slowly(data: bytes, monkeypatch: pytest.MonkeyPatch) -> DcpMetadata:
     """Read every opcode, and pass over none."""
     for name in ("_chunk_again", "_tensor_again", "_slice_again"):
-        monkeypatch.setattr(dcp.SliceMachine, name, lambda _self, _begin: False)
+        monkeypatch.setattr(SliceMachine, name, lambda _self, _begin: False)
     return read_dcp_metadata(data)
 
 
@@ -109,7 +109,8 @@ def metadata(draw: st.DrawFn) -> object:
         for number, part in enumerate(parts):
             index = MetadataIndex(name, part.offsets, draw(st.none() | st.just(number)))
             stored[index] = _StorageInfo(path, draw(numbers), draw(numbers), draw(st.none() | st.just(["zstd"])))
-    return Metadata(declared, {name: (name,) for name in declared}, stored)
+    keys = draw(st.lists(names, min_size=1, max_size=5)) + draw(st.sampled_from([[], ["again", "again"]]))
+    return Metadata(declared, {name: (name, *keys, *name.split("e")) for name in declared}, stored)
 
 
 @settings(max_examples=100, deadline=None)
@@ -121,7 +122,7 @@ def test_whatever_torch_writes_is_read_as_torch_reads_it(said: object, protocol:
 
 def test_what_is_written_for_every_slice_is_passed_over_as_a_whole() -> None:
     data = REAL[0].read_bytes()
-    machine = dcp.SliceMachine(data)
+    machine = SliceMachine(data)
     machine.run()
     assert len(machine.slices) > 0.9 * len(told_by_torch(data).slices)
 

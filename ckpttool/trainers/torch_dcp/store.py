@@ -10,10 +10,10 @@ Source:
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from math import prod
+from operator import add, gt
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState
@@ -30,7 +30,8 @@ from ckpttool.trainers.common.listed import stamp_if_there, stray
 from ckpttool.trainers.torch_dcp.names import METADATA, OF_RANK, UNFINISHED, WRITER, is_committed
 
 if TYPE_CHECKING:
-    from ckpttool.formats.torch.dcp import DcpMetadata, Slice, SplitTensor
+    from ckpttool.formats.torch.dcp import DcpMetadata, SplitTensor
+    from ckpttool.formats.torch.slice_machine import Slice
 
 AT_A_SCAN = 4 << 20
 """Bytes of a record that is read of every save of a tree: some 20,000 slices, and tens of milliseconds."""
@@ -227,17 +228,19 @@ def _compared(
     """Hold the record against itself and against the names that are there."""
     record = _below(folder, METADATA)
     findings = [*earlier, *_unsafe(record, found)]
-    by_file: dict[str, list[Slice]] = defaultdict(list)
-    for each in found.slices:
-        by_file[each.path].append(each)
-    escaping = sorted(path for path in by_file if leads_out(path))
+    files = _Files(found.slices)
+    escaping = sorted(path for path in files.ends if leads_out(path))
     if escaping:
         message = f"names {quoted(escaping[0])}, which leads out of the folder; it is not followed"
         findings.append(unsafe(Code.UNSAFE_NAME, message, path=record))
-    ends = {path: _end(each) for path, each in by_file.items() if not leads_out(path)}
-    findings += islice((each for path in sorted(ends) for each in _gaps(record, path, by_file[path])), MAX_FINDINGS)
-    findings += islice(_uncovered(record, found), MAX_FINDINGS)
-    changed = {path for path in ends if any(each.is_changed for each in by_file[path])}
+    ends = {path: end for path, end in files.ends.items() if not leads_out(path)}
+    odd: dict[str, list[Slice]] = {path: [] for path in sorted(files.odd & ends.keys())}
+    for each in found.slices if odd else ():
+        if each.path in odd:
+            odd[each.path].append(each)
+    findings += islice((gap for path, slices in odd.items() for gap in _gaps(record, path, slices)), MAX_FINDINGS)
+    findings += islice(_uncovered(record, found, files.slices), MAX_FINDINGS)
+    changed = files.changed & ends.keys()
     findings += [_changed(_below(folder, path)) for path in sorted(changed)]
     least = {_below(folder, path): end for path, end in ends.items()}
     listed = {shard.path: shard for shard in shards}
@@ -256,8 +259,27 @@ def _compared(
     )
 
 
-def _end(slices: Iterable[Slice]) -> int:
-    return max(each.offset + each.length for each in slices)
+class _Files:
+    """What the slices come to, file by file and name by name: half a million are looked at once."""
+
+    __slots__ = ("changed", "ends", "odd", "slices")
+
+    def __init__(self, slices: Iterable[Slice]) -> None:
+        ends: dict[str, int] = {}
+        counts: dict[str, int] = {}
+        self.odd: set[str] = set()
+        """Files of which the slices do not follow one another as they are told."""
+        self.changed = {path for _, path, _, _, is_changed in slices if is_changed}
+        for name, path, offset, length, _ in slices:
+            end = ends.get(path, 0)
+            if offset != end:
+                self.odd.add(path)
+            ends[path] = max(end, offset + length)
+            counts[name] = counts.get(name, 0) + 1
+        self.ends = ends
+        """First byte after the last slice of each file."""
+        self.slices = counts
+        """How many each tensor or value has."""
 
 
 def _unsafe(record: str, found: DcpMetadata) -> Iterator[Finding]:
@@ -291,29 +313,34 @@ def _gaps(record: str, path: str, slices: Iterable[Slice]) -> Iterator[Finding]:
             )
 
 
-def _uncovered(record: str, found: DcpMetadata) -> Iterator[Finding]:
+def _uncovered(record: str, found: DcpMetadata, counts: Mapping[str, int]) -> Iterator[Finding]:
     """Find tensors of which not all is there, and names without a slice."""
-    counts: dict[str, int] = defaultdict(int)
-    for each in found.slices:
-        counts[each.name] += 1
+    volumes: dict[tuple[int, ...], int] = {}
     for name, tensor in found.tensors.items():
-        said = _partly(name, tensor) or _without_slices(name, counts[name], len(tensor.chunks))
+        said = _partly(name, tensor, volumes) or _without_slices(name, counts.get(name, 0), len(tensor.chunks))
         if said is not None:
             yield damage(Code.ENTRIES_MISSING, said, path=record, tensor=name)
     for name in found.values:
-        said = _without_slices(name, counts[name], 1)
+        said = _without_slices(name, counts.get(name, 0), 1)
         if said is not None:
             yield damage(Code.ENTRIES_MISSING, said, path=record)
 
 
-def _partly(name: str, tensor: SplitTensor) -> str | None:
-    """Say that the parts of a tensor are not the whole of it; None where they are."""
-    shape = tensor.shape
+def _partly(name: str, tensor: SplitTensor, volumes: dict[tuple[int, ...], int]) -> str | None:
+    """Say that the parts of a tensor are not the whole of it; None where they are.
+
+    Args:
+        name: Of the tensor.
+        tensor: As the record declares it.
+        volumes: Of shapes that were multiplied before.
+    """
+    shape, covered = tensor.shape, 0
     for offsets, sizes in tensor.chunks:
-        beyond = any(begin + size > whole for begin, size, whole in zip(offsets, sizes, shape, strict=False))
-        if len(offsets) != len(shape) or len(sizes) != len(shape) or beyond:
+        if not len(offsets) == len(sizes) == len(shape) or any(map(gt, map(add, offsets, sizes), shape)):
             return f"a part of {quoted(name)} lies outside of its shape {list(shape)}"
-    covered, whole = sum(prod(chunk.sizes) for chunk in tensor.chunks), prod(shape)
+        volume = volumes.get(sizes)
+        covered += volumes.setdefault(sizes, prod(sizes)) if volume is None else volume
+    whole = prod(shape)
     if covered == whole:
         return None
     parts = counted(len(tensor.chunks), "part")
