@@ -48,7 +48,7 @@ MOST_LINES = {
     "records": 1130,
     "render": 5340,
     "storage": 860,
-    "trainers": 1450,
+    "trainers": 1463,
     "trainers/common": 960,
     "trainers/accelerate": 550,
     "trainers/deepspeed": 750,

@@ -279,6 +279,8 @@ def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
     trees: list[Located] = []
     withheld: dict[str, OSError] = {}
     for root in [path, *_places_below(path)]:
+        if trees and trees[0].storage.root == path and _is_in(trees[0], os.path.relpath(root, path)):
+            continue
         try:
             storage = open_storage(root)
             listing = list_root(storage)
@@ -300,6 +302,10 @@ def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
     unread = [f"; {why.filename or root} cannot be read" for root, why in withheld.items()]
     took = "".join([one.storage.root, *others, *dict.fromkeys(unread)])
     return one if one.storage.root == path else replace(one, resolved_from=took)
+
+
+def _is_in(tree: Located, folder: str) -> bool:
+    return tree.layout.part(tree.listing, folder, None) is not None
 
 
 def _meant_tree(trees: list[Located], path: str, wish: _Wish) -> Located:

@@ -15,7 +15,7 @@ from ckpttool.trainers.below import trees_below
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.listing import HEAD_BYTES, Listing
 from ckpttool.trainers.locate import locate
-from tests.layouts import LAYOUTS, layout_of_tree, truths
+from tests.layouts import LAYOUTS, healthy, layout_of_tree, truths
 
 Names = dict[str, bytes]
 """Paths of files relative to the root, each with its first bytes; of an empty folder, with a slash behind it."""
@@ -209,6 +209,20 @@ def test_a_record_without_a_save_is_no_tree(name: str) -> None:
 )
 def test_names_that_only_look_like_a_trees_are_none(names: tuple[str, ...]) -> None:
     assert claimed(dict.fromkeys(names, b"")) == set()
+
+
+def test_what_a_script_saves_by_accelerate_under_another_trainers_name_is_accelerates() -> None:
+    names = ("model.safetensors", "optimizer.bin", "scheduler.bin", "random_states_0.pkl")
+    assert claimed({f"checkpoint-500/{name}": b"" for name in names}) == {"accelerate"}
+
+
+@pytest.mark.parametrize("tree", sorted(TREES.keys() & truths()))
+def test_who_stands_in_a_runs_folder_need_not_say_where_its_saves_lie(
+    tree: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = layout_of_tree(tree)
+    monkeypatch.chdir(healthy(tree, tmp_path))
+    assert locate(None).layout.name == locate(".").layout.name == layout
 
 
 def test_files_of_mindspore_called_as_lightnings_are_no_tree() -> None:

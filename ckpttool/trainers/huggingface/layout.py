@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _OWN = rf"{re.escape(STATE)}|{re.escape(ARGUMENTS)}|{WEIGHTS}|(?s:pytorch_model.*)|global_step[0-9]+"
 """What lies in a save and in no other trainer's folder of such a name."""
 
+_ALIEN = r"random_states_[0-9]+\.pkl"
+"""What scripts that save by Accelerate alone have there: their folders often have such names."""
+
 
 class HfTrainerLayout:
     """One folder for each save, shared by all ranks; nothing beside them names the last."""
@@ -38,7 +41,10 @@ class HfTrainerLayout:
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by what lies in the folders of such names: others call theirs alike."""
-        return any(any(re.fullmatch(_OWN, name) for name in names) for _, names in listing.inside(SAVE))
+        return any(
+            any(re.fullmatch(_OWN, name) for name in names) and not any(re.fullmatch(_ALIEN, name) for name in names)
+            for _, names in listing.inside(SAVE)
+        )
 
     def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
         """Take a save's folder, and whatever lies in it, for the save."""
