@@ -12,6 +12,8 @@ count; where a disk waits, by the wall's. Absolute times say nothing about anoth
     slow disk            2 ms a call, over the same scan in one thread; target 0.06
     automatic threads    warm disk, over one thread forced; target 1.1
     memory               a fresh process that scans 8,192 x 3; target 64 MiB
+    saves                1,000 folders `checkpoint-N` with a record each that is read whole, over `find`; asked for are
+                         1.5, which a program that reads records cannot reach: it opens 2,000 files, find none
 
 Not here, because it needs MindSpore: MindFormers' own `get_resume_checkpoint_by_meta` of rank 0, over which names +
 meta takes 0.3 at 8,192 ranks and 0.5 at 1,024 (MindFormers 2.1.0); target 0.40 at 8,192.
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 import gc
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -49,6 +52,7 @@ from tests.trees import TreeBuilder  # noqa: E402
 
 RANKS = (1024, 8192)
 SLOW_RANKS = 1024
+SAVES = 1000
 LATENCY = 0.002
 """Seconds a call, as on a busy network file system."""
 
@@ -186,6 +190,22 @@ def measure_slow(root: str, ranks: int) -> None:
     print(f"  automatic threads  {measured.ratio('threads', 'one thread'):.3f} x one thread")
 
 
+def measure_saves(root: Path, count: int, rounds: int) -> None:
+    """Print how the scan of a tree with a folder and a record a save compares."""
+    for number in range(1, count + 1):
+        folder = root / f"checkpoint-{number}"
+        shutil.copytree(ROOT / "fixtures" / "layouts" / "hf_single" / "checkpoint-12", folder)
+        state = folder / "trainer_state.json"
+        state.write_text(state.read_text().replace('"global_step": 12,', f'"global_step": {number},'))
+    functions: dict[str, Callable[[], object]] = {
+        "find": lambda: find(str(root)),
+        "saves": lambda: scan(TreeQuestion(path=str(root))),
+    }
+    print(f"{count} saves")
+    ratio = Measured(functions, rounds, processor_seconds).ratio("saves", "find")
+    print(f"  names + records    {ratio:.2f} x find -printf")
+
+
 def main() -> None:
     """Build the trees and measure, with the garbage collector set as the command line sets it."""
     gc.set_threshold(*COLLECTIONS)
@@ -198,6 +218,8 @@ def main() -> None:
             measure(str(tree.checkpoint), ranks, rounds)
             if ranks == SLOW_RANKS:
                 measure_slow(str(tree.checkpoint), ranks)
+    with tempfile.TemporaryDirectory() as folder:
+        measure_saves(Path(folder), SAVES, rounds)
 
 
 if __name__ == "__main__":

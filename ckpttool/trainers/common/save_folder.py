@@ -197,7 +197,7 @@ def _killed(path: str) -> Finding:
 
 def absent_parts(save: SaveFolder) -> Iterator[Finding]:
     """Find parts of the weights that are not there by the others' own numbers, and parts without an index."""
-    parts = sorted(match.string for name in save.names if (match := re.fullmatch(WEIGHTS, name)) and match["parts"])
+    parts = sorted(name for name in save.names if "-of-" in name and re.fullmatch(WEIGHTS, name))
     if not parts:
         return
     start, _, tail = parts[0].rpartition("-of-")

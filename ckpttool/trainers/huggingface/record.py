@@ -5,12 +5,22 @@ Source: `TrainerState` and `TrainingArguments` of transformers 4.57 and 5.23.
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from typing import NamedTuple
 
-from ckpttool.formats.strict_json import get_int, get_optional_float, get_optional_int, get_optional_str, parse_object
+from ckpttool.formats.strict_json import (
+    JsonObject,
+    get_int,
+    get_optional_float,
+    get_optional_int,
+    get_optional_str,
+    parse_object,
+)
 from ckpttool.storage.base import ByteSource, Storage
 from ckpttool.trainers.huggingface.log import STATE_LIMIT
 
+_SMALL = 64 << 10
 _MOST_ARGUMENTS = 1 << 20
 """Bytes that are compared; a real one has about 5,000."""
 
@@ -51,14 +61,22 @@ def read_state(storage: Storage, path: str) -> State:
         ParseError: It is torn, or not what Trainer writes.
         OSError: It cannot be read.
     """
-    data = storage.small_file(path, limit=STATE_LIMIT)
-    record = parse_object(data, what=path, limit=STATE_LIMIT, nonfinite=True)
+    record = _parsed(storage.small_file(path, limit=STATE_LIMIT), path)
     return State(
         step=get_int(record, "global_step", where=path),
         epoch=get_optional_float(record, "epoch", where=path),
         micro_batch=get_optional_int(record, "train_batch_size", where=path),
         best=get_optional_str(record, "best_model_checkpoint", where=path),
     )
+
+
+def _parsed(data: bytes, path: str) -> JsonObject:
+    if len(data) <= _SMALL:  # whatever is in it takes little memory; of a thousand saves this is half the time
+        with suppress(ValueError, RecursionError):
+            record = json.loads(data)
+            if isinstance(record, dict):
+                return record
+    return parse_object(data, what=path, limit=STATE_LIMIT, nonfinite=True)
 
 
 class ArgumentsReader:
