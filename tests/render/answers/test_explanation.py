@@ -151,7 +151,7 @@ def test_json_holds_what_the_text_says() -> None:
         "schema": "ckpttool/explanation/1",
         "code": "shard-missing",
         "title": one.title,
-        "severities": ["note", "damage"],
+        "severities": ["note", "suspect", "damage"],
         "meaning": one.meaning,
         "evidence": one.evidence,
         "mindformers": dict(one.trainers).get("MindFormers"),
