@@ -151,14 +151,16 @@ def _rules(_page: Path, _of: str) -> Iterator[str]:
             yield f"| [{code}](findings.md#{code}) | {_cell(title)} |"
 
 
-def _trainers(_page: Path, _of: str) -> Iterator[str]:
-    yield from ("| trainer | scan, verify, resolve | launch, preflight | lint-config | logs |", "|---|---|---|---|---|")
+def _trainers(page: Path, _of: str) -> Iterator[str]:
+    yield "| trainer | a tree of it is told by | what it takes by itself | config by `launch` | `lint-config` | its logs |"
+    yield "|---|---|---|---|---|---|"
     for trainer in TRAINERS:
-        answers = (trainer.launch, trainer.configs, trainer.log_formats or None)
+        answers = (trainer.simulator, trainer.launch, trainer.configs, trainer.log_formats or None)
         signs = ", ".join(f"`{layout.sign}`" for layout in trainer.layouts) or "–"
-        yield f"| {trainer.title} | {signs} | {' | '.join('–' if each is None else 'yes' for each in answers)} |"
+        title = f"[{trainer.title}]({_folder(page)}{trainer.name}.md)"
+        yield f"| {title} | {signs} | {' | '.join('–' if each is None else 'yes' for each in answers)} |"
     commands = "`verify`, `seal`, `inspect`, `diff`"
-    yield f"| {loose_file().sign}, torch's too: {commands} | – | – | – | CSV, JSON lines, TensorBoard |"
+    yield f"| {loose_file().sign}, torch's too: {commands} | – | – | – | – | CSV, JSON lines, TensorBoard |"
 
 
 def _rooms(_page: Path, _of: str) -> Iterator[str]:
