@@ -152,7 +152,7 @@ def _rules(_page: Path, _of: str) -> Iterator[str]:
 
 
 def _trainers(page: Path, _of: str) -> Iterator[str]:
-    yield "| trainer | a tree of it is told by | what it takes by itself | config by `launch` | `lint-config` | its logs |"
+    yield "| trainer | its tree is told by | what it takes by itself | config by `launch` | `lint-config` | its logs |"
     yield "|---|---|---|---|---|---|"
     for trainer in TRAINERS:
         answers = (trainer.simulator, trainer.launch, trainer.configs, trainer.log_formats or None)
