@@ -17,7 +17,7 @@ from ckpttool.formats.strict_json import ParseError
 from ckpttool.storage.base import Kind, LostLinkError, Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
-from ckpttool.trainers.common.listed import listed_damage, one_run, stray, tracked_by
+from ckpttool.trainers.common.listed import by_rank, listed_damage, one_run, stray, tracked_by
 from ckpttool.trainers.common.save_folder import (
     WEIGHTS,
     Looks,
@@ -27,6 +27,7 @@ from ckpttool.trainers.common.save_folder import (
     file_names,
     list_save,
 )
+from ckpttool.trainers.huggingface.inner_tag import inner_tag
 from ckpttool.trainers.huggingface.names import ARGUMENTS, LAYOUT, SAVE, STATE
 from ckpttool.trainers.huggingface.record import Arguments, ArgumentsReader, State, global_batch, read_state
 from ckpttool.trainers.listing import Listing
@@ -93,12 +94,17 @@ def _scan_save(storage: Storage, name: str, arguments_of: ArgumentsReader, optio
     looks = Looks(_NAMED, lambda folder: look(storage, folder, sizes=options.sizes), options.sizes)
     listed = list_save(storage, name, looks)
     save = listed if isinstance(listed, SaveFolder) else SaveFolder(name, frozenset(), (), (listed,), expected=None)
+    tag = inner_tag(storage, save, sizes=options.sizes)
+    if tag is not None and save.expected is not None:
+        shards = by_rank((*save.shards, *tag.shards))
+        paths = tuple(sorted({*save.expected, *(shard.path for shard in tag.shards)}))
+        save = save._replace(shards=shards, expected=paths, findings=(*save.findings, *tag.findings))
     findings = list(save.findings)
     is_seen = isinstance(listed, SaveFolder)
     state, commit = _state(storage, save, findings) if is_seen else (None, CommitState.UNKNOWN)
     arguments = arguments_of(save.path(ARGUMENTS)) if ARGUMENTS in save.names else Arguments()
     if is_seen:
-        findings += (*_what_is_lacking(save), *absent_parts(save))
+        findings += (*_what_is_lacking(save, has_tag=tag is not None), *absent_parts(save))
     number = int(name.rpartition("-")[2])
     if state is not None and state.step != number:
         message = f"{STATE} says step {state.step}, the folder's name {number}"
@@ -159,8 +165,13 @@ def _content(save: SaveFolder) -> Content:
     return Content.WEIGHTS_ONLY if save.shards else Content.UNKNOWN
 
 
-def _what_is_lacking(save: SaveFolder) -> Iterator[Finding]:
-    """Find files that every save has, or that never go without each other: with `save_only_model` there is none."""
+def _what_is_lacking(save: SaveFolder, *, has_tag: bool) -> Iterator[Finding]:
+    """Find files that every save has, or that never go without each other: with `save_only_model` there is none.
+
+    DeepSpeed's tag holds weights and optimizer, and often the schedule, too.
+    """
+    if has_tag:
+        return
     if not save.has(ShardRole.MODEL) and not any(name.endswith(".index.json") for name in save.names):
         yield listed_damage(Code.SHARD_MISSING, "no weights in this folder", save.name)
     there = {

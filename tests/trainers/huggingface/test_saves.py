@@ -190,3 +190,44 @@ def test_a_sealed_save_shows_a_flipped_bit_of_its_weights(single: Path) -> None:
     content[-1] ^= 1
     weights.write_bytes(content)
     assert chosen(plan(single, choice=api.ResumeQuestion(evidence=Level.CHECKSUM))) == ("checkpoint-8", 8)
+
+
+class TestDeepSpeedInside:
+    """Put together from two real trees: DeepSpeed's tag takes the place of weights and optimizer."""
+
+    @pytest.fixture
+    def inside(self, ddp: Path, tmp_path: Path) -> Path:
+        tags = healthy("ds_zero1_2ranks", tmp_path / "tags")
+        for save in ("checkpoint-4", "checkpoint-8"):
+            for file in ("optimizer.pt", "scheduler.pt", "model.safetensors"):
+                (ddp / save / file).unlink()
+            shutil.copytree(tags / "global_step6", ddp / save / "global_step6")
+            (ddp / save / "latest").write_text("global_step6")
+        return ddp
+
+    def test_it_is_whole_and_known_for_trainers(self, inside: Path) -> None:
+        inventory = scanned(inside)
+        assert inventory.layout == "hf-trainer"
+        assert [(save.content, blocking(save.findings)) for save in inventory.checkpoints] == [(Content.FULL, ())] * 2
+        assert chosen(plan(inside)) == ("checkpoint-8", 8)
+
+    @pytest.mark.parametrize("what", ["model", "optim"])
+    def test_a_file_of_a_rank_is_missed(self, inside: Path, what: str) -> None:
+        *_, lost = sorted((inside / "checkpoint-8/global_step6").glob(f"*{what}_states.pt"))
+        lost.unlink()
+        assert missed(inside, "checkpoint-8") <= {lost.name, "global_step6"}
+        assert chosen(plan(inside)) == ("checkpoint-4", 4)
+
+    def test_where_no_rank_has_an_optimizer_that_is_missed_too(self, inside: Path) -> None:
+        for file in (inside / "checkpoint-8/global_step6").glob("*_optim_states.pt"):
+            file.unlink()
+        assert chosen(plan(inside)) == ("checkpoint-4", 4)
+
+    @pytest.mark.parametrize("text", ["global_step9", "../checkpoint-4", ""])
+    def test_latest_must_name_a_tag_that_is_there(self, inside: Path, text: str) -> None:
+        (inside / "checkpoint-8/latest").write_text(text)
+        assert chosen(plan(inside)) == ("checkpoint-4", 4)
+
+    def test_without_latest_nothing_would_be_loaded(self, inside: Path) -> None:
+        (inside / "checkpoint-8/latest").unlink()
+        assert Code.METADATA_INCOMPLETE in codes(named(scanned(inside), "checkpoint-8").findings)

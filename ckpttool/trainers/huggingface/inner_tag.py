@@ -1,0 +1,89 @@
+"""A save of Trainer with DeepSpeed inside: `global_stepM/` holds weights and optimizer, and `latest` names it.
+
+Source: `Trainer._save_optimizer_and_scheduler` of transformers 5.23; names of files as DeepSpeed 0.19 writes them.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+from typing import NamedTuple
+
+from ckpttool.domain.finding import Code, Finding, unsafe
+from ckpttool.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.formats.torch.plain import whole_at
+from ckpttool.storage.base import Storage, unreadable
+from ckpttool.trainers.common.listed import listed_damage, listed_shard
+from ckpttool.trainers.common.save_folder import SaveFolder, absent
+from ckpttool.trainers.common.saved_values import first_told
+
+LATEST = "latest"
+_TAG = r"global_step[0-9]{1,18}"
+_FILE = r"(?:bf16_)?(?:zero_pp_rank_(?P<dp>[0-9]+)_)?mp_rank_(?P<mp>[0-9]+)_(?P<what>model|optim)_states\.pt"
+_MOST = 4096
+_MOST_TEXT = 256
+
+
+class InnerTag(NamedTuple):
+    """What lies in the tag that `latest` names."""
+
+    shards: tuple[Shard, ...]
+    findings: tuple[Finding, ...]
+
+
+def inner_tag(storage: Storage, save: SaveFolder, *, sizes: bool) -> InnerTag | None:
+    """Look into the tag that a save must hold; None where it holds none.
+
+    Args:
+        storage: The tree.
+        save: Its listing.
+        sizes: Whether to take each file's stamp, too.
+    """
+    if LATEST not in save.names and not any(re.fullmatch(_TAG, name) for name in save.names):
+        return None
+    path = save.path(LATEST)
+    try:
+        tag = storage.small_file(path, limit=_MOST_TEXT).decode("utf-8", "replace").strip()
+        if re.fullmatch(r"[\w.-]+", tag) is None or tag.startswith("."):
+            return InnerTag((), (unsafe(Code.UNSAFE_NAME, f"names {tag!r}, which is not followed", path=path),))
+        if tag not in save.names:
+            message = f"names {tag}, which is not there: DeepSpeed stops with an AssertionError"
+            return InnerTag((), (listed_damage(Code.METADATA_INCOMPLETE, message, path),))
+        entries = sorted(storage.entries(save.path(tag)))
+    except FileNotFoundError:
+        message = "no latest: DeepSpeed loads nothing without it, and only warns"
+        return InnerTag((), (listed_damage(Code.METADATA_INCOMPLETE, message, path),))
+    except OSError as error:
+        return InnerTag((), (unreadable(path, error),))
+    findings: list[Finding] = []
+    shards: list[Shard] = []
+    for name, kind in entries:
+        match = re.fullmatch(_FILE, name)
+        if match is not None:
+            role = ShardRole.MODEL if match["what"] == "model" else ShardRole.OPTIMIZER
+            shard = Shard(path=save.path(f"{tag}/{name}"), rank=None, role=role, format=FormatName.TORCH_ZIP)
+            shards += listed_shard(storage, shard, kind, findings, sizes=sizes)
+    return InnerTag(tuple(shards), (*findings, *_absent(storage, save.path(tag), shards)))
+
+
+def _absent(storage: Storage, folder: str, shards: list[Shard]) -> list[Finding]:
+    """Miss each rank's file of the kinds that are there: as many as the model's own record tells."""
+    there = {shard.path.rpartition("/")[2] for shard in shards}
+    models = [shard.path for shard in shards if shard.role is ShardRole.MODEL]
+    if not models:
+        return [absent(folder, "DeepSpeed's file of the model")]
+    told = first_told(storage, models)
+    data, tensor = (min(whole_at(told, f"{which}_world_size") or 1, _MOST) for which in ("dp", "mp"))
+    stage = whole_at(told, "ds_config", "zero_optimization", "stage") or 0
+    if stage and all("_optim_states" not in name for name in there):
+        return [absent(folder, "DeepSpeed's state of the optimizer")]
+    lacking = []
+    for what in ("model", "optim"):
+        own = sorted(name for name in there if f"_{what}_states" in name)
+        if not own:
+            continue
+        start, zero, _ = own[0].partition("zero_pp_rank_")
+        ranks = [f"{start}{zero}{rank}_" for rank in range(data)] if zero else [""]
+        every = (f"{rank}mp_rank_{part:02d}_{what}_states.pt" for rank in ranks for part in range(tensor))
+        lacking += [name for name in islice(every, _MOST) if name not in there]
+    return [absent(f"{folder}/{name}", "DeepSpeed's file of a rank") for name in lacking]
