@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import pickle
+import pickletools
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +177,67 @@ def _changed(old: bytes, new: bytes) -> bytes:
 def test_what_says_not_where_slices_lie_is_broken(data: bytes) -> None:
     with pytest.raises(BrokenPickleError):
         read_dcp_metadata(data)
+
+
+def _last_changed(old: bytes, new: bytes) -> bytes:
+    before, _, after = REAL[0].read_bytes().rpartition(old)
+    assert before
+    return before + new + after
+
+
+def _other_recall(text: str) -> bytes:
+    """Let all that recalls a text recall the first thing that is none."""
+    data = REAL[0].read_bytes()
+    opcodes = [(opcode.name, argument) for opcode, argument, _ in pickletools.genops(data)]
+    remembered = [before[1] for before, (name, _) in pairwise(opcodes) if name == "MEMOIZE"]
+    own = remembered.index(text)
+    spelled = (b"h" + bytes([own])) if own < 256 else b"j" + own.to_bytes(4, "little")
+    assert spelled in data
+    return data.replace(spelled, b"h\x03")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x8c\x01a\x94h\x00(\x8c\x05b\x94t\x94.",  # a key whose length is not its text's
+        _changed(b"\x86\x94\x85\x94R", b"\x85\x94\x85\x94R"),
+        _changed(b"\x8c\x0c__1_0", b"\x8c\x0b__1_0"),
+        _changed(b"app.optim.state.3.weight.exp_avg_sq\x94", b"app.optim.state.3.weight.exp_avg\x94sq\x94"),
+        _other_recall("__1_0.distcp"),
+        _last_changed(b"\x8c#app.optim.state.3.weight.exp_avg_sq", b"\x8c$app.optim.state.3.weight.exp_avg_sq"),
+    ],
+)
+def test_what_is_spelled_as_torch_never_does_is_not_passed_over(data: bytes) -> None:
+    with pytest.raises(BrokenPickleError):
+        read_dcp_metadata(data)
+
+
+def test_an_offset_below_zero_is_none() -> None:
+    from torch.distributed.checkpoint.filesystem import _StorageInfo
+    from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex
+
+    for last in (-5, 5):
+        stored = {MetadataIndex(name): _StorageInfo("__0_0.distcp", at, 5) for name, at in (("a", 0), ("b", last))}
+        data = written(Metadata({"a": BytesStorageMetadata(), "b": BytesStorageMetadata()}, None, stored))
+        if last > 0:
+            assert len(read_dcp_metadata(data).slices) == 2
+        else:
+            with pytest.raises(BrokenPickleError, match="below zero"):
+                read_dcp_metadata(data)
+
+
+def test_no_more_spellings_of_sizes_are_kept_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = told_by_torch(REAL[0].read_bytes())
+    monkeypatch.setattr("ckpttool.formats.torch.slice_machine._MOST_SIZES", 0)
+    assert_same(read_dcp_metadata(REAL[0].read_bytes()), true)
+
+
+def test_who_collects_no_garbage_is_left_so() -> None:
+    gc.disable()
+    try:
+        read_dcp_metadata(REAL[0].read_bytes())
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    read_dcp_metadata(REAL[0].read_bytes())
+    assert gc.isenabled()

@@ -1,0 +1,85 @@
+"""A tree of torch.distributed.checkpoint saves: whatever they are called, with what the application put in."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ckpttool import api
+from ckpttool.domain.checkpoint import Content
+from ckpttool.domain.data_position import DataEffect, GoesOn, SampleSource, Unknown
+from ckpttool.domain.finding import Code
+from ckpttool.domain.plan import Outcome, ResumePlan
+from ckpttool.domain.question import AskedSizes
+from ckpttool.domain.retention import RetentionPolicy
+from ckpttool.trainers.torch_dcp.saves import only_number
+from tests.answers import codes, scanned
+from tests.layouts import healthy
+
+AS_IT_WAS = AskedSizes()
+
+
+def answered(root: Path, sizes: AskedSizes = AS_IT_WAS) -> api.Answer:
+    return api.resolve(api.TreeQuestion(path=str(root)), api.ResumeQuestion(sizes=sizes))
+
+
+def plan(root: Path, sizes: AskedSizes = AS_IT_WAS) -> ResumePlan:
+    decision = answered(root, sizes).decision
+    assert isinstance(decision, ResumePlan)
+    return decision
+
+
+def test_samples_are_told_where_the_save_counts_them_and_where_the_data_go_on_is_not(tmp_path: Path) -> None:
+    position = plan(healthy("dcp_fsdp2_4ranks", tmp_path)).data
+    assert isinstance(position, GoesOn)
+    assert (position.samples, position.source, position.batches) == (120, SampleSource.CONTENT, 15)
+    assert position.effect is DataEffect.UNKNOWN
+
+
+def test_without_samples_nothing_is_known_of_the_data(tmp_path: Path) -> None:
+    found = plan(healthy("dcp_plain_2ranks", tmp_path))
+    assert isinstance(found.data, Unknown)
+    assert [str(setting.place) for setting in found.load.settings] == ["code:dcp.load(..., checkpoint_id)"]
+
+
+def test_it_takes_none_by_itself(tmp_path: Path) -> None:
+    found = api.simulate(answered(healthy("dcp_plain_2ranks", tmp_path)), None)
+    assert (found.would_resume, found.outcome) == (None, Outcome.UNKNOWN)
+
+
+@pytest.mark.parametrize("world", [1, 3, 64])
+def test_any_number_of_ranks_may_load_it(tmp_path: Path, world: int) -> None:
+    assert plan(healthy("dcp_fsdp2_4ranks", tmp_path), AskedSizes(world=world)).point.step == 15
+
+
+def test_a_name_tells_the_step_where_nothing_else_does_and_it_has_one_number(tmp_path: Path) -> None:
+    weights = Path(healthy("titan_last_model_only", tmp_path)) / "checkpoint" / "step-7"
+    for name in ("best_12", "epoch3_step9", "final"):
+        shutil.copytree(weights, tmp_path / "saves" / name)
+    saves = {save.name: (save.step, save.step_source.value) for save in scanned(tmp_path / "saves").checkpoints}
+    assert saves == {"best_12": (12, "name"), "epoch3_step9": (None, "unknown"), "final": (None, "unknown")}
+    assert {save.content for save in scanned(tmp_path / "saves").checkpoints} == {Content.UNKNOWN}
+
+
+@pytest.mark.parametrize(("name", "step"), [("7", 7), ("a007b", 7), ("a1b2", None), ("", None), ("1" * 19, None)])
+def test_a_number_in_a_name(name: str, step: int | None) -> None:
+    assert only_number(name) == step
+
+
+def test_what_lies_beside_the_saves_and_what_a_larger_start_left_in_one_are_named(tmp_path: Path) -> None:
+    root = healthy("dcp_plain_2ranks", tmp_path)
+    shutil.copy(root / "8" / "__1_0.distcp", root / "8" / "__2_0.distcp")
+    (root / "notes").mkdir()
+    inventory = scanned(root)
+    assert [finding.path for finding in inventory.findings if finding.code is Code.STRAY_FILE] == ["notes"]
+    newest = inventory.checkpoints[-1]
+    assert [finding.path for finding in newest.findings] == ["8/__2_0.distcp"]
+    assert codes(newest.findings) == {Code.STRAY_FILE}
+
+
+def test_what_goes_with_a_save_is_its_folder(tmp_path: Path) -> None:
+    root = healthy("dcp_plain_2ranks", tmp_path)
+    answer = api.prune(api.TreeQuestion(path=str(root)), RetentionPolicy(keep_last=1))
+    assert [checkpoint.name for checkpoint in answer.plan.going] == ["4"]
