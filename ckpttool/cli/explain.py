@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -16,7 +16,8 @@ from ckpttool.cli.options import Format, FormatOpt
 from ckpttool.errors import ExitCode, UsageError, unknown_word
 from ckpttool.render.answers import explanation as texts
 from ckpttool.render.findings import Explanation, explained
-from ckpttool.render.json import dumps
+from ckpttool.render.guide import Verdict, verdicts
+from ckpttool.render.json import Document, dumps
 from ckpttool.render.text import WIDTH
 
 CodeArgument = Annotated[
@@ -24,7 +25,7 @@ CodeArgument = Annotated[
     typer.Argument(
         metavar="[CODE]",
         autocompletion=completing.codes,
-        help="A finding's code, or an exit code; all findings where left out.",
+        help="A finding's code, a verdict or an exit code; all of them where left out.",
     ),
 ]
 
@@ -33,24 +34,38 @@ CodeArgument = Annotated[
 def explain(code: CodeArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
     """Say what a finding means, and what to do.
 
-    Says how ckpttool knows it, too; and of an exit code (14) what it means in which command. Without CODE: every
-    finding that there is, in a line.
+    Says how ckpttool knows it, too; of a verdict (struct-ok) what it means, and of an exit code (14) in which command.
+    Without CODE: every finding that there is, in a line.
 
     Example: ckpttool explain shard-missing
     """
     width = min(WIDTH, shutil.get_terminal_size().columns)
-    if code is not None and (ended := _exit_code(code)) is not None:
-        meant = meant_by(ended)
-        is_json = fmt is Format.JSON
-        output.result(
-            dumps(texts.exit_document(ended, meant)) if is_json else texts.exit_text(ended, meant, width=width)
-        )
-        return
-    one = None if code is None else _find(code)
-    if fmt is Format.JSON:
+    word = _of_answers(code or "", width)
+    one = None if code is None or word is not None else _find(code)
+    if word is not None:
+        output.result(dumps(word.document) if fmt is Format.JSON else word.text)
+    elif fmt is Format.JSON:
         output.result(dumps(api.explain(None if one is None else one.code).to_dict()))
     else:
         output.result(texts.list_text(width=width) if one is None else texts.one_text(one, width=width))
+
+
+class _Word(NamedTuple):
+    """What stands in answers beside findings."""
+
+    text: str
+    document: Document
+
+
+def _of_answers(word: str, width: int) -> _Word | None:
+    """Explain an exit code or a verdict; None: it is neither."""
+    ended, verdict = _exit_code(word), _verdict(word)
+    if ended is not None:
+        meant = meant_by(ended)
+        return _Word(texts.exit_text(ended, meant, width=width), texts.exit_document(ended, meant))
+    if verdict is not None:
+        return _Word(texts.verdict_text(verdict, width=width), texts.verdict_document(verdict))
+    return None
 
 
 def _find(code: str) -> Explanation:
@@ -58,6 +73,10 @@ def _find(code: str) -> Explanation:
     if found is None:
         raise _no_code(code)
     return found
+
+
+def _verdict(word: str) -> Verdict | None:
+    return next((each for each in verdicts() if each.word == word.strip().lower().replace("_", "-")), None)
 
 
 def _exit_code(word: str) -> ExitCode | None:

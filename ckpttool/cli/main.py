@@ -55,6 +55,10 @@ _MORE = (
 )
 
 
+_AS_JSON = ({"--json"}, {"--format=json"}, {"--format", "json"})
+"""What may stand beside `--version`."""
+
+
 class _Group(Group):
     """Loads a command when it is called: `--help` and `scan` need not wait for what `launch` imports."""
 
@@ -119,7 +123,11 @@ class _Group(Group):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  as above
         """Take `help COMMAND` for `COMMAND --help`, and `version` for `--version`."""
         if args[:1] == ["version"]:
-            args = ["--version"]
+            args = ["--version", *args[1:]]
+        spelled = {"--version", "-V"} & {*args}
+        if spelled and {*args} - spelled in _AS_JSON:
+            _print_version_document()
+            raise typer.Exit
         if args[:1] == ["help"]:
             args = [*(word for word in args[1:] if not word.startswith("-")), "--help"]
         return super().parse_args(ctx, args)
@@ -179,6 +187,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version_document() -> None:
+    """`ckpttool/version/1`: which ckpttool this is, and on what it runs."""
+    import platform
+    from sysconfig import get_platform
+
+    from ckpttool.render.json import dumps
+
+    python, system = platform.python_version(), get_platform()
+    output.result(dumps({"schema": "ckpttool/version/1", "version": __version__, "python": python, "platform": system}))
 
 
 def _print_version(*, wanted: bool) -> None:

@@ -30,6 +30,8 @@ class Explanation(NamedTuple):
     """One code, explained. Every text is plain prose; a line of `remedy` that begins with `ckpttool` is a command."""
 
     code: Code
+    group: str
+    """What it is about: `Shards`."""
     title: str
     """One line, no full stop."""
     severities: tuple[Severity, ...]
@@ -59,7 +61,7 @@ def explanations() -> tuple[Explanation, ...]:
 
 def explained(code: str) -> Explanation | None:
     """Return what is known about a code; None where it is no code. The page's other entries are passed over."""
-    entries = (entry for entry in _entries(_page()) if entry[0].lines[0] == f"### {code}")
+    entries = (entry for entry in _entries(_page()) if entry[1].lines[0] == f"### {code}")
     return next((_explanation(*entry) for entry in entries), None)
 
 
@@ -76,8 +78,8 @@ def parsed(page: str) -> tuple[Explanation, ...]:
         ValueError: An entry is not like the others or explains no code, or a code has none.
     """
     found: dict[Code, Explanation] = {}
-    for heading, blocks in _entries(page):
-        explanation = _explanation(heading, blocks)
+    for group, heading, blocks in _entries(page):
+        explanation = _explanation(group, heading, blocks)
         if explanation.code in found:
             _fail(heading, f"{explanation.code.value} is explained twice")
         found[explanation.code] = explanation
@@ -86,19 +88,20 @@ def parsed(page: str) -> tuple[Explanation, ...]:
     return tuple(found.values())
 
 
-def _entries(page: str) -> Iterator[tuple[_Block, list[_Block]]]:
-    """Return the heading of each code with what stands under it; pass over what is said of the page and of a group."""
-    heading: _Block | None = None
+def _entries(page: str) -> Iterator[tuple[str, _Block, list[_Block]]]:
+    """Return each code's group and heading with what stands under it; pass over what is said of page and group."""
+    group, heading = "", None
     body: list[_Block] = []
     for block in _blocks(page):
         if block.lines[0].startswith(("# ", "## ", "### ")):
             if heading is not None:
-                yield heading, body
+                yield group, heading, body
             heading, body = (block if block.lines[0].startswith("### ") else None), []
+            group = group if heading else block.lines[0].lstrip("# ")
         else:
             body.append(block)
     if heading is not None:
-        yield heading, body
+        yield group, heading, body
 
 
 def _blocks(page: str) -> Iterator[_Block]:
@@ -110,7 +113,7 @@ def _blocks(page: str) -> Iterator[_Block]:
             yield _Block(number, (first, *(line for _, line in lines)))
 
 
-def _explanation(heading: _Block, blocks: list[_Block]) -> Explanation:
+def _explanation(group: str, heading: _Block, blocks: list[_Block]) -> Explanation:
     word = heading.lines[0].removeprefix("### ")
     try:
         code = Code(word)
@@ -123,6 +126,7 @@ def _explanation(heading: _Block, blocks: list[_Block]) -> Explanation:
     del rest[0]
     return Explanation(
         code=code,
+        group=group,
         title=_plain(title[1]),
         meaning=_part(rest, "What it is"),
         evidence=_part(rest, "How we know"),

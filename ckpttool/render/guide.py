@@ -6,12 +6,22 @@ import re
 import textwrap
 from functools import cache
 from importlib.resources import files
+from typing import NamedTuple
 
 from ckpttool.render.json import Document
 
 _FOLDER = files("ckpttool") / "guide"
 _CONTENTS = "README"
 _ENTRY = re.compile(r"^- \[(?P<name>[a-z-]+)\]\((?P=name)\.md\): (?P<what>.*)$", re.MULTILINE)
+_VERDICTS = re.compile(r"^\| verdict \| means \| what to do \|\n.*\n(?P<rows>(?:\|.*\n)+)", re.MULTILINE)
+
+
+class Verdict(NamedTuple):
+    """What a verdict means, as the page on concepts has it."""
+
+    word: str
+    meaning: str
+    remedy: str
 
 
 @cache
@@ -34,6 +44,17 @@ def page(topic: str) -> str | None:
     """Return the Markdown of the page that a topic is on; None where it is none."""
     name = page_of(topic)
     return None if name is None else _read(name)
+
+
+def verdicts() -> tuple[Verdict, ...]:
+    """Return every verdict, best first."""
+    table = _VERDICTS.search(_read("concepts"))
+    rows = [line.strip("| ").split(" | ") for line in table["rows"].splitlines()] if table else []
+    return tuple(
+        Verdict(word, *(text.replace("`", "") for text in (meaning, remedy)))
+        for words, meaning, remedy in rows
+        for word in re.findall("`([a-z-]+)`", words)
+    )
 
 
 def list_text(*, width: int) -> str:

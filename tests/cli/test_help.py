@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import typer
 
@@ -17,7 +18,7 @@ from ckpttool import __version__
 from ckpttool.cli.headings import EXITS, HEADINGS, MEANS_NOTHING, OUTPUT, by_heading
 from ckpttool.cli.main import COMMANDS, TASKS, app
 from ckpttool.errors import ExitCode
-from ckpttool.render import guide
+from ckpttool.render import guide, schemas
 from tests.cli.running import ask, run
 from tests.cli.situations import SITUATIONS, whole
 from tests.conftest import TESTS
@@ -194,3 +195,16 @@ def test_the_list_of_commands_is_complete_and_in_the_order_of_need() -> None:
 def test_the_version_is_said(spelling: str) -> None:
     said = run(spelling)
     assert (said.code, said.stdout, said.stderr) == (0, f"ckpttool {__version__}\n", "")
+
+
+@pytest.mark.parametrize("line", ["--version --json", "-V --format json", "version --format=json", "--json --version"])
+def test_the_version_is_said_to_scripts_too(line: str) -> None:
+    said = ask(*line.split())
+    assert (said.code, said.stderr) == (0, "")
+    assert said.json["version"] == __version__
+    jsonschema.validate(said.json, schemas.schema("version"))
+
+
+@pytest.mark.parametrize("line", ["--version --yaml", "--version --format yaml"])
+def test_a_version_that_is_asked_for_otherwise_is_told_as_ever(line: str) -> None:
+    assert ask(*line.split()).stdout in {"", f"ckpttool {__version__}\n"}

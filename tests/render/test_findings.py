@@ -67,6 +67,7 @@ def one_entry(page: str) -> Explanation:
 def test_an_entry_is_read_part_by_part() -> None:
     assert one_entry(AS_WRITTEN) == Explanation(
         code=Code.RANK_MISSING,
+        group="Group",
         title="A title with `code_`",
         severities=(Severity.NOTE, Severity.DAMAGE),
         meaning="It goes on _here_ and `C:\\_`.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 
 from ckpttool.domain.finding import Severity
 from ckpttool.errors import ExitCode
@@ -67,19 +68,26 @@ def _labelled(label: str, text: str, width: int) -> list[str]:
 
 
 def list_text(*, width: int = WIDTH) -> str:
-    """List every code with its title."""
-    longest = max(len(code) for code in codes())
-    return "\n".join(line for explanation in explanations() for line in _entry(explanation, longest + 2, width))
+    """List every code with its title, in groups."""
+    indent = max(len(code) for code in codes()) + 4
+    lines: list[str] = []
+    for group, those in groupby(explanations(), key=lambda explanation: explanation.group):
+        lines += ["", f"{group}:"] if lines else [f"{group}:"]
+        lines += [line for explanation in those for line in _entry(explanation, indent, width)]
+    verdicts = ", ".join(verdict.word for verdict in guide.verdicts())
+    for title, words in (("Verdicts", verdicts), ("Exit codes", ", ".join(str(code.value) for code in ExitCode))):
+        lines += ["", f"{title}:"]
+        lines += textwrap.wrap(words, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    return "\n".join(lines)
 
 
 def _entry(explanation: Explanation, indent: int, width: int) -> Iterator[str]:
     if width < 2 * indent:
-        yield explanation.code.value
-        yield from textwrap.wrap(explanation.title, width, initial_indent="  ", subsequent_indent="  ")
+        yield f"  {explanation.code.value}"
+        yield from textwrap.wrap(explanation.title, width, initial_indent="    ", subsequent_indent="    ")
         return
-    yield from textwrap.wrap(
-        explanation.title, width, initial_indent=f"{explanation.code.value:{indent}}", subsequent_indent=" " * indent
-    )
+    beside = f"  {explanation.code.value:{indent - 2}}"
+    yield from textwrap.wrap(explanation.title, width, initial_indent=beside, subsequent_indent=" " * indent)
 
 
 def one_document(explanation: Explanation, names: Mapping[str, str], *, first: str) -> Document:
@@ -112,6 +120,23 @@ def _document(explanation: Explanation, names: Mapping[str, str], first: str) ->
         first: trainers.get(first),
         "trainers": {**trainers},
         "remedy": list(explanation.remedy),
+    }
+
+
+def verdict_text(verdict: guide.Verdict, *, width: int = WIDTH) -> str:
+    """Explain one verdict."""
+    lines = [*textwrap.wrap(f"verdict {verdict.word}: {verdict.meaning}", width, break_on_hyphens=False), ""]
+    lines += _labelled("What to do", verdict.remedy, width)
+    return "\n".join([*lines, *_labelled("More", "ckpttool guide concepts", width)])
+
+
+def verdict_document(verdict: guide.Verdict) -> Document:
+    """`ckpttool/verdict/1`: one verdict."""
+    return {
+        "schema": "ckpttool/verdict/1",
+        "verdict": verdict.word,
+        "meaning": verdict.meaning,
+        "remedy": verdict.remedy,
     }
 
 

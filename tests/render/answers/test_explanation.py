@@ -14,7 +14,9 @@ import ckpttool
 from ckpttool.cli.main import COMMANDS
 from ckpttool.domain import exits
 from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.verdict import VerdictWord
 from ckpttool.errors import ExitCode
+from ckpttool.render import guide
 from ckpttool.render.answers import explanation as explain
 from ckpttool.render.findings import Explanation, explained, explanations
 from ckpttool.render.json import dumps
@@ -133,14 +135,31 @@ def test_a_command_stays_whole_on_a_narrow_terminal() -> None:
 
 
 def test_the_list_has_one_line_a_code_where_there_is_room() -> None:
-    lines = explain.list_text(width=200).splitlines()
-    assert [line.split()[0] for line in lines] == list(explain.codes())
+    lines = explain.list_text(width=200).partition("\nVerdicts:")[0].splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("  ")] == list(explain.codes())
+
+
+def test_the_list_has_the_groups_of_the_page_and_what_else_can_be_explained() -> None:
+    text = explain.list_text(width=80)
+    assert text.startswith("Checkpoints:\n  rank-missing ")
+    assert "\n\nShards:\n  shard-empty " in text
+    assert "\n\nVerdicts:\n  verified, struct-ok, suspect, " in text
+    assert text.endswith("\n\nExit codes:\n  0, 1, 2, 10, 11, 12, 13, 14, 15, 16, 130")
+
+
+def test_every_verdict_is_explained_with_what_to_do() -> None:
+    assert {each.word for each in guide.verdicts()} == {word.value for word in VerdictWord}
+    for each in guide.verdicts():
+        text = explain.verdict_text(each, width=60)
+        assert text.startswith(f"verdict {each.word}: ")
+        assert "What to do   " in text
+        assert max(map(len, text.splitlines())) <= 60
 
 
 def test_the_list_fits_a_narrow_terminal() -> None:
     text = explain.list_text(width=40)
     assert max(map(len, text.splitlines())) <= 40
-    assert set(explain.codes()) <= set(text.splitlines())
+    assert set(explain.codes()) <= {line.strip() for line in text.splitlines()}
 
 
 def test_json_holds_what_the_text_says() -> None:
