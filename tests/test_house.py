@@ -52,7 +52,7 @@ MOST_LINES = {
     "trainers/common": 960,
     "trainers/accelerate": 550,
     "trainers/deepspeed": 750,
-    "trainers/huggingface": 870,
+    "trainers/huggingface": 910,
     "trainers/lightning": 690,
     "trainers/megatron": 1020,
     "trainers/mindformers": 7670,

@@ -25,7 +25,6 @@ class HuggingFace:
     title = "Hugging Face's Trainer"
     places: tuple[str, ...] = ("outputs", "output")
     layout_names = ("hf-trainer",)
-    log_places: LogPlaces | None = None
     health_file: HealthFile | None = None
     configs: ConfigReader | None = None
     launch: LaunchTarget | None = None
@@ -46,6 +45,13 @@ class HuggingFace:
         from ckpttool.trainers.huggingface.log import HfTrainer
 
         return (HfTrainer(),)
+
+    @property
+    def log_places(self) -> LogPlaces | None:
+        """In the saves themselves."""
+        from ckpttool.trainers.huggingface.places import HfLogs
+
+        return HfLogs()
 
     def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
         """Say nothing: what tells of a save lies in it."""

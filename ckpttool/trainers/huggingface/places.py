@@ -1,0 +1,36 @@
+"""Where Trainer's log lies: in the saves themselves, the newest of which has all of it."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+
+from ckpttool.logs.base import RankLogs
+from ckpttool.storage import open_storage
+from ckpttool.trainers.huggingface.names import SAVE, STATE
+
+_LAST_BYTES = 16
+
+
+class HfLogs:
+    """`checkpoint-N/trainer_state.json`: its `log_history` begins with the training and ends with the save."""
+
+    names = (f"checkpoint-N/{STATE}",)
+
+    def beside(self, root: str) -> tuple[RankLogs, ...]:
+        """Return the newest that is not cut off."""
+        storage = open_storage(root)
+        with suppress(OSError):  # it is only looked for: not being there is the usual case
+            saves = [entry.name for entry in storage.entries("") if re.fullmatch(SAVE, entry.name)]
+            for save in sorted(saves, key=lambda name: int(name.rpartition("-")[2]), reverse=True):
+                with suppress(OSError), storage.open(f"{save}/{STATE}") as source:
+                    if source.read(max(0, source.stamp.size - _LAST_BYTES), _LAST_BYTES).rstrip().endswith(b"}"):
+                        return ((f"{root}/{save}/{STATE}",),)
+        return ()
+
+    def inside(self, folder: str) -> tuple[str, ...]:
+        """Return the one of a save."""
+        with suppress(OSError):
+            if any(entry.name == STATE for entry in open_storage(folder).entries("")):
+                return (f"{folder}/{STATE}",)
+        return ()
