@@ -100,7 +100,8 @@ def resolve(
         point, advice = _pick(tree, evidence, pick)
     decision: ResumePlan | NoResumePoint
     if isinstance(point, NoResumePoint):
-        decision = replace(point, findings=(*point.findings, *_beyond(tree, point)), advice=advice)
+        findings = (*point.findings, *_beyond(tree, point))
+        decision = replace(point, findings=findings, advice=advice, in_trash=_in_trash(tree.storage))
     else:
         reports = verdict_of(point.checkpoint).reports
         _assert_unchanged(tree.storage, reports)
@@ -196,6 +197,16 @@ def _from_here(
     from ckpttool.decide.one_node import judge_one_node
 
     return judge_one_node(decision, tree.inventory, surroundings(tree, question, jobs, node))
+
+
+def _in_trash(storage: Storage) -> int:
+    """Count what prunes moved away, on which nothing rests but that somebody is told where to look."""
+    from ckpttool.records.journal import trash_folders
+
+    try:
+        return len(list(trash_folders(storage)))
+    except IncompleteError:
+        return 0
 
 
 def _beyond(tree: Tree, point: ResumePoint | NoResumePoint) -> tuple[Finding, ...]:

@@ -127,8 +127,11 @@ def _nothing(decision: NoResumePoint, view: View) -> Finding:
     remedy = "ckpttool resolve says for each why not; restore what is missing, or start anew"
     if not decision.rejected:
         remedy = "no checkpoint was saved there: name another folder, or start the training anew"
+    remedy = decision.where_else or remedy
     if seen:
         message = f"none of the {seen} checkpoints in {decision.root} can be resumed from"
+    if decision.is_named:
+        message = f"{decision.rejected[0].checkpoint.name} in {decision.root} cannot be resumed from"
     for way in decision.findings:
         if way.code is Code.RANKS_TO_RESTORE:
             message, remedy = f"{message}: {told([way], view=view)}", way.remedy or remedy

@@ -125,6 +125,7 @@ def _nothing(
         evidence=question.evidence,
         rejected=tuple(rejected),
         findings=(*ranks_to_restore(rejected, opened=opened), *findings),
+        is_named=question.name not in {None, LATEST},
     )
 
 

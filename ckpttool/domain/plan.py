@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from enum import Enum
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.answered import Answered
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.units import Step, lasting
+from ckpttool.domain.units import Step, counted, lasting
 from ckpttool.domain.verdict import Level, VerdictWord
 from ckpttool.domain.view import USUAL, View
 
@@ -102,6 +103,20 @@ class NoResumePoint:
     findings: tuple[Finding, ...]
     advice: SpikeAdvice | StopAdvice | None = None
     """The way around a spike or on after a stop, where that was asked for."""
+    is_named: bool = False
+    """One checkpoint was asked about, and no other was looked at."""
+    in_trash: int = 0
+    """Checkpoints that prunes moved away and that can be brought back."""
+
+    @property
+    def where_else(self) -> str | None:
+        """Say where more is to look at than what was rejected; None where nowhere."""
+        if self.is_named:
+            return f"no other checkpoint was looked at: ckpttool resolve {quote(self.root)}"
+        if not self.in_trash:
+            return None
+        lie = "lies" if self.in_trash == 1 else "lie"
+        return f"{counted(self.in_trash, 'checkpoint')} {lie} in the trash: ckpttool trash list {quote(self.root)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

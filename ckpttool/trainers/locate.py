@@ -134,13 +134,26 @@ def _missing(path: str, hint: str = "") -> UnknownLayoutError:
     if named is not None and (named["folder"] is None or is_folder(named["folder"])):
         name, tree = named["name"], named["folder"] or "DIR"
         hint = f"; is {name} a checkpoint? ckpttool verify {tree} --checkpoint {name}"
-    return UnknownLayoutError(f"{path} does not exist; give the folder that holds {signs()[0]}{hint}")
+    way = hint or f"; give the folder that holds {signs()[0]}"
+    return UnknownLayoutError(f"{path} does not exist{way}")
+
+
+def _emptied(folder: str) -> Located | None:
+    try:
+        return locate_emptied(folder)
+    except (UsageError, IncompleteError):
+        return None
 
 
 def _hint(folder: str) -> str:
     """Name the trees a little below a folder that is none, if there are any: one of them may have been meant."""
     from ckpttool.trainers.below import trees_below
 
+    emptied = _emptied(folder)
+    if emptied is not None:
+        from ckpttool.render.shell import quote
+
+        return f"; what it held lies in the trash: ckpttool trash list {quote(emptied.storage.root)}"
     try:
         found = [below.path for below in trees_below(folder, levels=3, most=200) if below.is_known]
     except IncompleteError:
@@ -252,10 +265,10 @@ def _around_folder(path: str, wish: _Wish) -> Located:
     if weights is not None:
         took = "the weights of a model, which are no training's save"
         return Located(storage=storage, listing=weights, layout=loose_file(), focus=None, resolved_from=took)
+    whose, hint = _whose(listing), _hint(path)
     folders, files = signs()
-    whose = _whose(listing)
-    told = f"no {folders} folder, no {files}{whose}{_hint(path)}"
-    raise UnknownLayoutError(f"{path} holds no checkpoints that ckpttool knows: {told}")
+    looked_for = "" if hint else f": no {folders} folder, no {files}"
+    raise UnknownLayoutError(f"{path} holds no checkpoints that ckpttool knows{looked_for}{whose}{hint}")
 
 
 def _loose_weights(listing: Listing, wish: _Wish) -> Listing | None:

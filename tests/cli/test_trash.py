@@ -103,6 +103,35 @@ def test_a_tree_of_which_all_is_in_the_trash_is_found_by_it(where: list[str], he
     assert ask("trash", "empty", *where, "--apply").code == ExitCode.OK
 
 
+@pytest.mark.parametrize("command", ["resolve", "scan"])
+def test_who_asks_about_an_emptied_tree_is_told_that_it_lies_in_the_trash(here: Path, command: str) -> None:
+    shutil.copytree(FIXTURES / "layouts/hf_single", "my run")
+    assert ask("prune", "my run", "--keep-last", "1", "--grace", "0", "--trash-days", "7", "--apply").code == 0
+    shutil.rmtree(here / "my run/checkpoint-12")
+    way = "lies in the trash: ckpttool trash list 'my run'"
+    assert_error(ask(command, "my run"), ExitCode.UNKNOWN_LAYOUT, way)
+    assert ask("trash", "restore", "checkpoint-8", "my run", "--grace", "0").code == ExitCode.OK
+    assert "trash" not in ask(command, "my run").stdout
+    # Nobody asks it of what cannot be told.
+    shutil.rmtree(here / "my run/checkpoint-8")
+    shutil.rmtree(here / "my run/.ckpttool/trash")
+    (here / "my run/.ckpttool/trash").touch()
+    assert_error(ask(command, "my run"), ExitCode.UNKNOWN_LAYOUT, "ckpttool knows: no ")
+
+
+@pytest.mark.usefixtures("pruned")
+def test_a_tree_with_nothing_to_resume_from_names_its_trash(here: Path) -> None:
+    for shard in here.glob("output/checkpoint/rank_*/*.ckpt"):
+        shard.unlink()
+    lies = "lie in the trash: ckpttool trash list output/checkpoint"
+    resolved = ask("resolve", "output")
+    assert (resolved.code, lies in resolved.stdout) == (ExitCode.NOTHING_TO_RESUME, True)
+    checks = ask("preflight", "output", "--config", str(FIXTURES / "configs/pretrain_sink2.yaml"), "--json")
+    assert lies in checks.stdout
+    shutil.rmtree(here / "output/checkpoint/.ckpttool")
+    assert "No checkpoint was saved here: name another folder" in ask("resolve", "output").stdout
+
+
 def test_a_folder_without_a_tree_and_without_a_trash_is_still_none(here: Path) -> None:
     (here / "empty" / ".ckpttool" / "trash" / "20261120T030000Z-x").mkdir(parents=True)
     (here / "notes.txt").touch()

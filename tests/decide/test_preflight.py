@@ -120,6 +120,14 @@ class TestNothing:
         assert codes(found) == [Code.NOTHING_TO_RESUME, Code.META_BEHIND, Code.SHARD_MISSING, Code.META_BEHIND]
         assert "none of the 1 checkpoints" in found[0].message
 
+    def test_more_is_to_look_at_where_one_was_named_or_prunes_moved_some_away(self) -> None:
+        named = replace(self.NONE, rejected=(rejected("20_2", 40, MISSING),), is_named=True)
+        found = judge.by_check(named, FITS, strict=False)["checkpoint"][0]
+        assert found.message == "20_2 in out cannot be resumed from"
+        assert found.remedy == "no other checkpoint was looked at: ckpttool resolve out"
+        moved = judge.by_check(replace(self.NONE, in_trash=1), FITS, strict=False)["checkpoint"][0]
+        assert moved.remedy == "1 checkpoint lies in the trash: ckpttool trash list out"
+
     def test_every_lost_shard_of_the_newest_one_is_named_and_of_the_others_the_gravest_reason(self) -> None:
         lost = [replace(MISSING, path=f"rank_{rank}/x") for rank in range(500)]
         both = replace(self.NONE, rejected=(rejected("20_2", 40, *lost), rejected("15_2", 30, NOTE, *lost)))

@@ -168,7 +168,8 @@ def plan_table(
         parts = [*_chosen(answer, code, now), *rejections("Not chosen:", answer.point.rejected, view)]
         findings = [*answer.point.findings, *answer.findings]
     else:
-        headline = line(f"Nothing to resume from in {shown(answer.root)}", style="bold red")
+        named = f"{answer.rejected[0].checkpoint.name} cannot be resumed from" if answer.is_named else None
+        headline = line(shown(named or f"Nothing to resume from in {answer.root}"), style="bold red")
         if code is ExitCode.INCOMPLETE:
             headline = line(
                 f"ckpttool knows of no way to load what is whole in {shown(answer.root)}", style="bold yellow"
@@ -178,7 +179,9 @@ def plan_table(
         way_out = [finding for finding in answer.findings if finding.code is Code.RANKS_TO_RESTORE]
         ways = [(told([way], view=view), way.remedy) for way in way_out]
         sentences = [line(shown(f"{message[:1].upper()}{message[1:]}: {remedy}")) for message, remedy in ways]
-        if not answer.rejected and not answer.findings:
+        if answer.where_else:
+            sentences.append(line(shown(f"{answer.where_else[:1].upper()}{answer.where_else[1:]}")))
+        elif not answer.rejected and not answer.findings:
             sentences = [line("No checkpoint was saved here: name another folder, or start the training anew")]
         parts = [headline, *sentences, *rejections("Rejected:", answer.rejected, view)]
         findings = [finding for finding in answer.findings if finding not in way_out]

@@ -274,6 +274,14 @@ def test_more_rejections_than_fit_are_counted() -> None:
     assert "and 5 more: -v" in text
 
 
+def test_one_that_was_named_stands_for_itself_and_not_for_the_tree() -> None:
+    rejected = (rejection("20_2", 40, finding()),)
+    answer = NoResumePoint(root="my run", evidence=Level.STRUCTURE, rejected=rejected, findings=(), is_named=True)
+    text = drawn(table.plan_table(answer))
+    told = "20_2 cannot be resumed from\nNo other checkpoint was looked at: ckpttool resolve 'my run'\n"
+    assert text.startswith(told)
+
+
 def test_renames_are_listed_before_anything_is_started() -> None:
     plan = resume_plan()
     renamed = replace(plan.point.checkpoint, renames=(Rename(source="rank_3/a", target="rank_3/b", why="they differ"),))
