@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import Enum
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.answered import Answered
@@ -111,6 +110,8 @@ class NoResumePoint:
     @property
     def where_else(self) -> str | None:
         """Say where more is to look at than what was rejected; None where nowhere."""
+        from shlex import quote
+
         if self.is_named:
             return f"no other checkpoint was looked at: ckpttool resolve {quote(self.root)}"
         if not self.in_trash:

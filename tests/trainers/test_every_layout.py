@@ -22,7 +22,7 @@ from ckpttool.domain.verdict import Verdict
 from ckpttool.errors import UnknownLayoutError
 from ckpttool.storage import open_storage
 from ckpttool.trainers import registry
-from ckpttool.trainers.base import WHOLE_TREE, Layout, Members, Part, Refusal, Trainer
+from ckpttool.trainers.base import WHOLE_TREE, Layout, Members, Part, Refusal, ScanOptions, Trainer
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
@@ -607,6 +607,16 @@ def test_a_save_is_loaded_by_its_own_path_or_not_at_all(case: Case, tree: Path) 
             assert load.at("/elsewhere").path == "/elsewhere"
         else:
             assert is_refused(case)
+
+
+SEVERAL_SAVES = [layout for layout in registry.layouts() if layout.name != UNIFIED_LAYOUT]
+"""Of the others a prune may take all but one; a tree that is a single save loses it to nobody."""
+
+
+@pytest.mark.parametrize("layout", SEVERAL_SAVES, ids=lambda layout: layout.name)
+def test_a_tree_of_which_all_lies_in_the_trash_holds_no_checkpoint(layout: Layout, tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path))
+    assert layout.scan(storage, list_root(storage), ScanOptions(sizes=True)).checkpoints == ()
 
 
 def test_every_layout_that_there_is_has_a_row() -> None:

@@ -68,8 +68,8 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     names = list(saves(listing))
     arguments_of = ArgumentsReader(storage)
     found = list(map_waiting(lambda name: _scan_save(storage, name, arguments_of, options), names))
-    newest = max(found, key=lambda one: one.checkpoint.step or 0)
-    best = None if newest.best is None else newest.best.rstrip("/").rpartition("/")[2]
+    newest = max(found, key=lambda one: one.checkpoint.step or 0, default=None)
+    best = None if newest is None or newest.best is None else newest.best.rstrip("/").rpartition("/")[2]
     checkpoints = tracked_by(sorted(_with_peers(found), key=lambda save: (save.step or 0, save.name)), best)
     own = set(names)
     strays = [entry.name for entry in listing.entries if "checkpoint" in entry.name and entry.name not in own]
