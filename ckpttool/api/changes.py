@@ -35,15 +35,15 @@ def whole_tree(question: TreeQuestion) -> Tree:
     """Scan a tree that may be changed, with sizes.
 
     Raises:
-        UnknownLayoutError: It holds no save that may be moved.
+        UnknownLayoutError: It is of a layout whose saves are never moved.
         UsageError: The path means one checkpoint, not all.
         UnsafeError: It is no folder of this machine.
     """
     tree = scan(replace(question, sizes=True))
     assert_changeable(tree.inventory.root)
-    refused = not_moved(tree)
-    if refused and len(refused) == len(tree.inventory.checkpoints):
-        raise UnknownLayoutError(f"{question.path or tree.inventory.root} {next(iter(refused.values()))}")
+    for answer in map(tree.layout.members, tree.inventory.checkpoints):
+        if isinstance(answer, Refusal) and answer.is_of_tree:
+            raise UnknownLayoutError(f"{question.path or tree.inventory.root} {answer.why}")
     if tree.focus is not None:
         part = next((checkpoint.name for checkpoint in named(tree.inventory.checkpoints, tree.focus)), tree.focus)
         path = question.path or tree.inventory.root

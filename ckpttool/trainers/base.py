@@ -46,6 +46,8 @@ class Refusal:
 
     why: str
     """In words that follow the path, or what was asked for, in a sentence: "is one checkpoint, not a tree of …"."""
+    is_of_tree: bool = False
+    """Whether nothing in the tree may ever be moved, not only this one as things stand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

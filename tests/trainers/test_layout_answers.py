@@ -32,7 +32,7 @@ def test_a_save_with_a_folder_of_its_own_goes_with_it_and_its_records_tell_of_wr
 )
 def test_what_is_one_checkpoint_is_not_moved_and_named_by_no_record(layout: str, folders: str) -> None:
     refusal = layout_of(layout).members(SAVE)
-    assert refusal == Refusal(why=f"is one checkpoint, not a tree of {folders} folders")
+    assert refusal == Refusal(why=f"is one checkpoint, not a tree of {folders} folders", is_of_tree=True)
     assert dict(layout_of(layout).pointing_to(SAVE)) == {}
 
 

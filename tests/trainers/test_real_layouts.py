@@ -6,16 +6,19 @@ A trainer's trees are tried from the day on which its layout stands in the regis
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from ckpttool import api
+from ckpttool.api.changes import whole_tree
 from ckpttool.domain.checkpoint import Checkpoint, Content
 from ckpttool.domain.finding import Code, Finding, blocking
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.trainers import registry
+from ckpttool.trainers.base import Members
 from tests.answers import decide, scanned
 from tests.layouts import damaged, faults, healthy, layout_of_tree, truths
 
@@ -31,6 +34,10 @@ WORDS = {
     "damaged": {"header-invalid", "shard-truncated", "metadata-incomplete", "uncommitted-save"},
 }
 """What a truth calls a finding, and the codes that say it."""
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def taken(answer: ResumePlan | NoResumePoint) -> str | None:
@@ -79,6 +86,23 @@ class TestWhole:
         root = healthy(tree, tmp_path)
         found = {verdict.name: blocking(verdict.findings) for verdict in verdicts(root, level)}
         assert found == {each["name"]: () for each in truths()[tree]["checkpoints"]}
+
+    def test_the_numbers_of_no_save_are_suspect(self, tree: str, tmp_path: Path) -> None:
+        """Scores of what is not monitored are infinite, and padding in an optimizer's buckets is anything."""
+        found = [each for save in verdicts(healthy(tree, tmp_path), Level.NUMERICS) for each in blocking(save.findings)]
+        assert [each for each in found if each.code is not Code.UNSUPPORTED_FORMAT] == []
+
+    def test_a_tree_is_looked_after_though_none_of_its_saves_may_go(self, tree: str, tmp_path: Path) -> None:
+        """One save is left, and a tracker, `latest` or last.ckpt names it."""
+        question = api.TreeQuestion(path=str(healthy(tree, tmp_path)))
+        for save in api.scan(question).inventory.checkpoints[:-1]:
+            members = api.scan(question).layout.members(save)
+            assert isinstance(members, Members)
+            for path in members.paths:
+                _remove(Path(api.scan(question).inventory.root, path))
+        (left,) = whole_tree(question).inventory.checkpoints
+        assert left.name == api.scan(question).inventory.checkpoints[-1].name
+        assert api.trash(question).content == ()
 
     def test_nothing_that_its_trainer_pickles_is_called_unknown(self, tree: str, tmp_path: Path) -> None:
         found = [

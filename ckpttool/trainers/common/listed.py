@@ -24,7 +24,7 @@ def one_save(folders: str) -> Refusal:
     Args:
         folders: What those with several are told by: `rank_N/ or iteration_*/`.
     """
-    return Refusal(why=f"is one checkpoint, not a tree of {folders} folders")
+    return Refusal(why=f"is one checkpoint, not a tree of {folders} folders", is_of_tree=True)
 
 
 def holds_its_mark(layout: str, *, other: str) -> Refusal:

@@ -5,12 +5,13 @@ They are kept in columns: thousands of ranks have millions of tensors, and an ob
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import overload
 
-from ckpttool.domain.finding import Code, Finding, suspect
+from ckpttool.domain.finding import Code, Finding, note, suspect
 from ckpttool.domain.verdict import TensorStat
 from ckpttool.formats.base import quoted
 from ckpttool.verify.checks.structure import capped
@@ -32,6 +33,13 @@ Weights of a healthy training change their norm by percents between two saves. B
 gradients, and those fall thirtyfold while a training settles: a factor of 900. What is beyond a thousand is no
 training any more. Flipped bits are seen as well: the highest one of an exponent makes a number 1e38 times as large.
 """
+
+
+_BEST_SCORE = re.compile(r"callbacks\..*\.(?:best_k_models\..*|best_model_score|best_score|current_score|kth_value)")
+"""Scores that begin at infinity and stay there where nothing is monitored: part of no model."""
+
+_PADDED = re.compile(r".*\.gbuf_idx_[0-9]+\..*\.bucket_idx_[0-9]+\.[a-z_]+(?: \(part [0-9]+ of [0-9]+\))?")
+"""Flat buckets of a distributed optimizer: the padding between parameters is memory that nobody wrote."""
 
 
 class StatColumns(Sequence[TensorStat]):
@@ -140,17 +148,22 @@ def stats_of(content: PassResult) -> StatColumns:
 def judge_numbers(path: str, stats: Sequence[TensorStat]) -> Sequence[Finding]:
     """Report NaN and infinity: no training goes on from them."""
     sick = stats.sick() if isinstance(stats, StatColumns) else (stat for stat in stats if not stat.finite)
-    return capped(
-        suspect(
-            Code.NONFINITE_VALUES,
-            (f"{quoted(stat.name)} holds {stat.nans} NaN and {stat.infinities} infinite values of {stat.elements}"),
-            path=path,
-            tensor=stat.name,
-            expected="0",
-            actual=str(stat.nans + stat.infinities),
-            remedy="resume from a checkpoint before they appeared",
-        )
-        for stat in sick
+    return capped(_nonfinite(path, stat) for stat in sick if not _BEST_SCORE.fullmatch(stat.name))
+
+
+def _nonfinite(path: str, stat: TensorStat) -> Finding:
+    message = f"{quoted(stat.name)} holds {stat.nans} NaN and {stat.infinities} infinite values of {stat.elements}"
+    if _PADDED.fullmatch(stat.name):
+        told = f"{message}: it may be the bucket's padding, which nobody writes"
+        return note(Code.NONFINITE_VALUES, told, path=path, tensor=stat.name)
+    return suspect(
+        Code.NONFINITE_VALUES,
+        message,
+        path=path,
+        tensor=stat.name,
+        expected="0",
+        actual=str(stat.nans + stat.infinities),
+        remedy="resume from a checkpoint before they appeared",
     )
 
 
@@ -171,7 +184,7 @@ def compare_numbers(
 def _changes(path: str, stats: Sequence[TensorStat], before: Sequence[TensorStat], jump: float) -> Iterator[Finding]:
     for now, old in _pairs(stats, before, jump):
         # A single number is a counter or a schedule (loss_scale, beta1_power, learning_rate): it is meant to move.
-        if not old.norm or old.elements != now.elements or now.elements == 1:
+        if not old.norm or old.elements != now.elements or now.elements == 1 or _PADDED.fullmatch(now.name):
             continue
         name = quoted(now.name)
         if not now.norm and now.finite:

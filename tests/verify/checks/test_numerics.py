@@ -130,3 +130,26 @@ class TestBesideTheCheckpointBefore:
         (finding,) = compare_numbers("a", [stat(norm=5000.0)], [stat()], jump=JUMP)
         assert "from 1 to 5000" in finding.message
         assert finding.severity is Severity.SUSPECT
+
+
+class TestWhatIsNoWeight:
+    CALLBACK = "callbacks.ModelCheckpoint{'monitor': None, 'mode': 'min'}.kth_value"
+    BUCKET = "optimizer.dp_group_idx_1.gbuf_idx_0.dtype_(torch.float32).bucket_idx_0.exp_avg (part 5 of 28)"
+
+    def test_a_best_score_of_nothing_yet_is_infinite(self) -> None:
+        assert list(judge_numbers("a", [stat(self.CALLBACK, infinities=1, elements=1)])) == []
+
+    def test_a_weight_of_a_part_that_is_called_callbacks_is_a_weight(self) -> None:
+        (finding,) = judge_numbers("a", [stat("callbacks.0.weight", infinities=1)])
+        assert finding.severity is Severity.SUSPECT
+
+    def test_padding_of_a_bucket_is_told_and_no_sign_of_sickness(self) -> None:
+        (finding,) = judge_numbers("a", [stat(self.BUCKET, nans=1)])
+        assert (finding.severity, finding.tensor) == (Severity.NOTE, self.BUCKET)
+        assert list(compare_numbers("a", [stat(self.BUCKET, norm=1e30)], [stat(self.BUCKET)], jump=JUMP)) == []
+
+    def test_the_same_moments_outside_of_a_bucket_are_judged(self) -> None:
+        name = "optimizer.state.exp_avg.decoder.weight (part 5 of 28)"
+        (finding,) = judge_numbers("a", [stat(name, nans=1)])
+        assert finding.severity is Severity.SUSPECT
+        assert len(compare_numbers("a", [stat(name, norm=1e30)], [stat(name)], jump=JUMP)) == 1
