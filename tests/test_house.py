@@ -57,7 +57,7 @@ MOST_LINES = {
     "trainers/megatron": 1020,
     "trainers/mindformers": 7670,
     "trainers/orbax": 600,
-    "trainers/torch_dcp": 820,
+    "trainers/torch_dcp": 840,
     "trainers/torchtitan": 490,
     "trainers/verl": 540,
     "verify": 4080,

@@ -95,7 +95,9 @@ def test_no_change_of_any_bytes_raises(data: bytes, named: FormatName, draw: st.
 @given(st.binary(max_size=300), st.sampled_from(FormatName))
 def test_no_file_at_all_raises(data: bytes, named: FormatName) -> None:
     header = read(data, named)
-    assert header.findings or header.entries or header.format is FormatName.SAFETENSORS
+    # An empty safetensors file is legal, and a store's data have no header: its nodes say where each value lies.
+    without_findings = {FormatName.SAFETENSORS, FormatName.OCDBT}
+    assert header.findings or header.entries or header.format in without_findings
 
 
 @given(st.binary(max_size=200))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from heapq import nlargest
 from typing import TYPE_CHECKING, Protocol
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Facts, Inventory, StepSource, Topology
@@ -18,11 +19,14 @@ from ckpttool.storage.base import Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.common.listed import one_run, stray
 from ckpttool.trainers.torch_dcp.names import METADATA
-from ckpttool.trainers.torch_dcp.store import DcpStore, look, value_slices, values_of
+from ckpttool.trainers.torch_dcp.store import AT_A_SCAN, OF_THE_NEWEST, DcpStore, look, value_slices, values_of
 
 if TYPE_CHECKING:
     from ckpttool.trainers.base import ScanOptions
     from ckpttool.trainers.listing import Listing
+
+_NEWEST = 4
+"""Saves whose records are read at a scan even where they are large: a choice rarely goes further back."""
 
 STEPS = frozenset({"step", "global_step", "iteration", "iter", "num_steps"})
 SAMPLES = frozenset({"consumed_samples", "samples_seen", "consumed_train_samples"})
@@ -47,8 +51,8 @@ Reading = Callable[[Storage, str, DcpStore], Told]
 class Look(Protocol):
     """How a save's folder is read."""
 
-    def __call__(self, storage: Storage, folder: str, *, sizes: bool) -> DcpStore:
-        """Read the names and the record."""
+    def __call__(self, storage: Storage, folder: str, *, sizes: bool, most: int) -> DcpStore:
+        """Read the names and the record, which is left for later where it has more bytes."""
         ...
 
 
@@ -72,7 +76,8 @@ class SaveTree:
             options: What to take beyond the names.
         """
         names = sorted(self.is_save(listing))
-        found = list(map_waiting(partial(self._checkpoint, storage, options), names))
+        newest = frozenset(nlargest(_NEWEST, names, key=_numbers))
+        found = list(map_waiting(partial(self._checkpoint, storage, options, newest), names))
         checkpoints = sorted(
             (each for each in found if isinstance(each, Checkpoint)),
             key=lambda save: (save.step is not None, save.step or 0, save.name),
@@ -90,9 +95,12 @@ class SaveTree:
             strays=strays,
         )
 
-    def _checkpoint(self, storage: Storage, options: ScanOptions, name: str) -> Checkpoint | Finding:
+    def _checkpoint(
+        self, storage: Storage, options: ScanOptions, newest: frozenset[str], name: str
+    ) -> Checkpoint | Finding:
+        most = OF_THE_NEWEST if name in newest or only_number(name) is None else AT_A_SCAN
         try:
-            store = self.look(storage, name, sizes=options.sizes)
+            store = self.look(storage, name, sizes=options.sizes, most=most)
         except OSError as error:
             return unreadable(name, error)
         told = self.reading(storage, name, store)
@@ -150,6 +158,10 @@ def progress(storage: Storage, folder: str, store: DcpStore, words: Mapping[str,
     values = values_of(storage, folder, {place.name: place for place in wanted.values()})
     numbers = {word: values.get(place.name) for word, place in wanted.items()}
     return {word: value for word, value in numbers.items() if type(value) is int and value >= 0}
+
+
+def _numbers(name: str) -> list[int]:
+    return [int(digits) for digits in re.findall("[0-9]{1,18}", name)]
 
 
 def only_number(name: str) -> Step | None:

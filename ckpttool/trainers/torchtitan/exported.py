@@ -21,7 +21,7 @@ from ckpttool.trainers.torchtitan.names import INDEX
 _MOST_BYTES = 64 << 20
 
 
-def look_at_either(storage: Storage, folder: str, *, sizes: bool) -> DcpStore:
+def look_at_either(storage: Storage, folder: str, *, sizes: bool, most: int) -> DcpStore:
     """Read a save's names and its record, in whichever of the two forms it is.
 
     Raises:
@@ -29,7 +29,7 @@ def look_at_either(storage: Storage, folder: str, *, sizes: bool) -> DcpStore:
     """
     names = {entry.name for entry in storage.entries(folder) if entry.kind in {Kind.FILE, Kind.LOST}}
     if INDEX not in names or METADATA in names:
-        return look(storage, folder, sizes=sizes)
+        return look(storage, folder, sizes=sizes, most=most)
     shards = tuple(
         _shard(storage, f"{folder}/{name}", sizes=sizes) for name in sorted(names) if name.endswith(".safetensors")
     )

@@ -125,7 +125,7 @@ class TestWhatASaveSays:
         self, tree: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("ckpttool.trainers.torch_dcp.store.AT_A_SCAN", 1000)
-        monkeypatch.setattr("ckpttool.trainers.torch_dcp.store.look.__kwdefaults__", {"sizes": False, "most": 1000})
+        monkeypatch.setattr("ckpttool.trainers.torch_dcp.saves.OF_THE_NEWEST", 1000)
         save = saves(tree)["step-10"]
         assert (save.step_source.value, save.content, save.commit) == ("name", Content.FULL, CommitState.COMMITTED)
         (tree / "checkpoint" / "step-10" / "__2_0.distcp").unlink()
@@ -209,3 +209,12 @@ class TestExported:
         index.unlink()
         index.symlink_to("nowhere")
         assert Code.UNREADABLE in codes(saves(tree)["step-15"].findings)
+
+
+def test_a_scan_reads_large_records_of_the_newest_saves_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = healthy("titan_4ranks", tmp_path)
+    for step in (1, 2, 3, 4):
+        shutil.copytree(root / "checkpoint" / "step-5", root / "checkpoint" / f"step-{step}")
+    monkeypatch.setattr("ckpttool.trainers.torch_dcp.saves.AT_A_SCAN", 1000)
+    told = {name: save.step_source.value for name, save in saves(root).items()}
+    assert told == {f"step-{step}": "name" if step < 3 else "content" for step in (1, 2, 3, 4, 5, 10)}
