@@ -226,6 +226,10 @@ def _too_many(fault: Any) -> str:  # noqa: ANN401  as above
         return str(fault.format_message())
     words, params = extra["words"], fault.ctx.command.get_params(fault.ctx)
     takes = any("--checkpoint" in param.opts for param in params)
+    from pathlib import Path
+
+    if takes and Path(words.partition(" ")[0]).is_dir():
+        return f"{words} is too much here: {_top(fault.ctx)} answers about one tree at a time"
     return f"{words} is too much here" + (f": a checkpoint is named with --checkpoint {words}" if takes else "")
 
 

@@ -51,7 +51,7 @@ TASKS = {
 
 _MORE = (
     "Every command takes --help, --format (or --json), --quiet, --verbose and --debug, "
-    "these also before it. More: ckpttool help COMMAND, ckpttool guide"
+    "these also before it. More: ckpttool help COMMAND, ckpttool guide, ckpttool guide exits"
 )
 
 

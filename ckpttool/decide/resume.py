@@ -8,7 +8,7 @@ from ckpttool.decide.lineage import Course
 from ckpttool.decide.lost import lost_steps, perhaps_lost
 from ckpttool.decide.mixed_runs import told_apart, two_runs_in
 from ckpttool.decide.naming import LATEST, named, none_called
-from ckpttool.decide.recorded_health import IGNORE_HEALTH, IGNORED_WITH_HEALTH, health_reason
+from ckpttool.decide.recorded_health import IGNORED_WITH_HEALTH, health_reason
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Content, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, note, suspect, unknown
 from ckpttool.domain.frozen import replace
@@ -57,6 +57,10 @@ def objected(inventory: Inventory, objections: Callable[[Checkpoint], Sequence[F
     )
 
 
+_TAKEN_WITH = {**dict.fromkeys(IGNORED_WITH_HEALTH, "--ignore-health"), Code.WEIGHTS_ONLY: "--allow-weights-only"}
+"""What stands against a checkpoint until an option says that it shall not, and that option."""
+
+
 def choose(
     inventory: Inventory, question: ResumeQuestion, verdict_of: Callable[[Checkpoint], Verdict]
 ) -> ResumePoint | NoResumePoint:
@@ -103,7 +107,7 @@ def choose(
                     rejected=_in_order_of(candidates, known),
                     findings=(*said, *told_apart(verdict), *perhaps_lost(rejected), *by_config),
                 )
-        elif any(reason.code in IGNORED_WITH_HEALTH for reason in reasons):
+        elif any(reason.code in _TAKEN_WITH for reason in reasons):
             reasons = _with_true_remedies(checkpoint, question, reasons, verdict_of)
         rejected.append(Rejection(checkpoint=checkpoint, reasons=tuple(reasons)))
     return _nothing(inventory, question, _in_order_of(candidates, rejected), tree_findings, verdict_of)
@@ -182,16 +186,16 @@ def _with_true_remedies(
 
     Headers are opened for that. To read every byte of what will not be chosen would cost too much for a promise.
     """
-    promise: str | None = f"{IGNORE_HEALTH}, if its shards are whole: they were not read"
+    unread = ", if its shards are whole: they were not read"
     if question.evidence is Level.STRUCTURE:
-        promise = IGNORE_HEALTH
+        unread = ""
         reasons = [*reasons, *_not_said(_reasons_by_content(checkpoint, question, verdict_of(checkpoint)), reasons)]
-    others = {reason.code for reason in reasons} - IGNORED_WITH_HEALTH
+    options = sorted({_TAKEN_WITH[reason.code] for reason in reasons if reason.code in _TAKEN_WITH})
+    others = {reason.code for reason in reasons} - _TAKEN_WITH.keys()
     if others == {Code.ABANDONED_BRANCH}:
-        promise = f"--checkpoint {checkpoint.name} --ignore-health takes it all the same"
-    elif others:
-        promise = None
-    return [replace(reason, remedy=promise) if reason.code in IGNORED_WITH_HEALTH else reason for reason in reasons]
+        options = [f"--checkpoint {checkpoint.name}", *options]
+    promise = None if others - {Code.ABANDONED_BRANCH} else f"{' '.join(options)} takes it all the same{unread}"
+    return [replace(reason, remedy=promise) if reason.code in _TAKEN_WITH else reason for reason in reasons]
 
 
 def _not_said(found: Iterable[Finding], said: Iterable[Finding]) -> list[Finding]:
@@ -320,7 +324,6 @@ def _weights_only(checkpoint: Checkpoint) -> Finding:
         Code.WEIGHTS_ONLY,
         f"{checkpoint.name} holds weights and no optimizer state, by design: a training would begin its optimizer anew",
         path=checkpoint.name,
-        remedy="--allow-weights-only takes it all the same",
     )
 
 

@@ -320,7 +320,7 @@ def kind_parts(
     remedy = kind[0].remedy
     if remedy is not None and kind[0].severity > Severity.NOTE and remedy not in said:
         said.add(remedy)
-        yield Indented(line(f"try: {shown(remedy)}", style="dim"), by + 2)
+        yield Indented(line(f"try: {shown(remedy)}"), by + 2)
 
 
 def _finding(kind: Sequence[Finding], world: int | None, view: View) -> Text:

@@ -240,7 +240,11 @@ def test_what_was_meant_is_said(line: str, words: str) -> None:
         ("verify --checkpoint newest", "did you mean latest? There are: _1-30_2,"),
         ("verify --checkpoint 30_2", "did you mean _1-30_2? There are: _1-30_2,"),
         ("resolve --checkpoint 30_2", "did you mean _1-30_2? There are: _1-30_2,"),
-        ("resolve --checkpoint 60", "did you mean _1-30_2? There are: _1-30_2,"),
+        ("resolve --checkpoint 60", "did you mean _1-30_2 (step 60)? There are: _1-30_2,"),
+        (
+            "resolve output output/checkpoint",
+            "too much here: resolve answers about one tree at a time; ",
+        ),
         ("verify --checkpoint 99_9", "in output/checkpoint; there are: _1-30_2, _1-25_2, 20_2, 15_2, 10_2; or latest"),
     ],
 )

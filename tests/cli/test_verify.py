@@ -136,3 +136,9 @@ def test_a_lone_file_that_mindspore_wrote_with_checksums_is_verified(name: str) 
     said = ask("verify", str(FIXTURES / "crc" / name), "--level", "checksum", "--no-ledger", "--format", "json")
     assert said.code == 0
     assert verdicts(said) == ["verified"]
+
+
+def test_what_was_not_looked_at_is_counted(here: Path) -> None:
+    SITUATIONS["whole"](here)
+    assert "\n4 others not looked at: --checkpoint all\n" in ask("verify", "output").stdout
+    assert "not looked at" not in ask("verify", "output", "--checkpoint", "all").stdout

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.decide.resume import choose
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, Rename
+from ckpttool.domain.checkpoint import Checkpoint, Content, Inventory, Rename
 from ckpttool.domain.expectation import WorldEvidence
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import Health
@@ -135,6 +135,17 @@ class TestHealth:
         assert remedies(torn)[Code.MARKED_UNHEALTHY] is None
         taken = point(inventory, ResumeQuestion(ignore_health=True), verdict_of=verdicts(["20_2"]))
         assert taken.checkpoint.name == "10_2"
+
+    def test_weights_alone_are_offered_too_only_where_nothing_else_is_against_them(self) -> None:
+        weights = replace(checkpoint("20_2"), content=Content.WEIGHTS_ONLY)
+        inventory = tree(checkpoint("10_2"), weights)
+        assert remedies(point(inventory)) == {Code.WEIGHTS_ONLY: "--allow-weights-only takes it all the same"}
+        assert remedies(point(inventory, verdict_of=verdicts(["20_2"])))[Code.WEIGHTS_ONLY] is None
+        both = tree(checkpoint("10_2"), replace(weights, health=Health.UNHEALTHY))
+        promise = "--allow-weights-only --ignore-health takes it all the same"
+        assert remedies(point(both)) == {Code.WEIGHTS_ONLY: promise, Code.MARKED_UNHEALTHY: promise}
+        taken = point(both, ResumeQuestion(allow_weights_only=True, ignore_health=True))
+        assert taken.checkpoint.name == "20_2"
 
     def test_what_is_said_to_do_about_a_finding_does_not_make_it_one_of_health(self) -> None:
         torn = replace(finding(), remedy="--ignore-health takes it all the same")

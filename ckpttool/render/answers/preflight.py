@@ -7,7 +7,7 @@ from difflib import unified_diff
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.exits import of_preflight
-from ckpttool.domain.finding import Code, told
+from ckpttool.domain.finding import Code, Severity, told
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import Check, FixedConfig, Lint, Outcome, Preflight, Reason
 from ckpttool.domain.settings import dotted
@@ -158,7 +158,7 @@ def _listed(answer: Preflight | Lint, reasons: Sequence[Reason], most: int, styl
         yield line()
         yield text
         if first.remedy:
-            yield Indented(line(f"fix: {shown(first.remedy)}", style="dim"))
+            yield Indented(line(f"fix: {shown(first.remedy)}", style="" if first.severity > Severity.NOTE else "dim"))
     if len(groups) > most:
         yield line(f"\nand {len(groups) - most} other kinds: -v", style="dim")
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.finding import Code
+from ckpttool.domain.units import counted
 from ckpttool.domain.verdict import Level, ShardReport, TensorStat, Verdict, VerdictWord, Verification
 from ckpttool.domain.view import View
 from ckpttool.render.answers.inventory import world_size
@@ -69,6 +70,9 @@ def table(answer: Verification) -> RenderableType:
         )
     # On a line of its own: dimmed red cannot be read.
     parts: list[RenderableType] = [headline, line(_looked(verdicts, answer.level)), line(), whole_words(rows)]
+    others = len(inventory.checkpoints) - len(verdicts)
+    if others > 0:
+        parts.append(line(f"{counted(others, 'other')} not looked at: --checkpoint all", style="dim"))
     if remembered:
         parts.append(line(f"{remembered} unchanged shards were checked before and not read again (--no-ledger)"))
     own = [finding for verdict in verdicts for finding in verdict.findings]
