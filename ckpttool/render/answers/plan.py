@@ -277,7 +277,12 @@ def lost(plan: ResumePlan) -> str:
     """Say how many steps are done again."""
     lost, rejected = plan.point.lost_steps, plan.point.rejected
     if plan.point.may_lose_more:
-        return f"At least {counted(lost, 'step')} to be done again: something newer does not tell its step."
+        known = (
+            f"At least {counted(lost, 'step')} to be done again"
+            if lost
+            else "How many steps are to be done again is not known"
+        )
+        return f"{known}: something newer does not tell its step."
     if not lost:  # what was trained since the newest save, no save can tell
         on_course = [
             rejection

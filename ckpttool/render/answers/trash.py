@@ -121,6 +121,8 @@ def _advice(trash: Trash) -> list[Text]:
         command = f"ckpttool trash restore NAME {quote(trash.root)}"
         text = "Each prune deletes what is older than its --trash-days. To bring one back:"
         return [line(), line(text), line(command, no_wrap=True)]
+    if trash.action is TrashAction.LIST and not trash.content:
+        return [line("ckpttool prune --trash-days 7d keeps here what goes, for seven days")]
     if trash.action is TrashAction.EMPTY and trash.taken and not trash.apply and not trash.interrupted:
         return [line(), line("Dry run: nothing was changed. With --apply it is done.")]
     return []

@@ -266,6 +266,19 @@ def test_one_lost_step_is_one_step() -> None:
     assert "1 step to be done again." in text
 
 
+@pytest.mark.parametrize(
+    ("steps", "said"), [(0, "How many steps are to be done again is not known"), (2, "At least 2 steps")]
+)
+def test_of_what_does_not_tell_its_step_nobody_knows_how_much_is_lost(steps: int, said: str) -> None:
+    plan = resume_plan()
+    torn = rejection("20_2", 40, finding())
+    torn = replace(torn, checkpoint=replace(torn.checkpoint, step=None))
+    point = replace(plan.point, lost_steps=steps, rejected=(torn,))
+    text = drawn(table.plan_table(replace(plan, point=point)))
+    assert f"{said}" in text
+    assert ": something newer does not tell its step." in " ".join(text.split())
+
+
 def test_more_rejections_than_fit_are_counted() -> None:
     rejected = tuple(rejection(f"{step}_2", step, finding()) for step in range(MOST_REJECTED + 5, 0, -1))
     answer = NoResumePoint(root="out", evidence=Level.STRUCTURE, rejected=rejected, findings=())
