@@ -322,7 +322,7 @@ def _not_loadable(checkpoint: Checkpoint, why: str) -> Finding:
 def _weights_only(checkpoint: Checkpoint) -> Finding:
     return suspect(
         Code.WEIGHTS_ONLY,
-        f"{checkpoint.name} holds weights and no optimizer state, by design: a training would begin its optimizer anew",
+        "holds weights and no optimizer state, by design: a training would begin its optimizer anew",
         path=checkpoint.name,
     )
 

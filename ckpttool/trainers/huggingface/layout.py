@@ -49,7 +49,7 @@ class HfTrainerLayout:
     def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
         """Take a save's folder, and whatever lies in it, for the save."""
         save = folder.partition("/")[0]
-        return Part(focus=save, resolved_from=f"checkpoint {save}") if re.fullmatch(SAVE, save) else None
+        return Part(focus=save, resolved_from=save) if re.fullmatch(SAVE, save) else None
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each save's names and `trainer_state.json`; no shard is opened."""

@@ -231,3 +231,8 @@ class TestDeepSpeedInside:
     def test_without_latest_nothing_would_be_loaded(self, inside: Path) -> None:
         (inside / "checkpoint-8/latest").unlink()
         assert Code.METADATA_INCOMPLETE in codes(named(scanned(inside), "checkpoint-8").findings)
+
+
+def test_a_save_s_folder_is_named_once_where_it_is_what_was_asked_about(tmp_path: Path) -> None:
+    root = healthy("hf_single", tmp_path)
+    assert api.scan(api.TreeQuestion(path=f"{root}/checkpoint-8")).resolved_from == f"checkpoint-8 of {root}"
