@@ -19,7 +19,7 @@ from ckpttool.domain.question import TreeQuestion
 from ckpttool.errors import IncompleteError, UsageError
 from ckpttool.records import JOURNAL, OWN_FOLDER, SealPlace
 from ckpttool.storage import above, open_storage, shortest
-from ckpttool.storage.base import LostLinkError, Storage, is_there
+from ckpttool.storage.base import LostLinkError, Storage, is_there, unreadable
 from ckpttool.trainers.base import Layout, Refusal, ScanOptions
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.locate import Located, locate, locate_emptied
@@ -73,9 +73,14 @@ class Tree:
         return Listing(inventory=self.inventory, now=0.0).to_dict()
 
     def closer(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the same with what its own records tell beyond the scan."""
-        with looking_at(self.storage.root):
+        """Return the same with what its own records tell beyond the scan; one that is withheld is this save's alone."""
+        try:
             return self.layout.closer(self.storage, checkpoint)
+        except OSError as error:
+            named = error.filename if isinstance(error.filename, str) else ""
+            path = named.removeprefix(self.storage.root).lstrip("/") or checkpoint.name
+            withheld = unreadable(path, error)
+            return replace(checkpoint, findings=(*checkpoint.findings, withheld))
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | None:
         """Return where a checkpoint's seal is kept; None where its layout has no place for one."""

@@ -5,6 +5,7 @@ A trainer's trees are tried from the day on which its layout stands in the regis
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -140,3 +141,27 @@ class TestDamaged:
 def _says(finding: Finding, path: str, codes: set[str]) -> bool:
     own = finding.path or ""
     return finding.code.value in codes and (own == path or own.endswith(f"/{path}") or own.startswith(f"{path}/"))
+
+
+@pytest.mark.parametrize(
+    ("tree", "record", "left"),
+    [
+        ("titan_4ranks", "checkpoint/step-10/.metadata", "step-5"),
+        ("dcp_plain_2ranks", "8/.metadata", "4"),
+        ("hf_fsdp2ranks", "checkpoint-6/optimizer_0/.metadata", "checkpoint-3"),
+        ("mcore_dist_tp2dp2", "iter_0000006/.metadata", "iter_0000003"),
+    ],
+)
+@pytest.mark.parametrize("what", ["link", "folder", "pipe"])
+def test_a_record_that_cannot_be_read_costs_its_own_save_alone(
+    tree: str, record: str, left: str, what: str, tmp_path: Path
+) -> None:
+    path = healthy(tree, tmp_path) / record
+    path.unlink()
+    if what == "link":
+        path.symlink_to("/nowhere/else")
+    elif what == "folder":
+        path.mkdir()
+    else:
+        os.mkfifo(path)
+    assert taken(decide(tmp_path / "run")) == left
