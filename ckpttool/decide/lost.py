@@ -59,7 +59,7 @@ def perhaps_lost(newer: Sequence[Rejection]) -> list[Finding]:
         note(
             Code.STEP_UNKNOWN,
             f"{one.checkpoint.name} is newer by its label, but no shard tells its step: more may be lost",
-            path=one.checkpoint.shards[0].path,
+            path=next((shard.path for shard in one.checkpoint.shards), one.checkpoint.name),
         )
         for one in newer
         if one.checkpoint.step is None

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ckpttool.decide.lineage import Course
-from ckpttool.decide.lost import Written, beyond_limits, with_log, with_saves
+from ckpttool.decide.lost import Written, beyond_limits, perhaps_lost, with_log, with_saves
 from ckpttool.decide.resume import choose
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Severity
@@ -180,3 +180,9 @@ def test_all_limits_that_do_not_hold_are_in_one_sentence() -> None:
         "from 20_2 on 10 steps, about 2 h (by the saves' times), are done again, and --max-lost-steps allows 3 and "
         "--max-lost-time allows 2 h"
     )
+
+
+def test_a_newer_save_of_which_no_shard_can_be_listed_is_told_by_its_name() -> None:
+    listed, bare = checkpoint("20_2"), replace(checkpoint("25_2"), shards=(), step=None)
+    told = perhaps_lost([Rejection(checkpoint=save, reasons=()) for save in (listed, bare)])
+    assert [(each.code, each.path) for each in told] == [(Code.STEP_UNKNOWN, bare.name)]

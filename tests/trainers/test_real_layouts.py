@@ -165,3 +165,15 @@ def test_a_record_that_cannot_be_read_costs_its_own_save_alone(
     else:
         os.mkfifo(path)
     assert taken(decide(tmp_path / "run")) == left
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize(("tree", "left"), [("accel_ddp2", "checkpoint_1"), ("hf_single", "checkpoint-8")])
+def test_a_folder_that_cannot_be_read_costs_its_own_save_alone(tree: str, left: str, tmp_path: Path) -> None:
+    save = scanned(healthy(tree, tmp_path)).checkpoints[-1]
+    folder = next((tmp_path / "run").rglob(save.name))
+    folder.chmod(0)
+    try:
+        assert taken(decide(tmp_path / "run")) == left
+    finally:
+        folder.chmod(0o755)

@@ -7,7 +7,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.contents import Value
@@ -152,12 +152,12 @@ class _Walk:
         elif isinstance(value, (bool, int, float, str)):
             self._keep(path, value)
         elif isinstance(value, dict):
-            return _inside(path, value)
+            return _inside(path, value.items())
         elif isinstance(value, Made):
             return self._inside_object(path, value)
         elif isinstance(value, (list, tuple)):
             if not all(isinstance(each, (int, float, str)) for each in value):
-                return _inside(path, dict(enumerate(value)))
+                return _inside(path, enumerate(value))  # as it goes: a list may hold itself a million times
             if 0 < len(value) <= _MOST_PLAIN:
                 self._keep(path, f"({', '.join(map(repr, value))})")
         return None
@@ -176,7 +176,7 @@ class _Walk:
             part = held.get(_PART)
             self.unread += not isinstance(part, Tensor)
             return iter(((path, part),))
-        return _inside(path, held)
+        return _inside(path, held.items())
 
     def _take(self, path: str, tensor: Tensor) -> None:
         kind = tensor.storage.kind
@@ -188,9 +188,9 @@ class _Walk:
         self.entries.append(TensorEntry(name=path, dtype=dtype, shape=tensor.shape, spans=spans))
 
 
-def _inside(path: str, values: dict[object, object]) -> Iterator[tuple[str, object]]:
+def _inside(path: str, held: Iterable[tuple[object, object]]) -> Iterator[tuple[str, object]]:
     dot = "." if path else ""
-    return ((f"{path}{dot}{_key(key)}", each) for key, each in values.items())
+    return ((f"{path}{dot}{_key(key)}", each) for key, each in held)
 
 
 def _key(key: object) -> str:
