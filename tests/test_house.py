@@ -54,7 +54,7 @@ MOST_LINES = {
     "trainers/deepspeed": 750,
     "trainers/huggingface": 910,
     "trainers/lightning": 690,
-    "trainers/megatron": 1020,
+    "trainers/megatron": 1040,
     "trainers/mindformers": 7670,
     "trainers/orbax": 600,
     "trainers/torch_dcp": 840,

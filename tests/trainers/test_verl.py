@@ -138,3 +138,9 @@ def test_it_is_told_the_folder_and_that_it_is_told_one(tree: Path) -> None:
     load = plan(tree).load
     assert load.value("argument:trainer.resume_mode") == "resume_path"
     assert load.value("argument:trainer.resume_from_path") == str(tree / NEWEST)
+
+
+@pytest.mark.parametrize("text", ["0", "3"])
+def test_a_tracker_of_no_step_abandons_no_save(tree: Path, text: str) -> None:
+    (tree / "latest_checkpointed_iteration.txt").write_text(text)
+    assert chosen(plan(tree)) == ("global_step_3", 3)

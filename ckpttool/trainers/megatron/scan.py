@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from heapq import nlargest
 from typing import NamedTuple
 
 from ckpttool.domain.checkpoint import (
@@ -61,6 +62,17 @@ from ckpttool.trainers.megatron.record import SaveRecord, save_record
 from ckpttool.trainers.torch_dcp import store
 
 _RECORD_LIMIT = 64 << 10
+_NEWEST = 8
+"""Saves whose records of slices are read at a scan: a record names hundreds, and nothing else is told by it."""
+
+
+class _Wanted(NamedTuple):
+    """What is to be read of a save at a scan."""
+
+    sizes: bool
+    """Whether to take each file's stamp, too."""
+    most: int
+    """Bytes of the record of slices up to which it is read; a larger one is left for a closer look."""
 
 
 class _Files(NamedTuple):
@@ -80,7 +92,12 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     pointer = tracker_pointer(storage, iteration_folder, word=RELEASE)
     folders = [entry.name for entry in listing.entries if entry.kind in {Kind.FOLDER, Kind.LOST}]
     saves = [name for name in folders if is_save(name)]
-    checkpoints = in_order_of_progress(map_waiting(lambda name: _scan_save(storage, name, options), saves))
+    newest = frozenset(nlargest(_NEWEST, saves, key=lambda name: iteration_of(name) or 0))
+
+    def scanned(name: str) -> Checkpoint:
+        return _scan_save(storage, name, _Wanted(options.sizes, store.AT_A_SCAN if name in newest else 0))
+
+    checkpoints = in_order_of_progress(map_waiting(scanned, saves))
     tracked = _tracked(storage, pointer, checkpoints)
     known = {TRACKER, OWN_FOLDER, *WRITTEN_BESIDE, *saves}
     strays = tuple(entry.name for entry in listing.entries if entry.name not in known)
@@ -119,13 +136,13 @@ def _tracked(storage: Storage, pointer: Pointer, checkpoints: Iterable[Checkpoin
     )
 
 
-def _scan_save(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
+def _scan_save(storage: Storage, name: str, wanted: _Wanted) -> Checkpoint:
     try:
         entries = sorted(storage.entries(name))
     except OSError as error:
         files = _none((unreadable(name, error),), CommitState.UNKNOWN)
     else:
-        files = _FILES[kind_of(frozenset(entry.name for entry in entries))](storage, name, entries, options)
+        files = _FILES[kind_of(frozenset(entry.name for entry in entries))](storage, name, entries, wanted)
     record, named = files.record, iteration_of(name)
     step = None if record is None else record.step
     findings = list(files.findings)
@@ -157,16 +174,16 @@ def _none(findings: tuple[Finding, ...], commit: CommitState = CommitState.UNCOM
     return _Files(None, (), None, commit, findings, Topology(), FormatName.TORCH_ZIP)
 
 
-def _unknown(storage: Storage, name: str, entries: Sequence[Entry], options: ScanOptions) -> _Files:
+def _unknown(storage: Storage, name: str, entries: Sequence[Entry], wanted: _Wanted) -> _Files:
     """Tell of a folder in which nothing says what it is: a save begins with it."""
-    del storage, entries, options
+    del storage, entries, wanted
     return _none((listed_damage(Code.SHARD_MISSING, "no file of a save in this folder", name),))
 
 
-def _distributed(storage: Storage, name: str, entries: Sequence[Entry], options: ScanOptions) -> _Files:
+def _distributed(storage: Storage, name: str, entries: Sequence[Entry], wanted: _Wanted) -> _Files:
     """List slices, and `common.pt` beside them; `metadata.json` is written when all is there."""
     kinds = {entry.name: entry.kind for entry in entries}
-    slices = store.look(storage, name, sizes=options.sizes)
+    slices = store.look(storage, name, sizes=wanted.sizes, most=wanted.most)
     findings = [*slices.findings]
     needs_common, commit = COMMON in kinds, slices.commit
     if METADATA_JSON in kinds:
@@ -184,7 +201,7 @@ def _distributed(storage: Storage, name: str, entries: Sequence[Entry], options:
     shards, expected = [*slices.shards], slices.expected
     if COMMON in kinds:
         common = Shard(path=f"{name}/{COMMON}", rank=None, role=ShardRole.STATE, format=FormatName.TORCH_ZIP)
-        shards += listed_shard(storage, common, kinds[COMMON], findings, sizes=options.sizes)
+        shards += listed_shard(storage, common, kinds[COMMON], findings, sizes=wanted.sizes)
     if needs_common and expected is not None:
         expected = (*expected, f"{name}/{COMMON}")
     own = {METADATA_JSON, DCP_METADATA, COMMON, INTEGRITY, MANIFEST_NAME, *WRITTEN_INSIDE}
@@ -200,7 +217,7 @@ def _distributed(storage: Storage, name: str, entries: Sequence[Entry], options:
     )
 
 
-def _legacy(storage: Storage, name: str, entries: Sequence[Entry], options: ScanOptions) -> _Files:
+def _legacy(storage: Storage, name: str, entries: Sequence[Entry], wanted: _Wanted) -> _Files:
     """List a folder for each part of the model, as many as one of them says that there are."""
     findings: list[Finding] = []
     files: dict[str, Kind] = {}
@@ -223,12 +240,12 @@ def _legacy(storage: Storage, name: str, entries: Sequence[Entry], options: Scan
             findings.append(stray(f"{name}/{path}"))
             continue
         shard = Shard(path=f"{name}/{path}", rank=ranks.get(folder), role=_ROLES[file], format=FormatName.TORCH_ZIP)
-        shards += listed_shard(storage, shard, kind, findings, sizes=options.sizes)
-    wanted = () if record is None else (MODEL, OPTIMIZER) if record.has_optimizer_files else (MODEL,)
+        shards += listed_shard(storage, shard, kind, findings, sizes=wanted.sizes)
+    own = () if record is None else (MODEL, OPTIMIZER) if record.has_optimizer_files else (MODEL,)
     return _Files(
         record=record,
         shards=by_rank(shards),
-        expected=tuple(f"{name}/{folder}/{file}" for folder in ranks for file in wanted) if ranks else None,
+        expected=tuple(f"{name}/{folder}/{file}" for folder in ranks for file in own) if ranks else None,
         commit=CommitState.UNRECORDED,
         findings=tuple(findings),
         topology=Topology(world_size=len(ranks) or None),

@@ -103,14 +103,11 @@ def look_closer(storage: Storage, checkpoint: Checkpoint, *folders: str) -> Chec
         OSError: A folder cannot be listed, or its record cannot be looked at.
     """
     for folder in folders:
-        record = _below(folder, METADATA)
-        if not any(shard.path.startswith(_below(folder, "__")) for shard in checkpoint.shards):
-            continue
-        if not is_there(storage, record) or storage.stamp(record).size <= AT_A_SCAN:
+        listed = [shard for shard in checkpoint.shards if shard.path.startswith(_below(folder, "__"))]
+        was_read = bool(listed) and all(shard.least is not None for shard in listed)
+        if was_read or not is_there(storage, _below(folder, METADATA)):
             continue
         stamps = {shard.path: shard.stamp for shard in checkpoint.shards}
-        if all(shard.least is not None for shard in checkpoint.shards if shard.path.startswith(_below(folder, "__"))):
-            continue  # it was read
         store = look(storage, folder, most=_most_ever())
         known = set(checkpoint.findings)
         own = {shard.path: replace(shard, stamp=stamps.get(shard.path)) for shard in store.shards}

@@ -205,4 +205,5 @@ def _tracker(storage: Storage, names: set[str]) -> tuple[Tracked | None, list[Fi
     if name in names:
         return tracked, []
     message = f"the tracker names {name}, which is not there: with resume_mode=auto verl begins from scratch"
-    return tracked, [note(Code.TRACKER_DISAGREES, message, path=TRACKER)]
+    # Nothing is saved before the first step: a 0 was written by somebody, and tells nothing of the training's course.
+    return tracked if step else None, [note(Code.TRACKER_DISAGREES, message, path=TRACKER)]

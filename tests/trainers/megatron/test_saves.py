@@ -11,6 +11,7 @@ import pytest
 from ckpttool import api
 from ckpttool.domain.checkpoint import CommitState, Content, StepSource
 from ckpttool.domain.finding import Code, Finding, Severity, blocking
+from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.trainers.megatron.names import Part, SaveKind, kind_of
 from ckpttool.trainers.megatron.record import save_record
@@ -241,3 +242,36 @@ class TestDigests:
         record = {"algorithm": "sha256", "files": {name: "0" * 64}}
         self.digest_file(with_digests).write_text(json.dumps(record))
         assert [each.code for each in against(with_digests)] == [Code.UNSAFE_NAME]
+
+
+class TestManySaves:
+    """Records of slices are read of the newest saves alone until an older one is judged."""
+
+    @pytest.fixture
+    def many(self, distributed: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """The real saves, of which only the newest one's record is read at a scan."""
+        monkeypatch.setattr("ckpttool.trainers.megatron.scan._NEWEST", 1)
+        return distributed
+
+    def test_they_are_whole_and_the_newest_is_taken(self, many: Path) -> None:
+        assert all(not blocking(save.findings) for save in scanned(many).checkpoints)
+        assert chosen(plan(many)) == ("iter_0000006", 6)
+
+    @pytest.mark.parametrize("lost", ["__0_0.distcp", "__*.distcp"])
+    def test_what_an_older_one_lacks_is_found_when_it_is_judged(self, many: Path, lost: str) -> None:
+        for file in sorted((many / "iter_0000003").glob(lost)):
+            file.unlink()
+        shutil.rmtree(many / "iter_0000006")
+        shutil.copytree(many / "iter_0000003", many / "iter_0000006")
+        decision = api.resolve(api.TreeQuestion(path=str(many))).decision
+        assert isinstance(decision, NoResumePoint)
+        for rejection in decision.rejected:
+            assert Code.SHARD_MISSING in {reason.code for reason in rejection.reasons}
+
+    def test_a_torn_record_of_an_older_one_is_found_once(self, many: Path) -> None:
+        record = many / "iter_0000003" / ".metadata"
+        record.write_bytes(record.read_bytes()[:3000])
+        tree = api.scan(api.TreeQuestion(path=str(many)))
+        events = api.verify(tree, api.CheckQuestion(name="iter_0000003"))
+        verdict = next(event for event in events if isinstance(event, Verdict))
+        assert [finding.code for finding in blocking(verdict.findings)] == [Code.HEADER_INVALID]
