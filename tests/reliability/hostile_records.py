@@ -48,9 +48,6 @@ BOMBS: dict[str, Maker] = {
 }
 HEAVY = {"twenty million values", "text that takes four bytes a character", "three million keys"}
 
-OVER_LIMIT = {"JSON a million deep", "a sparse gigabyte", "a sparse terabyte", *HEAVY}
-"""Larger, or of more values, than any health file: its end is not read, and what it says there not heard."""
-
 OWN_BOMBS: dict[str, Maker] = {
     "hashed, JSON 100,000 deep": lambda path: _close(path, "[" * 100_000 + "]" * 100_000),
     "hashed, fifteen million values": lambda path: _close(path, "[" + "{}," * (15 * MEBI) + "{}]"),
@@ -132,14 +129,13 @@ def _asks_of(place: str, bomb: str) -> tuple[Ask, ...]:
     looked_into = {*HEAVY, "JSON a million deep", "an integer of a million digits"}
     metadata = ExitCode.INCOMPLETE if bomb in LARGE - looked_into else ExitCode.DAMAGE
     tracker = ExitCode.OK if bomb in {"no UTF-8", "a lone surrogate", *TRACKED} else ExitCode.INCOMPLETE
-    heard = ExitCode.INCOMPLETE if bomb in OVER_LIMIT else ExitCode.OK
     asks = {
         "meta.json": (NEWEST, ask("scan output", unsafe), ask("verify output", unsafe, "15_2"), SIMULATED),
         "health_ckpts.json": (
-            ask("resolve output", heard, "Resume from 15_2"),
+            ask("resolve output", ExitCode.INCOMPLETE, "Resume from 15_2"),
             ask("scan output", ExitCode.INCOMPLETE),
             ask("health output --threshold 1", ExitCode.INCOMPLETE),
-            ask("resolve output --simulate-mindformers 2.1", heard, "MindFormers 2.1"),
+            ask("resolve output --simulate-mindformers 2.1", ExitCode.INCOMPLETE, "MindFormers 2.1"),
             ask("launch output --config config.yaml --output new.yaml", ExitCode.INCOMPLETE),
         ),
         "llama2_7b-15_2.ckpt.manifest.json": (
