@@ -94,7 +94,7 @@ class ToyLayout:
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Refuse."""
-        return Refusal(why="is a tree of the toy trainer, whose saves ckpttool does not move")
+        return Refusal(why="is a tree of the toy trainer, whose saves ckpttool does not move", is_of_tree=True)
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Refuse."""

@@ -38,6 +38,9 @@ INFO = Global("torch.distributed.checkpoint.filesystem", "_StorageInfo")
 Numbers: TypeAlias = "tuple[int, ...]"
 
 
+_GETATTR = Global("builtins", "getattr")
+
+
 class Slice(NamedTuple):
     """What one writer wrote in one piece: a tensor, a part of one, or a value that is none."""
 
@@ -153,10 +156,19 @@ class SliceMachine(Machine):
         """Push a name."""
         super().named(module, name)
         found = self._stack[-1]
-        self.calls.add(found)
+        if found != _GETATTR:  # what is asked of it counts
+            self.calls.add(found)
         passing = {CHUNK: self._chunk_again, TENSOR: self._tensor_again, INDEX: self._slice_again}.get(found)
         if passing is not None:
             self._passing[id(found)] = found, passing
+
+    def call(self, by: object, args: tuple[Any, ...]) -> None:
+        """Note a call. The member of an enumeration, as Python up to 3.11.3 writes it, counts as a dotted name."""
+        if by == _GETATTR and len(args) == 2 and isinstance(args[0], Global) and isinstance(args[1], str):  # noqa: PLR2004  class, member
+            self.calls.add(Global(args[0].module, f"{args[0].name}.{args[1]}"))
+        elif by == _GETATTR or any(arg == _GETATTR for arg in args):
+            self.calls.add(_GETATTR)
+        super().call(by, args)
 
     def _keys_again(self) -> None:
         """Pass over the keys that lead to a tensor in what was saved, which stand behind its name."""
