@@ -17,11 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckpttool.formats.torch.dcp import DcpMetadata, SplitTensor, read_dcp_metadata
-from ckpttool.formats.torch.pickle_objects import BrokenPickleError
+from ckpttool.formats.torch.pickle_objects import GETATTR, BrokenPickleError
 from ckpttool.formats.torch.slice_machine import Chunk, Slice, SliceMachine
 from tests.layouts import LAYOUTS
 
 REAL = sorted(LAYOUTS.rglob(".metadata"))
+MODULE = "torch.distributed.checkpoint.metadata"
 
 
 def written(metadata: object, protocol: int = 4) -> bytes:
@@ -136,6 +137,28 @@ def test_every_class_that_would_be_looked_up_is_told() -> None:
     hostile = b"\x80\x02cposix\nsystem\nU\x02id\x85R0" + REAL[0].read_bytes()[2:]
     with suppress(BrokenPickleError):
         assert ("posix", "system") in read_dcp_metadata(hostile).calls
+
+
+MEMBER = b"ctorch.distributed.checkpoint.metadata\n_MEM_FORMAT_ENCODING\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [
+        (b"cbuiltins\ngetattr\n" + MEMBER + b"\x8c\x01A\x86R0", {(MODULE, "_MEM_FORMAT_ENCODING.A")}),
+        (b"cbuiltins\ngetattr\ncos\npath\n\x8c\x06unlink\x86R0", {("os", "path"), ("os", "path.unlink")}),
+        (b"cbuiltins\ngetattr\n\x8c\x01a\x8c\x01b\x86R0", {GETATTR}),
+        (b"cbuiltins\ngetattr\n" + MEMBER + b"\x85R0", {GETATTR}),
+        (b"cbuiltins\ngetattr\n" + MEMBER + b"K\x01\x86R0", {GETATTR}),
+        (b"cbuiltins\nmap\ncbuiltins\ngetattr\n\x85R0", {GETATTR, ("builtins", "map")}),
+    ],
+)
+def test_what_is_asked_for_by_getattr_is_told_by_its_dotted_name_or_getattr_itself(
+    before: bytes, told: set[tuple[str, str]]
+) -> None:
+    whole = REAL[0].read_bytes()
+    healthy, found = (set(read_dcp_metadata(data).calls) for data in (whole, b"\x80\x04" + before + whole[2:]))
+    assert {name for name in found - healthy if name != (MODULE, "_MEM_FORMAT_ENCODING")} == told
 
 
 @pytest.mark.parametrize("keep", [0, 1, 100, 3000, -1])

@@ -7,7 +7,8 @@ import pickle
 from contextlib import suppress
 
 from ckpttool.formats.torch.pickle_names import Trust, modern, trust
-from ckpttool.formats.torch.pickle_opcodes import GETATTR, Name
+from ckpttool.formats.torch.pickle_objects import GETATTR
+from ckpttool.formats.torch.pickle_opcodes import Name
 from ckpttool.formats.torch.pickle_scan import MOST_NAME_BYTES, PickleReader
 from tests.writers import MemorySource
 

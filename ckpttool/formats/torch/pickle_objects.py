@@ -22,6 +22,9 @@ class Global(NamedTuple):
     name: str
 
 
+GETATTR = Global("builtins", "getattr")
+
+
 class Made:
     """An object that would be made by a call."""
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ckpttool.formats.torch.pickle_names import Trust, modern
+from ckpttool.formats.torch.pickle_objects import GETATTR
 
 _DULL = rb"\((?![Xhj\x8c])|[)012NRQabdelostu}\]\x81\x85-\x88\x89\x8f-\x92\x97\x98]+|[K\x80].|M..|J....|G.{8}"
 """Opcodes that name nothing, whatever their arguments."""
@@ -48,8 +49,6 @@ _GLOBAL, _TUPLE, _PERSISTENT, _REDUCE, _EMPTY_TUPLE = b"ctQR)"
 _MOST_CHARS = 512
 _MOST_DEPTH = 8
 """Of classes in classes."""
-
-GETATTR = ("builtins", "getattr")
 
 Name = tuple[str, str]
 

@@ -17,12 +17,12 @@ from array import array
 from contextlib import suppress
 
 from ckpttool.formats.torch.pickle_names import Trust, modern, trust
+from ckpttool.formats.torch.pickle_objects import GETATTR
 from ckpttool.formats.torch.pickle_opcodes import (
     CAREFUL_RUN,
     COUNTED,
     FIXED,
     FRAME,
-    GETATTR,
     INST,
     LINES,
     LONG_NAME,

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
-from ckpttool.formats.torch.pickle_objects import BrokenPickleError, Global, Made
+from ckpttool.formats.torch.pickle_objects import GETATTR, BrokenPickleError, Global, Made
 from ckpttool.formats.torch.pickle_values import Machine
 
 _MOST_OPCODES = 8_000_000
@@ -36,9 +36,6 @@ TENSOR, CHUNK, INDEX, PROPERTIES, BYTES, ALL = (
 INFO = Global("torch.distributed.checkpoint.filesystem", "_StorageInfo")
 
 Numbers: TypeAlias = "tuple[int, ...]"
-
-
-_GETATTR = Global("builtins", "getattr")
 
 
 class Slice(NamedTuple):
@@ -156,7 +153,7 @@ class SliceMachine(Machine):
         """Push a name."""
         super().named(module, name)
         found = self._stack[-1]
-        if found != _GETATTR:  # what is asked of it counts
+        if found != GETATTR:  # what is asked of it counts
             self.calls.add(found)
         passing = {CHUNK: self._chunk_again, TENSOR: self._tensor_again, INDEX: self._slice_again}.get(found)
         if passing is not None:
@@ -164,10 +161,10 @@ class SliceMachine(Machine):
 
     def call(self, by: object, args: tuple[Any, ...]) -> None:
         """Note a call. The member of an enumeration, as Python up to 3.11.3 writes it, counts as a dotted name."""
-        if by == _GETATTR and len(args) == 2 and isinstance(args[0], Global) and isinstance(args[1], str):  # noqa: PLR2004  class, member
+        if by == GETATTR and len(args) == 2 and isinstance(args[0], Global) and isinstance(args[1], str):  # noqa: PLR2004  class, member
             self.calls.add(Global(args[0].module, f"{args[0].name}.{args[1]}"))
-        elif by == _GETATTR or any(arg == _GETATTR for arg in args):
-            self.calls.add(_GETATTR)
+        elif by == GETATTR or any(arg == GETATTR for arg in args):
+            self.calls.add(GETATTR)
         super().call(by, args)
 
     def _keys_again(self) -> None:
