@@ -147,7 +147,7 @@ class TestHealthy:
     def test_torchscript_misses_nothing_and_what_it_misses_is_found(self) -> None:
         file = io.BytesIO()
         model = torch.nn.Linear(2, 2)
-        traced = torch.jit.trace(model, torch.ones(1, 2))  # type: ignore[no-untyped-call]  # torch says nothing of it
+        traced = torch.jit.trace(model, torch.ones(1, 2))
         torch.jit.save(traced, file)
         data = file.getvalue()
         assert damage(data) == []
