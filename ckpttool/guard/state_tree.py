@@ -1,0 +1,469 @@
+"""What a training holds, as tensors and plain JSON and back, to the last bit and without a pickle.
+
+`spell` takes dict, list, tuple, str, int, float, bool, None, bytes, tensors, numpy arrays and scalars, dtypes and
+devices. A class would have to be imported to be read back, by a name that a file gives: so anything else is
+`Unsaveable`, with its path, before a byte is written.
+
+In the JSON a list is a list and every object is a tag with its content, so no user's key is ever taken for one. The
+order of keys is the dict's own: whoever writes the JSON must not sort it.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+import struct
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import torch
+
+from ckpttool.domain.frozen import dataclass
+from ckpttool.formats.strict_json import (
+    Json,
+    JsonObject,
+    ParseError,
+    as_int,
+    as_list,
+    as_object,
+    as_str,
+    get_bool,
+    get_list,
+    get_object,
+    get_str,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch.distributed.tensor import DTensor
+
+MAX_DEPTH = 24
+"""Containers in containers. `parse_json` reads 64 brackets: each of these takes two, and a record has its own."""
+
+_LONGEST_INTEGER = 10_000  # bits: Python itself reads no more than 4,300 digits
+_ARRAY_TYPE = re.compile(r"[<>|][biufc][0-9]{1,2}")  # never `O`: objects are pickles
+_NAN_BITS = re.compile(r"[0-9a-f]{16}")
+_WORDS = ("nan", "inf", "-inf")
+_PLACEMENT = re.compile(r"replicate|shard:-?[0-9]{1,2}")
+_MOST_EMPTY = 4  # times its elements may the memory be that one takes; else its bytes are kept in order
+_MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "ordered"}
+_SEQUENCES: dict[type, str] = {tuple: "tuple", torch.Size: "size"}
+_DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+
+_Container: TypeAlias = "dict[object, object] | list[object] | tuple[object, ...]"
+
+
+class Unsaveable(TypeError):  # noqa: N818  it names what cannot be saved
+    """A value that cannot be spelled without a pickle.
+
+    Attributes:
+        path: Where it is, as `model.layers[3]`; '' where it is the whole value.
+        reason: Its type, or what about it cannot be spelled.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        """Say where it is and what it is."""
+        super().__init__(f"{path or 'the value'}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class UnreadableState(ValueError):  # noqa: N818  it names what cannot be read
+    """A tree that `spell` did not write: damaged, or made by somebody else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spelled:
+    """A value in two parts that belong together."""
+
+    tensors: dict[str, torch.Tensor]
+    """By name: detached, on the device where they are, sharing memory with the value. The same tensor stands once."""
+    tree: Json
+    """All else, with the tensors' names where they belong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharded:
+    """One rank's part of a `DTensor`, which only a world of the same shape can put back."""
+
+    local: torch.Tensor
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+    stride: tuple[int, ...]
+    """Of the whole tensor, in elements."""
+    mesh_shape: tuple[int, ...]
+    mesh_names: tuple[str, ...]
+    """Of the mesh's dimensions; empty where they have none."""
+    placements: tuple[str, ...]
+    """One for each dimension of the mesh: `shard:N` or `replicate`."""
+    device_type: str
+
+
+def spell(value: object, prefix: str = "") -> Spelled:
+    """Take a value apart.
+
+    Args:
+        value: Anything of the types that the module names, nested.
+        prefix: Begins the name of every tensor; the rest is the way to it, joined by dots.
+
+    Raises:
+        Unsaveable: Something in it has no spelling. Nothing was copied yet.
+    """
+    speller = _Speller()
+    tree = speller.tree(value, prefix, 0)
+    return Spelled(tensors=speller.tensors, tree=tree)
+
+
+def read(tree: Json, tensors: Mapping[str, torch.Tensor]) -> object:
+    """Put a value together from what `spell` made of it; tensors that were one are one again.
+
+    Args:
+        tree: As `Spelled.tree`; from a file it may be anything.
+        tensors: By name. They are used as they are, not copied.
+
+    Returns:
+        The value; a `Sharded` where a `DTensor` was.
+
+    Raises:
+        UnreadableState: The tree is none that `spell` writes, or a tensor is missing or of another type.
+    """
+    return _Reader(tensors).value(tree)
+
+
+class _Speller:
+    """Walks one value."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, torch.Tensor] = {}
+        self._names: dict[object, str] = {}
+        self._inside: set[int] = set()
+
+    def tree(self, value: object, path: str, depth: int) -> Json:  # noqa: PLR0911  one for each type
+        match value:  # exact types: a subclass would come back as something else
+            case None | bool():
+                return value
+            case int() if type(value) is int:
+                return _short(value, path)
+            case float() if type(value) is float:
+                return value if math.isfinite(value) else {"float": _float_word(value)}
+            case str() if type(value) is str:
+                return _text(value, path)
+            case bytes() if type(value) is bytes:
+                return {"bytes": base64.b64encode(value).decode("ascii")}
+            case dict() | list() | tuple():
+                return self._container(value, path, depth)
+            case torch.Tensor():
+                return self._tensor(value, path)
+            case torch.dtype():
+                return {"dtype": str(value).removeprefix("torch.")}
+            case torch.device():
+                return {"device": str(value)}
+            case _:
+                return self._array(value, path)
+
+    def _container(self, value: _Container, path: str, depth: int) -> Json:
+        if id(value) in self._inside:
+            raise Unsaveable(path, "it contains itself")
+        if depth == MAX_DEPTH:
+            raise Unsaveable(path, f"nested deeper than {MAX_DEPTH}")
+        self._inside.add(id(value))
+        told = self._mapping(value, path, depth + 1) if isinstance(value, dict) else self._items(value, path, depth + 1)
+        self._inside.discard(id(value))
+        return told
+
+    def _mapping(self, value: dict[object, object], path: str, depth: int) -> Json:
+        if type(value) not in _MAPPINGS:
+            raise Unsaveable(path, _type_name(value))
+        tag = _MAPPINGS[type(value)]
+        rows = [(key, self.tree(item, _below(path, key), depth)) for key, item in value.items()]
+        if all(type(key) is str for key in value):
+            return {tag: {_text(str(key), path): item for key, item in rows}}
+        return {f"{tag}_pairs": [[self._key(key, path, depth), item] for key, item in rows]}
+
+    def _key(self, key: object, path: str, depth: int) -> Json:
+        if isinstance(key, torch.Tensor):
+            raise Unsaveable(path, "a key that is a tensor")
+        return self.tree(key, _below(path, key), depth)
+
+    def _items(self, value: list[object] | tuple[object, ...], path: str, depth: int) -> Json:
+        items: list[Json] = [self.tree(item, f"{path}[{index}]", depth) for index, item in enumerate(value)]
+        if type(value) is list:
+            return items
+        if type(value) not in _SEQUENCES:
+            raise Unsaveable(path, _type_name(value))
+        return {_SEQUENCES[type(value)]: items}
+
+    def _tensor(self, value: torch.Tensor, path: str) -> JsonObject:
+        known = sys.modules.get("torch.distributed.tensor")  # where nobody loaded it, there is no DTensor
+        if known is not None and isinstance(value, known.DTensor):
+            return self._sharded(value, path)
+        if type(value) not in {torch.Tensor, torch.nn.Parameter}:
+            raise Unsaveable(path, _type_name(value))
+        if value.layout is not torch.strided or value.is_quantized or value.is_meta:
+            raise Unsaveable(path, f"a tensor of {value.layout} on {value.device}, of which there are no plain bytes")
+        plain = value.detach().resolve_conj().resolve_neg()
+        told: JsonObject = {"requires_grad": True} if value.requires_grad else {}
+        # The strides, too: in another order in memory another kernel takes it, and the last bits differ.
+        if not plain.is_contiguous() and _fits(plain.shape, plain.stride()):
+            told |= {"shape": list(plain.shape), "stride": list(plain.stride())}
+            for dimension, step in enumerate(plain.stride()):
+                plain = plain if step else plain.narrow(dimension, 0, 1)
+        return {"tensor": self._named(plain, path, _identity(plain)), **told}
+
+    def _sharded(self, value: DTensor, path: str) -> JsonObject:
+        from torch.distributed.tensor import Replicate, Shard
+
+        placements: list[Json] = []
+        for placement in value.placements:
+            if type(placement) not in {Shard, Replicate}:
+                raise Unsaveable(path, f"a DTensor placed as {placement}")
+            placements.append(f"shard:{placement.dim}" if isinstance(placement, Shard) else "replicate")
+        mesh = value.device_mesh
+        return {
+            "sharded": self._tensor(value.to_local().detach(), path),
+            "shape": list(value.shape),
+            "stride": list(value.stride()),
+            "mesh_shape": list(mesh.mesh.shape),
+            "mesh_names": list(mesh.mesh_dim_names or ()),
+            "placements": placements,
+            "device_type": mesh.device_type,
+        }
+
+    def _array(self, value: object, path: str) -> Json:
+        import numpy as np
+
+        if isinstance(value, np.dtype):
+            return {"numpy_dtype": _array_type(value, path)}
+        if type(value) is not np.ndarray and not isinstance(value, np.generic):
+            raise Unsaveable(path, _type_name(value))
+        array = np.asarray(value)
+        kind = _array_type(array.dtype, path)
+        content = torch.from_numpy(np.frombuffer(bytearray(array.tobytes()), dtype=np.uint8))
+        tag = "array" if isinstance(value, np.ndarray) else "scalar"
+        return {tag: self._named(content, path, content), "of": kind, "shape": list(array.shape)}
+
+    def _named(self, tensor: torch.Tensor, path: str, identity: object) -> str:
+        """Return the name of a tensor: that of the first place where the same elements were met."""
+        if identity in self._names:
+            return self._names[identity]
+        name, count = _text(path, "") or "value", 1
+        # A dict may have a key `a.b`, and a key `a` with `b` in it.
+        while name in self.tensors or name == "__metadata__":
+            count += 1
+            name = f"{path}~{count}"
+        self.tensors[name] = tensor
+        self._names[identity] = name
+        return name
+
+
+class _Reader:
+    """Reads one tree, which may come from anybody."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._tensors = tensors
+        self._made: dict[object, torch.Tensor] = {}
+
+    def value(self, tree: Json) -> object:
+        if isinstance(tree, list):
+            return [self.value(item) for item in tree]
+        if not isinstance(tree, dict):
+            return tree
+        tag = next(iter(tree), "")
+        read = self._READERS.get(tag)
+        if read is None:
+            raise UnreadableState(f"an object that begins with {tag!a:.40} is none that ckpttool writes")
+        try:
+            return read(self, tree)
+        except (ParseError, TypeError, ValueError, RuntimeError, OverflowError) as error:
+            if isinstance(error, UnreadableState):
+                raise
+            raise UnreadableState(f"{tag}: {error}") from None
+
+    def _mapping(self, tree: JsonObject) -> object:
+        tag = next(iter(tree))
+        rows = [(key, self.value(item)) for key, item in as_object(tree[tag]).items()]
+        return dict(rows) if tag == "dict" else OrderedDict(rows)
+
+    def _pairs(self, tree: JsonObject) -> object:
+        tag = next(iter(tree))
+        pairs = [as_list(pair) for pair in as_list(tree[tag])]
+        rows = [(self.value(key), self.value(item)) for key, item in pairs]
+        return dict(rows) if tag == "dict_pairs" else OrderedDict(rows)
+
+    def _tuple(self, tree: JsonObject) -> object:
+        return tuple(self.value(item) for item in get_list(tree, "tuple"))
+
+    def _size(self, tree: JsonObject) -> object:
+        return torch.Size(_integers(tree, "size"))
+
+    def _float(self, tree: JsonObject) -> object:
+        word = get_str(tree, "float")
+        if word in _WORDS:
+            return float(word)
+        if _NAN_BITS.fullmatch(word) is None:
+            raise ParseError(f"expected bits of a NaN, found {word!a:.40}")
+        value: float = struct.unpack(">d", bytes.fromhex(word))[0]
+        return value
+
+    def _bytes(self, tree: JsonObject) -> object:
+        return base64.b64decode(get_str(tree, "bytes"), validate=True)
+
+    def _dtype(self, tree: JsonObject) -> object:
+        name = get_str(tree, "dtype")
+        if name not in _DTYPES:
+            raise ParseError(f"this torch has no {name!a:.40}")
+        return _DTYPES[name]
+
+    def _device(self, tree: JsonObject) -> object:
+        return torch.device(get_str(tree, "device"))
+
+    def _numpy_dtype(self, tree: JsonObject) -> object:
+        return _read_array_type(tree, "numpy_dtype")
+
+    def _tensor(self, tree: JsonObject) -> torch.Tensor:
+        """Return a tensor; the same one wherever the same was."""
+        grad = "requires_grad" in tree and get_bool(tree, "requires_grad")
+        strided = (_integers(tree, "shape"), _integers(tree, "stride")) if "stride" in tree else None
+        same = (get_str(tree, "tensor"), grad, strided)
+        if same not in self._made:
+            stored = self._stored(tree, "tensor")
+            made = stored.detach() if strided is None else _strided(stored, *strided)
+            self._made[same] = made.requires_grad_(grad)
+        return self._made[same]
+
+    def _sharded(self, tree: JsonObject) -> object:
+        return Sharded(
+            local=self._tensor(get_object(tree, "sharded")),
+            shape=_integers(tree, "shape"),
+            stride=_integers(tree, "stride"),
+            mesh_shape=_integers(tree, "mesh_shape"),
+            mesh_names=tuple(as_str(name) for name in get_list(tree, "mesh_names")),
+            placements=tuple(_placement(word) for word in get_list(tree, "placements")),
+            device_type=get_str(tree, "device_type"),
+        )
+
+    def _array(self, tree: JsonObject) -> object:
+        tag = next(iter(tree))
+        kind = _read_array_type(tree, "of")
+        content = self._stored(tree, tag).contiguous().view(torch.uint8).numpy()
+        array = content.copy().view(kind).reshape(_integers(tree, "shape"))
+        return array if tag == "array" else array[()]
+
+    def _stored(self, tree: JsonObject, key: str) -> torch.Tensor:
+        name = get_str(tree, key)
+        if name not in self._tensors:
+            raise ParseError(f"there is no tensor {name!a:.80}")
+        return self._tensors[name]
+
+    _READERS: ClassVar[dict[str, Callable[[_Reader, JsonObject], object]]] = {
+        "dict": _mapping,
+        "ordered": _mapping,
+        "dict_pairs": _pairs,
+        "ordered_pairs": _pairs,
+        "tuple": _tuple,
+        "size": _size,
+        "float": _float,
+        "bytes": _bytes,
+        "dtype": _dtype,
+        "device": _device,
+        "numpy_dtype": _numpy_dtype,
+        "tensor": _tensor,
+        "sharded": _sharded,
+        "array": _array,
+        "scalar": _array,
+    }
+
+
+def _type_name(value: object) -> str:
+    kind = type(value)
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+
+
+def _below(path: str, key: object) -> str:
+    """Return the way to what a dict has under a key."""
+    word = key if isinstance(key, str) else f"{key!r:.40}" if isinstance(key, (bool, float, bytes)) else _type_name(key)
+    if isinstance(key, int) and not isinstance(key, bool):
+        word = str(_short(key, path))
+    return f"{path}.{word}" if path else word
+
+
+def _short(value: int, path: str) -> int:
+    if value.bit_length() > _LONGEST_INTEGER:
+        raise Unsaveable(path, f"an int of {value.bit_length()} bits")
+    return value
+
+
+def _text(value: str, path: str) -> str:
+    """Return a text that a file can hold.
+
+    Raises:
+        Unsaveable: It has half a surrogate pair, which is no UTF-8.
+    """
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise Unsaveable(path.encode("ascii", "backslashreplace").decode("ascii"), "text that is no UTF-8") from None
+    return value
+
+
+def _float_word(value: float) -> str:
+    """Spell what JSON has no number for; a NaN with another payload than usual by its bits."""
+    word, bits = str(value), struct.pack(">d", value)
+    return word if struct.pack(">d", float(word)) == bits else bits.hex()
+
+
+def _array_type(dtype: np.dtype[Any], path: str) -> str:
+    if _ARRAY_TYPE.fullmatch(dtype.str) is None:
+        raise Unsaveable(path, f"a numpy array of {dtype}")
+    return str(dtype.str)
+
+
+def _read_array_type(tree: JsonObject, key: str) -> np.dtype[Any]:
+    import numpy as np
+
+    word = get_str(tree, key)
+    if _ARRAY_TYPE.fullmatch(word) is None:
+        raise ParseError(f"expected the type of an array, found {word!a:.40}")
+    return np.dtype(word)
+
+
+def _integers(tree: JsonObject, key: str) -> tuple[int, ...]:
+    return tuple(as_int(value, minimum=0) for value in get_list(tree, key))
+
+
+def _placement(word: Json) -> str:
+    text = as_str(word)
+    if _PLACEMENT.fullmatch(text) is None:
+        raise ParseError(f"expected a placement, found {text!a:.40}")
+    return text
+
+
+def _identity(tensor: torch.Tensor) -> object:
+    """Return what two tensors share exactly where they are the same elements in the same order."""
+    if not tensor.numel():
+        return object()  # nothing to share
+    first = tensor.untyped_storage().data_ptr(), tensor.storage_offset()
+    return (tensor.device, *first, tensor.dtype, tensor.shape, tensor.stride())
+
+
+def _fits(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Tell whether no two elements lie in one place, but for repeated dimensions, and few places are left empty."""
+    steps = sorted((step, length) for step, length in zip(stride, shape, strict=True) if length > 1 and step)
+    extent = 1
+    for step, length in steps:
+        if step < extent:
+            return False
+        extent += (length - 1) * step
+    return extent <= _MOST_EMPTY * math.prod(length for _, length in steps)
+
+
+def _strided(stored: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
+    if len(shape) != len(stride) or not _fits(shape, stride):
+        raise ParseError("strides that no tensor is saved with")
+    once = tuple(length if step else min(length, 1) for length, step in zip(shape, stride, strict=True))
+    if tuple(stored.shape) != once:
+        raise ParseError(f"expected a tensor of shape {once}, found {tuple(stored.shape)}")
+    return torch.empty_strided(once, stride, dtype=stored.dtype, device=stored.device).copy_(stored).expand(shape)
