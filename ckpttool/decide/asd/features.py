@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from ckpttool.decide.asd.config import config_in_force, dialect_of
-from ckpttool.decide.asd.strikes import Abnormal, ChecksumClock, StrikeRule, strike_rule
+from ckpttool.decide.asd.strike_book import StrikeBook, saved_rank
+from ckpttool.decide.asd.strikes import Abnormal
 from ckpttool.decide.policies.base import PolicySettings, Watch, least_noticed
 from ckpttool.domain.asd import TORCH_NPU, AsdConfig, AsdDialect, AsdEvent, AsdKind, FeatureValue
 from ckpttool.domain.health_events import EventKind, HealthEvent
@@ -21,7 +22,6 @@ from ckpttool.formats.strict_json import (
     as_object,
     get_int,
     get_list,
-    get_optional_int,
     get_str,
     number,
 )
@@ -82,7 +82,7 @@ class FeaturePolicy:
         known = tuple(events)
         logged_runs = any(event.kind is AsdKind.CHECKSUM_ON for event in known)
         config = replace(self.config, with_checksum=self.config.with_checksum and not logged_runs)
-        count = replace(self, config=config).begin()
+        count = StrikeBook(dialect=self.dialect, config=config)
         struck: set[tuple[Rank | None, LocalTime | None]] = set()
         for event in known:
             if event.kind is AsdKind.EVENT and event.time is not None:
@@ -98,7 +98,7 @@ class FeaturePolicy:
                 count.forget()
             if event.kind is not AsdKind.STRIKE or (event.rank, event.time) not in struck:
                 yield replace(_logged(event), since_time=self._group_since(event, known))
-        yield from count.end()
+        yield from count.advance(None)
 
     def _group_since(self, strike: AsdEvent, known: tuple[AsdEvent, ...]) -> LocalTime | None:
         """Return the first event of a logged strike's group: as it is listed, else the first one in its window."""
@@ -184,11 +184,10 @@ class FeatureWatch(Watch):
 
     policy: FeaturePolicy
     histories: dict[tuple[Rank | None, str], ValueTest] = field(default_factory=dict)
-    rules: dict[Rank | None, StrikeRule] = field(default_factory=dict)
-    checksum: ChecksumClock = field(init=False)
+    book: StrikeBook = field(init=False)
 
     def __post_init__(self) -> None:
-        self.checksum = ChecksumClock(dialect=self.policy.dialect, config=self.policy.config)
+        self.book = StrikeBook(dialect=self.policy.dialect, config=self.policy.config)
 
     def observe(self, row: StepMetrics) -> tuple[HealthEvent, ...]:
         """Judge the square of the global norm, a stand-in: the detector sees the largest gradient of a parameter.
@@ -209,7 +208,7 @@ class FeatureWatch(Watch):
             kind = EventKind.SDC_EVENT
             return (HealthEvent(kind=kind, step=value.step, rank=value.rank, value=value.value, message=message),)
         abnormal = Abnormal(time=value.time, step=value.step, rank=value.rank, value=value.value, name=value.name)
-        return tuple(self.count(abnormal))
+        return tuple(self.book.count(abnormal))
 
     def _history(self, rank: Rank | None, name: str) -> ValueTest:
         key = (rank, name)
@@ -217,37 +216,9 @@ class FeatureWatch(Watch):
             self.histories[key] = ValueTest(config=self.policy.config)
         return self.histories[key]
 
-    def count(self, abnormal: Abnormal) -> Iterator[HealthEvent]:
-        """Yield what follows from an abnormal value: an event, a strike, a checksum."""
-        yield from self._advance(abnormal.time)
-        rule = self._rule(abnormal.rank)
-        blind = self.policy.dialect.blind_in_checksum and self.checksum.running(abnormal.time)
-        for event in rule.take(abnormal):
-            if event.kind is not EventKind.SDC_STRIKE:
-                yield event
-            elif not blind:
-                yield event
-                yield from self.checksum.strike(abnormal.time)
-
-    def _rule(self, rank: Rank | None) -> StrikeRule:
-        if rank not in self.rules:
-            self.rules[rank] = strike_rule(self.policy.dialect, self.policy.config)
-        return self.rules[rank]
-
     def end(self) -> tuple[HealthEvent, ...]:
         """Return how a checksum that runs or waits goes on by itself."""
-        return tuple(self._advance(None))
-
-    def _advance(self, now: LocalTime | None) -> Iterator[HealthEvent]:
-        for event in self.checksum.advance(now):
-            if event.kind is EventKind.CHECKSUM_OFF:
-                self.forget()
-            yield event
-
-    def forget(self) -> None:
-        """Tell every rank that a checksum has ended."""
-        for rule in self.rules.values():
-            rule.forget()
+        return tuple(self.book.advance(None))
 
     def limit(self) -> float | None:
         """Return the norm whose square is abnormal; one whose time makes it an echo may be kept quiet all the same."""
@@ -259,8 +230,7 @@ class FeatureWatch(Watch):
             "histories": [
                 {"rank": rank, "name": name, **history.saved()} for (rank, name), history in self.histories.items()
             ],
-            "rules": [{"rank": rank, "rule": rule.saved()} for rank, rule in self.rules.items()],
-            "checksum": self.checksum.saved(),
+            **self.book.saved(),
         }
 
     def restore(self, saved: Json) -> None:
@@ -271,17 +241,9 @@ class FeatureWatch(Watch):
         """
         record = as_object(saved)
         self.histories.clear()
-        self.rules.clear()
         for history in map(as_object, get_list(record, "histories")):
-            self._history(_rank(history), get_str(history, "name")).restore(history)
-        for rule in map(as_object, get_list(record, "rules")):
-            self._rule(_rank(rule)).restore(rule.get("rule"))
-        self.checksum.restore(record.get("checksum"))
-
-
-def _rank(record: JsonObject) -> Rank | None:
-    rank = get_optional_int(record, "rank")
-    return None if rank is None else Rank(rank)
+            self._history(saved_rank(history), get_str(history, "name")).restore(history)
+        self.book.restore(saved)
 
 
 def _logged(event: AsdEvent) -> HealthEvent:

@@ -339,7 +339,7 @@ class ChecksumClock:
                 self.stops = None
                 yield HealthEvent(kind=EventKind.CHECKSUM_OFF, time=due, message="the checksum of matrix products ends")
             else:
-                yield from self._start(due)
+                yield from self.start(due)
 
     def strike(self, now: LocalTime) -> Iterator[HealthEvent]:
         """Yield what a strike sets off."""
@@ -352,7 +352,7 @@ class ChecksumClock:
                 message="a checksum is running already: this strike starts none",
             )
         elif self._allowed(now):
-            yield from self._start(now)
+            yield from self.start(now)
         elif self.dialect.early_strike_waits and self.started is not None:
             self.waiting = LocalTime(self.started + self.config.checksum_cooldown * MINUTE)
         else:
@@ -371,7 +371,8 @@ class ChecksumClock:
     def _minutes(self) -> int:
         return self.config.cooldown if self.dialect.checksum_minutes is None else self.dialect.checksum_minutes
 
-    def _start(self, now: LocalTime) -> Iterator[HealthEvent]:
+    def start(self, now: LocalTime) -> Iterator[HealthEvent]:
+        """Start a run, whatever ran before."""
         self.started = now
         self.waiting = None
         self.stops = LocalTime(now + self._minutes * MINUTE)
