@@ -35,6 +35,7 @@ from ckpttool.formats.strict_json import (
     get_object,
     get_str,
 )
+from ckpttool.guard.tensor_file import TYPES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -206,6 +207,10 @@ class _Speller:
             raise Unsaveable(path, f"a tensor of {value.layout} on {value.device}, of which there are no plain bytes")
         plain = value.detach().resolve_conj().resolve_neg()
         told: JsonObject = {"requires_grad": True} if value.requires_grad else {}
+        if plain.dtype is torch.complex128:  # safetensors has no such type
+            plain, told["complex"] = torch.view_as_real(plain.contiguous()), True
+        if plain.dtype not in TYPES:
+            raise Unsaveable(path, f"a tensor of {plain.dtype}")
         # The strides, too: in another order in memory another kernel takes it, and the last bits differ.
         if not plain.is_contiguous() and _fits(plain.shape, plain.stride()):
             told |= {"shape": list(plain.shape), "stride": list(plain.stride())}
@@ -327,9 +332,10 @@ class _Reader:
         """Return a tensor; the same one wherever the same was."""
         grad = "requires_grad" in tree and get_bool(tree, "requires_grad")
         strided = (_integers(tree, "shape"), _integers(tree, "stride")) if "stride" in tree else None
-        same = (get_str(tree, "tensor"), grad, strided)
+        same = (get_str(tree, "tensor"), grad, strided, "complex" in tree)
         if same not in self._made:
             stored = self._stored(tree, "tensor")
+            stored = torch.view_as_complex(stored) if "complex" in tree else stored
             made = stored.detach() if strided is None else _strided(stored, *strided)
             self._made[same] = made.requires_grad_(grad)
         return self._made[same]

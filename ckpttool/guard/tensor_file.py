@@ -1,0 +1,98 @@
+"""Tensors as the bytes of a safetensors file, one at a time, and back."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from ckpttool.domain.dtype import DType
+
+_NAMES = {
+    "float64": DType.F64,
+    "float32": DType.F32,
+    "float16": DType.F16,
+    "bfloat16": DType.BF16,
+    "float8_e5m2": DType.F8_E5M2,
+    "float8_e4m3fn": DType.F8_E4M3,
+    "float8_e5m2fnuz": DType.F8_E5M2FNUZ,
+    "float8_e4m3fnuz": DType.F8_E4M3FNUZ,
+    "float8_e8m0fnu": DType.F8_E8M0,
+    "complex64": DType.C64,
+    "int64": DType.I64,
+    "int32": DType.I32,
+    "int16": DType.I16,
+    "int8": DType.I8,
+    "uint64": DType.U64,
+    "uint32": DType.U32,
+    "uint16": DType.U16,
+    "uint8": DType.U8,
+    "bool": DType.BOOL,
+}
+
+TYPES: dict[torch.dtype, DType] = {
+    dtype: stored for name, stored in _NAMES.items() if isinstance(dtype := getattr(torch, name, None), torch.dtype)
+}
+"""What this torch has of the types of the format."""
+
+_DTYPES = {stored: dtype for dtype, stored in TYPES.items()}
+
+_MOST_HEADER = 100_000_000
+"""The format itself allows no longer one."""
+
+
+def block(tensor: torch.Tensor) -> memoryview:
+    """Return the elements of a tensor in order, as the bytes of a file: of one on an accelerator, or with gaps, a copy.
+
+    Raises:
+        ValueError: The format has no such type: see `TYPES`.
+    """
+    if tensor.dtype not in TYPES:
+        raise ValueError(f"safetensors has no type for {tensor.dtype}")
+    flat = tensor.detach().to("cpu").contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data
+
+
+def named(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, DType, tuple[int, ...]]]:
+    """Yield what the header of a file says of each: name, type and shape."""
+    for name, tensor in tensors:
+        yield name, TYPES[tensor.dtype], tuple(tensor.shape)
+
+
+def open_tensors(path: str) -> dict[str, torch.Tensor]:
+    """Return the tensors of a safetensors file by name, read from the disk as they are used.
+
+    They share the file's memory, in which nothing is ever written back. Who wants to know whether the file is whole
+    compares its digest first; here only what is in the header is not believed.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is no such file, or has a type that this torch does not have.
+    """
+    from ckpttool.formats.safetensors.header import parse_strictly
+
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= min(size - 8, _MOST_HEADER):  # noqa: PLR2004  `{}`
+            raise ValueError(f"{path} is no safetensors file")
+        header = parse_strictly(file.read(length).decode("utf-8").rstrip(" "), data_begin=8 + length)
+        wrong = [finding.message for finding in header.findings]
+        if wrong or 8 + length + header.data_bytes != size:
+            raise ValueError(f"{path}: {wrong[0] if wrong else 'it has not as many bytes as its header says'}")
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    made = {}
+    for entry in header.entries:
+        if entry.dtype not in _DTYPES:
+            raise ValueError(f"{path}: this torch has no type for {entry.dtype.value}")
+        dtype, ((begin, _),), count = _DTYPES[entry.dtype], entry.spans, math.prod(entry.shape)
+        if not count:
+            made[entry.name] = torch.empty(entry.shape, dtype=dtype)
+            continue
+        if begin % dtype.itemsize:  # no file of ours, nor of safetensors itself: it sorts wide types first
+            raise ValueError(f"{path}: a tensor begins in the middle of an element")
+        made[entry.name] = torch.frombuffer(content, dtype=dtype, count=count, offset=begin).reshape(entry.shape)
+    return made
