@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import Enum, IntEnum
 from typing import Protocol, TypeAlias
 
@@ -97,7 +98,12 @@ class Proposal:
     norm: float
     """L2 norm of all gradients, before clipping; NaN or infinite as it was."""
     is_finite: bool
-    """Whether the norm and every local loss are."""
+    """Whether the norm and every local loss are; or only gradients are not, and a loss scaler is to blame."""
+
+    @property
+    def is_overflow(self) -> bool:
+        """Whether a loss scaler tries too large a scale: no rank knows of anything else that is not finite."""
+        return self.is_finite and not math.isfinite(self.norm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
