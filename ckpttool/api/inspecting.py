@@ -226,7 +226,7 @@ def _seals(side: Side) -> Mapping[str, ShardSeal]:
     place = side.tree.seal_place(side.checkpoint)
     if place is None or (place.is_apart and not is_there(side.tree.storage, OWN_FOLDER)):
         return {}
-    from ckpttool.records.manifest import ManifestProblem, read_manifest
+    from ckpttool.records.birth import recorded
 
-    found = read_manifest(side.tree.storage, place)
-    return {} if found is None or isinstance(found, ManifestProblem) else found.by_path
+    manifest = recorded(side.tree.storage, place, side.checkpoint.shards).manifest
+    return {} if manifest is None else manifest.by_path

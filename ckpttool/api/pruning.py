@@ -30,7 +30,6 @@ from ckpttool.decide.retention import retain
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import replace
-from ckpttool.domain.manifest import Manifest
 from ckpttool.domain.pointer import Pointer, PointerFix
 from ckpttool.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.domain.retention import (
@@ -45,8 +44,8 @@ from ckpttool.domain.retention import (
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import CkptToolError, IncompleteError, NotDurableError, WriteFailedError
 from ckpttool.records import JOURNAL, OWN_FOLDER
+from ckpttool.records.birth import birth_paths, recorded
 from ckpttool.records.journal import TIME_FORMAT, TRASH, journal_bytes
-from ckpttool.records.manifest import read_manifest
 from ckpttool.verify.session import Session
 from ckpttool.write.blockers import files_to_move
 from ckpttool.write.files import ensure_folder, remove
@@ -197,18 +196,20 @@ def _pointers(tree: Tree, plan: RetentionPlan) -> list[Pointer]:
 
 
 def _paths(tree: Tree, checkpoint: Checkpoint) -> list[str]:
-    """Return what goes with a checkpoint, in order: its members, and its seal where that is kept apart from them."""
+    """Return what goes with a checkpoint, in order: its members, and its seals where these are kept apart from them."""
     paths = list(members_of(tree, checkpoint).paths)
     place = tree.seal_place(checkpoint)
     if place is None or not place.is_apart:
         return paths
+    births: list[str] = []
     try:
+        births = birth_paths(tree.storage, place)
         tree.storage.stamp(place.path)
     except (FileNotFoundError, NotADirectoryError):
-        return paths
+        return [*paths, *births]
     except OSError as error:
         raise IncompleteError(f"{place.path}: whether it is there is not known ({error.strerror or error})") from None
-    return [*paths, place.path]
+    return [*paths, place.path, *births]
 
 
 def _batches(tree: Tree, going: Sequence[Checkpoint]) -> tuple[Batch, ...]:
@@ -291,8 +292,8 @@ class _Verifier:
 
     def has_checksums(self, checkpoint: Checkpoint) -> bool:
         place = self._tree.seal_place(checkpoint)
-        manifest = None if place is None else read_manifest(self._tree.storage, place)
-        sealed = manifest.by_path.keys() if isinstance(manifest, Manifest) else set[str]()
+        manifest = None if place is None else recorded(self._tree.storage, place, checkpoint.shards).manifest
+        sealed = set[str]() if manifest is None else manifest.by_path.keys()
         reports = self._verdicts[checkpoint.key].reports
         return all(report.embedded_checksum or report.path in sealed for report in reports)
 

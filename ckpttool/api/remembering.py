@@ -31,15 +31,15 @@ def with_found_damaged(
     base = own_cache(os.environ)
     if base is None or not os.path.isdir(f"{base}/{DAMAGED}"):
         return inventory
+    from ckpttool.records.birth import recorded
     from ckpttool.records.damaged import FoundDamaged, found_before, kept
-    from ckpttool.records.manifest import ManifestProblem, read_manifest
 
     known = kept(memory_place(inventory.root, DAMAGED))
 
     def said(checkpoint: Checkpoint, files: list[FoundDamaged]) -> list[Finding]:
         place = seal_place(checkpoint) if any(file.seal for file in files) else None
-        manifest = None if place is None else read_manifest(storage, place)
-        seals = {} if manifest is None or isinstance(manifest, ManifestProblem) else manifest.by_path
+        manifest = None if place is None else recorded(storage, place, checkpoint.shards).manifest
+        seals = {} if manifest is None else manifest.by_path
         findings = []
         for file in files:
             sealed = seals.get(file.path)

@@ -283,12 +283,12 @@ def _sealed_world(layout: Layout, inventory: Inventory, storage: Storage) -> lis
     place = _seal_place(layout, newest)
     if place is None or not place.is_apart:
         return []
-    from ckpttool.records.manifest import ManifestProblem, read_manifest
+    from ckpttool.records.birth import recorded_world
 
-    seal = read_manifest(storage, place)
-    if seal is None or isinstance(seal, ManifestProblem) or seal.world_size is None:
+    world = recorded_world(storage, place, newest.shards)
+    if world is None:
         return []
-    return [WorldEvidence(world_size=seal.world_size, source=f"the seal of {newest.name} says so", declared=False)]
+    return [WorldEvidence(world_size=world, source=f"the seal of {newest.name} says so", declared=False)]
 
 
 def _seal_place(layout: Layout, checkpoint: Checkpoint) -> SealPlace | None:

@@ -20,6 +20,7 @@ from ckpttool.domain.units import moment
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.errors import UnknownLayoutError, UnsafeError
 from ckpttool.records import OWN_FOLDER, SealPlace
+from ckpttool.records.birth import with_births
 from ckpttool.records.manifest import ManifestProblem, manifest_bytes, read_manifest
 from ckpttool.storage import assert_changeable
 from ckpttool.storage.base import Storage
@@ -138,9 +139,10 @@ def seal_checkpoint(
             if old.newer or not reseal:
                 return _refused(checkpoint, place, (old.finding,))
             old = None
-        if changed := _changed_since(tree.storage, verdict):
-            return _refused(checkpoint, place, changed)
-        merged, findings = merge(old, new, reseal=reseal)
+        born = with_births(old, tree.storage, place, checkpoint.shards)
+        if wrong := (() if reseal else born.findings) or _changed_since(tree.storage, verdict):
+            return _refused(checkpoint, place, wrong)
+        merged, findings = merge(born.manifest, new, reseal=reseal)
         written = merged != old
         if written:
             replace(target, manifest_bytes(merged), overwrite=True, backup=False)

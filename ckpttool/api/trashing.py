@@ -27,7 +27,8 @@ from ckpttool.errors import (
     UsageError,
     WriteFailedError,
 )
-from ckpttool.records import JOURNAL
+from ckpttool.records import BIRTH_FOLDER, JOURNAL
+from ckpttool.records.birth import birth_paths
 from ckpttool.records.journal import (
     TRASH,
     TrashFolder,
@@ -233,7 +234,7 @@ def _looked_into(tree: Tree, folder: TrashFolder) -> _Found:
         held = len(entries) - len(folders)
         for name in folders:
             path = f"{place}/{name}"
-            held += len(storage.entries(name))
+            held += sum(f"{name}/{entry.name}" != BIRTH_FOLDER for entry in storage.entries(name))
         inventory = tree.layout.scan(storage, list_root(storage), ScanOptions(sizes=True))
     except OSError as error:
         return _Found(listed, tree, None, unreadable(path, error))
@@ -284,9 +285,10 @@ def _batch(tree: Tree, found: _Found) -> Batch:
         raise IncompleteError(f"{place} does not hold just one checkpoint; move what you want of it back by hand")
     paths = list(members_of(found.tree, found.checkpoint).paths)
     seal = tree.layout.seal_place(found.checkpoint)
-    if not isinstance(seal, Refusal) and seal.is_apart and is_there(found.tree.storage, seal.path):
-        paths.append(seal.path)
     try:
+        if not isinstance(seal, Refusal) and seal.is_apart:
+            paths += [seal.path] if is_there(found.tree.storage, seal.path) else []
+            paths += birth_paths(found.tree.storage, seal)
         files = list(files_to_move(f"{tree.inventory.root}/{place}", paths))
     except OSError as error:
         raise IncompleteError(f"{place} changed while it was looked at ({error.strerror}); run again") from None

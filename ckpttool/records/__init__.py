@@ -12,6 +12,9 @@ OWN_FOLDER = ".ckpttool"
 JOURNAL = f"{OWN_FOLDER}/prune.json"
 """What a prune, or a restore from its trash, is moving; gone when it is done."""
 
+BIRTH_FOLDER = f"{OWN_FOLDER}/birth"
+"""What shards were when they were handed to the disk; one file a shard."""
+
 MANIFEST_NAME = "ckpttool.manifest.json"
 """Where a checkpoint has a folder of its own."""
 
@@ -30,11 +33,18 @@ class SealPlace:
     """The checkpoint's name."""
     prefix: str | None
     """The checkpoint's; None where the manifest lies in the checkpoint's own folder, whatever its files are called."""
+    births: str | None = None
+    """What the paths of its shards' birth certificates begin with, before the rank; None where there are none."""
 
     @property
     def is_apart(self) -> bool:
         """Whether it outlives the checkpoint's files: it is in our own folder, not in theirs."""
         return self.path.startswith(f"{OWN_FOLDER}/")
+
+
+def births_begin(prefix: str, name: str) -> str:
+    """Return what the paths of the birth certificates of a save begin with, before the rank."""
+    return f"{BIRTH_FOLDER}/{prefix}-{name}.r"
 
 
 def own_cache(environment: Mapping[str, str]) -> str | None:

@@ -149,19 +149,18 @@ class Session:
             self._scope.proofs.save()
 
     def _seals(self, checkpoint: Checkpoint) -> tuple[dict[str, ShardSeal], tuple[Finding, ...]]:
-        """Read the checkpoint's manifest; one that is torn or newer than we are counts as none, and is said."""
+        """Read what is recorded of the checkpoint; what is torn or newer than we are counts as none, and is said."""
         place = self._records.seal_place(checkpoint)
         # Most trees have no place for manifests at all, and pay for no more than this.
         if place is None or (place.is_apart and not is_there(self._storage, OWN_FOLDER)):
             return {}, ()
-        from ckpttool.records.manifest import ManifestProblem, read_manifest
+        from ckpttool.records.birth import recorded
 
-        found = read_manifest(self._storage, place)
-        if isinstance(found, ManifestProblem):
-            # Headers alone verify nothing, with a manifest or without: it is no reason to reject a checkpoint there.
-            at_most = Severity.NOTE if self._scope.level is Level.STRUCTURE else Severity.UNKNOWN
-            return {}, (replace(found.finding, severity=at_most),)
-        return ({} if found is None else found.by_path), ()
+        found = recorded(self._storage, place, checkpoint.shards)
+        # Headers alone verify nothing, with a manifest or without: it is no reason to reject a checkpoint there.
+        at_most = Severity.NOTE if self._scope.level is Level.STRUCTURE else Severity.UNKNOWN
+        findings = tuple(replace(finding, severity=at_most) for finding in found.findings)
+        return ({} if found.manifest is None else found.manifest.by_path), findings
 
     def _in_part(self, path: str) -> bool:
         return in_bucket(path, self._scope.bucket)

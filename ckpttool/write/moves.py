@@ -177,7 +177,7 @@ def _restore_batch(root_fd: int, batch: Batch) -> None:
             _settle(root_fd, back)
         for move in batch.moves:
             _forget(trash_fd, move)
-        for folder in sorted(_folders(batch.moves)):
+        for folder in sorted(_folders(batch.moves), reverse=True):
             _remove_empty(trash_fd, folder)
     _remove_empty(root_fd, batch.trash)
 
@@ -280,8 +280,9 @@ def _made(root_fd: int, batch: Batch) -> Iterator[int]:
 
 
 def _folders(moves: Iterable[Move]) -> set[str]:
-    """Return the folders of the moved files; in a tree of checkpoints they are one deep."""
-    return {folder for move in moves if (folder := move.path.rpartition("/")[0])}
+    """Return the folders of the moved files, with those above them."""
+    parts = {tuple(move.path.split("/")[:-1]) for move in moves}
+    return {"/".join(folder[:depth]) for folder in parts for depth in range(1, len(folder) + 1)}
 
 
 def _settle(base_fd: int, moves: Sequence[Move]) -> None:

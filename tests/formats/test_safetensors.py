@@ -9,6 +9,7 @@ from threading import Thread
 
 import pytest
 
+from ckpttool.domain.dtype import DType
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats import read_header
@@ -570,3 +571,19 @@ def test_a_long_header_says_the_same_either_way() -> None:
     assert parsed is not None
     assert len(parsed.entries) == 80_000
     assert parsed == parse_strictly(text, data_begin=64)
+
+
+def test_a_header_that_we_spell_is_the_one_that_safetensors_writes() -> None:
+    tensors = [("scale", DType.F32, ()), ("weight", DType.F32, (2, 3)), ("n", DType.I64, ()), ("none", DType.U8, (0,))]
+    head, entries = strictly.spelled(tensors)
+    header = read(head + bytes(36))
+    assert (header.findings, header.entries) == ((), entries)
+    assert [each.name for each in entries] == ["n", "scale", "weight", "none"]
+    assert len(head) % 8 == 0
+    assert read(strictly.spelled([])[0]).entries == ()
+
+
+@pytest.mark.parametrize("dtype", [DType.C128, DType.F4], ids=lambda dtype: dtype.value)
+def test_what_fits_into_no_file_is_not_spelled(dtype: DType) -> None:
+    with pytest.raises(ValueError, match="fits into no safetensors file"):
+        strictly.spelled([("odd", dtype, (1,))])

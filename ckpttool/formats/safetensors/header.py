@@ -7,7 +7,7 @@ empty lists ends at the first character that does not belong there, without recu
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from json import JSONDecodeError, JSONDecoder, dumps
 
 from ckpttool.domain.dtype import DType
@@ -15,6 +15,7 @@ from ckpttool.domain.finding import Code, Finding, damage
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.shard import TensorEntry
 from ckpttool.formats.base import MAX_DIMS, MAX_FINDINGS, over_limit, quoted, schema_hash, schema_rows
+from ckpttool.formats.safetensors import ALIGNMENT, LENGTH_BYTES
 
 MAX_SIZE = 2**64 - 1
 """Largest number that safetensors can hold; it refuses a larger one, and so do we."""
@@ -213,6 +214,41 @@ def parse_metadata(text: str) -> Sequence[tuple[str, str]]:
     if rows or metadata is None or _as_written(metadata, rows) != text:
         raise InvalidHeaderError("more than metadata")
     return metadata
+
+
+def spelled(tensors: Iterable[tuple[str, DType, tuple[int, ...]]]) -> tuple[bytes, tuple[TensorEntry, ...]]:
+    """Spell the beginning of a file without metadata, as safetensors does.
+
+    Args:
+        tensors: Name, type and shape of each, in any order; each name once.
+
+    Returns:
+        All bytes before the tensors' own, and the tensors with their places in the file, in the order of these.
+
+    Raises:
+        ValueError: A tensor takes no whole number of bytes, or more than safetensors can count.
+    """
+    rows: list[_Row] = []
+    end = 0
+    for name, dtype, shape in sorted(tensors, key=lambda tensor: (PLACES.get(tensor[1].value, -1), tensor[0])):
+        size = size_in_bytes(dtype, shape) if dtype.value in PLACES else None
+        if size is None:
+            raise ValueError(f"tensor {quoted(name)} of {dtype.value} {list(shape)} fits into no safetensors file")
+        rows.append(_Row(name=name, dtype=dtype.value, shape=shape, offsets=(end, end + size)))
+        end += size
+    text = _as_written(None, rows).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    begin = LENGTH_BYTES + len(text)
+    entries = tuple(
+        TensorEntry(
+            name=row.name,
+            dtype=DTYPES[row.dtype],
+            shape=row.shape,
+            spans=((begin + row.offsets[0], begin + row.offsets[1]),),
+        )
+        for row in rows
+    )
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text, entries
 
 
 def size_in_bytes(dtype: DType, shape: Sequence[int]) -> int | None:

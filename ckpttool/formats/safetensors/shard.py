@@ -15,20 +15,18 @@ from ckpttool.domain.scalars import AskedScalar, ShardFacts
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats.base import CRC_LIMIT, LAST_PAGE_BYTES, Checksum, Header, failed_header, over_limit
 from ckpttool.formats.front import Front
+from ckpttool.formats.safetensors import ALIGNMENT, LENGTH_BYTES
 from ckpttool.formats.scalars import ScalarPlan, ScalarReading, plan_scalars, read_scalars
 
 if TYPE_CHECKING:
     from ckpttool.formats.safetensors.header import HeaderText
 
-_LENGTH_BYTES = 8
 _FORMAT_LIMIT = 100_000_000
 """The format itself allows no longer header."""
 _OUR_LIMIT = 16 * 1024 * 1024
 """Room for some 100,000 tensors; parsing a longer header takes more memory than a checker should."""
 _WIDE_LIMIT = 4 * 1024 * 1024
 """The same where it is not ASCII: one character that needs four bytes makes all of them need four."""
-_ALIGNMENT = 8
-"""safetensors pads the header with the fewest spaces that make its length a multiple of this."""
 
 
 class Safetensors:
@@ -38,15 +36,15 @@ class Safetensors:
 
     def recognise(self, head: bytes) -> bool:
         """Tell by the brace after the length: the header MUST begin with it."""
-        return head[_LENGTH_BYTES : _LENGTH_BYTES + 1] == b"{"
+        return head[LENGTH_BYTES : LENGTH_BYTES + 1] == b"{"
 
     def header(self, source: Front, head: bytes, facts: ShardFacts) -> Header:
         """Read and check the header, the size of the file, and the scalars that are asked for.
 
         `bytes_read` counts what was needed, whatever was read ahead: the same on every run.
         """
-        length = int.from_bytes(head[:_LENGTH_BYTES], "little")
-        data_begin = _LENGTH_BYTES + length
+        length = int.from_bytes(head[:LENGTH_BYTES], "little")
+        data_begin = LENGTH_BYTES + length
         if refusal := _refuse_length(length, source.stamp.size):
             return failed_header(self.name, refusal, bytes_read=len(head))
         source.extend(data_begin)
@@ -55,7 +53,7 @@ class Safetensors:
             finding = _truncated(data_begin, source.length, "its header")
             return failed_header(self.name, finding, bytes_read=bytes_read)
         source.expect_again(data_begin)
-        if length > _WIDE_LIMIT and not bytes(memoryview(source.block)[_LENGTH_BYTES:data_begin]).isascii():
+        if length > _WIDE_LIMIT and not bytes(memoryview(source.block)[LENGTH_BYTES:data_begin]).isascii():
             finding = over_limit(
                 f"The header has {length} bytes and is not ASCII; ckpttool reads {_WIDE_LIMIT} of such."
             )
@@ -114,8 +112,8 @@ def _refuse_length(length: int, size: int) -> Finding | None:
             expected=f"<= {_FORMAT_LIMIT}",
             actual=str(length),
         )
-    if _LENGTH_BYTES + length > size:
-        return _truncated(_LENGTH_BYTES + length, size, "its header")
+    if LENGTH_BYTES + length > size:
+        return _truncated(LENGTH_BYTES + length, size, "its header")
     if length > _OUR_LIMIT:
         return over_limit(f"The header has {length} bytes; ckpttool reads at most {_OUR_LIMIT}.")
     return None
@@ -204,7 +202,7 @@ def _parse(block: bytearray, end: int, asked: tuple[AskedScalar, ...]) -> tuple[
     Raises:
         UnicodeDecodeError: It is no UTF-8.
     """
-    digits = re.compile(_CRC_DIGITS).match(block, _LENGTH_BYTES, end)
+    digits = re.compile(_CRC_DIGITS).match(block, LENGTH_BYTES, end)
     hole = (end, end) if digits is None else digits.span(1)
     known = _MEMORY.get(block, end, hole)
     if known is None:
@@ -226,9 +224,9 @@ def _parsed(block: bytearray, end: int, asked: tuple[AskedScalar, ...]) -> Parse
         UnicodeDecodeError: It is no UTF-8.
     """
     view = memoryview(block)
-    last = bytes(view[max(_LENGTH_BYTES, end - _ALIGNMENT) : end])
+    last = bytes(view[max(LENGTH_BYTES, end - ALIGNMENT) : end])
     padding = len(last) - len(last.rstrip(b" "))
-    text = str(view[_LENGTH_BYTES : end - padding], "utf-8").rstrip(" ")
+    text = str(view[LENGTH_BYTES : end - padding], "utf-8").rstrip(" ")
     from ckpttool.formats.safetensors.header import parse_strictly  # a tree of `.ckpt` needs none of them
     from ckpttool.formats.safetensors.quick import parse_quickly
 
@@ -239,7 +237,7 @@ def _parsed(block: bytearray, end: int, asked: tuple[AskedScalar, ...]) -> Parse
     return ParsedHeader(
         text=parsed,
         data_begin=end,
-        is_canonical=parsed.canonical and padding < _ALIGNMENT and (end - _LENGTH_BYTES) % _ALIGNMENT == 0,
+        is_canonical=parsed.canonical and padding < ALIGNMENT and (end - LENGTH_BYTES) % ALIGNMENT == 0,
         asked=asked,
         scalars=plan_scalars(parsed.entries, asked),
         last_page=page,

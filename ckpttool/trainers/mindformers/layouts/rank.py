@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.expectation import Evidence, Expected, RankFiles
+from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import Rank
-from ckpttool.records import SealPlace, own_path
+from ckpttool.records import SealPlace, births_begin, own_path
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.tracker_file import TRACKER
@@ -101,7 +102,10 @@ class MindFormersRank:
         ambiguous = re.search(r"-_[0-9]+\Z", prefix) is not None
         label = f"{prefix}-{name}.{SUFFIX_OF_FORMAT[checkpoint.format]}"
         path = own_path(label, ".manifest.json", ambiguous=ambiguous)
-        return SealPlace(path=path, layout=self.name, checkpoint=name, prefix=prefix)
+        # Our own writer writes no other format, and takes no such prefix.
+        is_ours = checkpoint.format is FormatName.SAFETENSORS and not ambiguous
+        births = births_begin(prefix, name) if is_ours else None
+        return SealPlace(path=path, layout=self.name, checkpoint=name, prefix=prefix, births=births)
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read these ranks' meta.json."""
