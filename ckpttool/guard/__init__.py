@@ -1,1 +1,16 @@
-"""Inside the training process: drop what would poison the weights, and keep what is needed to see why."""
+"""Inside the training process: drop what would poison the weights, and keep what is needed to see why.
+
+>>> from ckpttool.guard import Guard  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from ckpttool.errors import UsageError
+
+if find_spec("torch") is None:
+    raise UsageError("the guard needs torch, which is not installed: pip install 'ckpttool[torch]'")
+
+from ckpttool.guard.step import Guard as Guard
+from ckpttool.guard.step import GuardStop as GuardStop

@@ -1,0 +1,134 @@
+"""All ranks decide the same: one reduction of eight whole numbers in every optimizer step.
+
+It stands outside of every `try`, and so must whatever calls it: a rank that leaves it out makes the others wait for
+ever. What precedes it is contained, and takes part with the number of the part that failed.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+
+import torch
+import torch.distributed as dist
+
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.guarding import Action, Proposal
+
+_NO_NORM = -(2**63)
+"""Smaller than the bits of any norm and of any negated one: it never is the largest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote:
+    """What one rank brings."""
+
+    proposal: Proposal | None
+    """None where the guard failed on this rank: the others decide."""
+    failed: int = 0
+    """Number of the part that failed; 0: none."""
+    strike: bool = False
+    """A detector counted enough abnormal feature values on this rank."""
+    abnormal: bool = False
+    """A matrix product was wrong on this rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """What all ranks together want: the same value on each."""
+
+    proposal: Proposal | None
+    """The largest action and norm, finite only where all are; None where the guard failed on every rank."""
+    norms_differ: bool
+    """Whether two ranks have another norm; all NaN are one."""
+    failed: int
+    """The largest number of a part that failed on some rank; 0: none."""
+    strike: bool
+    abnormal: bool
+
+
+class Ranks:
+    """The ranks that train together, as the training's own process group has them."""
+
+    def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
+        """Take the group, None for the default one, and where the parameters lie."""
+        self._group = group
+        self._device = device
+
+    @property
+    def count(self) -> int:
+        """How many there are. Asked at each step: a group may be made after the guard, and undone."""
+        return dist.get_world_size(self._group) if dist.is_available() and dist.is_initialized() else 1
+
+    @property
+    def own(self) -> int:
+        """The number of this process among all."""
+        return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+    def agree(self, vote: Vote) -> Agreement:
+        """Return what all ranks together want. Every rank must call it once in each optimizer step."""
+        told = _numbers(vote)
+        if self.count > 1:
+            numbers = torch.tensor(told, dtype=torch.int64, device=self._meeting_place())
+            dist.all_reduce(numbers, op=dist.ReduceOp.MAX, group=self._group)
+            told = numbers.tolist()
+        return _agreement(told)
+
+    def gather(self, number: int) -> list[int]:
+        """Return a number of each rank, in their order. Every rank must call it, so only after a common decision."""
+        if self.count == 1:
+            return [number]
+        numbers = torch.zeros(self.count, dtype=torch.int64, device=self._meeting_place())
+        numbers[dist.get_rank(self._group)] = number
+        dist.all_reduce(numbers, group=self._group)
+        return [int(value) for value in numbers.tolist()]
+
+    def _meeting_place(self) -> torch.device:
+        """Return where the group's backend takes tensors: one for accelerators takes none of the host."""
+        devices = str(dist.get_backend_config(self._group))  # `cpu:gloo,cuda:nccl`
+        takes = {pair.partition(":")[0] for pair in devices.split(",")}
+        return self._device if self._device.type in takes else torch.device("cpu")
+
+
+def _numbers(vote: Vote) -> list[int]:
+    proposal = vote.proposal
+    if proposal is None:
+        return [0, 0, 0, vote.failed, int(vote.strike), int(vote.abnormal), _NO_NORM, _NO_NORM]
+    bits = _bits(proposal.norm)
+    return [
+        int(not proposal.is_finite),
+        int(proposal.action >= Action.SKIP),
+        int(proposal.action >= Action.STOP),
+        vote.failed,
+        int(vote.strike),
+        int(vote.abnormal),
+        bits,
+        -bits,
+    ]
+
+
+def _agreement(numbers: list[int]) -> Agreement:
+    not_finite, skip, stop, failed, strike, abnormal, largest, negated_smallest = numbers
+    action = Action.STOP if stop else Action.SKIP if skip else Action.APPLY
+    known = largest != _NO_NORM
+    return Agreement(
+        proposal=Proposal(action=action, norm=_float(largest), is_finite=not not_finite) if known else None,
+        norms_differ=largest != -negated_smallest and known,
+        failed=failed,
+        strike=bool(strike),
+        abnormal=bool(abnormal),
+    )
+
+
+def _bits(norm: float) -> int:
+    """Return a whole number that is ordered as norms are, infinity and then NaN above all others.
+
+    A NaN has many spellings, and devices choose among them: here all are one.
+    """
+    bits: int = struct.unpack("<q", struct.pack("<d", math.nan if math.isnan(norm) else abs(norm)))[0]
+    return bits
+
+
+def _float(bits: int) -> float:
+    value: float = struct.unpack("<d", struct.pack("<q", bits))[0]
+    return value

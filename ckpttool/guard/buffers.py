@@ -1,0 +1,107 @@
+"""Buffers as they were before a step: a forward changes them, whether its update is applied or not.
+
+One Inf in a batch, the update dropped, and the running mean of a batch norm is not finite: every evaluation is NaN from
+then on. `_version` does not see running statistics change, so what changes is found by comparing bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import xxhash
+from torch import Tensor, nn
+
+MOST_BYTES = 64 * 1024 * 1024
+"""That a snapshot may take: of larger models, what changes comes first, and then the smallest."""
+
+_FIRST_LOOKS = 3
+_LOOK_EVERY = 100
+"""Steps in which it is looked what changes: the first ones, and every hundredth."""
+
+
+class Buffers:
+    """The buffers of a model, and a copy of those that can be put back."""
+
+    def __init__(self, model: nn.Module, *, most_bytes: int = MOST_BYTES) -> None:
+        """Take the model that holds them."""
+        self._model = model
+        self._most_bytes = most_bytes
+        self._places: list[tuple[nn.Module, str, Tensor]] = []
+        self._copies: list[Tensor] = []
+        self._changing: set[tuple[nn.Module, str]] = set()
+        self._digests: dict[tuple[nn.Module, str], bytes] = {}
+        self._steps = 0
+        self._is_taken = False
+        self.left_out: tuple[str, ...] = ()
+        """Names of those that are not put back, because all together are too large."""
+
+    def take(self) -> None:
+        """Copy them. Where all do not fit, look now and then which of them changed since the last look."""
+        looks = self._steps < _FIRST_LOOKS or self._steps % _LOOK_EVERY == 0
+        self._steps += 1
+        if looks or any(getattr(module, name, None) is not tensor for module, name, tensor in self._places):
+            self._choose()
+        live = [tensor for _, _, tensor in self._places]
+        if live:
+            with torch.no_grad():
+                torch._foreach_copy_(self._copies, live)
+        self._is_taken = True
+
+    def restore(self) -> None:
+        """Put back what `take` copied, and the very tensors where a forward put others in their place."""
+        if not self._is_taken:
+            return
+        with torch.no_grad():
+            for (module, name, tensor), copy in zip(self._places, self._copies, strict=True):
+                if getattr(module, name, None) is not tensor:
+                    setattr(module, name, tensor)
+                if not _equal_bits(tensor, copy):
+                    tensor.copy_(copy)
+
+    def forget(self) -> None:
+        """Take what the copy holds for past: the step is over."""
+        self._is_taken = False
+
+    def _choose(self) -> None:
+        buffers = [
+            (module, name, tensor)
+            for module in self._model.modules()
+            for name, tensor in module.named_buffers(recurse=False)
+        ]
+        chosen = buffers
+        if sum(tensor.nbytes for _, _, tensor in buffers) > self._most_bytes:
+            self._note_changes(buffers)
+            chosen = list(self._fitting(buffers))
+        kept = {id(tensor) for _, _, tensor in chosen}
+        self.left_out = tuple(name for name, tensor in self._model.named_buffers() if id(tensor) not in kept)
+        if [id(tensor) for _, _, tensor in chosen] != [id(tensor) for _, _, tensor in self._places]:
+            self._places = chosen
+            self._copies = [torch.empty_like(tensor, requires_grad=False) for _, _, tensor in chosen]
+
+    def _note_changes(self, buffers: list[tuple[nn.Module, str, Tensor]]) -> None:
+        """Compare digests, not copies: what does not fit into memory twice is what this is about."""
+        for module, name, tensor in buffers:
+            digest = xxhash.xxh3_128_digest(_as_bytes(tensor).cpu().numpy().data)
+            if self._digests.setdefault((module, name), digest) != digest:
+                self._changing.add((module, name))
+                self._digests[module, name] = digest
+
+    def _fitting(self, buffers: list[tuple[nn.Module, str, Tensor]]) -> Iterator[tuple[nn.Module, str, Tensor]]:
+        left = self._most_bytes
+        for module, name, tensor in sorted(
+            buffers, key=lambda buffer: (buffer[:2] not in self._changing, buffer[2].nbytes)
+        ):
+            left -= tensor.nbytes
+            if left < 0:
+                return
+            yield module, name, tensor
+
+
+def _equal_bits(left: Tensor, right: Tensor) -> bool:
+    """Compare bits: a NaN is equal to itself, and zero is not minus zero."""
+    return left.shape == right.shape and torch.equal(_as_bytes(left), _as_bytes(right))
+
+
+def _as_bytes(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)

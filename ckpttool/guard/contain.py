@@ -1,0 +1,117 @@
+"""What fails in the guard stays in the guard: the training goes on, and a part that fails too often is switched off."""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from enum import IntEnum
+from time import perf_counter
+from typing import TypeVar
+
+from ckpttool.domain.guarding import Emit, GuardEventKind
+from ckpttool.domain.units import Step
+
+T = TypeVar("T")
+
+MOST_FAILURES = 3
+"""Of one part, over all ranks, until it is switched off on all of them."""
+
+_TRACEBACK_CHARACTERS = 2000
+"""Of the first error of a part; a line of an event file holds little more."""
+
+
+class Part(IntEnum):
+    """What can fail by itself. Ranks tell each other the number, the largest one first."""
+
+    NORM = 1
+    POLICY = 2
+    DROP = 3
+    MEMORY = 4
+    BUFFERS = 5
+    CAPTURE = 6
+    FEATURES = 7
+    CHECKSUM = 8
+    EVENTS = 9
+
+    @property
+    def is_essential(self) -> bool:
+        """Whether nothing can be decided without it: then the whole guard is switched off."""
+        return self in {Part.NORM, Part.POLICY, Part.DROP}
+
+
+class Containment:
+    """Runs the parts of the guard, keeps what they raise, and measures what they take."""
+
+    def __init__(self, emit: Emit) -> None:
+        """Take where errors are told."""
+        self._emit = emit
+        self._failures: Counter[Part] = Counter()  # of all ranks, so the same on each
+        self._told: set[Part] = set()
+        self._pending: list[Part] = []
+        self.step = Step(0)
+        """That events are told of."""
+        self.seconds = 0.0
+        """That the parts took since somebody set it to 0."""
+
+    def run(self, part: Part, call: Callable[[], T]) -> T | None:
+        """Return what a part returns; None where it fails, or is switched off."""
+        if not self.is_on(part):
+            return None
+        begun = perf_counter()
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001  whatever it is, the training must not end by it
+            self._failed(part, error)
+            return None
+        finally:
+            self.seconds += perf_counter() - begun
+
+    def is_on(self, part: Part) -> bool:
+        """Tell whether a part still runs, on this rank and therefore on all."""
+        return self._failures[part] < MOST_FAILURES and not self.is_off
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the whole guard is switched off."""
+        return any(part.is_essential and count >= MOST_FAILURES for part, count in self._failures.items())
+
+    def next_failed(self) -> int:
+        """Return the number of a part that failed here and was not told to the other ranks yet; 0: none."""
+        if not self._pending:
+            return 0
+        part = max(self._pending)
+        self._pending.remove(part)
+        return part
+
+    def agreed(self, number: int) -> None:
+        """Count a failure that all ranks were told of."""
+        if not number:
+            return
+        part = Part(number)
+        self._failures[part] += 1
+        if self._failures[part] == MOST_FAILURES:
+            whole = part.is_essential
+            self._emit(
+                GuardEventKind.GUARD_OFF,
+                step=self.step,
+                part=part.name.lower(),
+                whole_guard=whole,
+                reason=f"it failed {MOST_FAILURES} times",
+            )
+
+    def _failed(self, part: Part, error: Exception) -> None:
+        self._pending.append(part)
+        first = part not in self._told
+        self._told.add(part)
+        told = {"traceback": _last_lines(error)} if first else {}
+        self._emit(GuardEventKind.GUARD_ERROR, step=self.step, part=part.name.lower(), error=_one_line(error), **told)
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _last_lines(error: Exception) -> str:
+    return "".join(traceback.format_exception(error))[-_TRACEBACK_CHARACTERS:]

@@ -1,0 +1,266 @@
+"""The guard in a plain loop, by what it leaves of a step: nothing, or everything."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from itertools import chain
+
+import pytest
+import torch
+from torch import Tensor, nn, optim
+
+from ckpttool.decide.policies.base import Policy
+from ckpttool.decide.policies.skip import SkipPolicy
+from ckpttool.decide.policies.zclip import ZClipPolicy
+from ckpttool.domain.guarding import GuardEventKind
+from ckpttool.errors import UsageError
+from ckpttool.guard import Guard, GuardStop
+from tests.guard.loop import INFINITE, NOT_A_NUMBER, SmallNet, Told, Training, batches, loss_of
+from tests.guard.optimizers import every_way
+
+adamw = partial(optim.AdamW, lr=0.01)
+
+BADNESS = {
+    "an infinite input": {4: INFINITE},
+    "an input that is no number": {4: NOT_A_NUMBER},
+    "two in a row": {3: INFINITE, 4: NOT_A_NUMBER},
+    "the first": {1: INFINITE},
+}
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("clip", [0.05, None])
+@pytest.mark.parametrize("bad", BADNESS.values(), ids=BADNESS)
+def test_a_training_goes_on_as_if_it_had_never_seen_a_batch_that_was_dropped(
+    bad: dict[int, float], clip: float | None, accumulate: int
+) -> None:
+    seen = Training(adamw, accumulate=accumulate, clip=clip).run(batches(7, bad=bad))
+    usual = [batch for number, batch in enumerate(batches(7), 1) if number not in bad]
+    never_seen = Training(adamw, accumulate=accumulate, clip=clip, guarded=False).run(usual)
+    assert seen.everything() == never_seen.everything()
+    assert seen.told.kinds() == ["nonfinite"] * len(bad)
+    assert [line["skipped"] for line in seen.told.of(GuardEventKind.STEP)] == [number in bad for number in range(1, 8)]
+
+
+@pytest.mark.parametrize("way", [way for way in every_way() if way[0] in {"SGD-single", "Adam-foreach", "AdamW-fused"}])
+@pytest.mark.parametrize("closure", [False, True])
+def test_no_optimizer_notices_an_update_that_was_dropped(
+    way: tuple[str, Callable[..., optim.Optimizer]], closure: bool
+) -> None:
+    assert_no_trace(way[1], closure=closure)
+
+
+def assert_no_trace(updates: Callable[..., optim.Optimizer], *, closure: bool) -> None:
+    """Shared with the nights, in which every optimizer is made in every way."""
+    training = Training(updates, closure=closure)
+    for number, batch in enumerate(batches(6, bad={1: INFINITE, 4: NOT_A_NUMBER}), 1):
+        before = training.everything()
+        training.step(batch)
+        assert (training.everything() == before) == (number in {1, 4}), number
+
+
+def test_without_the_guard_one_infinite_input_spoils_what_evaluation_rests_on() -> None:
+    training = Training(adamw, guarded=False).run(batches(3, bad={2: INFINITE}))
+    assert not torch.isfinite(training.model.usual.running_mean).all()  # type: ignore[arg-type]
+
+
+def padding_only(model: nn.Module, batch: Tensor) -> Tensor:
+    """Return the mean over no target: NaN, of which all gradients are zero."""
+    targets = torch.full((len(batch),), -100)
+    return nn.functional.cross_entropy(model(batch), targets, ignore_index=-100)
+
+
+def test_an_update_is_dropped_where_the_loss_is_no_number_and_all_gradients_are_finite() -> None:
+    training = Training(adamw)
+    first, second, third = batches(3)
+    training.step(first)
+    before = training.everything()
+    training.step(second, loss=padding_only)
+    gradients = training.told.of(GuardEventKind.STEP)[-1]["global_norm"]
+    assert gradients == 0, "no check of gradients sees it"
+    assert training.everything() == before
+    training.step(third)
+    assert training.everything() != before
+
+
+def test_one_loss_of_several_micro_batches_is_enough() -> None:
+    training = Training(adamw, accumulate=3)
+    calls = iter([False, True, False])
+
+    def second_is_padding(model: nn.Module, batch: Tensor) -> Tensor:
+        return padding_only(model, batch) if next(calls) else loss_of(model, batch)
+
+    before = training.everything()
+    training.step(next(batches(1)), loss=second_is_padding)
+    assert training.everything() == before
+
+
+def test_a_spike_is_dropped_where_the_user_gave_a_limit_and_nowhere_else() -> None:
+    limit = Training(adamw, policy=SkipPolicy(threshold=50.0))
+    none = Training(adamw)
+    for training in (limit, none):
+        training.run(batches(4, bad={3: 1e6}))
+    assert [line["skipped"] for line in limit.told.of(GuardEventKind.STEP)] == [False, False, True, False]
+    assert not any(line["skipped"] for line in none.told.of(GuardEventKind.STEP))
+
+
+def test_a_watching_guard_changes_nothing_and_says_what_it_would_have_dropped() -> None:
+    watched = Training(adamw, mode="watch").run(batches(4, bad={3: INFINITE}))
+    alone = Training(adamw, guarded=False).run(batches(4, bad={3: INFINITE}))
+    assert watched.everything() == alone.everything()
+    assert watched.told.of(GuardEventKind.NONFINITE)[0]["dropped"] is False
+
+
+def test_ten_dropped_in_a_row_end_the_training_and_nine_do_not() -> None:
+    nine, ten = dict.fromkeys(range(2, 11), INFINITE), dict.fromkeys(range(2, 12), INFINITE)
+    assert "stop" not in Training(adamw).run(batches(15, bad=nine)).told.kinds()
+    training = Training(adamw)
+    with pytest.raises(GuardStop, match="step 11: 10 updates in a row were dropped"):
+        training.run(batches(15, bad=ten))
+    assert training.everything() == Training(adamw, guarded=False).run(batches(1)).everything()
+    assert training.told.kinds()[-1] == "stop"
+
+
+def test_a_trainer_that_ends_in_another_way_is_told_and_nothing_is_raised() -> None:
+    training = Training(adamw, count_threshold=2)
+    stops: list[GuardStop] = []
+    training.the_guard.on_stop = stops.append
+    training.run(batches(4, bad={2: INFINITE, 3: INFINITE}))
+    assert [str(stop).partition(":")[0] for stop in stops] == ["step 3"]
+
+
+def test_an_overflow_of_the_loss_scaler_is_its_own_business() -> None:
+    training = Training(adamw, scale=2.0**127, count_threshold=2)
+    for number, batch in enumerate(batches(8), 1):
+        before = training.everything()
+        training.step(batch, loss=lambda model, batch: 16 * loss_of(model, batch))
+        overflowed = training.told.of(GuardEventKind.STEP)[-1]["overflow"]
+        assert overflowed == (training.everything() == before) == (not training.the_guard.applied), number
+    kinds = training.told.kinds()
+    assert 2 < kinds.count("overflow") < 8
+    assert {*kinds} == {"overflow"}
+    assert training.the_guard.step == 8
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_what_is_bad_without_the_scaler_is_dropped_with_it(fused: bool) -> None:
+    def infinite_loss(model: nn.Module, batch: Tensor) -> Tensor:
+        return loss_of(model, batch) + math.inf
+
+    training = Training(partial(optim.AdamW, lr=0.01, fused=fused), scale=4.0).run(batches(2))
+    before = training.everything()
+    training.step(next(batches(1)), loss=infinite_loss)
+    assert training.everything() == before
+    assert training.told.kinds() == ["nonfinite"]
+    assert training.run(batches(1)).everything() != before
+
+
+def test_a_scaler_that_cannot_help_is_no_excuse() -> None:
+    training = Training(adamw, scale=1.0).run(batches(2, bad={2: INFINITE}))
+    assert training.told.kinds() == ["nonfinite"]
+
+
+def test_a_policy_that_clips_clips_further_than_the_training() -> None:
+    def norms(policy: Policy | None) -> list[float]:
+        training = Training(partial(optim.SGD, lr=0.0), clip=1e9, policy=policy)
+        clipped: list[float] = []
+        for batch in batches(40, bad={40: 100.0}):
+            training.step(batch)
+            clipped.append(
+                nn.utils.get_total_norm(
+                    [weight.grad for weight in training.model.parameters() if weight.grad is not None]
+                ).item()
+            )
+        return clipped
+
+    alone, clipped = norms(None), norms(ZClipPolicy())
+    assert alone[:20] == clipped[:20]  # it warms up
+    assert clipped[-1] < alone[-1] / 10
+
+
+def test_a_norm_that_the_trainer_took_is_decided_on() -> None:
+    told = Told()
+    model = SmallNet()
+    optimizer = optim.SGD(model.parameters(), lr=0.01)
+    guard = Guard(model, optimizer, sinks=[told], policy=SkipPolicy(threshold=5.0))
+    for norm, applied in ((1.0, True), (torch.tensor(7.0), False), (math.nan, False), (torch.tensor(2.0), True)):
+        model(next(batches(1))).sum().backward()
+        before = model.last.weight.detach().clone()
+        assert guard.decide(norm) is applied
+        optimizer.step()
+        assert torch.equal(before, model.last.weight) is not applied
+        optimizer.zero_grad()
+
+
+def test_parameters_that_the_model_orders_otherwise_have_the_norm_that_torch_gives() -> None:
+    model = SmallNet()
+    optimizer = optim.SGD([{"params": [weight]} for weight in reversed(list(model.parameters()))], lr=0.01)
+    guard = Guard(model, optimizer)
+    model(next(batches(1))).square().sum().backward()
+    expected = nn.utils.get_total_norm([weight.grad for weight in model.parameters() if weight.grad is not None])
+    assert torch.equal(guard.clip_(1.0), expected)
+
+
+def test_two_guards_share_a_model_and_each_drops_its_own_updates() -> None:
+    model = SmallNet()
+    halves = [model.first.parameters(), chain(model.usual.parameters(), model.last.parameters())]
+    optimizers = [optim.SGD(half, lr=0.01) for half in halves]
+    guards = [Guard(model, optimizer) for optimizer in optimizers]
+    for number, batch in enumerate(batches(4, bad={2: INFINITE}), 1):
+        guard, optimizer = guards[number % 2], optimizers[number % 2]
+        with guard.micro(batch) as micro:
+            micro.loss(model(batch).square().mean()).backward()
+        optimizer.step()
+        assert guard.applied is (number != 2)
+        model.zero_grad()
+    assert all(torch.isfinite(tensor).all() for tensor in model.state_dict().values())
+
+
+def test_an_error_of_the_training_passes_through() -> None:
+    training = Training(adamw)
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        training.step(torch.zeros(2, 5))
+    training.run(batches(2))
+
+
+class Engine(nn.Linear):
+    """A model that its optimizer's engine has taken over."""
+
+    def backward(self) -> None: ...
+
+    def step(self) -> None: ...
+
+
+class StepsInBackward(optim.SGD):
+    def fused_backward(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"), [(nn.Linear(1, 1), StepsInBackward), (Engine(1, 1), optim.SGD), (nn.Linear(1, 1), optim.LBFGS)]
+)
+def test_an_update_that_cannot_be_dropped_can_be_watched_alone(model: nn.Module, kind: type[optim.SGD]) -> None:
+    optimizer = kind(model.parameters(), lr=0.1)
+    with pytest.raises(UsageError, match="watch"):
+        Guard(model, optimizer)
+    Guard(model, optimizer, mode="watch")
+
+
+def test_a_mode_that_nobody_knows_is_an_error_at_the_start() -> None:
+    model = SmallNet()
+    with pytest.raises(UsageError, match="act or watch, not 'sleep'"):
+        Guard(model, optim.SGD(model.parameters(), lr=0.1), mode="sleep")
+
+
+def test_without_torch_one_line_says_what_is_missing() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import importlib.util as util; found = util.find_spec\n"
+        "util.find_spec = lambda name, *rest: None if name == 'torch' else found(name, *rest)\n"
+        "import ckpttool.guard"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1].endswith("pip install 'ckpttool[torch]'")
