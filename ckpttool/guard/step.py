@@ -210,10 +210,11 @@ class Guard:
         self.step = step
         drops = decision.action is not Action.APPLY
         overflow = agreed.proposal is not None and agreed.proposal.is_overflow
+        culprits = self._culprits(agreed, reading)
         if drops:
             self._contain.run(Part.BUFFERS, self._buffers.restore)
         self._close(drops=drops, applied=not drops and not overflow)
-        self._tell_step(reading, agreed, decision, overflow=overflow)
+        self._tell_step(reading, agreed, decision, overflow=overflow, culprits=culprits)
         if decision.action is Action.STOP:
             self._stop()
         return decision.limit
@@ -247,7 +248,23 @@ class Guard:
         wanted = self.mode is GuardMode.ACT and (proposal.action is not Action.APPLY or not proposal.is_finite)
         return Decision(action=Action.SKIP if wanted else Action.APPLY)
 
-    def _tell_step(self, reading: Reading | None, agreed: Agreement, decision: Decision, *, overflow: bool) -> None:
+    def _culprits(self, agreed: Agreement, reading: Reading | None) -> list[int]:
+        """Return the ranks whose own loss is not finite. Asked by all of them or none: it takes all."""
+        proposal = agreed.proposal
+        if proposal is None or proposal.is_finite or self._contain.is_off:
+            return []
+        losses = self._ranks.gather(int(reading is not None and not reading.losses_finite))
+        return [rank for rank, is_bad in enumerate(losses) if is_bad]
+
+    def _tell_step(
+        self,
+        reading: Reading | None,
+        agreed: Agreement,
+        decision: Decision,
+        *,
+        overflow: bool,
+        culprits: list[int],
+    ) -> None:
         told: dict[str, EventValue] = {"optimizer_step": self._spikes.applied, "skipped": self._drops}
         if reading is not None:
             told |= {"loss": reading.loss, "global_norm": reading.norm}
@@ -255,7 +272,10 @@ class Guard:
             told["overflow"] = overflow
         self.tell(GuardEventKind.STEP, step=self.step, **told)
         for event in decision.events:
-            self.tell(event.kind, step=event.step, **event.values)
+            values = dict(event.values)
+            if event.kind is GuardEventKind.NONFINITE and culprits:
+                values["ranks"] = [*culprits]
+            self.tell(event.kind, step=event.step, **values)
         if agreed.norms_differ and self._norms_agreed:
             self._norms_agreed = False  # told once, until they agree again
             self.tell(GuardEventKind.REPLICAS_DISAGREE, step=self.step, message="the norm differs from rank to rank")

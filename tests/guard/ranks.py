@@ -1,0 +1,54 @@
+"""Two processes that train together on this machine, each of which runs the same cases one after the other."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import traceback
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+Case = Callable[[int], Any]
+"""Runs on each rank, and returns what the test wants to see of it: plain values."""
+
+RANKS = 2
+LONGEST = 240.0
+"""Seconds for all cases together on a loaded machine; one that hangs is ended by force."""
+
+
+def on_two_ranks(cases: Mapping[str, Case], folder: Path) -> dict[str, list[Any]]:
+    """Return what each case returned, by rank. An exception in a rank is its traceback as text."""
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_run, args=(rank, dict(cases), str(folder))) for rank in range(RANKS)]
+    for process in processes:
+        process.start()
+    try:
+        for process in processes:
+            process.join(LONGEST)
+            assert process.exitcode == 0, f"a rank hangs, or was ended: {process.exitcode}"
+    finally:
+        for process in processes:
+            process.kill()
+    told = [pickle.loads((folder / f"rank{rank}").read_bytes()) for rank in range(RANKS)]  # noqa: S301  our own
+    return {name: [results[name] for results in told] for name in cases}
+
+
+def _run(rank: int, cases: dict[str, Case], folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=RANKS, timeout=timedelta(seconds=60)
+    )
+    results: dict[str, Any] = {}
+    for name, case in cases.items():
+        dist.barrier()
+        try:
+            results[name] = case(rank)
+        except Exception:  # noqa: BLE001  the test shows it
+            results[name] = traceback.format_exc()
+    Path(folder, f"rank{rank}").write_bytes(pickle.dumps(results))
+    dist.destroy_process_group()
