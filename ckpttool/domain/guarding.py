@@ -13,6 +13,15 @@ EventValue: TypeAlias = "str | int | float | bool | list[EventValue] | dict[str,
 """What a line of an event file can hold; NaN and infinities are allowed, and are spelled as words."""
 
 
+EVENTS_SCHEMA = "ckpttool/events/1"
+"""How the first line of an event file begins."""
+
+
+def event_path(output: str, rank: int) -> str:
+    """Return where a rank's events lie, below the output folder of its training."""
+    return f"{output}/guard/events-{rank:05d}.jsonl"
+
+
 class Action(IntEnum):
     """What becomes of an update. Ranks agree on the largest."""
 

@@ -83,18 +83,29 @@ def append(path: str, data: bytes) -> None:
         WriteFailedError: It could not be written, or is no regular file.
     """
     try:
-        # Without O_NONBLOCK a pipe that nobody reads would be waited for.
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        handle = os.open(path, flags, 0o666)
+        handle = open_to_append(path)
         try:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise WriteFailedError(f"{path!r} is no regular file")
             if os.write(handle, data) != len(data):
                 raise WriteFailedError(f"{path!r} could not be written whole: the disk is full")
         finally:
             os.close(handle)
     except OSError as error:
         raise _failed(path, error) from error
+
+
+def open_to_append(path: str) -> int:
+    """Open a file behind whose end all is written, and make it if it is not there.
+
+    Raises:
+        OSError: It cannot be opened; what stands in its place may be a link.
+        WriteFailedError: It is no regular file.
+    """
+    # Without O_NONBLOCK a pipe that nobody reads would be waited for.
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        close(handle)
+        raise WriteFailedError(f"{path!r} is no regular file")
+    return handle
 
 
 def ensure_folder(path: str, *, mode: int = 0o777) -> None:

@@ -1,0 +1,284 @@
+"""The event file: whole lines, in time, from any number of processes, and never a reason to stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from ckpttool.domain.guarding import EventValue, GuardEventKind
+from ckpttool.domain.units import Step
+from ckpttool.records import events as module
+from ckpttool.records.events import LONGEST_LINE, EventFile
+
+STEP, SKIP, STOP = GuardEventKind.STEP, GuardEventKind.SKIP, GuardEventKind.STOP
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[EventFile]:
+    events = EventFile(tmp_path / "output", io_timeout=5)
+    yield events
+    events.close()
+
+
+def lines(events: EventFile) -> list[dict[str, Any]]:
+    return [json.loads(line, parse_constant=pytest.fail) for line in raw(events).splitlines()]
+
+
+def raw(events: EventFile) -> bytes:
+    return Path(events.path).read_bytes()
+
+
+def test_the_first_line_says_who_writes_and_every_line_has_its_step(tmp_path: Path) -> None:
+    events = EventFile(tmp_path, rank=7, world_size=8, step=40, policy={"name": "zscore"}, versions={"torch": "2.13"})
+    assert events.path == str(tmp_path / "guard" / "events-00007.jsonl")
+    events.emit(STEP, step=Step(41), global_norm=1.5, skipped=False)
+    events.close()
+    assert raw(events).startswith(b'{"schema": "ckpttool/events/1", "kind": "run", "step": 40, "rank": 7')
+    run, step = lines(events)
+    assert run.keys() == {
+        *("schema", "kind", "step", "rank", "world_size", "host", "pid", "time", "unix", "versions", "policy")
+    }
+    assert (run["pid"], run["policy"], run["versions"]) == (os.getpid(), {"name": "zscore"}, {"torch": "2.13"})
+    told = step.pop("time")
+    assert step == {"kind": "step", "step": 41, "global_norm": 1.5, "skipped": False}
+    assert abs(time.mktime(time.strptime(told, "%Y-%m-%d %H:%M:%S")) - time.time()) < 60
+
+
+def test_what_is_not_finite_is_a_word_and_what_is_finite_keeps_every_bit(file: EventFile) -> None:
+    inside: EventValue = {"deep": [float("nan"), 0.1]}
+    file.emit(
+        STEP, step=Step(1), loss=float("nan"), global_norm=float("inf"), low=float("-inf"), tenth=0.1, inside=inside
+    )
+    file.flush()
+    (_, step) = lines(file)
+    assert (step["loss"], step["global_norm"], step["low"], step["tenth"]) == ("nan", "inf", "-inf", 0.1)
+    assert step["inside"] == {"deep": ["nan", 0.1]}
+
+
+def test_anything_but_a_step_is_written_at_once_and_steps_within_a_second(file: EventFile) -> None:
+    file.emit(STEP, step=Step(1))
+    file.emit(SKIP, step=Step(1))
+    begun = time.monotonic()
+    while not Path(file.path).exists() or len(raw(file).splitlines()) < 3:
+        assert time.monotonic() - begun < 0.9, "an event waited for the clock"
+        time.sleep(0.005)
+    file.emit(STEP, step=Step(2))
+    begun = time.monotonic()
+    while len(raw(file).splitlines()) < 4:
+        assert time.monotonic() - begun < 10, "a step was never written"
+        time.sleep(0.02)
+    assert time.monotonic() - begun > 0.3, "a step was not buffered"
+
+
+def test_a_stop_is_on_the_disk_when_emit_returns_and_a_skip_need_not_be(
+    file: EventFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[bytes] = []
+    file.flush()
+    monkeypatch.setattr(os, "fsync", lambda _: synced.append(raw(file)))
+    file.emit(SKIP, step=Step(4))
+    file.flush()
+    assert not synced
+    file.emit(STOP, step=Step(5))
+    assert [json.loads(text.splitlines()[-1])["kind"] for text in synced] == ["stop"]
+
+
+def test_a_second_process_goes_on_behind_the_first_and_behind_a_line_that_it_tore(tmp_path: Path) -> None:
+    first = EventFile(tmp_path)
+    first.emit(SKIP, step=Step(9))
+    first.close()
+    with Path(first.path).open("ab") as torn:
+        torn.write(b'{"kind": "st')
+    second = EventFile(tmp_path, step=8)
+    second.emit(SKIP, step=Step(9))
+    second.close()
+    written = raw(second).splitlines()
+    assert [json.loads(line)["kind"] for line in (*written[:2], *written[3:])] == ["run", "skip", "run", "skip"]
+    assert written[2] == b'{"kind": "st'
+
+
+def test_a_process_that_is_killed_leaves_whole_lines(tmp_path: Path) -> None:
+    code = textwrap.dedent(
+        """
+        import os, signal, sys
+        from ckpttool.domain.guarding import GuardEventKind
+        from ckpttool.records.events import EventFile
+        events = EventFile(sys.argv[1])
+        for step in range(1, 200):
+            events.emit(GuardEventKind.STEP, step=step, global_norm=1.0)
+        events.emit(GuardEventKind.STOP, step=200)
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    found = (tmp_path / "guard" / "events-00000.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in found] == list(range(201))
+
+
+def test_what_is_told_in_the_last_moment_of_a_process_is_written(tmp_path: Path) -> None:
+    code = textwrap.dedent(
+        """
+        import os, sys
+        from ckpttool.domain.guarding import GuardEventKind
+        from ckpttool.records.events import EventFile
+        events = EventFile(sys.argv[1])
+        events.emit(GuardEventKind.STEP, step=1)
+        if os.fork() == 0:  # as what loads data is; it has no thread of ours
+            events.emit(GuardEventKind.STEP, step=2)
+            events.flush()
+            sys.exit()
+        os.wait()
+        """
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(tmp_path)], check=True)
+    found = (tmp_path / "guard" / "events-00000.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in found] == [0, 1]
+
+
+def test_a_full_disk_loses_lines_and_the_next_one_that_fits_says_how_many(file: EventFile) -> None:
+    file.emit(SKIP, step=Step(1))
+    file.flush()
+    size = len(raw(file))
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, hard))
+        for step in (2, 3):
+            file.emit(SKIP, step=Step(step))
+            file.flush()
+        assert file.lost == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        signal.signal(signal.SIGXFSZ, ignored)
+    for step in (4, 5):
+        file.emit(SKIP, step=Step(step))
+    file.flush()
+    told = raw(file).splitlines()
+    assert json.loads(told[-2])["lost"] == 2
+    assert "lost" not in json.loads(told[-1])
+    assert len(told) == 5  # run, 1, what was torn, 4, 5
+    assert file.lost == 0
+
+
+@pytest.mark.parametrize("in_the_way", ["file", "link"])
+def test_a_folder_that_cannot_be_made_stops_nobody(tmp_path: Path, in_the_way: str) -> None:
+    guard = tmp_path / "guard"
+    (guard.write_text("") if in_the_way == "file" else guard.symlink_to(tmp_path))
+    events = EventFile(tmp_path, io_timeout=5)
+    events.emit(STOP, step=Step(1))
+    events.flush()
+    assert events.lost == 2
+    guard.unlink()
+    events.emit(STOP, step=Step(2))
+    events.close()
+    assert [line["lost"] for line in lines(events)] == [2]
+
+
+def test_a_disk_that_does_not_answer_is_waited_for_once_and_not_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = Event()
+    write = os.write
+
+    def hung(handle: int, data: bytes) -> int:
+        answers.wait(30)
+        return write(handle, data)
+
+    events = EventFile(tmp_path, io_timeout=0.2)
+    monkeypatch.setattr(os, "write", hung)
+    begun = time.monotonic()
+    events.emit(STOP, step=Step(1))
+    assert 0.2 <= time.monotonic() - begun < 5
+    begun = time.monotonic()
+    for step in range(2, 30):
+        events.emit(STOP, step=Step(step))
+    assert time.monotonic() - begun < 0.2
+    answers.set()
+    while not events.flush():
+        time.sleep(0.01)
+    events.close()
+    assert [line["step"] for line in lines(events)] == list(range(30))
+
+
+def test_what_waits_for_a_disk_is_bounded_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_WAITING", 5000)
+    answers = Event()
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: answers.wait(30) and write(handle, data))
+    events = EventFile(tmp_path, io_timeout=10)
+    events.emit(SKIP, step=Step(1))
+    for step in range(2, 300):
+        events.emit(SKIP, step=Step(step), message="x" * 100)
+    answers.set()
+    events.flush()
+    events.emit(SKIP, step=Step(300))
+    events.close()
+    found = lines(events)
+    lost = sum(line.get("lost", 0) for line in found)
+    assert lost > 200
+    assert len(found) + lost == 301
+
+
+def test_a_line_that_is_too_long_is_cut_and_stays_one_write(file: EventFile) -> None:
+    file.emit(SKIP, step=Step(1), message="é" * 5000, value=2.5)
+    file.emit(SKIP, step=Step(2), kind="x", ranks=[*range(5000)], table={str(n): n for n in range(999)})
+    file.emit(SKIP, step=Step(3), **{f"value{n}": n for n in range(2000)})
+    file.emit(SKIP, step=Step(4), message="x" * 3900)
+    file.flush()
+    assert max(map(len, raw(file).splitlines(keepends=True))) <= LONGEST_LINE
+    _, text, deep, many, whole = lines(file)
+    assert (text["value"], text["cut"], set(text["message"])) == (2.5, True, {"é"})
+    assert (deep["step"], deep["table"], deep["ranks"][:3]) == (2, None, [0, 1, 2])
+    assert many.keys() == {"kind", "step", "time", "cut"}
+    assert "cut" not in whole
+
+
+def test_a_value_that_cannot_be_spelled_is_shown_and_one_that_fails_is_lost_alone(file: EventFile) -> None:
+    class Failing:
+        def __repr__(self) -> str:
+            raise RuntimeError("no")
+
+    file.emit(SKIP, step=Step(1), message=Path("x"))  # type: ignore[arg-type]
+    file.emit(SKIP, step=Step(2), message=Failing())  # type: ignore[arg-type]
+    file.emit(SKIP, step=Step(3))
+    file.flush()
+    file.emit(SKIP, step=Step(4))
+    file.flush()
+    assert [line["step"] for line in lines(file)] == [0, 1, 3, 4]
+    assert "Path" in lines(file)[1]["message"]
+    assert sum(line.get("lost", 0) for line in lines(file)) == 1
+
+
+def test_a_large_file_is_put_aside_and_both_say_who_wrote_them(tmp_path: Path) -> None:
+    events = EventFile(tmp_path, rotate_at=2000)
+    for step in range(1, 41):
+        events.emit(STEP, step=Step(step))
+    events.close()
+    aside = Path(f"{events.path}.1")
+    assert aside.stat().st_size <= 2000
+    old, new = ([json.loads(line) for line in path.read_text().splitlines()] for path in (aside, Path(events.path)))
+    assert old[0]["kind"] == new[0]["kind"] == "run"
+    assert (old[0].get("rotated"), new[0]["rotated"]) == (None, True)
+    steps = [line["step"] for line in (*old, *new) if line["kind"] == "step"]
+    assert steps == list(range(1, 41))
+
+
+def test_after_the_end_nothing_is_heard_and_nothing_raised(file: EventFile) -> None:
+    file.emit(STEP, step=Step(1))
+    file.close()
+    file.close()
+    file.emit(STOP, step=Step(2))
+    assert [line["step"] for line in lines(file)] == [0, 1]
