@@ -28,9 +28,8 @@ from ckpttool.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.errors import IncompleteError, NothingToResumeError, UnknownLayoutError, UsageError
 from ckpttool.storage.base import Storage
 from ckpttool.storage.fan_out import map_waiting
-from ckpttool.trainers.base import Refusal, Resume
+from ckpttool.trainers.base import Refusal, Resume, no_effects
 from ckpttool.trainers.common.launchers import jobs_of
-from ckpttool.trainers.common.log_only import no_effects
 from ckpttool.trainers.registry import told_skip
 
 if TYPE_CHECKING:

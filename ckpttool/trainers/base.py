@@ -221,6 +221,13 @@ class Effects:
     """What it gets wrong, or loads instead, and where the config disagrees; with what was found when that was read."""
 
 
+def no_effects(title: str) -> Effects:
+    """Say that nobody knows what a trainer makes of a resume."""
+    from ckpttool.domain.data_position import Unknown  # a scan needs none
+
+    return Effects(position=Unknown(why=f"ckpttool does not know how {title} resumes"), settings=(), findings=())
+
+
 class Trainer(Protocol):
     """One training framework. A new one is its folder and one line in `TRAINERS`."""
 

@@ -11,8 +11,7 @@ from ckpttool.domain.finding import Finding
 from ckpttool.domain.settings import RunConfig, SafeFix, Settings
 from ckpttool.trainers import registry
 from ckpttool.trainers.abilities import ConfigReader
-from ckpttool.trainers.base import Trainer
-from ckpttool.trainers.common.log_only import no_effects
+from ckpttool.trainers.base import Trainer, no_effects
 from tests.cli.running import ask
 from tests.conftest import FIXTURES
 from tests.trainers import toy

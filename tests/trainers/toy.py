@@ -34,9 +34,8 @@ from ckpttool.trainers.abilities import (
     OwnWords,
     Simulator,
 )
-from ckpttool.trainers.base import Effects, Layout, Members, Part, Refusal, Resume, ScanOptions, Trainer
+from ckpttool.trainers.base import Effects, Layout, Members, Part, Refusal, Resume, ScanOptions, Trainer, no_effects
 from ckpttool.trainers.common.listed import stamp_if_there
-from ckpttool.trainers.common.log_only import no_effects
 from ckpttool.trainers.listing import Listing
 from tests.trees import floats, safetensors_bytes
 

@@ -4,35 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.expectation import Evidence
+from ckpttool.trainers.common.not_started import WithoutLogs
 
 if TYPE_CHECKING:
-    from ckpttool.domain.asd import AsdDialect
     from ckpttool.domain.checkpoint import Checkpoint, Inventory
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.question import AskedSizes
-    from ckpttool.domain.settings import RunConfig
-    from ckpttool.logs.base import LogFormat, LogPlaces
-    from ckpttool.storage.base import Storage
-    from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, OwnScalars, OwnWords, Simulator
+    from ckpttool.trainers.abilities import Simulator
     from ckpttool.trainers.base import Effects, Layout, Resume
 
 
-class Accelerate:
+class Accelerate(WithoutLogs):
     """Its trees and what it makes of a resume."""
 
     name = "accelerate"
     title = "Accelerate"
     places: tuple[str, ...] = ()
     layout_names = ("accelerate",)
-    log_formats: tuple[LogFormat, ...] = ()
-    log_places: LogPlaces | None = None
-    health_file: HealthFile | None = None
-    configs: ConfigReader | None = None
-    launch: LaunchTarget | None = None
-    words: OwnWords | None = None
-    asd_dialects: tuple[AsdDialect, ...] = ()
-    scalars: OwnScalars | None = None
+    configs = None
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -47,10 +36,6 @@ class Accelerate:
         from ckpttool.trainers.accelerate.own_choice import AccelerateSimulator
 
         return AccelerateSimulator()
-
-    def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
-        """Say nothing: what tells of a save lies in it, and beside it."""
-        return Evidence()
 
     def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
         """Say nothing against a save: whole files load on any number of ranks, and slices are cut anew."""

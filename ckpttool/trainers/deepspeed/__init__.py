@@ -4,32 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.expectation import Evidence
+from ckpttool.trainers.common.not_started import WithoutLogs
 
 if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Checkpoint, Inventory
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.question import AskedSizes
-    from ckpttool.domain.settings import RunConfig
-    from ckpttool.storage.base import Storage
     from ckpttool.trainers.abilities import Simulator
     from ckpttool.trainers.base import Effects, Layout, Resume
 
 
-class DeepSpeed:
+class DeepSpeed(WithoutLogs):
     """An engine that a training script loads its state with."""
 
     name = "deepspeed"
     title = "DeepSpeed"
     places = ()
-    log_formats = ()
-    log_places = None
-    health_file = None
     configs = None
-    launch = None
-    words = None
-    asd_dialects = ()
-    scalars = None
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -51,10 +42,6 @@ class DeepSpeed:
         from ckpttool.trainers.deepspeed.resumes import DeepSpeedSimulator
 
         return DeepSpeedSimulator()
-
-    def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
-        """Say nothing: a tag tells its own size."""
-        return Evidence()
 
     def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
         """Say which sizes its loader refuses."""

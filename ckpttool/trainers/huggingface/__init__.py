@@ -4,33 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.expectation import Evidence
+from ckpttool.trainers.common.not_started import NotStarted
 
 if TYPE_CHECKING:
-    from ckpttool.domain.asd import AsdDialect
     from ckpttool.domain.checkpoint import Checkpoint, Inventory
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.question import AskedSizes
-    from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.base import LogFormat, LogPlaces
-    from ckpttool.storage.base import Storage
-    from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, OwnScalars, OwnWords, Simulator
+    from ckpttool.trainers.abilities import Simulator
     from ckpttool.trainers.base import Effects, Layout, Resume
 
 
-class HuggingFace:
+class HuggingFace(NotStarted):
     """What ckpttool asks of it; its configs are programs, which nobody reads."""
 
     name = "huggingface"
     title = "Hugging Face's Trainer"
     places: tuple[str, ...] = ("outputs", "output")
     layout_names = ("hf-trainer",)
-    health_file: HealthFile | None = None
-    configs: ConfigReader | None = None
-    launch: LaunchTarget | None = None
-    words: OwnWords | None = None
-    asd_dialects: tuple[AsdDialect, ...] = ()
-    scalars: OwnScalars | None = None
+    configs = None
+    words = None
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -52,10 +45,6 @@ class HuggingFace:
         from ckpttool.trainers.huggingface.places import HfLogs
 
         return HfLogs()
-
-    def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
-        """Say nothing: what tells of a save lies in it."""
-        return Evidence()
 
     @property
     def simulator(self) -> Simulator | None:

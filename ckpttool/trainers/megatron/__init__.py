@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.expectation import Evidence
+from ckpttool.trainers.common.not_started import NotStarted
 
 if TYPE_CHECKING:
     from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
@@ -13,25 +13,19 @@ if TYPE_CHECKING:
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.plan import TrainersSkip
     from ckpttool.domain.question import AskedSizes
-    from ckpttool.domain.settings import RunConfig
     from ckpttool.logs.base import LogFormat
-    from ckpttool.storage.base import Storage
     from ckpttool.trainers.abilities import OwnWords, PolicyWords, Simulator
     from ckpttool.trainers.base import Effects, Layout, Resume
 
 
-class Megatron:
+class Megatron(NotStarted):
     """A trainer that goes by a tracker file."""
 
     name = "megatron"
     title = "Megatron-LM"
     places = ()
     log_places = None
-    health_file = None
     configs = None
-    launch = None
-    asd_dialects = ()
-    scalars = None
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -65,10 +59,6 @@ class Megatron:
         from ckpttool.trainers.megatron.resumes import MegatronSimulator
 
         return MegatronSimulator()
-
-    def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
-        """Say nothing: a save tells its own size."""
-        return Evidence()
 
     def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
         """Say which sizes its loader refuses."""

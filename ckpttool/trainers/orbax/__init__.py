@@ -4,35 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.expectation import Evidence
+from ckpttool.trainers.common.not_started import WithoutLogs
 
 if TYPE_CHECKING:
-    from ckpttool.domain.asd import AsdDialect
     from ckpttool.domain.checkpoint import Checkpoint, Inventory
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.question import AskedSizes
-    from ckpttool.domain.settings import RunConfig
-    from ckpttool.logs.base import LogFormat, LogPlaces
-    from ckpttool.storage.base import Storage
-    from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, OwnScalars, OwnWords, Simulator
+    from ckpttool.trainers.abilities import Simulator
     from ckpttool.trainers.base import Effects, Layout, Resume
 
 
-class Orbax:
+class Orbax(WithoutLogs):
     """A library that a training script saves with: its trees, and what it calls the latest of them."""
 
     name = "orbax"
     title = "Orbax"
     places = ("checkpoints",)
     layout_names = ("orbax",)
-    log_formats: tuple[LogFormat, ...] = ()
-    log_places: LogPlaces | None = None
-    health_file: HealthFile | None = None
-    configs: ConfigReader | None = None
-    launch: LaunchTarget | None = None
-    words: OwnWords | None = None
-    asd_dialects: tuple[AsdDialect, ...] = ()
-    scalars: OwnScalars | None = None
+    configs = None
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -40,10 +29,6 @@ class Orbax:
         from ckpttool.trainers.orbax.layout import OrbaxLayout
 
         return (OrbaxLayout(),)
-
-    def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
-        """Say nothing: each save says itself what belongs to it."""
-        return Evidence()
 
     @property
     def simulator(self) -> Simulator | None:

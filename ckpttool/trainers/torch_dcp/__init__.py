@@ -7,35 +7,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.expectation import Evidence
+from ckpttool.trainers.common.not_started import WithoutLogs
 
 if TYPE_CHECKING:
-    from ckpttool.domain.asd import AsdDialect
     from ckpttool.domain.checkpoint import Checkpoint, Inventory
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.question import AskedSizes
-    from ckpttool.domain.settings import RunConfig
-    from ckpttool.logs.base import LogFormat, LogPlaces
-    from ckpttool.storage.base import Storage
-    from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, OwnScalars, OwnWords, Simulator
+    from ckpttool.trainers.abilities import Simulator
     from ckpttool.trainers.base import Effects, Layout, Resume
 
 
-class TorchDcp:
+class TorchDcp(WithoutLogs):
     """A loop that saves with DCP: its trees are read; what it does around a save is its own."""
 
     name = "torch-dcp"
     title = "torch.distributed.checkpoint"
     places = ()
     layout_names = ("torch-dcp",)
-    log_formats: tuple[LogFormat, ...] = ()
-    log_places: LogPlaces | None = None
-    health_file: HealthFile | None = None
-    configs: ConfigReader | None = None
-    launch: LaunchTarget | None = None
-    words: OwnWords | None = None
-    asd_dialects: tuple[AsdDialect, ...] = ()
-    scalars: OwnScalars | None = None
+    configs = None
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -50,10 +39,6 @@ class TorchDcp:
         from ckpttool.trainers.torch_dcp.resuming import TorchDcpSimulator
 
         return TorchDcpSimulator()
-
-    def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
-        """Say nothing: each save's record says what belongs to it."""
-        return Evidence()
 
     def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
         """Object to none: slices are cut anew for any number of ranks."""
