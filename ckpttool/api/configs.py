@@ -152,5 +152,5 @@ def _yaml_files(folder: str, unseen: dict[str, Check]) -> Iterator[str]:
 
 def _unusable(path: str, error: CkptToolError) -> Check:
     line = error.line if isinstance(error, ConfigError) else None
-    reason = Reason(finding=judge.unusable(str(error), path, line, trainer=config_readers()), file=path)
+    reason = Reason(finding=judge.unusable(str(error), path, line), file=path)
     return Check(name="config", summary="cannot be used", reasons=(reason,), stopped=error.exit_code)

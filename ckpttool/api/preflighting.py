@@ -51,35 +51,47 @@ def preflight(
     """
     if not isinstance(question, PreflightQuestion):
         question = PreflightQuestion(config=os.fspath(question), tree=asked(tree))
+    disk = disk or LocalDisk()
     if question.config is None:
-        return _without_config(question, disk or LocalDisk(), node)
+        return _without_config(question, disk, node)
     config = read_or_check(question.config, question.allowed, devices=question.devices)
     first = config_check(question.config, config)
     if isinstance(config, Check):
         return _cut_short(question, [first], _AFTER_CONFIG)
     try:
         answer = resolve(replace(question.tree, config=config.run), question.choice, question.data, node=node)
+        trainer = answer.tree.trainer
+        if trainer is not None and trainer.launch is None:
+            return _told_by_hand(question, answer, disk, trainer=trainer.title, before=(first,))
         assert_startable(answer.tree)
     except CkptToolError as error:
         return _cut_short(question, [first, _stopped("checkpoint", error)], _AFTER_CONFIG[1:])
-    return judged(question, config, answer, disk or LocalDisk()).answer
+    return judged(question, config, answer, disk).answer
 
 
 def _without_config(question: PreflightQuestion, disk: Disk, node: Node | None) -> Preflight:
-    """Judge the start of a trainer whose configs are not read: there is none to look at, and its user tells it."""
+    """Judge a start where there is no config to look at."""
     try:
         answer = resolve(question.tree, question.choice, question.data, node=node)
         title = told_by_its_user(answer.tree)
     except CkptToolError as error:
         return _cut_short(question, [_stopped("checkpoint", error)], _AFTER_CONFIG[1:])
+    return _told_by_hand(question, answer, disk, trainer=title)
+
+
+def _told_by_hand(
+    question: PreflightQuestion, answer: Answer, disk: Disk, *, trainer: str, before: tuple[Check, ...] = ()
+) -> Preflight:
+    """Judge the start of a trainer whose configs nobody edits: its user tells it what to load."""
     decision, inventory, teller = answer.decision, answer.tree.inventory, _teller(question, answer)
     plan = decision if isinstance(decision, ResumePlan) else None
     found = judge.by_check(decision, None, strict=question.strict, view=question.view)
-    told = "nothing was chosen" if plan is None else summaries.told_summary(plan, trainer=title)
+    told = "nothing was chosen" if plan is None else summaries.told_summary(plan, trainer=trainer)
     launch = teller.check("launch", told, found["launch"])
     coming = NextSaves(folder=inventory.root, inside=(), count=1, stays=None)
     need = _disk_need(coming, answer, plan, disk) if is_local(inventory.root) else None
     checks = (
+        *before,
         teller.check("checkpoint", summaries.checkpoint_summary(decision), found["checkpoint"], _nothing(decision)),
         _health_check(teller, inventory, plan, found["health"]),
         _skipped(launch) if plan is None else launch,
@@ -215,7 +227,8 @@ def assert_startable(tree: Tree) -> LaunchTarget:
         raise UsageError(f"a training loads from a folder, which {tree.inventory.root} is not: copy it to one")
     if tree.trainer is None or tree.trainer.launch is None:
         whose = "a lone file" if tree.trainer is None else tree.trainer.title
-        raise UsageError(f"ckpttool does not know how a training is started from {whose}: {tree.inventory.root}")
+        way = "without --config and --output `ckpttool launch` says what to tell it"
+        raise UsageError(f"ckpttool does not know how a training is started from {whose}: {tree.inventory.root}; {way}")
     return tree.trainer.launch
 
 

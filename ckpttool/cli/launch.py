@@ -108,4 +108,5 @@ def launch(
 def _assert_neither(config: str | None, output: str | None) -> None:
     if config is not None or output is not None:
         missing = "--config BASE.yaml" if config is None else "--output NEW.yaml"
-        raise UsageError(f"give {missing}, too: one config is read and another one written")
+        why = "one config is read and another one written"
+        raise UsageError(f"give {missing}, too: {why}; or neither, where a trainer's configs are not edited")

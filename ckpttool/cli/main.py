@@ -24,7 +24,7 @@ COMMANDS = {
     "scale-skip": "Compute data_skip_steps after the global batch size changed.",
     "launch": "Write the config, and print the command, that resume there.",
     "preflight": "Say go or no-go before a launch. Changes nothing.",
-    "lint-config": "Say what in configs MindFormers finds wrong late or never.",
+    "lint-config": "Say what in training configs is found wrong late or never.",
     "seal": "Record a checksum of every shard: later damage is seen.",
     "prune": "Let replaced checkpoints go; a dry run unless --apply.",
     "trash": "List what prunes moved away, restore it, or delete it.",

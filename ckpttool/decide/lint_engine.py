@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from ckpttool.domain.finding import Code, Severity
+from ckpttool.domain.finding import Code, Finding, Severity, brief
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.settings import Nested, Setting, Settings, Value, dotted
 
@@ -108,3 +108,46 @@ def suspect(key: str, message: str, remedy: str, *, expected: str | None = None,
 def note(key: str, message: str, remedy: str, *, expected: str | None = None, actual: str | None = None) -> Problem:
     """Make a problem that is only worth knowing."""
     return Problem(severity=Severity.NOTE, key=key, message=message, remedy=remedy, expected=expected, actual=actual)
+
+
+def problems(view: _V, rules: Iterable[Rule[_V]], *, is_part: bool = False) -> Iterator[tuple[Rule[_V], Problem]]:
+    """Yield what rules find in a config.
+
+    Args:
+        view: The config.
+        rules: Those to ask.
+        is_part: Whether the rest stands in another file, which nobody has read.
+    """
+    for rule in rules:
+        if not (is_part and rule.needs_all):
+            yield from ((rule, problem) for problem in rule.check(view))
+
+
+def findings(view: View, found: Iterable[tuple[Rule[_V], Problem]], *, path: str) -> tuple[Finding, ...]:
+    """Return what was found in a config as findings, in the order of the file and then of the words.
+
+    Args:
+        view: The config.
+        found: Each problem with the rule that found it.
+        path: The config, as the user gave it.
+    """
+    return as_the_file_has_them(
+        brief(
+            Finding(
+                code=rule.code,
+                severity=problem.severity,
+                message=problem.message,
+                path=path,
+                expected=problem.expected,
+                actual=problem.actual,
+                remedy=problem.remedy,
+                line=view.line(problem.key),
+            )
+        )
+        for rule, problem in found
+    )
+
+
+def as_the_file_has_them(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Order findings about a config by line, code and words."""
+    return tuple(sorted(findings, key=lambda finding: (finding.line or 0, finding.code.value, finding.message)))

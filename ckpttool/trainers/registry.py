@@ -211,7 +211,8 @@ def safe_fixes(config: RunConfig) -> tuple[SafeFix, ...]:
 
 def config_readers() -> str:
     """Name the trainers whose configs are read, for sentences."""
-    return " and ".join(trainer.title for trainer in TRAINERS if trainer.configs is not None)
+    titles = [trainer.title for trainer in TRAINERS if trainer.configs is not None]
+    return " and ".join(filter(None, (", ".join(titles[:-1]), titles[-1])))
 
 
 def recognised(listing: Listing, *, wanted: str | None = None) -> list[Layout]:

@@ -187,7 +187,7 @@ class TestWords:
         assert judge.stopped("x", ExitCode.UNKNOWN_LAYOUT).severity is Severity.UNKNOWN
 
     def test_a_config_that_cannot_be_used_or_edited_is_found_in_its_file(self) -> None:
-        unusable = judge.unusable("x", "a.yaml", 3, trainer="Its trainer")
-        assert unusable.remedy == "mend the file, or give another; Its trainer reads it no better"
+        unusable = judge.unusable("x", "a.yaml", 3)
+        assert unusable.remedy == "mend the file, or give another: its trainer reads it no better"
         assert (unusable.path, unusable.line) == ("a.yaml", 3)
         assert judge.not_editable("x", "a.yaml").path == "a.yaml"

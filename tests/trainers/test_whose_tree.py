@@ -434,7 +434,7 @@ class TestByTheConfig:
 FOREIGN = {
     "a workflow": "name: ci\non: [push]\njobs: {test: {runs-on: ubuntu-latest, steps: [{run: make}]}}\n",
     "a manifest": "apiVersion: batch/v1\nkind: Job\nmetadata: {name: train}\nspec: {parallelism: 8}\n",
-    "Lightning's": "seed_everything: 1\ntrainer: {max_epochs: 3, callbacks: []}\nmodel: {class_path: M}\ndata: {}\n",
+    "Hydra's": "trainer: {_target_: lightning.Trainer, max_epochs: 3, callbacks: []}\nmodel: {_target_: M}\ndata: {}\n",
     "axolotl's": "base_model: NousResearch/Llama-2-7b\noutput_dir: ./out\ndatasets: []\nmicro_batch_size: 2\n",
     "NeMo's": "name: gpt\ntrainer: {devices: 8}\nexp_manager: {resume_if_exists: true}\nmodel: {micro_batch_size: 4}\n",
     "a research script's": "load_checkpoint: model_400.pt\nresume: true\nscheduler: OneCycleLR\n",

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Checkpoint, Inventory
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.question import AskedSizes
-    from ckpttool.trainers.abilities import Simulator
+    from ckpttool.trainers.abilities import ConfigReader, Simulator
     from ckpttool.trainers.base import Effects, Layout, Resume
 
 
@@ -20,7 +20,6 @@ class DeepSpeed(WithoutLogs):
     name = "deepspeed"
     title = "DeepSpeed"
     places = ()
-    configs = None
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -35,6 +34,13 @@ class DeepSpeed(WithoutLogs):
         from ckpttool.trainers.deepspeed.names import LAYOUT
 
         return (LAYOUT,)
+
+    @property
+    def configs(self) -> ConfigReader | None:
+        """Its JSON."""
+        from ckpttool.trainers.deepspeed.config import CONFIGS
+
+        return CONFIGS
 
     @property
     def simulator(self) -> Simulator | None:

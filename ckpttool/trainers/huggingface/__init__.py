@@ -11,18 +11,17 @@ if TYPE_CHECKING:
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.question import AskedSizes
     from ckpttool.logs.base import LogFormat, LogPlaces
-    from ckpttool.trainers.abilities import Simulator
+    from ckpttool.trainers.abilities import ConfigReader, Simulator
     from ckpttool.trainers.base import Effects, Layout, Resume
 
 
 class HuggingFace(NotStarted):
-    """What ckpttool asks of it; its configs are programs, which nobody reads."""
+    """What ckpttool asks of it, and what its arguments get wrong."""
 
     name = "huggingface"
     title = "Hugging Face's Trainer"
     places: tuple[str, ...] = ("outputs", "output")
     layout_names = ("hf-trainer",)
-    configs = None
     words = None
 
     @property
@@ -45,6 +44,13 @@ class HuggingFace(NotStarted):
         from ckpttool.trainers.huggingface.places import HfLogs
 
         return HfLogs()
+
+    @property
+    def configs(self) -> ConfigReader | None:
+        """Arguments of Trainer, in YAML or JSON."""
+        from ckpttool.trainers.huggingface.config import CONFIGS
+
+        return CONFIGS
 
     @property
     def simulator(self) -> Simulator | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpttool.decide.data_effects import Consumed, by_step, consumed, effect_findings, restarting
+from ckpttool.decide.lint_engine import View
 from ckpttool.domain.data_position import DataEffect, GoesOn
 from ckpttool.domain.finding import Code, Finding, note
 from ckpttool.domain.frozen import replace
@@ -18,6 +19,7 @@ from ckpttool.domain.load_settings import Place, TrainerSetting
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.saved_values import first_told
+from ckpttool.trainers.huggingface.config import BEGINS_ANEW, KEEP_TWO, KEEPS_ONE, batch_of_rank
 from ckpttool.trainers.huggingface.names import ARGUMENTS, STATE
 from ckpttool.trainers.huggingface.record import Arguments, ArgumentsReader, State, read_state
 
@@ -25,7 +27,6 @@ _TITLE = "Hugging Face's Trainer"
 _SIZES = "per_device_train_batch_size x gradient_accumulation_steps x ranks"
 _SAME = f"it skips as many batches as steps were done: exact while {_SIZES} stays as it was"
 _OTHER = f"it skips as many batches as steps were done, of the new size: {_SIZES} must stay what it was"
-_BEGINS = "with ignore_data_skip it reads the epoch from its beginning"
 
 
 def effects(resume: Resume) -> Effects:
@@ -43,19 +44,24 @@ def effects(resume: Resume) -> Effects:
 
 
 def _read(resume: Resume, arguments: Arguments) -> Consumed:
-    """Count what was read; on other ranks a step takes more samples or fewer, unless somebody says otherwise."""
+    """Count what was read, and what a step takes now: as the config says, else as much on each rank as before."""
     read = consumed(resume.plan, resume.inventory, resume.data)
     old, asked = resume.plan.point.checkpoint.topology.world_size or arguments.world, resume.sizes.world
-    if read.new_batch is None or asked is None or old in {None, asked} or resume.data.new_global_batch is not None:
+    ranks, own = asked or old, None if resume.config is None else batch_of_rank(View(resume.config.settings))
+    if resume.data.new_global_batch is not None or ranks is None:
         return read
-    return replace(read, new_batch=read.new_batch * asked // (old or 1))
+    if own is not None:
+        return replace(read, new_batch=own * ranks)
+    if read.new_batch is None or old is None:
+        return read
+    return replace(read, new_batch=read.new_batch * ranks // old)
 
 
 def _position(resume: Resume, read: Consumed, state: State | None, arguments: Arguments) -> GoesOn:
     epoch_steps = None if state is None else state.epoch_steps
     if not arguments.skips_data:
         epoch = None if epoch_steps is None or read.old_batch is None else epoch_steps * read.old_batch
-        return restarting(read, epoch_samples=epoch, why=_BEGINS)
+        return restarting(read, epoch_samples=epoch, why=BEGINS_ANEW)
     why = _OTHER if read.changes else _SAME
     position = by_step(resume.plan.point.step, read, epoch_steps=epoch_steps, why=why)
     if position.effect is DataEffect.EXACT:
@@ -93,11 +99,7 @@ def _notes(resume: Resume, arguments: Arguments) -> Iterator[Finding]:
         message = "an adapter: the model that it was trained on lies elsewhere, and is not looked at"
         yield note(Code.CHECKSUM_MISSING, message, path=checkpoint.name)
     if arguments.most_saves == 1:
-        message = (
-            "save_total_limit=1 keeps one checkpoint: while the next is written, a crash leaves none that is whole"
-        )
-        remedy = "save_total_limit=2, at least"
-        yield note(Code.KEEPS_ONE_CHECKPOINT, message, path=f"{checkpoint.name}/{ARGUMENTS}", remedy=remedy)
+        yield note(Code.KEEPS_ONE_CHECKPOINT, KEEPS_ONE, path=f"{checkpoint.name}/{ARGUMENTS}", remedy=KEEP_TWO)
 
 
 def _updates(told: object) -> int | None:

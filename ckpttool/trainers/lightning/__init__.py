@@ -10,18 +10,17 @@ if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Checkpoint, Inventory
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.question import AskedSizes
-    from ckpttool.trainers.abilities import Simulator
+    from ckpttool.trainers.abilities import ConfigReader, Simulator
     from ckpttool.trainers.base import Effects, Layout, Resume
 
 
 class Lightning(WithoutLogs):
-    """Its trees, its own choice and what becomes of its data; its configs are Python."""
+    """Its trees, its own choice and what becomes of its data, and what its configs get wrong."""
 
     name = "lightning"
     title = "Lightning"
     places = ("checkpoints", "lightning_logs/version_*/checkpoints")
     layout_names = ("lightning",)
-    configs = None
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -29,6 +28,13 @@ class Lightning(WithoutLogs):
         from ckpttool.trainers.lightning.layout import LightningLayout
 
         return (LightningLayout(),)
+
+    @property
+    def configs(self) -> ConfigReader | None:
+        """The YAML of its command line."""
+        from ckpttool.trainers.lightning.config import CONFIGS
+
+        return CONFIGS
 
     @property
     def simulator(self) -> Simulator | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ckpttool.decide.lint_engine import as_the_file_has_them
 from ckpttool.errors import ConfigError
+from ckpttool.formats.config_text import TOML
 from ckpttool.formats.safe_yaml import Document, parse_document, settings_of
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT
-from ckpttool.trainers.mindformers.lint import BEFORE_A_START, WHEN_READ, as_the_file_has_them, lint, safe_fixes
+from ckpttool.trainers.mindformers.lint import BEFORE_A_START, WHEN_READ, lint, safe_fixes
 from ckpttool.trainers.mindformers.lint.types import KNOWN_KEYS, WHOLE_DATA_SET
 from ckpttool.trainers.mindformers.train_config import (
     AUTO_PARALLEL,
@@ -35,7 +37,8 @@ _BASE = "base_config"
 
 _COMMON = frozenset({"load_checkpoint", "run_mode"})
 """Others have one of these, too."""
-_OWN_WORDS = frozenset(TOP_ONLY) - _COMMON | {
+_NOT_ALONE = _COMMON | {"ignore_data_skip"}  # of Hugging Face's arguments, too
+_OWN_WORDS = frozenset(TOP_ONLY) - _NOT_ALONE | {
     _BASE, "micro_batch_interleave_num", "only_save_strategy", "runner_wrapper", "src_strategy_path_or_dir",
     "train_dataset_task",
 }  # fmt: skip
@@ -48,6 +51,8 @@ class TrainConfigs:
 
     def read(self, content: bytes, *, path: str, devices: int | None = None) -> TrainConfig | None:
         """Return what it says; None where not one of its words stands in it: MindFormers itself demands no key."""
+        if path.endswith(TOML):
+            return None
         try:
             content.decode("utf-8")
         except UnicodeDecodeError as error:

@@ -10,18 +10,17 @@ if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Checkpoint, Inventory
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.question import AskedSizes
-    from ckpttool.trainers.abilities import Simulator
+    from ckpttool.trainers.abilities import ConfigReader, Simulator
     from ckpttool.trainers.base import Effects, Layout, Resume
 
 
 class Torchtitan(WithoutLogs):
-    """Its trees, its own choice and what becomes of its data; its configs are not read."""
+    """Its trees, its own choice and what becomes of its data, and what its configs get wrong."""
 
     name = "torchtitan"
     title = "torchtitan"
     places = ("checkpoint", "outputs/checkpoint")
     layout_names = ("torchtitan",)
-    configs = None
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -29,6 +28,13 @@ class Torchtitan(WithoutLogs):
         from ckpttool.trainers.torchtitan.layout import TorchtitanLayout
 
         return (TorchtitanLayout(),)
+
+    @property
+    def configs(self) -> ConfigReader | None:
+        """Its TOML, up to 0.2."""
+        from ckpttool.trainers.torchtitan.config import CONFIGS
+
+        return CONFIGS
 
     @property
     def simulator(self) -> Simulator | None:

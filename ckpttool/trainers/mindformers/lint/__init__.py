@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ckpttool.decide.lint_engine import Problem, Rule
-from ckpttool.domain.finding import Finding, brief
+from ckpttool.decide.lint_engine import Problem, Rule, findings, problems
+from ckpttool.domain.finding import Finding
 from ckpttool.domain.settings import SafeFix, Settings
 from ckpttool.trainers.mindformers.lint.monitors import MONITORS
 from ckpttool.trainers.mindformers.lint.places import PLACES
@@ -26,22 +26,7 @@ BEFORE_A_START: tuple[Rule[ConfigView], ...] = (*STARTING, *MONITORS, *SAVING, *
 def lint(settings: Settings, rules: Iterable[Rule[ConfigView]]) -> tuple[Finding, ...]:
     """Return what the rules find, in the order of the file and then of the words, never of the rules."""
     view = ConfigView(settings)
-    found = [
-        brief(
-            Finding(
-                code=rule.code,
-                severity=problem.severity,
-                message=problem.message,
-                path=settings.path,
-                expected=problem.expected,
-                actual=problem.actual,
-                remedy=problem.remedy,
-                line=view.line(problem.key),
-            )
-        )
-        for rule, problem in _problems(view, rules)
-    ]
-    return as_the_file_has_them(found)
+    return findings(view, _problems(view, rules), path=settings.path)
 
 
 def safe_fixes(settings: Settings) -> tuple[SafeFix, ...]:
@@ -55,12 +40,4 @@ def safe_fixes(settings: Settings) -> tuple[SafeFix, ...]:
 
 
 def _problems(view: ConfigView, rules: Iterable[Rule[ConfigView]]) -> Iterator[tuple[Rule[ConfigView], Problem]]:
-    is_part = view.get("base_config") is not None  # the rest stands in another file, which nobody has read
-    for rule in rules:
-        if not (is_part and rule.needs_all):
-            yield from ((rule, problem) for problem in rule.check(view))
-
-
-def as_the_file_has_them(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Order findings about a config by line, code and words."""
-    return tuple(sorted(findings, key=lambda finding: (finding.line or 0, finding.code.value, finding.message)))
+    return problems(view, rules, is_part=view.get("base_config") is not None)

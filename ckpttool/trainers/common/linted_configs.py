@@ -1,0 +1,72 @@
+"""Configs of trainers that ckpttool does not start: what they get wrong, and for how many ranks they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ckpttool.decide.lint_engine import Rule, View, findings, problems
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.settings import RunConfig
+from ckpttool.formats.config_text import parse_config
+from ckpttool.formats.safe_yaml import settings_of
+
+if TYPE_CHECKING:
+    from ckpttool.domain.finding import Finding
+    from ckpttool.domain.settings import SafeFix
+
+
+def _not_told(view: View) -> None:
+    del view
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LintedConfigs:
+    """How such configs are read."""
+
+    trainer: str
+    """By its name."""
+    words: tuple[str, ...]
+    """Of which each of its configs holds one: a file without them is not even parsed."""
+    is_own: Callable[[View], bool]
+    """Tells by keys that no other trainer has."""
+    rules: tuple[Rule[View], ...]
+    world: Callable[[View], int | None] = _not_told
+    """Counts the ranks that it is for; None: nothing, or it hangs on how it is started."""
+
+    def read(self, content: bytes, *, path: str, devices: int | None = None) -> RunConfig | None:
+        """Return what it says; None where not one of the trainer's own words stands where it belongs."""
+        del devices
+        if not any(word.encode() in content for word in self.words):
+            return None
+        document = parse_config(content, path=path)
+        settings = settings_of(document, path=path)
+        view = View(settings)
+        if not self.is_own(view):
+            return None
+        return RunConfig(
+            trainer=self.trainer,
+            path=path,
+            text=document.text,
+            settings=settings,
+            world_size=self.world(view),
+            global_batch_size=None,
+            sink_size=None,
+            prefix=None,
+            findings=(),
+        )
+
+    def saves_in(self, config: RunConfig) -> str | None:
+        """Say nothing: the trainer has one layout."""
+        del config
+        return None
+
+    def lint(self, config: RunConfig) -> tuple[Finding, ...]:
+        """Judge it by the trainer's rules."""
+        view = View(config.settings)
+        return findings(view, problems(view, self.rules), path=config.path)
+
+    def fixes(self, config: RunConfig) -> tuple[SafeFix, ...]:
+        """Mend nothing: what these rules find, the user may have meant."""
+        del config
+        return ()

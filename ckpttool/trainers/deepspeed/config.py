@@ -1,0 +1,45 @@
+"""DeepSpeed's JSON: for how many ranks it is, and what of it costs a resume.
+
+Source:
+    DeepSpeed 0.19.8: `runtime/config.py` (`_set_batch_related_parameters`), `DeepSpeedEngine.load_checkpoint`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpttool.decide.lint_engine import Problem, Rule, View, note
+from ckpttool.domain.finding import Code
+from ckpttool.trainers.common.linted_configs import LintedConfigs
+
+_OWN = ("zero_optimization", "train_micro_batch_size_per_gpu", "zero_allow_untested_optimizer", "steps_per_print")
+
+
+def _universal(view: View) -> Iterator[Problem]:
+    key = "checkpoint.load_universal"
+    if view.is_on(key):
+        yield note(
+            key,
+            "`load_universal` makes every start take what `latest_universal` names, which no save moves: a run that "
+            "stops later goes back to the save that was converted",
+            "set it for the first start after the conversion alone",
+        )
+
+
+def _world(view: View) -> int | None:
+    """Divide what a step takes by what a rank takes of it, where all of that stands there."""
+    batch, micro, steps = (
+        view.count(key, 0)
+        for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    )
+    is_told = min(batch, micro, steps) > 0 and batch % (micro * steps) == 0
+    return batch // (micro * steps) if is_told else None
+
+
+CONFIGS = LintedConfigs(
+    trainer="deepspeed",
+    words=_OWN,
+    is_own=lambda view: any(view.setting(word) is not None for word in _OWN),
+    rules=(Rule(code=Code.UNIVERSAL_STAYS, check=_universal),),
+    world=_world,
+)

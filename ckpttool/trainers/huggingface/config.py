@@ -1,0 +1,105 @@
+"""Arguments of Hugging Face's Trainer in a file: what of them costs a resume.
+
+Source:
+    transformers 5.23.0: `HfArgumentParser.parse_yaml_file` and `parse_json_file` (keys at the top level are fields of
+    TrainingArguments), `Trainer._save_checkpoint` (writes, then rotates by time), `get_last_checkpoint`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpttool.decide.lint_engine import Problem, Rule, View, note, suspect
+from ckpttool.domain.finding import Code
+from ckpttool.trainers.common.linted_configs import LintedConfigs
+
+_OWN = (
+    "per_device_train_batch_size", "per_device_eval_batch_size", "save_total_limit", "save_only_model",
+    "save_strategy", "load_best_model_at_end", "restore_callback_states_from_checkpoint", "save_on_each_node",
+)  # fmt: skip
+"""Not `resume_from_checkpoint`, `output_dir` and `ignore_data_skip`, which others have, too."""
+
+KEEPS_ONE = "`save_total_limit: 1` keeps one checkpoint: where that turns out damaged, or bad, there is none before it"
+KEEP_TWO = "set save_total_limit to 2 or more"
+BEGINS_ANEW = "with ignore_data_skip it reads the epoch from its beginning"
+
+
+def batch_of_rank(view: View) -> int | None:
+    """Return the samples that a rank adds to an optimizer step; None where the file does not say."""
+    micro = view.count("per_device_train_batch_size", 0)
+    return micro * view.count("gradient_accumulation_steps") if micro > 0 else None
+
+
+def _keeps_one(view: View) -> Iterator[Problem]:
+    if view.count("save_total_limit", 0) == 1:
+        yield note("save_total_limit", KEEPS_ONE, KEEP_TWO)
+
+
+def _model_alone(view: View) -> Iterator[Problem]:
+    if view.is_on("save_only_model"):
+        yield suspect(
+            "save_only_model",
+            "`save_only_model: true` saves no optimizer, schedule and random numbers: Trainer resumes from such a save "
+            "without a word, with a fresh optimizer, and the schedule begins anew",
+            "write `save_only_model: false` for a training that may have to go on",
+        )
+
+
+def _takes_its_own_choice(view: View) -> Iterator[Problem]:
+    if view.is_on("resume_from_checkpoint"):
+        yield note(
+            "resume_from_checkpoint",
+            "`resume_from_checkpoint: true` names no checkpoint: Trainer takes the highest checkpoint-N, whatever is "
+            "in it, and falls back on none",
+            "write the path that `ckpttool resolve` names",
+        )
+
+
+def _begins_anew(view: View) -> Iterator[Problem]:
+    if view.is_on("ignore_data_skip"):
+        yield note(
+            "ignore_data_skip",
+            f"{BEGINS_ANEW}, while the steps go on",
+            "write `ignore_data_skip: false`: Trainer passes over what was read",
+        )
+
+
+def _saves_nothing(view: View) -> Iterator[Problem]:
+    strategy = view.get("save_strategy")
+    if strategy == "no":
+        yield suspect(
+            "save_strategy",
+            "`save_strategy` is no: nothing is saved, so that a run that stops begins from scratch",
+            "write steps or epoch",
+        )
+    elif strategy is False:
+        yield suspect(
+            "save_strategy",
+            "`save_strategy` is a no without quotes, which YAML reads as false: Trainer stops with a ValueError",
+            "write steps or epoch",
+        )
+
+
+def _best_alone(view: View) -> Iterator[Problem]:
+    if view.get("save_strategy") == "best":
+        yield note(
+            "save_strategy",
+            "`save_strategy: best` saves only where the metric was never better: a run that stops goes on from the "
+            "best save, not from the newest",
+            "write steps or epoch, and `load_best_model_at_end: true` to keep the best one, too",
+        )
+
+
+CONFIGS = LintedConfigs(
+    trainer="huggingface",
+    words=_OWN,
+    is_own=lambda view: any(view.setting(word) is not None for word in _OWN),
+    rules=(
+        Rule(code=Code.KEEPS_ONE_CHECKPOINT, check=_keeps_one),
+        Rule(code=Code.ONLY_MODEL_SAVED, check=_model_alone),
+        Rule(code=Code.RESUME_TRUE, check=_takes_its_own_choice),
+        Rule(code=Code.DATA_RESTARTS, check=_begins_anew),
+        Rule(code=Code.SAVES_NOTHING, check=_saves_nothing),
+        Rule(code=Code.KEEPS_BEST_ALONE, check=_best_alone),
+    ),
+)

@@ -1,0 +1,128 @@
+"""The YAML of Lightning's command line: what of it costs a resume.
+
+Source:
+    Lightning 2.6.6: `cli.py` (`seed_everything`, `trainer`, `ckpt_path`, all of them below the subcommand where a file
+    is for several), `callbacks/model_checkpoint.py`, `_CheckpointConnector._parse_ckpt_path`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpttool.decide.lint_engine import Problem, Rule, View, note, suspect
+from ckpttool.domain.finding import Code
+from ckpttool.domain.settings import Nested
+from ckpttool.trainers.common.linted_configs import LintedConfigs
+
+_CALLBACK = "ModelCheckpoint"
+_PATH = "ckpt_path"
+
+
+def _top(view: View) -> str:
+    """Return what the keys of a fit begin with."""
+    return "fit." if view.is_section("fit.trainer") else ""
+
+
+def _is_own(view: View) -> bool:
+    top = _top(view)
+    if not view.is_section(f"{top}trainer"):
+        return False
+    beside = ("seed_everything", f"{top}seed_everything", f"{top}{_PATH}")
+    classes = (view.get(f"{key}.class_path") for key in _items(view, f"{top}trainer.callbacks"))
+    return any(view.setting(key) is not None for key in beside) or any(isinstance(name, str) for name in classes)
+
+
+def _items(view: View, key: str) -> list[str]:
+    """Return the keys of the items of a list, or of the one thing that may stand in its place."""
+    if view.get(key) is Nested.LIST:
+        return [f"{key}.{index}" for index, _ in enumerate(view.inside(key))]
+    return [key]
+
+
+def _callbacks(view: View) -> list[str]:
+    """Return what the settings of each callback that saves begin with."""
+    return [
+        f"{key}.init_args"
+        for key in _items(view, f"{_top(view)}trainer.callbacks")
+        if str(view.get(f"{key}.class_path")).rpartition(".")[2] == _CALLBACK
+    ]
+
+
+def _place(view: View, callback: str, name: str) -> str:
+    return view.at(f"{callback}.{name}", view.at(callback, callback.rpartition(".")[0]))
+
+
+def _keeps_last(view: View, callback: str) -> bool:
+    return view.get(f"{callback}.save_last") in {True, "link"}
+
+
+def _model_alone(view: View) -> Iterator[Problem]:
+    callbacks = _callbacks(view)
+    if callbacks and all(view.is_on(f"{callback}.save_weights_only") for callback in callbacks):
+        yield suspect(
+            f"{callbacks[0]}.save_weights_only",
+            "`save_weights_only: true` saves no optimizer: Lightning stops with a KeyError where it is to go on from "
+            "such a save",
+            "write `save_weights_only: false`, or add a ModelCheckpoint that saves all",
+        )
+
+
+def _best_alone(view: View) -> Iterator[Problem]:
+    callbacks = _callbacks(view)
+    if callbacks and all(_goes_by_metric(view, callback) for callback in callbacks):
+        yield note(
+            _place(view, callbacks[0], "monitor"),
+            "only the best saves by a metric are kept: a run that stops goes on from one of these, not from the newest",
+            "write `save_last: true`, or add a ModelCheckpoint without `monitor`",
+        )
+
+
+def _goes_by_metric(view: View, callback: str) -> bool:
+    """Tell whether what it keeps is chosen by a metric, so that the newest may go."""
+    keeps = view.count(f"{callback}.save_top_k", 1)
+    return isinstance(view.get(f"{callback}.monitor"), str) and keeps > 0 and not _keeps_last(view, callback)
+
+
+def _saves_nothing(view: View) -> Iterator[Problem]:
+    switch, callbacks = f"{_top(view)}trainer.enable_checkpointing", _callbacks(view)
+    none = [view.count(f"{callback}.save_top_k", 1) == 0 and not _keeps_last(view, callback) for callback in callbacks]
+    if view.get(switch) is False or (none and all(none)):
+        yield suspect(
+            switch if view.get(switch) is False else f"{callbacks[0]}.save_top_k",
+            "nothing is saved, so that a run that stops begins from scratch",
+            "write `enable_checkpointing: true`, and `save_top_k: 1` or more",
+        )
+
+
+def _takes_its_own_choice(view: View) -> Iterator[Problem]:
+    key = f"{_top(view)}{_PATH}"
+    if view.get(key) != "last":
+        return
+    callbacks = _callbacks(view)
+    if callbacks and not any(_keeps_last(view, callback) for callback in callbacks):
+        yield suspect(
+            key,
+            "`ckpt_path: last` looks for files that begin with `last`, and no ModelCheckpoint here writes one: "
+            "Lightning begins from scratch, with a warning",
+            "write `save_last: true`, or the path that `ckpttool resolve` names",
+        )
+    else:
+        yield note(
+            key,
+            "`ckpt_path: last` names no checkpoint: Lightning takes the `last*.ckpt` that was changed last, a stale "
+            "one before newer saves; where there is none it begins from scratch, with a warning",
+            "write the path that `ckpttool resolve` names",
+        )
+
+
+CONFIGS = LintedConfigs(
+    trainer="lightning",
+    words=("seed_everything", "class_path", _PATH),
+    is_own=_is_own,
+    rules=(
+        Rule(code=Code.ONLY_MODEL_SAVED, check=_model_alone),
+        Rule(code=Code.KEEPS_BEST_ALONE, check=_best_alone),
+        Rule(code=Code.SAVES_NOTHING, check=_saves_nothing),
+        Rule(code=Code.RESUME_TRUE, check=_takes_its_own_choice),
+    ),
+)

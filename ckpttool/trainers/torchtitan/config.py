@@ -1,0 +1,82 @@
+"""torchtitan's configs in TOML: what of them costs a resume.
+
+Source:
+    torchtitan 0.1.0 and 0.2.2 (`config_manager.py`, `config/job_config.py`, `components/checkpoint.py`). 0.3.0 has no
+    such files any more: its configs are Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpttool.decide.lint_engine import Problem, Rule, View, note, suspect
+from ckpttool.domain.finding import Code
+from ckpttool.trainers.common.linted_configs import LintedConfigs
+
+_SECTION = "checkpoint"
+_ON = (f"{_SECTION}.enable", f"{_SECTION}.enable_checkpoint")  # 0.2 and later; 0.1
+_LAST = (f"{_SECTION}.last_save_model_only", f"{_SECTION}.last_save_model_weights_only")  # in the same order
+_OWN = (
+    "job.dump_folder", "job.config_file", f"{_SECTION}.enable_checkpoint", f"{_SECTION}.keep_latest_k",
+    f"{_SECTION}.last_save_model_only", f"{_SECTION}.last_save_model_weights_only",
+    f"{_SECTION}.enable_first_step_checkpoint", "parallelism.data_parallel_shard_degree",
+)  # fmt: skip
+
+
+def _keeps_one(view: View) -> Iterator[Problem]:
+    key = f"{_SECTION}.keep_latest_k"
+    if view.count(key, 0) == 1:
+        yield suspect(
+            key,
+            "`keep_latest_k = 1`: torchtitan stops with a ValueError, for the one that is kept may be half written",
+            "write 2 or more, or 0 to keep them all",
+        )
+
+
+def _saves_nothing(view: View) -> Iterator[Problem]:
+    if not any(view.is_on(key) for key in _ON):
+        key = next((key for key in _ON if view.setting(key) is not None), _SECTION)
+        yield note(
+            key,
+            "checkpoints are off, as they are where nothing switches them on: nothing is saved and nothing is resumed "
+            "from, unless the command line says --checkpoint.enable",
+            f"write `{_ON[0].rpartition('.')[2]} = true` under [{_SECTION}]",
+        )
+
+
+def _last_model_alone(view: View) -> Iterator[Problem]:
+    new, old = _LAST
+    is_old = view.setting(_ON[1]) is not None
+    if any(view.is_on(key) for key in _ON) and (view.is_on(old) if is_old else view.get(new) is not False):
+        yield note(
+            view.at(old if is_old else new, _SECTION),
+            "the last save of a finished run holds the model alone: a run that is to go on from there stops with a "
+            "CheckpointException, and has to begin at the save before",
+            f"write `{(old if is_old else new).rpartition('.')[2]} = false` where the run may be made longer",
+        )
+
+
+def _begins_anew(view: View) -> Iterator[Problem]:
+    key = f"{_SECTION}.exclude_from_loading"
+    left_out = view.raw(key)
+    names = left_out.split(",") if isinstance(left_out, str) else left_out if isinstance(left_out, list) else ()
+    if "dataloader" in names:
+        yield note(
+            key,
+            "`exclude_from_loading` leaves the data loaders out: the data begin again at every start, while the steps "
+            "go on",
+            "take `dataloader` out, unless the number of data-parallel ranks changes at this start",
+        )
+
+
+CONFIGS = LintedConfigs(
+    trainer="torchtitan",
+    words=tuple(key.rpartition(".")[2] for key in _OWN),
+    is_own=lambda view: any(view.setting(key) is not None for key in _OWN),
+    rules=(
+        Rule(code=Code.KEEPS_ONE_CHECKPOINT, check=_keeps_one),
+        Rule(code=Code.SAVES_NOTHING, check=_saves_nothing),
+        Rule(code=Code.ONLY_MODEL_SAVED, check=_last_model_alone),
+        Rule(code=Code.DATA_RESTARTS, check=_begins_anew),
+    ),
+)

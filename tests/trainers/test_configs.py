@@ -1,0 +1,218 @@
+"""Each rule about a config finds the one that breaks it, on its line, and leaves its neighbour alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.errors import ConfigError, ForeignConfigError
+from ckpttool.trainers import registry
+from tests.cli.running import ask
+from tests.conftest import FIXTURES
+from tests.layouts import healthy
+
+HF = """\
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 2
+save_strategy: steps
+save_total_limit: 2
+save_only_model: false
+resume_from_checkpoint: outputs/checkpoint-8
+ignore_data_skip: false
+"""
+TITAN = """\
+# torchtitan 0.2
+[job]
+dump_folder = "./outputs"
+
+[checkpoint]
+enable = true
+keep_latest_k = 2
+last_save_model_only = false
+exclude_from_loading = []
+"""
+OLD_TITAN = """\
+[checkpoint]
+enable_checkpoint = true
+last_save_model_weights_only = false
+"""
+LIGHTNING = """\
+seed_everything: 1
+trainer:
+  enable_checkpointing: true
+  callbacks:
+    - class_path: lightning.pytorch.callbacks.LearningRateMonitor
+    - class_path: lightning.pytorch.callbacks.ModelCheckpoint
+      init_args:
+        monitor: val_loss
+        save_top_k: 3
+        save_last: true
+        save_weights_only: false
+ckpt_path: checkpoints/epoch=1.ckpt
+"""
+OF_SEVERAL = """\
+fit:
+  ckpt_path: null
+  trainer:
+    callbacks:
+      class_path: pytorch_lightning.callbacks.ModelCheckpoint
+      init_args: {save_last: link}
+"""
+DEEPSPEED = """\
+{
+\t"train_batch_size": 16,
+\t"train_micro_batch_size_per_gpu": 4,
+\t"gradient_accumulation_steps": 2,
+\t"zero_optimization": {"stage": 1},
+\t"checkpoint": {
+\t\t"load_universal": false
+\t}
+}
+"""
+HEALTHY = {
+    "args.yaml": ("huggingface", HF),
+    "train.toml": ("torchtitan", TITAN),
+    "old.toml": ("torchtitan", OLD_TITAN),
+    "fit.yaml": ("lightning", LIGHTNING),
+    "several.yaml": ("lightning", OF_SEVERAL),
+    "ds.json": ("deepspeed", DEEPSPEED),
+}
+
+NOTE, SUSPECT = Severity.NOTE, Severity.SUSPECT
+BREAKS = [
+    ("args.yaml", ("limit: 2", "limit: 1"), Code.KEEPS_ONE_CHECKPOINT, NOTE, 4),
+    ("args.yaml", ("only_model: false", "only_model: true"), Code.ONLY_MODEL_SAVED, SUSPECT, 5),
+    ("args.yaml", ("checkpoint: outputs/checkpoint-8", "checkpoint: true"), Code.RESUME_TRUE, NOTE, 6),
+    ("args.yaml", ("skip: false", "skip: true"), Code.DATA_RESTARTS, NOTE, 7),
+    ("args.yaml", ("strategy: steps", "strategy: 'no'"), Code.SAVES_NOTHING, SUSPECT, 3),
+    ("args.yaml", ("strategy: steps", "strategy: no"), Code.SAVES_NOTHING, SUSPECT, 3),
+    ("args.yaml", ("strategy: steps", "strategy: best"), Code.KEEPS_BEST_ALONE, NOTE, 3),
+    ("train.toml", ("latest_k = 2", "latest_k = 1"), Code.KEEPS_ONE_CHECKPOINT, SUSPECT, 7),
+    ("train.toml", ("enable = true", "enable = false"), Code.SAVES_NOTHING, NOTE, 6),
+    ("train.toml", ("enable = true\n", ""), Code.SAVES_NOTHING, NOTE, 5),
+    ("train.toml", ("model_only = false", "model_only = true"), Code.ONLY_MODEL_SAVED, NOTE, 8),
+    ("train.toml", ("last_save_model_only = false\n", ""), Code.ONLY_MODEL_SAVED, NOTE, 5),
+    ("train.toml", ("loading = []", 'loading = ["optimizer", "dataloader"]'), Code.DATA_RESTARTS, NOTE, 9),
+    ("train.toml", ("loading = []", 'loading = "lr_scheduler,dataloader"'), Code.DATA_RESTARTS, NOTE, 9),
+    ("old.toml", ("weights_only = false", "weights_only = true"), Code.ONLY_MODEL_SAVED, NOTE, 3),
+    ("fit.yaml", ("weights_only: false", "weights_only: true"), Code.ONLY_MODEL_SAVED, SUSPECT, 11),
+    ("fit.yaml", ("save_last: true", "save_last: false"), Code.KEEPS_BEST_ALONE, NOTE, 8),
+    ("fit.yaml", ("pointing: true", "pointing: false"), Code.SAVES_NOTHING, SUSPECT, 3),
+    ("fit.yaml", ("checkpoints/epoch=1.ckpt", "last"), Code.RESUME_TRUE, NOTE, 12),
+    ("several.yaml", ("{save_last: link}", "{save_top_k: 0}"), Code.SAVES_NOTHING, SUSPECT, 6),
+    ("several.yaml", ("{save_last: link}", "{save_weights_only: true}"), Code.ONLY_MODEL_SAVED, SUSPECT, 6),
+    ("several.yaml", ("ckpt_path: null", "ckpt_path: last"), Code.RESUME_TRUE, NOTE, 2),
+    ("ds.json", ('universal": false', 'universal": true'), Code.UNIVERSAL_STAYS, NOTE, 7),
+]  # fmt: skip
+
+
+def findings(text: str, path: str) -> tuple[Finding, ...]:
+    return registry.lint(registry.read_config(text.encode(), path=path))
+
+
+@pytest.mark.parametrize("path", HEALTHY)
+def test_a_healthy_config_is_its_trainer_s_own_and_left_alone(path: str) -> None:
+    trainer, text = HEALTHY[path]
+    assert registry.read_config(text.encode(), path=path).trainer == trainer
+    assert findings(text, path) == ()
+
+
+@pytest.mark.parametrize(("path", "change", "code", "severity", "line"), BREAKS)
+def test_what_breaks_a_rule_is_found_on_its_line_and_nothing_else(
+    path: str, change: tuple[str, str], code: Code, severity: Severity, line: int
+) -> None:
+    healthy_text = HEALTHY[path][1]
+    broken = healthy_text.replace(*change, 1)
+    assert broken != healthy_text
+    (found,) = findings(broken, path)
+    assert (found.code, found.severity, found.line, found.path) == (code, severity, line, path)
+    assert found.remedy
+
+
+def test_a_last_that_nothing_writes_weighs_more_than_one_that_may_be_stale() -> None:
+    text = OF_SEVERAL.replace("ckpt_path: null", "ckpt_path: last").replace("save_last: link", "save_top_k: -1")
+    (found,) = findings(text, "fit.yaml")
+    assert (found.code, found.severity) == (Code.RESUME_TRUE, Severity.SUSPECT)
+    without_callback = "seed_everything: 1\nckpt_path: last\ntrainer: {max_epochs: 1}\n"  # Python may set one
+    assert [found.severity for found in findings(without_callback, "fit.yaml")] == [Severity.NOTE]
+
+
+def test_one_callback_that_saves_all_is_enough() -> None:
+    second = "    - {class_path: ModelCheckpoint, init_args: {save_weights_only: true, monitor: loss, save_top_k: 1}}\n"
+    assert findings(LIGHTNING.replace("ckpt_path:", f"{second}ckpt_path:"), "fit.yaml") == ()
+
+
+def test_the_same_arguments_are_judged_alike_in_json_and_in_yaml() -> None:
+    arguments = {"per_device_train_batch_size": 2, "save_only_model": True, "learning_rate": 1e-05}
+    text = json.dumps(arguments, indent="\t")
+    in_json, in_yaml = findings(text, "a.json"), findings(text.replace("\t", " "), "a.yaml")
+    assert [(found.code, found.line) for found in in_json] == [(Code.ONLY_MODEL_SAVED, 3)]
+    assert [(found.code, found.line) for found in in_yaml] == [(Code.ONLY_MODEL_SAVED, 3)]
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("pyproject.toml", '[project]\nname = "x"\n[tool.job]\ndump_folder = "x"\n'),
+        ("package.json", '{"name": "x", "config": {"zero_optimization": {}, "save_total_limit": 1}}'),
+        ("nested.yaml", "training: {save_total_limit: 1, zero_optimization: {}}\n"),
+        ("trainer.yaml", "seed_everything: 1\ntrainer: Trainer\n"),
+        ("class.yaml", "trainer: {max_epochs: 1}\nmodel: {class_path: M}\n"),
+    ],
+)
+def test_a_word_that_stands_elsewhere_makes_no_config_of_a_trainer_s(path: str, text: str) -> None:
+    with pytest.raises(ForeignConfigError, match="is no training config that ckpttool knows"):
+        registry.read_config(text.encode(), path=path)
+
+
+def test_the_whole_config_of_a_mindformers_training_is_none_of_the_others() -> None:
+    for config in (FIXTURES / "configs").iterdir():
+        assert registry.read_config(config.read_bytes(), path=str(config)).trainer == "mindformers"
+
+
+def test_toml_that_is_broken_or_says_a_thing_twice_is_refused_with_its_line() -> None:
+    with pytest.raises(ConfigError, match=r"train\.toml.*line 10"):
+        registry.read_config((TITAN + "enable =\n").encode(), path="train.toml")
+    with pytest.raises(ConfigError, match=r"set before, on line 1"):
+        registry.read_config(b'{"steps_per_print": 1,\n "steps_per_print": 2}', path="ds.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "world"),
+    [
+        (("x", "x"), 2),
+        (("16", '"auto"'), None),
+        (("16", "17"), None),
+        (('"gradient_accumulation_steps": 2,', ""), None),
+    ],
+)
+def test_ranks_are_told_by_deepspeed_s_sizes_where_all_of_them_are_there(
+    change: tuple[str, str], world: int | None
+) -> None:
+    assert registry.read_config(DEEPSPEED.replace(*change).encode(), path="ds.json").world_size == world
+
+
+class TestPreflight:
+    def test_a_config_that_ckpttool_does_not_edit_is_judged_and_its_batch_size_counts(self, tmp_path: Path) -> None:
+        tree, config = healthy("hf_ddp2", tmp_path), tmp_path / "args.yaml"
+        config.write_text(HF)
+        assert "ok  config      nothing against it" in ask("preflight", str(tree), "--config", str(config)).stdout
+        assert "loses" not in ask("resolve", str(tree), "--config", str(config)).stdout
+        config.write_text(HF.replace("size: 2", "size: 4"))
+        assert "loses 48 samples" in ask("resolve", str(tree), "--config", str(config)).stdout
+
+    def test_what_a_rule_finds_stands_against_the_start(self, tmp_path: Path) -> None:
+        tree, config = healthy("hf_ddp2", tmp_path), tmp_path / "args.yaml"
+        config.write_text(HF.replace("only_model: false", "only_model: true"))
+        assert ask("preflight", str(tree), "--config", str(config)).code == 10
+        assert ask("preflight", str(tree), "--config", str(config), "--allow", "only-model-saved").code == 0
+
+    def test_another_trainer_s_config_is_refused(self, tmp_path: Path) -> None:
+        tree, config = healthy("hf_ddp2", tmp_path), tmp_path / "fit.yaml"
+        config.write_text(LIGHTNING)
+        said = ask("preflight", str(tree), "--config", str(config))
+        assert said.code == 2
+        assert "is a config for Lightning, but" in " ".join(said.stdout.split())
