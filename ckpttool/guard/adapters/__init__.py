@@ -1,0 +1,1 @@
+"""The guard in trainers, each in a module that alone imports it."""

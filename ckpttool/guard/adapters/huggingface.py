@@ -1,0 +1,112 @@
+"""The guard in Hugging Face's `Trainer`: no callback sees a batch or an unclipped norm, so two calls are wrapped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
+
+from ckpttool.guard.step import Guard, GuardStop
+
+_NAME = "CkpttoolGuard"
+"""Under which the trainer keeps a callback's state in its checkpoints."""
+
+
+class Attached:
+    """A guard that stands in a trainer while it trains."""
+
+    def __init__(self, trainer: Trainer, settings: dict[str, Any]) -> None:
+        """Take the trainer, and what its guard is made with."""
+        self.guard: Guard | None = None
+        """None until it trains: before, there is no optimizer."""
+        self.stopped: GuardStop | None = None
+        """Why the training was ended; None: it was not, or not by the guard."""
+        self._trainer = trainer
+        self._settings = settings
+
+    def begin(self, saved: Any) -> None:
+        """Put the guard between the optimizer and its gradients."""
+        trainer, step = self._trainer, self._trainer.state.global_step
+        self.stopped = None
+        if self.guard is None or self.guard.optimizer is not getattr(trainer.optimizer, "optimizer", None):
+            scaler = trainer.accelerator.scaler
+            self.guard = Guard(trainer.model_wrapped, trainer.optimizer, scaler=scaler, step=step, **self._settings)
+            self.guard.on_stop = self._stop
+        if step:
+            self.guard.restore(saved)
+        self._wrap(self.guard)
+
+    def _stop(self, stopped: GuardStop) -> None:
+        self.stopped = stopped
+
+    def _wrap(self, guard: Guard) -> None:
+        trainer = self._trainer
+        step = trainer.training_step
+
+        def training_step(model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+            with guard.micro({**inputs, "num_items_in_batch": num_items_in_batch}) as micro:
+                return micro.loss(step(model, inputs, num_items_in_batch))
+
+        def clip_grad_norm_(_parameters: Iterable[Tensor], max_norm: float, _norm_type: float = 2) -> Tensor:
+            trainer.accelerator.unscale_gradients()
+            return guard.clip_(max_norm)
+
+        trainer.training_step, trainer.accelerator.clip_grad_norm_ = training_step, clip_grad_norm_
+
+    def end(self) -> None:
+        """Leave the trainer as it was."""
+        for holder, name in ((self._trainer, "training_step"), (self._trainer.accelerator, "clip_grad_norm_")):
+            vars(holder).pop(name, None)
+
+
+class _Callback(TrainerCallback, ExportableState):
+    """Tells the guard what happens, and carries what it remembers."""
+
+    attached: Attached
+
+    def __init__(self) -> None:
+        self.saved: Any = None  # set by a trainer that restores its callbacks by itself
+
+    def state(self) -> dict[str, Any]:
+        guard = self.attached.guard
+        return {"args": {}, "attributes": {"saved": None if guard is None else guard.saved()}}
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        # A checkpoint that was saved without a guard has no place for its state, and the next save would fail.
+        kept = state.stateful_callbacks.setdefault(_NAME, self.state())
+        self.attached.begin(kept["attributes"]["saved"])
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        if self.attached.stopped is not None:
+            control.should_training_stop = True
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self.attached.end()
+
+
+def attach(trainer: Trainer, **settings: Any) -> Attached:
+    """Drop updates that would do harm in a trainer, before it trains.
+
+        trainer = Trainer(model=model, args=arguments, train_dataset=data)
+        attach(trainer, output="output", policy=RobustZPolicy())
+        trainer.train()
+
+    On a dropped step `global_step` and the learning rate move on. What the guard remembers rides in each checkpoint's
+    `trainer_state.json`, and is back after `train(resume_from_checkpoint=...)`.
+
+    Args:
+        trainer: It wraps the trainer's `training_step` and its accelerator's `clip_grad_norm_` while it trains.
+        settings: What `Guard` takes beside model, optimizer, scaler and step: `output`, `policy`, `mode` and the like.
+
+    Returns:
+        Where the guard is found, from the beginning of `train` on.
+    """
+    attached = Attached(trainer, settings)
+    # Where a user lets it restore callbacks, the trainer makes each anew from its class alone.
+    trainer.add_callback(type(_NAME, (_Callback,), {"attached": attached}))
+    return attached

@@ -1,0 +1,102 @@
+"""The guard in Lightning: a callback that tells it what happens; what is decided, and how, is the guard's own."""
+
+from __future__ import annotations
+
+import math
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ckpttool.guard.step import Guard, GuardStop, MicroBatch
+
+_UNHEARD = 3
+"""Stops in a row after which the training ends by an error: `should_stop` counts for nothing before `min_steps`."""
+
+
+class LightningGuard(Callback):
+    """Drops updates that would do harm, in a `Trainer` that is otherwise left as it is.
+
+        Trainer(callbacks=[LightningGuard(output="output", policy=RobustZPolicy())], gradient_clip_val=1.0)
+
+    The gradients are looked at after they were unscaled, and before they are clipped. On a dropped step `global_step`
+    and the learning rate move on, as they do for Lightning after an overflow. What the guard remembers rides in each
+    checkpoint, and is back after `fit(ckpt_path=...)`.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        """Take what `Guard` takes beside model, optimizer, scaler and step: `output`, `policy`, `mode` and the like."""
+        self.guards: tuple[Guard, ...] = ()
+        """One of each optimizer, from the beginning of `fit` on."""
+        self._settings = settings
+        self._saved: list[Any] = []
+        self._micros: list[MicroBatch] = []
+        self._unheard = 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put a guard between each optimizer and its gradients.
+
+        Raises:
+            UsageError: The training cannot be guarded, or a setting cannot be meant.
+        """
+        if [guard.optimizer for guard in self.guards] != trainer.optimizers:
+            self.guards = tuple(self._guard(trainer, optimizer) for optimizer in trainer.optimizers)
+        if trainer.global_step:
+            for guard, saved in zip_longest(self.guards, self._saved[: len(self.guards)]):
+                guard.restore(saved)
+        self._saved = []
+
+    def _guard(self, trainer: Trainer, optimizer: Optimizer) -> Guard:
+        guard = Guard(
+            trainer.strategy.model, optimizer, scaler=_scaler(trainer), step=trainer.global_step, **self._settings
+        )
+
+        def stop(stopped: GuardStop) -> None:
+            trainer.should_stop = True
+            self._unheard += 1
+            if self._unheard >= _UNHEARD:
+                raise stopped
+
+        guard.on_stop = stop
+        return guard
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Begin a micro-batch, as the model gets it: on its device, and augmented."""
+        self._micros = [guard.micro(batch) for guard in self.guards]
+        for micro in self._micros:
+            micro.__enter__()
+
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
+        """Take the loss of this rank, which is already divided by the accumulation."""
+        if (scaler := _scaler(trainer)) is not None:
+            loss = loss / scaler.scale(torch.ones((), device=loss.device))  # it is scaled already
+        for micro in self._micros:
+            micro.loss(loss)
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        """Decide on the update; where it is dropped, that happens when the optimizer begins its step."""
+        for guard in self.guards:
+            if guard.optimizer is getattr(optimizer, "optimizer", optimizer):
+                guard.clip_(math.inf)
+                self._unheard *= not guard.applied
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        """End the micro-batch."""
+        for micro in self._micros:
+            micro.__exit__(None, None, None)
+        self._micros = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the guards remember, in plain types."""
+        return {"guards": [guard.saved() for guard in self.guards]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep what was remembered until there are optimizers."""
+        self._saved = state_dict["guards"]
+
+
+def _scaler(trainer: Trainer) -> torch.amp.GradScaler | None:
+    return getattr(trainer.precision_plugin, "scaler", None)

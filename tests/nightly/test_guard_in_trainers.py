@@ -1,0 +1,100 @@
+"""The guard in the real Lightning and in the real Hugging Face Trainer: what is dropped is in no checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from tests.nightly.borrowing import told, trainer_python
+
+pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="installs a trainer: --nightly")
+
+LIGHTNING = ("lightning==2.6.6", "lightning-utilities", "torchmetrics", "tqdm", "fsspec", "packaging", "pyyaml")
+HUGGING_FACE = (
+    "transformers==5.23.0", "accelerate==1.15.0", "safetensors==0.8.0", "huggingface-hub==2.4.0", "tokenizers==0.23.3",
+    "numpy", "packaging", "pyyaml", "regex", "tqdm", "psutil", "filelock", "fsspec", "httpx2", "httpcore2", "h11",
+    "anyio", "idna", "truststore", "click", "typing-extensions", "hf-xet",
+)  # fmt: skip
+TRAINERS = {"lightning_guard.py": LIGHTNING, "hf_guard.py": HUGGING_FACE}
+
+BAD = {"3": "inf", "5": "padding", "7": "spike"}
+KINDS = {"32": ["nonfinite", "nonfinite", "skip"], "bf16": ["nonfinite", "nonfinite", "skip"]}
+KINDS["16"] = ["nonfinite", "nonfinite", "overflow"]  # what is too large for the loss scaler is its own business
+
+Told: TypeAlias = dict[str, Any]
+Run: TypeAlias = Callable[..., Told]
+
+
+@pytest.fixture(scope="module", params=list(TRAINERS))
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Train in one of the trainers, and return what came of it."""
+    python = trainer_python(tmp_path_factory.mktemp("trainer") / "venv", *TRAINERS[request.param])
+
+    def trained(folder: Path, **settings: object) -> Told:
+        usual = {"precision": "32", "accumulate": 1, "clip": 1.0, "steps": 8, "bad": BAD}
+        done: Told = told(python, request.param, str(folder), json.dumps(usual | settings))
+        return done
+
+    return trained
+
+
+def kinds(found: Told) -> list[str]:
+    return [event["kind"] for event in found["events"] if event["kind"] != "step"]
+
+
+def checkpoint(folder: Path, step: int) -> str:
+    """Return the path of the checkpoint that either trainer saved at a step."""
+    (found,) = [*folder.glob(f"checkpoints/step={step}.ckpt"), *folder.glob(f"checkpoint-{step}")]
+    return str(found)
+
+
+@pytest.mark.parametrize("clip", [1.0, None])
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("precision", ["32", "bf16", "16"])
+def test_a_dropped_step_leaves_weights_moments_and_buffers_as_they_were_in_every_bit(
+    run: Run, tmp_path: Path, precision: str, accumulate: int, clip: float | None
+) -> None:
+    found = run(tmp_path, precision=precision, accumulate=accumulate, clip=clip)
+    saved = {each["step"]: each for each in found["checkpoints"]}
+    assert list(saved) == list(range(1, 9))
+    assert all(each["finite"] for each in saved.values())
+    assert [each["updates"] for each in saved.values()] == [1, 2, 2, 3, 3, 4, 4, 5]
+    assert [step for step in range(2, 9) if saved[step]["bits"] == saved[step - 1]["bits"]] == [3, 5, 7]
+    assert kinds(found) == KINDS[precision]
+
+
+@pytest.mark.parametrize("clip", [0.01, None])
+@pytest.mark.parametrize(("precision", "accumulate"), [("32", 3), ("bf16", 1), ("16", 3)])
+def test_where_nothing_is_dropped_a_guarded_training_is_the_same_in_every_bit(
+    run: Run, tmp_path: Path, precision: str, accumulate: int, clip: float | None
+) -> None:
+    settings = {"precision": precision, "accumulate": accumulate, "clip": clip, "bad": {}, "steps": 4}
+    guarded = run(tmp_path / "guarded", **settings)
+    plain = run(tmp_path / "plain", **settings, without=True)
+    assert [each["bits"] for each in guarded["checkpoints"]] == [each["bits"] for each in plain["checkpoints"]]
+    assert kinds(guarded) == []
+
+
+def test_what_was_counted_before_a_restart_goes_on_and_ends_the_training(run: Run, tmp_path: Path) -> None:
+    bad = {"3": "inf", "4": "padding", "5": "spike"}
+    before = run(tmp_path, bad=bad, steps=4, count=3)
+    found = run(tmp_path, bad=bad, steps=8, count=3, resume=checkpoint(tmp_path, 4), begin=4)
+    assert (kinds(before), kinds(found)) == (["nonfinite", "nonfinite"], ["skip", "stop"])
+    assert found["ends"] == 5
+    assert found["checkpoints"][-1]["bits"] == before["checkpoints"][1]["bits"]
+
+
+def test_a_checkpoint_that_was_saved_without_a_guard_is_gone_on_from_with_one(run: Run, tmp_path: Path) -> None:
+    run(tmp_path, bad={}, steps=2, without=True)
+    found = run(tmp_path, bad={"4": "inf"}, steps=5, resume=checkpoint(tmp_path, 2), begin=2)
+    assert kinds(found) == ["blind", "nonfinite"]
+    assert found["checkpoints"][-1]["guard"] is not None
+
+
+def test_and_one_with_a_guard_without_it(run: Run, tmp_path: Path) -> None:
+    run(tmp_path, bad={}, steps=2)
+    assert run(tmp_path, bad={}, steps=4, resume=checkpoint(tmp_path, 2), without=True)["ends"] == 4
