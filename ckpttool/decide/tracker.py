@@ -100,7 +100,7 @@ def _said(tracked: Tracked, inventory: Inventory, progress: Progress) -> tuple[s
     """Return the training that the tracker is of, and how far it says that it came; None where that is not known."""
     if not inventory.checkpoints:
         return None
-    named = next((checkpoint for checkpoint in inventory.checkpoints if checkpoint.name == tracked.name), None)
+    named = inventory.named(tracked.name)
     if named is not None:
         place = progress.of(named)
         return None if place is None else (named.prefix, place)

@@ -211,6 +211,10 @@ class Inventory:
     tracked: Tracked | None = None
     """None where there is no tracker, or it names nothing."""
 
+    def named(self, name: str) -> Checkpoint | None:
+        """Return the first save of this name; None where there is none."""
+        return next((checkpoint for checkpoint in self.checkpoints if checkpoint.name == name), None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing(Answered):

@@ -33,9 +33,10 @@ class Accelerate(WithoutLogs):
     @property
     def simulator(self) -> Simulator | None:
         """What `load_state()` finds."""
-        from ckpttool.trainers.accelerate.own_choice import AccelerateSimulator
+        from ckpttool.trainers.accelerate.own_choice import choose
+        from ckpttool.trainers.common.own_choice import OwnChoice
 
-        return AccelerateSimulator()
+        return OwnChoice(trainer=self, choose=choose)
 
     def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
         """Say nothing against a save: whole files load on any number of ranks, and slices are cut anew."""

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from ckpttool.decide.data_effects import stray_taken
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, Severity, note, worst
-from ckpttool.domain.plan import Outcome, Simulation
+from ckpttool.domain.plan import Outcome
 from ckpttool.trainers.accelerate.names import FOLDER, RANK_STATE, first_number
+from ckpttool.trainers.common.own_choice import Choice, said
 
 if TYPE_CHECKING:
     from ckpttool.storage.base import Storage
@@ -49,18 +50,8 @@ def traps(strays: Sequence[str], checkpoints: Sequence[Checkpoint]) -> Iterator[
             yield note(Code.RUN_REWOUND, message, path=f"{FOLDER}/{newest}", remedy=remedy)
 
 
-class AccelerateSimulator:
-    """Its own choice, with automatic naming."""
-
-    def pick(self, start: OwnStart, version: str | None) -> Simulation:
-        """Take the highest first number in a name."""
-        name, outcome, because = _pick(start)
-        return Simulation(
-            trainer="accelerate", title=_TITLE, version=version, would_resume=name, outcome=outcome, because=because
-        )
-
-
-def _pick(start: OwnStart) -> tuple[str | None, Outcome, str]:
+def choose(start: OwnStart) -> Choice:
+    """Take the highest first number in a name, as with automatic naming."""
     try:
         names = sorted(entry.name for entry in start.storage.entries(FOLDER))
     except OSError:
@@ -70,7 +61,7 @@ def _pick(start: OwnStart) -> tuple[str | None, Outcome, str]:
         return None, Outcome.STOPS, f"{_CALL} stops with an IndexError: {without} has no number in its name"
     taken = max(names, key=lambda name: first_number(name) or 0)
     what = f"{_CALL} takes {taken}: of all entries it has the highest first number in its name"
-    save = next((each for each in start.inventory.checkpoints if each.name == taken), None)
+    save = start.inventory.named(taken)
     if save is None:
         if _holds_a_save(start.storage, f"{FOLDER}/{taken}"):
             return taken, Outcome.LOADS, f"{what}, and holds what a save holds, however old it is"
@@ -81,7 +72,7 @@ def _pick(start: OwnStart) -> tuple[str | None, Outcome, str]:
         return taken, Outcome.LOADS, what
     outcome = Outcome.STOPS if worst(against) >= Severity.DAMAGE else Outcome.UNKNOWN
     first = next(one for one in against if one not in silent)
-    return taken, outcome, f"{what}; {first.path or taken}: {first.message}"
+    return taken, outcome, f"{what}; {said(first, save)}"
 
 
 def _holds_a_save(storage: Storage, path: str) -> bool:

@@ -45,9 +45,10 @@ class DeepSpeed(WithoutLogs):
     @property
     def simulator(self) -> Simulator | None:
         """Its own choice: what `latest` names."""
-        from ckpttool.trainers.deepspeed.resumes import DeepSpeedSimulator
+        from ckpttool.trainers.common.own_choice import OwnChoice
+        from ckpttool.trainers.deepspeed.resumes import choose
 
-        return DeepSpeedSimulator()
+        return OwnChoice(trainer=self, choose=choose)
 
     def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
         """Say which sizes its loader refuses."""

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from ckpttool.decide.data_effects import against_size, consumed
 from ckpttool.domain.data_position import DataEffect, GoesOn
 from ckpttool.domain.finding import blocking
-from ckpttool.domain.plan import Outcome, Simulation
+from ckpttool.domain.plan import Outcome
 from ckpttool.domain.question import AskedSizes
 from ckpttool.domain.shard import ShardRole
 from ckpttool.trainers.base import Effects, Resume
+from ckpttool.trainers.common.own_choice import Choice, said
 from ckpttool.trainers.deepspeed.latest import latest_pointer
 from ckpttool.trainers.deepspeed.names import parse
 
@@ -25,26 +26,15 @@ if TYPE_CHECKING:
     from ckpttool.domain.pointer import Pointer
     from ckpttool.trainers.abilities import OwnStart
 
-_NAME, _TITLE = "deepspeed", "DeepSpeed"
 _WITHOUT_TAG = "load_checkpoint without a tag goes by `latest`"
 
 
-class DeepSpeedSimulator:
-    """`load_checkpoint(DIR)`, as scripts call it that name no tag."""
-
-    def pick(self, start: OwnStart, version: str | None) -> Simulation:
-        """Follow `latest`, and see whether each rank finds its file."""
-        pointer = latest_pointer(start.storage)
-        named = next((each for each in start.inventory.checkpoints if each.name == pointer.name), None)
-        outcome, because = _without_save(pointer) if named is None else _with(start, named)
-        return Simulation(
-            trainer=_NAME,
-            title=_TITLE,
-            version=version,
-            would_resume=None if named is None else named.name,
-            outcome=outcome,
-            because=f"{_WITHOUT_TAG}, {because}",
-        )
+def choose(start: OwnStart) -> Choice:
+    """Follow `latest`, as `load_checkpoint(DIR)` does without a tag, and see whether each rank finds its file."""
+    pointer = latest_pointer(start.storage)
+    save = None if pointer.name is None else start.inventory.named(pointer.name)
+    outcome, because = _without_save(pointer) if save is None else _with(start, save)
+    return None if save is None else save.name, outcome, f"{_WITHOUT_TAG}, {because}"
 
 
 def _without_save(pointer: Pointer) -> tuple[Outcome, str]:
@@ -63,9 +53,8 @@ def _with(start: OwnStart, named: Checkpoint) -> tuple[Outcome, str]:
     if not found:
         return Outcome.LOADS, because
     damage = max(found, key=lambda finding: finding.severity)
-    what = f"{damage.path or named.name}: {damage.message}"
     then = "the ranks that need it stop with an error, the others load and wait for them"
-    return Outcome.STOPS, f"{because}; {then} ({what})"
+    return Outcome.STOPS, f"{because}; {then} ({said(damage, named)})"
 
 
 def effects(resume: Resume) -> Effects:

@@ -55,9 +55,10 @@ class HuggingFace(NotStarted):
     @property
     def simulator(self) -> Simulator | None:
         """What `resume_from_checkpoint=True` finds."""
-        from ckpttool.trainers.huggingface.own_choice import HfSimulator
+        from ckpttool.trainers.common.own_choice import OwnChoice
+        from ckpttool.trainers.huggingface.own_choice import choose
 
-        return HfSimulator()
+        return OwnChoice(trainer=self, choose=choose)
 
     def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
         """Say nothing against a save: whole files load on any number of ranks, and slices are cut anew."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Content
 from ckpttool.domain.finding import Code, Severity, worst
-from ckpttool.domain.plan import Outcome, Simulation
+from ckpttool.domain.plan import Outcome
+from ckpttool.trainers.common.own_choice import Choice, said
 
 if TYPE_CHECKING:
     from ckpttool.trainers.abilities import OwnStart
@@ -17,39 +18,27 @@ if TYPE_CHECKING:
 _LOADS_WITHOUT = {Code.CHECKSUM_MISMATCH, Code.STEP_DISAGREES}
 
 
-class HfSimulator:
-    """Its own choice."""
-
-    def pick(self, start: OwnStart, version: str | None) -> Simulation:
-        """Take the highest number."""
-        newest = max(start.inventory.checkpoints, key=_number, default=None)
-        name, outcome, because = _outcome(newest, start) if newest is not None else _NONE
-        return Simulation(
-            trainer="huggingface",
-            title="Hugging Face's Trainer",
-            version=version,
-            would_resume=name,
-            outcome=outcome,
-            because=because,
-        )
-
-
-_NONE = None, Outcome.STOPS, "resume_from_checkpoint=True finds no checkpoint-N, and it stops"
+def choose(start: OwnStart) -> Choice:
+    """Take the highest number."""
+    newest = max(start.inventory.checkpoints, key=_number, default=None)
+    if newest is None:
+        return None, Outcome.STOPS, "resume_from_checkpoint=True finds no checkpoint-N, and it stops"
+    return _outcome(newest, start)
 
 
 def _number(checkpoint: Checkpoint) -> int:
     return int(checkpoint.name.rpartition("-")[2])
 
 
-def _outcome(save: Checkpoint, start: OwnStart) -> tuple[str, Outcome, str]:
+def _outcome(save: Checkpoint, start: OwnStart) -> Choice:
     taken = f"resume_from_checkpoint=True takes {save.name}, the highest number, whatever is in it"
     against = [one for one in start.checked(save).findings if one.severity > Severity.NOTE]
     silent = [one for one in against if _is_silent(one.code, one.path or "")]
     if against and len(silent) == len(against):
-        return save.name, Outcome.LOADS, f"{taken}: {silent[0].path or save.name}: {silent[0].message}"
+        return save.name, Outcome.LOADS, f"{taken}: {said(silent[0], save)}"
     if worst(against) > Severity.UNKNOWN:
         stops = next(one for one in against if one not in silent)
-        return save.name, Outcome.STOPS, f"{taken}, and stops: {stops.path or save.name}: {stops.message}"
+        return save.name, Outcome.STOPS, f"{taken}, and stops: {said(stops, save)}"
     if not against and save.content is Content.WEIGHTS_ONLY:
         return save.name, Outcome.LOADS, f"{taken}: optimizer and learning rate begin anew, without a word"
     return save.name, Outcome.UNKNOWN if against else Outcome.LOADS, taken

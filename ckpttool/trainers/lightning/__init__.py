@@ -39,9 +39,10 @@ class Lightning(WithoutLogs):
     @property
     def simulator(self) -> Simulator | None:
         """What `ckpt_path="last"` finds."""
-        from ckpttool.trainers.lightning.last import LightningSimulator
+        from ckpttool.trainers.common.own_choice import OwnChoice
+        from ckpttool.trainers.lightning.last import choose
 
-        return LightningSimulator()
+        return OwnChoice(trainer=self, choose=choose)
 
     def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
         """Say nothing: a file is whole for any number of ranks, and a folder is cut anew."""

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Content
 from ckpttool.domain.finding import Code, Finding, blocking, note
-from ckpttool.domain.plan import Outcome, Simulation
+from ckpttool.domain.plan import Outcome
 from ckpttool.storage.base import Entry, Kind, NotRegularError, Storage
+from ckpttool.trainers.common.own_choice import Choice, said
 from ckpttool.trainers.lightning.names import hpc_number, is_last
 from ckpttool.trainers.lightning.record import is_torn
 
@@ -24,18 +25,8 @@ _ON_SLURM = "a start on Slurm without a ckpt_path"
 _REMEDY = "resume with ckpt_path=PATH, never 'last', and remove it"
 
 
-class LightningSimulator:
-    """Lightning's own choice, with `ckpt_path="last"`."""
-
-    def pick(self, start: OwnStart, version: str | None) -> Simulation:
-        """Look for the newest as Lightning does."""
-        name, outcome, because = _pick(start)
-        return Simulation(
-            trainer="lightning", title="Lightning", version=version, would_resume=name, outcome=outcome, because=because
-        )
-
-
-def _pick(start: OwnStart) -> tuple[str | None, Outcome, str]:
+def choose(start: OwnStart) -> Choice:
+    """Look for the newest as Lightning does with `ckpt_path="last"`."""
     newest = newest_lasts(start.storage, start.storage.entries(""))
     if not newest:
         why = "ckpt_path='last' finds no last*.ckpt, so it begins from scratch with a warning"
@@ -52,11 +43,7 @@ def _pick(start: OwnStart) -> tuple[str | None, Outcome, str]:
         return save.name, Outcome.STOPS, f"{holds}, and stops there: it has no optimizer state"
     against = blocking(start.checked(save).findings)
     if against:
-        return (
-            save.name,
-            Outcome.STOPS,
-            f"{holds}, and stops there: {against[0].path or save.name}: {against[0].message}",
-        )
+        return save.name, Outcome.STOPS, f"{holds}, and stops there: {said(against[0], save)}"
     return save.name, Outcome.LOADS, holds
 
 

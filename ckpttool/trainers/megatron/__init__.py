@@ -56,9 +56,10 @@ class Megatron(NotStarted):
     @property
     def simulator(self) -> Simulator | None:
         """Its own choice: what the tracker names."""
-        from ckpttool.trainers.megatron.resumes import MegatronSimulator
+        from ckpttool.trainers.common.own_choice import OwnChoice
+        from ckpttool.trainers.megatron.resumes import choose
 
-        return MegatronSimulator()
+        return OwnChoice(trainer=self, choose=choose)
 
     def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
         """Say which sizes its loader refuses."""

@@ -14,13 +14,14 @@ from ckpttool.decide.data_effects import against_size, by_samples, consumed, eff
 from ckpttool.domain.data_position import DataEffect, GoesOn
 from ckpttool.domain.finding import Code, Finding, blocking, note, suspect
 from ckpttool.domain.frozen import replace
-from ckpttool.domain.plan import Outcome, Simulation
+from ckpttool.domain.plan import Outcome
 from ckpttool.domain.question import AskedSizes
 from ckpttool.domain.shard import ShardRole
 from ckpttool.formats.torch.plain import text_at, value_at, whole_at
 from ckpttool.render.shell import quote
 from ckpttool.storage.base import is_there
 from ckpttool.trainers.base import Effects, Resume
+from ckpttool.trainers.common.own_choice import Choice, said
 from ckpttool.trainers.common.saved_values import first_told
 from ckpttool.trainers.common.tracker_file import TRACKER, tracker_pointer
 from ckpttool.trainers.megatron.load import mixes_saves
@@ -34,25 +35,15 @@ if TYPE_CHECKING:
     from ckpttool.storage.base import Storage
     from ckpttool.trainers.abilities import OwnStart
 
-_NAME, _TITLE = "megatron", "Megatron-LM"
+_TITLE = "Megatron-LM"
 
 
-class MegatronSimulator:
-    """`--load DIR` without `--ckpt-step`."""
-
-    def pick(self, start: OwnStart, version: str | None) -> Simulation:
-        """Follow the tracker, and see whether each rank finds its file."""
-        pointer = tracker_pointer(start.storage, iteration_folder, word=RELEASE)
-        named = next((each for each in start.inventory.checkpoints if each.name == pointer.name), None)
-        outcome, because = _without_save(pointer) if named is None else _with(start, named)
-        return Simulation(
-            trainer=_NAME,
-            title=_TITLE,
-            version=version,
-            would_resume=None if named is None else named.name,
-            outcome=outcome,
-            because=because,
-        )
+def choose(start: OwnStart) -> Choice:
+    """Follow the tracker, as `--load DIR` without `--ckpt-step`, and see whether each rank finds its file."""
+    pointer = tracker_pointer(start.storage, iteration_folder, word=RELEASE)
+    save = None if pointer.name is None else start.inventory.named(pointer.name)
+    outcome, because = _without_save(pointer) if save is None else _with(start, save)
+    return None if save is None else save.name, outcome, because
 
 
 def _without_save(pointer: Pointer) -> tuple[Outcome, str]:
@@ -78,7 +69,7 @@ def _with(start: OwnStart, named: Checkpoint) -> tuple[Outcome, str]:
         if is_legacy
         else "it stops with an error on the ranks that need what is damaged"
     )
-    return Outcome.STOPS, f"{because}; {then} ({damage.path or named.name}: {damage.message})"
+    return Outcome.STOPS, f"{because}; {then} ({said(damage, named)})"
 
 
 def effects(resume: Resume) -> Effects:

@@ -33,9 +33,10 @@ class Orbax(WithoutLogs):
     @property
     def simulator(self) -> Simulator | None:
         """Its `latest_step()`."""
-        from ckpttool.trainers.orbax.resumes import OrbaxSimulator
+        from ckpttool.trainers.common.own_choice import OwnChoice
+        from ckpttool.trainers.orbax.resumes import choose
 
-        return OrbaxSimulator()
+        return OwnChoice(trainer=self, choose=choose)
 
     def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
         """Say nothing: arrays are cut anew when they are restored."""

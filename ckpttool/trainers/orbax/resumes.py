@@ -11,9 +11,10 @@ from ckpttool.decide.data_effects import consumed
 from ckpttool.domain.data_position import DataEffect, GoesOn, Unknown
 from ckpttool.domain.finding import Severity, blocking
 from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
-from ckpttool.domain.plan import Outcome, Simulation
+from ckpttool.domain.plan import Outcome
 from ckpttool.formats.strict_json import ParseError, parse_object
 from ckpttool.trainers.base import Effects, Resume
+from ckpttool.trainers.common.own_choice import Choice, said
 from ckpttool.trainers.orbax.names import RECORD
 
 if TYPE_CHECKING:
@@ -42,18 +43,8 @@ def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
     )
 
 
-class OrbaxSimulator:
-    """Orbax's `latest_step()`, and what comes of restoring that."""
-
-    def pick(self, start: OwnStart, version: str | None) -> Simulation:
-        """Take the highest step that has its final name."""
-        name, outcome, because = _pick(start)
-        return Simulation(
-            trainer="orbax", title="Orbax", version=version, would_resume=name, outcome=outcome, because=because
-        )
-
-
-def _pick(start: OwnStart) -> tuple[str | None, Outcome, str]:
+def choose(start: OwnStart) -> Choice:
+    """Take the highest step that has its final name: `latest_step()`."""
     latest = max(start.inventory.checkpoints, key=lambda save: save.step or 0, default=None)
     if latest is None:
         return None, Outcome.SCRATCH, "latest_step() finds no step, so the script begins from scratch"
@@ -61,7 +52,7 @@ def _pick(start: OwnStart) -> tuple[str | None, Outcome, str]:
     against = blocking(start.checked(latest).findings)
     if not against:
         return latest.name, Outcome.LOADS, why
-    what = f"{against[0].path or latest.name}: {against[0].message}"
+    what = said(against[0], latest)
     if max(finding.severity for finding in against) < Severity.DAMAGE:
         return latest.name, Outcome.UNKNOWN, f"{why}; whether it can be restored is not known: {what}"
     return latest.name, Outcome.STOPS, f"{why}, and restoring it raises an error: {what}"

@@ -36,9 +36,10 @@ class TorchDcp(WithoutLogs):
     @property
     def simulator(self) -> Simulator | None:
         """It takes none by itself."""
-        from ckpttool.trainers.torch_dcp.resuming import TorchDcpSimulator
+        from ckpttool.trainers.common.own_choice import OwnChoice
+        from ckpttool.trainers.torch_dcp.resuming import choose
 
-        return TorchDcpSimulator()
+        return OwnChoice(trainer=self, choose=choose)
 
     def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
         """Object to none: slices are cut anew for any number of ranks."""

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from ckpttool.decide.data_effects import consumed
 from ckpttool.domain.data_position import DataEffect, GoesOn, Unknown
-from ckpttool.domain.plan import Outcome, Simulation
+from ckpttool.domain.plan import Outcome
 from ckpttool.trainers.base import Effects, Resume
+from ckpttool.trainers.common.own_choice import Choice
 
 if TYPE_CHECKING:
     from ckpttool.trainers.abilities import OwnStart
@@ -25,19 +26,10 @@ def effects(resume: Resume) -> Effects:
     return Effects(position=position, settings=(), findings=())
 
 
-class TorchDcpSimulator:
-    """It chooses nothing."""
+def choose(start: OwnStart) -> Choice:
+    """Say that nothing is chosen.
 
-    def pick(self, start: OwnStart, version: str | None) -> Simulation:
-        """Say so.
-
-        Source: `torch.distributed.checkpoint.load`, whose `checkpoint_id` has no default that means the newest.
-        """
-        return Simulation(
-            trainer="torch-dcp",
-            title="torch.distributed.checkpoint",
-            version=version,
-            would_resume=None,
-            outcome=Outcome.UNKNOWN,
-            because="it chooses nothing: the training's own script names the folder (checkpoint_id)",
-        )
+    Source: `torch.distributed.checkpoint.load`, whose `checkpoint_id` has no default that means the newest.
+    """
+    del start
+    return None, Outcome.UNKNOWN, "it chooses nothing: the training's own script names the folder (checkpoint_id)"

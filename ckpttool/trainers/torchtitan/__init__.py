@@ -39,9 +39,10 @@ class Torchtitan(WithoutLogs):
     @property
     def simulator(self) -> Simulator | None:
         """The highest step."""
-        from ckpttool.trainers.torchtitan.choice import TorchtitanSimulator
+        from ckpttool.trainers.common.own_choice import OwnChoice
+        from ckpttool.trainers.torchtitan.choice import choose
 
-        return TorchtitanSimulator()
+        return OwnChoice(trainer=self, choose=choose)
 
     def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
         """Object to another number of data-parallel ranks."""

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from ckpttool.decide.data_effects import stray_taken
 from ckpttool.domain.checkpoint import Content
 from ckpttool.domain.finding import blocking
-from ckpttool.domain.plan import Outcome, Simulation
+from ckpttool.domain.plan import Outcome
 from ckpttool.storage.base import Kind
+from ckpttool.trainers.common.own_choice import Choice
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.torch_dcp.names import METADATA
 from ckpttool.trainers.torchtitan.names import INDEX
@@ -66,23 +67,8 @@ def strays_taken(listing: Listing) -> Iterator[Finding]:
             )
 
 
-class TorchtitanSimulator:
-    """torchtitan's own choice, with `--checkpoint.load_step -1`, as it is by default."""
-
-    def pick(self, start: OwnStart, version: str | None) -> Simulation:
-        """Take the highest number."""
-        name, outcome, because = _pick(start)
-        return Simulation(
-            trainer="torchtitan",
-            title="torchtitan",
-            version=version,
-            would_resume=name,
-            outcome=outcome,
-            because=because,
-        )
-
-
-def _pick(start: OwnStart) -> tuple[str | None, Outcome, str]:
+def choose(start: OwnStart) -> Choice:
+    """Take the highest number, with `--checkpoint.load_step -1`, as it is by default."""
     try:
         found = list(_numbered(list_root(start.storage)))
     except OSError as error:
@@ -91,7 +77,7 @@ def _pick(start: OwnStart) -> tuple[str | None, Outcome, str]:
         return None, Outcome.SCRATCH, "no step-N holds a record that its save was finished, so it begins from scratch"
     number, told_by = max(found)
     name = f"step-{number}"
-    save = next((each for each in start.inventory.checkpoints if each.name == name), None)
+    save = start.inventory.named(name)
     if save is None:
         return name, Outcome.STOPS, f"{told_by} has the highest number, and it stops, for there is no {name}"
     stop = _stop(start, save)

@@ -33,9 +33,10 @@ class Verl(WithoutLogs):
     @property
     def simulator(self) -> Simulator | None:
         """What its tracker names."""
-        from ckpttool.trainers.verl.load import VerlSimulator
+        from ckpttool.trainers.common.own_choice import OwnChoice
+        from ckpttool.trainers.verl.load import choose
 
-        return VerlSimulator()
+        return OwnChoice(trainer=self, choose=choose)
 
     def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
         """Object to another number of ranks."""

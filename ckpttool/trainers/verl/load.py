@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.finding import blocking
 from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
-from ckpttool.domain.plan import Outcome, Simulation
+from ckpttool.domain.plan import Outcome
 from ckpttool.formats.strict_json import ParseError
+from ckpttool.trainers.common.own_choice import Choice, said
 from ckpttool.trainers.common.tracker_file import tracked_step
 from ckpttool.trainers.verl.names import folder_of
 
@@ -29,21 +30,11 @@ def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
     )
 
 
-class VerlSimulator:
-    """verl's own choice, with `trainer.resume_mode=auto`: what the tracker names, or nothing.
+def choose(start: OwnStart) -> Choice:
+    """Take what the tracker names, or nothing, with `trainer.resume_mode=auto`.
 
     Source: `find_latest_ckpt_path` in verl/utils/checkpoint/checkpoint_manager.py; each rank loads its own files.
     """
-
-    def pick(self, start: OwnStart, version: str | None) -> Simulation:
-        """Read the tracker as verl does."""
-        name, outcome, because = _pick(start)
-        return Simulation(
-            trainer="verl", title="verl", version=version, would_resume=name, outcome=outcome, because=because
-        )
-
-
-def _pick(start: OwnStart) -> tuple[str | None, Outcome, str]:
     try:
         name = folder_of(tracked_step(start.storage))
     except FileNotFoundError:
@@ -52,7 +43,7 @@ def _pick(start: OwnStart) -> tuple[str | None, Outcome, str]:
         return None, Outcome.UNKNOWN, f"the tracker cannot be read here ({error.strerror or error})"
     except ParseError as error:
         return None, Outcome.STOPS, f"it stops at the tracker: {error}"
-    save = next((each for each in start.inventory.checkpoints if each.name == name), None)
+    save = start.inventory.named(name)
     if save is None:
         return None, Outcome.SCRATCH, f"the tracker names {name}, which is not there, so it begins from scratch"
     stop = _stop(start, save)
@@ -65,7 +56,7 @@ def _stop(start: OwnStart, save: Checkpoint) -> str | None:
     """Say why it stops at a save; None where it loads it."""
     against, world = blocking(start.checked(save).findings), save.topology.world_size
     if against:
-        return f"{against[0].path or save.name}: {against[0].message}"
+        return said(against[0], save)
     if start.world_size in {None, world}:
         return None
     return f"{start.world_size} ranks look for files that {world} ranks did not write"
