@@ -112,10 +112,14 @@ class AsdKind(str, Enum):
 
     EVENT = "event"
     """One abnormal value."""
+    ECHO = "echo"
+    """One that does not count, so soon after another."""
     STRIKE = "strike"
     """Enough of them in the window."""
     CHECKSUM_ON = "checksum-on"
     CHECKSUM_OFF = "checksum-off"
+    CHECKSUM_DROPPED = "checksum-dropped"
+    """A strike that starts no checksum."""
     CHECKSUM_ABNORMAL = "checksum-abnormal"
     """A matrix product was wrong: the hardware of that rank."""
 
@@ -139,6 +143,8 @@ class AsdEvent:
     """For a strike, its first event, where the log lists them."""
     group_since_step: Step | None = None
     """The same where it lists steps."""
+    message: str = ""
+    """What it says itself, where it is a sentence; else empty."""
     source: str = ""
     line: int = 0
     """From 1."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from ckpttool.domain.asd import AsdEvent, AsdKind
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.metrics import LocalTime, LogProblem, local_time_of
 from ckpttool.domain.units import STEP_DIGITS, Rank, Step
 from ckpttool.logs.base import LogSource, lines, problem
+from ckpttool.logs.guard_events import detections, is_run
 from ckpttool.logs.reading import open_log
 
 _SPIKE = (
@@ -74,8 +76,15 @@ def read_asd_events(source: LogSource) -> Iterator[AsdEvent | LogProblem]:
         of one parameter, so with gradient accumulation it is no step. MindSpore's time stamps count from 1970 UTC;
         the clock at the head of its lines is the one that compares with the others.
     """
+    items = lines(source)
+    first = next(items, None)
+    if first is None:
+        return
+    if not isinstance(first, LogProblem) and is_run(first[1]):
+        yield from detections(source, chain([first], items))
+        return
     strike: AsdEvent | None = None
-    for item in lines(source):
+    for item in chain([first], items):
         if isinstance(item, LogProblem):
             yield item
             continue

@@ -76,10 +76,19 @@ def json_row(source: LogSource, record: Mapping[str, Json]) -> dict[str, str]:
     return row
 
 
-def steps_of(source: LogSource, rows: Iterable[Row | LogProblem | LogNote]) -> Iterator[LogItem]:
-    """Yield a step for each row, one for neighbouring rows of the same step, and tell where the log goes back."""
+def steps_of(source: LogSource, rows: Iterable[Row | LogProblem | LogNote | None]) -> Iterator[LogItem]:
+    """Yield a step for each row, one for neighbouring rows of the same step, and tell where the log goes back.
+
+    Args:
+        source: The log.
+        rows: What it shows; None where another process began: what it does once more is another step.
+    """
     pending: StepMetrics | None = None
+    is_new = False
     for row in rows:
+        if row is None:
+            is_new = True
+            continue
         if isinstance(row, (LogProblem, LogNote)):
             yield row
             continue
@@ -88,14 +97,14 @@ def steps_of(source: LogSource, rows: Iterable[Row | LogProblem | LogNote]) -> I
         yield from problems
         if metrics is None:
             continue
-        if pending is not None and metrics.step == pending.step:
+        if pending is not None and metrics.step == pending.step and not is_new:
             pending = replace(pending, **{field: v for field in ALIASES if (v := getattr(metrics, field)) is not None})
             continue
         if pending is not None:
             yield pending
-            if metrics.step < pending.step:
+            if metrics.step < pending.step + is_new:
                 yield rewind(source, line, metrics.step, pending.step)
-        pending = metrics
+        pending, is_new = metrics, False
     if pending is not None:
         yield pending
 

@@ -24,6 +24,7 @@ from ckpttool.errors import UsageError
 from ckpttool.logs.base import LogFormat, LogPlaces, LogSource, RankLogs, Readable, local_time
 from ckpttool.logs.columns import Csv, JsonLines
 from ckpttool.logs.fields import parse_columns
+from ckpttool.logs.guard_events import GuardEvents, GuardFiles
 from ckpttool.logs.merge import KEPT_PROBLEMS, Merging, merge
 from ckpttool.logs.table import FIELDS
 from ckpttool.logs.tensorboard import TensorBoard
@@ -68,9 +69,9 @@ class LogReader:
         Raises:
             UsageError: The columns cannot be meant.
         """
-        self.formats = (TensorBoard(), *of_trainers, JsonLines(), Csv())
+        self.formats = (TensorBoard(), *of_trainers, GuardEvents(), JsonLines(), Csv())
         self.no_format = f"is no log that ckpttool knows ({', '.join(format_.name for format_ in self.formats)})"
-        self._places = places
+        self._places = (GuardFiles(), *places)
         self._columns = None if columns is None else parse_columns(columns)
 
     def expand(self, patterns: Sequence[str]) -> tuple[str, ...]:

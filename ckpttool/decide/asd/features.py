@@ -31,9 +31,11 @@ _WARM_UP = 10  # values before anything but NaN and infinity is abnormal
 
 _LOGGED = {
     AsdKind.EVENT: (EventKind.SDC_EVENT, "an abnormal feature value; without its time nothing can be counted"),
+    AsdKind.ECHO: (EventKind.SDC_ECHO, "an abnormal feature value, taken for an echo of another one"),
     AsdKind.STRIKE: (EventKind.SDC_STRIKE, "the detector logged a strike"),
     AsdKind.CHECKSUM_ON: (EventKind.CHECKSUM_ON, "the checksum of matrix products starts"),
     AsdKind.CHECKSUM_OFF: (EventKind.CHECKSUM_OFF, "the checksum of matrix products ends"),
+    AsdKind.CHECKSUM_DROPPED: (EventKind.CHECKSUM_DROPPED, "a strike that starts no checksum of matrix products"),
     AsdKind.CHECKSUM_ABNORMAL: (
         EventKind.CHECKSUM_ABNORMAL,
         "a matrix product was wrong: the hardware of this rank is broken",
@@ -253,6 +255,7 @@ def _logged(event: AsdEvent) -> HealthEvent:
         step=event.step,
         time=event.time,
         rank=event.rank,
+        value=event.value,
         since_step=event.group_since_step,
-        message=message,
+        message=event.message or message,
     )
