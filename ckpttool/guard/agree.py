@@ -46,6 +46,16 @@ class Agreement:
     strike: bool
     abnormal: bool
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether no rank knows of anything that is not."""
+        return self.proposal is None or self.proposal.is_finite
+
+    @property
+    def is_overflow(self) -> bool:
+        """Whether a loss scaler tries too large a scale, and nothing else is wrong."""
+        return self.proposal is not None and self.proposal.is_overflow
+
 
 class Ranks:
     """The ranks that train together, as the training's own process group has them."""
@@ -59,6 +69,11 @@ class Ranks:
     def count(self) -> int:
         """How many there are. Asked at each step: a group may be made after the guard, and undone."""
         return dist.get_world_size(self._group) if dist.is_available() and dist.is_initialized() else 1
+
+    @property
+    def world(self) -> int:
+        """How many processes there are in all, in other groups, too."""
+        return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
     @property
     def own(self) -> int:

@@ -17,6 +17,12 @@ T = TypeVar("T")
 MOST_FAILURES = 3
 """Of one part, over all ranks, until it is switched off on all of them."""
 
+MOST_SHARE = 0.01
+MOST_SHARE_WITH_FEATURES = 0.03
+"""Of a step's time, that the guard may take."""
+
+_SLOW_STEPS = 100
+
 _TRACEBACK_CHARACTERS = 2000
 """Of the first error of a part; a line of an event file holds little more."""
 
@@ -54,8 +60,14 @@ class Containment:
         self.seconds = 0.0
         """That the parts took since somebody set it to 0."""
 
-    def run(self, part: Part, call: Callable[[], T]) -> T | None:
-        """Return what a part returns; None where it fails, or is switched off."""
+    def run(self, part: Part, call: Callable[[], T], *, waits: bool = False) -> T | None:
+        """Return what a part returns; None where it fails, or is switched off.
+
+        Args:
+            part: That fails or is switched off as a whole.
+            call: What to do.
+            waits: For the device, whose time is the training's own.
+        """
         if not self.is_on(part):
             return None
         begun = perf_counter()
@@ -65,7 +77,13 @@ class Containment:
             self._failed(part, error)
             return None
         finally:
-            self.seconds += perf_counter() - begun
+            self.seconds += 0.0 if waits else perf_counter() - begun
+
+    def switch_off(self, part: Part, reason: str) -> None:
+        """Switch a part off on this rank alone: one that takes no other rank."""
+        if self.is_on(part):
+            self._failures[part] = MOST_FAILURES
+            self._tell_off(part, reason)
 
     def is_on(self, part: Part) -> bool:
         """Tell whether a part still runs, on this rank and therefore on all."""
@@ -91,24 +109,44 @@ class Containment:
         part = Part(number)
         self._failures[part] += 1
         if self._failures[part] == MOST_FAILURES:
-            whole = part.is_essential
-            self._emit(
-                GuardEventKind.GUARD_OFF,
-                step=self.step,
-                part=part.name.lower(),
-                whole_guard=whole,
-                reason=f"it failed {MOST_FAILURES} times",
-            )
+            self._tell_off(part, f"it failed {MOST_FAILURES} times")
+
+    def _tell_off(self, part: Part, reason: str) -> None:
+        name, whole = part.name.lower(), part.is_essential
+        self._emit(GuardEventKind.GUARD_OFF, step=self.step, part=name, whole_guard=whole, message=reason)
 
     def _failed(self, part: Part, error: Exception) -> None:
         self._pending.append(part)
         first = part not in self._told
         self._told.add(part)
         told = {"traceback": _last_lines(error)} if first else {}
-        self._emit(GuardEventKind.GUARD_ERROR, step=self.step, part=part.name.lower(), error=_one_line(error), **told)
+        self._emit(GuardEventKind.GUARD_ERROR, step=self.step, part=part.name.lower(), error=one_line(error), **told)
 
 
-def _one_line(error: Exception) -> str:
+class Pace:
+    """What the guard takes of each step, and whether that is too much for too long."""
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+        self._too_slow = 0
+
+    def share(self, own: float) -> float | None:
+        """Return the guard's share of the time since it was asked last; None at the first time."""
+        now = perf_counter()
+        last, self._last = self._last, now
+        return None if last is None else own / max(now - last, own, 1e-9)
+
+    def is_too_slow(self, share: float, most: float) -> bool:
+        """Tell whether the share was above the most that is allowed in a hundred steps in a row, once in a hundred."""
+        self._too_slow = self._too_slow + 1 if share > most else 0
+        if self._too_slow < _SLOW_STEPS:
+            return False
+        self._too_slow = 0
+        return True
+
+
+def one_line(error: Exception) -> str:
+    """Return what an exception is, and the beginning of what it says."""
     text = " ".join(str(error).split())[:300]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_
-from torch.optim import LBFGS, Optimizer
 
+from ckpttool.decide.asd.detector import FeatureValueDetector
 from ckpttool.decide.guarding import STOPS_AT, SpikeGuard
 from ckpttool.decide.policies.base import Policy
-from ckpttool.domain.guarding import Action, Decision, Emit, EventValue, GuardEventKind, GuardMode, Proposal
-from ckpttool.domain.metrics import StepMetrics
+from ckpttool.domain.guarding import Action, Emit, EventValue, GuardEventKind, GuardMode
 from ckpttool.domain.units import Step
 from ckpttool.errors import CkptToolError, UsageError
-from ckpttool.formats.strict_json import Json, JsonObject, as_object, get_optional_int
-from ckpttool.guard.agree import Agreement, Ranks, Vote
+from ckpttool.formats.strict_json import Json, JsonObject, ParseError, as_object, get_optional_int
+from ckpttool.guard.agree import Agreement, Ranks
 from ckpttool.guard.buffers import Buffers
-from ckpttool.guard.contain import Containment, Part
-from ckpttool.guard.norm import Losses, Reading, full, is_sharded, total_norm
+from ckpttool.guard.contain import MOST_SHARE, MOST_SHARE_WITH_FEATURES, Containment, Pace, Part
+from ckpttool.guard.deciding import Decided, Deciding
+from ckpttool.guard.dropping import Updated, innermost, refuse_undroppable
+from ckpttool.guard.norm import Losses, full, total_norm
+from ckpttool.guard.silent_errors import SilentErrors
+from ckpttool.guard.telling import Telling
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
 
 
 class GuardStop(CkptToolError):  # noqa: N818  it is what a training ends by, not an error of it
@@ -53,10 +60,12 @@ class Guard:
         model: nn.Module,
         optimizer: Optimizer,
         *,
+        output: str | os.PathLike[str] | None = None,
         policy: Policy | None = None,
         mode: GuardMode | str = GuardMode.ACT,
         count_threshold: int = STOPS_AT,
         scaler: torch.amp.GradScaler | None = None,
+        features: FeatureValueDetector | str | None = None,
         group: dist.ProcessGroup | None = None,
         sinks: Sequence[Emit] = (),
         step: int = 0,
@@ -66,10 +75,13 @@ class Guard:
         Args:
             model: As it is trained, wrapped or not.
             optimizer: One guard each; several may share a model.
+            output: The training's output folder: events go into `guard` in it; None: only to `sinks`.
             policy: Which updates to drop or to clip; None: only those that are not finite.
             mode: `act`, or `watch`: nothing is dropped, and events say what would have been.
             count_threshold: How many dropped in a row end the training.
             scaler: The loss scaler, where there is one: its overflows are its own business.
+            features: What judges feature values of gradients, or its settings as `NPU_ASD_CONFIG` has them; None:
+                they are not looked at.
             group: The ranks that train this model together; None: all.
             sinks: Who else is told of events.
             step: Steps that the training did before.
@@ -82,31 +94,39 @@ class Guard:
         except ValueError:
             raise UsageError(f"a guard can act or watch, not {mode!r}") from None
         self.model = model
-        self.optimizer = _innermost(optimizer)
+        self.optimizer = innermost(optimizer)
         if self.mode is GuardMode.ACT:
-            _refuse_undroppable(model, self.optimizer)
+            refuse_undroppable(model, self.optimizer)
         self.step = Step(step)
         """Steps that the training did, applied or not: the number of the last one."""
         self.applied = True
         """Whether the last update was: where a learning rate must not move with a dropped one, ask this."""
-        self.sinks: list[Emit] = list(sinks)
-        """Whom events are told to. One that raises three times is left out."""
         self.on_stop: Callable[[GuardStop], None] | None = None
         """Called in place of raising `GuardStop`, by trainers that end in another way."""
         self._scaler = scaler
         self._spikes = SpikeGuard(policy, count_threshold, self.mode)
+        self._pace = Pace()
+        self._updated = Updated(model, self.optimizer)
+        self._ranks = Ranks(group, self._updated.device)
+        self._telling = Telling(output, sinks, self._ranks, self._about)
         self._contain = Containment(self.tell)
-        self._failed_sinks: list[Emit] = []
-        self._parameters = _Parameters(model, self.optimizer)
-        self._ranks = Ranks(group, self._parameters.device)
+        self._deciding = Deciding(self._spikes, self.mode, scaler, self._ranks, self._contain)
         self._buffers = Buffers(model)
         self._losses = Losses()
+        self._features = _silent_errors(model, features)
         self._is_open = False  # a step has begun
         self._is_decided = False
         self._drops = False
         self._norms_agreed = False  # once at least: it is one norm that all ranks have
-        self.optimizer.register_step_pre_hook(self._before_update)
-        self.optimizer.register_step_post_hook(self._after_update)
+        self._is_slow = False
+        if hasattr(self.optimizer, "register_step_pre_hook"):  # else it is watched, and the trainer asks `decide`
+            self.optimizer.register_step_pre_hook(self._before_update)
+            self.optimizer.register_step_post_hook(self._after_update)
+
+    @property
+    def sinks(self) -> list[Emit]:
+        """Whom events are told to, beside the file; more can be added. One that raises three times is left out."""
+        return self._telling.sinks
 
     def micro(self, batch: object = None) -> MicroBatch:
         """Return what stands around forward and backward of a micro-batch."""
@@ -123,13 +143,14 @@ class Guard:
         Raises:
             GuardStop: So many updates in a row were dropped.
         """
-        parameters = self._parameters.current()
+        parameters = self._updated.current()
         norm = None if self._contain.is_off else self._norm(parameters)
         limit = self._decide(norm)
         if norm is None:
             return clip_grad_norm_(parameters, max_norm)
-        if not self._drops:
-            clip_grads_with_norm_(parameters, max_norm if limit is None else min(max_norm, limit), norm)
+        most = max_norm if limit is None else min(max_norm, limit)
+        if not self._drops and most < math.inf:  # of an infinite norm torch would make NaN even then
+            clip_grads_with_norm_(parameters, most, norm)
         return norm
 
     def decide(self, norm: Tensor | float) -> bool:
@@ -145,36 +166,41 @@ class Guard:
             norm = full(norm)
         limit = self._decide(norm)
         if limit is not None and not self._drops:
-            parameters = self._parameters.current()
-            whole = norm if isinstance(norm, Tensor) else torch.tensor(norm, device=self._parameters.device)
+            parameters = self._updated.current()
+            whole = norm if isinstance(norm, Tensor) else torch.tensor(norm, device=self._updated.device)
             clip_grads_with_norm_(parameters, limit, whole)
         return self.applied
 
     def saved(self) -> JsonObject:
         """Return everything that is remembered: plain JSON, for a checkpoint."""
-        return {**self._spikes.saved(), "step": self.step, "norms_agreed": self._norms_agreed}
+        features = None if self._features is None else self._features.saved()
+        own = {"step": self.step, "norms_agreed": self._norms_agreed, "features": features}
+        return {**self._spikes.saved(), **own}
 
     def restore(self, saved: Json) -> None:
         """Remember what the guard did that wrote a checkpoint; None: there is nothing. What is lost is told."""
         record = as_object(saved) if isinstance(saved, Mapping) else {}
         self.step = Step(get_optional_int(record, "step") or self.step)
         self._norms_agreed = record.get("norms_agreed") is True
-        for event in self._spikes.restore(saved, step=self.step):
-            self.tell(event.kind, step=event.step, **event.values)
+        self._telling.tell_all(self._spikes.restore(saved, step=self.step))
+        if self._features is not None and (features := record.get("features")) is not None:
+            try:
+                message = None if self._features.restore(features) else "other settings of feature values were in force"
+            except ParseError as error:
+                message = f"what was remembered of feature values cannot be read ({error})"
+            if message is not None:
+                self.tell(GuardEventKind.GUARD_RESET, step=self.step, message=f"{message}: it is not used")
 
     def tell(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:
-        """Tell an event to all sinks."""
-        for sink in tuple(self.sinks):
-            try:
-                sink(kind, step=step, **values)
-            except Exception as error:  # noqa: BLE001  whatever it is, the training must not end by it
-                self._sink_failed(sink, error)
+        """Tell an event to the file and all sinks: for what works beside the guard, too."""
+        self._telling.tell(kind, step=step, **values)
 
-    def _sink_failed(self, sink: Emit, error: Exception) -> None:
-        self._failed_sinks.append(sink)
-        if self._failed_sinks.count(sink) >= _MOST_FAILURES_OF_A_SINK and sink in self.sinks:
-            self.sinks.remove(sink)
-            self.tell(GuardEventKind.GUARD_ERROR, step=self.step, part="sink", error=f"left out: {error!r}"[:300])
+    def close(self) -> None:
+        """Write the events that are left; the end of the process does so, too."""
+        self._telling.close()
+
+    def _about(self) -> tuple[Step, EventValue]:
+        return self.step, self._spikes.saved()["policy"]
 
     # What a micro-batch tells.
 
@@ -189,10 +215,10 @@ class Guard:
         """Take the local loss of a micro-batch. Called by `MicroBatch`."""
         self._contain.run(Part.NORM, lambda: self._losses.add(loss))
 
-    # The decision. Everything but the agreement is contained.
+    # The decision.
 
     def _norm(self, parameters: Sequence[Tensor]) -> Tensor | None:
-        if self._parameters.are_sharded:
+        if self._updated.are_sharded:
             return total_norm(parameters)  # takes all ranks, so whatever it raises, it raises as torch's own does
         return self._contain.run(Part.NORM, lambda: total_norm(parameters))
 
@@ -202,85 +228,82 @@ class Guard:
             self._close(drops=False, applied=True)
             return None
         step = self._contain.step = Step(self.step + 1)
-        reading = None if norm is None else self._contain.run(Part.NORM, lambda: self._losses.read(norm))
-        proposal = None if reading is None else self._proposed(reading, step)
-        agreed = self._ranks.agree(Vote(proposal=proposal, failed=self._contain.next_failed()))
-        self._contain.agreed(agreed.failed)
-        decision = self._settled(agreed)
+        run = self._contain.run
+        strike = run(Part.FEATURES, lambda: self._judge_features(step)) or False
+        decided = self._deciding.decide(step, norm, self._losses, strike=strike)
         self.step = step
-        drops = decision.action is not Action.APPLY
-        overflow = agreed.proposal is not None and agreed.proposal.is_overflow
-        culprits = self._culprits(agreed, reading)
-        if drops:
-            self._contain.run(Part.BUFFERS, self._buffers.restore)
-        self._close(drops=drops, applied=not drops and not overflow)
-        self._tell_step(reading, agreed, decision, overflow=overflow, culprits=culprits)
-        if decision.action is Action.STOP:
+        run(Part.FEATURES, lambda: self._take_features(decided.agreed))
+        culprits = self._culprits(decided)
+        if decided.drops:
+            run(Part.BUFFERS, self._buffers.restore)
+        self._close(drops=decided.drops, applied=decided.is_applied)
+        run(Part.EVENTS, lambda: self._tell_step(decided, culprits))
+        if decided.decision.action is Action.STOP:
             self._stop()
-        return decision.limit
+        return decided.decision.limit
 
-    def _proposed(self, reading: Reading, step: Step) -> Proposal:
-        row = StepMetrics(step=step, loss=reading.loss, global_norm=reading.norm)
-        proposal = self._contain.run(
-            Part.POLICY,
-            lambda: self._spikes.propose(row, losses_finite=reading.losses_finite, scale=self._scale(reading)),
-        )
-        if proposal is not None:
-            return proposal
-        # What is certain without any rule stays certain where the rule fails.
-        is_finite = math.isfinite(reading.norm) and reading.losses_finite
-        return Proposal(action=Action.APPLY if is_finite else Action.SKIP, norm=reading.norm, is_finite=is_finite)
+    def _judge_features(self, step: Step) -> bool:
+        """Judge the values of the step before; tell whether this rank has a strike."""
+        if self._features is None:
+            return False
+        self._telling.tell_all(self._features.judge(step))
+        return self._features.wants_checksum
 
-    def _scale(self, reading: Reading) -> float | None:
-        """Return the scaler's scale where it matters: to ask for it, the host waits for the device."""
-        if self._scaler is None or not self._scaler.is_enabled() or math.isfinite(reading.norm):
-            return None
-        return self._scaler.get_scale()
+    def _take_features(self, agreed: Agreement) -> None:
+        """Take the values of this step: of gradients that are complete, and not clipped yet."""
+        if self._features is None:
+            return
+        self._telling.tell_all(self._features.agree(wanted=agreed.strike, step=self.step))
+        self._features.take(self.step, scale=1.0 if self._scaler is None else self._scaler.get_scale())
+        if agreed.is_overflow:
+            self._features.forget()
 
-    def _settled(self, agreed: Agreement) -> Decision:
-        proposal = agreed.proposal
-        if proposal is None or self._contain.is_off:
-            return Decision(action=Action.APPLY)
-        decision = self._contain.run(Part.POLICY, lambda: self._spikes.settle(proposal))
-        if decision is not None:
-            return decision
-        # The other ranks settled the same numbers, and drop where any rank wanted to.
-        wanted = self.mode is GuardMode.ACT and (proposal.action is not Action.APPLY or not proposal.is_finite)
-        return Decision(action=Action.SKIP if wanted else Action.APPLY)
-
-    def _culprits(self, agreed: Agreement, reading: Reading | None) -> list[int]:
-        """Return the ranks whose own loss is not finite. Asked by all of them or none: it takes all."""
-        proposal = agreed.proposal
-        if proposal is None or proposal.is_finite or self._contain.is_off:
+    def _culprits(self, decided: Decided) -> list[int]:
+        """Return the ranks whose own numbers are not finite. Asked by all of them or none: it takes all."""
+        if decided.agreed.is_finite or self._contain.is_off:
             return []
-        losses = self._ranks.gather(int(reading is not None and not reading.losses_finite))
-        return [rank for rank, is_bad in enumerate(losses) if is_bad]
+        own_are_finite = self._contain.run(Part.FEATURES, self._own_are_finite)
+        is_bad = own_are_finite is False or (decided.reading is not None and not decided.reading.losses_finite)
+        return [rank for rank, bad in enumerate(self._ranks.gather(int(is_bad))) if bad]
 
-    def _tell_step(
-        self,
-        reading: Reading | None,
-        agreed: Agreement,
-        decision: Decision,
-        *,
-        overflow: bool,
-        culprits: list[int],
-    ) -> None:
+    def _own_are_finite(self) -> bool | None:
+        return None if self._features is None else self._features.own_are_finite
+
+    def _tell_step(self, decided: Decided, culprits: Sequence[int]) -> None:
+        agreed = decided.agreed
         told: dict[str, EventValue] = {"optimizer_step": self._spikes.applied, "skipped": self._drops}
-        if reading is not None:
-            told |= {"loss": reading.loss, "global_norm": reading.norm}
+        if decided.reading is not None:
+            told |= {"loss": decided.reading.loss, "global_norm": decided.reading.norm}
         if self._scaler is not None:
-            told["overflow"] = overflow
+            told["overflow"] = agreed.is_overflow
+        share = self._pace.share(self._contain.seconds)
+        self._contain.seconds = 0.0
+        if share is not None:
+            told["overhead"] = round(share, 4)
+            self._keep_pace(share)
         self.tell(GuardEventKind.STEP, step=self.step, **told)
-        for event in decision.events:
-            values = dict(event.values)
+        for event in decided.decision.events:
             if event.kind is GuardEventKind.NONFINITE and culprits:
-                values["ranks"] = [*culprits]
-            self.tell(event.kind, step=event.step, **values)
+                event.values["ranks"] = [*culprits]
+        self._telling.tell_all(decided.decision.events)
         if agreed.norms_differ and self._norms_agreed:
-            self._norms_agreed = False  # told once, until they agree again
             self.tell(GuardEventKind.REPLICAS_DISAGREE, step=self.step, message="the norm differs from rank to rank")
-        elif not agreed.norms_differ:
-            self._norms_agreed = True
+        self._norms_agreed = not agreed.norms_differ  # told once, until they agree again
+
+    def _keep_pace(self, share: float) -> None:
+        """Look at less where it takes too much for too long; what takes no other rank may differ from rank to rank."""
+        looks = self._features is not None and self._contain.is_on(Part.FEATURES)
+        most = MOST_SHARE_WITH_FEATURES if looks else MOST_SHARE
+        if not self._pace.is_too_slow(share, most):
+            return
+        message = f"the guard takes {share:.1%} of a step, more than {most:.0%} for a hundred steps"
+        if looks and self._features is not None and not self._features.look_seldom():
+            self._features.close()
+            self._contain.switch_off(Part.FEATURES, message)
+        elif looks or not self._is_slow:
+            self._is_slow = True
+            then = ": feature values are looked at in every tenth step" if looks else ""
+            self.tell(GuardEventKind.ALARM, step=self.step, name="guard-too-slow", message=message + then)
 
     def _close(self, *, drops: bool, applied: bool) -> None:
         self._is_open, self._is_decided = False, True
@@ -320,17 +343,14 @@ class Guard:
 
     def _ready(self) -> None:
         if not self._is_decided:
-            norm = None if self._contain.is_off else self._norm(self._parameters.current())
+            norm = None if self._contain.is_off else self._norm(self._updated.current())
             scale = getattr(self.optimizer, "grad_scale", None)  # a fused update unscales by itself
             self._decide(norm / scale if norm is not None and scale is not None else norm)
         if self._drops:
-            self._contain.run(Part.DROP, self._parameters.drop)
+            self._contain.run(Part.DROP, self._updated.drop)
 
     def _after_update(self, _optimizer: Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         self._is_decided = self._drops = False
-
-
-_MOST_FAILURES_OF_A_SINK = 3
 
 
 class MicroBatch:
@@ -356,48 +376,6 @@ class MicroBatch:
         return loss
 
 
-class _Parameters:
-    """What an optimizer updates."""
-
-    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
-        self._model = model
-        self._optimizer = optimizer
-        self._groups: list[int] = []
-        self._ordered: list[Tensor] = []
-        ordered = self.current()
-        self.device = next((parameter.device for parameter in ordered), torch.device("cpu"))
-        self.are_sharded = any(is_sharded(parameter) for parameter in ordered)
-
-    def current(self) -> list[Tensor]:
-        """Return them in the model's order, by which a sum of squares is what the training gets by itself."""
-        groups = [len(group["params"]) for group in self._optimizer.param_groups]
-        if groups != self._groups:
-            updated = {
-                id(parameter): parameter for group in self._optimizer.param_groups for parameter in group["params"]
-            }
-            own = {id(parameter): parameter for parameter in self._model.parameters() if id(parameter) in updated}
-            self._groups, self._ordered = groups, list({**own, **updated}.values())
-        return self._ordered
-
-    def drop(self) -> None:
-        """Leave the optimizer nothing to do: without a gradient it touches neither weights nor state."""
-        for group in self._optimizer.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None
-
-
-def _innermost(optimizer: Optimizer) -> Optimizer:
-    """Return what a trainer's wrapper steps: its hooks are those that run."""
-    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
-        optimizer = inner
-    return optimizer
-
-
-def _refuse_undroppable(model: nn.Module, optimizer: Optimizer) -> None:
-    advice = "its updates cannot be dropped; mode='watch' says what would have been"
-    if not hasattr(optimizer, "register_step_pre_hook"):
-        raise UsageError(f"{type(optimizer).__name__} has no hook before its step: {advice}")
-    if hasattr(optimizer, "fused_backward") or (hasattr(model, "backward") and hasattr(model, "step")):
-        raise UsageError(f"{type(optimizer).__name__} steps inside backward: {advice}")
-    if isinstance(optimizer, LBFGS):
-        raise UsageError(f"LBFGS takes many gradients in one step: {advice}")
+def _silent_errors(model: nn.Module, features: FeatureValueDetector | str | None) -> SilentErrors | None:
+    detector = FeatureValueDetector.of(features) if isinstance(features, str) else features
+    return None if detector is None or not detector.is_on else SilentErrors(model, detector)
