@@ -1,0 +1,231 @@
+"""Matrix products checked while a training runs: every linear layer, matmul and einsum, forward and backward."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import Callable, Mapping
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
+from torch.utils.flop_counter import flop_registry
+
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.guarding import Emit, EventValue, GuardEventKind
+from ckpttool.domain.units import Rank, Step
+from ckpttool.guard.modules import ModuleTrace
+from ckpttool.guard.products import PRODUCTS, Product, WrongElement, can_be_checked, suspicious_rows, worst_element
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
+_INNOCENT = 3
+"""Suspicions of one call site that were none, until it is taken that roundings add up there."""
+_MOST_EVENTS = 100
+"""Wrong products that are told one by one; a broken device has thousands a step."""
+
+_T = TypeVar("_T")
+_aten = torch.ops.aten
+_ON_CPU: Mapping[object, object] = MappingProxyType(
+    {
+        _aten._scaled_dot_product_flash_attention_for_cpu: _aten._scaled_dot_product_flash_attention,  # noqa: SLF001  operations
+        _aten._scaled_dot_product_flash_attention_for_cpu_backward: _aten._scaled_dot_product_flash_attention_backward,  # noqa: SLF001  as above
+    }
+)
+"""What torch counts no operations of -> what takes the same arguments."""
+
+
+class Contained(Protocol):
+    """Runs a part of the guard; None where that fails."""
+
+    def __call__(self, call: Callable[[], _T], /) -> _T | None:
+        """Return what the part returns."""
+        ...
+
+
+def _run(call: Callable[[], _T]) -> _T | None:
+    return call()
+
+
+class MatmulChecksum(TorchDispatchMode):
+    """Stands around forward and backward, and looks at each matrix product before anybody uses it.
+
+    A product that looks wrong is judged in float64 before anybody hears of it. One that is wrong is computed once more:
+    if it is right then, the fault was transient and the right product is handed on. Fused attention, convolutions,
+    products of FP8 operands and kernels of others are not seen; the share of those operations that torch can count is
+    told.
+    """
+
+    def __init__(self, model: nn.Module, emit: Emit, *, rank: Rank, contained: Contained = _run) -> None:
+        """Take what is needed to tell of a wrong product.
+
+        Args:
+            model: By whose names modules are told.
+            emit: Where events go.
+            rank: Of this process.
+            contained: Runs a check, and returns None where that fails: the product is handed on as it is.
+        """
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.step = Step(0)
+        """That is trained now; events are told of it."""
+        self._emit = emit
+        self._rank = rank
+        self._contained = contained
+        self._trace = ModuleTrace(model)
+        self._innocent: Counter[tuple[object, ...]] = Counter()
+        self._is_abnormal = False
+        self._counters: dict[OpOverload, Callable[..., int] | None] = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        self._flops = {"all": 0, "covered": 0}
+        self._products = self._suspicions = self._wrong = 0
+
+    def __enter__(self) -> MatmulChecksum:  # noqa: PYI034  `Self` is in Python since 3.11
+        self._trace.__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
+        self._trace.__exit__(kind, error, traceback)
+
+    def take_abnormal(self) -> bool:
+        """Tell whether a product was wrong since this was asked last."""
+        was, self._is_abnormal = self._is_abnormal, False
+        return was
+
+    def summary(self) -> dict[str, EventValue]:
+        """Return what was checked since this was asked last: for the event that tells of the end of a run."""
+        found: dict[str, EventValue] = {
+            "products": self._products,
+            "suspicions": self._suspicions,
+            "wrong": self._wrong,
+            "covered_flops": self._covered,
+        }
+        self._forget()
+        return found
+
+    @property
+    def _covered(self) -> float | None:
+        """Share of the operations that torch can count; None where there were none."""
+        return round(self._flops["covered"] / self._flops["all"], 4) if self._flops["all"] else None
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        """Run an operation, and look at its result where it is a matrix product."""
+        kwargs = kwargs or {}
+        if types:
+            # What tensors are made of that are spread over ranks comes by here, too. Others hold no values.
+            is_wrapped = any(is_traceable_wrapper_subclass_type(kind) for kind in types)
+            return NotImplemented if is_wrapped else func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if func in PRODUCTS:
+            call = _Call(func=func, args=args, kwargs=kwargs)
+            checked = self._contained(lambda: self._checked(call, result))
+            return result if checked is None else checked
+        if func not in self._counters:
+            self._counters[func] = flop_registry.get(_ON_CPU.get(func.overloadpacket, func.overloadpacket))
+        counter = self._counters[func]
+        if counter is not None:
+            self._contained(lambda: self._count(counter(*args, **kwargs, out_val=result)))
+        return result
+
+    def _count(self, flops: int) -> None:
+        self._flops["all"] += flops
+
+    def _checked(self, call: _Call, result: Tensor) -> Tensor:
+        product = call.product(result)
+        self._count(product.flops)
+        if not can_be_checked(product):
+            return result
+        self._flops["covered"] += product.flops
+        self._products += 1
+        adds_up = bool(self._innocent) and self._innocent[self._site(call, product)] >= _INNOCENT
+        rows = suspicious_rows(product, roundings_add_up=adds_up)
+        if not len(rows):
+            return result
+        self._suspicions += 1
+        wrong = worst_element(product, rows)
+        if wrong is not None:
+            return self._convict(call, result, wrong)
+        self._acquit(self._site(call, product), product, rows)
+        return result
+
+    def _site(self, call: _Call, product: Product) -> tuple[object, ...]:
+        return (call.func, *self._trace.here(), tuple(product.a.shape), tuple(product.b.shape))
+
+    def _acquit(self, site: tuple[object, ...], product: Product, rows: Tensor) -> None:
+        """Note that a suspicion was none; what is not finite says nothing about roundings."""
+        batch, row = rows.to(product.c.device).unbind(1)
+        if not bool(product.c[batch, row].isfinite().all()):
+            return
+        self._innocent[site] += 1
+        if self._innocent[site] == _INNOCENT:
+            op, module, phase, *_ = map(str, site)
+            message = f"roundings add up here: {_INNOCENT} products looked wrong and were right"
+            self._emit(
+                GuardEventKind.CHECKSUM_SUSPICION, step=self.step, op=op, module=module, phase=phase, message=message
+            )
+
+    def _convict(self, call: _Call, result: Tensor, wrong: WrongElement) -> Tensor:
+        """Compute it once more, tell of it, and return the one that is right, if any is."""
+        again = call.run()
+        second = call.product(again)
+        place = wrong.batch, wrong.row
+        is_persistent = _same_bits(call.product(result).c[place], second.c[place])
+        is_healed = not is_persistent and worst_element(second, suspicious_rows(second)) is None
+        self._is_abnormal = True
+        self._wrong += 1
+        if self._wrong <= _MOST_EVENTS:
+            module, phase = self._trace.here()
+            self._emit(
+                GuardEventKind.CHECKSUM_ABNORMAL,
+                step=self.step,
+                rank=self._rank,
+                host=socket.gethostname(),
+                device=str(result.device),
+                op=str(call.func),
+                module=module,
+                phase=phase,
+                batch=wrong.batch,
+                row=wrong.row,
+                column=wrong.column,
+                error_over_bound=wrong.ratio,
+                fault="persistent" if is_persistent else "transient",
+                healed=is_healed,
+                covered_flops=self._covered,
+            )
+        return again if is_healed else result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """An operation with its arguments, that can be run again."""
+
+    func: OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def run(self) -> Tensor:
+        result: Tensor = self.func(*self.args, **self.kwargs)
+        return result
+
+    def product(self, result: Tensor) -> Product:
+        return PRODUCTS[self.func](self.args, self.kwargs, result)
+
+
+def _same_bits(left: Tensor, right: Tensor) -> bool:
+    """Compare bits: a NaN is equal to itself."""
+    whole = torch.int32 if left.itemsize == torch.int32.itemsize else torch.int16
+    return torch.equal(left.view(whole), right.view(whole))

@@ -1,0 +1,263 @@
+"""Whether a matrix product is right, by the sums of its rows; where one looks wrong, by each element in float64.
+
+Row i of c = a b must have the sum a_i s, where s holds the sums of the rows of b. What rounding may add to the
+difference is bounded by norms: n independent roundings of c have the standard deviation u |c_i| / sqrt(3), and a
+float32 sum of k products errs by u_a |a_i| |b| / sqrt(6) for mixed signs and u_a sqrt(k) |c| / 3 for equal ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from ckpttool.domain.frozen import dataclass
+
+ALARM = 6.0
+"""A row is suspicious where its sum is off by more than this many times what rounding is expected to do."""
+
+_ROUNDOFF = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
+_HALF_SUBNORMAL = {torch.bfloat16: 2.0**-134, torch.float16: 2.0**-25, torch.float32: 2.0**-150}
+_SUM_ROUNDOFF = 2.0**-24
+"""Products are summed up in float32, whatever their type."""
+_MOST_IN_A_SUM = torch.finfo(torch.float32).max
+_OPERAND_ROUNDOFF = {"highest": 0.0, "high": 2.0**-11, "medium": 2.0**-8}
+"""Of float32 products, by `torch.set_float32_matmul_precision`: TF32 and bfloat16 keep fewer bits of the operands."""
+_FLUSHED = 2.0**-126
+"""What matrix units take for zero, of operands and of each product: Intel's AMX does."""
+_ROWS_AT_ONCE = 64
+"""That are judged in float64: a copy of b in that type is made for them anyway."""
+
+Arguments: TypeAlias = "tuple[Any, ...]"
+Keywords: TypeAlias = "Mapping[str, Any]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """c = alpha a b + beta addend, over a batch."""
+
+    a: Tensor
+    """[batch, m, k]"""
+    b: Tensor
+    """[batch, k, n]"""
+    c: Tensor
+    """[batch, m, n]"""
+    addend: Tensor | None = None
+    """Of a shape that becomes [batch, m, n]."""
+    alpha: float = 1.0
+    beta: float = 1.0
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions."""
+        return 2 * self.c.numel() * self.a.shape[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrongElement:
+    """The worst element of a wrong product."""
+
+    batch: int
+    row: int
+    column: int
+    ratio: float
+    """Its error, in multiples of what rounding can do; infinite where it is not finite and should be."""
+
+
+def _mm(args: Arguments, _kwargs: Keywords, c: Tensor) -> Product:
+    return Product(a=args[0][None], b=args[1][None], c=c[None])
+
+
+def _addmm(args: Arguments, kwargs: Keywords, c: Tensor) -> Product:
+    alpha, beta = kwargs.get("alpha", 1), kwargs.get("beta", 1)
+    return Product(a=args[1][None], b=args[2][None], c=c[None], addend=args[0], alpha=alpha, beta=beta)
+
+
+def _bmm(args: Arguments, _kwargs: Keywords, c: Tensor) -> Product:
+    return Product(a=args[0], b=args[1], c=c)
+
+
+def _baddbmm(args: Arguments, kwargs: Keywords, c: Tensor) -> Product:
+    alpha, beta = kwargs.get("alpha", 1), kwargs.get("beta", 1)
+    return Product(a=args[1], b=args[2], c=c, addend=args[0], alpha=alpha, beta=beta)
+
+
+PRODUCTS: Mapping[object, Callable[[Arguments, Keywords, Tensor], Product]] = MappingProxyType(
+    {
+        torch.ops.aten.mm.default: _mm,
+        torch.ops.aten.addmm.default: _addmm,
+        torch.ops.aten.bmm.default: _bmm,
+        torch.ops.aten.baddbmm.default: _baddbmm,
+    }
+)
+"""Operation -> how its arguments and its result are a product."""
+
+
+def can_be_checked(product: Product) -> bool:
+    """Tell whether the bounds hold for it: three types, and something was multiplied."""
+    return product.c.dtype in _ROUNDOFF and product.a.numel() > 0 and product.c.numel() > 0
+
+
+def suspicious_rows(product: Product, *, roundings_add_up: bool = False) -> Tensor:
+    """Return [r, 2]: batch and row of those whose sum is not what it should be. Waits for the device.
+
+    Args:
+        product: That can be checked.
+        roundings_add_up: Take roundings of one row for equal, not for independent: near-equal columns round alike.
+    """
+    sums = _RowSums(product, roundings_add_up=roundings_add_up)
+    error, tolerance = sums.error, sums.tolerance()
+    calm = (error <= ALARM * tolerance) & (tolerance < math.inf)
+    if bool(calm.all()):
+        return torch.empty(0, 2, dtype=torch.int64)
+    rows = torch.nonzero(~calm)
+    error, tolerance = error[~calm], sums.exact_tolerance(rows)
+    return rows[~((error <= ALARM * tolerance) & (tolerance < math.inf))].cpu()
+
+
+def worst_element(product: Product, rows: Tensor) -> WrongElement | None:
+    """Judge rows in float64, each element by its own bound; None where all are right.
+
+    Args:
+        product: That can be checked.
+        rows: [r, 2], batch and row.
+    """
+    for batch in sorted(set(rows[:, 0].tolist())):
+        for some in rows[rows[:, 0] == batch, 1].split(_ROWS_AT_ONCE):
+            wrong = _worst_of(product, batch, some.to(product.c.device))
+            if wrong is not None:
+                return wrong
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Norms:
+    """L2 norms of what a product is made of: of all its rows, or of some."""
+
+    a: Tensor
+    b: Tensor
+    """Of the whole matrix."""
+    c: Tensor
+    s: Tensor
+    """Of the sums of the rows of b."""
+    addend: Tensor | None
+    rounded: Tensor
+    """Sum of |c| instead, where roundings add up."""
+
+
+class _RowSums:
+    """What a check knows of a product: sums and norms, in float32."""
+
+    def __init__(self, product: Product, *, roundings_add_up: bool) -> None:
+        a, b, c = (tensor.float() for tensor in (product.a, product.b, product.c))
+        s = b.sum(-1)
+        expected = torch.matmul(a, s.unsqueeze(-1)).squeeze(-1) * product.alpha
+        addend = None
+        if product.addend is not None:
+            wide = (product.addend.float() * product.beta).expand_as(c)
+            addend = _row_norms(wide)
+            expected = expected + wide.sum(-1)
+        self.error = (c.sum(-1) - expected).abs()
+        self._product = product
+        self._roundings_add_up = roundings_add_up
+        norms = _row_norms(c)
+        self._norms = _Norms(
+            a=_row_norms(a),
+            b=_norms(b).unsqueeze(-1),
+            c=norms,
+            s=_row_norms(s).unsqueeze(-1),
+            addend=addend,
+            rounded=c.abs().sum(-1) if roundings_add_up else norms,
+        )
+
+    def tolerance(self) -> Tensor:
+        """Return [batch, m]: what rounding is expected to do to the sum of a row."""
+        return _tolerance(self._product, self._norms)
+
+    def exact_tolerance(self, rows: Tensor) -> Tensor:
+        """Return [r], the same for some rows, with norms that neither overflow nor vanish."""
+        batch, row = rows.unbind(1)
+        product = self._product
+        a, b, c = product.a[batch, row].double(), product.b.double(), product.c[batch, row].double()
+        addend = None
+        if product.addend is not None:
+            addend = _row_norms(product.beta * product.addend.expand_as(product.c)[batch, row].double())
+        norms = _row_norms(c)
+        exact = _Norms(
+            a=_row_norms(a),
+            b=_norms(b)[batch],
+            c=norms,
+            s=_row_norms(b.sum(-1))[batch],
+            addend=addend,
+            rounded=c.abs().sum(-1) if self._roundings_add_up else norms,
+        )
+        return _tolerance(product, exact)
+
+
+def _tolerance(product: Product, norms: _Norms) -> Tensor:
+    root_k, root_n = math.sqrt(product.a.shape[2]), math.sqrt(product.c.shape[2])
+    unit, coarse, alpha = _ROUNDOFF[product.c.dtype], _coarse(product), abs(product.alpha)
+    of_b = _SUM_ROUNDOFF * (norms.b + root_k * norms.s) + coarse * (norms.b + norms.s)
+    flushed = alpha * root_n * root_k * _FLUSHED * (root_k + norms.a + norms.b)
+    found = (
+        unit * norms.rounded
+        + root_n * _HALF_SUBNORMAL[product.c.dtype]
+        + _SUM_ROUNDOFF * (root_k + root_n) * norms.c
+        + alpha * norms.a * of_b
+        + flushed
+    )
+    return found if norms.addend is None else found + (unit + _SUM_ROUNDOFF * root_n) * norms.addend
+
+
+def _worst_of(product: Product, batch: int, rows: Tensor) -> WrongElement | None:
+    a, b = product.a[batch, rows].double(), product.b[batch].double()
+    c = product.c[batch, rows].double()
+    right = product.alpha * (a @ b)
+    size = abs(product.alpha) * (a.abs() @ b.abs())
+    unit = _ROUNDOFF[product.c.dtype]
+    length = product.a.shape[2]
+    flushed = _FLUSHED * abs(product.alpha) * (length + a.abs().sum(-1, keepdim=True) + b.abs().sum(0))
+    of_sum = 4 * _SUM_ROUNDOFF * math.sqrt(length) + 2 * _coarse(product)
+    bound = 2 * _HALF_SUBNORMAL[product.c.dtype] + of_sum * size + flushed
+    if product.addend is not None:
+        addend = product.beta * product.addend.expand_as(product.c)[batch, rows].double()
+        right, size, bound = right + addend, size + addend.abs(), bound + unit * addend.abs()
+    bound = bound + unit * right.abs()
+    error = (c - right).abs()
+    overflows = ~c.isfinite() & (right.abs() + bound > torch.finfo(product.c.dtype).max)
+    # A sum may leave float32 on its way to a small result; and of what is not finite nobody knows the right answer.
+    unknown = ~right.isfinite() | (~c.isfinite() & (size > _MOST_IN_A_SUM))
+    wrong = ~(error <= bound) & ~overflows & ~unknown
+    if not bool(wrong.any()):
+        return None
+    ratios = torch.where(wrong, (error / bound).nan_to_num(nan=math.inf, posinf=math.inf), -1.0)
+    row, column = divmod(int(ratios.argmax()), ratios.shape[1])
+    return WrongElement(batch=batch, row=int(rows[row]), column=column, ratio=float(ratios[row, column]))
+
+
+def _coarse(product: Product) -> float:
+    """Return the roundoff of what is coarser in a product than its types say; 0 where nothing is."""
+    kind = product.c.dtype
+    if kind is torch.float32:
+        return _OPERAND_ROUNDOFF[torch.get_float32_matmul_precision()]
+    matmul = torch.backends.cuda.matmul
+    is_reduced = (
+        matmul.allow_bf16_reduced_precision_reduction
+        if kind is torch.bfloat16
+        else matmul.allow_fp16_reduced_precision_reduction
+    )
+    return _ROUNDOFF[kind] if product.c.is_cuda and is_reduced else 0.0
+
+
+def _row_norms(rows: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=-1)
+    return norms
+
+
+def _norms(matrices: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(matrices, dim=(-2, -1))
+    return norms
