@@ -58,11 +58,12 @@ class HfTrainerLayout:
         return scan_saves(storage, listing, options)
 
     def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Compare the index of weights in parts with the parts, and read records of slices that are large."""
+        """Compare the index of weights in parts with the parts, and read records that are large."""
+        from ckpttool.trainers.huggingface.scan import with_whole_state
         from ckpttool.trainers.torch_dcp.store import look_closer
 
         folders = {shard.path.rpartition("/")[0] for shard in checkpoint.shards if shard.role is ShardRole.DATA}
-        checkpoint = look_closer(storage, checkpoint, *sorted(folders))
+        checkpoint = with_whole_state(storage, look_closer(storage, checkpoint, *sorted(folders)))
         findings = tuple(index_findings(storage, checkpoint, checkpoint.name))
         return replace(checkpoint, findings=(*checkpoint.findings, *findings)) if findings else checkpoint
 

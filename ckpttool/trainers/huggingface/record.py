@@ -11,16 +11,19 @@ from typing import NamedTuple
 
 from ckpttool.formats.strict_json import (
     JsonObject,
+    ParseError,
     get_int,
     get_optional_float,
     get_optional_int,
     get_optional_str,
     parse_object,
 )
-from ckpttool.storage.base import ByteSource, Storage
+from ckpttool.storage.base import ByteSource, OverLimitError, Storage
 from ckpttool.trainers.huggingface.log import STATE_LIMIT
 
-_SMALL = 64 << 10
+_SMALL, _END = 64 << 10, 16 << 10
+_LOG_BEGINS, _LOG_ENDS = b'\n  "log_history": [', b"\n  ],\n"
+"""As `TrainerState.save_to_json` spells it: keys in order, two spaces a level."""
 _MOST_ARGUMENTS = 1 << 20
 """Bytes that are compared; a real one has about 5,000."""
 
@@ -61,7 +64,32 @@ def read_state(storage: Storage, path: str) -> State:
         ParseError: It is torn, or not what Trainer writes.
         OSError: It cannot be read.
     """
-    record = _parsed(storage.small_file(path, limit=STATE_LIMIT), path)
+    return _state(storage.small_file(path, limit=STATE_LIMIT), path)
+
+
+def read_ends_of_state(storage: Storage, path: str) -> State:
+    """Read as much of it as tells that it was written to its end: of a long run not its log, which is in each save.
+
+    Raises:
+        ParseError: It is torn, or not what Trainer writes.
+        OSError: It cannot be read.
+    """
+    try:
+        return _state(storage.small_file(path, limit=_SMALL), path)
+    except OverLimitError:
+        with storage.open(path) as source:
+            head = source.read(0, _END)
+            tail = source.read(source.stamp.size - _END, _END)
+    before, begins, _ = head.partition(_LOG_BEGINS)  # no text of JSON holds a line's end: this is no part of one
+    _, ends, after = tail.partition(_LOG_ENDS)
+    if begins and ends:
+        with suppress(ParseError):
+            return _state(before + begins + ends + after, path)
+    return read_state(storage, path)
+
+
+def _state(data: bytes, path: str) -> State:
+    record = _parsed(data, path)
     return State(
         step=get_int(record, "global_step", where=path),
         epoch=get_optional_float(record, "epoch", where=path),

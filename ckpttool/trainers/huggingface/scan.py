@@ -29,7 +29,14 @@ from ckpttool.trainers.common.save_folder import (
 )
 from ckpttool.trainers.huggingface.inner_tag import inner_tag
 from ckpttool.trainers.huggingface.names import ARGUMENTS, LAYOUT, SAVE, STATE
-from ckpttool.trainers.huggingface.record import Arguments, ArgumentsReader, State, global_batch, read_state
+from ckpttool.trainers.huggingface.record import (
+    Arguments,
+    ArgumentsReader,
+    State,
+    global_batch,
+    read_ends_of_state,
+    read_state,
+)
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.torch_dcp.store import look
 
@@ -141,7 +148,7 @@ def _state(storage: Storage, save: SaveFolder, findings: list[Finding]) -> tuple
     """Read the record that is written last; what is wrong with it is added to the findings."""
     path = save.path(STATE)
     try:
-        return read_state(storage, path), CommitState.COMMITTED
+        return read_ends_of_state(storage, path), CommitState.COMMITTED
     except FileNotFoundError as error:
         if isinstance(error, LostLinkError):
             findings.append(unreadable(path, error))
@@ -156,6 +163,23 @@ def _state(storage: Storage, save: SaveFolder, findings: list[Finding]) -> tuple
     except ParseError as error:
         findings.append(listed_damage(Code.META_UNREADABLE, str(error), path))
         return None, CommitState.UNCOMMITTED
+
+
+def with_whole_state(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+    """Return a save with what is wrong with its record between the ends, which is all that a scan reads of a long one.
+
+    Raises:
+        OSError: The disk did not answer.
+    """
+    if checkpoint.commit is not CommitState.COMMITTED:
+        return checkpoint
+    path = f"{checkpoint.name}/{STATE}"
+    try:
+        read_state(storage, path)
+    except ParseError as error:
+        torn = listed_damage(Code.META_UNREADABLE, str(error), path)
+        return replace(checkpoint, commit=CommitState.UNCOMMITTED, findings=(*checkpoint.findings, torn))
+    return checkpoint
 
 
 def _content(save: SaveFolder) -> Content:

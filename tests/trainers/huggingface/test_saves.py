@@ -15,6 +15,7 @@ from ckpttool.domain.finding import Code, Finding, Severity, blocking
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import ExitCode
 from ckpttool.storage import local
+from ckpttool.trainers.huggingface import record
 from tests.answers import chosen, cli, codes, named, plan, scanned, why_not
 from tests.layouts import healthy
 
@@ -236,3 +237,47 @@ class TestDeepSpeedInside:
 def test_a_save_s_folder_is_named_once_where_it_is_what_was_asked_about(tmp_path: Path) -> None:
     root = healthy("hf_single", tmp_path)
     assert api.scan(api.TreeQuestion(path=f"{root}/checkpoint-8")).resolved_from == f"checkpoint-8 of {root}"
+
+
+class TestLongRuns:
+    """A record with the log of a long run: each save has all of it."""
+
+    @staticmethod
+    def lengthen(root: Path) -> Path:
+        """Give the newest save's record more of a log than a scan reads."""
+        file = root / NEWEST / "trainer_state.json"
+        state = json.loads(file.read_text())
+        state["log_history"] = [{"step": step, "loss": 0.5, "nested": [[1], {}]} for step in range(5000)]
+        file.write_text(json.dumps(state, indent=2, sort_keys=True) + "\n")
+        return file
+
+    def test_a_scan_reads_no_more_than_the_ends_of_it_and_tells_the_same(
+        self, single: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before = scanned(single)
+        assert self.lengthen(single).stat().st_size > 300_000
+        with monkeypatch.context() as during:
+            during.setattr(record, "read_state", pytest.fail)
+            assert scanned(single).checkpoints == before.checkpoints
+        assert chosen(plan(single)) == (NEWEST, 12)
+
+    def test_a_hole_in_the_middle_is_found_where_the_save_is_to_be_taken(self, single: Path) -> None:
+        file = self.lengthen(single)
+        content = bytearray(file.read_bytes())
+        content[100_000:104_096] = bytes(4096)
+        file.write_bytes(content)
+        assert named(scanned(single), NEWEST).commit is CommitState.COMMITTED
+        assert Code.META_UNREADABLE in codes(judged(single, NEWEST))
+        assert chosen(plan(single)) == ("checkpoint-8", 8)
+
+    @pytest.mark.parametrize("left", [5, 20_000, 200_000])
+    def test_one_that_is_cut_off_is_no_mark_of_a_finished_save(self, single: Path, left: int) -> None:
+        file = self.lengthen(single)
+        file.write_bytes(file.read_bytes()[:-left])
+        assert named(scanned(single), NEWEST).commit is CommitState.UNCOMMITTED
+
+    def test_one_that_is_spelled_otherwise_is_read_whole(self, single: Path) -> None:
+        before = named(scanned(single), NEWEST)
+        file = self.lengthen(single)
+        file.write_text(json.dumps(json.loads(file.read_text())))
+        assert named(scanned(single), NEWEST) == before
