@@ -55,7 +55,7 @@ MOST_LINES = {
     "trainers/accelerate": 520,
     "trainers/deepspeed": 780,
     "trainers/huggingface": 1050,
-    "trainers/lightning": 780,
+    "trainers/lightning": 770,
     "trainers/megatron": 1010,
     "trainers/mindformers": 7590,
     "trainers/orbax": 570,

@@ -211,6 +211,14 @@ class Inventory:
     tracked: Tracked | None = None
     """None where there is no tracker, or it names nothing."""
 
+    def path_of(self, inner: str) -> str:
+        """Spell the path of a file or folder in it, as the user would write it.
+
+        Args:
+            inner: Its path relative to the root.
+        """
+        return inner if self.root == "." else f"{self.root}/{inner}"
+
     def named(self, name: str) -> Checkpoint | None:
         """Return the first save of this name; None where there is none."""
         return next((checkpoint for checkpoint in self.checkpoints if checkpoint.name == name), None)

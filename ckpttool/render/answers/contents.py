@@ -137,8 +137,7 @@ def _headline(answer: Contents) -> Text:
 
 def _about(answer: Contents) -> tuple[str, str]:
     """Say where it lies, who wrote it, and which checksums there are."""
-    root, file = answer.inventory.root, answer.file
-    where = root if file is None else file if root == "." else f"{root}/{file}"
+    where = answer.inventory.root if answer.file is None else answer.inventory.path_of(answer.file)
     formats = Counter(row.format.value for row in answer.files if row.format is not None)
     producers = Counter(row.producer for row in answer.files if row.producer is not None)
     written = f", written by {' and '.join(sorted(producers))}" if producers else ""

@@ -140,8 +140,8 @@ _WORDS = {
 
 
 def _side(side: Contents) -> str:
-    root, file = side.inventory.root, side.file
-    where = f"{root}:{side.checkpoint}" if file is None else file if root == "." else f"{root}/{file}"
+    tree = side.inventory
+    where = f"{tree.root}:{side.checkpoint}" if side.file is None else tree.path_of(side.file)
     ranks = len({row.rank for row in side.files if row.rank is not None})
     over = f", {counted(ranks, 'rank')}" if ranks else ""
     return where if side.step is None else f"{where} (step {side.step}{over})"

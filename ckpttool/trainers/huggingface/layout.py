@@ -102,7 +102,7 @@ class HfTrainerLayout:
         """Name the save's folder: `True` would take the highest number, whatever is in it."""
         from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
 
-        path = checkpoint.name if inventory.root == "." else f"{inventory.root}/{checkpoint.name}"
+        path = inventory.path_of(checkpoint.name)
         on_line = Place.parsed("argument:--resume_from_checkpoint")
         in_code = Place.parsed("code:trainer.train(..., resume_from_checkpoint)")
         return LoadSettings(

@@ -92,7 +92,17 @@ class LightningLayout:
         return keeps_no_health_file("Lightning")
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the file or folder, never `last`."""
-        from ckpttool.trainers.lightning.load import settings
+        """Name the file or folder, never `last`: in the code, or on the command line of a LightningCLI."""
+        from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
 
-        return settings(inventory, checkpoint)
+        path = inventory.path_of(checkpoint.name)
+        in_code, on_line = Place.parsed("code:trainer.fit(..., ckpt_path)"), Place.parsed("argument:--ckpt_path")
+        return LoadSettings(
+            trainer="lightning",
+            path=path,
+            settings=(
+                TrainerSetting(place=in_code, value=path, is_path=True),
+                TrainerSetting(place=on_line, value=path, is_path=True, is_alternative=True),
+            ),
+            remarks=("Never say ckpt_path='last': it takes the newest file called last*.ckpt, whatever is in it.",),
+        )

@@ -27,7 +27,7 @@ _RECORD_LIMIT = 16 << 20
 
 def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
     """Name the step, or to a bare checkpointer the folder."""
-    path = checkpoint.name if inventory.root == "." else f"{inventory.root}/{checkpoint.name}"
+    path = inventory.path_of(checkpoint.name)
     by_step, by_path = (
         Place.parsed("code:manager.restore(step)"),
         Place.parsed("code:checkpointer.restore(directory)"),

@@ -90,7 +90,7 @@ class TorchDcpLayout:
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the folder, as the application must: nothing chooses for it."""
-        path = checkpoint.name if inventory.root == "." else f"{inventory.root}/{checkpoint.name}"
+        path = inventory.path_of(checkpoint.name)
         setting = TrainerSetting(place=Place.parsed("code:dcp.load(..., checkpoint_id)"), value=path, is_path=True)
         return LoadSettings(trainer=LAYOUT, path=path, settings=(setting,))
 

@@ -102,7 +102,7 @@ class TorchtitanLayout:
         """Name the step, of the folder that the config names already; weights alone by their path."""
         from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
 
-        path = checkpoint.name if inventory.root == "." else f"{inventory.root}/{checkpoint.name}"
+        path = inventory.path_of(checkpoint.name)
         if checkpoint.content is Content.WEIGHTS_ONLY:
             place = Place.parsed("argument:--checkpoint.initial_load_path")
             weights = TrainerSetting(place=place, value=path, is_path=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
     """Name the save's folder, and say that it is named: `resume_mode` is `auto` otherwise."""
-    path = checkpoint.name if inventory.root == "." else f"{inventory.root}/{checkpoint.name}"
+    path = inventory.path_of(checkpoint.name)
     return LoadSettings(
         trainer="verl",
         path=path,

@@ -97,7 +97,7 @@ class MindFormersIteration:
         """Name the save's folder: a path that has no tracker is taken as the iteration itself."""
         from ckpttool.trainers.mindformers.load import LoadKeys
 
-        path = checkpoint.name if inventory.root == "." else f"{inventory.root}/{checkpoint.name}"
+        path = inventory.path_of(checkpoint.name)
         keys = LoadKeys(
             load_checkpoint=path, resume_training=True, load_ckpt_format="safetensors", use_legacy_format=False
         )
