@@ -103,7 +103,7 @@ class Listing:
         names: Iterable[str] = own
         if most is not None:
             all_names = list(own)
-            names = nlargest(most, all_names[:: 1 + len(all_names) // _MOST_SORTED], _numbers)
+            names = nlargest(most, all_names[:: 1 + len(all_names) // _MOST_SORTED], numbers_in)
         unread: OSError | None = None
         for name in names:
             try:
@@ -125,7 +125,8 @@ def _literal(pattern: str) -> tuple[str, str]:
     return "" if start is None else start[0], "" if end is None else end[1]
 
 
-def _numbers(name: str) -> list[int]:
+def numbers_in(name: str) -> list[int]:
+    """Return the numbers in a name, in their order; one that is too long for a step is taken in parts."""
     return [int(digits) for digits in re.findall("[0-9]{1,18}", name)]
 
 

@@ -13,11 +13,12 @@ from ckpttool.domain.finding import Code, Finding, in_order, note
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import FormatName
-from ckpttool.domain.units import Step
+from ckpttool.domain.units import STEP_DIGITS, Step
 from ckpttool.records import OWN_FOLDER
 from ckpttool.storage.base import Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.common.listed import one_run, stray
+from ckpttool.trainers.listing import numbers_in
 from ckpttool.trainers.torch_dcp.names import METADATA
 from ckpttool.trainers.torch_dcp.store import AT_A_SCAN, OF_THE_NEWEST, DcpStore, look, value_slices, values_of
 
@@ -76,7 +77,7 @@ class SaveTree:
             options: What to take beyond the names.
         """
         names = sorted(self.is_save(listing))
-        newest = frozenset(nlargest(_NEWEST, names, key=_numbers))
+        newest = frozenset(nlargest(_NEWEST, names, key=numbers_in))
         found = list(map_waiting(partial(self._checkpoint, storage, options, newest), names))
         checkpoints = sorted(
             (each for each in found if isinstance(each, Checkpoint)),
@@ -160,14 +161,7 @@ def progress(storage: Storage, folder: str, store: DcpStore, words: Mapping[str,
     return {word: value for word, value in numbers.items() if type(value) is int and value >= 0}
 
 
-def _numbers(name: str) -> list[int]:
-    return [int(digits) for digits in re.findall("[0-9]{1,18}", name)]
-
-
 def only_number(name: str) -> Step | None:
     """Return the number in a name that has exactly one."""
     numbers = re.findall("[0-9]+", name)
-    return Step(int(numbers[0])) if len(numbers) == 1 and len(numbers[0]) <= _MOST_DIGITS else None
-
-
-_MOST_DIGITS = 18
+    return Step(int(numbers[0])) if len(numbers) == 1 and len(numbers[0]) <= STEP_DIGITS else None
