@@ -36,6 +36,11 @@ class SealPlace:
     births: str | None = None
     """What the paths of its shards' birth certificates begin with, before the rank; None where there are none."""
 
+    @classmethod
+    def inside(cls, folder: str, *, layout: str, checkpoint: str) -> SealPlace:
+        """Return the place in a folder that is one checkpoint's alone; its path is relative to the root."""
+        return cls(path=f"{folder}/{MANIFEST_NAME}", layout=layout, checkpoint=checkpoint, prefix=None)
+
     @property
     def is_apart(self) -> bool:
         """Whether it outlives the checkpoint's files: it is in our own folder, not in theirs."""

@@ -7,35 +7,31 @@ lie there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.expectation import Evidence, Expected, RankFiles
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.shard import ShardRole
-from ckpttool.domain.units import Rank
-from ckpttool.records import MANIFEST_NAME, SealPlace
+from ckpttool.records import SealPlace
 from ckpttool.storage.base import Storage
+from ckpttool.trainers.accelerate import Accelerate
 from ckpttool.trainers.accelerate.names import FOLDER, LAYOUT, NUMBERED, RANK_STATE
 from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
-from ckpttool.trainers.common.listed import by_own_records, keeps_no_health_file
 from ckpttool.trainers.common.save_folder import index_findings, is_unfinished
+from ckpttool.trainers.common.written_together import Untracked
 from ckpttool.trainers.listing import MOST_LOOKED_INTO, Listing
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
-    from ckpttool.domain.pointer import Pointer, PointerText
 
 
-class AccelerateLayout:
+class AccelerateLayout(Untracked):
     """One folder for each save, shared by all ranks; their numbers count saves, not steps."""
 
     name = LAYOUT
+    title = Accelerate.title
     sign = f"{FOLDER}/checkpoint_N/"
-    is_tree = True
-    gives_way = False
-    rank_files = RankFiles.TOGETHER
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by the ranks' random numbers in a folder, or in a numbered one below `checkpoints/`."""
@@ -75,10 +71,6 @@ class AccelerateLayout:
         findings = tuple(index_findings(storage, checkpoint, own_folder(checkpoint)))
         return replace(checkpoint, findings=(*checkpoint.findings, *findings)) if findings else checkpoint
 
-    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Go by each save's own files; what others have beside them was said at the scan."""
-        return by_own_records(inventory)
-
     def is_unfinished(self, name: str) -> bool:
         """Tell by the names under which safetensors writes."""
         return is_unfinished(name)
@@ -93,20 +85,7 @@ class AccelerateLayout:
         """Return a place in the save's own folder."""
         from ckpttool.trainers.accelerate.scan import own_folder
 
-        path = f"{own_folder(checkpoint)}/{MANIFEST_NAME}"
-        return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=None)
-
-    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
-        """Read none: the highest number is taken for the last save."""
-        return iter(())
-
-    def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Spell none."""
-        return {}
-
-    def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Refuse: it keeps no health file."""
-        return keeps_no_health_file("Accelerate")
+        return SealPlace.inside(own_folder(checkpoint), layout=self.name, checkpoint=checkpoint.name)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the save's folder, and the number of the next save: else a resumed run numbers from 0 again."""

@@ -38,15 +38,6 @@ def holds_its_mark(layout: str, *, other: str) -> Refusal:
     return Refusal(why=f"is for {other}: {mark}")
 
 
-def keeps_no_health_file(title: str) -> Refusal:
-    """Refuse to record a judgement in a file that a trainer does not keep.
-
-    Args:
-        title: What its people call it.
-    """
-    return Refusal(why=f"is for trainers that keep a health file, and {title} keeps none")
-
-
 def in_order_of_progress(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
     """Sort by how far the training had come; where that is not known, which is never loaded, at the end."""
     every = list(checkpoints)

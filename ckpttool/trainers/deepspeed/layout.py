@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.expectation import Evidence, Expected, RankFiles
 from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.units import Rank
-from ckpttool.records import MANIFEST_NAME, SealPlace
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
-from ckpttool.trainers.common.listed import by_own_records, keeps_no_health_file, own_folder
+from ckpttool.trainers.common.listed import own_folder
+from ckpttool.trainers.common.written_together import WrittenTogether
+from ckpttool.trainers.deepspeed import DeepSpeed
 from ckpttool.trainers.deepspeed.names import DEFAULT_TAG, LATEST, LAYOUT, parse
 from ckpttool.trainers.listing import Listing
 
@@ -22,14 +22,12 @@ if TYPE_CHECKING:
     from ckpttool.domain.pointer import Pointer, PointerText
 
 
-class DeepSpeedTags:
+class DeepSpeedTags(WrittenTogether):
     """One folder for each save, called as the training likes; `latest` beside them names one."""
 
     name = LAYOUT
+    title = DeepSpeed.title
     sign = "global_step*/"
-    is_tree = True
-    gives_way = False
-    rank_files = RankFiles.TOGETHER
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by a folder with model states, beside optimizer states or beside `latest`."""
@@ -60,10 +58,6 @@ class DeepSpeedTags:
         """Return it as it is: the scan tells all."""
         return checkpoint
 
-    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Go by the numbers of ranks in each save's own record."""
-        return by_own_records(inventory)
-
     def is_unfinished(self, name: str) -> bool:
         """Tell of none: it writes under the last name at once."""
         return False
@@ -71,11 +65,6 @@ class DeepSpeedTags:
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Return the tag's folder, with all that is in it; what `latest` names stays."""
         return own_folder(checkpoint, f"`{LATEST}`")
-
-    def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
-        """Return a place in the tag's folder."""
-        path = f"{checkpoint.name}/{MANIFEST_NAME}"
-        return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=None)
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read `latest`."""
@@ -89,10 +78,6 @@ class DeepSpeedTags:
         from ckpttool.trainers.deepspeed.latest import tag_bytes
 
         return {LATEST: PointerText(name=checkpoint.name, content=tag_bytes(checkpoint.name))}
-
-    def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Refuse: it keeps no health file."""
-        return keeps_no_health_file("DeepSpeed")
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the folder and the tag: without one, DeepSpeed goes by `latest`."""

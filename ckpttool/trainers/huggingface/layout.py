@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.expectation import Evidence, Expected, RankFiles
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.shard import ShardRole
-from ckpttool.domain.units import Rank
-from ckpttool.records import MANIFEST_NAME, SealPlace
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
-from ckpttool.trainers.common.listed import by_own_records, keeps_no_health_file
 from ckpttool.trainers.common.save_folder import WEIGHTS, index_findings, is_unfinished
+from ckpttool.trainers.common.written_together import Untracked
+from ckpttool.trainers.huggingface import HuggingFace
 from ckpttool.trainers.huggingface.names import ARGUMENTS, LAYOUT, SAVE, STATE
 from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
-    from ckpttool.domain.pointer import Pointer, PointerText
 
 _OWN = rf"{re.escape(STATE)}|{re.escape(ARGUMENTS)}|{WEIGHTS}|(?s:pytorch_model.*)|global_step[0-9]+"
 """What lies in a save and in no other trainer's folder of such a name."""
@@ -30,14 +26,12 @@ _ALIEN = r"random_states_[0-9]+\.pkl"
 """What scripts that save by Accelerate alone have there: their folders often have such names."""
 
 
-class HfTrainerLayout:
+class HfTrainerLayout(Untracked):
     """One folder for each save, shared by all ranks; nothing beside them names the last."""
 
     name = LAYOUT
+    title = HuggingFace.title
     sign = "checkpoint-N/"
-    is_tree = True
-    gives_way = False
-    rank_files = RankFiles.TOGETHER
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by what lies in the folders of such names: others call theirs alike."""
@@ -67,10 +61,6 @@ class HfTrainerLayout:
         findings = tuple(index_findings(storage, checkpoint, checkpoint.name))
         return replace(checkpoint, findings=(*checkpoint.findings, *findings)) if findings else checkpoint
 
-    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Go by each save's own files: its index, and those that never go without each other."""
-        return by_own_records(inventory)
-
     def is_unfinished(self, name: str) -> bool:
         """Tell by the names under which safetensors writes."""
         return is_unfinished(name)
@@ -80,23 +70,6 @@ class HfTrainerLayout:
         if checkpoint.is_tracked:
             return Refusal(why="is what best_model_checkpoint names")
         return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{STATE}",))
-
-    def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
-        """Return a place in the save's own folder."""
-        path = f"{checkpoint.name}/{MANIFEST_NAME}"
-        return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=None)
-
-    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
-        """Read none: the highest number is taken for the last save."""
-        return iter(())
-
-    def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Spell none."""
-        return {}
-
-    def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Refuse: it keeps no health file."""
-        return keeps_no_health_file("Hugging Face's Trainer")
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the save's folder: `True` would take the highest number, whatever is in it."""

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.expectation import Evidence, Expected, RankFiles
-from ckpttool.domain.units import Rank
 from ckpttool.formats.torch.shard import ZIP_MAGIC
-from ckpttool.records import MANIFEST_NAME, SealPlace, own_path
+from ckpttool.records import SealPlace, own_path
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
-from ckpttool.trainers.common.listed import by_own_records, keeps_no_health_file
+from ckpttool.trainers.common.written_together import Untracked
+from ckpttool.trainers.lightning import Lightning
 from ckpttool.trainers.lightning.names import LAYOUT, META, SUFFIX, is_last, is_save
 from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
-    from ckpttool.domain.pointer import Pointer, PointerText
 
 
-class LightningLayout:
+class LightningLayout(Untracked):
     """One file a save, or where it was sharded one folder."""
 
     name = LAYOUT
+    title = Lightning.title
     sign = "*.ckpt"
-    is_tree = True
-    gives_way = False
-    rank_files = RankFiles.TOGETHER
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by how a `*.ckpt` begins, for others call theirs so, too; or by the record in such a folder."""
@@ -57,10 +52,6 @@ class LightningLayout:
 
         return look_closer(storage, checkpoint, checkpoint.name)
 
-    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Expect a file itself, and of a folder what its record names."""
-        return by_own_records(inventory)
-
     def is_unfinished(self, name: str) -> bool:
         """Tell of none: it writes elsewhere, and moves or copies that to the last name at once."""
         return False
@@ -74,22 +65,10 @@ class LightningLayout:
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Return a place in a folder, or for a file one in our own."""
-        is_folder = any("/" in shard.path for shard in checkpoint.shards)
-        path = f"{checkpoint.name}/{MANIFEST_NAME}" if is_folder else own_path(checkpoint.name, ".manifest.json")
-        prefix = None if is_folder else checkpoint.prefix
-        return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=prefix)
-
-    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
-        """Read none: what `last.ckpt` leads to is that save under another name."""
-        return iter(())
-
-    def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Spell none."""
-        return {}
-
-    def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Refuse: it keeps no such file."""
-        return keeps_no_health_file("Lightning")
+        if any("/" in shard.path for shard in checkpoint.shards):
+            return super().seal_place(checkpoint)
+        path = own_path(checkpoint.name, ".manifest.json")
+        return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=checkpoint.prefix)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the file or folder, never `last`: in the code, or on the command line of a LightningCLI."""

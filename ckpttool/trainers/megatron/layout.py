@@ -7,14 +7,14 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.expectation import Evidence, Expected, RankFiles
 from ckpttool.domain.units import Rank
-from ckpttool.records import MANIFEST_NAME, SealPlace
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
-from ckpttool.trainers.common.listed import by_own_records, keeps_no_health_file, own_folder
+from ckpttool.trainers.common.listed import own_folder
 from ckpttool.trainers.common.tracker_file import TRACKER, tracker_naming, tracker_pointer
+from ckpttool.trainers.common.written_together import WrittenTogether
 from ckpttool.trainers.listing import Listing
+from ckpttool.trainers.megatron import Megatron
 from ckpttool.trainers.megatron.names import (
     COMMON,
     INTEGRITY,
@@ -34,14 +34,12 @@ if TYPE_CHECKING:
     from ckpttool.domain.pointer import Pointer, PointerText
 
 
-class MegatronIterations:
+class MegatronIterations(WrittenTogether):
     """One folder for each save, shared by all ranks, with a tracker file beside them."""
 
     name = LAYOUT
+    title = Megatron.title
     sign = "iter_*/"
-    is_tree = True
-    gives_way = False
-    rank_files = RankFiles.TOGETHER
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by what lies in an `iter_%07d` folder, or in `release/`: others write such a tracker, too."""
@@ -68,10 +66,6 @@ class MegatronIterations:
 
         return with_digests(storage, store.look_closer(storage, checkpoint, checkpoint.name))
 
-    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Go by each save's own record."""
-        return by_own_records(inventory)
-
     def is_unfinished(self, name: str) -> bool:
         """Tell by the name under which `.metadata` is written; all else is written under its last name at once."""
         return name == ".metadata.tmp"
@@ -80,11 +74,6 @@ class MegatronIterations:
         """Return the save's own folder, with all that is in it; what the tracker names stays."""
         return own_folder(checkpoint, "the tracker", METADATA_JSON, INTEGRITY, COMMON)
 
-    def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
-        """Return a place in the save's own folder."""
-        path = f"{checkpoint.name}/{MANIFEST_NAME}"
-        return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=None)
-
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read the tracker."""
         return iter((tracker_pointer(storage, iteration_folder, word=RELEASE),))
@@ -92,10 +81,6 @@ class MegatronIterations:
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
         """Spell the tracker."""
         return tracker_naming(checkpoint.name, iteration_of(checkpoint.name))
-
-    def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Refuse: it keeps no such file."""
-        return keeps_no_health_file("Megatron-LM")
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the folder and the iteration, and let it stop where that is not there."""

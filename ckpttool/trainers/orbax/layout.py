@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.expectation import Evidence, Expected, RankFiles
-from ckpttool.domain.units import Rank
-from ckpttool.records import MANIFEST_NAME, SealPlace
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
-from ckpttool.trainers.common.listed import by_own_records, keeps_no_health_file
+from ckpttool.trainers.common.written_together import Untracked
 from ckpttool.trainers.listing import Listing
+from ckpttool.trainers.orbax import Orbax
 from ckpttool.trainers.orbax.names import LAYOUT, RECORD, SAVE, is_unfinished, prefix_and_step
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
-    from ckpttool.domain.pointer import Pointer, PointerText
 
 
-class OrbaxLayout:
+class OrbaxLayout(Untracked):
     """One folder for each step, renamed when it is whole."""
 
     name = LAYOUT
+    title = Orbax.title
     sign = "[prefix_]N/"
-    is_tree = True
-    gives_way = False
-    rank_files = RankFiles.TOGETHER
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by the record in a save: others call their folders alike."""
@@ -52,10 +46,6 @@ class OrbaxLayout:
 
         return followed(storage, checkpoint)
 
-    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Go by each save's own record."""
-        return by_own_records(inventory)
-
     def is_unfinished(self, name: str) -> bool:
         """Tell by the name under which it writes a save."""
         return is_unfinished(name)
@@ -65,23 +55,6 @@ class OrbaxLayout:
         if dict(checkpoint.facts).get("metrics"):
             return Refusal(why="is rated by metrics, and its training alone knows which are the best")
         return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{RECORD}",))
-
-    def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
-        """Return a place in the save's own folder, which Orbax does not mind."""
-        path = f"{checkpoint.name}/{MANIFEST_NAME}"
-        return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=None)
-
-    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
-        """Read none: the highest step is the last."""
-        return iter(())
-
-    def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Spell none."""
-        return {}
-
-    def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Refuse: it keeps no such file."""
-        return keeps_no_health_file("Orbax")
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the step."""

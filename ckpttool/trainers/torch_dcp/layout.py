@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Content, Inventory
-from ckpttool.domain.expectation import Evidence, Expected, RankFiles
 from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
 from ckpttool.domain.scalars import Scalars
-from ckpttool.domain.units import Rank
-from ckpttool.records import MANIFEST_NAME, OWN_FOLDER, SealPlace
+from ckpttool.records import OWN_FOLDER
 from ckpttool.storage.base import Kind, Storage
 from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
-from ckpttool.trainers.common.listed import by_own_records, keeps_no_health_file
+from ckpttool.trainers.common.written_together import Untracked
 from ckpttool.trainers.listing import Listing
+from ckpttool.trainers.torch_dcp import TorchDcp
 from ckpttool.trainers.torch_dcp.names import METADATA, UNFINISHED, is_store
 
 if TYPE_CHECKING:
-    from ckpttool.domain.pointer import Pointer, PointerText
     from ckpttool.trainers.torch_dcp.saves import Told
     from ckpttool.trainers.torch_dcp.store import DcpStore
 
@@ -26,14 +24,13 @@ LAYOUT = "torch-dcp"
 _OPTIMIZER = ("optim", "optimizer", "optimizers")
 
 
-class TorchDcpLayout:
+class TorchDcpLayout(Untracked):
     """One folder a save; the application chose its name, and what is in it."""
 
     name = LAYOUT
+    title = TorchDcp.title
     sign = METADATA
-    is_tree = True
     gives_way = True
-    rank_files = RankFiles.TOGETHER
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by what lies in its folders: these files belong to no other way to save."""
@@ -59,10 +56,6 @@ class TorchDcpLayout:
 
         return look_closer(storage, checkpoint, checkpoint.name)
 
-    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Go by each save's own record."""
-        return by_own_records(inventory)
-
     def is_unfinished(self, name: str) -> bool:
         """Tell by the name under which the record is written first."""
         return name.rpartition("/")[2] == UNFINISHED
@@ -70,23 +63,6 @@ class TorchDcpLayout:
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Return the save's own folder, with all that is in it."""
         return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{METADATA}",))
-
-    def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
-        """Return a place in the save's own folder, which torch never lists."""
-        path = f"{checkpoint.name}/{MANIFEST_NAME}"
-        return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=None)
-
-    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
-        """Read none: the application knows which is its last."""
-        return iter(())
-
-    def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Spell none."""
-        return {}
-
-    def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Refuse: it keeps no such file."""
-        return keeps_no_health_file("torch.distributed.checkpoint")
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the folder, as the application must: nothing chooses for it."""

@@ -7,39 +7,35 @@ Source:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory
-from ckpttool.domain.expectation import Evidence, Expected, RankFiles
 from ckpttool.domain.finding import in_order
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import FormatName
-from ckpttool.domain.units import Rank, Step
-from ckpttool.records import MANIFEST_NAME, SealPlace
+from ckpttool.domain.units import Step
 from ckpttool.storage.base import Kind, Storage
 from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
-from ckpttool.trainers.common.listed import by_own_records, keeps_no_health_file
+from ckpttool.trainers.common.written_together import Untracked
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.torch_dcp.names import METADATA, UNFINISHED, is_store
+from ckpttool.trainers.torchtitan import Torchtitan
 from ckpttool.trainers.torchtitan.names import DP, INDEX, LAYOUT, SAVE, STATE
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
-    from ckpttool.domain.pointer import Pointer, PointerText
     from ckpttool.trainers.torch_dcp.saves import Told
     from ckpttool.trainers.torch_dcp.store import DcpStore
 
 
-class TorchtitanLayout:
+class TorchtitanLayout(Untracked):
     """One folder a save, by its step."""
 
     name = LAYOUT
+    title = Torchtitan.title
     sign = "step-N/"
-    is_tree = True
-    gives_way = False
-    rank_files = RankFiles.TOGETHER
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by what lies in such a folder: others call theirs the same."""
@@ -69,10 +65,6 @@ class TorchtitanLayout:
 
         return look_closer(storage, checkpoint, checkpoint.name)
 
-    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Go by each save's own record."""
-        return by_own_records(inventory)
-
     def is_unfinished(self, name: str) -> bool:
         """Tell by the name under which the record is written first."""
         return name.rpartition("/")[2] == UNFINISHED
@@ -80,23 +72,6 @@ class TorchtitanLayout:
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Return the save's own folder, with all that is in it."""
         return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{METADATA}",))
-
-    def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
-        """Return a place in the save's own folder, which torchtitan never lists."""
-        path = f"{checkpoint.name}/{MANIFEST_NAME}"
-        return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=None)
-
-    def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
-        """Read none: its highest number is its last."""
-        return iter(())
-
-    def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Spell none."""
-        return {}
-
-    def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Refuse: it keeps no such file."""
-        return keeps_no_health_file("torchtitan")
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the step, of the folder that the config names already; weights alone by their path."""

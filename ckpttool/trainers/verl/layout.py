@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.expectation import Evidence, Expected, RankFiles
 from ckpttool.domain.units import Rank
-from ckpttool.records import MANIFEST_NAME, SealPlace
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
-from ckpttool.trainers.common.listed import by_own_records, keeps_no_health_file
 from ckpttool.trainers.common.tracker_file import TRACKER, tracker_naming, tracker_pointer
+from ckpttool.trainers.common.written_together import WrittenTogether
 from ckpttool.trainers.listing import Listing
+from ckpttool.trainers.verl import Verl
 from ckpttool.trainers.verl.names import DATA, LAYOUT, ROLES, SAVE, folder_of, step_of
 
 if TYPE_CHECKING:
@@ -21,14 +20,12 @@ if TYPE_CHECKING:
     from ckpttool.domain.pointer import Pointer, PointerText
 
 
-class VerlLayout:
+class VerlLayout(WrittenTogether):
     """One folder for each save, shared by all ranks, with a tracker file beside them."""
 
     name = LAYOUT
+    title = Verl.title
     sign = "global_step_*/"
-    is_tree = True
-    gives_way = False
-    rank_files = RankFiles.TOGETHER
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by the folders of models in a save's; the tracker is written by other trainers, too."""
@@ -51,10 +48,6 @@ class VerlLayout:
         """Return it as it is: the names tell all."""
         return checkpoint
 
-    def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Go by the number of ranks that each save's names tell."""
-        return by_own_records(inventory)
-
     def is_unfinished(self, name: str) -> bool:
         """Tell of none: it writes under the last name at once."""
         return False
@@ -62,11 +55,6 @@ class VerlLayout:
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Return the save's own folder, with all that is in it."""
         return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{DATA}",))
-
-    def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
-        """Return a place in the save's own folder."""
-        path = f"{checkpoint.name}/{MANIFEST_NAME}"
-        return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=None)
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read the tracker."""
@@ -76,10 +64,6 @@ class VerlLayout:
         """Spell the tracker."""
         step = step_of(checkpoint.name)
         return {} if step is None else tracker_naming(checkpoint.name, step)
-
-    def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Refuse: it keeps no such file."""
-        return keeps_no_health_file("verl")
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the save's folder: by itself verl takes what the tracker names, or nothing."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.expectation import Evidence, Expected, RankFiles
 from ckpttool.domain.units import Rank
-from ckpttool.records import MANIFEST_NAME, SealPlace
+from ckpttool.records import SealPlace
 from ckpttool.storage.base import Kind, Storage
 from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.listed import holds_its_mark
@@ -78,8 +78,7 @@ class MindFormersIteration:
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Return a place in the save's own folder."""
-        path = f"{checkpoint.name}/{MANIFEST_NAME}"
-        return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=None)
+        return SealPlace.inside(checkpoint.name, layout=self.name, checkpoint=checkpoint.name)
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read the tracker."""
