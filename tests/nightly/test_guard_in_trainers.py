@@ -29,16 +29,31 @@ Told: TypeAlias = dict[str, Any]
 Run: TypeAlias = Callable[..., Told]
 
 
-@pytest.fixture(scope="module", params=list(TRAINERS))
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Train in one of the trainers, and return what came of it."""
-    python = trainer_python(tmp_path_factory.mktemp("trainer") / "venv", *TRAINERS[request.param])
+def runs(script: str, home: Path) -> Run:
+    """Return what trains in one of the trainers, and tells what came of it."""
+    python = trainer_python(home / "venv", *TRAINERS[script])
 
     def trained(folder: Path, **settings: object) -> Told:
         usual = {"precision": "32", "accumulate": 1, "clip": 1.0, "steps": 8, "bad": BAD}
-        done: Told = told(python, request.param, str(folder), json.dumps(usual | settings))
+        done: Told = told(python, script, str(folder), json.dumps(usual | settings))
         return done
 
+    return trained
+
+
+@pytest.fixture(scope="module")
+def lightning(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return runs("lightning_guard.py", tmp_path_factory.mktemp("lightning"))
+
+
+@pytest.fixture(scope="module")
+def hugging_face(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return runs("hf_guard.py", tmp_path_factory.mktemp("huggingface"))
+
+
+@pytest.fixture(scope="module", params=["lightning", "hugging_face"])
+def run(request: pytest.FixtureRequest) -> Run:
+    trained: Run = request.getfixturevalue(request.param)
     return trained
 
 
@@ -98,3 +113,30 @@ def test_a_checkpoint_that_was_saved_without_a_guard_is_gone_on_from_with_one(ru
 def test_and_one_with_a_guard_without_it(run: Run, tmp_path: Path) -> None:
     run(tmp_path, bad={}, steps=2)
     assert run(tmp_path, bad={}, steps=4, resume=checkpoint(tmp_path, 2), without=True)["ends"] == 4
+
+
+def test_lightning_that_may_not_stop_yet_ends_by_an_error_two_dropped_steps_later(
+    lightning: Run, tmp_path: Path
+) -> None:
+    bad = dict.fromkeys("345678", "inf")
+    found = lightning(tmp_path, bad=bad, count=3, least=8)
+    assert kinds(found) == ["nonfinite"] * 3 + ["stop"] + ["nonfinite", "stop"] * 2
+    assert found["stopped"].startswith("step 7: 5 updates in a row")
+    found = lightning(tmp_path / "free", bad=bad, count=3)
+    assert (found["stopped"], found["ends"]) == (None, 5)
+
+
+def test_what_hugging_face_logs_is_the_norm_before_clipping_also_of_a_dropped_step(
+    hugging_face: Run, tmp_path: Path
+) -> None:
+    logged = hugging_face(tmp_path, bad={"2": "spike"}, steps=2, clip=0.5)["logged"]
+    assert 0.5 < logged[0] < 100 < logged[1]
+
+
+def test_hugging_face_that_restores_its_callbacks_by_itself_keeps_one_guard(hugging_face: Run, tmp_path: Path) -> None:
+    bad = {"2": "inf", "3": "inf"}
+    hugging_face(tmp_path, bad=bad, steps=2)
+    found = hugging_face(tmp_path, bad=bad, steps=4, count=2, resume=checkpoint(tmp_path, 2), restores=True)
+    assert kinds(found) == ["nonfinite", "stop"]
+    assert [event["step"] for event in found["events"] if event["kind"] == "step"] == ["3"]
+    assert found["left"]

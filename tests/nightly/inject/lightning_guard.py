@@ -22,6 +22,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from ckpttool.decide.policies.skip import SkipPolicy
+from ckpttool.guard import GuardStop
 from ckpttool.guard.adapters.lightning import LightningGuard
 
 warnings.simplefilter("ignore")
@@ -113,9 +114,13 @@ def main():
     )
     lightning.seed_everything(5, verbose=False)
     model = Model()
-    trainer.fit(model, DataLoader(samples(), batch_size=BATCH), ckpt_path=ASKED.get("resume"))
+    stopped = None
+    try:
+        trainer.fit(model, DataLoader(samples(), batch_size=BATCH), ckpt_path=ASKED.get("resume"))
+    except GuardStop as stop:
+        stopped = str(stop)
     checkpoints = sorted(map(shown, Path(FOLDER, "checkpoints").glob("*.ckpt")), key=lambda each: each["step"])
-    print(json.dumps({"ends": trainer.global_step, "checkpoints": checkpoints, "events": events}))
+    print(json.dumps({"ends": trainer.global_step, "checkpoints": checkpoints, "events": events, "stopped": stopped}))
 
 
 main()
