@@ -22,8 +22,7 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ckpttool.decide.policies.robust_z import RobustZPolicy
-from ckpttool.guard import Guard
+from ckpttool.guard import Guard, RobustZPolicy
 
 WIDTH, LAYERS, LENGTH, BATCH, LETTERS = 256, 4, 128, 8, 512
 LIMITS = {"norm": 1.01, "features": 1.03, "two processes": 1.02}

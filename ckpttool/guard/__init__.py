@@ -1,6 +1,6 @@
 """Inside the training process: drop what would poison the weights, and keep what is needed to see why.
 
->>> from ckpttool.guard import Guard  # doctest: +SKIP
+>>> from ckpttool.guard import Guard, RobustZPolicy  # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -12,5 +12,9 @@ from ckpttool.errors import UsageError
 if find_spec("torch") is None:
     raise UsageError("the guard needs torch, which is not installed: pip install 'ckpttool[torch]'")
 
+from ckpttool.decide.policies.olmo import OlmoPolicy as OlmoPolicy
+from ckpttool.decide.policies.robust_z import RobustZPolicy as RobustZPolicy
+from ckpttool.decide.policies.skip import SkipPolicy as SkipPolicy
+from ckpttool.decide.policies.zclip import ZClipPolicy as ZClipPolicy
 from ckpttool.guard.step import Guard as Guard
 from ckpttool.guard.step import GuardStop as GuardStop

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ckpttool.guard import Guard, RobustZPolicy
+
 TEXT = (Path(__file__).parent / "text.txt").read_text(encoding="utf-8")
 LETTERS = sorted(set(TEXT))
 LENGTH, BATCH, PADDING = 64, 16, -100
@@ -94,17 +96,20 @@ def main() -> None:
     torch.manual_seed(1)
     model, loader = CharModel(), Batches()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    for step, batch in enumerate(loader, 1):
-        loss = loss_of(model, batch)
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    guard = Guard(model, optimizer, output=asked.output, policy=RobustZPolicy())
+    for batch in loader:
+        with guard.micro(batch) as micro:
+            loss = micro.loss(loss_of(model, batch))
+            loss.backward()
+        norm = guard.clip_(max_norm=1.0)
         optimizer.step()
         optimizer.zero_grad()
-        if step % 50 == 0 or step in {150, 220}:
-            print(f"step {step:3d}  loss {loss:.4f}  norm {norm:.2f}")
-        if step == asked.kill_at:
+        if guard.step % 50 == 0 or not guard.applied:
+            dropped = "" if guard.applied else "  dropped"
+            print(f"step {guard.step:3d}  loss {loss:8.4f}  norm {norm:6.2f}{dropped}")
+        if guard.step == asked.kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
-        if step == asked.steps:
+        if guard.step == asked.steps:
             return
 
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel, Trainer, TrainingArguments
 
-from ckpttool.decide.policies.skip import SkipPolicy
+from ckpttool.guard import SkipPolicy
 from ckpttool.guard.adapters.huggingface import attach
 
 warnings.simplefilter("ignore")

@@ -21,8 +21,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import nn
 from torch.utils.data import DataLoader
 
-from ckpttool.decide.policies.skip import SkipPolicy
-from ckpttool.guard import GuardStop
+from ckpttool.guard import GuardStop, SkipPolicy
 from ckpttool.guard.adapters.lightning import LightningGuard
 
 warnings.simplefilter("ignore")
