@@ -21,7 +21,8 @@ MOST_SHARE = 0.01
 MOST_SHARE_WITH_FEATURES = 0.03
 """Of a step's time, that the guard may take."""
 
-_SLOW_STEPS = 100
+SLOW_STEPS = 100
+"""In a row, in which that was too much."""
 
 _TRACEBACK_CHARACTERS = 2000
 """Of the first error of a part; a line of an event file holds little more."""
@@ -139,7 +140,7 @@ class Pace:
     def is_too_slow(self, share: float, most: float) -> bool:
         """Tell whether the share was above the most that is allowed in a hundred steps in a row, once in a hundred."""
         self._too_slow = self._too_slow + 1 if share > most else 0
-        if self._too_slow < _SLOW_STEPS:
+        if self._too_slow < SLOW_STEPS:
             return False
         self._too_slow = 0
         return True

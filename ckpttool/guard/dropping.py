@@ -38,14 +38,15 @@ class Updated:
             self._groups, self._ordered = groups, list({**own, **updated}.values())
         return self._ordered
 
-    def drop(self) -> None:
-        """Leave the optimizer nothing to do.
+    def drop(self) -> bool:
+        """Leave the optimizer nothing to do; tell that this was done.
 
         Not earlier than right before its step: a loss scaler raises where it finds no gradients to unscale.
         """
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
+        return True
 
 
 def innermost(optimizer: Optimizer) -> Optimizer:

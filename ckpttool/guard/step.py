@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +99,7 @@ class Guard:
             refuse_undroppable(model, self.optimizer)
         self.step = Step(step)
         """Steps that the training did, applied or not: the number of the last one."""
+        self._began = self.step  # here, or where it was restored
         self.applied = True
         """Whether the last update was: where a learning rate must not move with a dropped one, ask this."""
         self.on_stop: Callable[[GuardStop], None] | None = None
@@ -144,7 +145,7 @@ class Guard:
             GuardStop: So many updates in a row were dropped.
         """
         parameters = self._updated.current()
-        norm = None if self._contain.is_off else self._norm(parameters)
+        norm = None if self._contain.is_off else self._norm(parameters, instead=True)
         limit = self._decide(norm)
         if norm is None:
             return clip_grad_norm_(parameters, max_norm)
@@ -179,8 +180,11 @@ class Guard:
 
     def restore(self, saved: Json) -> None:
         """Remember what the guard did that wrote a checkpoint; None: there is nothing. What is lost is told."""
-        record = as_object(saved) if isinstance(saved, Mapping) else {}
-        self.step = Step(get_optional_int(record, "step") or self.step)
+        try:
+            record = as_object(saved)
+            self.step = self._began = Step(get_optional_int(record, "step") or self.step)
+        except ParseError:  # or there is nothing: the rule says so
+            record = {}
         self._norms_agreed = record.get("norms_agreed") is True
         self._telling.tell_all(self._spikes.restore(saved, step=self.step))
         if self._features is not None and (features := record.get("features")) is not None:
@@ -200,7 +204,7 @@ class Guard:
         self._telling.close()
 
     def _about(self) -> tuple[Step, EventValue]:
-        return self.step, self._spikes.saved()["policy"]
+        return self._began, self._spikes.saved()["policy"]
 
     # What a micro-batch tells.
 
@@ -217,10 +221,11 @@ class Guard:
 
     # The decision.
 
-    def _norm(self, parameters: Sequence[Tensor]) -> Tensor | None:
+    def _norm(self, parameters: Sequence[Tensor], *, instead: bool = False) -> Tensor | None:
+        """Take the norm; where it is taken instead of by the training, it is not the guard's own time."""
         if self._updated.are_sharded:
             return total_norm(parameters)  # takes all ranks, so whatever it raises, it raises as torch's own does
-        return self._contain.run(Part.NORM, lambda: total_norm(parameters))
+        return self._contain.run(Part.NORM, lambda: total_norm(parameters), waits=instead)
 
     def _decide(self, norm: Tensor | float | None) -> float | None:
         """Decide, and return to which norm the policy clips; None: it does not."""
@@ -301,7 +306,7 @@ class Guard:
             self._features.close()
             self._contain.switch_off(Part.FEATURES, message)
         elif looks or not self._is_slow:
-            self._is_slow = True
+            self._is_slow = not looks
             then = ": feature values are looked at in every tenth step" if looks else ""
             self.tell(GuardEventKind.ALARM, step=self.step, name="guard-too-slow", message=message + then)
 
@@ -347,7 +352,7 @@ class Guard:
             scale = getattr(self.optimizer, "grad_scale", None)  # a fused update unscales by itself
             self._decide(norm / scale if norm is not None and scale is not None else norm)
         if self._drops:
-            self._contain.run(Part.DROP, self._updated.drop)
+            self.applied = self._contain.run(Part.DROP, self._updated.drop) is None
 
     def _after_update(self, _optimizer: Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         self._is_decided = self._drops = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -82,6 +83,9 @@ class Training:
         closure: bool = False,
         scale: float | None = None,
         guarded: bool = True,
+        features: str | None = None,
+        output: Path | None = None,
+        step: int = 0,
         policy: Policy | None = None,
         mode: str = "act",
         count_threshold: int = 10,
@@ -100,6 +104,9 @@ class Training:
                 count_threshold=count_threshold,
                 scaler=self.scaler,
                 sinks=[self.told],
+                features=features,
+                output=output,
+                step=step,
             )
             if guarded
             else None

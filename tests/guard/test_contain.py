@@ -1,0 +1,173 @@
+"""What fails in the guard stays in it: each public part raises, always or once, and the training goes on."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from torch import optim
+
+from ckpttool.decide.asd.detector import FeatureValueDetector
+from ckpttool.decide.guarding import SpikeGuard
+from ckpttool.domain.guarding import EventValue, GuardEventKind
+from ckpttool.domain.units import Step
+from ckpttool.guard import Guard, contain, step
+from ckpttool.guard.buffers import Buffers
+from ckpttool.guard.contain import Containment, Pace, Part
+from ckpttool.guard.dropping import Updated
+from ckpttool.guard.features import FeatureProbe
+from ckpttool.guard.norm import Losses
+from ckpttool.records.events import EventFile
+from tests.guard.loop import INFINITE, NOT_A_NUMBER, SmallNet, Told, Training, batches
+
+adamw = partial(optim.AdamW, lr=0.01)
+
+PARTS: list[tuple[object, str]] = [
+    (step, "total_norm"),
+    (Losses, "add"),
+    (Losses, "read"),
+    (SpikeGuard, "propose"),
+    (SpikeGuard, "settle"),
+    (Buffers, "take"),
+    (Buffers, "restore"),
+    (Updated, "drop"),
+    (FeatureProbe, "take"),
+    (FeatureProbe, "values"),
+    (FeatureValueDetector, "take"),
+    (FeatureValueDetector, "agree"),
+    (Pace, "share"),
+    (EventFile, "__init__"),
+    (EventFile, "emit"),
+]
+NAMES = [f"{getattr(owner, '__name__', '').rpartition('.')[2]}.{name}" for owner, name in PARTS]
+
+
+def raising(*_: object, **__: object) -> None:
+    raise RuntimeError("the guard itself")
+
+
+def nth(owner: object, name: str, number: int) -> object:
+    real, calls = getattr(owner, name), iter(range(1000))
+
+    def call(*values: object, **named: object) -> object:
+        if next(calls) == number:
+            raising()
+        return real(*values, **named)
+
+    return call
+
+
+def trained(output: Path, *, bad: dict[int, float] | None = None) -> Training:
+    training = Training(adamw, features="enable:true", output=output, clip=0.5)
+    training.run(batches(9, bad=bad))
+    training.the_guard.close()
+    return training
+
+
+@pytest.mark.parametrize(("owner", "name"), PARTS, ids=NAMES)
+def test_a_part_that_always_raises_ends_no_training_and_changes_no_bit_of_it(
+    owner: object, name: str, tmp_path: Path
+) -> None:
+    with patch.object(owner, name, raising):
+        training = trained(tmp_path)
+    assert training.everything() == Training(adamw, guarded=False, clip=0.5).run(batches(9)).everything()
+    assert training.the_guard.step <= 9
+
+
+@pytest.mark.parametrize(("owner", "name"), PARTS, ids=NAMES)
+def test_a_part_that_always_raises_ends_no_training_that_has_bad_batches(
+    owner: object, name: str, tmp_path: Path
+) -> None:
+    with patch.object(owner, name, raising):
+        trained(tmp_path, bad={2: INFINITE, 5: NOT_A_NUMBER, 8: INFINITE})
+
+
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize(("owner", "name"), PARTS, ids=NAMES)
+def test_a_part_that_raises_once_costs_that_step_alone(owner: object, name: str, number: int, tmp_path: Path) -> None:
+    with patch.object(owner, name, nth(owner, name, number)):
+        training = trained(tmp_path, bad={8: INFINITE})
+    assert training.the_guard.step == 9
+    assert "guard-off" not in training.told.kinds()
+    assert training.told.of(GuardEventKind.STEP)[-2]["skipped"] is True, "it is there again"
+
+
+def test_the_third_failure_of_a_part_switches_it_off_and_the_first_tells_where_it_came_from() -> None:
+    training = Training(adamw)
+    with patch.object(Buffers, "take", raising):
+        training.run(batches(6))
+    errors = training.told.of(GuardEventKind.GUARD_ERROR)
+    assert [error["error"] for error in errors] == ["RuntimeError: the guard itself"] * 3
+    assert ["traceback" in error for error in errors] == [True, False, False]
+    assert "in raising" in str(errors[0]["traceback"])
+    off = training.told.of(GuardEventKind.GUARD_OFF)
+    assert [(values["part"], values["whole_guard"]) for values in off] == [("buffers", False)]
+
+
+def test_what_nothing_can_be_decided_without_switches_the_whole_guard_off() -> None:
+    training = Training(adamw)
+    with patch.object(SpikeGuard, "propose", raising):
+        training.run(batches(6))
+    assert training.told.of(GuardEventKind.GUARD_OFF)[0]["whole_guard"] is True
+    before = training.everything()
+    training.run(batches(1, bad={1: INFINITE}))
+    assert training.everything() != before, "it is applied: there is no guard"
+
+
+def test_a_sink_that_raises_is_left_out_and_the_others_hear_of_it() -> None:
+    told = Told()
+    training = Training(adamw)
+    training.the_guard.sinks[:] = [raising, told]
+    training.run(batches(5))
+    assert training.the_guard.sinks == [told]
+    assert [error["part"] for error in told.of(GuardEventKind.GUARD_ERROR)] == ["sink"]
+    assert len(told.of(GuardEventKind.STEP)) == 5
+
+
+def test_what_ends_a_process_is_not_contained() -> None:
+    containment = Containment(Told())
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        containment.run(Part.EVENTS, interrupted)
+
+
+def slow_steps(training: Training, share: float, count: int) -> None:
+    with patch.object(Pace, "share", lambda *_: share), patch.object(contain, "SLOW_STEPS", 10):
+        training.run(batches(count))
+
+
+def test_features_that_cost_too_much_are_taken_seldom_and_then_not_at_all() -> None:
+    training = Training(adamw, features="enable:true")
+    slow_steps(training, 0.05, 9)
+    assert training.told.kinds() == []
+    slow_steps(training, 0.05, 1)
+    assert training.told.of(GuardEventKind.ALARM)[0]["name"] == "guard-too-slow"
+    slow_steps(training, 0.05, 10)
+    assert [values["part"] for values in training.told.of(GuardEventKind.GUARD_OFF)] == ["features"]
+    slow_steps(training, 0.02, 20)
+    assert training.told.kinds().count("alarm") == 2, "without features it may take less, and says so once"
+
+
+def test_a_guard_that_is_quick_enough_says_nothing_of_it() -> None:
+    training = Training(adamw, features="enable:true")
+    for _ in range(3):
+        slow_steps(training, 0.05, 9)
+        slow_steps(training, 0.02, 1)
+    assert training.told.kinds() == []
+
+
+def test_a_guard_without_a_file_is_a_guard() -> None:
+    model = SmallNet()
+    Guard(model, adamw(model.parameters())).tell(GuardEventKind.SAVED, step=Step(1))
+
+
+def test_what_stands_beside_the_guard_tells_its_events_through_it() -> None:
+    training = Training(adamw)
+    values: dict[str, EventValue] = {"path": "checkpoint"}
+    training.the_guard.tell(GuardEventKind.SAVED, step=Step(1), **values)
+    assert training.told.of(GuardEventKind.SAVED) == [values]
