@@ -187,10 +187,11 @@ class SpikeGuard:
         if not agreed.is_finite:
             kind = GuardEventKind.NONFINITE
         told = [event.message for event in self._noticed if event.kind not in _PASSED_ON]
-        if not self._own_is_finite and not kinds:
+        if not self._own_is_finite:
             norm = self._row.global_norm
             is_norm = norm is not None and not math.isfinite(norm)
-            told.insert(0, f"the norm is {norm}" if is_norm else "a loss is not finite")
+            # Not in the policy's words: whether its own trainer counts a NaN is no matter here.
+            told = [f"the norm is {norm}" if is_norm else "a loss is not finite"]
         if not told:
             told = [f"another rank {'drops it' if agreed.is_finite else 'has numbers that are not finite'}"]
         limit = next((event.limit for event in self._noticed if event.limit is not None), None)

@@ -133,6 +133,11 @@ def test_a_nan_is_dropped_and_counts_whatever_the_policy_makes_of_it() -> None:
     assert actions(SpikeGuard(blind), [1.0, 1.0, NAN, NAN, 1.0]) == "..xx."
 
 
+def test_of_a_nan_it_says_what_happens_here_and_not_whether_the_policys_own_trainer_counts_it() -> None:
+    told = only(decisions(SpikeGuard(SKIP), rows([NAN]))[0]).values
+    assert (told["message"], told["count"]) == ("the norm is nan", 1)
+
+
 @pytest.mark.parametrize(("loss", "losses_finite"), [(NAN, True), (1.0, False)])
 def test_a_loss_that_is_not_finite_drops_an_update_whose_gradients_are(loss: float, losses_finite: bool) -> None:
     guard = SpikeGuard(RobustZPolicy())
