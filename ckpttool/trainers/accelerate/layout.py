@@ -11,15 +11,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.frozen import replace
-from ckpttool.domain.shard import ShardRole
 from ckpttool.records import SealPlace
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.accelerate import Accelerate
-from ckpttool.trainers.accelerate.names import FOLDER, LAYOUT, NUMBERED, RANK_STATE
+from ckpttool.trainers.accelerate.names import FOLDER, LAYOUT, NUMBERED, RANK_STATE, folder_of
 from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
-from ckpttool.trainers.common.save_folder import index_findings, is_unfinished
 from ckpttool.trainers.common.written_together import Untracked
+from ckpttool.trainers.hf_saves.save_folder import closer, is_unfinished
 from ckpttool.trainers.listing import MOST_LOOKED_INTO, Listing
 
 if TYPE_CHECKING:
@@ -63,13 +61,7 @@ class AccelerateLayout(Untracked):
 
     def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Compare the index of weights in parts with the parts, and read records of slices that are large."""
-        from ckpttool.trainers.accelerate.scan import own_folder
-        from ckpttool.trainers.torch_dcp.store import look_closer
-
-        folders = {shard.path.rpartition("/")[0] for shard in checkpoint.shards if shard.role is ShardRole.DATA}
-        checkpoint = look_closer(storage, checkpoint, *sorted(folders))
-        findings = tuple(index_findings(storage, checkpoint, own_folder(checkpoint)))
-        return replace(checkpoint, findings=(*checkpoint.findings, *findings)) if findings else checkpoint
+        return closer(storage, checkpoint, folder_of(checkpoint.name))
 
     def is_unfinished(self, name: str) -> bool:
         """Tell by the names under which safetensors writes."""
@@ -77,15 +69,11 @@ class AccelerateLayout(Untracked):
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Return the save's own folder, with all that is in it."""
-        from ckpttool.trainers.accelerate.scan import own_folder
-
-        return Members(paths=(own_folder(checkpoint),))
+        return Members(paths=(folder_of(checkpoint.name),))
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Return a place in the save's own folder."""
-        from ckpttool.trainers.accelerate.scan import own_folder
-
-        return SealPlace.inside(own_folder(checkpoint), layout=self.name, checkpoint=checkpoint.name)
+        return SealPlace.inside(folder_of(checkpoint.name), layout=self.name, checkpoint=checkpoint.name)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the save's folder, and the number of the next save: else a resumed run numbers from 0 again."""

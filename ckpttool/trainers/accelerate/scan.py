@@ -11,7 +11,7 @@ from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Invento
 from ckpttool.domain.finding import Code, Finding, in_order, suspect
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.scalars import Scalars
-from ckpttool.domain.shard import FormatName, ShardRole
+from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.units import Rank, Step, counted
 from ckpttool.formats.torch.plain import whole_at
 from ckpttool.storage.base import Kind, Storage
@@ -20,10 +20,9 @@ from ckpttool.trainers.accelerate.names import FOLDER, LAYOUT, LOADER, NUMBERED,
 from ckpttool.trainers.accelerate.own_choice import traps
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import listed_damage, one_run, stray
-from ckpttool.trainers.common.save_folder import Looks, NamePattern, SaveFolder, absent_parts, file_names, list_save
 from ckpttool.trainers.common.saved_values import first_told
+from ckpttool.trainers.hf_saves.save_folder import NamePattern, SaveFolder, absent_parts, file_names, list_save
 from ckpttool.trainers.listing import Listing
-from ckpttool.trainers.torch_dcp.store import look
 
 _NTH = r"(?:_[0-9]{1,9})?"
 """Of the second model, optimizer or schedule on."""
@@ -75,24 +74,16 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     )
 
 
-def own_folder(checkpoint: Checkpoint) -> str:
-    """Return where a save lies below the root."""
-    return folder_of(checkpoint.name)
-
-
 def _scan_save(storage: Storage, folder: str, options: ScanOptions) -> _Scanned:
-    looks = Looks(_NAMED, lambda inner: look(storage, inner, sizes=options.sizes), options.sizes)
-    listed = list_save(storage, folder, looks)
-    save = listed if isinstance(listed, SaveFolder) else SaveFolder(folder, frozenset(), (), (listed,), expected=None)
+    save = list_save(storage, folder, _NAMED, sizes=options.sizes)
     ranks = frozenset(
         Rank(int(match["rank"])) for name in save.names if (match := re.fullmatch(RANK_STATE, name)) is not None
     )
     world = max(ranks) + 1 if ranks else None
     findings = list(save.findings)
-    if isinstance(listed, SaveFolder):
+    if save.is_listed:
         findings += (*_lacking(save), *_absent_ranks(save, ranks, world or 0), *absent_parts(save))
     step, updates = _progress(storage, save, world)
-    model = next((shard for shard in save.shards if shard.role in {ShardRole.MODEL, ShardRole.DATA}), None)
     checkpoint = Checkpoint(
         name=folder.rpartition("/")[2],
         scalars=Scalars(step=step),
@@ -101,7 +92,7 @@ def _scan_save(storage: Storage, folder: str, options: ScanOptions) -> _Scanned:
         step_remedy="save it with the training: accelerator.register_for_checkpointing(what holds a step)",
         shards=save.shards,
         topology=Topology(world_size=world, shared=world is None),
-        format=FormatName.SAFETENSORS if model is None else model.format,
+        format=save.format,
         expected=save.expected,
         commit=CommitState.UNRECORDED if ranks else CommitState.UNCOMMITTED,
         content=Content.FULL if save.has(ShardRole.OPTIMIZER) else Content.UNKNOWN,
@@ -164,14 +155,14 @@ def _fewer_ranks(one: _Scanned, most: int) -> Iterator[Finding]:
         Code.SHARD_MISSING,
         f"rank states of {counted(world, 'rank')}, and others here have {most}: loaded, those of the rest would begin "
         "anew without a word",
-        path=f"{own_folder(save)}/random_states_{world}.pkl",
+        path=f"{folder_of(save.name)}/random_states_{world}.pkl",
         ranks=tuple(map(Rank, range(world, most))),
         remedy="bring them back from a copy, or resume from another checkpoint",
     )
 
 
 def _fewer_files(one: _Scanned, usual: set[str]) -> Iterator[Finding]:
-    folder = own_folder(one.checkpoint)
+    folder = folder_of(one.checkpoint.name)
     for name in sorted(usual - one.kinds):
         yield suspect(
             Code.SHARD_MISSING,

@@ -62,11 +62,9 @@ class HuggingFace(NotStarted):
 
     def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
         """Say nothing against a save: whole files load on any number of ranks, and slices are cut anew."""
-        from ckpttool.decide.data_effects import against_size
-        from ckpttool.domain.question import AskedSizes
+        from ckpttool.trainers.hf_saves import objections
 
-        saved = AskedSizes(world=checkpoint.topology.world_size)
-        return tuple(against_size(checkpoint, asked, saved=saved, refuses=None))
+        return objections(checkpoint, asked)
 
     def effects(self, resume: Resume) -> Effects:
         """Say where the data go on: it skips as many batches as steps were done, of whatever size they are now."""

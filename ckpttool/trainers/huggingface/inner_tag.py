@@ -14,8 +14,8 @@ from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.formats.torch.plain import whole_at
 from ckpttool.storage.base import Storage, unreadable
 from ckpttool.trainers.common.listed import listed_damage, listed_shard
-from ckpttool.trainers.common.save_folder import SaveFolder, absent
 from ckpttool.trainers.common.saved_values import first_told
+from ckpttool.trainers.hf_saves.save_folder import SaveFolder, absent
 
 LATEST = "latest"
 _TAG = r"global_step[0-9]{1,18}"

@@ -6,12 +6,10 @@ import re
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.frozen import replace
-from ckpttool.domain.shard import ShardRole
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
-from ckpttool.trainers.common.save_folder import WEIGHTS, index_findings, is_unfinished
 from ckpttool.trainers.common.written_together import Untracked
+from ckpttool.trainers.hf_saves.save_folder import WEIGHTS, closer, is_unfinished
 from ckpttool.trainers.huggingface import HuggingFace
 from ckpttool.trainers.huggingface.names import ARGUMENTS, LAYOUT, SAVE, STATE
 from ckpttool.trainers.listing import Listing
@@ -54,12 +52,8 @@ class HfTrainerLayout(Untracked):
     def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Compare the index of weights in parts with the parts, and read records that are large."""
         from ckpttool.trainers.huggingface.scan import with_whole_state
-        from ckpttool.trainers.torch_dcp.store import look_closer
 
-        folders = {shard.path.rpartition("/")[0] for shard in checkpoint.shards if shard.role is ShardRole.DATA}
-        checkpoint = with_whole_state(storage, look_closer(storage, checkpoint, *sorted(folders)))
-        findings = tuple(index_findings(storage, checkpoint, checkpoint.name))
-        return replace(checkpoint, findings=(*checkpoint.findings, *findings)) if findings else checkpoint
+        return closer(storage, with_whole_state(storage, checkpoint), checkpoint.name)
 
     def is_unfinished(self, name: str) -> bool:
         """Tell by the names under which safetensors writes."""

@@ -11,16 +11,15 @@ from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Invento
 from ckpttool.domain.finding import Code, Finding, damage, in_order, suspect
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.scalars import Scalars
-from ckpttool.domain.shard import FormatName, ShardRole
+from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.units import Rank, Step, counted
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.storage.base import Kind, LostLinkError, Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import by_rank, listed_damage, one_run, stray, tracked_by
-from ckpttool.trainers.common.save_folder import (
+from ckpttool.trainers.hf_saves.save_folder import (
     WEIGHTS,
-    Looks,
     NamePattern,
     SaveFolder,
     absent_parts,
@@ -38,7 +37,6 @@ from ckpttool.trainers.huggingface.record import (
     read_state,
 )
 from ckpttool.trainers.listing import Listing
-from ckpttool.trainers.torch_dcp.store import look
 
 _SAME_PACE = 0.02
 """An epoch's last batch may be smaller; twice the ranks make half the steps."""
@@ -98,19 +96,16 @@ def saves(listing: Listing) -> Iterator[str]:
 
 
 def _scan_save(storage: Storage, name: str, arguments_of: ArgumentsReader, options: ScanOptions) -> _Scanned:
-    looks = Looks(_NAMED, lambda folder: look(storage, folder, sizes=options.sizes), options.sizes)
-    listed = list_save(storage, name, looks)
-    save = listed if isinstance(listed, SaveFolder) else SaveFolder(name, frozenset(), (), (listed,), expected=None)
+    save = list_save(storage, name, _NAMED, sizes=options.sizes)
     tag = inner_tag(storage, save, sizes=options.sizes)
     if tag is not None and save.expected is not None:
         shards = by_rank((*save.shards, *tag.shards))
         paths = tuple(sorted({*save.expected, *(shard.path for shard in tag.shards)}))
         save = save._replace(shards=shards, expected=paths, findings=(*save.findings, *tag.findings))
     findings = list(save.findings)
-    is_seen = isinstance(listed, SaveFolder)
-    state, commit = _state(storage, save, findings) if is_seen else (None, CommitState.UNKNOWN)
+    state, commit = _state(storage, save, findings) if save.is_listed else (None, CommitState.UNKNOWN)
     arguments = arguments_of(save.path(ARGUMENTS)) if ARGUMENTS in save.names else Arguments()
-    if is_seen:
+    if save.is_listed:
         findings += (*_what_is_lacking(save, has_tag=tag is not None), *absent_parts(save))
     number = int(name.rpartition("-")[2])
     if state is not None and state.step != number:
@@ -118,7 +113,6 @@ def _scan_save(storage: Storage, name: str, arguments_of: ArgumentsReader, optio
         findings.append(listed_damage(Code.STEP_DISAGREES, message, save.path(STATE)))
     world = _world(save, arguments)
     findings += _absent_ranks(save, world)
-    model = next((shard for shard in save.shards if shard.role in {ShardRole.MODEL, ShardRole.DATA}), None)
     checkpoint = Checkpoint(
         name=name,
         facts=(
@@ -132,7 +126,7 @@ def _scan_save(storage: Storage, name: str, arguments_of: ArgumentsReader, optio
         step_source=StepSource.NAME if state is None else StepSource.CONTENT,
         shards=save.shards,
         topology=Topology(world_size=world, shared=world is None),
-        format=FormatName.SAFETENSORS if model is None else model.format,
+        format=save.format,
         expected=save.expected,
         commit=commit,
         content=_content(save),

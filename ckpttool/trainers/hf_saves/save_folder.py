@@ -11,10 +11,11 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState
 from ckpttool.domain.finding import Code, Finding, damage, note, suspect, unsafe
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.remedies import helped
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import MAX_RANKS, Rank
@@ -24,15 +25,18 @@ from ckpttool.formats.strict_json import ParseError, as_str, get_object, parse_o
 from ckpttool.storage.base import Kind, OverLimitError, Storage, unreadable
 from ckpttool.trainers.common.listed import by_rank, listed_damage, listed_shard
 
+if TYPE_CHECKING:
+    from ckpttool.trainers.torch_dcp.store import DcpStore
+
 _SUFFIXES = {"safetensors": FormatName.SAFETENSORS}
 """Of all others torch is the writer."""
 
 WEIGHTS = r"(?:adapter_|pytorch_)?model(?:-(?P<part>[0-9]{5})-of-(?P<parts>[0-9]{5}))?\.(?:safetensors|bin)"
-SLICES = r"(?:pytorch_model_fsdp|optimizer)_[0-9]{1,9}"
+_SLICES = r"(?:pytorch_model_fsdp|optimizer)_[0-9]{1,9}"
 """Folders of torch.distributed.checkpoint, where weights or optimizer lie in pieces."""
 _SLICES_OF = {ShardRole.MODEL: "pytorch_model_fsdp_", ShardRole.OPTIMIZER: "optimizer_"}
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-MOST_PARTS = 4096
+_MOST_PARTS = 4096
 """That are looked for: a name can say any number."""
 _INDEX_LIMIT = 64 << 20
 _KILLED = r"\.tmp[A-Za-z0-9]{6}"
@@ -55,41 +59,6 @@ class NamePattern(NamedTuple):
     role: ShardRole
 
 
-class Store(Protocol):
-    """What a folder of slices holds."""
-
-    @property
-    def shards(self) -> tuple[Shard, ...]:
-        """Its files."""
-        ...
-
-    @property
-    def expected(self) -> tuple[str, ...] | None:
-        """The files that its record names; None where that tells nothing."""
-        ...
-
-    @property
-    def commit(self) -> CommitState:
-        """Whether its record was written, which is what comes last."""
-        ...
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """What is wrong with its record."""
-        ...
-
-
-class Looks(NamedTuple):
-    """How a save's folder is looked at."""
-
-    named: Callable[[str], FileNamed | None]
-    """Says what a file is."""
-    store: Callable[[str], Store]
-    """Looks into a folder of slices, as whoever shards weights or optimizer writes one."""
-    sizes: bool
-    """Whether to take each file's stamp, too."""
-
-
 class SaveFolder(NamedTuple):
     """The listing of one save's folder."""
 
@@ -99,12 +68,20 @@ class SaveFolder(NamedTuple):
     shards: tuple[Shard, ...]
     """By (rank, path)."""
     findings: tuple[Finding, ...]
-    expected: tuple[str, ...] | None = ()
+    expected: tuple[str, ...] | None
     """Paths of all files that are there, and of those that records in folders of it name; None where one tells none."""
+    is_listed: bool = True
+    """False where the folder cannot be listed."""
 
     def path(self, name: str) -> str:
         """Return where a file of it lies."""
         return f"{self.name}/{name}"
+
+    @property
+    def format(self) -> FormatName:
+        """Of its weights; where there are none, that which these libraries write unless they are told another."""
+        weights = (shard.format for shard in self.shards if shard.role in {ShardRole.MODEL, ShardRole.DATA})
+        return next(weights, FormatName.SAFETENSORS)
 
     @property
     def ranks(self) -> frozenset[Rank]:
@@ -115,7 +92,7 @@ class SaveFolder(NamedTuple):
         """Tell whether a file of this role is there, or a folder of its slices."""
         start = _SLICES_OF.get(role)
         return any(shard.role is role for shard in self.shards) or (
-            start is not None and any(name.startswith(start) and re.fullmatch(SLICES, name) for name in self.names)
+            start is not None and any(name.startswith(start) and re.fullmatch(_SLICES, name) for name in self.names)
         )
 
 
@@ -138,48 +115,48 @@ def file_names(*patterns: NamePattern) -> Callable[[str], FileNamed | None]:
     return named
 
 
-def list_save(storage: Storage, folder: str, looks: Looks) -> SaveFolder | Finding:
+def list_save(storage: Storage, folder: str, named: Callable[[str], FileNamed | None], *, sizes: bool) -> SaveFolder:
     """List a save's folder; nothing is opened but the records of folders of slices.
 
     Args:
         storage: The tree.
         folder: The save's.
-        looks: What its files and folders are.
-
-    Returns:
-        A finding where it cannot be listed.
+        named: Says what a file is.
+        sizes: Whether to take each file's stamp, too.
     """
+    from ckpttool.trainers.torch_dcp.store import look  # to tell whose a tree is takes names alone
+
     findings: list[Finding] = []
     shards: list[Shard] = []
-    stores: list[Store] = []
+    stores: list[DcpStore] = []
     try:
         entries = sorted(storage.entries(folder))
         for name, kind in entries:
-            if kind is Kind.FOLDER and re.fullmatch(SLICES, name):
-                stores.append(looks.store(f"{folder}/{name}"))
+            if kind is Kind.FOLDER and re.fullmatch(_SLICES, name):
+                stores.append(look(storage, f"{folder}/{name}", sizes=sizes))
                 findings += _unfinished(stores[-1], f"{folder}/{name}")
                 continue
-            told = looks.named(name)
+            told = named(name)
             if told is not None:
                 shard = Shard(path=f"{folder}/{name}", rank=told.rank, role=told.role, format=told.format)
-                shards += listed_shard(storage, shard, kind, findings, sizes=looks.sizes)
+                shards += listed_shard(storage, shard, kind, findings, sizes=sizes)
             elif is_unfinished(name):
                 findings.append(_killed(f"{folder}/{name}"))
     except OSError as error:
-        return unreadable(folder, error)
-    named = [None if store.expected is None else store.expected for store in stores]
+        return SaveFolder(folder, frozenset(), (), (unreadable(folder, error),), expected=None, is_listed=False)
+    expected = [store.expected for store in stores]
     shards += (shard for store in stores for shard in store.shards)
-    paths = {shard.path for shard in shards}.union(*(each for each in named if each is not None))
+    paths = {shard.path for shard in shards}.union(*(each for each in expected if each is not None))
     return SaveFolder(
         name=folder,
         names=frozenset(name for name, _ in entries),
         shards=by_rank(shards),
         findings=(*findings, *(finding for store in stores for finding in store.findings)),
-        expected=None if None in named else tuple(sorted(paths)),
+        expected=None if None in expected else tuple(sorted(paths)),
     )
 
 
-def _unfinished(store: Store, path: str) -> Iterator[Finding]:
+def _unfinished(store: DcpStore, path: str) -> Iterator[Finding]:
     if store.commit is CommitState.UNCOMMITTED and not store.findings:
         message = "has no record of its slices, which is written last: the save was not finished"
         yield listed_damage(Code.UNCOMMITTED_SAVE, message, path)
@@ -205,7 +182,7 @@ def absent_parts(save: SaveFolder) -> Iterator[Finding]:
     if f"{start[:-6]}.{suffix}.index.json" not in save.names:
         message = f"{parts[0]} is a part, and no index says which tensors lie in which: they cannot be loaded"
         yield listed_damage(Code.METADATA_INCOMPLETE, message, save.name)
-    for number in range(1, min(int(tail.partition(".")[0]), MOST_PARTS) + 1):
+    for number in range(1, min(int(tail.partition(".")[0]), _MOST_PARTS) + 1):
         name = f"{start[:-5]}{number:05d}-of-{tail}"
         if name not in save.names:
             yield absent(save.path(name), f"one of the {int(tail.partition('.')[0])} parts of the weights")
@@ -222,8 +199,8 @@ def absent(path: str, what: str) -> Finding:
     return listed_damage(Code.SHARD_MISSING, f"{what} is not there", path, remedy=remedy)
 
 
-def index_findings(storage: Storage, checkpoint: Checkpoint, folder: str) -> Iterator[Finding]:
-    """Compare what the index of weights in parts says with the headers of the parts.
+def closer(storage: Storage, checkpoint: Checkpoint, folder: str) -> Checkpoint:
+    """Read records of slices that are too large for a scan, and compare the index of weights in parts with the parts.
 
     Args:
         storage: The tree.
@@ -233,6 +210,15 @@ def index_findings(storage: Storage, checkpoint: Checkpoint, folder: str) -> Ite
     Raises:
         OSError: The disk did not answer.
     """
+    from ckpttool.trainers.torch_dcp.store import look_closer
+
+    slices = {shard.path.rpartition("/")[0] for shard in checkpoint.shards if shard.role is ShardRole.DATA}
+    checkpoint = look_closer(storage, checkpoint, *sorted(slices))
+    findings = tuple(_index_findings(storage, checkpoint, folder))
+    return replace(checkpoint, findings=(*checkpoint.findings, *findings)) if findings else checkpoint
+
+
+def _index_findings(storage: Storage, checkpoint: Checkpoint, folder: str) -> Iterator[Finding]:
     weights = {shard.path for shard in checkpoint.shards if shard.role is ShardRole.MODEL}
     if any("-of-" not in path for path in weights):
         return
