@@ -25,6 +25,8 @@ from ckpttool.api.scanning import read_config as read_config
 from ckpttool.api.scanning import scan as scan
 from ckpttool.api.scanning import trees_below as trees_below
 from ckpttool.api.sealing import seal as seal
+from ckpttool.api.training import checkpoint_writer as checkpoint_writer
+from ckpttool.api.training import resume_training as resume_training
 from ckpttool.api.trashing import empty_trash as empty_trash
 from ckpttool.api.trashing import restore as restore
 from ckpttool.api.trashing import trash as trash

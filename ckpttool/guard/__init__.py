@@ -16,5 +16,9 @@ from ckpttool.decide.policies.olmo import OlmoPolicy as OlmoPolicy
 from ckpttool.decide.policies.robust_z import RobustZPolicy as RobustZPolicy
 from ckpttool.decide.policies.skip import SkipPolicy as SkipPolicy
 from ckpttool.decide.policies.zclip import ZClipPolicy as ZClipPolicy
+from ckpttool.guard.resume import Resumed as Resumed
+from ckpttool.guard.resume import SeededByIndex as SeededByIndex
+from ckpttool.guard.state_tree import Unsaveable as Unsaveable
 from ckpttool.guard.step import Guard as Guard
 from ckpttool.guard.step import GuardStop as GuardStop
+from ckpttool.guard.writer import CheckpointWriter as CheckpointWriter

@@ -72,18 +72,27 @@ def open_tensors(path: str) -> dict[str, torch.Tensor]:
         OSError: It cannot be read.
         ValueError: It is no such file, or has a type that this torch does not have.
     """
+    with open(path, "rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            raise ValueError(f"{path} is no safetensors file")
+        return tensors_in(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), path)
+
+
+def tensors_in(content: mmap.mmap | memoryview, path: str) -> dict[str, torch.Tensor]:
+    """Return the tensors by name in the bytes of a whole file, whose memory they share; `path` names it in an error.
+
+    Raises:
+        ValueError: As `open_tensors`.
+    """
     from ckpttool.formats.safetensors.header import parse_strictly
 
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= min(size - 8, _MOST_HEADER):  # noqa: PLR2004  `{}`
-            raise ValueError(f"{path} is no safetensors file")
-        header = parse_strictly(file.read(length).decode("utf-8").rstrip(" "), data_begin=8 + length)
-        wrong = [finding.message for finding in header.findings]
-        if wrong or 8 + length + header.data_bytes != size:
-            raise ValueError(f"{path}: {wrong[0] if wrong else 'it has not as many bytes as its header says'}")
-        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    size, length = len(content), int.from_bytes(content[:8], "little")
+    if not 2 <= length <= min(size - 8, _MOST_HEADER):  # noqa: PLR2004  `{}`
+        raise ValueError(f"{path} is no safetensors file")
+    header = parse_strictly(bytes(content[8 : 8 + length]).decode("utf-8").rstrip(" "), data_begin=8 + length)
+    wrong = [finding.message for finding in header.findings]
+    if wrong or 8 + length + header.data_bytes != size:
+        raise ValueError(f"{path}: {wrong[0] if wrong else 'it has not as many bytes as its header says'}")
     made = {}
     for entry in header.entries:
         if entry.dtype not in _DTYPES:

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass, replace
-from ckpttool.domain.manifest import Manifest
+from ckpttool.domain.manifest import Manifest, ShardSeal
 from ckpttool.domain.shard import Shard
 from ckpttool.domain.units import Rank
 from ckpttool.records import BIRTH_FOLDER, SealPlace
@@ -74,6 +74,15 @@ def recorded(storage: Storage, place: SealPlace, shards: Collection[Shard]) -> R
         born = with_births(None, storage, place, shards)
         return replace(born, problems=(found, *born.problems))
     return with_births(found, storage, place, shards)
+
+
+def recorded_shard(storage: Storage, place: SealPlace, rank: Rank, path: str) -> ShardSeal | None:
+    """Return what is recorded of one rank's shard; None where nothing is that can be believed."""
+    certificate = None if place.births is None else birth_path(place.births, rank)
+    for found in (read_manifest(storage, place), certificate and _birth(storage, place, certificate)):
+        if isinstance(found, Manifest) and (seal := found.by_path.get(path)) is not None:
+            return seal
+    return None
 
 
 def recorded_world(storage: Storage, place: SealPlace, shards: Sequence[Shard]) -> int | None:

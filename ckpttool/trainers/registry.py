@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.data_position import SkipBatches
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.plan import TrainersSkip
+    from ckpttool.domain.saving import SaveLayout
     from ckpttool.domain.settings import RunConfig, SafeFix
     from ckpttool.logs.reading import LogReader
     from ckpttool.trainers.abilities import HealthFile, OwnWords, PolicyWords
@@ -49,6 +50,13 @@ TRAINERS: tuple[Trainer, ...] = (
 
 FIRST = MindFormers.name
 """Whose words documents had before they had every trainer's."""
+
+
+def save_layout() -> SaveLayout:
+    """Return the layout in which our own writer saves."""
+    from ckpttool.trainers.mindformers.saving import RankSaves
+
+    return RankSaves()
 
 
 @cache

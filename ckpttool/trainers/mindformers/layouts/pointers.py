@@ -65,7 +65,7 @@ def metas_naming(checkpoint: Checkpoint) -> dict[str, PointerText]:
         return {}
     own = [(shard.rank, shard.path.rpartition("/")[2]) for shard in checkpoint.shards if shard.rank is not None]
     return {
-        f"rank_{rank}/meta.json": PointerText(name=file, content=_meta_bytes(position, file), like="rank_0/meta.json")
+        f"rank_{rank}/meta.json": PointerText(name=file, content=meta_bytes(position, file), like="rank_0/meta.json")
         for rank, file in own
     }
 
@@ -82,11 +82,11 @@ def _meta_pointer(storage: Storage, rank: Rank) -> Pointer:
         return Pointer(path=path, rank=rank, trouble=f"cannot be read ({error.strerror or error})", unknown=True)
     except ParseError:
         return Pointer(path=path, rank=rank, trouble="is torn or edited")
-    content = _meta_bytes(record.position, record.file)
+    content = meta_bytes(record.position, record.file)
     return Pointer(path=path, rank=rank, name=record.file, target=f"rank_{rank}/{record.file}", content=content)
 
 
-def _meta_bytes(position: EpochStep, file: str) -> bytes:
+def meta_bytes(position: EpochStep, file: str) -> bytes:
     """One line, no newline."""
     record = {"last_epoch": position.epoch, "last_step": position.step, "last_ckpt_file": file}
     return json.dumps(record, ensure_ascii=True).encode("ascii")

@@ -97,15 +97,7 @@ class MindFormersRank:
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Return a place outside the ranks' folders, which other saves share."""
-        prefix, name = checkpoint.prefix, checkpoint.name
-        # `x-_1` and `25_2` would give the name of `x` and `_1-25_2`.
-        ambiguous = re.search(r"-_[0-9]+\Z", prefix) is not None
-        label = f"{prefix}-{name}.{SUFFIX_OF_FORMAT[checkpoint.format]}"
-        path = own_path(label, ".manifest.json", ambiguous=ambiguous)
-        # Our own writer writes no other format, and takes no such prefix.
-        is_ours = checkpoint.format is FormatName.SAFETENSORS and not ambiguous
-        births = births_begin(prefix, name) if is_ours else None
-        return SealPlace(path=path, layout=self.name, checkpoint=name, prefix=prefix, births=births)
+        return seal_place(checkpoint.prefix, checkpoint.name, checkpoint.format)
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read these ranks' meta.json."""
@@ -139,6 +131,16 @@ class MindFormersRank:
             use_legacy_format=True,
         )
         return keys.settings(checkpoint.renames)
+
+
+def seal_place(prefix: str, name: str, fmt: FormatName) -> SealPlace:
+    """Return where the seal of a save is kept, by what tells it from others in the tree."""
+    # `x-_1` and `25_2` would give the name of `x` and `_1-25_2`.
+    ambiguous = re.search(r"-_[0-9]+\Z", prefix) is not None
+    path = own_path(f"{prefix}-{name}.{SUFFIX_OF_FORMAT[fmt]}", ".manifest.json", ambiguous=ambiguous)
+    # Our own writer writes no other format, and takes no such prefix.
+    births = births_begin(prefix, name) if fmt is FormatName.SAFETENSORS and not ambiguous else None
+    return SealPlace(path=path, layout=RANK_LAYOUT, checkpoint=name, prefix=prefix, births=births)
 
 
 def _is_own(name: str, rank: int) -> bool:

@@ -1,0 +1,234 @@
+"""What a training goes on with: all of it as one tree of plain values and tensors, and put back in every bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.guarding import EventValue, GuardEventKind
+from ckpttool.domain.units import Step
+from ckpttool.errors import UsageError
+from ckpttool.guard.norm import is_sharded
+from ckpttool.guard.rng import random_state
+from ckpttool.guard.state_tree import Sharded, Unsaveable
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from ckpttool.domain.guarding import Emit
+    from ckpttool.formats.strict_json import Json, JsonObject
+
+Tree = dict[str, Any]
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Whatever has a state that a checkpoint holds: a scheduler, a scaler, a data loader."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return it."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> object:
+        """Take it back."""
+        ...
+
+
+class SavedGuard(Protocol):
+    """What is asked of a guard."""
+
+    step: Step
+
+    @property
+    def sinks(self) -> list[Emit]:
+        """Who is told of events."""
+        ...
+
+    def saved(self) -> JsonObject:
+        """Return everything that it remembers."""
+        ...
+
+    def restore(self, saved: Json) -> None:
+        """Remember it again."""
+        ...
+
+    def tell(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:
+        """Tell an event."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objects:
+    """The objects of a training. A save and a resume must be handed the same ones."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    scheduler: Stateful | None
+    scaler: Stateful | None
+    loader: object
+    """With `state_dict` and `load_state_dict`, as torchdata's `StatefulDataLoader`; None: the data are not in it."""
+    guard: SavedGuard | None
+    extra: MutableMapping[str, Any]
+    """Values of one's own: one with a `state_dict` is asked for it, any other is saved as it is."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is trained."""
+        return next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
+
+    def tree(self) -> Tree:
+        """Return everything; tensors are those of the training, not copies.
+
+        Raises:
+            Unsaveable: The optimizer keeps something that belongs to no parameter.
+            UsageError: The loader cannot tell where it is.
+        """
+        states = self.optimizer.state_dict()
+        names = self._parameter_names()
+        for key in states["state"]:
+            if not isinstance(key, int):
+                raise Unsaveable("optimizer", f"a state that belongs to no parameter: {key!r:.40}")
+        return {
+            "model": dict(unwrapped(self.model).state_dict()),
+            "optimizer": {names[index]: state for index, state in states["state"].items()},
+            "groups": states["param_groups"],
+            "parameters": names,
+            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            "scaler": None if self.scaler is None else self.scaler.state_dict(),
+            "loader": None if self.loader is None else _stateful(self.loader).state_dict(),
+            "guard": None if self.guard is None else self.guard.saved(),
+            "rng": random_state(self.device.type),
+            "extra": {name: _extra(value) for name, value in self.extra.items()},
+        }
+
+    def load(self, tree: Tree) -> None:
+        """Put everything back, but for the random numbers: whoever makes the loader's iterator draws from them.
+
+        Raises:
+            UsageError: The objects are not those of the training that saved, or it ran on other shards of them.
+        """
+        self._assert_same(tree)
+        model = unwrapped(self.model)
+        own = model.state_dict()
+        try:
+            model.load_state_dict({name: _like(value, own.get(name)) for name, value in tree["model"].items()})
+        except RuntimeError as error:
+            raise UsageError(f"the model is not the one that was saved: {error}") from None
+        self._load_optimizer(tree)
+        for what, stateful in (("scheduler", self.scheduler), ("scaler", self.scaler), ("loader", self.loader)):
+            if stateful is not None:
+                _stateful(stateful).load_state_dict(tree[what])
+        if self.guard is not None:
+            self.guard.restore(tree["guard"])
+        for name, value in tree["extra"].items():
+            if isinstance(own_value := self.extra.get(name), Stateful):
+                own_value.load_state_dict(value)
+            else:
+                self.extra[name] = value
+
+    def _assert_same(self, tree: Tree) -> None:
+        if tree["parameters"] != self._parameter_names():
+            raise UsageError(
+                "the optimizer has other parameters, or in another order, than the one that was saved: "
+                f"{_first_difference(tree['parameters'], self._parameter_names())}"
+            )
+        for what, stateful in (("scheduler", self.scheduler), ("scaler", self.scaler), ("loader", self.loader)):
+            if (tree[what] is None) != (stateful is None):
+                there, here = ("with", "without") if stateful is None else ("without", "with")
+                raise UsageError(f"the checkpoint was saved {there} a {what}, and it is to be resumed {here} one")
+
+    def _parameters(self) -> Iterator[Tensor]:
+        return (parameter for group in self.optimizer.param_groups for parameter in group["params"])
+
+    def _parameter_names(self) -> list[str]:
+        """Name the optimizer's parameters, in its own order, which need not be the model's."""
+        names = {id(parameter): name for name, parameter in unwrapped(self.model).named_parameters()}
+        return [names.get(id(parameter), f"#{index}") for index, parameter in enumerate(self._parameters())]
+
+    def _load_optimizer(self, tree: Tree) -> None:
+        parameters = list(self._parameters())
+        by_name = dict(zip(tree["parameters"], range(len(parameters)), strict=True))
+        states = {
+            by_name[name]: {key: _copied(value, parameters[by_name[name]]) for key, value in state.items()}
+            for name, state in tree["optimizer"].items()
+        }
+        self.optimizer.load_state_dict({"state": states, "param_groups": tree["groups"]})
+        # torch gives a state the type of its parameter, which would take bits from moments that are kept wider.
+        for index, state in states.items():
+            loaded = self.optimizer.state[parameters[index]]
+            for key, value in state.items():
+                if isinstance(value, Tensor) and loaded[key].dtype != value.dtype:
+                    loaded[key] = value.to(loaded[key].device)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the model itself, whatever was put around it to train it: its names are what a checkpoint has."""
+    while True:
+        if isinstance(model, DistributedDataParallel):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):  # torch.compile
+            model = inner
+        else:
+            return model
+
+
+def _stateful(loader: object) -> Stateful:
+    if not isinstance(loader, Stateful):
+        raise UsageError(
+            f"{type(loader).__name__} cannot tell where it is in the data: hand over one with state_dict and "
+            "load_state_dict, as torchdata's StatefulDataLoader has them, or none"
+        )
+    return loader
+
+
+def _extra(value: object) -> object:
+    return value.state_dict() if isinstance(value, Stateful) else value
+
+
+def _copied(value: object, parameter: Tensor) -> object:
+    """Return a state that shares no memory with what was read."""
+    if isinstance(value, Sharded):
+        return _like(value, parameter)
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def _like(value: object, own: object) -> object:
+    """Put a shard back where it was; any other value is returned as it is.
+
+    Raises:
+        UsageError: The shard is one of another number of parts, or cut otherwise.
+    """
+    if not isinstance(value, Sharded):
+        return value
+    from torch.distributed.tensor import DTensor, Shard
+
+    if not (is_sharded(own) if isinstance(own, Tensor) else False):
+        raise _other_shards(value, "is not sharded here")
+    own = cast("DTensor", own)
+    mesh = own.device_mesh
+    placements = tuple(f"shard:{each.dim}" if isinstance(each, Shard) else "replicate" for each in own.placements)
+    here = (tuple(mesh.mesh.shape), tuple(mesh.mesh_dim_names or ()), placements)
+    if here != (value.mesh_shape, value.mesh_names, value.placements):
+        raise _other_shards(value, f"is cut as {here[2]} over {here[0]} here")
+    local = value.local.to(own.to_local().device, copy=True)
+    shape, stride = torch.Size(value.shape), value.stride
+    return DTensor.from_local(local, mesh, own.placements, run_check=False, shape=shape, stride=stride)
+
+
+def _other_shards(value: Sharded, here: str) -> UsageError:
+    return UsageError(
+        f"a tensor was saved in shards, cut as {value.placements} over {value.mesh_shape}, and {here}: resume on as "
+        "many ranks as saved, or save with torch.distributed.checkpoint, which cuts anew"
+    )
+
+
+def _first_difference(saved: Sequence[str], here: Sequence[str]) -> str:
+    for index, (one, other) in enumerate(zip(saved, here, strict=False)):
+        if one != other:
+            return f"number {index} was {one}, and is {other}"
+    return f"it had {len(saved)}, and has {len(here)}"

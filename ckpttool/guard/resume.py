@@ -1,0 +1,300 @@
+"""Going on with a training exactly where a save was made: weights, optimizer, data and random numbers in every bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+import torch
+from torch import Tensor, distributed
+from torch.utils.data import Dataset
+from xxhash import xxh3_64_intdigest
+
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.guarding import GuardEventKind
+from ckpttool.domain.saving import SaveLayout, SaveProgress
+from ckpttool.domain.units import ByteCount, Rank
+from ckpttool.errors import CkptToolError, IncompleteError, NothingToResumeError, UsageError
+from ckpttool.formats.strict_json import OWN_MEMORY, ParseError, get_str, parse_object
+from ckpttool.guard.agree import Ranks
+from ckpttool.guard.objects import Objects, Tree
+from ckpttool.guard.rng import random_state, set_random_state
+from ckpttool.guard.state_tree import UnreadableState, read
+from ckpttool.guard.tensor_file import tensors_in
+from ckpttool.guard.writer import STATE, STATE_SCHEMA
+from ckpttool.records import SealPlace, births_begin
+from ckpttool.records.birth import recorded_shard
+from ckpttool.storage import open_storage
+from ckpttool.write.stream import FileDigest
+
+Batch_co = TypeVar("Batch_co", covariant=True)
+Item_co = TypeVar("Item_co", covariant=True)
+
+_READ_BYTES = 8 << 20
+_STATE_LIMIT = ByteCount(1 << 30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The save to go on from, as rank 0 chose it for all."""
+
+    root: str
+    """The tree."""
+    file: str
+    """Name of rank 0's file."""
+
+
+class Resumed:
+    """Where a training goes on."""
+
+    def __init__(
+        self, *, checkpoint: str | None, progress: SaveProgress | None, is_checked: bool, rng: Tree | None
+    ) -> None:
+        """Take what was loaded; None: nothing, the training begins."""
+        self.checkpoint = checkpoint
+        """Name of the save; None where the training begins."""
+        self.step = 0 if progress is None else int(progress.step)
+        """Batches consumed so far, applied or dropped."""
+        self.applied = 0 if progress is None else progress.applied
+        """Updates applied so far."""
+        self.epoch = 1 if progress is None else progress.epoch
+        """The epoch in which the training goes on, from 1."""
+        self.is_checked = is_checked
+        """Whether every byte that was loaded is the one that a certificate or a seal recorded."""
+        self._rng = rng
+
+    def batches(self, loader: Iterable[Batch_co]) -> Iterator[Batch_co]:
+        """Iterate over a loader: the first time over what is left of its epoch, with the random numbers of the save.
+
+        Making an iterator draws random numbers, so it is made first, and then they are set. A loader whose `__iter__`
+        is a generator makes nothing before its first batch: what it draws there it draws again.
+        """
+        iterator = iter(loader)
+        if self._rng is not None:
+            set_random_state(self._rng)
+            self._rng = None
+        return iterator
+
+
+class Indexed(Protocol[Item_co]):
+    """A data set whose items have numbers."""
+
+    def __getitem__(self, index: int, /) -> Item_co:
+        """Return one."""
+        ...
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        ...
+
+
+class SeededByIndex(Dataset[Item_co], Generic[Item_co]):
+    """A data set whose random augmentation depends on seed, epoch and index alone, and not on the worker that does it.
+
+    The random numbers of workers are in no checkpoint: without this, a resumed training augments otherwise.
+    """
+
+    def __init__(self, dataset: Indexed[Item_co], seed: int) -> None:
+        """Wrap a data set; call `set_epoch` before each epoch, as for a sampler."""
+        self._dataset = dataset
+        self._seed = seed
+        self._epoch = 1
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw other numbers than in other epochs. Workers that outlive an epoch do not hear of it."""
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        """Return how many items there are."""
+        return len(self._dataset)
+
+    def __getitem__(self, index: int) -> Item_co:
+        """Return an item made with its own random numbers; those of the process are as they were before."""
+        import random
+
+        import numpy as np
+
+        before = random_state()
+        seed = xxh3_64_intdigest(f"{self._seed} {self._epoch} {index}".encode())
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002  the generator that old code draws from
+        try:
+            return self._dataset[index]
+        finally:
+            set_random_state(before)
+
+
+def resume(
+    objects: Objects,
+    layout: SaveLayout,
+    choose: Callable[[int], Chosen | None],
+    *,
+    fresh_ok: bool,
+    group: Any = None,  # noqa: ANN401  a process group, which a torch without distributed lacks
+) -> Resumed:
+    """Load a save into the objects of a training. Every rank must come here.
+
+    Args:
+        objects: Of the training; on an error they may be loaded in part.
+        layout: In which it was saved.
+        choose: Asked on rank 0 alone with the number of ranks; None: there is no save at all.
+        fresh_ok: Begin where there is none.
+        group: The ranks of the training; None: all.
+
+    Raises:
+        NothingToResumeError: There is nothing to go on from.
+        CkptToolError: On every rank, what kept one of them from loading.
+    """
+    ranks = Ranks(group, objects.device)
+    chosen = _for_all(ranks, group, lambda: choose(ranks.count))
+    if chosen is None:
+        if not fresh_ok:
+            raise NothingToResumeError(
+                "there is no checkpoint to resume from; a training that begins says so: fresh_ok=True"
+            )
+        return Resumed(checkpoint=None, progress=None, is_checked=False, rng=None)
+    shard = _on_every_rank(ranks, group, lambda: _read(layout, chosen, Rank(ranks.own)))
+    _on_every_rank(ranks, group, lambda: objects.load(shard.tree))
+    set_random_state(shard.tree["rng"])
+    if objects.guard is not None:
+        objects.guard.tell(
+            GuardEventKind.RESUMED,
+            step=shard.progress.step,
+            checkpoint=shard.checkpoint,
+            path=shard.path,
+            checked=shard.is_checked,
+        )
+    rng = None if objects.loader is None else shard.tree["rng"]
+    return Resumed(checkpoint=shard.checkpoint, progress=shard.progress, is_checked=shard.is_checked, rng=rng)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shard:
+    """What one rank's file holds."""
+
+    checkpoint: str
+    path: str
+    tree: Tree
+    progress: SaveProgress
+    is_checked: bool
+
+
+def _read(layout: SaveLayout, chosen: Chosen, rank: Rank) -> _Shard:
+    """Read this rank's file, and compare each byte with what was recorded of it before any of it is used."""
+    label = layout.parsed(chosen.file)
+    if label is None:
+        raise UsageError(f"{chosen.file!r} is no file of a save that ckpttool.checkpoint_writer made")
+    path, name = layout.shard(label, rank), layout.checkpoint(label)
+    place = SealPlace(
+        path=layout.manifest(label),
+        layout=layout.name,
+        checkpoint=name,
+        prefix=label.prefix,
+        births=births_begin(label.prefix, name),
+    )
+    seal = recorded_shard(open_storage(chosen.root), place, rank, path)
+    try:
+        content, digest = _content(f"{chosen.root}/{path}")
+    except OSError as error:
+        raise IncompleteError(f"{path} cannot be read: {error.strerror or error}") from error
+    streamed = digest.streamed()
+    if seal is not None and (seal.size, seal.xxh3_128) != (streamed.size, streamed.xxh3_128):
+        raise IncompleteError(
+            f"{path} is not what was written ({streamed.size} bytes with the digest {streamed.xxh3_128}, recorded "
+            f"{seal.size} with {seal.xxh3_128}): ckpttool resolve --level checksum chooses another, of which it writes "
+            "a plan with --format json that resume_training takes"
+        )
+    try:
+        tree, progress = _parsed(layout, tensors_in(content, path))
+    except (ValueError, UnreadableState) as error:
+        raise UsageError(f"{path} holds no training that ckpttool.checkpoint_writer saved: {error}") from error
+    return _Shard(checkpoint=name, path=path, tree=tree, progress=progress, is_checked=seal is not None)
+
+
+def _content(path: str) -> tuple[memoryview, FileDigest]:
+    """Read a file into memory, and digest it on the way."""
+    digest = FileDigest()
+    with open(path, "rb", buffering=0) as file:
+        size = file.seek(0, 2)
+        file.seek(0)
+        content = torch.empty(size, dtype=torch.uint8).numpy().data
+        at = 0
+        while at < size and (got := file.readinto(content[at : at + _READ_BYTES])):
+            digest.feed(content[at : at + got])
+            at += got
+    return content[:at], digest
+
+
+def _parsed(layout: SaveLayout, tensors: dict[str, Tensor]) -> tuple[Tree, SaveProgress]:
+    if STATE not in tensors:
+        raise ParseError(f"there is no {STATE}")
+    text = tensors[STATE].numpy().tobytes()
+    document = parse_object(text, what=STATE, limit=_STATE_LIMIT, most_memory=OWN_MEMORY)
+    if (schema := get_str(document, "schema")) != STATE_SCHEMA:
+        raise ParseError(f"expected {STATE_SCHEMA}, found {schema!a:.80}")
+    scalars = {name: tensor.item() for name, tensor in tensors.items() if "." not in name and tensor.numel() == 1}
+    progress = layout.progress(scalars)
+    tree = read(document["tree"], tensors)
+    if progress is None or not isinstance(tree, dict):
+        raise ParseError("it does not tell how far the training was")
+    return _own_memory(tree), progress
+
+
+_COPIED_BY_TORCH = ("model", "optimizer", "rng")
+
+
+def _own_memory(tree: Tree) -> Tree:
+    """Copy what the training keeps as it is, so that it does not keep the whole file in memory."""
+    return {key: value if key in _COPIED_BY_TORCH else _copied(value, {}) for key, value in tree.items()}
+
+
+def _copied(value: Any, made: dict[int, Tensor]) -> Any:  # noqa: ANN401  whatever a training saves
+    if isinstance(value, Tensor):
+        if id(value) not in made:
+            made[id(value)] = value.detach().clone().requires_grad_(value.requires_grad)
+        return made[id(value)]
+    if isinstance(value, dict):
+        return type(value)((key, _copied(item, made)) for key, item in value.items())
+    if type(value) in {list, tuple}:
+        return type(value)(_copied(item, made) for item in value)
+    return value
+
+
+Answer = TypeVar("Answer")
+
+
+def _for_all(ranks: Ranks, group: Any, ask: Callable[[], Answer]) -> Answer:  # noqa: ANN401  as in `resume`
+    """Ask on rank 0, and return on every rank what came of it; an error is raised on every rank."""
+    if ranks.count == 1:
+        return ask()
+    told: list[Any] = [None]
+    if ranks.own == 0:
+        try:
+            told = [ask()]
+        except CkptToolError as error:
+            told = [error]
+    distributed.broadcast_object_list(told, src=0, group=group)
+    if isinstance(told[0], CkptToolError):
+        raise told[0]
+    return cast("Answer", told[0])
+
+
+def _on_every_rank(ranks: Ranks, group: Any, work: Callable[[], Answer]) -> Answer:  # noqa: ANN401  as in `resume`
+    """Do it on every rank; where it fails on one, an error is raised on all, and none waits for another."""
+    if ranks.count == 1:
+        return work()
+    done: Answer | None = None
+    error: Exception | None = None
+    try:
+        done = work()
+    except Exception as caught:  # noqa: BLE001  whatever it is, the others must not wait for this rank
+        error = caught
+    said: list[str | None] = [None] * ranks.count
+    distributed.all_gather_object(said, None if error is None else f"{type(error).__name__}: {error}", group=group)
+    if error is not None:
+        raise error
+    for rank, message in enumerate(said):
+        if message is not None:
+            raise IncompleteError(f"rank {rank} could not load its part: {message}")
+    return cast("Answer", done)

@@ -1,0 +1,354 @@
+"""Checkpoints that are whole or not there, sealed from memory, and enough to go on in every bit."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from struct import pack
+from threading import Thread
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ckpttool import __version__
+from ckpttool.domain.dtype import DType
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.guarding import GuardEventKind
+from ckpttool.domain.health import Health
+from ckpttool.domain.manifest import Manifest, ShardSeal
+from ckpttool.domain.saving import SavedScalar, SaveLabel, SaveLayout, SaveProgress
+from ckpttool.domain.shard import FormatName, TensorEntry
+from ckpttool.domain.units import ByteCount, Rank, Step, moment
+from ckpttool.errors import CkptToolError, UsageError
+from ckpttool.formats.base import schema_hash, schema_rows
+from ckpttool.formats.safetensors.header import spelled
+from ckpttool.formats.strict_json import JsonObject
+from ckpttool.guard.agree import Ranks
+from ckpttool.guard.embedding import EmbeddingHealth
+from ckpttool.guard.objects import Objects
+from ckpttool.guard.state_tree import Spelled, Unsaveable, spell
+from ckpttool.guard.tensor_file import block, named
+from ckpttool.records import births_begin
+from ckpttool.records.birth import birth_path
+from ckpttool.records.manifest import manifest_bytes
+from ckpttool.write.files import ensure_folder, locked, remove, replace
+from ckpttool.write.stream import Block, Streamed, stream
+
+STATE = "ckpttool.state"
+"""The tensor that holds as JSON what is no tensor. Not in the file's metadata: that differs from rank to rank here, and
+is to be equal in all files of a save."""
+
+STATE_SCHEMA = "ckpttool/training-state/1"
+
+_STATE_UNIT = 64 << 10
+"""Bytes to whose multiples it is filled up with blanks, so that saves of different steps have the same header."""
+
+_PACKED = {DType.I64: "<q", DType.I32: "<i", DType.F32: "<f"}
+
+_PATIENCE_SECONDS = 5.0
+"""To wait for another who brings the health file up to date."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a writer saves."""
+
+    output: str
+    """The output folder."""
+    prefix: str
+    steps_per_epoch: int | None
+    """Steps of an epoch, by which saves are numbered; None: all steps are of the first."""
+    global_batch_size: int | None
+    """Samples a step over all ranks; None: not known."""
+
+
+class CheckpointWriter:
+    """Saves a training, each rank its own file, without waiting for another rank.
+
+    Use it in a `with` statement, or `close` it: what is being saved in the background is waited for.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        objects: Objects,
+        layout: SaveLayout,
+        *,
+        health: EmbeddingHealth | None,
+        group: Any = None,  # noqa: ANN401  a process group, which a torch without distributed lacks
+    ) -> None:
+        """Prepare to save; every rank must come here, for all take the same number for this start.
+
+        Raises:
+            UsageError: The prefix would make names that can be read in two ways.
+            WriteFailedError: The folder cannot be made.
+        """
+        if (why := layout.objection(place.prefix)) is not None:
+            raise UsageError(f"the prefix {place.prefix!r} cannot be used: {why}")
+        self._place, self._objects, self._layout, self._health = place, objects, layout, health
+        ranks = Ranks(group, objects.device)
+        self._rank, self._world = Rank(ranks.own), ranks.count
+        self._tree = f"{place.output}/{layout.folder}"
+        self._copies: dict[str, Tensor] = {}
+        self._thread: Thread | None = None
+        self._error: BaseException | None = None
+        self._run = max(ranks.gather(self._own_run()))
+
+    def _own_run(self) -> int:
+        """Make this rank's folder, and count the starts that saved there."""
+        folder = f"{self._tree}/{self._layout.rank_folder(self._rank)}"
+        ensure_folder(folder)
+        names = os.listdir(folder)
+        for name in self._layout.leftovers(names, self._place.prefix, self._rank):
+            with suppress(OSError):
+                os.unlink(f"{folder}/{name}")
+        return self._layout.next_run(names, self._place.prefix, self._rank)
+
+    def save(self, step: int | None = None, *, background: bool = False) -> str:
+        """Save everything, and return the save's name.
+
+        Args:
+            step: Batches of data that were consumed; None: as the guard counts them.
+            background: Return when all is copied to the host's memory; a save that is under way is waited for first.
+
+        Raises:
+            Unsaveable: Something can only be saved by a pickle. Nothing was written.
+            UsageError: Nobody tells the step.
+            WriteFailedError: This save, or the one in the background before it, could not be written.
+            NotDurableError: It is there, but the disk did not confirm it.
+        """
+        self._wait()
+        began = time.monotonic()
+        save = self._collected(step)
+        if not background:
+            self._write(save, began)
+            return save.name
+        self._thread = Thread(target=self._written_behind, args=(self._copied(save), began), name="ckpttool-save")
+        self._thread.start()
+        return save.name
+
+    def close(self) -> None:
+        """Wait for what is being saved.
+
+        Raises:
+            CkptToolError: It could not be written.
+        """
+        self._wait()
+        self._copies.clear()
+
+    def __enter__(self) -> CheckpointWriter:  # noqa: PYI034  `Self` is in Python since 3.11
+        """Save from here on."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Wait for what is being saved; an error that ends the training is not hidden by one of the save."""
+        with suppress(*(() if error is None else (CkptToolError,))):
+            self.close()
+
+    def _wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if (error := self._error) is not None:
+            self._error = None
+            raise error
+
+    def _collected(self, step: int | None) -> _Save:
+        """Take all apart; nothing is copied, and nothing written."""
+        tree = self._objects.tree()
+        progress = self._progress(step, tree)
+        label = self._layout.label(self._place.prefix, self._run, progress)
+        parts = spell(tree)
+        taken = sorted(name for name in parts.tensors if name == STATE)
+        if taken:
+            raise Unsaveable(STATE, "the name of our own state")
+        health = Health.UNKNOWN if self._health is None else self._health.of(progress.step)
+        return _Save(
+            name=self._layout.checkpoint(label),
+            label=label,
+            step=progress.step,
+            scalars=self._layout.scalars(progress),
+            tensors=parts.tensors,
+            state=_state(parts),
+            health=health,
+        )
+
+    def _progress(self, step: int | None, tree: Mapping[str, Any]) -> SaveProgress:
+        guard = tree["guard"]
+        if step is None:
+            if self._objects.guard is None:
+                raise UsageError("say save(step=…), the batches of data that were consumed: there is no guard to ask")
+            step = self._objects.guard.step
+        every = self._place.steps_per_epoch or max(step, 1)
+        epoch, behind = divmod(max(step, 1) - 1, every)
+        scale = (tree["scaler"] or {}).get("scale", 1.0)
+        return SaveProgress(
+            step=Step(step),
+            applied=step if guard is None else int(guard["applied"]),
+            epoch=epoch + 1,
+            step_in_epoch=min(step, behind + 1),
+            loss_scale=float(scale),
+            global_batch_size=self._place.global_batch_size,
+        )
+
+    def _copied(self, save: _Save) -> _Save:
+        """Copy the tensors to the host's memory, into that of the copies before where they fit."""
+        copies = {}
+        for name, tensor in save.tensors.items():
+            copy = self._copies.get(name)
+            if copy is None or (copy.shape, copy.dtype) != (tensor.shape, tensor.dtype):
+                copy = torch.empty(tensor.shape, dtype=tensor.dtype)
+            copies[name] = copy.copy_(tensor)
+        self._copies = copies
+        return save.of(copies)
+
+    def _written_behind(self, save: _Save, began: float) -> None:
+        try:
+            self._write(save, began)
+        except BaseException as error:  # noqa: BLE001  the next save raises it
+            self._error = error
+
+    def _write(self, save: _Save, began: float) -> None:
+        try:
+            streamed = self._write_files(save)
+        except BaseException as error:
+            self._tell(GuardEventKind.SAVE_FAILED, save, message=f"{type(error).__name__}: {error}"[:500])
+            raise
+        seconds = round(time.monotonic() - began, 6)
+        self._tell(GuardEventKind.SAVED, save, bytes=streamed.size, digest=streamed.xxh3_128, seconds=seconds)
+
+    def _tell(self, kind: GuardEventKind, save: _Save, **values: str | float) -> None:
+        if self._objects.guard is not None:
+            told = {"checkpoint": save.name, "path": self._layout.shard(save.label, self._rank), **values}
+            self._objects.guard.tell(kind, step=save.step, health=save.health.value, **told)
+
+    def _write_files(self, save: _Save) -> Streamed:
+        """Write the shard, then its certificate, then what names it as the last, then its health."""
+        path = self._layout.shard(save.label, self._rank)
+        birth = f"{self._tree}/{birth_path(births_begin(self._place.prefix, save.name), self._rank)}"
+        ensure_folder(os.path.dirname(birth))
+        # Of the same step once more: for a moment the old certificate would be that of another file.
+        if os.path.lexists(f"{self._tree}/{path}"):
+            remove(birth)
+        file = _File(save)
+        streamed = stream(
+            f"{self._tree}/{path}",
+            file.blocks(),
+            size=file.size,
+            temporary=self._layout.temporary(save.label, self._rank),
+        )
+        manifest = self._certificate(save, path, streamed, file.entries)
+        replace(birth, manifest_bytes(manifest), overwrite=True, backup=False)
+        for record, content in self._layout.records(save.label, self._rank):
+            replace(f"{self._tree}/{record}", content, overwrite=True, backup=False)
+        if self._rank == 0 and save.health is not Health.UNKNOWN:
+            self._record_health(save)
+        return streamed
+
+    def _certificate(self, save: _Save, path: str, streamed: Streamed, entries: tuple[TensorEntry, ...]) -> Manifest:
+        now = moment(time.time())
+        scalars = ((each.name, _as_saved(each)) for each in save.scalars)
+        seal = ShardSeal(
+            path=path,
+            size=streamed.size,
+            xxh3_128=streamed.xxh3_128,
+            chunks=streamed.chunks,
+            format=FormatName.SAFETENSORS,
+            schema_hash=schema_hash(schema_rows(entries)),
+            scalars=tuple(sorted(scalars)),
+            first_seen=now,
+        )
+        return Manifest(
+            layout=self._layout.name,
+            checkpoint=save.name,
+            prefix=self._place.prefix,
+            world_size=self._world,
+            sealed_at=now,
+            sealed_by=__version__,
+            shards=(seal,),
+        )
+
+    def _record_health(self, save: _Save) -> None:
+        """Add the entry to the trainer's own record; one that is not what it writes stays as it is."""
+        path = f"{self._place.output}/{self._layout.health_file}"
+        with locked(path, timeout=_PATIENCE_SECONDS):
+            try:
+                with open(path, "rb") as file:
+                    old = file.read()
+            except FileNotFoundError:
+                old = None
+            try:
+                new = self._layout.with_health(old, save.label, save.health)
+            except ValueError:
+                return
+            replace(path, new, overwrite=True, backup=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Save:
+    """One rank's part of a save, before it is written."""
+
+    name: str
+    label: SaveLabel
+    step: Step
+    scalars: tuple[SavedScalar, ...]
+    tensors: dict[str, Tensor]
+    state: bytes
+    """What is no tensor."""
+    health: Health
+
+    def of(self, tensors: dict[str, Tensor]) -> _Save:
+        """Return it with copies of the tensors."""
+        return _Save(
+            name=self.name,
+            label=self.label,
+            step=self.step,
+            scalars=self.scalars,
+            tensors=tensors,
+            state=self.state,
+            health=self.health,
+        )
+
+
+class _File:
+    """The bytes of a rank's file, one tensor after the other."""
+
+    def __init__(self, save: _Save) -> None:
+        self._tensors = save.tensors
+        self._ready: dict[str, Block] = {each.name: pack(_PACKED[each.dtype], each.value) for each in save.scalars}
+        self._ready[STATE] = save.state
+        rows = [*named(save.tensors.items()), (STATE, DType.U8, (len(save.state),))]
+        rows += [(each.name, each.dtype, each.shape) for each in save.scalars]
+        self._head, self.entries = spelled(rows)
+        self.size = ByteCount(len(self._head) + sum(entry.nbytes for entry in self.entries))
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield them; a tensor of an accelerator is copied when its turn comes."""
+        yield self._head
+        for entry in self.entries:
+            if entry.nbytes:
+                yield self._ready[entry.name] if entry.name in self._ready else block(self._tensors[entry.name])
+
+
+def _state(parts: Spelled) -> bytes:
+    document: JsonObject = {
+        "schema": STATE_SCHEMA,
+        "versions": {"ckpttool": __version__, "torch": str(torch.__version__)},
+        "tree": parts.tree,
+    }
+    text = json.dumps(document, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")
+    return text + b" " * (-len(text) % _STATE_UNIT)
+
+
+def _as_saved(scalar: SavedScalar) -> int | float:
+    """Return a scalar as whoever reads the file finds it."""
+    if scalar.dtype is not DType.F32 or not math.isfinite(scalar.value):
+        return scalar.value
+    value: float = torch.tensor(scalar.value, dtype=torch.float32).item()
+    return value

@@ -1,0 +1,471 @@
+"""What a training saves is read by every command, and a resume goes on in every bit, whenever it was killed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+import ckpttool
+from ckpttool import api
+from ckpttool.domain.finding import Severity
+from ckpttool.domain.guarding import GuardEventKind
+from ckpttool.domain.health import Health
+from ckpttool.domain.plan import ResumePlan
+from ckpttool.domain.question import CheckQuestion, TreeQuestion
+from ckpttool.domain.retention import PruneOrder, RetentionPolicy
+from ckpttool.domain.units import Step
+from ckpttool.domain.verdict import Level, Verdict, VerdictWord
+from ckpttool.errors import CkptToolError, IncompleteError, NothingToResumeError, UsageError, WriteFailedError
+from ckpttool.guard import Guard
+from ckpttool.guard.resume import SeededByIndex
+from ckpttool.guard.state_tree import Unsaveable
+from tests.guard.loop import SmallNet, batches, loss_of
+from tests.guard.ranks import on_two_ranks
+from tests.guard.resumable import EPOCH, Training, train
+
+STEPS = 18
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def never_killed(until: int = STEPS) -> Training:
+    training = Training()
+    resumed = training.resume(Path("/nowhere"), fresh_ok=True)
+    assert list(training.steps(resumed, until)) == list(range(1, until + 1))
+    return training
+
+
+def question(output: Path) -> TreeQuestion:
+    return TreeQuestion(path=str(output))
+
+
+def verdicts(output: Path, name: str = "all") -> list[Verdict]:
+    return list(api.verify(question(output), CheckQuestion(level=Level.CHECKSUM, name=name)).answer().verdicts)
+
+
+def shard(output: Path, name: str) -> Path:
+    return output / f"checkpoint/rank_0/run_rank_0-{name}.safetensors"
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-9] ^= 4
+    path.write_bytes(data)
+
+
+def files(output: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(output)): path.read_bytes() for path in output.rglob("*") if path.is_file()}
+
+
+def test_what_was_saved_goes_through_every_command(tmp_path: Path) -> None:
+    train(tmp_path, 8)
+    newest, *older = api.scan(question(tmp_path)).inventory.checkpoints[::-1]
+    assert [save.name for save in (newest, *older)] == ["2_1", "1_6", "1_4", "1_2"]
+    assert (newest.step, dict(newest.facts)["optimizer_step"], newest.samples) == (8, 7, 32)
+    assert (newest.scalars.global_batch_size, newest.health) == (4, Health.HEALTHY)
+    for verdict in verdicts(tmp_path):
+        assert verdict.word is VerdictWord.VERIFIED
+        assert [finding for finding in verdict.findings if finding.severity > Severity.NOTE] == []
+    assert all(sealing.written and not sealing.findings for sealing in api.seal(question(tmp_path), "all"))
+    decision = api.resolve(question(tmp_path)).decision
+    assert isinstance(decision, ResumePlan)
+    assert (decision.point.checkpoint.name, decision.findings) == ("2_1", ())
+    order = PruneOrder(apply=True, trash_days=0, grace=0)
+    assert api.prune(question(tmp_path), RetentionPolicy(keep_last=1), order).applied
+    assert [path.name for path in (tmp_path / "checkpoint/.ckpttool/birth").iterdir()] == ["run-2_1.r0.json"]
+    assert [save.name for save in api.scan(question(tmp_path)).inventory.checkpoints] == ["2_1"]
+
+
+@pytest.mark.parametrize("stop", [4, EPOCH + 1, 2 * EPOCH], ids=["in an epoch", "behind its begin", "at its end"])
+def test_a_resumed_training_is_equal_in_every_bit_to_one_that_never_stopped(stop: int, tmp_path: Path) -> None:
+    first = train(tmp_path, stop, every=stop)
+    second = Training()
+    resumed = second.resume(tmp_path)
+    assert (resumed.step, resumed.applied, resumed.is_checked) == (stop, stop - (stop > 5), True)
+    assert resumed.epoch == (stop - 1) // EPOCH + 1
+    list(second.steps(resumed, STEPS))
+    found = second.bits()
+    whole = never_killed()
+    assert first.order + second.order == whole.order
+    assert found == whole.bits()
+
+
+def test_with_other_random_numbers_than_those_of_the_save_it_is_another_training(tmp_path: Path) -> None:
+    train(tmp_path, 4, every=4)
+    training = Training()
+    resumed = training.resume(tmp_path)
+    for batch in resumed.batches(training.loader):
+        torch.rand(1)
+        training.step(batch)
+    assert training.bits()["model.conv.weight"] != never_killed(EPOCH).bits()["model.conv.weight"]
+
+
+def test_a_background_save_holds_the_bytes_of_a_foreground_save(tmp_path: Path) -> None:
+    for name, background in (("front", False), ("back", True)):
+        training = Training()
+        resumed = training.resume(tmp_path / name, fresh_ok=True)
+        with training.writer(tmp_path / name) as writer:
+            for step in training.steps(resumed, 6):
+                if step % 2 == 0:
+                    writer.save(background=background)
+                    training.model.conv.weight.grad = None
+    front, back = (files(tmp_path / name) for name in ("front", "back"))
+    shards = [path for path in front if path.endswith(".safetensors")]
+    assert len(shards) == 3
+    assert [path for path in shards if front[path] != back[path]] == []
+
+
+def test_a_flipped_bit_is_found_by_the_birth_certificate_alone(tmp_path: Path) -> None:
+    train(tmp_path, 4)
+    flip(shard(tmp_path, "1_4"))
+    with pytest.raises(IncompleteError, match="is not what was written"):
+        Training().resume(tmp_path)
+    assert [verdict.word for verdict in verdicts(tmp_path)] == [VerdictWord.DAMAGED, VerdictWord.VERIFIED]
+    assert Training().resume(tmp_path).step == 2, "what a check found damaged is remembered"
+    plan = tmp_path / "plan.json"
+    answer = api.resolve(question(tmp_path), api.ResumeQuestion(evidence=Level.CHECKSUM))
+    plan.write_text(json.dumps(answer.to_dict()), encoding="utf-8")
+    assert Training().resume(plan).step == 2
+
+
+def test_a_save_without_a_certificate_is_loaded_and_said_not_to_be_checked(tmp_path: Path) -> None:
+    train(tmp_path, 2)
+    (tmp_path / "checkpoint/.ckpttool/birth/run-1_2.r0.json").unlink()
+    assert not Training().resume(tmp_path).is_checked
+
+
+def test_what_needs_a_pickle_is_refused_before_a_byte_is_written(tmp_path: Path) -> None:
+    training = Training()
+    training.extra["mine"] = {"deep": [object()]}
+    with training.writer(tmp_path) as writer:
+        before = files(tmp_path)
+        with pytest.raises(Unsaveable, match=r"extra\.mine\.deep\[0\]: object"):
+            writer.save(step=0)
+    assert files(tmp_path) == before
+
+
+def full_disk(patch: pytest.MonkeyPatch) -> None:
+    def write(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    patch.setattr(os, "write", write)
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_full_disk_fails_the_save_and_leaves_the_one_before(
+    background: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training()
+    writer = training.writer(tmp_path)
+    resumed = training.resume(tmp_path, fresh_ok=True)
+    steps = training.steps(resumed, 4)
+    next(steps)
+    writer.save()
+    before = files(tmp_path)
+    next(steps)
+    with monkeypatch.context() as patch:
+        full_disk(patch)
+        if background:
+            writer.save(background=True)
+        with pytest.raises(WriteFailedError, match="No space left"):
+            writer.close() if background else writer.save()
+    assert files(tmp_path) == before
+    assert writer.save() == "1_2"
+    writer.close()
+    assert Training().resume(tmp_path).step == 2
+
+
+def test_a_save_of_the_same_step_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    training = Training()
+    with training.writer(tmp_path) as writer:
+        for seen in (1, 2):
+            training.extra["seen"] = seen
+            assert writer.save(step=3) == "1_3"
+    assert [verdict.word for verdict in verdicts(tmp_path)] == [VerdictWord.VERIFIED]
+    again = Training()
+    again.resume(tmp_path)
+    assert again.extra["seen"] == 2
+
+
+def test_what_a_killed_writer_left_is_swept_by_the_next_and_no_other_file(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint/rank_0"
+    folder.mkdir(parents=True)
+    left = {"run_rank_0-1_4.tmp": b"torn", "other_rank_0-1_4.tmp": b"another's", "meta.json.tmp": b"another's"}
+    for name, content in left.items():
+        (folder / name).write_bytes(content)
+    with Training().writer(tmp_path) as writer:
+        assert sorted(path.name for path in folder.iterdir()) == ["meta.json.tmp", "other_rank_0-1_4.tmp"]
+        assert writer.save(step=4) == "_1-1_4"
+
+
+def test_nothing_there_is_an_error_unless_a_training_begins(tmp_path: Path) -> None:
+    for output in (tmp_path / "gone", tmp_path):
+        with pytest.raises(NothingToResumeError, match="fresh_ok=True"):
+            Training().resume(output)
+        assert Training().resume(output, fresh_ok=True).checkpoint is None
+
+
+def test_saves_of_which_none_can_be_used_are_no_fresh_start(tmp_path: Path) -> None:
+    train(tmp_path, 2)
+    os.truncate(shard(tmp_path, "1_2"), 1000)
+    with pytest.raises(NothingToResumeError, match="can be resumed from"):
+        Training().resume(tmp_path, fresh_ok=True)
+
+
+def without(name: str) -> dict[str, Any]:
+    return {**Training().objects, name: None}
+
+
+def other_model() -> dict[str, Any]:
+    training = Training()
+    training.model.usual = nn.BatchNorm1d(6, affine=False)
+    return training.objects
+
+
+def other_order() -> dict[str, Any]:
+    training = Training()
+    optimizer = torch.optim.AdamW(training.model.parameters(), lr=0.1)
+    return {**training.objects, "optimizer": optimizer, "scheduler": torch.optim.lr_scheduler.ConstantLR(optimizer)}
+
+
+@pytest.mark.parametrize(
+    ("objects", "message"),
+    [
+        (lambda: without("scheduler"), "with a scheduler"),
+        (lambda: without("loader"), "with a loader"),
+        (other_model, "the model is not the one|other parameters"),
+        (other_order, "number 0 was conv.bias, and is embed.weight"),
+        (lambda: {**Training().objects, "loader": DataLoader(SeededByIndex(Noisy(), 1))}, "cannot tell where it is"),
+    ],
+)
+def test_other_objects_than_those_saved_are_refused(objects: Any, message: str, tmp_path: Path) -> None:  # noqa: ANN401
+    train(tmp_path, 2)
+    with pytest.raises(UsageError, match=message):
+        ckpttool.resume_training(str(tmp_path), **objects())
+
+
+def test_what_cannot_be_meant_is_refused_at_the_start(tmp_path: Path) -> None:
+    training = Training()
+    for prefix in ("", "a-b", "a_rank_b", "../x", "x" * 65):
+        with pytest.raises(UsageError, match="prefix"):
+            ckpttool.checkpoint_writer(str(tmp_path), prefix=prefix, **training.objects)
+    for settings in ({"embedding": "embed.weight"}, {"embedding": "gone", "health_threshold": 1.0}):
+        with pytest.raises(UsageError, match=r"embedding|no parameter"):
+            training.writer(tmp_path, **settings)
+    with pytest.raises(UsageError, match="steps_per_epoch"):
+        ckpttool.checkpoint_writer(str(tmp_path), prefix="x", **training.objects, steps_per_epoch=0)
+    with pytest.raises(UsageError, match=r"save\(step"):
+        ckpttool.checkpoint_writer(
+            str(tmp_path), prefix="x", model=nn.Linear(1, 1), optimizer=training.optimizer
+        ).save()
+
+
+@pytest.mark.parametrize(
+    ("settings", "health"),
+    [
+        ({}, Health.UNKNOWN),
+        ({"embedding": "embed.weight", "health_threshold": 1e9}, Health.HEALTHY),
+        ({"embedding": "embed.weight", "health_threshold": 1e-9}, Health.UNHEALTHY),
+    ],
+)
+def test_a_save_is_as_healthy_as_its_embedding_showed(settings: Any, health: Health, tmp_path: Path) -> None:  # noqa: ANN401
+    training = Training()
+    resumed = training.resume(tmp_path, fresh_ok=True)
+    with training.writer(tmp_path, **settings) as writer:
+        list(training.steps(resumed, 2))
+        writer.save()
+    (save,) = api.scan(question(tmp_path)).inventory.checkpoints
+    assert save.health is health
+    assert (tmp_path / "health_ckpts.json").exists() == (health is not Health.UNKNOWN)
+
+
+def test_a_save_in_a_spike_that_was_applied_is_unhealthy_until_it_is_over(tmp_path: Path) -> None:
+    model = SmallNet()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    guard = Guard(model, optimizer, mode="watch")
+    marks = {}
+    with ckpttool.checkpoint_writer(
+        str(tmp_path), prefix="run", model=model, optimizer=optimizer, guard=guard
+    ) as writer:
+        for number, batch in enumerate(batches(15), 1):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+            if number == 3:
+                guard.tell(GuardEventKind.SPIKE, step=Step(number), dropped=False)
+            marks[writer.save()] = number
+    found = {marks[save.name]: save.health for save in api.scan(question(tmp_path)).inventory.checkpoints}
+    assert [step for step, health in found.items() if health is Health.UNHEALTHY] == list(range(3, 14))
+    assert {found[step] for step in (1, 2, 14, 15)} == {Health.UNKNOWN}
+
+
+def test_a_health_file_that_is_not_the_trainers_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "health_ckpts.json").write_text("mine", encoding="utf-8")
+    train(tmp_path, 2)
+    assert (tmp_path / "health_ckpts.json").read_text(encoding="utf-8") == "mine"
+
+
+def test_moments_wider_than_their_weights_keep_every_bit(tmp_path: Path) -> None:
+    def made() -> dict[str, Any]:
+        model = nn.Linear(4, 4).bfloat16()
+        return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=0.1)}
+
+    first, second = made(), made()
+    first["model"](torch.ones(2, 4, dtype=torch.bfloat16)).sum().backward()
+    first["optimizer"].step()
+    for state in first["optimizer"].state.values():
+        state["exp_avg"] = torch.full((), 1 + 2**-20).expand(state["exp_avg"].shape).clone()
+    with ckpttool.checkpoint_writer(str(tmp_path), prefix="run", **first) as writer:
+        writer.save(step=1)
+    ckpttool.resume_training(str(tmp_path), **second)
+    moments = [state["exp_avg"] for state in second["optimizer"].state.values()]
+    assert [(moment.dtype, moment.flatten()[0].item()) for moment in moments] == [(torch.float32, 1 + 2**-20)] * 2
+
+
+class Noisy:
+    """Items with random noise."""
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int, /) -> float:
+        return index + torch.rand(1).item()
+
+
+def test_items_depend_on_seed_epoch_and_index_alone_and_leave_the_generators_alone() -> None:
+    data, again = SeededByIndex(Noisy(), 1), SeededByIndex(Noisy(), 1)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    items = [data[index] for index in range(len(data))]
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(6)
+    assert [again[index] for index in (4, 3, 2, 1, 0)] == items[::-1]
+    again.set_epoch(2)
+    assert [again[0], SeededByIndex(Noisy(), 2)[0]] != [items[0], items[0]]
+
+
+def test_killed_at_random_moments_it_ends_with_the_bits_of_one_that_was_not(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.guard.resumable", str(tmp_path), "40", "5", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 2, "killed too seldom to prove anything"
+    whole = never_killed(40)
+    assert (tmp_path / "order.bits").read_text(encoding="utf-8") == repr(whole.bits())
+    assert set((tmp_path / "order").read_text(encoding="utf-8").splitlines()) == set(whole.order)
+
+
+# Two real ranks.
+
+
+def on_both(rank: int, folder: str, wrap: Any) -> list[Any]:  # noqa: ANN401  a wrapper of torch
+    """Train 4 steps and save, then resume in objects of one's own and train 2 more, beside one that went on."""
+
+    def made() -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = wrap(SmallNet())
+        return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+
+    def step(objects: tuple[nn.Module, torch.optim.Optimizer], data: list[torch.Tensor]) -> None:
+        for batch in data:
+            objects[1].zero_grad()
+            loss_of(objects[0], batch).backward()
+            objects[1].step()
+
+    def weights(model: nn.Module) -> list[list[float]]:
+        own = (value.to_local() if isinstance(value, DTensor) else value for value in model.state_dict().values())
+        return [value.flatten().tolist() for value in own]
+
+    data = list(batches(6, seed=rank))
+    first, second = made(), made()
+    step(first, data[:4])
+    with ckpttool.checkpoint_writer(folder, prefix="run", model=first[0], optimizer=first[1]) as writer:
+        name = writer.save(step=4)
+    step(first, data[4:])
+    distributed.barrier()
+    resumed = ckpttool.resume_training(folder, model=second[0], optimizer=second[1])
+    step(second, data[4:])
+    return [name, resumed.step, resumed.is_checked, weights(first[0]) == weights(second[0])]
+
+
+def one_start_more(rank: int, folder: str) -> list[Any]:
+    """Only rank 1 saved before, so only there the number of this start is told."""
+    model = nn.Linear(2, 2)
+    old = Path(folder, "checkpoint/rank_1/run_rank_1-1_2.safetensors")
+    if rank == 1:
+        old.parent.mkdir(parents=True)
+        old.write_bytes(b"")
+    with ckpttool.checkpoint_writer(
+        folder, prefix="run", model=model, optimizer=torch.optim.SGD(model.parameters())
+    ) as w:
+        return [w.save(step=3)]
+
+
+def flipped(rank: int, folder: str) -> list[Any]:
+    """One rank's file is damaged: no rank goes on, and none waits."""
+    model = nn.Linear(2, 2)
+    objects: dict[str, Any] = {"model": model, "optimizer": torch.optim.SGD(model.parameters())}
+    with ckpttool.checkpoint_writer(folder, prefix="run", **objects) as writer:
+        writer.save(step=1)
+    if rank == 1:
+        flip(Path(folder, "checkpoint/rank_1/run_rank_1-1_1.safetensors"))
+    distributed.barrier()
+    try:
+        ckpttool.resume_training(folder, **objects)
+    except CkptToolError as error:
+        return [type(error).__name__, "is not what was written" in str(error)]
+    return []
+
+
+def nothing(_rank: int, folder: str) -> list[Any]:
+    model = nn.Linear(2, 2)
+    objects: dict[str, Any] = {"model": model, "optimizer": torch.optim.SGD(model.parameters())}
+    begun = ckpttool.resume_training(f"{folder}/gone", **objects, fresh_ok=True)
+    try:
+        ckpttool.resume_training(f"{folder}/gone", **objects)
+    except NothingToResumeError:
+        return [begun.step]
+    return []
+
+
+def test_two_ranks_save_and_resume_each_its_own_file(tmp_path: Path) -> None:
+    for name in ("ddp", "fsdp", "start", "flip"):
+        (tmp_path / name).mkdir()
+    cases = {
+        "ddp": partial(on_both, folder=str(tmp_path / "ddp"), wrap=DistributedDataParallel),
+        "fsdp": partial(on_both, folder=str(tmp_path / "fsdp"), wrap=fully_shard),
+        "start": partial(one_start_more, folder=str(tmp_path / "start")),
+        "flip": partial(flipped, folder=str(tmp_path / "flip")),
+        "nothing": partial(nothing, folder=str(tmp_path)),
+    }
+    assert on_two_ranks(cases, tmp_path) == {
+        "ddp": [["1_4", 4, True, True]] * 2,
+        "fsdp": [["1_4", 4, True, True]] * 2,
+        "start": [["_1-1_3"]] * 2,
+        "flip": [["IncompleteError", True]] * 2,
+        "nothing": [[0]] * 2,
+    }
+    for name in ("ddp", "fsdp"):
+        (verdict,) = verdicts(tmp_path / name)
+        assert (verdict.word, len(verdict.reports)) == (VerdictWord.VERIFIED, 2)
+        assert [finding.message for finding in verdict.findings if finding.severity > Severity.NOTE] == []
+    # The number of ranks is in each certificate: with the other rank's folder gone the save is not whole.
+    (tmp_path / "ddp/checkpoint/rank_1/run_rank_1-1_4.safetensors").unlink()
+    (tmp_path / "ddp/checkpoint/rank_1/meta.json").unlink()
+    (tmp_path / "ddp/checkpoint/rank_1").rmdir()
+    assert not isinstance(api.resolve(question(tmp_path / "ddp")).decision, ResumePlan)
