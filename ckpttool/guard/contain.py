@@ -21,6 +21,9 @@ MOST_SHARE = 0.01
 MOST_SHARE_WITH_FEATURES = 0.03
 """Of a step's time, that the guard may take."""
 
+UNNOTICED = 0.001
+"""Seconds of a step that are not too much, however short it is."""
+
 SLOW_STEPS = 100
 """In a row, in which that was too much."""
 
@@ -137,9 +140,9 @@ class Pace:
         last, self._last = self._last, now
         return None if last is None else own / max(now - last, own, 1e-9)
 
-    def is_too_slow(self, share: float, most: float) -> bool:
+    def is_too_slow(self, own: float, share: float, most: float) -> bool:
         """Tell whether the share was above the most that is allowed in a hundred steps in a row, once in a hundred."""
-        self._too_slow = self._too_slow + 1 if share > most else 0
+        self._too_slow = self._too_slow + 1 if share > most and own > UNNOTICED else 0
         if self._too_slow < SLOW_STEPS:
             return False
         self._too_slow = 0

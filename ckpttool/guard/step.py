@@ -281,11 +281,11 @@ class Guard:
             told |= {"loss": decided.reading.loss, "global_norm": decided.reading.norm}
         if self._scaler is not None:
             told["overflow"] = agreed.is_overflow
-        share = self._pace.share(self._contain.seconds)
-        self._contain.seconds = 0.0
+        own, self._contain.seconds = self._contain.seconds, 0.0
+        share = self._pace.share(own)
         if share is not None:
             told["overhead"] = round(share, 4)
-            self._keep_pace(share)
+            self._keep_pace(own, share)
         self.tell(GuardEventKind.STEP, step=self.step, **told)
         for event in decided.decision.events:
             if event.kind is GuardEventKind.NONFINITE and culprits:
@@ -295,11 +295,11 @@ class Guard:
             self.tell(GuardEventKind.REPLICAS_DISAGREE, step=self.step, message="the norm differs from rank to rank")
         self._norms_agreed = not agreed.norms_differ  # told once, until they agree again
 
-    def _keep_pace(self, share: float) -> None:
+    def _keep_pace(self, own: float, share: float) -> None:
         """Look at less where it takes too much for too long; what takes no other rank may differ from rank to rank."""
         looks = self._features is not None and self._contain.is_on(Part.FEATURES)
         most = MOST_SHARE_WITH_FEATURES if looks else MOST_SHARE
-        if not self._pace.is_too_slow(share, most):
+        if not self._pace.is_too_slow(own, share, most):
             return
         message = f"the guard takes {share:.1%} of a step, more than {most:.0%} for a hundred steps"
         if looks and self._features is not None and not self._features.look_seldom():

@@ -136,8 +136,12 @@ def test_what_ends_a_process_is_not_contained() -> None:
         containment.run(Part.EVENTS, interrupted)
 
 
-def slow_steps(training: Training, share: float, count: int) -> None:
-    with patch.object(Pace, "share", lambda *_: share), patch.object(contain, "SLOW_STEPS", 10):
+def slow_steps(training: Training, share: float, count: int, *, unnoticed: float = 0.0) -> None:
+    with (
+        patch.object(Pace, "share", lambda *_: share),
+        patch.object(contain, "SLOW_STEPS", 10),
+        patch.object(contain, "UNNOTICED", unnoticed),
+    ):
         training.run(batches(count))
 
 
@@ -158,6 +162,7 @@ def test_a_guard_that_is_quick_enough_says_nothing_of_it() -> None:
     for _ in range(3):
         slow_steps(training, 0.05, 9)
         slow_steps(training, 0.02, 1)
+    slow_steps(training, 0.05, 20, unnoticed=1.0)  # of steps that are so short, it takes next to nothing
     assert training.told.kinds() == []
 
 
