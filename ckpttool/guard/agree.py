@@ -11,6 +11,7 @@ import struct
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.guarding import Action, Proposal
@@ -23,7 +24,7 @@ _NO_NORM = -(2**63)
 class Vote:
     """What one rank brings."""
 
-    proposal: Proposal | None
+    proposal: Proposal | None = None
     """None where the guard failed on this rank: the others decide."""
     failed: int = 0
     """Number of the part that failed; 0: none."""
@@ -82,12 +83,19 @@ class Ranks:
 
     def agree(self, vote: Vote) -> Agreement:
         """Return what all ranks together want. Every rank must call it once in each optimizer step."""
-        told = _numbers(vote)
+        return _agreement(self.largest(torch.tensor(_numbers(vote), dtype=torch.int64)))
+
+    def largest(self, numbers: Tensor) -> list[int]:
+        """Return, of each of some int64, the largest that a rank has. Every rank must call it, with as many."""
         if self.count > 1:
-            numbers = torch.tensor(told, dtype=torch.int64, device=self._meeting_place())
+            numbers = numbers.to(self._meeting_place())
             dist.all_reduce(numbers, op=dist.ReduceOp.MAX, group=self._group)
-            told = numbers.tolist()
-        return _agreement(told)
+        told: list[int] = numbers.tolist()
+        return told
+
+    def global_rank(self, rank: int) -> int:
+        """Return the number among all processes of a rank of this group."""
+        return rank if self.count == 1 or self._group is None else dist.get_global_rank(self._group, rank)
 
     def gather(self, number: int) -> list[int]:
         """Return a number of each rank, in their order. Every rank must call it, so only after a common decision."""

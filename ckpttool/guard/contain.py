@@ -55,7 +55,7 @@ class Containment:
 
     def __init__(self, emit: Emit) -> None:
         """Take where errors are told."""
-        self._emit = emit
+        self.emit = emit
         self._failures: Counter[Part] = Counter()  # of all ranks, so the same on each
         self._told: set[Part] = set()
         self._pending: list[Part] = []
@@ -117,14 +117,14 @@ class Containment:
 
     def _tell_off(self, part: Part, reason: str) -> None:
         name, whole = part.name.lower(), part.is_essential
-        self._emit(GuardEventKind.GUARD_OFF, step=self.step, part=name, whole_guard=whole, message=reason)
+        self.emit(GuardEventKind.GUARD_OFF, step=self.step, part=name, whole_guard=whole, message=reason)
 
     def _failed(self, part: Part, error: Exception) -> None:
         self._pending.append(part)
         first = part not in self._told
         self._told.add(part)
         told = {"traceback": _last_lines(error)} if first else {}
-        self._emit(GuardEventKind.GUARD_ERROR, step=self.step, part=part.name.lower(), error=one_line(error), **told)
+        self.emit(GuardEventKind.GUARD_ERROR, step=self.step, part=part.name.lower(), error=one_line(error), **told)
 
 
 class Pace:

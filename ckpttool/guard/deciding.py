@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from ckpttool.decide.guarding import SpikeGuard
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.guarding import Action, Decision, GuardMode, Proposal
 from ckpttool.domain.metrics import StepMetrics
 from ckpttool.domain.units import Step
@@ -56,21 +56,25 @@ class Deciding:
         self._scaler = scaler
         self._ranks = ranks
         self._contain = contain
+        self.stops_at_abnormal = False
+        """Whether a wrong matrix product ends the training."""
 
-    def decide(self, step: Step, norm: Tensor | float | None, losses: Losses, *, strike: bool) -> Decided:
+    def decide(self, step: Step, norm: Tensor | float | None, losses: Losses, vote: Vote) -> Decided:
         """Decide on a step. Every rank must call it once in each, whatever happened before.
 
         Args:
             step: Its number.
             norm: Of all gradients; None where it could not be taken.
             losses: Of its micro-batches.
-            strike: Whether a detector of this rank wants a check that all start together.
+            vote: What this rank knows beside its numbers.
         """
         reading = None
         if norm is not None:
             reading = self._contain.run(Part.NORM, lambda: losses.read(norm), waits=True)
         proposal = None if reading is None else self._proposed(reading, step)
-        agreed = self._ranks.agree(Vote(proposal=proposal, failed=self._contain.next_failed(), strike=strike))
+        if proposal is not None and vote.abnormal and self.stops_at_abnormal:
+            proposal = replace(proposal, action=Action.STOP)
+        agreed = self._ranks.agree(replace(vote, proposal=proposal, failed=self._contain.next_failed()))
         self._contain.agreed(agreed.failed)
         return Decided(reading=reading, agreed=agreed, decision=self._settled(agreed))
 

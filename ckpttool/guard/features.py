@@ -33,7 +33,7 @@ class _Taken:
 
 
 class FeatureProbe:
-    """Takes the values of a step, and hands them out a step later: by then nothing has to wait for them."""
+    """Takes the values of a step, and keeps them on the device until they are asked for."""
 
     def __init__(self, model: nn.Module, *, interval: int = 3) -> None:
         """Choose the parameters, and hook into the averaging of gradients where that is possible.
@@ -108,14 +108,9 @@ class FeatureProbe:
         """Drop what was taken last: the gradients of this step overflowed, which is the loss scaler's business."""
         del self._taken[-1:]
 
-    def values(self, *, all_of_them: bool = False) -> tuple[FeatureValue, ...]:
-        """Return the values up to the step before the last one that was taken, each once.
-
-        Args:
-            all_of_them: Also of the last one: the training ends.
-        """
-        ready = len(self._taken) if all_of_them else max(0, len(self._taken) - 1)
-        taken, self._taken = self._taken[:ready], self._taken[ready:]
+    def values(self) -> tuple[FeatureValue, ...]:
+        """Return the values that were taken, each once; to be asked a step later, when nothing waits for them."""
+        taken, self._taken = self._taken, []
         return tuple(
             FeatureValue(value=root * root, name=name, step=step.step, rank=self.rank)
             for step in taken

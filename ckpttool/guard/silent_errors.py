@@ -29,10 +29,25 @@ class SilentErrors:
         self._probe = FeatureProbe(model, interval=detector.sample_interval)
         self._every = 1
 
+    @staticmethod
+    def of(model: nn.Module, features: FeatureValueDetector | str | None) -> SilentErrors | None:
+        """Return what looks at a model; None where nothing does.
+
+        Raises:
+            UsageError: Ascend's own parser would stop the training over the settings.
+        """
+        detector = FeatureValueDetector.of(features) if isinstance(features, str) else features
+        return None if detector is None or not detector.is_on else SilentErrors(model, detector)
+
     @property
     def wants_checksum(self) -> bool:
         """Whether a strike of this rank waits for the others to start the checksum with it."""
         return self._detector.wants_checksum
+
+    @property
+    def runs_checksum(self) -> bool:
+        """Whether all ranks agreed to check their matrix products."""
+        return self._detector.checking
 
     @property
     def own_are_finite(self) -> bool | None:
@@ -40,7 +55,7 @@ class SilentErrors:
         return self._probe.own_are_finite
 
     def judge(self, step: Step) -> tuple[GuardEvent, ...]:
-        """Judge the values of the step before the last."""
+        """Judge the values of the step before."""
         return self._detector.take(self._probe.values(), at=_now(), step=step)
 
     def agree(self, *, wanted: bool, step: Step) -> tuple[GuardEvent, ...]:

@@ -20,8 +20,9 @@ from ckpttool.domain.guarding import Action, Emit, EventValue, GuardEventKind, G
 from ckpttool.domain.units import Step
 from ckpttool.errors import CkptToolError, UsageError
 from ckpttool.formats.strict_json import Json, JsonObject, ParseError, as_object, get_optional_int
-from ckpttool.guard.agree import Agreement, Ranks
+from ckpttool.guard.agree import Agreement, Ranks, Vote
 from ckpttool.guard.buffers import Buffers
+from ckpttool.guard.checks import Checks, stops_at_abnormal
 from ckpttool.guard.contain import MOST_SHARE, MOST_SHARE_WITH_FEATURES, Containment, Pace, Part
 from ckpttool.guard.deciding import Decided, Deciding
 from ckpttool.guard.dropping import Updated, innermost, refuse_undroppable
@@ -66,6 +67,9 @@ class Guard:
         count_threshold: int = STOPS_AT,
         scaler: torch.amp.GradScaler | None = None,
         features: FeatureValueDetector | str | None = None,
+        patrol: int = 0,
+        on_abnormal: str = "warn",
+        replica_every: int = 100,
         group: dist.ProcessGroup | None = None,
         sinks: Sequence[Emit] = (),
         step: int = 0,
@@ -82,6 +86,9 @@ class Guard:
             scaler: The loss scaler, where there is one: its overflows are its own business.
             features: What judges feature values of gradients, or its settings as `NPU_ASD_CONFIG` has them; None:
                 they are not looked at.
+            patrol: Matrix products are checked in one step of so many; 0: only after a strike of `features`.
+            on_abnormal: What follows from a wrong product: `warn`, an event, or `stop`, the end of the training.
+            replica_every: Steps between two comparisons of the weights that DDP keeps alike on all ranks; 0: never.
             group: The ranks that train this model together; None: all.
             sinks: Who else is told of events.
             step: Steps that the training did before.
@@ -111,10 +118,12 @@ class Guard:
         self._ranks = Ranks(group, self._updated.device)
         self._telling = Telling(output, sinks, self._ranks, self._about)
         self._contain = Containment(self.tell)
+        self._checks = Checks(model, self._ranks, self._contain, patrol=patrol, replica_every=replica_every)
         self._deciding = Deciding(self._spikes, self.mode, scaler, self._ranks, self._contain)
+        self._deciding.stops_at_abnormal = stops_at_abnormal(on_abnormal)
         self._buffers = Buffers(model)
         self._losses = Losses()
-        self._features = _silent_errors(model, features)
+        self._features = SilentErrors.of(model, features)
         self._is_open = False  # a step has begun
         self._is_decided = False
         self._drops = False
@@ -214,6 +223,12 @@ class Guard:
             self._is_open, self._is_decided, self._drops = True, False, False
             self._contain.step = Step(self.step + 1)
             self._contain.run(Part.BUFFERS, self._buffers.take)
+        runs = self._features is not None and self._features.runs_checksum and self._contain.is_on(Part.FEATURES)
+        self._checks.enter(self._contain.step, runs=runs)
+
+    def end(self) -> None:
+        """End a micro-batch. Called by `MicroBatch`."""
+        self._checks.leave()
 
     def take_loss(self, loss: Tensor) -> None:
         """Take the local loss of a micro-batch. Called by `MicroBatch`."""
@@ -235,8 +250,10 @@ class Guard:
         step = self._contain.step = Step(self.step + 1)
         run = self._contain.run
         strike = run(Part.FEATURES, lambda: self._judge_features(step)) or False
-        decided = self._deciding.decide(step, norm, self._losses, strike=strike)
+        vote = Vote(strike=strike, abnormal=self._checks.take_abnormal())
+        decided = self._deciding.decide(step, norm, self._losses, vote)
         self.step = step
+        self._checks.compare_replicas(step)
         run(Part.FEATURES, lambda: self._take_features(decided.agreed))
         culprits = self._culprits(decided)
         if decided.drops:
@@ -244,7 +261,7 @@ class Guard:
         self._close(drops=decided.drops, applied=decided.is_applied)
         run(Part.EVENTS, lambda: self._tell_step(decided, culprits))
         if decided.decision.action is Action.STOP:
-            self._stop()
+            self._stop(decided.agreed)
         return decided.decision.limit
 
     def _judge_features(self, step: Step) -> bool:
@@ -281,6 +298,7 @@ class Guard:
             told |= {"loss": decided.reading.loss, "global_norm": decided.reading.norm}
         if self._scaler is not None:
             told["overflow"] = agreed.is_overflow
+        told |= self._checks.told()
         own, self._contain.seconds = self._contain.seconds, 0.0
         share = self._pace.share(own)
         if share is not None:
@@ -316,11 +334,11 @@ class Guard:
         self._losses = Losses()
         self._buffers.forget()
 
-    def _stop(self) -> None:
-        stop = GuardStop(
-            f"step {self.step}: {self._spikes.in_a_row} updates in a row were dropped, so the weights are bad; "
-            "`ckpttool resolve --around-spike last` says from where to go on"
-        )
+    def _stop(self, agreed: Agreement) -> None:
+        why = f"{self._spikes.in_a_row} updates in a row were dropped, so the weights are bad"
+        if agreed.abnormal and self._deciding.stops_at_abnormal:
+            why = "a matrix product was wrong; the event checksum-abnormal names the device"
+        stop = GuardStop(f"step {self.step}: {why}; `ckpttool resolve --around-spike last` says from where to go on")
         if self.on_stop is None:
             raise stop
         self.on_stop(stop)
@@ -373,14 +391,9 @@ class MicroBatch:
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
     ) -> None:
-        pass
+        self._guard.end()
 
     def loss(self, loss: Tensor) -> Tensor:
         """Take the loss, as it is handed to `backward`, and return it: nothing waits for the device."""
         self._guard.take_loss(loss)
         return loss
-
-
-def _silent_errors(model: nn.Module, features: FeatureValueDetector | str | None) -> SilentErrors | None:
-    detector = FeatureValueDetector.of(features) if isinstance(features, str) else features
-    return None if detector is None or not detector.is_on else SilentErrors(model, detector)

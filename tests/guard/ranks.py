@@ -1,4 +1,4 @@
-"""Two processes that train together on this machine, each of which runs the same cases one after the other."""
+"""Processes that train together on this machine, each of which runs the same cases one after the other."""
 
 from __future__ import annotations
 
@@ -22,9 +22,14 @@ LONGEST = 240.0
 
 
 def on_two_ranks(cases: Mapping[str, Case], folder: Path) -> dict[str, list[Any]]:
+    """Return what each case returned, by rank."""
+    return on_ranks(RANKS, cases, folder)
+
+
+def on_ranks(count: int, cases: Mapping[str, Case], folder: Path) -> dict[str, list[Any]]:
     """Return what each case returned, by rank. An exception in a rank is its traceback as text."""
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_run, args=(rank, dict(cases), str(folder))) for rank in range(RANKS)]
+    processes = [context.Process(target=_run, args=(rank, count, dict(cases), str(folder))) for rank in range(count)]
     for process in processes:
         process.start()
     try:
@@ -34,14 +39,14 @@ def on_two_ranks(cases: Mapping[str, Case], folder: Path) -> dict[str, list[Any]
     finally:
         for process in processes:
             process.kill()
-    told = [pickle.loads((folder / f"rank{rank}").read_bytes()) for rank in range(RANKS)]  # noqa: S301  our own
+    told = [pickle.loads((folder / f"rank{rank}").read_bytes()) for rank in range(count)]  # noqa: S301  our own
     return {name: [results[name] for results in told] for name in cases}
 
 
-def _run(rank: int, cases: dict[str, Case], folder: str) -> None:
+def _run(rank: int, count: int, cases: dict[str, Case], folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=RANKS, timeout=timedelta(seconds=60)
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=count, timeout=timedelta(seconds=60)
     )
     results: dict[str, Any] = {}
     for name, case in cases.items():

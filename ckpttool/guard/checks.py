@@ -1,0 +1,118 @@
+"""When matrix products and replicas are checked: after a strike, on patrol, every so many steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from torch.nn.parallel import DistributedDataParallel
+
+from ckpttool.domain.guarding import EventValue, GuardEventKind
+from ckpttool.domain.units import Rank, Step
+from ckpttool.errors import UsageError
+from ckpttool.guard.agree import Ranks
+from ckpttool.guard.checksum import MatmulChecksum
+from ckpttool.guard.contain import Containment, Part
+from ckpttool.guard.replicas import ReplicaCheck
+
+if TYPE_CHECKING:
+    from torch import nn
+
+T = TypeVar("T")
+
+
+class Checks:
+    """Stands around forward and backward of the steps that are checked, and compares replicas between steps."""
+
+    def __init__(
+        self, model: nn.Module, ranks: Ranks, contain: Containment, *, patrol: int, replica_every: int
+    ) -> None:
+        """Begin to count steps.
+
+        Args:
+            model: As it is trained.
+            ranks: That train together.
+            contain: What keeps exceptions in, and whom wrong products are told to.
+            patrol: Matrix products are checked in one step of so many; 0: only after a strike.
+            replica_every: Steps between two comparisons of weights over ranks; 0: never.
+
+        Raises:
+            UsageError: A number of steps is none.
+        """
+        for name, steps in (("patrol", patrol), ("replica_every", replica_every)):
+            if type(steps) is not int or steps < 0:
+                raise UsageError(f"{name} is a number of steps, 0 for never, not {steps!r}")
+        self._patrol = patrol
+        self._replica_every = replica_every
+        self._model = model
+        self._ranks = ranks
+        self._contain = contain
+        self._checksum: MatmulChecksum | None = None
+        self._is_inside = False
+        self._replicas = ReplicaCheck(model) if isinstance(model, DistributedDataParallel) else None
+
+    def enter(self, step: Step, *, runs: bool) -> None:
+        """Begin forward and backward of a micro-batch.
+
+        Args:
+            step: That is trained now.
+            runs: Whether the ranks agreed to check every step.
+        """
+        self.leave()  # an exception may have ended the last one where nobody told
+        is_patrol = self._patrol > 0 and step % self._patrol == 0
+        if (runs or is_patrol) and self._contain.is_on(Part.CHECKSUM):
+            self._run(lambda: self._begin(step))
+
+    def leave(self) -> None:
+        """End forward and backward of a micro-batch."""
+        if self._is_inside and self._checksum is not None:
+            self._is_inside = False
+            self._checksum.__exit__(None, None, None)
+
+    def take_abnormal(self) -> bool:
+        """Tell whether a product was wrong on this rank since this was asked last."""
+        return self._checksum is not None and self._checksum.take_abnormal()
+
+    def told(self) -> dict[str, EventValue]:
+        """Return what was checked in this step, for its line."""
+        summary = {} if self._checksum is None else self._checksum.summary()
+        return {"checked": summary} if summary.get("products") else {}
+
+    def compare_replicas(self, step: Step) -> None:
+        """Compare the weights of all ranks, where it is time. Every rank must call it in each step: it takes all."""
+        if self._replicas is None or self._replica_every == 0 or step % self._replica_every:
+            return
+        hashes = self._contain.run(Part.CHECKSUM, self._replicas.hashes)
+        found = self._replicas.compare(hashes)
+        if found is not None:
+            self._contain.emit(
+                GuardEventKind.REPLICAS_DISAGREE,
+                step=step,
+                parameters=[*found.parameters],
+                count=found.count,
+                ranks=[*found.ranks],
+                message="weights differ from rank to rank",
+            )
+
+    def _begin(self, step: Step) -> None:
+        if self._checksum is None:
+            bare = self._model.module if isinstance(self._model, DistributedDataParallel) else self._model
+            self._checksum = MatmulChecksum(bare, self._contain.emit, rank=Rank(self._ranks.own), contained=self._run)
+        self._checksum.step = step
+        self._checksum.__enter__()
+        self._is_inside = True
+
+    def _run(self, call: Callable[[], T]) -> T | None:
+        """A checked step is slow, and is meant to be: that is not the guard's share of an ordinary one."""
+        return self._contain.run(Part.CHECKSUM, call, waits=True)
+
+
+def stops_at_abnormal(setting: str) -> bool:
+    """Return what follows from a wrong product: whether the training ends.
+
+    Raises:
+        UsageError: It is neither `warn` nor `stop`.
+    """
+    if setting not in {"warn", "stop"}:
+        raise UsageError(f"on_abnormal can be 'warn' or 'stop', not {setting!r}")
+    return setting == "stop"
