@@ -12,6 +12,9 @@ from torch.optim import LBFGS, Optimizer
 from ckpttool.errors import UsageError
 from ckpttool.guard.norm import is_sharded
 
+_CLIPS_ITSELF = "FullyShardedDataParallel"
+"""Torch's first; it is not imported for the question. The gradients of its second tell by themselves what they are."""
+
 
 class Updated:
     """The parameters that an optimizer updates."""
@@ -26,6 +29,8 @@ class Updated:
         self.device = next((parameter.device for parameter in ordered), torch.device("cpu"))
         self.are_sharded = any(is_sharded(parameter) for parameter in ordered)
         """Whether to reduce their gradients takes all ranks."""
+        self.only_model_clips = any(kind.__name__ == _CLIPS_ITSELF for kind in type(model).__mro__)
+        """Whether nobody but the model's wrapper can take the norm over all ranks, and only while it clips."""
 
     def current(self) -> list[Tensor]:
         """Return them in the model's order, in which a sum of squares is what the training gets by itself."""

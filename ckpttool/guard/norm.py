@@ -25,13 +25,25 @@ def total_norm(parameters: Sequence[Tensor]) -> Tensor:
     Of a `DTensor` the local part differs from rank to rank: who reads that decides differently on each. To put the
     parts together takes all ranks, so with sharded parameters no rank may leave this out.
     """
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    gradients = [_dense(parameter.grad) for parameter in parameters if parameter.grad is not None]
     # A norm of sharded gradients and plain ones together cannot be stacked; of each mesh there is one.
     groups: dict[object, list[Tensor]] = {}
     for gradient in gradients:
         groups.setdefault(getattr(gradient, "device_mesh", None), []).append(gradient)
-    norms = [full(get_total_norm(group)) for group in groups.values()]
+    norms = [full(_norm(group)) for group in groups.values()]
     return norms[0] if len(norms) == 1 else get_total_norm(norms)
+
+
+def _norm(gradients: Sequence[Tensor]) -> Tensor:
+    """Return it as torch's clipping does; of float16 in float32, for there is no larger float16 than 65504."""
+    if any(gradient.dtype == torch.float16 for gradient in gradients):
+        gradients = [torch.linalg.vector_norm(gradient, dtype=torch.float32) for gradient in gradients]
+    return get_total_norm(gradients)
+
+
+def _dense(gradient: Tensor) -> Tensor:
+    """Return all elements that may differ from zero: of sparse gradients torch takes no norm."""
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
 def full(norm: Tensor) -> Tensor:

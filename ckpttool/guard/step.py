@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
@@ -128,7 +128,7 @@ class Guard:
         self._is_decided = False
         self._drops = False
         self._norms_agreed = False  # once at least: it is one norm that all ranks have
-        self._is_slow = False
+        self._is_slow = self._has_asked = False
         if hasattr(self.optimizer, "register_step_pre_hook"):  # else it is watched, and the trainer asks `decide`
             self.optimizer.register_step_pre_hook(self._before_update)
             self.optimizer.register_step_post_hook(self._after_update)
@@ -154,13 +154,16 @@ class Guard:
             GuardStop: So many updates in a row were dropped.
         """
         parameters = self._updated.current()
+        if self._updated.only_model_clips:
+            whole = cast("Tensor", cast("Any", self.model).clip_grad_norm_(max_norm))
+            self._clip(self._decide(whole), whole.clamp(max=max_norm))
+            return whole
         norm = None if self._contain.is_off else self._norm(parameters, instead=True)
         limit = self._decide(norm)
         if norm is None:
             return clip_grad_norm_(parameters, max_norm)
         most = max_norm if limit is None else min(max_norm, limit)
-        if not self._drops and most < math.inf:  # of an infinite norm torch would make NaN even then
-            clip_grads_with_norm_(parameters, most, norm)
+        self._clip(most if most < math.inf else None, norm)  # of an infinite norm torch would make NaN even then
         return norm
 
     def decide(self, norm: Tensor | float) -> bool:
@@ -172,14 +175,13 @@ class Guard:
         Raises:
             GuardStop: So many updates in a row were dropped.
         """
-        if isinstance(norm, Tensor):
-            norm = full(norm)
-        limit = self._decide(norm)
-        if limit is not None and not self._drops:
-            parameters = self._updated.current()
-            whole = norm if isinstance(norm, Tensor) else torch.tensor(norm, device=self._updated.device)
-            clip_grads_with_norm_(parameters, limit, whole)
+        whole = full(norm) if isinstance(norm, Tensor) else torch.tensor(norm, device=self._updated.device)
+        self._clip(self._decide(whole), whole)
         return self.applied
+
+    def _clip(self, most: float | None, norm: Tensor) -> None:
+        if most is not None and not self._drops:
+            clip_grads_with_norm_(self._updated.current(), most, norm)
 
     def saved(self) -> JsonObject:
         """Return everything that is remembered: plain JSON, for a checkpoint."""
@@ -367,10 +369,21 @@ class Guard:
     def _ready(self) -> None:
         if not self._is_decided:
             norm = None if self._contain.is_off else self._norm(self._updated.current())
-            scale = getattr(self.optimizer, "grad_scale", None)  # a fused update unscales by itself
-            self._decide(norm / scale if norm is not None and scale is not None else norm)
+            if norm is not None and (scale := getattr(self.optimizer, "grad_scale", None)) is not None:
+                norm = norm / scale  # a fused update unscales by itself
+            limit = self._decide(norm)
+            if norm is not None:
+                self._clip(limit, norm)
+            self._ask_for_a_call()
         if self._drops:
             self.applied = self._contain.run(Part.DROP, self._updated.drop) is None
+
+    def _ask_for_a_call(self) -> None:
+        """Say once that a scaler's overflows pass by, as it then does not call the optimizer at all."""
+        if self._scaler is not None and self._scaler.is_enabled() and not self._has_asked:
+            self._has_asked = True
+            message = "call guard.clip_ or guard.decide behind scaler.unscale_: else no overflow is seen"
+            self.tell(GuardEventKind.ALARM, step=self.step, name="decided-too-late", message=message)
 
     def _after_update(self, _optimizer: Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         self._is_decided = self._drops = False

@@ -182,6 +182,23 @@ def test_a_policy_that_clips_clips_further_than_the_training() -> None:
     assert clipped[-1] < alone[-1] / 10
 
 
+def test_a_policy_clips_where_the_training_does_not() -> None:
+    def largest(policy: Policy | None) -> float:
+        training = Training(partial(optim.SGD, lr=1e-3), clip=None, policy=policy)
+        training.run(batches(30))
+        before = training.model.last.weight.detach().clone()
+        training.run(batches(1, bad={1: 100.0}))
+        return (training.model.last.weight - before).abs().max().item()
+
+    assert largest(ZClipPolicy()) < largest(None) / 10
+
+
+def test_a_scaler_whose_overflows_pass_by_is_told_of_once() -> None:
+    training = Training(adamw, scale=4.0, clip=None).run(batches(3))
+    assert [values["name"] for values in training.told.of(GuardEventKind.ALARM)] == ["decided-too-late"]
+    assert "alarm" not in Training(adamw, scale=4.0).run(batches(3)).told.kinds()
+
+
 def test_a_norm_that_the_trainer_took_is_decided_on() -> None:
     told = Told()
     model = SmallNet()

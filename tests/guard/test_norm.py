@@ -1,0 +1,71 @@
+"""The norm is the one that torch's clipping takes, and is there where torch has none."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from ckpttool.guard.norm import Losses, total_norm
+
+
+def with_gradients(*gradients: torch.Tensor) -> list[torch.Tensor]:
+    parameters: list[torch.Tensor] = []
+    for gradient in gradients:
+        parameter = nn.Parameter(torch.zeros(gradient.shape, dtype=gradient.dtype))
+        parameter.grad = gradient
+        parameters.append(parameter)
+    return parameters
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_it_is_the_norm_of_torch_in_every_bit(dtype: torch.dtype) -> None:
+    torch.manual_seed(3)
+    parameters = [*with_gradients(torch.randn(7, 9).to(dtype), torch.randn(130).to(dtype)), nn.Parameter(torch.ones(2))]
+    expected = nn.utils.clip_grad_norm_(parameters, math.inf)
+    assert torch.equal(total_norm(parameters), expected)
+
+
+def test_no_gradient_at_all_has_a_norm_of_zero() -> None:
+    assert total_norm([nn.Parameter(torch.ones(2))]).item() == 0
+    assert total_norm([]).item() == 0
+
+
+def test_finite_gradients_of_float16_have_a_finite_norm() -> None:
+    parameters = with_gradients(torch.full((1000,), 3e4, dtype=torch.float16), torch.full((2,), 1.0))
+    assert total_norm(parameters).item() == pytest.approx(3e4 * math.sqrt(1000), rel=1e-3)
+    parameters = with_gradients(torch.tensor([math.inf], dtype=torch.float16))
+    assert total_norm(parameters).item() == math.inf
+
+
+def test_sparse_gradients_have_the_norm_of_what_they_hold() -> None:
+    embedding = nn.Embedding(10, 4, sparse=True)
+    embedding(torch.tensor([1, 2, 2])).sum().backward()
+    assert total_norm(list(embedding.parameters())).item() == pytest.approx(math.sqrt(4 * 1 + 4 * 4))
+
+
+def test_the_sum_of_losses_is_read_with_the_norm_and_one_that_is_not_finite_is_not_hidden_by_another() -> None:
+    losses = Losses()
+    for loss in (torch.tensor(2.0), torch.tensor([1.0, 0.5], dtype=torch.bfloat16)):
+        losses.add(loss)
+    reading = losses.read(torch.tensor(3.0))
+    assert (reading.norm, reading.loss, reading.losses_finite) == (3.0, 3.5, True)
+    for value in (math.inf, -math.inf):
+        losses.add(torch.tensor(value))
+    assert losses.read(1.0).losses_finite is False
+
+
+def test_a_norm_of_float64_loses_no_bit() -> None:
+    losses = Losses()
+    losses.add(torch.tensor(1.0))
+    exact = 1 / 3
+    assert losses.read(torch.tensor(exact, dtype=torch.float64)).norm == exact
+    assert losses.read(exact).norm == exact
+
+
+def test_without_a_loss_only_the_norm_is_read() -> None:
+    reading = Losses().read(torch.tensor(math.nan))
+    assert math.isnan(reading.norm)
+    assert (reading.loss, reading.losses_finite) == (None, True)
