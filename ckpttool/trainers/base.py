@@ -59,6 +59,11 @@ class Part:
     resolved_from: str | None
     """What is taken instead of the path itself: "checkpoint 20_2 on all ranks"; None where it stands for the tree."""
 
+    @classmethod
+    def of_save(cls, name: str) -> Part:
+        """Return what a save's own folder means, and whatever lies in it."""
+        return cls(focus=name, resolved_from=f"checkpoint {name}")
+
 
 WHOLE_TREE = Part(focus=None, resolved_from=None)
 """What a file in the root of a tree means that is no single save's: a tracker, a part of its only save."""

@@ -60,6 +60,10 @@ class Listing:
         behind = start[:-1] + chr(ord(start[-1]) + 1)
         return self.entries[bisect_left(self.entries, (start,)) : bisect_left(self.entries, (behind,))]
 
+    def folders(self, start: str = "") -> Iterator[str]:
+        """Yield the names of folders that begin so, and of links that lead nowhere in the place of one."""
+        return (entry.name for entry in self.beginning(start) if entry.kind in {Kind.FOLDER, Kind.LOST})
+
     def has(self, name: str) -> bool:
         """Tell whether there is an entry of this name."""
         return any(entry.name == name for entry in self.beginning(name)[:1])

@@ -49,9 +49,9 @@ class AccelerateLayout(Untracked):
             save = rest.partition("/")[0]
             if not rest:
                 return WHOLE_TREE if self.recognise(listing.alone(FOLDER)) else None
-            return Part(focus=save, resolved_from=f"checkpoint {save}") if _is_numbered(save) else None
+            return Part.of_save(save) if _is_numbered(save) else None
         is_save = any(_has_rank_state(names) for name, names in listing.inside(re.escape(first)) if name == first)
-        return Part(focus=first, resolved_from=f"checkpoint {first}") if is_save else None
+        return Part.of_save(first) if is_save else None
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each save's names, and what its registered objects or its schedule say of the step."""

@@ -46,7 +46,7 @@ class DeepSpeedTags(WrittenTogether):
         is_tag = re.fullmatch(DEFAULT_TAG, tag) is not None or (
             listing.has(tag) and any(map(parse, listing.names_in(tag)))
         )
-        return Part(focus=tag, resolved_from=f"checkpoint {tag}") if is_tag else None
+        return Part.of_save(tag) if is_tag else None
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each tag's names, and one model file of each as far as its pickle."""

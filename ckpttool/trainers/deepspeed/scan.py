@@ -62,10 +62,9 @@ def scan_tags(storage: Storage, listing: Listing, options: ScanOptions) -> Inven
     """Read each tag's names, and the record in one of its model files."""
     pointer = latest_pointer(storage) if listing.has(LATEST) else None
     tag = None if pointer is None else pointer.name
-    folders = [entry.name for entry in listing.entries if entry.kind in {Kind.FOLDER, Kind.LOST}]
     scanned = map_waiting(
         lambda name: _scan_tag(storage, name, options, is_latest=name == tag),
-        [name for name in folders if name != OWN_FOLDER],
+        [name for name in listing.folders() if name != OWN_FOLDER],
     )
     checkpoints = in_order_of_progress(checkpoint for checkpoint in scanned if checkpoint is not None)
     names = {checkpoint.name: checkpoint for checkpoint in checkpoints}

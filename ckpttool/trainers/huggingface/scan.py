@@ -14,7 +14,7 @@ from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.units import Rank, Step, counted
 from ckpttool.formats.strict_json import ParseError
-from ckpttool.storage.base import Kind, LostLinkError, Storage, unreadable
+from ckpttool.storage.base import LostLinkError, Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import by_rank, listed_damage, one_run, stray, tracked_by
@@ -70,7 +70,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
         listing: Of its root.
         options: What to take beyond the names.
     """
-    names = list(saves(listing))
+    names = [name for name in listing.folders("checkpoint-") if re.fullmatch(SAVE, name)]
     arguments_of = ArgumentsReader(storage)
     found = list(map_waiting(lambda name: _scan_save(storage, name, arguments_of, options), names))
     newest = max(found, key=lambda one: one.checkpoint.step or 0, default=None)
@@ -86,13 +86,6 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
         findings=in_order(map(stray, strays)),
         strays=tuple(strays),
     )
-
-
-def saves(listing: Listing) -> Iterator[str]:
-    """Yield the names of saves' folders, and of links that lead nowhere in their place."""
-    for entry in listing.beginning("checkpoint-"):
-        if entry.kind in {Kind.FOLDER, Kind.LOST} and re.fullmatch(SAVE, entry.name):
-            yield entry.name
 
 
 def _scan_save(storage: Storage, name: str, arguments_of: ArgumentsReader, options: ScanOptions) -> _Scanned:

@@ -36,7 +36,7 @@ class LightningLayout(Untracked):
     def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
         """Take a save's folder, and whatever lies in it, for the save; and a save's file."""
         name = folder.partition("/")[0] or file or ""
-        return Part(focus=name, resolved_from=f"checkpoint {name}") if is_save(name) else None
+        return Part.of_save(name) if is_save(name) else None
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read what each save says of the training."""

@@ -51,7 +51,7 @@ class MegatronIterations(WrittenTogether):
         if not folder:
             return WHOLE_TREE if file == TRACKER else None
         name = folder.partition("/")[0]
-        return Part(focus=name, resolved_from=f"checkpoint {name}") if is_save(name) else None
+        return Part.of_save(name) if is_save(name) else None
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each save's names, and the record in one of its files."""

@@ -90,8 +90,7 @@ class _Files(NamedTuple):
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
     """Read each save's names, and the record in one of its files."""
     pointer = tracker_pointer(storage, iteration_folder, word=RELEASE)
-    folders = [entry.name for entry in listing.entries if entry.kind in {Kind.FOLDER, Kind.LOST}]
-    saves = [name for name in folders if is_save(name)]
+    saves = list(filter(is_save, listing.folders()))
     newest = frozenset(nlargest(_NEWEST, saves, key=lambda name: iteration_of(name) or 0))
 
     def scanned(name: str) -> Checkpoint:

@@ -32,7 +32,7 @@ class OrbaxLayout(Untracked):
         name = folder.partition("/")[0]
         if prefix_and_step(name) is None or not any(RECORD in names for _, names in listing.alone(name).inside()):
             return None
-        return Part(focus=name, resolved_from=f"checkpoint {name}")
+        return Part.of_save(name)
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each save's names and its record; no store is followed."""

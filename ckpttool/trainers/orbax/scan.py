@@ -45,8 +45,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
         listing: Of its root.
         options: What to take beyond the names.
     """
-    folders = [entry.name for entry in listing.entries if entry.kind in {Kind.FOLDER, Kind.LOST}]
-    names = [name for name in folders if prefix_and_step(name) is not None]
+    names = [name for name in listing.folders() if prefix_and_step(name) is not None]
     checkpoints = in_order_of_progress(map_waiting(lambda name: _scan_save(storage, name, options), names))
     others = [entry.name for entry in listing.entries if entry.name not in {*names, OWN_FOLDER}]
     strays = tuple(name for name in others if not is_unfinished(name))

@@ -42,7 +42,7 @@ class TorchDcpLayout(Untracked):
         entries = listing.beginning(name)[:1] if name and name != OWN_FOLDER else ()
         if not any(entry.name == name and entry.kind is Kind.FOLDER for entry in entries):
             return None
-        return Part(focus=name, resolved_from=f"checkpoint {name}") if is_store(listing.names_in(name)) else None
+        return Part.of_save(name) if is_store(listing.names_in(name)) else None
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each save's names, its record, and the counters that this leads to."""

@@ -16,7 +16,7 @@ from ckpttool.domain.frozen import replace
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import Step
-from ckpttool.storage.base import Kind, Storage
+from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.written_together import Untracked
 from ckpttool.trainers.listing import Listing
@@ -44,7 +44,7 @@ class TorchtitanLayout(Untracked):
     def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
         """Take a save's folder, and whatever lies in it, for the save."""
         name = folder.partition("/")[0]
-        return Part(focus=name, resolved_from=f"checkpoint {name}") if re.fullmatch(SAVE, name) else None
+        return Part.of_save(name) if re.fullmatch(SAVE, name) else None
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each save's names, its record, and the counters that this leads to."""
@@ -91,9 +91,7 @@ _FOLDER = "The step is looked for in the configured folder alone: dump folder an
 
 
 def _saves(listing: Listing) -> Iterator[str]:
-    for entry in listing.beginning("step-"):
-        if entry.kind in {Kind.FOLDER, Kind.LOST} and re.fullmatch(SAVE, entry.name):
-            yield entry.name
+    return (name for name in listing.folders("step-") if re.fullmatch(SAVE, name))
 
 
 def _told(storage: Storage, name: str, store: DcpStore) -> Told:

@@ -36,7 +36,7 @@ class VerlLayout(WrittenTogether):
         if not folder:
             return WHOLE_TREE if file == TRACKER else None
         name = folder.partition("/")[0]
-        return None if step_of(name) is None else Part(focus=name, resolved_from=f"checkpoint {name}")
+        return None if step_of(name) is None else Part.of_save(name)
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each save's names and the tracker; no shard is opened."""

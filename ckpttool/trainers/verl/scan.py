@@ -70,10 +70,10 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
         listing: Of its root.
         options: What to take beyond the names.
     """
-    folders = [entry.name for entry in listing.entries if entry.kind in {Kind.FOLDER, Kind.LOST}]
-    names = sorted((name for name in folders if step_of(name) is not None), key=lambda name: (step_of(name) or 0, name))
-    saves = list(map_waiting(lambda name: _look(storage, name, options), names))
-    checkpoints = [_checkpoint(save, saves) for save in saves]
+    saves = (name for name in listing.folders() if step_of(name) is not None)
+    names = sorted(saves, key=lambda name: (step_of(name) or 0, name))
+    seen = list(map_waiting(lambda name: _look(storage, name, options), names))
+    checkpoints = [_checkpoint(save, seen) for save in seen]
     known = {TRACKER, OWN_FOLDER, *names}
     strays = tuple(entry.name for entry in listing.entries if entry.name not in known)
     tracked, trouble = _tracker(storage, set(names))

@@ -9,7 +9,7 @@ from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.expectation import Evidence, Expected, RankFiles
 from ckpttool.domain.units import Rank
 from ckpttool.records import SealPlace
-from ckpttool.storage.base import Kind, Storage
+from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.listed import holds_its_mark
 from ckpttool.trainers.common.tracker_file import TRACKER, tracker_naming, tracker_pointer
@@ -49,7 +49,7 @@ class MindFormersIteration:
         if not folder:
             return WHOLE_TREE if file == TRACKER else None
         save = folder.partition("/")[0]
-        return Part(focus=save, resolved_from=f"checkpoint {save}") if is_iteration(save) else None
+        return Part.of_save(save) if is_iteration(save) else None
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each iteration's names, common.json and metadata.json; no shard is opened."""
@@ -104,7 +104,4 @@ class MindFormersIteration:
 
 
 def _saves(listing: Listing) -> Iterator[str]:
-    """Yield the names of saves' folders, and of links that lead nowhere in their place."""
-    for entry in listing.beginning(ITERATION_START):
-        if entry.kind in {Kind.FOLDER, Kind.LOST} and is_iteration(entry.name):
-            yield entry.name
+    return filter(is_iteration, listing.folders(ITERATION_START))
