@@ -10,7 +10,7 @@ from ckpttool.domain.finding import Code, Finding, Severity, damage, note
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.progress import Progress
 from ckpttool.domain.shard import FileStamp, Shard
-from ckpttool.domain.units import Rank
+from ckpttool.domain.units import Rank, Step
 from ckpttool.storage.base import Kind, Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import Members, Refusal
@@ -120,6 +120,19 @@ def stamped(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
     stamps = map_waiting(lambda shard: shard.stamp or stamp_if_there(storage, shard.path), checkpoint.shards)
     pairs = zip(checkpoint.shards, stamps, strict=True)
     return replace(checkpoint, shards=tuple(replace(shard, stamp=stamp) for shard, stamp in pairs))
+
+
+def tracked_in(storage: Storage, record: str, name: str, step: Step | None) -> Tracked:
+    """Say what a record names as the last save, and when that was written.
+
+    Args:
+        storage: The tree.
+        record: Its path.
+        name: Of the save.
+        step: In that name.
+    """
+    stamp = stamp_if_there(storage, record)
+    return Tracked(name=name, step=step, written_ns=None if stamp is None else stamp.modified_ns)
 
 
 def timed(storage: Storage, checkpoints: Sequence[Checkpoint], tracked: Tracked | None) -> list[Checkpoint]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ckpttool.domain.finding import Code, Finding, suspect
+from ckpttool.domain.units import STEP_DIGITS
 from ckpttool.formats.torch.pickle_objects import BrokenPickleError
-from ckpttool.formats.torch.plain import plain_values
+from ckpttool.formats.torch.plain import plain_values, whole_at
 from ckpttool.storage.base import Storage
 
 _TRIED = 4
@@ -22,6 +23,12 @@ def first_told(storage: Storage, paths: Iterable[str]) -> object:
         except (OSError, BrokenPickleError):
             continue
     return None
+
+
+def count_at(values: object, *path: str) -> int | None:
+    """Return what was counted; None where there is no such number, or none that a training can have reached."""
+    found = whole_at(values, *path)
+    return found if found is not None and 0 <= found < 10**STEP_DIGITS else None
 
 
 def other_step(name: str, step: int) -> Finding:

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.scalars import Scalars
-from ckpttool.domain.units import STEP_DIGITS, Rank
-from ckpttool.formats.torch.plain import value_at, whole_at
+from ckpttool.domain.units import Rank
+from ckpttool.formats.torch.plain import value_at
+from ckpttool.trainers.common.saved_values import count_at
 from ckpttool.trainers.deepspeed.names import StatesFile, model_file, optimizer_file
 
 _OPTIMIZER_FROM = 1
@@ -119,13 +120,13 @@ class TagRecord:
 def tag_record(values: object) -> TagRecord:
     """Take what a model file's pickle tells; what is no plain number is not told."""
     settings = value_at(values, "ds_config")
-    replicas, slices = _count(values, "dp_world_size"), _count(values, "mp_world_size")
-    stages = _count(values, "checkpoint_parallel_dimensions", "pp_degree") or 1
-    step, skipped = _count(values, "global_steps"), _count(values, "skipped_steps")
+    replicas, slices = count_at(values, "dp_world_size"), count_at(values, "mp_world_size")
+    stages = count_at(values, "checkpoint_parallel_dimensions", "pp_degree") or 1
+    step, skipped = count_at(values, "global_steps"), count_at(values, "skipped_steps")
     return TagRecord(
         step=step,
         updates=None if step is None or skipped is None or skipped > step else step - skipped,
-        samples=_count(values, "global_samples"),
+        samples=count_at(values, "global_samples"),
         replicas=replicas,
         slices=slices,
         stages=stages if slices and slices % stages == 0 else 1,
@@ -141,21 +142,15 @@ def _zero_stage(settings: object) -> int | None:
     zero = settings.get("zero_optimization", {})
     if isinstance(zero, bool):  # as the first versions were told
         return int(zero)
-    return 0 if zero == {} else _count(zero, "stage")
+    return 0 if zero == {} else count_at(zero, "stage")
 
 
 def _batch_size(settings: object, replicas: int | None) -> int | None:
     """Return the samples of an update: the settings are the user's as written, so they need not say it."""
-    told = _count(settings, "train_batch_size")
+    told = count_at(settings, "train_batch_size")
     if told is not None:
         return told
-    micro = _count(settings, "train_micro_batch_size_per_gpu")
+    micro = count_at(settings, "train_micro_batch_size_per_gpu")
     is_said = value_at(settings, "gradient_accumulation_steps") is not None
-    accumulated = _count(settings, "gradient_accumulation_steps") if is_said else 1
+    accumulated = count_at(settings, "gradient_accumulation_steps") if is_said else 1
     return micro * accumulated * replicas if micro and accumulated and replicas else None
-
-
-def _count(values: object, *path: str) -> int | None:
-    """Return what was counted; None where there is no such number, or none that a training can have reached."""
-    found = whole_at(values, *path)
-    return found if found is not None and 0 <= found < 10**STEP_DIGITS else None

@@ -29,10 +29,10 @@ from ckpttool.trainers.common.listed import (
     listed_damage,
     listed_shard,
     one_run,
-    stamp_if_there,
     stray,
     timed,
     tracked_by,
+    tracked_in,
 )
 from ckpttool.trainers.common.saved_values import first_told, other_step
 from ckpttool.trainers.deepspeed.latest import latest_pointer
@@ -97,9 +97,8 @@ def _tracked(storage: Storage, tag: str, named: Checkpoint | None) -> Tracked | 
     """Return what `latest` says of the training's course: nothing where the tag holds what its name denies."""
     if named is not None and blocking(named.findings):
         return None
-    time, match = stamp_if_there(storage, LATEST), re.fullmatch(DEFAULT_TAG, tag)
-    step = None if match is None else Step(int(match[1]))
-    return Tracked(name=tag, step=step, written_ns=None if time is None else time.modified_ns)
+    match = re.fullmatch(DEFAULT_TAG, tag)
+    return tracked_in(storage, LATEST, tag, None if match is None else Step(int(match[1])))
 
 
 def _scan_tag(storage: Storage, name: str, options: ScanOptions, *, is_latest: bool) -> Checkpoint | None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from ckpttool.domain.checkpoint import Content
 from ckpttool.domain.finding import Severity, worst
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.units import STEP_DIGITS
 from ckpttool.formats.torch.pickle_objects import BrokenPickleError
-from ckpttool.formats.torch.plain import plain_values, value_at, whole_at
+from ckpttool.formats.torch.plain import plain_values, value_at
 from ckpttool.storage.base import ByteSource, NotRegularError, Storage
+from ckpttool.trainers.common.saved_values import count_at
 
 _FIT = ("loops", "fit_loop")
 _BATCHES = (*_FIT, "epoch_loop.batch_progress")
@@ -61,12 +61,12 @@ def read_record(source: ByteSource, *, sharded: bool) -> Record:
     states = value_at(tree, "optimizer_states")
     # A folder's weights and optimizer states lie in its shards; what is saved beside weights alone is neither.
     whole = value_at(tree, "lr_schedulers") if sharded else states
-    step = _count(tree, "global_step")
+    step = count_at(tree, "global_step")
     return Record(
         step=step,
-        epoch=_count(tree, "epoch"),
-        batches=_count(tree, *_BATCHES, "total", "ready"),
-        in_epoch=_count(tree, *_BATCHES, "current", "ready"),
+        epoch=count_at(tree, "epoch"),
+        batches=count_at(tree, *_BATCHES, "total", "ready"),
+        in_epoch=count_at(tree, *_BATCHES, "current", "ready"),
         ends_epoch=value_at(tree, *_BATCHES, "is_last_batch") is True,
         optimizers=len(states) if isinstance(states, list) else None,
         has_loader_state=bool(value_at(tree, *_FIT, "state_dict", "combined_loader")),
@@ -85,8 +85,3 @@ def is_torn(storage: Storage, name: str) -> bool:
         return False
     except OSError:
         return True
-
-
-def _count(tree: object, *path: str) -> int | None:
-    value = whole_at(tree, *path)
-    return value if value is not None and 0 <= value < 10**STEP_DIGITS else None

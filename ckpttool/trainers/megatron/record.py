@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.scalars import Scalars
-from ckpttool.domain.units import STEP_DIGITS, Rank, Step
-from ckpttool.formats.torch.plain import text_at, value_at, whole_at
+from ckpttool.domain.units import Rank, Step
+from ckpttool.formats.torch.plain import text_at, value_at
+from ckpttool.trainers.common.saved_values import count_at
 from ckpttool.trainers.megatron.names import Part
 
 _FITS_ANY = frozenset({"fully_reshardable", "fully_sharded_model_space"})
@@ -81,19 +82,19 @@ class SaveRecord:
 
 def save_record(values: object) -> SaveRecord | None:
     """Take what the pickle of a save tells; None where it does not tell how the ranks shared the model."""
-    tensor = _count(values, "args", "tensor_model_parallel_size")
-    pipeline = _count(values, "args", "pipeline_model_parallel_size")
-    expert = _count(values, "args", "expert_model_parallel_size") or 1
-    within = _count(values, "args", "expert_tensor_parallel_size") or tensor
+    tensor = count_at(values, "args", "tensor_model_parallel_size")
+    pipeline = count_at(values, "args", "pipeline_model_parallel_size")
+    expert = count_at(values, "args", "expert_model_parallel_size") or 1
+    within = count_at(values, "args", "expert_tensor_parallel_size") or tensor
     if not tensor or not pipeline or not within or max(tensor, within * expert) * pipeline > _MOST_PARTS:
         return None
-    iteration = _count(values, "iteration")
+    iteration = count_at(values, "iteration")
     return SaveRecord(
         step=None if iteration is None else Step(iteration),
-        samples=_count(values, "args", "consumed_train_samples"),
-        global_batch_size=_count(values, "args", "global_batch_size"),
-        world_size=_count(values, "args", "world_size"),
-        data=_count(values, "args", "data_parallel_size"),
+        samples=count_at(values, "args", "consumed_train_samples"),
+        global_batch_size=count_at(values, "args", "global_batch_size"),
+        world_size=count_at(values, "args", "world_size"),
+        data=count_at(values, "args", "data_parallel_size"),
         tensor=tensor,
         pipeline=pipeline,
         expert=expert,
@@ -103,9 +104,3 @@ def save_record(values: object) -> SaveRecord | None:
         sharding=text_at(values, "content_metadata", "distrib_optim_sharding_type")
         or text_at(values, "optimizer", "param_state_sharding_type"),
     )
-
-
-def _count(values: object, *path: str) -> int | None:
-    """Return what was counted; None where there is no such number, or none that a training can have reached."""
-    found = whole_at(values, *path)
-    return found if found is not None and 0 <= found < 10**STEP_DIGITS else None

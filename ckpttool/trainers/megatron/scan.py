@@ -32,10 +32,10 @@ from ckpttool.trainers.common.listed import (
     listed_damage,
     listed_shard,
     one_run,
-    stamp_if_there,
     stray,
     timed,
     tracked_by,
+    tracked_in,
 )
 from ckpttool.trainers.common.saved_values import first_told, other_step
 from ckpttool.trainers.common.tracker_file import TRACKER, tracker_pointer
@@ -125,14 +125,9 @@ def _tracker_disagrees(pointer: Pointer) -> Finding:
 def _tracked(storage: Storage, pointer: Pointer, checkpoints: Iterable[Checkpoint]) -> Tracked | None:
     """Return what the tracker says of the training's course: nothing where its save holds what the name denies."""
     named = next((each for each in checkpoints if each.name == pointer.name), None)
-    if pointer.name in {None, RELEASE} or (named is not None and blocking(named.findings)):
+    if pointer.name is None or pointer.name == RELEASE or (named is not None and blocking(named.findings)):
         return None
-    time = stamp_if_there(storage, TRACKER)
-    return Tracked(
-        name=pointer.name or "",
-        step=iteration_of(pointer.name or ""),
-        written_ns=None if time is None else time.modified_ns,
-    )
+    return tracked_in(storage, TRACKER, pointer.name, iteration_of(pointer.name))
 
 
 def _scan_save(storage: Storage, name: str, wanted: _Wanted) -> Checkpoint:

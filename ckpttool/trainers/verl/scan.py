@@ -25,7 +25,15 @@ from ckpttool.records import MANIFEST_NAME, OWN_FOLDER
 from ckpttool.storage.base import Kind, Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
-from ckpttool.trainers.common.listed import listed_damage, lost_link, one_run, stamp_if_there, stamped, stray
+from ckpttool.trainers.common.listed import (
+    listed_damage,
+    lost_link,
+    one_run,
+    stamp_if_there,
+    stamped,
+    stray,
+    tracked_in,
+)
 from ckpttool.trainers.common.tracker_file import TRACKER, tracked_step
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.verl.names import DATA, KINDS, LAYOUT, ROLES, STATES, folder_of, step_of
@@ -200,8 +208,8 @@ def _tracker(storage: Storage, names: set[str]) -> tuple[Tracked | None, list[Fi
         return None, [unreadable(TRACKER, error)]
     except ParseError as error:
         return None, [note(Code.TRACKER_DISAGREES, f"{error}: with resume_mode=auto verl stops here", path=TRACKER)]
-    time, name = stamp_if_there(storage, TRACKER), folder_of(step)
-    tracked = Tracked(name=name, step=step, written_ns=None if time is None else time.modified_ns)
+    name = folder_of(step)
+    tracked = tracked_in(storage, TRACKER, name, step)
     if name in names:
         return tracked, []
     message = f"the tracker names {name}, which is not there: with resume_mode=auto verl begins from scratch"

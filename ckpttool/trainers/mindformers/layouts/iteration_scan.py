@@ -7,15 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ckpttool.domain.checkpoint import (
-    Checkpoint,
-    CommitState,
-    Content,
-    Inventory,
-    StepSource,
-    Topology,
-    Tracked,
-)
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, StepSource, Topology
 from ckpttool.domain.finding import Code, Finding, Severity, in_order, note, suspect
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.health import Health
@@ -35,6 +27,7 @@ from ckpttool.trainers.common.listed import (
     stamp_if_there,
     stamped,
     stray,
+    tracked_in,
 )
 from ckpttool.trainers.common.tracker_file import TRACKER, tracked_step
 from ckpttool.trainers.listing import Listing
@@ -91,13 +84,8 @@ def scan_iterations(storage: Storage, listing: Listing, folders: Sequence[str], 
         runs=one_run(checkpoints),
         findings=in_order((*map(stray, strays), *trouble)),
         strays=tuple(sorted(strays)),
-        tracked=None if tracked is None else _tracked(storage, tracked),
+        tracked=None if tracked is None else tracked_in(storage, TRACKER, tracked, iteration_step(tracked)),
     )
-
-
-def _tracked(storage: Storage, name: str) -> Tracked:
-    time = stamp_if_there(storage, TRACKER)
-    return Tracked(name=name, step=iteration_step(name), written_ns=None if time is None else time.modified_ns)
 
 
 def _with_times(storage: Storage, checkpoints: list[Checkpoint], tracked: str | None) -> list[Checkpoint]:
