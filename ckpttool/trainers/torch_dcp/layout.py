@@ -24,7 +24,25 @@ LAYOUT = "torch-dcp"
 _OPTIMIZER = ("optim", "optimizer", "optimizers")
 
 
-class TorchDcpLayout(Untracked):
+class FoldersOfSlices(Untracked):
+    """What layouts share in which each save is one such folder."""
+
+    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+        """Read a record that is too large for a scan."""
+        from ckpttool.trainers.torch_dcp.store import look_closer
+
+        return look_closer(storage, checkpoint, checkpoint.name)
+
+    def is_unfinished(self, name: str) -> bool:
+        """Tell by the name under which the record is written first."""
+        return name.rpartition("/")[2] == UNFINISHED
+
+    def members(self, checkpoint: Checkpoint) -> Members | Refusal:
+        """Return the save's own folder, with all that is in it."""
+        return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{METADATA}",))
+
+
+class TorchDcpLayout(FoldersOfSlices):
     """One folder a save; the application chose its name, and what is in it."""
 
     name = LAYOUT
@@ -49,20 +67,6 @@ class TorchDcpLayout(Untracked):
         from ckpttool.trainers.torch_dcp.saves import SaveTree
 
         return SaveTree(layout=LAYOUT, reading=_told, is_save=_saves).scan(storage, listing, options)
-
-    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Read a record that is too large for a scan."""
-        from ckpttool.trainers.torch_dcp.store import look_closer
-
-        return look_closer(storage, checkpoint, checkpoint.name)
-
-    def is_unfinished(self, name: str) -> bool:
-        """Tell by the name under which the record is written first."""
-        return name.rpartition("/")[2] == UNFINISHED
-
-    def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the save's own folder, with all that is in it."""
-        return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{METADATA}",))
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the folder, as the application must: nothing chooses for it."""

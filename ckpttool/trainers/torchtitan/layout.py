@@ -17,10 +17,10 @@ from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import Step
 from ckpttool.storage.base import Storage
-from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
-from ckpttool.trainers.common.written_together import Untracked
+from ckpttool.trainers.base import Part, Refusal, ScanOptions
 from ckpttool.trainers.listing import Listing
-from ckpttool.trainers.torch_dcp.names import METADATA, UNFINISHED, is_store
+from ckpttool.trainers.torch_dcp.layout import FoldersOfSlices
+from ckpttool.trainers.torch_dcp.names import METADATA, is_store
 from ckpttool.trainers.torchtitan import Torchtitan
 from ckpttool.trainers.torchtitan.names import DP, INDEX, LAYOUT, SAVE, STATE
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ckpttool.trainers.torch_dcp.store import DcpStore
 
 
-class TorchtitanLayout(Untracked):
+class TorchtitanLayout(FoldersOfSlices):
     """One folder a save, by its step."""
 
     name = LAYOUT
@@ -58,20 +58,6 @@ class TorchtitanLayout(Untracked):
         paths = {finding.path for finding in taken}
         beside = (finding for finding in found.findings if finding.path not in paths)
         return replace(found, findings=in_order((*taken, *beside)))
-
-    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Read a record that is too large for a scan."""
-        from ckpttool.trainers.torch_dcp.store import look_closer
-
-        return look_closer(storage, checkpoint, checkpoint.name)
-
-    def is_unfinished(self, name: str) -> bool:
-        """Tell by the name under which the record is written first."""
-        return name.rpartition("/")[2] == UNFINISHED
-
-    def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the save's own folder, with all that is in it."""
-        return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{METADATA}",))
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the step, of the folder that the config names already; weights alone by their path."""
