@@ -60,7 +60,7 @@ MOST_LINES = {
     "trainers/megatron": 980,
     "trainers/mindformers": 7570,
     "trainers/orbax": 540,
-    "trainers/torch_dcp": 770,
+    "trainers/torch_dcp": 780,
     "trainers/torchtitan": 500,
     "trainers/verl": 500,
     "verify": 4080,
