@@ -73,7 +73,7 @@ def _judge(
         healthy = norm < threshold  # false for NaN too
         health, note = (Health.HEALTHY if healthy else Health.UNHEALTHY), None
     elif threshold is not None:
-        what = "does not show the norm at its step" if logged else "is not there"
+        what = "does not show the embedding's norm at its step" if logged else "is not there"
         if seen.doubt:
             what = "shows its step, but perhaps of another start of the training that did it too"
         note = f"the log {what}, so the threshold could not be applied{f'; {note}' if note else ''}"

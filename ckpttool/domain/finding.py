@@ -86,6 +86,7 @@ class Code(str, Enum):
     """Reserved: no command reports it."""
     NOT_LOADABLE = "not-loadable"
     WEIGHTS_ONLY = "weights-only"
+    BASE_ELSEWHERE = "base-elsewhere"
     RANKS_TO_RESTORE = "ranks-to-restore"
     META_UNREADABLE = "meta-unreadable"
     META_AHEAD = "meta-ahead"

@@ -243,3 +243,25 @@ def test_prune_never_takes_what_last_stands_for(saves: Path) -> None:
     (saves / "last.ckpt").symlink_to("epoch=0-step=4.ckpt")
     pruned = api.prune(api.TreeQuestion(path=str(saves)), RetentionPolicy(keep_last=1))
     assert [each.name for each in pruned.plan.going] == ["epoch=0-step=8.ckpt"]
+
+
+class TestACutFile:
+    """Lightning moves a file into place: where that is another disk, a kill leaves a cut one under its last name."""
+
+    @pytest.mark.parametrize("size", [2000, 9000, 11_380])
+    def test_a_scan_does_not_count_it_among_the_complete(self, saves: Path, size: int) -> None:
+        (saves / "last.ckpt").unlink()
+        newest = saves / "epoch=1-step=12.ckpt"
+        os.truncate(newest, size)
+        assert codes(named(scanned(saves), newest.name).findings) == {Code.SHARD_TRUNCATED}
+        assert "3 checkpoints, 2 complete" in cli("scan", str(saves)).stdout
+        assert chosen(plan(saves)) == ("epoch=0-step=8.ckpt", 8)
+
+    def test_its_whole_neighbours_are_not_doubted(self, saves: Path) -> None:
+        assert "3 checkpoints, 3 complete" in cli("scan", str(saves)).stdout
+
+    def test_it_is_told_once(self, saves: Path) -> None:
+        (saves / "last.ckpt").unlink()
+        os.truncate(saves / "epoch=1-step=12.ckpt", 9000)
+        (verdict,) = document("verify", str(saves), "--format", "json")["checkpoints"]
+        assert [finding["code"] for finding in verdict["findings"]] == ["shard-truncated"]

@@ -97,7 +97,7 @@ def _notes(resume: Resume, arguments: Arguments) -> Iterator[Finding]:
         yield note(Code.STEP_DISAGREES, message, path=path, expected=str(checkpoint.step), actual=str(updates))
     if any(shard.path.endswith(("/adapter_model.safetensors", "/adapter_model.bin")) for shard in checkpoint.shards):
         message = "an adapter: the model that it was trained on lies elsewhere, and is not looked at"
-        yield note(Code.CHECKSUM_MISSING, message, path=checkpoint.name)
+        yield note(Code.BASE_ELSEWHERE, message, path=checkpoint.name)
     if arguments.most_saves == 1:
         yield note(Code.KEEPS_ONE_CHECKPOINT, KEEPS_ONE, path=f"{checkpoint.name}/{ARGUMENTS}", remedy=KEEP_TWO)
 

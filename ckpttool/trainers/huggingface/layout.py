@@ -51,9 +51,10 @@ class HfTrainerLayout(Untracked):
 
     def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Compare the index of weights in parts with the parts, and read records that are large."""
-        from ckpttool.trainers.huggingface.scan import with_whole_state
+        from ckpttool.trainers.huggingface.scan import with_model_config, with_whole_state
 
-        return closer(storage, with_whole_state(storage, checkpoint), checkpoint.name)
+        checkpoint = with_model_config(storage, with_whole_state(storage, checkpoint))
+        return closer(storage, checkpoint, checkpoint.name)
 
     def is_unfinished(self, name: str) -> bool:
         """Tell by the names under which safetensors writes."""

@@ -13,7 +13,7 @@ from ckpttool.domain.frozen import replace
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.units import Rank, Step, counted
-from ckpttool.formats.strict_json import ParseError
+from ckpttool.formats.strict_json import ParseError, parse_object
 from ckpttool.storage.base import LostLinkError, Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
@@ -27,7 +27,7 @@ from ckpttool.trainers.hf_saves.save_folder import (
     list_save,
 )
 from ckpttool.trainers.huggingface.inner_tag import inner_tag
-from ckpttool.trainers.huggingface.names import ARGUMENTS, LAYOUT, SAVE, STATE
+from ckpttool.trainers.huggingface.names import ARGUMENTS, LAYOUT, MODEL_CONFIG, SAVE, STATE
 from ckpttool.trainers.huggingface.record import (
     Arguments,
     ArgumentsReader,
@@ -38,6 +38,7 @@ from ckpttool.trainers.huggingface.record import (
 )
 from ckpttool.trainers.listing import Listing
 
+_CONFIG_LIMIT = 16 << 20
 _SAME_PACE = 0.02
 """An epoch's last batch may be smaller; twice the ranks make half the steps."""
 
@@ -166,6 +167,23 @@ def with_whole_state(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
     except ParseError as error:
         torn = listed_damage(Code.META_UNREADABLE, str(error), path)
         return replace(checkpoint, commit=CommitState.UNCOMMITTED, findings=(*checkpoint.findings, torn))
+    return checkpoint
+
+
+def with_model_config(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+    """Return a save with what is wrong with the model's config, which Trainer reads before the weights, where it is.
+
+    Raises:
+        OSError: The disk did not answer.
+    """
+    path = f"{checkpoint.name}/{MODEL_CONFIG}"
+    try:
+        parse_object(storage.small_file(path, limit=_CONFIG_LIMIT), what=path, nonfinite=True)
+    except FileNotFoundError:
+        return checkpoint  # an adapter has none, and Trainer does without
+    except ParseError as error:
+        torn = listed_damage(Code.META_UNREADABLE, f"{error}: Trainer reads it first, and stops", path)
+        return replace(checkpoint, findings=(*checkpoint.findings, torn))
     return checkpoint
 
 

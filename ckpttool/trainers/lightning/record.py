@@ -8,8 +8,9 @@ Source:
 from __future__ import annotations
 
 from ckpttool.domain.checkpoint import Content
-from ckpttool.domain.finding import Severity, worst
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.finding import Finding, Severity
+from ckpttool.domain.frozen import dataclass, replace
+from ckpttool.domain.remedies import helped
 from ckpttool.formats.torch.pickle_objects import BrokenPickleError
 from ckpttool.formats.torch.plain import plain_values, value_at
 from ckpttool.storage.base import ByteSource, NotRegularError, Storage
@@ -17,6 +18,7 @@ from ckpttool.trainers.common.saved_values import count_at
 
 _FIT = ("loops", "fit_loop")
 _BATCHES = (*_FIT, "epoch_loop.batch_progress")
+_ZIP = b"PK\x03\x04"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +76,26 @@ def read_record(source: ByteSource, *, sharded: bool) -> Record:
     )
 
 
+def cut(source: ByteSource, path: str) -> tuple[Finding, ...]:
+    """Find that an archive does not end as one; nothing before its end is looked at where it does.
+
+    Raises:
+        OSError: The disk did not answer.
+    """
+    from ckpttool.formats.torch.zip_directory import read_zip_directory
+    from ckpttool.formats.torch.zip_end import archive_begin
+
+    if archive_begin(source, source.stamp.size)[0] == 0 or not source.read(0, len(_ZIP)).startswith(_ZIP):
+        return ()
+    found = (finding for finding in read_zip_directory(source).findings if finding.severity >= Severity.DAMAGE)
+    return tuple(helped(replace(finding, path=path)) for finding in found)
+
+
 def is_torn(storage: Storage, name: str) -> bool:
     """Tell whether a file's end is missing; of a folder its own check tells."""
-    from ckpttool.formats.torch.zip_directory import read_zip_directory
-
     try:
         with storage.open(name) as source:
-            return worst(read_zip_directory(source).findings) >= Severity.DAMAGE
+            return bool(cut(source, name))
     except NotRegularError:
         return False
     except OSError:

@@ -18,7 +18,7 @@ from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import one_run, stray
 from ckpttool.trainers.lightning.names import LAYOUT, META, hpc_number, is_last, is_save, is_version, step_in
-from ckpttool.trainers.lightning.record import Record, is_torn, read_record
+from ckpttool.trainers.lightning.record import Record, cut, read_record
 from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     """
     saves = [entry for entry in listing.entries if is_save(entry.name) and not _is_lost_last(entry)]
     found = list(map_waiting(lambda entry: _found(storage, entry, options), saves))
-    checkpoints = sorted((_checkpoint(storage, each) for each in _moments(found)), key=_age)
+    checkpoints = sorted(map(_checkpoint, _moments(found)), key=_age)
     strays = tuple(entry.name for entry in listing.entries if not is_save(entry.name) and entry.name != OWN_FOLDER)
     return Inventory(
         root=storage.root,
@@ -79,7 +79,8 @@ def _found(storage: Storage, entry: Entry, options: ScanOptions) -> Found:
         return _found_folder(storage, entry.name, options)
     try:
         with storage.open(entry.name) as source:
-            return Found(name=entry.name, record=read_record(source, sharded=False), stamp=source.stamp)
+            record, found = read_record(source, sharded=False), cut(source, entry.name)
+            return Found(name=entry.name, record=record, stamp=source.stamp, findings=found)
     except OSError as error:
         return Found(name=entry.name, record=Record(), stamp=None, findings=(unreadable(entry.name, error),))
 
@@ -113,9 +114,14 @@ def _moments(found: Iterable[Found]) -> Iterator[list[Found]]:
     yield from groups.values()
 
 
-def _checkpoint(storage: Storage, group: list[Found]) -> Checkpoint:
+def _is_torn(found: Found) -> bool:
+    """Tell whether a file cannot be the one to load; of a folder its own check tells."""
+    return not found.is_folder and bool(found.findings)
+
+
+def _checkpoint(group: list[Found]) -> Checkpoint:
     if len(group) > 1:
-        group.sort(key=lambda each: (is_torn(storage, each.name), is_last(each.name), is_version(each.name), each.name))
+        group.sort(key=lambda each: (_is_torn(each), is_last(each.name), is_version(each.name), each.name))
     own, record = group[0], group[0].record
     step = None if record.step is None else Step(record.step)
     named = step_in(own.name)

@@ -24,8 +24,9 @@ from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.own_choice import Choice, said
 from ckpttool.trainers.common.saved_values import first_told
 from ckpttool.trainers.common.tracker_file import TRACKER, tracker_pointer
+from ckpttool.trainers.megatron.integrity import with_digests
 from ckpttool.trainers.megatron.load import mixes_saves
-from ckpttool.trainers.megatron.names import COMMON, MODEL, NON_PERSISTENT, RELEASE, iteration_folder
+from ckpttool.trainers.megatron.names import COMMON, INTEGRITY, MODEL, NON_PERSISTENT, RELEASE, iteration_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,7 +76,9 @@ def _with(start: OwnStart, named: Checkpoint) -> tuple[Outcome, str]:
 def effects(resume: Resume) -> Effects:
     """Say where its samplers go on, and what the tracker would change about the start."""
     position = _position(resume)
-    findings = (*_tracked(resume), *effect_findings(position, title=_TITLE, remedy=_REORDERED_REMEDY))
+    checkpoint = with_digests(resume.storage, resume.plan.point.checkpoint)
+    unread = (finding for finding in checkpoint.findings if finding.path == f"{checkpoint.name}/{INTEGRITY}")
+    findings = (*_tracked(resume), *effect_findings(position, title=_TITLE, remedy=_REORDERED_REMEDY), *unread)
     return Effects(position=position, settings=(), findings=findings)
 
 

@@ -242,7 +242,7 @@ def _legacy(storage: Storage, name: str, entries: Sequence[Entry], wanted: _Want
         expected=tuple(f"{name}/{folder}/{file}" for folder in ranks for file in own) if ranks else None,
         commit=CommitState.UNRECORDED,
         findings=tuple(findings),
-        topology=Topology(world_size=len(ranks) or None),
+        topology=Topology(shared=True),  # a file is of a part of the model, which several ranks may load
         format=FormatName.TORCH_ZIP,
     )
 

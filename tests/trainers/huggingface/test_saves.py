@@ -281,3 +281,24 @@ class TestLongRuns:
         file = self.lengthen(single)
         file.write_text(json.dumps(json.loads(file.read_text())))
         assert named(scanned(single), NEWEST) == before
+
+
+class TestTheModelsConfig:
+    """`config.json`, which Trainer reads before the weights."""
+
+    def test_a_save_with_a_cut_one_is_not_taken_for_trainer_stops_there(self, single: Path) -> None:
+        file = single / NEWEST / "config.json"
+        file.write_bytes(file.read_bytes()[:300])
+        assert Code.META_UNREADABLE in codes(judged(single, NEWEST))
+        assert chosen(plan(single)) == ("checkpoint-8", 8)
+
+    def test_a_save_without_one_is_taken_as_trainer_does(self, single: Path) -> None:
+        (single / NEWEST / "config.json").unlink()
+        assert chosen(plan(single)) == (NEWEST, 12)
+
+
+def test_an_adapter_is_noted_as_one_whose_base_model_lies_elsewhere(tmp_path: Path, single: Path) -> None:
+    answer = plan(healthy("hf_lora", tmp_path / "lora"))
+    assert Code.BASE_ELSEWHERE in codes(answer.findings)
+    assert Code.CHECKSUM_MISSING not in codes(answer.findings)
+    assert Code.BASE_ELSEWHERE not in codes(plan(single).findings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.answers import chosen, cli, plan, scanned
 from tests.layouts import healthy
 
 TRACKER = "latest_checkpointed_iteration.txt"
+_CALLS = b"\x80\x02cposix\nsystem\nX\x04\0\0\0true\x85R."
 
 
 @pytest.fixture
@@ -236,6 +238,10 @@ class TestDigests:
         assert against(with_digests) == []
         answer = cli("verify", str(with_digests), "--level", "checksum", "--json")
         assert '"meta-unreadable"' in answer.stdout
+        assert Code.META_UNREADABLE in {each.code for each in plan(with_digests).findings}
+
+    def test_a_resume_says_nothing_of_digests_that_can_be_read(self, with_digests: Path) -> None:
+        assert Code.META_UNREADABLE not in {each.code for each in plan(with_digests).findings}
 
     @pytest.mark.parametrize("name", ["../iter_0000003/common.pt", "a/b", "..", ""])
     def test_a_name_that_leads_out_is_not_followed(self, with_digests: Path, name: str) -> None:
@@ -275,3 +281,20 @@ class TestManySaves:
         events = api.verify(tree, api.CheckQuestion(name="iter_0000003"))
         verdict = next(event for event in events if isinstance(event, Verdict))
         assert [finding.code for finding in blocking(verdict.findings)] == [Code.HEADER_INVALID]
+
+
+def test_a_common_record_that_would_run_code_keeps_its_save_from_being_taken(distributed: Path) -> None:
+    common = distributed / "iter_0000006" / "common.pt"
+    with zipfile.ZipFile(common) as archive:
+        records = {info.filename: archive.read(info) for info in archive.infolist()}
+    with zipfile.ZipFile(common, "w") as archive:
+        for name, content in records.items():
+            archive.writestr(name, _CALLS if name.endswith("data.pkl") else content)
+    assert {each.code for each in against(distributed)} == {Code.UNSAFE_PICKLE}
+    assert chosen(plan(distributed)) == ("iter_0000003", 3)
+
+
+def test_legacy_files_are_not_counted_as_ranks_for_several_ranks_load_one(legacy: Path) -> None:
+    said = cli("resolve", str(legacy)).stdout
+    assert "step 6, whole\n" in said
+    assert "ranks" not in said.splitlines()[0]
