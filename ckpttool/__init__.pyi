@@ -6,6 +6,7 @@ from ckpttool.api.configs import lint_config as lint_config
 from ckpttool.api.explaining import Explained as Explained
 from ckpttool.api.explaining import explain as explain
 from ckpttool.api.fixing import fix_config as fix_config
+from ckpttool.api.guard_reports import guard_report as guard_report
 from ckpttool.api.inspecting import inspect as inspect
 from ckpttool.api.judging import health as health
 from ckpttool.api.launching import fragment as fragment
@@ -55,6 +56,11 @@ from ckpttool.domain.difference import TensorChange as TensorChange
 from ckpttool.domain.finding import Code as Code
 from ckpttool.domain.finding import Finding as Finding
 from ckpttool.domain.finding import Severity as Severity
+from ckpttool.domain.guard_report import CaptureTold as CaptureTold
+from ckpttool.domain.guard_report import DroppedUpdate as DroppedUpdate
+from ckpttool.domain.guard_report import FaultTold as FaultTold
+from ckpttool.domain.guard_report import GuardReport as GuardReport
+from ckpttool.domain.guard_report import RankReport as RankReport
 from ckpttool.domain.health import Health as Health
 from ckpttool.domain.launch import ConfigChange as ConfigChange
 from ckpttool.domain.launch import Fragment as Fragment

@@ -53,7 +53,7 @@ class Answer(Generic[A]):
     @property
     def render(self) -> Render[A]:
         """The module of `render/answers`."""
-        return cast("Render[A]", import_module(f"ckpttool.render.answers.{self.noun}"))
+        return cast("Render[A]", import_module(f"ckpttool.render.answers.{self.noun.replace('-', '_')}"))
 
 
 INVENTORY = Answer("inventory", exits.of_listing)
@@ -69,6 +69,7 @@ HEALTH = Answer("health", exits.of_health)
 REPLAY = Answer("replay", exits.of_replay)
 CALIBRATION = Answer("calibration", exits.of_calibration)
 ASD = Answer("asd", exits.of_asd)
+GUARD_REPORT = Answer("guard-report", exits.of_guard_report)
 PRUNE = Answer("prune", exits.of_pruning)
 TRASH = Answer("trash", exits.of_trash)
 REPAIR = Answer("repair", exits.of_repair)

@@ -7,7 +7,7 @@ from typing import Any
 from ckpttool.cli.settings import variable_of
 
 HEADINGS = {
-    "Arguments": ("FILE|DIR...", "LOG...", "NAME", "NAME...", "CODE", "TOPIC", "STRING", "FOLDER"),
+    "Arguments": ("FILE|DIR...", "LOG...", "EVENTS...", "NAME", "NAME...", "CODE", "TOPIC", "STRING", "FOLDER"),
     "Which tree": (
         "DIR", "DIR...", "FILE|DIR|NAME", "A", "B", "--tree", "--layout", "--world-size", "--config", "--sink-size",
     ),
@@ -38,8 +38,9 @@ HEADINGS = {
         "--trash-days", "--older-than", "--apply", "--reseal", "--write",
     ),
     "Output": (
-        "--format", "--json", "--print", "--limit", "--all", "--exit-code", "--report", "--stats", "--fix", "--diff",
-        "--simulate", "--simulate-mindformers", "--ranks-per-node", "--verbose", "--quiet", "--no-config", "--debug",
+        "--format", "--json", "--print", "--limit", "--all", "--exit-code", "--report", "--prometheus", "--stats",
+        "--fix", "--diff", "--simulate", "--simulate-mindformers", "--ranks-per-node", "--verbose", "--quiet",
+        "--no-config", "--debug",
     ),
 }  # fmt: skip
 """Every option by its first long name, every argument by its name, in the order in which help shows them."""
@@ -172,6 +173,12 @@ EXITS: dict[str, dict[int, str]] = {
         14: "A log could not be read, or shows too little.",
     },
     "asd": {0: "The setting is read as it is meant.", 10: "It is not."},
+    "guard": {
+        0: "Nothing happened that a person has to look at.",
+        10: "The training stopped; or a strike, a wrong product, a disagreement, a capture.",
+        14: "A file could not be read, or tells nothing.",
+        16: _WRITES[16],
+    },
     "explain": {0: "Shown."},
     "guide": {0: "Shown."},
     "schema": {0: "Shown."},

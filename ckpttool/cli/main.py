@@ -32,6 +32,7 @@ COMMANDS = {
     "replay": "Tell what a skip or health policy would have done over a log.",
     "calibrate": "Recommend thresholds that fit this run, from its own log.",
     "asd": "Check or write the settings of Ascend's feature detection.",
+    "guard": "Tell what happened in a training that was guarded.",
     "explain": "Say what a finding means, and what to do.",
     "guide": "Show a page of the manual, which needs no network.",
     "schema": "Print the JSON Schema of what a command prints.",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Listing
     from ckpttool.domain.contents import Contents
     from ckpttool.domain.difference import Difference
+    from ckpttool.domain.guard_report import GuardReport
     from ckpttool.domain.launch import Fragment, Launch
     from ckpttool.domain.log_answer import AsdAnswer, CalibrationAnswer, HealthAnswer, LogReading, ReplayAnswer
     from ckpttool.domain.manifest import Sealed
@@ -128,6 +129,13 @@ def of_calibration(answer: CalibrationAnswer) -> ExitCode:
 def of_asd(answer: AsdAnswer) -> ExitCode:
     """Return 10 where something is not as its author meant it."""
     return of_findings(answer.findings)
+
+
+def of_guard_report(answer: GuardReport) -> ExitCode:
+    """Return 10 where a person has to look: a stop, a strike, a wrong product, a disagreement, a capture."""
+    if answer.needs_somebody:
+        return ExitCode.DAMAGE
+    return _of_reading(answer.reading, shown=len(answer.ranks))
 
 
 def of_resolution(answer: Resolution) -> ExitCode:

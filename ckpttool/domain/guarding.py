@@ -17,9 +17,13 @@ EVENTS_SCHEMA = "ckpttool/events/1"
 """How the first line of an event file begins."""
 
 
+EVENTS_FOLDER = "guard"
+"""In the output folder of a training."""
+
+
 def event_path(output: str, rank: int) -> str:
     """Return where a rank's events lie, below the output folder of its training."""
-    return f"{output}/guard/events-{rank:05d}.jsonl"
+    return f"{output}/{EVENTS_FOLDER}/events-{rank:05d}.jsonl"
 
 
 class Action(IntEnum):

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from ckpttool.domain.asd import AsdEvent, AsdKind
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.guarding import EVENTS_SCHEMA, GuardEvent, GuardEventKind
+from ckpttool.domain.guarding import EVENTS_FOLDER, EVENTS_SCHEMA, GuardEvent, GuardEventKind
 from ckpttool.domain.metrics import LogItem, LogNote, LogProblem, NoteKind
 from ckpttool.domain.units import Rank, Step
 from ckpttool.formats.strict_json import (
@@ -26,9 +26,6 @@ from ckpttool.formats.strict_json import (
 from ckpttool.logs.base import LogSource, RankLogs, lines, problem
 from ckpttool.logs.fields import ALIASES, Row, steps_of
 from ckpttool.storage import above, open_storage
-
-FOLDER = "guard"
-"""In the output folder of a training."""
 
 _FILE = re.compile(r"events-(?P<rank>\d{5,})\.jsonl(?P<aside>\.1)?")
 _KINDS = {kind.value: kind for kind in GuardEventKind}
@@ -204,15 +201,15 @@ def _words(values: JsonObject, key: str) -> str:
 class GuardFiles:
     """`guard/events-NNNNN.jsonl` in the output folder, and what was put aside of it as `.1`."""
 
-    names = (f"{FOLDER}/events-N.jsonl",)
+    names = (f"{EVENTS_FOLDER}/events-N.jsonl",)
 
     def beside(self, root: str) -> tuple[RankLogs, ...]:
         """Look in the folder itself, for some trainers save into their output folder, and in the one around it."""
-        return next((found for folder in (root, above(root)) if (found := _in(f"{folder}/{FOLDER}"))), ())
+        return next((found for folder in (root, above(root)) if (found := _in(f"{folder}/{EVENTS_FOLDER}"))), ())
 
     def inside(self, folder: str) -> tuple[str, ...]:
         """Look in a folder as a user may name it: the output folder, or `guard/` in it."""
-        found = _in(folder) or _in(f"{folder}/{FOLDER}")
+        found = _in(folder) or _in(f"{folder}/{EVENTS_FOLDER}")
         return tuple(path for logs in found for path in logs)
 
 

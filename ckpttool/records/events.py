@@ -79,19 +79,9 @@ class EventFile:
             rotate_at: Bytes from which on the file is put aside.
         """
         self.path = event_path(os.path.abspath(output), rank)
-        self._about: dict[str, EventValue] = {
-            "schema": EVENTS_SCHEMA,
-            "kind": GuardEventKind.RUN.value,
-            "step": step,
-            "rank": rank,
-            "world_size": world_size,
-            "host": os.uname().nodename,
-            "pid": os.getpid(),
-            "time": _moment(time.time()),
-            "unix": round(time.time(), 3),
-            "versions": dict(versions or {}),
-            "policy": policy,
-        }
+        whose: dict[str, EventValue] = {"rank": rank, "world_size": world_size}
+        runs: dict[str, EventValue] = {"versions": dict(versions or {}), "policy": policy}
+        self._about = _run(step, whose, runs)
         self._pid = os.getpid()
         self._io_timeout = io_timeout
         self._file = _File(self.path, rotate_at)
@@ -259,6 +249,21 @@ class _File:
         if self._handle is not None:
             close(self._handle)
         self._handle = None
+
+
+def _run(step: int, whose: Mapping[str, EventValue], runs: Mapping[str, EventValue]) -> dict[str, EventValue]:
+    """Return the first line of a process: who writes, and what runs there."""
+    return {
+        "schema": EVENTS_SCHEMA,
+        "kind": GuardEventKind.RUN.value,
+        "step": step,
+        **whose,
+        "host": os.uname().nodename,
+        "pid": os.getpid(),
+        "time": _moment(time.time()),
+        "unix": round(time.time(), 3),
+        **runs,
+    }
 
 
 def _moment(seconds: float) -> str:

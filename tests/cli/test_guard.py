@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +17,8 @@ import pytest
 from ckpttool.decide.policies.robust_z import RobustZPolicy
 from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.domain.guarding import GuardEventKind, GuardMode
-from tests.cli.running import Said, ask
+from tests.cli.running import MODULE, Said, ask
+from tests.conftest import FIXTURES
 from tests.guarded import Told, train
 from tests.trees import TreeBuilder
 
@@ -112,3 +119,127 @@ def test_health_judges_by_the_embedding_norm_of_an_event_file(here: Path) -> Non
         for log in ((), ("--log", EVENTS)):
             said = ask("health", "--threshold", "270", *log, "--format", "json")
             assert (said.code, [each["health"] for each in document(said)["checkpoints"]]) == (code, [health])
+
+
+STRIKE = "3 abnormal feature values since 2026-11-20 03:10:00: a strike"
+
+
+def fleet(here: Path) -> None:
+    """Four ranks of eight: a strike and a wrong product on rank 3, a NaN that rank 2 caused, then a stop."""
+    for rank in range(4):
+        told: dict[int, list[Told]] = {
+            100: [(GuardEventKind.SAVED, {"checkpoint": "1_100"})],
+            170: [(GuardEventKind.CAPTURE, {"path": "output/guard/captures/nan-at-00000170", "culprit": rank == 2})],
+        }
+        if rank == 3:
+            told[150] = [(GuardEventKind.SDC_STRIKE, {"rank": 3, "since_step": 120, "message": STRIKE})]
+            told[160] = [(GuardEventKind.CHECKSUM_ABNORMAL, {"op": "aten.mm", "module": "layers.3.mlp"})]
+        if rank == 1:
+            told[110] = [(GuardEventKind.GUARD_ERROR, {"part": "features", "error": "RuntimeError: no device"})]
+        norms = [*[1.0, 1.1, 0.9] * 55, 50.0, *[1.0] * 3, *[math.nan] * 20]
+        train(here / "output", norms, policy=RobustZPolicy(), rank=rank, world_size=8, told=told)
+        path = here / "output" / "guard" / f"events-{rank:05d}.jsonl"
+        path.write_text(path.read_text().replace(f'"host": "{os.uname().nodename}"', f'"host": "node{rank}"'))
+
+
+@pytest.mark.parametrize("form", ["txt", "json", "prom"])
+def test_a_report_of_a_fleet_is_the_golden_one(here: Path, form: str, golden: Callable[[str, str], None]) -> None:
+    fleet(here)
+    options = ("--json",) if form == "json" else ("--prometheus", "guard.prom")
+    said = ask("guard", "report", "output", *options)
+    assert (said.code, said.stderr) == (10, "")
+    golden(f"guard/fleet.{form}", (here / "guard.prom").read_text() if form == "prom" else said.stdout)
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_report_of_a_run_in_which_a_spike_and_a_nan_were_dropped_is_the_golden_one(
+    form: str, golden: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(FIXTURES)
+    said = ask("guard", "report", "guard/output", "--format", form)
+    assert said.code == 0
+    golden(f"guard/char-lm.{form.replace('table', 'txt')}", said.stdout)
+
+
+def test_files_folders_globs_and_pipes_mean_the_same(here: Path) -> None:
+    fleet(here)
+    whole = document(ask("guard", "report", "output", "--json"))["ranks"]
+    for asked in (["output/guard"], ["output/guard/events-*.jsonl"], [EVENTS, "output/guard"]):
+        assert document(ask("guard", "report", *asked, "--json"))["ranks"] == whole
+    piped = subprocess.run(
+        [*MODULE, "guard", "report", "-", "--json"],
+        input=(here / EVENTS).read_bytes(),
+        capture_output=True,
+        check=False,
+    )
+    assert json.loads(piped.stdout)["ranks"] == whole[:1]
+
+
+def test_what_was_put_aside_is_read_first_and_is_the_same_rank(here: Path) -> None:
+    train(here / "output", [1.0] * 5)
+    (here / EVENTS).rename(here / f"{EVENTS}.1")
+    train(here / "output", [1.0] * 5, first=6)
+    for asked in ("output", "output/guard/events-*"):
+        (rank,) = document(ask("guard", "report", asked, "--json"))["ranks"]
+        assert (rank["first_step"], rank["last_step"], rank["steps"], rank["starts"]) == (1, 10, 10, 2)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "is empty"),
+        (b"step,loss\n1,2\n", "is no event file of a guard"),
+        (b"\x1f\x8b\x08x", "cut short or damaged"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_14_and_the_others_are_told(here: Path, content: bytes, reason: str) -> None:
+    train(here / "output", [1.0] * 5)
+    (here / "other.jsonl").write_bytes(content)
+    said = ask("guard", "report", "output", "other.jsonl")
+    assert said.code == 14
+    assert reason in said.stdout
+    assert "5 updates, none dropped" in said.stdout
+    assert ask("guard", "report", "other.jsonl").code == 14
+    assert ask("guard", "report", "output").code == 0
+
+
+def test_a_line_that_somebody_garbled_is_shown_and_no_reason_for_14(here: Path) -> None:
+    path = train(here / "output", [1.0] * 5)
+    path.write_bytes(path.read_bytes().replace(b'{"kind": "step", "step": 3', b"\x1b[2J{{", 1))
+    said = ask("guard", "report", "output")
+    assert (said.code, "\x1b" in said.stdout) == (0, False)
+    assert "events-00000.jsonl:4" in said.stdout
+
+
+def test_the_numbers_for_prometheus_replace_the_old_ones_and_are_read_by_its_rules(here: Path) -> None:
+    train(here / "output", [1.0] * 5 + [math.nan])
+    target = here / "guard.prom"
+    target.write_text("old\n")
+    assert ask("guard", "report", "output", "--prometheus", "guard.prom", "-q").code == 0
+    text = target.read_text()
+    assert text.endswith("\n")
+    assert 'ckpttool_guard_dropped_total{rank="0"} 1\n' in text
+    assert "ckpttool_guard_stopped 0\n" in text
+    for line in text.splitlines():
+        assert re.fullmatch(r"# (HELP|TYPE) ckpttool_guard_\w+ .+|ckpttool_guard_\w+(\{rank=\"\d+\"\})? [\d.e-]+", line)
+    assert not [name for name in here.iterdir() if name.name not in {"guard.prom", "output"}]
+    said = ask("guard", "report", "output", "--prometheus", "nowhere/guard.prom")
+    assert said.code != 0
+    assert "nowhere/guard.prom" in said.stderr
+
+
+@pytest.mark.usefixtures("here")
+def test_where_nothing_is_a_report_says_what_it_looked_for() -> None:
+    said = ask("guard", "report", ".")
+    assert (said.code, said.stdout) == (2, "")
+    assert "guard/events-N.jsonl" in said.stderr
+    assert ask("guard", "report", "events.jsonl").code == 2
+
+
+def test_a_report_needs_neither_torch_nor_numpy(here: Path) -> None:
+    train(here / "output", [1.0, math.nan])
+    code = (
+        "import sys\nfrom ckpttool import guard_report\nanswer = guard_report('output')\nassert answer.dropped == 1\n"
+        "answer.to_dict()\nassert not {'torch', 'numpy', 'yaml', 'rich', 'ckpttool.guard'} & {*sys.modules}"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=here)

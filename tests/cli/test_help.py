@@ -90,7 +90,7 @@ def test_the_example_works(command: str, here: Path) -> None:
     assert ask(*shlex.split(line[1])).code == 0
 
 
-HELPED = [*COMMANDS, "asd check", "asd emit", "trash list", "trash restore", "trash empty"]
+HELPED = [*COMMANDS, "asd check", "asd emit", "guard report", "trash list", "trash restore", "trash empty"]
 ALL_HEADINGS = {*HEADINGS, "Commands", "Options", "Exit codes"}
 
 

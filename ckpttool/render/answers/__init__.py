@@ -15,4 +15,4 @@ def as_read(noun: str, answer: object) -> Any:  # noqa: ANN401  what a script ge
     """
     from ckpttool.render import json
 
-    return json.as_read(import_module(f"{__name__}.{noun}").document(answer))
+    return json.as_read(import_module(f"{__name__}.{noun.replace('-', '_')}").document(answer))

@@ -1,0 +1,59 @@
+"""`ckpttool guard`: what a training that was guarded left."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ckpttool import api
+from ckpttool.cli import progress
+from ckpttool.cli.answers import GUARD_REPORT, show
+from ckpttool.cli.grouped import grouped
+from ckpttool.cli.helped import Command, Group
+from ckpttool.cli.options import Format, FormatOpt, Quiet
+
+app = typer.Typer(
+    name="guard",
+    cls=Group,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Events = Annotated[
+    list[str], typer.Argument(metavar="EVENTS...", help="Event files, the output folder of a training, globs, or -.")
+]
+Prometheus = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Also write the numbers for node_exporter's textfile collector.")
+]
+
+
+@app.callback()
+def guard() -> None:
+    """Tell what happened in a training that was guarded.
+
+    Example: ckpttool guard report output
+    """
+
+
+@app.command(cls=Command)
+@grouped
+def report(
+    *, events: Events, prometheus: Prometheus = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False
+) -> None:
+    """Tell what happened, by rank, and what to do next.
+
+    Reads what the guard wrote into the training's output folder, while it runs or afterwards.
+
+    Example: ckpttool guard report output --prometheus /var/lib/node_exporter/ckpttool.prom
+    """
+    with progress.busy("reading the events", quiet=quiet):
+        answer = api.guard_report(events)
+    if prometheus is not None:
+        from ckpttool.render.answers.guard_report import prometheus as spelled
+        from ckpttool.write.files import replace
+
+        replace(prometheus, spelled(answer).encode(), overwrite=True, backup=False)
+    raise typer.Exit(show(GUARD_REPORT, answer, fmt))

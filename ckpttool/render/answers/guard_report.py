@@ -1,0 +1,237 @@
+"""What happened in a training that was guarded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.guard_report import CaptureTold, DroppedUpdate, FaultTold, GuardReport, RankReport
+from ckpttool.domain.units import Rank, counted, on_ranks
+from ckpttool.formats.strict_json import number
+from ckpttool.render.answers.reading import listed, reading_document, reading_parts
+from ckpttool.render.escape import shown
+from ckpttool.render.json import Document
+from ckpttool.render.shell import quote
+from ckpttool.render.text import Indented, columns, line, stack, whole_words
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+_MOST_ROWS = 12
+
+_COLUMNS = (
+    ("STEPS", "steps"),
+    ("APPLIED", "applied"),
+    ("DROPPED", "dropped"),
+    ("OVERFLOWS", "overflows"),
+    ("CAPTURES", "captures"),
+    ("STRIKES", "strikes"),
+    ("SAVES", "saves"),
+    ("ERRORS", "guard_errors"),
+)
+"""Heading -> field of a rank's report."""
+
+_GAUGES = (
+    ("last_step", "The last step that the rank told of."),
+    ("overhead", "The guard's mean share of a step."),
+)
+_COUNTERS = (
+    ("starts", "Processes that wrote events."),
+    ("steps", "Updates that were decided on."),
+    ("applied", "Updates that reached the weights."),
+    ("dropped", "Updates that were dropped."),
+    ("overflows", "Updates that a loss scaler is to blame for."),
+    ("captures", "Steps that were kept to be replayed."),
+    ("capture_failures", "Captures that failed."),
+    ("strikes", "Strikes of the feature value detection."),
+    ("abnormal_products", "Matrix products that were wrong."),
+    ("disagreements", "Times that replicas were seen to differ."),
+    ("saves", "Checkpoints that the rank has written its part of."),
+    ("failed_saves", "Checkpoints that the rank could not write its part of."),
+    ("guard_errors", "Failures of parts of the guard."),
+    ("lost_lines", "Events that could not be written."),
+)
+
+
+def document(answer: GuardReport) -> Document:
+    """`ckpttool/guard-report/1`: what happened, by rank, and what to do next."""
+    return {
+        "schema": "ckpttool/guard-report/1",
+        "events": reading_document(answer.reading),
+        "world_size": answer.world_size,
+        "watching": answer.is_watching,
+        "steps": answer.steps,
+        "applied": answer.applied,
+        "dropped": answer.dropped,
+        "overflows": answer.overflows,
+        "stopped_at": answer.stopped_at,
+        "drops": [_drop_document(update) for update in answer.drops],
+        "captures": [
+            {
+                "step": capture.step,
+                "path": capture.path,
+                "verdict": capture.verdict,
+                "culprits": list(capture.culprits),
+            }
+            for capture in answer.captures
+        ],
+        "strikes": [_fault_document(fault) for fault in answer.strikes],
+        "abnormal_products": [_fault_document(fault) for fault in answer.abnormal_products],
+        "disagreements": [_fault_document(fault) for fault in answer.disagreements],
+        "alarms": list(answer.alarms),
+        "saves": answer.saves,
+        "guard_errors": answer.guard_errors,
+        "errors": list(answer.errors),
+        "overhead": number(answer.overhead),
+        "ranks": [_rank_document(rank) for rank in answer.ranks],
+        "next": [_command(words) for words in answer.next],
+    }
+
+
+def _drop_document(update: DroppedUpdate) -> Document:
+    return {
+        "step": update.step,
+        "kind": update.kind,
+        "norm": number(update.norm),
+        "ranks": list(update.ranks),
+        "message": update.message,
+    }
+
+
+def _fault_document(fault: FaultTold) -> Document:
+    return {"step": fault.step, "rank": fault.rank, "since_step": fault.since_step, "message": fault.message}
+
+
+def _rank_document(rank: RankReport) -> Document:
+    told: dict[str, Document] = {"rank": rank.rank, "host": rank.host, "first_step": rank.first_step}
+    told |= {field: getattr(rank, field) for field in ("last_step", *(field for field, _ in _COUNTERS))}
+    return {**told, "switched_off": list(rank.switched_off), "overhead": number(rank.overhead)}
+
+
+def _command(words: Sequence[str]) -> str:
+    return " ".join(quote(word.replace("\0", "")) for word in words)
+
+
+def table(answer: GuardReport) -> RenderableType:
+    """Show what happened, by rank, and what to do next."""
+    parts: list[RenderableType] = [_headline(answer)]
+    if answer.ranks:
+        parts += [line(), *_by_rank(answer)]
+    parts += listed("Would have been dropped:" if answer.is_watching else "Dropped:", list(map(_drop, answer.drops)))
+    parts += listed("Kept to be replayed:", list(map(_capture, answer.captures)))
+    parts += listed("Strikes:", list(map(_fault, answer.strikes)))
+    parts += listed("Matrix products that were wrong:", list(map(_fault, answer.abnormal_products)))
+    parts += listed("Replicas disagree:", list(map(_fault, answer.disagreements)))
+    parts += listed("Alarms:", [line(shown(text)) for text in answer.alarms])
+    parts += listed("Failed in the guard itself, while the training went on:", list(_failures(answer)))
+    if answer.next:
+        parts += [line(), line("Next:", style="bold")]
+        parts += [Indented(line(_command(words), no_wrap=True)) for words in answer.next]
+    return stack(*parts, *reading_parts(answer.reading))
+
+
+def _headline(answer: GuardReport) -> Text:
+    if not answer.ranks:
+        return line("The files tell of no guarded training", style="bold yellow")
+    if answer.stopped_at is not None:
+        text = f"The training stopped at step {answer.stopped_at}: too many updates in a row were dropped"
+        return line(text, style="bold red")
+    grave = [
+        counted(len(found), noun)
+        for found, noun in (
+            (answer.abnormal_products, "wrong matrix product"),
+            (answer.strikes, "strike"),
+            (answer.disagreements, "disagreement of replicas"),
+            (answer.captures, "capture"),
+        )
+        if found
+    ]
+    updates = counted(answer.steps, "update")
+    if grave:
+        return line(f"Somebody has to look: {', '.join(grave)} in {updates}", style="bold red")
+    if answer.dropped:
+        return line(f"{answer.dropped} of {updates} were dropped, and the training went on", style="bold yellow")
+    if answer.is_watching:
+        return line(f"{updates}, all applied: the guard only watched", style="bold yellow")
+    return line(f"{updates}, none dropped", style="bold green")
+
+
+def _by_rank(answer: GuardReport) -> list[RenderableType]:
+    """Show the numbers, ranks with the same ones together."""
+    rows: dict[tuple[object, ...], list[Rank]] = {}
+    for rank in answer.ranks:
+        rows.setdefault((*(getattr(rank, field) for _, field in _COLUMNS), rank.last_step), []).append(rank.rank)
+    # A column of nothing but 0 says nothing; the first three are what was asked.
+    kept = [place for place, _ in enumerate(_COLUMNS) if place < 3 or any(row[place] for row in rows)]  # noqa: PLR2004
+    drawn = columns()
+    drawn.add_column("RANKS")
+    for place in kept:
+        drawn.add_column(_COLUMNS[place][0], justify="right", no_wrap=True)
+    drawn.add_column("LAST STEP", justify="right", no_wrap=True)
+    for row, ranks in list(rows.items())[:_MOST_ROWS]:
+        last = "" if row[-1] is None else str(row[-1])
+        drawn.add_row(on_ranks(ranks).partition(" ")[2], *(str(row[place]) for place in kept), last)
+    parts: list[RenderableType] = [whole_words(drawn)]
+    if len(rows) > _MOST_ROWS:
+        parts.append(line(f"and {len(rows) - _MOST_ROWS} more: --format json", style="dim"))
+    missing = (answer.world_size or 0) - len(answer.ranks)
+    if missing > 0:
+        parts.append(line(f"no file of {counted(missing, 'rank')} of {answer.world_size}", style="dim"))
+    if answer.overhead is not None:
+        parts.append(line(f"the guard took {answer.overhead:.2%} of a step", style="dim"))
+    return parts
+
+
+def _drop(update: DroppedUpdate) -> Text:
+    whose = f" ({on_ranks(update.ranks)})" if update.ranks else ""
+    return line(f"step {update.step}  ", style="dim").append(f"{update.kind}{whose}: {shown(update.message)}", style="")
+
+
+def _capture(capture: CaptureTold) -> Text:
+    whose = f" ({on_ranks(capture.culprits)})" if capture.culprits else ""
+    verdict = "" if capture.verdict is None else f": {capture.verdict}, finite when it was computed once more"
+    return line(f"step {capture.step}  ", style="dim").append(f"{shown(capture.path)}{whose}{verdict}", style="")
+
+
+def _fault(fault: FaultTold) -> Text:
+    whose = "" if fault.rank is None else f"rank {fault.rank}: "
+    since = "" if fault.since_step is None else f", since step {fault.since_step}"
+    return line(f"step {fault.step}  ", style="dim").append(f"{whose}{shown(fault.message)}{since}", style="")
+
+
+def _failures(answer: GuardReport) -> Iterator[Text]:
+    for rank in answer.ranks:
+        if rank.switched_off:
+            parts = shown(", ".join(rank.switched_off))
+            yield line(f"rank {rank.rank}: switched off: {parts}")
+    for text in answer.errors:
+        yield line(shown(text))
+    for rank in answer.ranks:
+        if rank.lost_lines:
+            yield line(f"rank {rank.rank}: {counted(rank.lost_lines, 'event')} could not be written")
+        failed = rank.capture_failures + rank.failed_saves
+        if failed:
+            captures = counted(rank.capture_failures, "capture")
+            yield line(f"rank {rank.rank}: {captures} and {counted(rank.failed_saves, 'save')} failed")
+
+
+def prometheus(answer: GuardReport) -> str:
+    """Spell the numbers for node_exporter's textfile collector."""
+    told: list[str] = []
+    for field, about in _COUNTERS:
+        told += _metric(f"{field}_total", "counter", about, [(rank, getattr(rank, field)) for rank in answer.ranks])
+    for field, about in _GAUGES:
+        told += _metric(field, "gauge", about, [(rank, getattr(rank, field)) for rank in answer.ranks])
+    about = "Whether the training ended with too many dropped updates in a row."
+    told += [*_head("stopped", "gauge", about), f"ckpttool_guard_stopped {int(answer.stopped_at is not None)}"]
+    return "\n".join(told) + "\n"
+
+
+def _metric(name: str, kind: str, about: str, values: Sequence[tuple[RankReport, float | None]]) -> list[str]:
+    rows = [f'ckpttool_guard_{name}{{rank="{rank.rank}"}} {value}' for rank, value in values if value is not None]
+    return [*_head(name, kind, about), *rows] if rows else []
+
+
+def _head(name: str, kind: str, about: str) -> list[str]:
+    return [f"# HELP ckpttool_guard_{name} {about}", f"# TYPE ckpttool_guard_{name} {kind}"]
