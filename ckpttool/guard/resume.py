@@ -15,7 +15,7 @@ from ckpttool.domain.guarding import GuardEventKind
 from ckpttool.domain.saving import SaveLayout, SaveProgress
 from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.errors import CkptToolError, IncompleteError, NothingToResumeError, UsageError
-from ckpttool.formats.strict_json import OWN_MEMORY, ParseError, get_str, parse_object
+from ckpttool.formats.strict_json import OWN_MEMORY, ParseError, get_int, get_str, parse_object
 from ckpttool.guard.agree import Ranks
 from ckpttool.guard.objects import Objects, Tree
 from ckpttool.guard.rng import random_state, set_random_state
@@ -154,7 +154,7 @@ def resume(
                 "there is no checkpoint to resume from; a training that begins says so: fresh_ok=True"
             )
         return Resumed(checkpoint=None, progress=None, is_checked=False, rng=None)
-    shard = _on_every_rank(ranks, group, lambda: _read(layout, chosen, Rank(ranks.own)))
+    shard = _on_every_rank(ranks, group, lambda: _read(layout, chosen, ranks))
     _on_every_rank(ranks, group, lambda: objects.load(shard.tree))
     set_random_state(shard.tree["rng"])
     if objects.guard is not None:
@@ -180,9 +180,9 @@ class _Shard:
     is_checked: bool
 
 
-def _read(layout: SaveLayout, chosen: Chosen, rank: Rank) -> _Shard:
+def _read(layout: SaveLayout, chosen: Chosen, ranks: Ranks) -> _Shard:
     """Read this rank's file, and compare each byte with what was recorded of it before any of it is used."""
-    label = layout.parsed(chosen.file)
+    label, rank = layout.parsed(chosen.file), Rank(ranks.own)
     if label is None:
         raise UsageError(f"{chosen.file!r} is no file of a save that ckpttool.checkpoint_writer made")
     path, name = layout.shard(label, rank), layout.checkpoint(label)
@@ -206,7 +206,7 @@ def _read(layout: SaveLayout, chosen: Chosen, rank: Rank) -> _Shard:
             "a plan with --format json that resume_training takes"
         )
     try:
-        tree, progress = _parsed(layout, tensors_in(content, path))
+        tree, progress = _parsed(layout, tensors_in(content, path), ranks.count)
     except (ValueError, UnreadableState) as error:
         raise UsageError(f"{path} holds no training that ckpttool.checkpoint_writer saved: {error}") from error
     return _Shard(checkpoint=name, path=path, tree=tree, progress=progress, is_checked=seal is not None)
@@ -226,13 +226,18 @@ def _content(path: str) -> tuple[memoryview, FileDigest]:
     return content[:at], digest
 
 
-def _parsed(layout: SaveLayout, tensors: dict[str, Tensor]) -> tuple[Tree, SaveProgress]:
+def _parsed(layout: SaveLayout, tensors: dict[str, Tensor], world_size: int) -> tuple[Tree, SaveProgress]:
     if STATE not in tensors:
         raise ParseError(f"there is no {STATE}")
     text = tensors[STATE].numpy().tobytes()
     document = parse_object(text, what=STATE, limit=_STATE_LIMIT, most_memory=OWN_MEMORY)
     if (schema := get_str(document, "schema")) != STATE_SCHEMA:
         raise ParseError(f"expected {STATE_SCHEMA}, found {schema!a:.80}")
+    if (saved_by := get_int(document, "world_size")) != world_size:
+        raise UsageError(
+            f"it was saved on {saved_by} ranks and is to be resumed on {world_size}: a training goes on exactly on as "
+            "many as saved it"
+        )
     scalars = {name: tensor.item() for name, tensor in tensors.items() if "." not in name and tensor.numel() == 1}
     progress = layout.progress(scalars)
     tree = read(document["tree"], tensors)

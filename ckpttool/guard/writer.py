@@ -175,7 +175,7 @@ class CheckpointWriter:
             step=progress.step,
             scalars=self._layout.scalars(progress),
             tensors=parts.tensors,
-            state=_state(parts),
+            state=_state(parts, self._world),
             health=health,
         )
 
@@ -336,9 +336,10 @@ class _File:
                 yield self._ready[entry.name] if entry.name in self._ready else block(self._tensors[entry.name])
 
 
-def _state(parts: Spelled) -> bytes:
+def _state(parts: Spelled, world_size: int) -> bytes:
     document: JsonObject = {
         "schema": STATE_SCHEMA,
+        "world_size": world_size,
         "versions": {"ckpttool": __version__, "torch": str(torch.__version__)},
         "tree": parts.tree,
     }

@@ -155,27 +155,27 @@ class Training:
 
 
 def train(
-    output: Path, until: int, *, every: int = 2, told: Path | None = None, resumes: Callable[[], object] = lambda: None
+    output: Path, until: int, *, every: int = 2, told: Path | None = None, stepped: Callable[[], object] = lambda: None
 ) -> Training:
     """Train to a step from wherever the output folder has come; every other save is written in the background."""
     training = Training()
     resumed = training.resume(output, fresh_ok=True)
-    resumes()
     with training.writer(output, embedding="embed.weight", health_threshold=1e9) as writer:
         for step in training.steps(resumed, until):
             if told is not None:
                 with told.open("a", encoding="utf-8") as file:
                     file.write(f"{training.order[-1]}\n")
+            stepped()
             if step % every == 0:
                 writer.save(background=step % (2 * every) == 0)
     return training
 
 
-def killed(output: Path, until: int, *, kills: int, seed: int, told: Path, longest: float = 0.5) -> tuple[int, str]:
+def killed(output: Path, until: int, *, kills: int, seed: int, told: Path, longest: int = 9) -> tuple[int, str]:
     """Train in processes that are killed at random moments, until so many were; then let one come to its end.
 
-    Each lives for up to `longest` seconds once it has resumed. Must be called before this process has computed
-    anything with torch: what it forks could hang.
+    Each does up to `longest` steps, and is killed in the next ones or while they are saved. Must be called before this
+    process has computed anything with torch: what it forks could hang.
 
     Returns:
         How many were killed, and what the last one remembered.
@@ -188,13 +188,14 @@ def killed(output: Path, until: int, *, kills: int, seed: int, told: Path, longe
         if not child:
             _child(output, until, told, tells)
         os.close(tells)
-        os.read(ready, 1)  # from here on the time counts: it has resumed
-        os.close(ready)
+        for _ in range(chance.randint(1, longest) if done < kills else 0):
+            os.read(ready, 1)
         if done < kills:
-            time.sleep(chance.uniform(0, longest))
+            time.sleep(chance.uniform(0, 0.03))
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
+        os.close(ready)
         if os.WIFSIGNALED(status):
             done += 1
         elif os.waitstatus_to_exitcode(status):
@@ -206,7 +207,7 @@ def killed(output: Path, until: int, *, kills: int, seed: int, told: Path, longe
 def _child(output: Path, until: int, told: Path, tells: int) -> None:
     try:
         torch.set_num_threads(1)
-        training = train(output, until, told=told, resumes=lambda: os.write(tells, b"."))
+        training = train(output, until, told=told, stepped=lambda: os.write(tells, b"."))
         told.with_suffix(".bits").write_text(repr(training.bits()), encoding="utf-8")
         os._exit(0)
     except BaseException:  # noqa: BLE001  the parent sees that it failed
