@@ -71,9 +71,11 @@ class Losses:
         self._sum: Tensor | None = None
         self._finite: Tensor | None = None
 
-    def add(self, loss: Tensor) -> None:
+    def add(self, loss: Tensor | float) -> None:
         """Take the loss of one micro-batch, of any shape, as it is handed to `backward`."""
-        loss = loss.detach().sum()
+        loss = torch.as_tensor(loss).detach()
+        # Of a loss over sharded scores each rank holds all of it; to ask the others would take all of them.
+        loss = (loss.to_local() if is_sharded(loss) else loss).sum()  # type: ignore[attr-defined]  # a DTensor has it
         finite = torch.isfinite(loss)
         self._sum = loss if self._sum is None else self._sum + loss
         self._finite = finite if self._finite is None else self._finite & finite

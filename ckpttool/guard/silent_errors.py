@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ckpttool.decide.asd.detector import FeatureValueDetector
 from ckpttool.decide.policies.registry import settings_of
+from ckpttool.domain.finding import Severity
 from ckpttool.domain.guarding import GuardEvent, GuardEventKind
 from ckpttool.domain.metrics import LocalTime
 from ckpttool.domain.units import Step
-from ckpttool.formats.strict_json import Json, as_object
+from ckpttool.formats.strict_json import Json, ParseError, as_object
+from ckpttool.guard.agree import Agreement
+from ckpttool.guard.contain import Containment, Part
 from ckpttool.guard.features import FeatureProbe
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 _SELDOM = 10
@@ -21,94 +26,123 @@ _SELDOM = 10
 
 
 class SilentErrors:
-    """Takes the feature values of each step and judges them one step late, so that nothing waits for them."""
+    """Takes the feature values of each step and judges them one step late, so that nothing waits for them.
 
-    def __init__(self, model: nn.Module, detector: FeatureValueDetector) -> None:
-        """Take the model as it is trained, and who judges."""
-        self._detector = detector
-        self._probe = FeatureProbe(model, interval=detector.sample_interval)
-        self._every = 1
+    Everything in it is contained. Where nobody asked for it, it does nothing.
+    """
 
-    @staticmethod
-    def of(model: nn.Module, features: FeatureValueDetector | str | None) -> SilentErrors | None:
-        """Return what looks at a model; None where nothing does.
+    def __init__(
+        self,
+        model: nn.Module,
+        features: FeatureValueDetector | str | None,
+        scaler: torch.amp.GradScaler | None,
+        contain: Containment,
+    ) -> None:
+        """Begin to look.
+
+        Args:
+            model: As it is trained.
+            features: What judges, or its settings; None: nothing does.
+            scaler: Of the loss, and so of gradients that are looked at in backward.
+            contain: What keeps exceptions in, and whom is told what is found.
 
         Raises:
             UsageError: Ascend's own parser would stop the training over the settings.
         """
         detector = FeatureValueDetector.of(features) if isinstance(features, str) else features
-        return None if detector is None or not detector.is_on else SilentErrors(model, detector)
+        self._detector = detector if detector is not None and detector.is_on else None
+        self._scaler = scaler
+        self._contain = contain
+        self._every = 1
+        self._is_told = False
+        self._probe = None
+        if self._detector is not None:
+            self._probe = FeatureProbe(model, interval=self._detector.sample_interval)
 
     @property
-    def wants_checksum(self) -> bool:
-        """Whether a strike of this rank waits for the others to start the checksum with it."""
-        return self._detector.wants_checksum
+    def is_on(self) -> bool:
+        """Whether values are looked at."""
+        return self._detector is not None and self._contain.is_on(Part.FEATURES)
 
     @property
     def runs_checksum(self) -> bool:
         """Whether all ranks agreed to check their matrix products."""
-        return self._detector.checking
+        return self._detector is not None and self._detector.checking and self.is_on
 
-    @property
+    def judge(self, step: Step) -> bool:
+        """Judge the values of the step before; tell whether this rank wants a check, which all begin together."""
+        return self._contain.run(Part.FEATURES, lambda: self._judge(step)) or False
+
+    def take(self, step: Step, agreed: Agreement) -> None:
+        """Do what all ranks want, and take the values of this step, before its gradients are clipped."""
+        self._contain.run(Part.FEATURES, lambda: self._take(step, agreed))
+
     def own_are_finite(self) -> bool | None:
-        """Whether this rank's gradients were finite before they were averaged; None where nobody saw them so."""
-        return self._probe.own_are_finite
+        """Tell whether this rank's gradients were finite before they were averaged; None where nobody saw them so."""
+        return self._contain.run(Part.FEATURES, lambda: None if self._probe is None else self._probe.own_are_finite)
 
-    def judge(self, step: Step) -> tuple[GuardEvent, ...]:
-        """Judge the values of the step before."""
-        return self._detector.take(self._probe.values(), at=_now(), step=step)
-
-    def agree(self, *, wanted: bool, step: Step) -> tuple[GuardEvent, ...]:
-        """Start the checksum where any rank wants it. The same on all."""
-        return self._detector.agree(wanted=wanted, step=step)
-
-    def take(self, step: Step, *, scale: float) -> None:
-        """Take the values of this step, before its gradients are clipped."""
-        if step % self._every == 0:
-            self._probe.take(step, scale=scale)
-
-    def forget(self) -> None:
-        """Drop what was taken last: the loss scaler's scale was too large."""
-        self._probe.forget()
-
-    def look_seldom(self) -> bool:
-        """Look at every tenth step alone; tell whether that is news."""
-        was, self._every = self._every, _SELDOM
-        return was != _SELDOM
-
-    def start(self, step: Step) -> tuple[GuardEvent, ...]:
-        """Say once what is odd about the settings."""
-        return tuple(
-            GuardEvent(
-                kind=GuardEventKind.ALARM,
-                step=step,
-                values={"name": finding.code.value, "message": finding.message},
-            )
-            for finding in self._detector.findings
-        )
-
-    def close(self) -> None:
-        """Take no more."""
-        self._probe.close()
+    def cost_too_much(self, reason: str) -> str:
+        """Look less often, and then not at all; return what was done."""
+        if self._every != _SELDOM:
+            self._every = _SELDOM
+            return "feature values are looked at in every tenth step"
+        if self._probe is not None:
+            self._probe.close()
+        self._contain.switch_off(Part.FEATURES, reason)
+        return "feature values are looked at no more"
 
     def saved(self) -> Json:
         """Return everything that is remembered, as JSON."""
-        return {"settings": self._settings(), "detector": self._detector.saved()}
+        if self._detector is None:
+            return None
+        return {"settings": self._settings(self._detector), "detector": self._detector.saved()}
 
-    def restore(self, saved: Json) -> bool:
-        """Remember what another one did; tell whether it had the same settings, and was used.
+    def restore(self, saved: Json, *, step: Step) -> None:
+        """Remember what another one with the same settings did; what is lost is told."""
+        if self._detector is None or saved is None:
+            return
+        try:
+            record = as_object(saved)
+            if record.get("settings") == self._settings(self._detector):
+                self._detector.restore(record.get("detector"))
+                return
+            message = "feature values were judged with other settings"
+        except ParseError as error:
+            message = f"what was remembered of feature values cannot be read ({error})"
+        self._contain.emit(GuardEventKind.GUARD_RESET, step=step, message=f"{message}: it is not used")
 
-        Raises:
-            ParseError: It is not what `saved` returns.
-        """
-        record = as_object(saved)
-        if record.get("settings") != self._settings():
+    def _judge(self, step: Step) -> bool:
+        if self._detector is None or self._probe is None:
             return False
-        self._detector.restore(record.get("detector"))
-        return True
+        if not self._is_told:
+            self._is_told = True
+            self._tell(_wrong_settings(self._detector, step))
+        self._tell(self._detector.take(self._probe.values(), at=_now(), step=step))
+        return self._detector.wants_checksum
 
-    def _settings(self) -> Json:
-        return [[name, value] for name, value in settings_of(self._detector.watch.policy)]
+    def _take(self, step: Step, agreed: Agreement) -> None:
+        if self._detector is None or self._probe is None:
+            return
+        self._tell(self._detector.agree(wanted=agreed.strike, step=step))
+        if step % self._every == 0 or not agreed.is_finite:  # then it is asked whose they are
+            self._probe.take(step, scale=1.0 if self._scaler is None else self._scaler.get_scale())
+        if agreed.is_overflow:
+            self._probe.forget()
+
+    def _tell(self, events: Iterable[GuardEvent]) -> None:
+        for event in events:
+            self._contain.emit(event.kind, step=event.step, **event.values)
+
+    @staticmethod
+    def _settings(detector: FeatureValueDetector) -> Json:
+        return [[name, value] for name, value in settings_of(detector.watch.policy)]
+
+
+def _wrong_settings(detector: FeatureValueDetector, step: Step) -> Iterable[GuardEvent]:
+    for finding in detector.findings:
+        if finding.severity is not Severity.NOTE:
+            values = {"name": finding.code.value, "message": f"feature values: {finding.message}"}
+            yield GuardEvent(kind=GuardEventKind.ALARM, step=step, values={**values})
 
 
 def _now() -> LocalTime:

@@ -32,6 +32,7 @@ from ckpttool.guard.telling import Telling
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
+    from torch.utils.hooks import RemovableHandle
 
 
 class GuardStop(CkptToolError):  # noqa: N818  it is what a training ends by, not an error of it
@@ -123,14 +124,15 @@ class Guard:
         self._deciding.stops_at_abnormal = stops_at_abnormal(on_abnormal)
         self._buffers = Buffers(model)
         self._losses = Losses()
-        self._features = SilentErrors.of(model, features)
+        self._features = SilentErrors(model, features, scaler, self._contain)
         self._is_open = False  # a step has begun
         self._is_decided = False
         self._drops = False
         self._norms_agreed = False  # once at least: it is one norm that all ranks have
         self._is_slow = self._has_asked = False
+        self._hook: RemovableHandle | None = None
         if hasattr(self.optimizer, "register_step_pre_hook"):  # else it is watched, and the trainer asks `decide`
-            self.optimizer.register_step_pre_hook(self._before_update)
+            self._hook = self.optimizer.register_step_pre_hook(self._before_update)
             self.optimizer.register_step_post_hook(self._after_update)
 
     @property
@@ -185,8 +187,7 @@ class Guard:
 
     def saved(self) -> JsonObject:
         """Return everything that is remembered: plain JSON, for a checkpoint."""
-        features = None if self._features is None else self._features.saved()
-        own = {"step": self.step, "norms_agreed": self._norms_agreed, "features": features}
+        own = {"step": self.step, "norms_agreed": self._norms_agreed, "features": self._features.saved()}
         return {**self._spikes.saved(), **own}
 
     def restore(self, saved: Json) -> None:
@@ -198,13 +199,7 @@ class Guard:
             record = {}
         self._norms_agreed = record.get("norms_agreed") is True
         self._telling.tell_all(self._spikes.restore(saved, step=self.step))
-        if self._features is not None and (features := record.get("features")) is not None:
-            try:
-                message = None if self._features.restore(features) else "other settings of feature values were in force"
-            except ParseError as error:
-                message = f"what was remembered of feature values cannot be read ({error})"
-            if message is not None:
-                self.tell(GuardEventKind.GUARD_RESET, step=self.step, message=f"{message}: it is not used")
+        self._features.restore(record.get("features"), step=self.step)
 
     def tell(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:
         """Tell an event to the file and all sinks: for what works beside the guard, too."""
@@ -225,8 +220,8 @@ class Guard:
             self._is_open, self._is_decided, self._drops = True, False, False
             self._contain.step = Step(self.step + 1)
             self._contain.run(Part.BUFFERS, self._buffers.take)
-        runs = self._features is not None and self._features.runs_checksum and self._contain.is_on(Part.FEATURES)
-        self._checks.enter(self._contain.step, runs=runs)
+            self._be_last()
+        self._checks.enter(self._contain.step, runs=self._features.runs_checksum)
 
     def end(self) -> None:
         """End a micro-batch. Called by `MicroBatch`."""
@@ -246,52 +241,32 @@ class Guard:
 
     def _decide(self, norm: Tensor | float | None) -> float | None:
         """Decide, and return to which norm the policy clips; None: it does not."""
+        step = self._contain.step = Step(self.step + 1)
         if self._contain.is_off:
+            self.step = step
             self._close(drops=False, applied=True)
             return None
-        step = self._contain.step = Step(self.step + 1)
-        run = self._contain.run
-        strike = run(Part.FEATURES, lambda: self._judge_features(step)) or False
-        vote = Vote(strike=strike, abnormal=self._checks.take_abnormal())
+        vote = Vote(strike=self._features.judge(step), abnormal=self._checks.take_abnormal())
         decided = self._deciding.decide(step, norm, self._losses, vote)
         self.step = step
         self._checks.compare_replicas(step)
-        run(Part.FEATURES, lambda: self._take_features(decided.agreed))
+        self._features.take(step, decided.agreed)
         culprits = self._culprits(decided)
         if decided.drops:
-            run(Part.BUFFERS, self._buffers.restore)
+            self._contain.run(Part.BUFFERS, self._buffers.restore)
         self._close(drops=decided.drops, applied=decided.is_applied)
-        run(Part.EVENTS, lambda: self._tell_step(decided, culprits))
+        self._contain.run(Part.EVENTS, lambda: self._tell_step(decided, culprits))
         if decided.decision.action is Action.STOP:
             self._stop(decided.agreed)
         return decided.decision.limit
-
-    def _judge_features(self, step: Step) -> bool:
-        """Judge the values of the step before; tell whether this rank has a strike."""
-        if self._features is None:
-            return False
-        self._telling.tell_all(self._features.judge(step))
-        return self._features.wants_checksum
-
-    def _take_features(self, agreed: Agreement) -> None:
-        """Take the values of this step: of gradients that are complete, and not clipped yet."""
-        if self._features is None:
-            return
-        self._telling.tell_all(self._features.agree(wanted=agreed.strike, step=self.step))
-        self._features.take(self.step, scale=1.0 if self._scaler is None else self._scaler.get_scale())
-        if agreed.is_overflow:
-            self._features.forget()
 
     def _culprits(self, decided: Decided) -> list[int]:
         """Return the ranks whose own numbers are not finite. Asked by all of them or none: it takes all."""
         if decided.agreed.is_finite or self._contain.is_off:
             return []
-        own_are_finite = self._contain.run(Part.FEATURES, self._own_are_finite)
+        own_are_finite = self._features.own_are_finite()
         is_bad = own_are_finite is False or (decided.reading is not None and not decided.reading.losses_finite)
         return [rank for rank, bad in enumerate(self._ranks.gather(int(is_bad))) if bad]
-
-    def _own_are_finite(self) -> bool | None:
-        return None if self._features is None else self._features.own_are_finite
 
     def _tell_step(self, decided: Decided, culprits: Sequence[int]) -> None:
         agreed = decided.agreed
@@ -317,18 +292,17 @@ class Guard:
 
     def _keep_pace(self, own: float, share: float) -> None:
         """Look at less where it takes too much for too long; what takes no other rank may differ from rank to rank."""
-        looks = self._features is not None and self._contain.is_on(Part.FEATURES)
+        looks = self._features.is_on
         most = MOST_SHARE_WITH_FEATURES if looks else MOST_SHARE
-        if not self._pace.is_too_slow(own, share, most):
+        if not self._pace.is_too_slow(own, share, most) or (self._is_slow and not looks):
             return
         message = f"the guard takes {share:.1%} of a step, more than {most:.0%} for a hundred steps"
-        if looks and self._features is not None and not self._features.look_seldom():
-            self._features.close()
-            self._contain.switch_off(Part.FEATURES, message)
-        elif looks or not self._is_slow:
-            self._is_slow = not looks
-            then = ": feature values are looked at in every tenth step" if looks else ""
-            self.tell(GuardEventKind.ALARM, step=self.step, name="guard-too-slow", message=message + then)
+        if looks:
+            message = f"{message}: {self._features.cost_too_much(message)}"
+        else:
+            self._is_slow = True  # said once: nothing is left to take less of
+        if self._features.is_on == looks:
+            self.tell(GuardEventKind.ALARM, step=self.step, name="guard-too-slow", message=message)
 
     def _close(self, *, drops: bool, applied: bool) -> None:
         self._is_open, self._is_decided = False, True
@@ -346,6 +320,12 @@ class Guard:
         self.on_stop(stop)
 
     # The moment before the update.
+
+    def _be_last(self) -> None:
+        """Stand behind hooks that came later: those of others still find gradients that are dropped."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = self.optimizer.register_step_pre_hook(self._before_update)
 
     def _before_update(
         self, _optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -73,7 +73,7 @@ def test_a_part_that_always_raises_ends_no_training_and_changes_no_bit_of_it(
     with patch.object(owner, name, raising):
         training = trained(tmp_path)
     assert training.everything() == Training(adamw, guarded=False, clip=0.5).run(batches(9)).everything()
-    assert training.the_guard.step <= 9
+    assert training.the_guard.step == 9
 
 
 @pytest.mark.parametrize(("owner", "name"), PARTS, ids=NAMES)

@@ -48,7 +48,7 @@ def test_sparse_gradients_have_the_norm_of_what_they_hold() -> None:
 
 def test_the_sum_of_losses_is_read_with_the_norm_and_one_that_is_not_finite_is_not_hidden_by_another() -> None:
     losses = Losses()
-    for loss in (torch.tensor(2.0), torch.tensor([1.0, 0.5], dtype=torch.bfloat16)):
+    for loss in (torch.tensor(1.0, requires_grad=True), 1.0, torch.tensor([1.0, 0.5], dtype=torch.bfloat16)):
         losses.add(loss)
     reading = losses.read(torch.tensor(3.0))
     assert (reading.norm, reading.loss, reading.losses_finite) == (3.0, 3.5, True)

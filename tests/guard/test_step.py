@@ -237,6 +237,24 @@ def test_two_guards_share_a_model_and_each_drops_its_own_updates() -> None:
     assert all(torch.isfinite(tensor).all() for tensor in model.state_dict().values())
 
 
+def test_a_hook_that_came_later_still_finds_the_gradients_that_are_dropped() -> None:
+    training = Training(adamw)
+    found: list[bool] = []
+
+    def look(optimizer: optim.Optimizer, *_: object) -> None:
+        found.append(all(weight.grad is not None for group in optimizer.param_groups for weight in group["params"]))
+
+    training.optimizer.register_step_pre_hook(look)
+    training.run(batches(3, bad={2: INFINITE}))
+    assert found == [True] * 3
+    assert training.told.kinds() == ["nonfinite"]
+
+
+def test_what_is_odd_about_the_settings_of_feature_values_is_told_once() -> None:
+    training = Training(adamw, features="enable:true,cooldown:-1").run(batches(4))
+    assert len(training.told.of(GuardEventKind.ALARM)) == 1
+
+
 def test_an_error_of_the_training_passes_through() -> None:
     training = Training(adamw)
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
