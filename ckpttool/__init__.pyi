@@ -33,6 +33,11 @@ from ckpttool.api.trashing import restore as restore
 from ckpttool.api.trashing import trash as trash
 from ckpttool.api.trying import demo as demo
 from ckpttool.api.verifying import verify as verify
+from ckpttool.decide.guarding import SpikeGuard as SpikeGuard
+from ckpttool.decide.policies.olmo import OlmoPolicy as OlmoPolicy
+from ckpttool.decide.policies.robust_z import RobustZPolicy as RobustZPolicy
+from ckpttool.decide.policies.skip import SkipPolicy as SkipPolicy
+from ckpttool.decide.policies.zclip import ZClipPolicy as ZClipPolicy
 from ckpttool.domain.asd import AsdConfig as AsdConfig
 from ckpttool.domain.checkpoint import Checkpoint as Checkpoint
 from ckpttool.domain.checkpoint import Inventory as Inventory
@@ -61,6 +66,12 @@ from ckpttool.domain.guard_report import DroppedUpdate as DroppedUpdate
 from ckpttool.domain.guard_report import FaultTold as FaultTold
 from ckpttool.domain.guard_report import GuardReport as GuardReport
 from ckpttool.domain.guard_report import RankReport as RankReport
+from ckpttool.domain.guarding import Action as Action
+from ckpttool.domain.guarding import Decision as Decision
+from ckpttool.domain.guarding import GuardEvent as GuardEvent
+from ckpttool.domain.guarding import GuardEventKind as GuardEventKind
+from ckpttool.domain.guarding import GuardMode as GuardMode
+from ckpttool.domain.guarding import Proposal as Proposal
 from ckpttool.domain.health import Health as Health
 from ckpttool.domain.launch import ConfigChange as ConfigChange
 from ckpttool.domain.launch import Fragment as Fragment
@@ -124,6 +135,7 @@ from ckpttool.errors import UnknownLayoutError as UnknownLayoutError
 from ckpttool.errors import UnsafeError as UnsafeError
 from ckpttool.errors import UsageError as UsageError
 from ckpttool.errors import WriteFailedError as WriteFailedError
+from ckpttool.records.events import EventFile as EventFile
 from ckpttool.trainers.mindformers.train_config import TrainConfig as TrainConfig
 
 __version__: str

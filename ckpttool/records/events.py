@@ -34,6 +34,8 @@ _MOST_WAITING = 1 << 20
 """Bytes that wait for a disk that does not answer; what comes after them is counted, and dropped."""
 
 _BUFFERED_SECONDS = 1.0
+_BUFFERED_BYTES = 1 << 16
+"""As above, of which one comes first: a loop of ten thousand steps a second must not lose any."""
 
 _DURABLE = frozenset(
     {
@@ -115,7 +117,7 @@ class EventFile:
             self._waiting.append(line)
             self._bytes += len(line)
             self._start()
-            if kind is not GuardEventKind.STEP:
+            if kind is not GuardEventKind.STEP or self._bytes > _BUFFERED_BYTES:
                 self._is_urgent = True
                 self._is_durable |= kind in _DURABLE
                 self._changed.notify_all()

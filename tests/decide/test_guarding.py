@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ckpttool
 from ckpttool.decide.guarding import SpikeGuard
 from ckpttool.decide.policies.base import Policy, judge
 from ckpttool.decide.policies.olmo import OlmoPolicy
@@ -400,3 +404,18 @@ def test_a_count_below_one_is_refused() -> None:
     with pytest.raises(UsageError):
         SpikeGuard(count_threshold=0)
     assert actions(SpikeGuard(count_threshold=1), [NAN]) == "!"
+
+
+def test_the_guard_for_another_framework_is_what_the_manual_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (Path(ckpttool.__file__).parent / "guide" / "guard.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"## In another framework\n.*?```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)  # noqa: S102  our own page
+    applied = [names["is_applied"](step, norm, 2.0) for step, norm in enumerate([*[1.0, 1.1] * 50, 90.0, 1.0], 1)]
+    names["events"].close()
+    assert [step for step, each in enumerate(applied, 1) if not each] == [101]
+    answer = ckpttool.guard_report("output")
+    assert (answer.steps, answer.dropped, [update.step for update in answer.drops]) == (102, 1, [101])

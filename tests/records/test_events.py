@@ -82,6 +82,13 @@ def test_anything_but_a_step_is_written_at_once_and_steps_within_a_second(file: 
     assert time.monotonic() - begun > 0.3, "a step was not buffered"
 
 
+def test_ten_thousand_steps_at_once_are_all_written(file: EventFile) -> None:
+    for step in range(1, 10_001):
+        file.emit(STEP, step=Step(step), global_norm=1.0, loss=2.0, optimizer_step=step, skipped=False)
+    file.flush()
+    assert [line["step"] for line in lines(file)] == list(range(10_001))
+
+
 def test_a_stop_is_on_the_disk_when_emit_returns_and_a_skip_need_not_be(
     file: EventFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
