@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.utils import get_total_norm
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from ckpttool.domain.frozen import dataclass
 
@@ -25,13 +25,26 @@ def total_norm(parameters: Sequence[Tensor]) -> Tensor:
     Of a `DTensor` the local part differs from rank to rank: who reads that decides differently on each. To put the
     parts together takes all ranks, so with sharded parameters no rank may leave this out.
     """
-    gradients = [_dense(parameter.grad) for parameter in parameters if parameter.grad is not None]
-    # A norm of sharded gradients and plain ones together cannot be stacked; of each mesh there is one.
-    groups: dict[object, list[Tensor]] = {}
-    for gradient in gradients:
-        groups.setdefault(getattr(gradient, "device_mesh", None), []).append(gradient)
-    norms = [full(_norm(group)) for group in groups.values()]
+    with_gradients = [parameter for parameter in parameters if parameter.grad is not None]
+    norms = [
+        full(_norm([_dense(parameter.grad) for parameter in group if parameter.grad is not None]))
+        for group in _by_mesh(with_gradients)
+    ]
     return norms[0] if len(norms) == 1 else get_total_norm(norms)
+
+
+def clip(parameters: Sequence[Tensor], most: float, norm: Tensor) -> None:
+    """Scale all gradients down to a norm, as torch does that has been told the one they have."""
+    for group in _by_mesh(parameters):
+        clip_grads_with_norm_(group, most, norm)
+
+
+def _by_mesh(parameters: Sequence[Tensor]) -> Iterable[list[Tensor]]:
+    """Return plain parameters, and those of each mesh: torch takes no lists of several kinds."""
+    groups: dict[object, list[Tensor]] = {}
+    for parameter in parameters:
+        groups.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
+    return groups.values()
 
 
 def _norm(gradients: Sequence[Tensor]) -> Tensor:

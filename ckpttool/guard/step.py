@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_
+from torch.nn.utils import clip_grad_norm_
 
 from ckpttool.decide.asd.detector import FeatureValueDetector
 from ckpttool.decide.guarding import STOPS_AT, SpikeGuard
@@ -26,7 +26,7 @@ from ckpttool.guard.checks import Checks, stops_at_abnormal
 from ckpttool.guard.contain import MOST_SHARE, MOST_SHARE_WITH_FEATURES, Containment, Pace, Part
 from ckpttool.guard.deciding import Decided, Deciding
 from ckpttool.guard.dropping import Updated, innermost, refuse_undroppable
-from ckpttool.guard.norm import Losses, full, total_norm
+from ckpttool.guard.norm import Losses, clip, full, total_norm
 from ckpttool.guard.silent_errors import SilentErrors
 from ckpttool.guard.telling import Telling
 
@@ -183,7 +183,7 @@ class Guard:
 
     def _clip(self, most: float | None, norm: Tensor) -> None:
         if most is not None and not self._drops:
-            clip_grads_with_norm_(self._updated.current(), most, norm)
+            clip(self._updated.current(), most, norm)
 
     def saved(self) -> JsonObject:
         """Return everything that is remembered: plain JSON, for a checkpoint."""
