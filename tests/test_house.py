@@ -50,7 +50,7 @@ MOST_LINES = {
     "records": 1700,
     "render": 5750,
     "storage": 860,
-    "trainers": 1500,
+    "trainers": 1529,
     "trainers/hf_saves": 320,
     "trainers/common": 800,
     "trainers/accelerate": 480,

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.frozen import dataclass, replace
@@ -24,6 +25,7 @@ from ckpttool.trainers.registry import loose_file, meant, places, recognised, si
 
 if TYPE_CHECKING:
     from ckpttool.domain.settings import RunConfig
+    from ckpttool.trainers.below import Below
 
 MOST_NAMED = 5
 """Trees that one line holds, where several may be meant."""
@@ -147,20 +149,46 @@ def _emptied(folder: str) -> Located | None:
 
 def _hint(folder: str) -> str:
     """Name the trees a little below a folder that is none, if there are any: one of them may have been meant."""
-    from ckpttool.trainers.below import trees_below
-
     emptied = _emptied(folder)
     if emptied is not None:
         from ckpttool.render.shell import quote
 
         return f"; what it held lies in the trash: ckpttool trash list {quote(emptied.storage.root)}"
     try:
-        found = [below.path for below in trees_below(folder, levels=3, most=200) if below.is_known]
+        found = [below.path for below in _further_below(folder) if below.is_known]
     except IncompleteError:
         return ""
     if len(found) > 3:  # noqa: PLR2004  as many as a line holds
         return f"; {len(found)} trees lie below it: ckpttool scan --all {folder}"
     return f"; did you mean {' or '.join(found)}?" if found else ""
+
+
+def _further_below(folder: str, layout: str | None = None) -> Iterator[Below]:
+    """Yield the trees a little below a folder.
+
+    Raises:
+        IncompleteError: There are more folders than are looked into for it.
+    """
+    from ckpttool.trainers.below import trees_below
+
+    return trees_below(folder, layout=layout, levels=3, most=200)
+
+
+def _only_one_below(path: str, wish: _Wish) -> Located | None:
+    """Return the only tree a little below a folder; None where there are others, or may be.
+
+    What the folder itself once held, in its trash or by its tracker, may have been meant instead.
+    """
+    if _emptied(path) is not None or _whose(list_root(open_storage(path))):
+        return None
+    try:
+        found = list(islice(_further_below(path, wish.layout), 2))
+    except IncompleteError:
+        return None
+    if len(found) != 1 or not found[0].is_known:
+        return None
+    tree = _below(found[0].path, wish)
+    return None if tree is None else replace(tree, resolved_from=f"{tree.storage.root}, the only tree below {path}")
 
 
 def _around_us(wish: _Wish) -> Located | None:
@@ -265,6 +293,9 @@ def _around_folder(path: str, wish: _Wish) -> Located:
     if weights is not None:
         took = "the weights of a model, which are no training's save"
         return Located(storage=storage, listing=weights, layout=loose_file(), focus=None, resolved_from=took)
+    only = _only_one_below(path, wish)
+    if only is not None:
+        return only
     whose, hint = _whose(listing), _hint(path)
     folders, files = signs()
     looked_for = "" if hint else f": no {folders} folder, no {files}"

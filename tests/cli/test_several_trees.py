@@ -168,11 +168,20 @@ class TestDidYouMean:
     def test_trees_a_little_below_are_named(self, three: Path) -> None:
         (three / "runs").mkdir()
         (three / "output").rename(three / "runs/a")
-        said = ask("scan", "runs")
-        assert_error(said, ExitCode.UNKNOWN_LAYOUT, "; did you mean runs/a/checkpoint?")
-        for name in ("b", "c", "d"):
+        shutil.copytree(three / "second", three / "runs/b")
+        words = "; did you mean runs/a/checkpoint or runs/b/checkpoint?"
+        assert_error(ask("scan", "runs"), ExitCode.UNKNOWN_LAYOUT, words)
+        for name in ("c", "d"):
             shutil.copytree(three / "second", three / "runs" / name)
         assert_error(ask("scan", "runs"), ExitCode.UNKNOWN_LAYOUT, "4 trees lie below it: ckpttool scan --all runs")
+
+    def test_the_only_one_is_taken_and_named(self, three: Path) -> None:
+        (three / "runs").mkdir()
+        (three / "output").rename(three / "runs/a")
+        said = ask("scan", "runs")
+        assert said.code == ExitCode.OK
+        assert "looking at runs/a/checkpoint, the only tree below runs" in said.stderr
+        assert said.stdout == ask("scan", "runs/a/checkpoint").stdout
 
     def test_without_dir_those_below_the_current_folder(self, three: Path) -> None:
         (three / "output").rename(three / "first")

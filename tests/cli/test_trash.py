@@ -110,6 +110,9 @@ def test_who_asks_about_an_emptied_tree_is_told_that_it_lies_in_the_trash(here: 
     shutil.rmtree(here / "my run/checkpoint-12")
     way = "lies in the trash: ckpttool trash list 'my run'"
     assert_error(ask(command, "my run"), ExitCode.UNKNOWN_LAYOUT, way)
+    shutil.copytree(FIXTURES / "layouts/hf_ddp2", "my run/another")  # nobody says that this is meant
+    assert_error(ask(command, "my run"), ExitCode.UNKNOWN_LAYOUT, way)
+    shutil.rmtree(here / "my run/another")
     assert ask("trash", "restore", "checkpoint-8", "my run", "--grace", "0").code == ExitCode.OK
     assert "trash" not in ask(command, "my run").stdout
     # Nobody asks it of what cannot be told.

@@ -174,12 +174,34 @@ def test_every_path_inside_a_tree_is_a_part_of_it(tree: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("tree", TREES)
-def test_the_folder_above_a_tree_is_none(tree: str, tmp_path: Path) -> None:
+def test_the_folder_above_a_tree_means_that_one_where_it_is_the_only_one(tree: str, tmp_path: Path) -> None:
+    layout, names = TREES[tree]
+    root = written(tmp_path / "run" / "saves", names)
+    for folder in (tmp_path / "run", tmp_path):
+        found = locate(str(folder))
+        assert (found.layout.name, found.storage.root, found.focus) == (layout, str(root), None)
+        assert found.resolved_from == f"{root}, the only tree below {folder}"
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_of_two_trees_below_a_folder_none_is_meant(tree: str, tmp_path: Path) -> None:
     _, names = TREES[tree]
     written(tmp_path / "run" / "saves", names)
-    for folder in (tmp_path / "run", tmp_path):
-        with pytest.raises(UnknownLayoutError, match=r"did you mean .*/run/saves\?$"):
-            locate(str(folder))
+    written(tmp_path / "other", names)
+    with pytest.raises(UnknownLayoutError, match=r"did you mean .*/other or .*/run/saves\?$"):
+        locate(str(tmp_path))
+
+
+@pytest.mark.parametrize("left", ["latest", "latest_checkpointed_iteration.txt"])
+def test_where_a_tracker_names_a_save_that_is_gone_the_tree_below_is_not_taken_for_it(
+    left: str, tmp_path: Path
+) -> None:
+    _, names = TREES["hf_single"]
+    written(tmp_path / "run", names)
+    assert locate(str(tmp_path)).storage.root == str(tmp_path / "run")
+    (tmp_path / left).write_text("6")
+    with pytest.raises(UnknownLayoutError):
+        locate(str(tmp_path))
 
 
 @pytest.mark.parametrize(
