@@ -40,7 +40,7 @@ class Lightning(WithoutLogs):
     def simulator(self) -> Simulator | None:
         """What `ckpt_path="last"` finds."""
         from ckpttool.trainers.common.own_choice import OwnChoice
-        from ckpttool.trainers.lightning.last import choose
+        from ckpttool.trainers.lightning.own_choice import choose
 
         return OwnChoice(trainer=self, choose=choose)
 

@@ -65,7 +65,7 @@ def _traps(storage: Storage, listing: Listing, checkpoints: list[Checkpoint]) ->
     """Find what a start would take that does not name a save, where there is any file for that."""
     if not any(is_last(entry.name) or hpc_number(entry.name) is not None for entry in listing.entries):
         return iter(())
-    from ckpttool.trainers.lightning.last import traps
+    from ckpttool.trainers.lightning.own_choice import traps
 
     return traps(storage, listing.entries, checkpoints)
 

@@ -37,7 +37,7 @@ class TorchDcp(WithoutLogs):
     def simulator(self) -> Simulator | None:
         """It takes none by itself."""
         from ckpttool.trainers.common.own_choice import OwnChoice
-        from ckpttool.trainers.torch_dcp.resuming import choose
+        from ckpttool.trainers.torch_dcp.resumes import choose
 
         return OwnChoice(trainer=self, choose=choose)
 
@@ -47,6 +47,6 @@ class TorchDcp(WithoutLogs):
 
     def effects(self, resume: Resume) -> Effects:
         """Say that its data are the application's."""
-        from ckpttool.trainers.torch_dcp.resuming import effects
+        from ckpttool.trainers.torch_dcp.resumes import effects
 
         return effects(resume)

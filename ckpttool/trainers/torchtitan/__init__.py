@@ -40,7 +40,7 @@ class Torchtitan(WithoutLogs):
     def simulator(self) -> Simulator | None:
         """The highest step."""
         from ckpttool.trainers.common.own_choice import OwnChoice
-        from ckpttool.trainers.torchtitan.choice import choose
+        from ckpttool.trainers.torchtitan.own_choice import choose
 
         return OwnChoice(trainer=self, choose=choose)
 

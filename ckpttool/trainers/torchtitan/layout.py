@@ -49,8 +49,8 @@ class TorchtitanLayout(FoldersOfSlices):
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each save's names, its record, and the counters that this leads to."""
         from ckpttool.trainers.torch_dcp.saves import SaveTree
-        from ckpttool.trainers.torchtitan.choice import strays_taken
         from ckpttool.trainers.torchtitan.exported import look_at_either
+        from ckpttool.trainers.torchtitan.own_choice import strays_taken
 
         tree = SaveTree(layout=LAYOUT, reading=_told, is_save=_saves, look=look_at_either)
         found = tree.scan(storage, listing, options)

@@ -34,7 +34,7 @@ class Verl(WithoutLogs):
     def simulator(self) -> Simulator | None:
         """What its tracker names."""
         from ckpttool.trainers.common.own_choice import OwnChoice
-        from ckpttool.trainers.verl.load import choose
+        from ckpttool.trainers.verl.own_choice import choose
 
         return OwnChoice(trainer=self, choose=choose)
 

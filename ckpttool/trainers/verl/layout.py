@@ -66,7 +66,15 @@ class VerlLayout(WrittenTogether):
         return {} if step is None else tracker_naming(checkpoint.name, step)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the save's folder: by itself verl takes what the tracker names, or nothing."""
-        from ckpttool.trainers.verl.load import settings
+        """Name the save's folder, and say that it is named: `resume_mode` is `auto` otherwise."""
+        from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
 
-        return settings(inventory, checkpoint)
+        path = inventory.path_of(checkpoint.name)
+        return LoadSettings(
+            trainer="verl",
+            path=path,
+            settings=(
+                TrainerSetting(place=Place.parsed("argument:trainer.resume_mode"), value="resume_path"),
+                TrainerSetting(place=Place.parsed("argument:trainer.resume_from_path"), value=path, is_path=True),
+            ),
+        )

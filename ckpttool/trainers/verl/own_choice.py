@@ -1,11 +1,10 @@
-"""What makes verl load exactly one save, and what it takes by itself."""
+"""What verl takes by itself: what its tracker names, or nothing."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.finding import blocking
-from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
 from ckpttool.domain.plan import Outcome
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.trainers.common.own_choice import Choice, said
@@ -13,21 +12,8 @@ from ckpttool.trainers.common.tracker_file import tracked_step
 from ckpttool.trainers.verl.names import folder_of
 
 if TYPE_CHECKING:
-    from ckpttool.domain.checkpoint import Checkpoint, Inventory
+    from ckpttool.domain.checkpoint import Checkpoint
     from ckpttool.trainers.abilities import OwnStart
-
-
-def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
-    """Name the save's folder, and say that it is named: `resume_mode` is `auto` otherwise."""
-    path = inventory.path_of(checkpoint.name)
-    return LoadSettings(
-        trainer="verl",
-        path=path,
-        settings=(
-            TrainerSetting(place=Place.parsed("argument:trainer.resume_mode"), value="resume_path"),
-            TrainerSetting(place=Place.parsed("argument:trainer.resume_from_path"), value=path, is_path=True),
-        ),
-    )
 
 
 def choose(start: OwnStart) -> Choice:
