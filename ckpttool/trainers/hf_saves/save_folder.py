@@ -225,7 +225,7 @@ def _index_findings(storage: Storage, checkpoint: Checkpoint, folder: str) -> It
     for name in _INDEXES:
         path = f"{folder}/{name}"
         try:
-            index = _index(storage, path)
+            index = read_index(storage, path)
         except FileNotFoundError:
             continue
         except OverLimitError as error:
@@ -236,7 +236,7 @@ def _index_findings(storage: Storage, checkpoint: Checkpoint, folder: str) -> It
             yield from _against_parts(storage, checkpoint, path, index)
 
 
-class _Index(NamedTuple):
+class WeightsIndex(NamedTuple):
     """The index of weights in parts."""
 
     tensors: dict[str, set[str]]
@@ -245,17 +245,23 @@ class _Index(NamedTuple):
     """Of all tensors together; None where it does not say."""
 
 
-def _index(storage: Storage, path: str) -> _Index:
+def read_index(storage: Storage, path: str) -> WeightsIndex:
+    """Read which tensors lie in which part of the weights.
+
+    Raises:
+        OSError: It cannot be read, or is larger than any.
+        ParseError: It is none.
+    """
     record = parse_object(storage.small_file(path, limit=_INDEX_LIMIT), what=path)
     tensors: dict[str, set[str]] = defaultdict(set)
     for tensor, file in get_object(record, "weight_map", where=path).items():
         tensors[as_str(file, where=path, key=tensor)].add(tensor)
     told = record.get("metadata")
     total = told.get("total_size") if isinstance(told, dict) else None
-    return _Index(tensors, int(total) if isinstance(total, (int, float)) and math.isfinite(total) else None)
+    return WeightsIndex(tensors, int(total) if isinstance(total, (int, float)) and math.isfinite(total) else None)
 
 
-def _against_parts(storage: Storage, checkpoint: Checkpoint, path: str, index: _Index) -> Iterator[Finding]:
+def _against_parts(storage: Storage, checkpoint: Checkpoint, path: str, index: WeightsIndex) -> Iterator[Finding]:
     known = {finding.path for finding in checkpoint.findings if finding.code is Code.SHARD_MISSING}
     there = {shard.path: shard for shard in checkpoint.shards}
     folder, nbytes, all_seen = path.rpartition("/")[0], 0, True

@@ -10,15 +10,14 @@ from ckpttool.domain.checkpoint import CommitState
 from ckpttool.domain.finding import Code, Finding, damage, unsafe
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.formats.base import quoted
-from ckpttool.formats.strict_json import ParseError, as_str, get_object, parse_object
+from ckpttool.formats.strict_json import ParseError
 from ckpttool.records import leads_out
 from ckpttool.storage.base import Kind, Storage, unreadable
 from ckpttool.trainers.common.listed import stamp_if_there
+from ckpttool.trainers.hf_saves.save_folder import read_index
 from ckpttool.trainers.torch_dcp.names import METADATA
 from ckpttool.trainers.torch_dcp.store import DcpStore, look
 from ckpttool.trainers.torchtitan.names import INDEX
-
-_MOST_BYTES = 64 << 20
 
 
 def look_at_either(storage: Storage, folder: str, *, sizes: bool, most: int) -> DcpStore:
@@ -46,10 +45,7 @@ def _shard(storage: Storage, path: str, *, sizes: bool) -> Shard:
 def _expected(storage: Storage, folder: str) -> tuple[tuple[str, ...] | None, tuple[Finding, ...]]:
     path = f"{folder}/{INDEX}"
     try:
-        record = parse_object(storage.small_file(path, limit=_MOST_BYTES), what=path)
-        files = {
-            as_str(file, where=path, key=name) for name, file in get_object(record, "weight_map", where=path).items()
-        }
+        files = read_index(storage, path).tensors.keys()
     except ParseError as error:
         return None, (damage(Code.META_UNREADABLE, str(error), path=path),)
     except OSError as error:
