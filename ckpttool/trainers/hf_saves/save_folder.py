@@ -258,7 +258,9 @@ def read_index(storage: Storage, path: str) -> WeightsIndex:
         tensors[as_str(file, where=path, key=tensor)].add(tensor)
     told = record.get("metadata")
     total = told.get("total_size") if isinstance(told, dict) else None
-    return WeightsIndex(tensors, int(total) if isinstance(total, (int, float)) and math.isfinite(total) else None)
+    if isinstance(total, float) and math.isfinite(total):  # some write it as 1.0
+        total = int(total)
+    return WeightsIndex(tensors, total if isinstance(total, int) else None)
 
 
 def _against_parts(storage: Storage, checkpoint: Checkpoint, path: str, index: WeightsIndex) -> Iterator[Finding]:

@@ -153,6 +153,7 @@ class TestWeightsInParts:
             (lambda index: index["weight_map"].update(extra="model-00009-of-00009.safetensors"), Code.SHARD_MISSING),
             (lambda index: index["weight_map"].update(extra="../../etc/passwd"), Code.UNSAFE_NAME),
             (lambda index: index["metadata"].update(total_size=10**6), Code.ENTRIES_MISSING),
+            (lambda index: index["metadata"].update(total_size=10**400), Code.ENTRIES_MISSING),
             (lambda index: index.pop("weight_map"), Code.META_UNREADABLE),
         ],
     )
