@@ -66,12 +66,12 @@ def choose(start: OwnStart) -> Choice:
         if _holds_a_save(start.storage, f"{FOLDER}/{taken}"):
             return taken, Outcome.LOADS, f"{what}, and holds what a save holds, however old it is"
         return taken, Outcome.UNKNOWN, f"{what}, and it is no save that is known"
-    against = [one for one in start.checked(save).findings if one.severity > Severity.NOTE]
-    silent = [one for one in against if "/random_states_" in (one.path or "")]
+    against = [finding for finding in start.checked(save).findings if finding.severity > Severity.NOTE]
+    silent = [finding for finding in against if "/random_states_" in (finding.path or "")]
     if len(silent) == len(against):
         return taken, Outcome.LOADS, what
     outcome = Outcome.STOPS if worst(against) >= Severity.DAMAGE else Outcome.UNKNOWN
-    first = next(one for one in against if one not in silent)
+    first = next(finding for finding in against if finding not in silent)
     return taken, outcome, f"{what}; {said(first, save)}"
 
 

@@ -135,21 +135,21 @@ def _progress(storage: Storage, save: SaveFolder, world: int | None) -> tuple[in
 
 def _with_peers(found: Sequence[_Scanned]) -> Iterator[Checkpoint]:
     """Doubt a save that lacks what others have: nothing else tells that it should have it."""
-    worlds = [one.checkpoint.topology.world_size for one in found]
+    worlds = [scanned.checkpoint.topology.world_size for scanned in found]
     most = max((world for world in worlds if world is not None), default=0)
-    times = Counter(kind for one in found for kind in one.kinds)
+    times = Counter(kind for scanned in found for kind in scanned.kinds)
     usual = {kind for kind, count in times.items() if 2 * count > len(found)}
-    for one in found:
-        doubts = [*_fewer_ranks(one, most), *_fewer_files(one, usual)]
-        checkpoint = one.checkpoint
+    for scanned in found:
+        doubts = [*_fewer_ranks(scanned, most), *_fewer_files(scanned, usual)]
+        checkpoint = scanned.checkpoint
         yield replace(checkpoint, findings=(*checkpoint.findings, *doubts)) if doubts else checkpoint
 
 
-def _fewer_ranks(one: _Scanned, most: int) -> Iterator[Finding]:
-    save, world = one.checkpoint, one.checkpoint.topology.world_size
+def _fewer_ranks(scanned: _Scanned, most: int) -> Iterator[Finding]:
+    save, world = scanned.checkpoint, scanned.checkpoint.topology.world_size
     if world is None or world >= most:
         return
-    if save.step and one.updates == save.step * world:
+    if save.step and scanned.updates == save.step * world:
         return  # its schedule counted each rank's batches: there were no more
     yield suspect(
         Code.SHARD_MISSING,
@@ -161,9 +161,9 @@ def _fewer_ranks(one: _Scanned, most: int) -> Iterator[Finding]:
     )
 
 
-def _fewer_files(one: _Scanned, usual: set[str]) -> Iterator[Finding]:
-    folder = folder_of(one.checkpoint.name)
-    for name in sorted(usual - one.kinds):
+def _fewer_files(scanned: _Scanned, usual: set[str]) -> Iterator[Finding]:
+    folder = folder_of(scanned.checkpoint.name)
+    for name in sorted(usual - scanned.kinds):
         yield suspect(
             Code.SHARD_MISSING,
             "is not there, and most saves here have it",

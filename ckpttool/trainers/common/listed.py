@@ -52,7 +52,7 @@ def in_order_of_progress(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
 
 def tracked_by(checkpoints: Iterable[Checkpoint], name: str | None) -> list[Checkpoint]:
     """Mark the save that a record names as the last, whole or not; None: it names none."""
-    return [replace(each, is_tracked=True) if each.name == name else each for each in checkpoints]
+    return [replace(save, is_tracked=True) if save.name == name else save for save in checkpoints]
 
 
 def own_folder(checkpoint: Checkpoint, record: str, *records: str) -> Members | Refusal:
@@ -144,11 +144,11 @@ def timed(storage: Storage, checkpoints: Sequence[Checkpoint], tracked: Tracked 
         tracked: What the tracker names; None: nothing.
     """
     progress = Progress(checkpoints)
-    named = None if tracked is None else next((each for each in checkpoints if each.name == tracked.name), None)
+    named = None if tracked is None else next((save for save in checkpoints if save.name == tracked.name), None)
     least = None if tracked is None else tracked.step if named is None else progress.of(named)
     if least is None:
         return list(checkpoints)
-    return [stamped(storage, each) if (progress.of(each) or 0) >= least else each for each in checkpoints]
+    return [stamped(storage, save) if (progress.of(save) or 0) >= least else save for save in checkpoints]
 
 
 def lost_link(storage: Storage, path: str, rank: Rank | None) -> list[Finding]:

@@ -32,12 +32,12 @@ def _number(checkpoint: Checkpoint) -> int:
 
 def _outcome(save: Checkpoint, start: OwnStart) -> Choice:
     taken = f"resume_from_checkpoint=True takes {save.name}, the highest number, whatever is in it"
-    against = [one for one in start.checked(save).findings if one.severity > Severity.NOTE]
-    silent = [one for one in against if _is_silent(one.code, one.path or "")]
+    against = [finding for finding in start.checked(save).findings if finding.severity > Severity.NOTE]
+    silent = [finding for finding in against if _is_silent(finding.code, finding.path or "")]
     if against and len(silent) == len(against):
         return save.name, Outcome.LOADS, f"{taken}: {said(silent[0], save)}"
     if worst(against) > Severity.UNKNOWN:
-        stops = next(one for one in against if one not in silent)
+        stops = next(finding for finding in against if finding not in silent)
         return save.name, Outcome.STOPS, f"{taken}, and stops: {said(stops, save)}"
     if not against and save.content is Content.WEIGHTS_ONLY:
         return save.name, Outcome.LOADS, f"{taken}: optimizer and learning rate begin anew, without a word"

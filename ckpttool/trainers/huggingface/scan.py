@@ -74,7 +74,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     names = [name for name in listing.folders("checkpoint-") if re.fullmatch(SAVE, name)]
     arguments_of = ArgumentsReader(storage)
     found = list(map_waiting(lambda name: _scan_save(storage, name, arguments_of, options), names))
-    newest = max(found, key=lambda one: one.checkpoint.step or 0, default=None)
+    newest = max(found, key=lambda scanned: scanned.checkpoint.step or 0, default=None)
     best = None if newest is None or newest.best is None else newest.best.rstrip("/").rpartition("/")[2]
     checkpoints = tracked_by(sorted(_with_peers(found), key=lambda save: (save.step or 0, save.name)), best)
     own = set(names)
@@ -242,18 +242,18 @@ def _absent_ranks(save: SaveFolder, world: int | None) -> Iterator[Finding]:
 
 def _with_peers(found: Sequence[_Scanned]) -> Iterator[Checkpoint]:
     """Doubt a save of fewer ranks than another had, unless its steps an epoch say that there were fewer."""
-    most = max(found, key=lambda one: one.checkpoint.topology.world_size or 0, default=None)
-    for one in found:
-        world = one.checkpoint.topology.world_size
-        if most is None or one.confirmed or world is None or world == most.checkpoint.topology.world_size:
-            yield one.checkpoint
-        elif one.pace is None or most.pace is None or math.isclose(one.pace, most.pace, rel_tol=_SAME_PACE):
+    most = max(found, key=lambda scanned: scanned.checkpoint.topology.world_size or 0, default=None)
+    for scanned in found:
+        world = scanned.checkpoint.topology.world_size
+        if most is None or scanned.confirmed or world is None or world == most.checkpoint.topology.world_size:
+            yield scanned.checkpoint
+        elif scanned.pace is None or most.pace is None or math.isclose(scanned.pace, most.pace, rel_tol=_SAME_PACE):
             message = (
                 f"files of {counted(world, 'rank')}, but {most.checkpoint.name} has those of "
                 f"{most.checkpoint.topology.world_size}, and nothing tells that the run became smaller"
             )
             remedy = "look for the other ranks' rng_state files, or resume from another checkpoint"
-            doubt = suspect(Code.RANK_MISSING, message, path=one.checkpoint.name, remedy=remedy)
-            yield replace(one.checkpoint, findings=(*one.checkpoint.findings, doubt))
+            doubt = suspect(Code.RANK_MISSING, message, path=scanned.checkpoint.name, remedy=remedy)
+            yield replace(scanned.checkpoint, findings=(*scanned.checkpoint.findings, doubt))
         else:
-            yield one.checkpoint
+            yield scanned.checkpoint

@@ -74,7 +74,7 @@ def _modified(storage: Storage, name: str) -> int:
 
 def holder(checkpoints: Iterable[Checkpoint], name: str) -> Checkpoint | None:
     """Return the save that a file or folder is, under this name or another."""
-    return next((each for each in checkpoints if name in {each.name, *each.aliases}), None)
+    return next((save for save in checkpoints if name in {save.name, *save.aliases}), None)
 
 
 def traps(storage: Storage, entries: Sequence[Entry], checkpoints: Sequence[Checkpoint]) -> Iterator[Finding]:
@@ -85,7 +85,7 @@ def traps(storage: Storage, entries: Sequence[Entry], checkpoints: Sequence[Chec
         entries: Of its root.
         checkpoints: What it holds, the newest last.
     """
-    newest = [each for each in checkpoints if each.step is not None and each.content is Content.FULL][-1:]
+    newest = [save for save in checkpoints if save.step is not None and save.content is Content.FULL][-1:]
     for taken in newest_lasts(storage, entries):
         save = holder(checkpoints, taken)
         if save is None or is_torn(storage, taken):
@@ -94,7 +94,7 @@ def traps(storage: Storage, entries: Sequence[Entry], checkpoints: Sequence[Chec
             yield _trap(taken, f"and go on from step {save.step}")
     numbers = [(number, entry.name) for entry in entries if (number := hpc_number(entry.name)) is not None]
     for _, name in sorted(numbers)[-1:]:
-        if all(name not in {each.name, *each.aliases} for each in newest):
+        if all(name not in {save.name, *save.aliases} for save in newest):
             message = f"the highest of its kind, which {_ON_SLURM} takes instead of newer saves"
             yield note(Code.STRAY_TAKES_OVER, message, path=name, remedy="resume with ckpt_path=PATH")
     for entry in entries:

@@ -124,7 +124,7 @@ def _tracker_disagrees(pointer: Pointer) -> Finding:
 
 def _tracked(storage: Storage, pointer: Pointer, checkpoints: Iterable[Checkpoint]) -> Tracked | None:
     """Return what the tracker says of the training's course: nothing where its save holds what the name denies."""
-    named = next((each for each in checkpoints if each.name == pointer.name), None)
+    named = next((checkpoint for checkpoint in checkpoints if checkpoint.name == pointer.name), None)
     if pointer.name is None or pointer.name == RELEASE or (named is not None and blocking(named.findings)):
         return None
     return tracked_in(storage, TRACKER, pointer.name, iteration_of(pointer.name))

@@ -87,7 +87,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     tracked, trouble = _tracker(storage, set(names))
     if tracked is not None:  # times tell whether what it does not cover was saved before it or after
         checkpoints = [
-            stamped(storage, each) if (each.step or 0) > (tracked.step or 0) else each for each in checkpoints
+            stamped(storage, save) if (save.step or 0) > (tracked.step or 0) else save for save in checkpoints
         ]
     return Inventory(
         root=storage.root,

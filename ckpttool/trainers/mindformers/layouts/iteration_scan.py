@@ -123,8 +123,8 @@ def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkp
     expected = None if is_lost else read_metadata(storage, name, world, findings, files=len(parsed.shards))
     if world == 1 and not parsed.has_metadata:
         extra = _extra_safetensors(name, parsed)
-        strays = {stray(one.path) for one in extra if one.path is not None}
-        findings = [*(one for one in findings if one not in strays), *extra]
+        strays = {stray(finding.path) for finding in extra if finding.path is not None}
+        findings = [*(finding for finding in findings if finding not in strays), *extra]
     step, state = iteration_step(name), common.state if common else TrainState()
     recorded = common is not None and (expected is not None or world == 1)
     records = {name, f"{name}/common.json", f"{name}/metadata.json"}

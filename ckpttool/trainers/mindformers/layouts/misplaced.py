@@ -70,7 +70,7 @@ def misplaced_shards(inventory: Inventory) -> dict[str, Misplaced]:
     MindFormers writes numbers without leading zeros, and no suffix for the first run.
     """
     found = (_misplaced(path) for path in inventory.strays)
-    return {one.target: one for one in found if one is not None}
+    return {file.target: file for file in found if file is not None}
 
 
 def ranks_found_elsewhere(inventory: Inventory, misplaced: Mapping[str, Misplaced]) -> dict[tuple[str, int], Misplaced]:
@@ -78,7 +78,7 @@ def ranks_found_elsewhere(inventory: Inventory, misplaced: Mapping[str, Misplace
 
     Such a rank took part in the run, whether or not it has a folder: somebody gathered the files.
     """
-    wanted = {one.neighbour for one in misplaced.values() if one.is_elsewhere}
+    wanted = {file.neighbour for file in misplaced.values() if file.is_elsewhere}
     if not wanted:
         return {}
     runs = {
@@ -88,9 +88,9 @@ def ranks_found_elsewhere(inventory: Inventory, misplaced: Mapping[str, Misplace
         if shard.path in wanted
     }
     highest: dict[tuple[str, int], Misplaced] = {}
-    for one in sorted(misplaced.values(), key=lambda one: (one.rank, one.path)):
-        if one.is_elsewhere and one.neighbour in runs:
-            highest[runs[one.neighbour]] = one
+    for file in sorted(misplaced.values(), key=lambda file: (file.rank, file.path)):
+        if file.is_elsewhere and file.neighbour in runs:
+            highest[runs[file.neighbour]] = file
     return highest
 
 

@@ -172,16 +172,16 @@ def _expected_of_run(
     A run on a whole fraction of another run's ranks is a training that went on smaller or larger. Any other
     difference (3 of 4, 7 of 8, 1 of many) is a rank folder that got lost, and unknown is never good.
     """
-    for one in evidence:
-        if one.declared:
-            return replace(run, world_size=one.world_size), _size(one.world_size, one.source)
+    for told in evidence:
+        if told.declared:
+            return replace(run, world_size=told.world_size), _size(told.world_size, told.source)
     own = _own_size(run, runs, shown)
-    own = replace(own, confirmed=own.confirmed or any(one.world_size == own.world for one in evidence))
+    own = replace(own, confirmed=own.confirmed or any(told.world_size == own.world for told in evidence))
     worlds = [_own_size(other, runs, shown).world for other in runs]
     others = [_size(world, f"another run of this tree had {world}") for world in worlds]
-    others += [_size(one.world_size, one.source) for one in evidence if not one.confirms]
-    larger = [one for one in others if one.world > own.world and (one.world % own.world or own.world == 1)]
-    needed = [_size(one.world_size, one.source, _START_FEWER) for one in evidence if one.at_least]
+    others += [_size(told.world_size, told.source) for told in evidence if not told.confirms]
+    larger = [size for size in others if size.world > own.world and (size.world % own.world or own.world == 1)]
+    needed = [_size(told.world_size, told.source, _START_FEWER) for told in evidence if told.at_least]
     size = max((own, *larger, *needed), key=lambda size: size.world)
     return replace(run, world_size=size.world), size
 
@@ -195,9 +195,9 @@ def _unproven_shrinks(
     crash is at the same rank twice: a second save of that size, also by a later run, proves that it is meant. So does
     a config that starts just this size.
     """
-    if any(one.declared for one in evidence):
+    if any(told.declared for told in evidence):
         return {}
-    meant = {one.world_size for one in evidence if one.confirms}
+    meant = {told.world_size for told in evidence if told.confirms}
     worlds = {(run.prefix, run.run): run.world_size for run in runs}
     saves: dict[tuple[str, int], set[tuple[int, str | None]]] = {}
     for checkpoint in inventory.checkpoints:
@@ -237,7 +237,7 @@ def _shrink_notes(
     others = {}
     if (newest.prefix, newest.run) not in unproven:
         others = {run.world_size: f"run {run.run} had {run.world_size}" for run in runs if run.prefix == newest.prefix}
-    others |= {one.world_size: one.source for one in evidence if not (one.declared or one.confirms)}
+    others |= {told.world_size: told.source for told in evidence if not (told.declared or told.confirms)}
     return [
         note(
             Code.WORLD_SIZE_DIFFERS,
