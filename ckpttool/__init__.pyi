@@ -11,6 +11,9 @@ from ckpttool.api.inspecting import inspect as inspect
 from ckpttool.api.judging import health as health
 from ckpttool.api.launching import fragment as fragment
 from ckpttool.api.launching import launch as launch
+from ckpttool.api.nan import inspect_nan as inspect_nan
+from ckpttool.api.nan import list_nan as list_nan
+from ckpttool.api.nan import replay_nan as replay_nan
 from ckpttool.api.preflighting import preflight as preflight
 from ckpttool.api.pruning import prune as prune
 from ckpttool.api.repairing import repair_meta as repair_meta
@@ -39,6 +42,11 @@ from ckpttool.decide.policies.robust_z import RobustZPolicy as RobustZPolicy
 from ckpttool.decide.policies.skip import SkipPolicy as SkipPolicy
 from ckpttool.decide.policies.zclip import ZClipPolicy as ZClipPolicy
 from ckpttool.domain.asd import AsdConfig as AsdConfig
+from ckpttool.domain.capture import Capture as Capture
+from ckpttool.domain.capture import Captures as Captures
+from ckpttool.domain.capture import NanQuestion as NanQuestion
+from ckpttool.domain.capture import NanReplay as NanReplay
+from ckpttool.domain.capture import NanVerdict as NanVerdict
 from ckpttool.domain.checkpoint import Checkpoint as Checkpoint
 from ckpttool.domain.checkpoint import Inventory as Inventory
 from ckpttool.domain.checkpoint import Rename as Rename

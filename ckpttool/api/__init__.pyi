@@ -11,6 +11,9 @@ from ckpttool.api.inspecting import inspect as inspect
 from ckpttool.api.judging import health as health
 from ckpttool.api.launching import fragment as fragment
 from ckpttool.api.launching import launch as launch
+from ckpttool.api.nan import inspect_nan as inspect_nan
+from ckpttool.api.nan import list_nan as list_nan
+from ckpttool.api.nan import replay_nan as replay_nan
 from ckpttool.api.preflighting import preflight as preflight
 from ckpttool.api.pruning import prune as prune
 from ckpttool.api.repairing import repair_meta as repair_meta

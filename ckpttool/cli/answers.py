@@ -73,6 +73,9 @@ GUARD_REPORT = Answer("guard-report", exits.of_guard_report)
 PRUNE = Answer("prune", exits.of_pruning)
 TRASH = Answer("trash", exits.of_trash)
 REPAIR = Answer("repair", exits.of_repair)
+NAN_CAPTURE = Answer("nan-capture", exits.of_capture)
+NAN_CAPTURES = Answer("nan-captures", exits.of_capture)
+NAN_REPLAY = Answer("nan-replay", exits.of_nan_replay)
 DEMO: Answer[Demo] = Answer("demo", lambda _: ExitCode.OK)
 
 

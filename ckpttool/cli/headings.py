@@ -33,6 +33,7 @@ HEADINGS = {
         "--strikes-window", "--checksum-cooldown", "--upper-thresh1", "--upper-thresh2", "--grad-sample-interval",
         "--disable",
     ),
+    "Replay": ("--entry", "--rank", "--device", "--exact", "--no-locate", "--weights"),
     "What stays": (
         "--keep-last", "--keep-every", "--keep-healthy", "--keep", "--drop-abandoned", "--grace", "--wait",
         "--trash-days", "--older-than", "--apply", "--reseal", "--write",
@@ -65,6 +66,7 @@ _TREE = {
     14: "Something could not be read, or changed meanwhile.",
     15: "Refused for safety: a link, a pipe, a pickle that would run code.",
 }
+_NO_CAPTURE = "There is no capture of a step that was not finite."
 _WRITES = {13: "Another ckpttool is writing here.", 16: "Written, but the disk did not confirm it."}
 
 EXITS: dict[str, dict[int, str]] = {
@@ -178,6 +180,20 @@ EXITS: dict[str, dict[int, str]] = {
         10: "The training stopped; or a strike, a wrong product, a disagreement, a capture.",
         14: "A file could not be read, or tells nothing.",
         16: _WRITES[16],
+    },
+    "nan": {
+        0: "Shown; or the step came out as it was.",
+        10: "Computed again, it did not come out as it was.",
+        12: _NO_CAPTURE,
+        14: "A rank's part is not there, or not what was written; or it cannot be computed again.",
+    },
+    "nan list": {0: "Listed.", 12: _NO_CAPTURE, 14: "A rank's part is not there, or not what was written."},
+    "nan inspect": {0: "Shown.", 12: _NO_CAPTURE, 14: "A rank's part is not there, or not what was written."},
+    "nan replay": {
+        0: "The same losses in every bit, and the same gradients not finite.",
+        10: "It did not come out as it was.",
+        12: _NO_CAPTURE,
+        14: "It cannot be computed again, and it is said why.",
     },
     "explain": {0: "Shown."},
     "guide": {0: "Shown."},

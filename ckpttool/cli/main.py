@@ -33,6 +33,7 @@ COMMANDS = {
     "calibrate": "Recommend thresholds that fit this run, from its own log.",
     "asd": "Check or write the settings of Ascend's feature detection.",
     "guard": "Tell what happened in a training that was guarded.",
+    "nan": "Look at steps that were not finite, and compute one again.",
     "explain": "Say what a finding means, and what to do.",
     "guide": "Show a page of the manual, which needs no network.",
     "schema": "Print the JSON Schema of what a command prints.",

@@ -11,6 +11,7 @@ from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePlan
 from ckpttool.errors import ExitCode
 
 if TYPE_CHECKING:
+    from ckpttool.domain.capture import Capture, Captures, NanReplay
     from ckpttool.domain.checkpoint import Listing
     from ckpttool.domain.contents import Contents
     from ckpttool.domain.difference import Difference
@@ -136,6 +137,20 @@ def of_guard_report(answer: GuardReport) -> ExitCode:
     if answer.needs_somebody:
         return ExitCode.DAMAGE
     return _of_reading(answer.reading, shown=len(answer.ranks))
+
+
+def of_capture(answer: Capture | Captures) -> ExitCode:
+    """Return 14 where a rank's part of a capture is not there, or is not what was written."""
+    from ckpttool.domain.capture import Captures
+
+    captures = answer.captures if isinstance(answer, Captures) else (answer,)
+    return of_findings(finding for capture in captures for finding in capture.findings)
+
+
+def of_nan_replay(answer: NanReplay) -> ExitCode:
+    """Return 0 where the step came out as it was, 10 where it did not, 14 where it could not be computed."""
+    could_not = of_findings(answer.findings)
+    return could_not if could_not or answer.reproduced else ExitCode.DAMAGE
 
 
 def of_resolution(answer: Resolution) -> ExitCode:

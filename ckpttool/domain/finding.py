@@ -190,6 +190,11 @@ class Code(str, Enum):
     DATA_MISPLACED = "data-misplaced"
     ENDS_ELSEWHERE = "ends-elsewhere"
     DEVICES_UNKNOWN = "devices-unknown"
+    CAPTURE_INCOMPLETE = "capture-incomplete"
+    CAPTURE_DAMAGED = "capture-damaged"
+    INPUTS_MUTATED = "inputs-mutated"
+    ENVIRONMENT_DIFFERS = "environment-differs"
+    ENTRY_DOES_NOT_FIT = "entry-does-not-fit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

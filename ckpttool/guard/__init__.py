@@ -16,6 +16,9 @@ from ckpttool.decide.policies.olmo import OlmoPolicy as OlmoPolicy
 from ckpttool.decide.policies.robust_z import RobustZPolicy as RobustZPolicy
 from ckpttool.decide.policies.skip import SkipPolicy as SkipPolicy
 from ckpttool.decide.policies.zclip import ZClipPolicy as ZClipPolicy
+from ckpttool.guard.capture.settings import CaptureBudget as CaptureBudget
+from ckpttool.guard.capture.settings import CaptureSettings as CaptureSettings
+from ckpttool.guard.replay.run import ReplayTask as ReplayTask
 from ckpttool.guard.resume import Resumed as Resumed
 from ckpttool.guard.resume import SeededByIndex as SeededByIndex
 from ckpttool.guard.state_tree import Unsaveable as Unsaveable

@@ -19,7 +19,7 @@ from ckpttool.formats.strict_json import OWN_MEMORY, ParseError, get_int, get_st
 from ckpttool.guard.agree import Ranks
 from ckpttool.guard.objects import Objects, Tree
 from ckpttool.guard.rng import random_state, set_random_state
-from ckpttool.guard.state_tree import UnreadableState, read
+from ckpttool.guard.state_reading import UnreadableState, read
 from ckpttool.guard.tensor_file import tensors_in
 from ckpttool.guard.writer import STATE, STATE_SCHEMA
 from ckpttool.records import SealPlace, births_begin

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -22,10 +21,13 @@ from ckpttool.errors import CkptToolError, UsageError
 from ckpttool.formats.strict_json import Json, JsonObject, ParseError, as_object, get_optional_int
 from ckpttool.guard.agree import Agreement, Ranks, Vote
 from ckpttool.guard.buffers import Buffers
+from ckpttool.guard.capture.keeping import Keeping
+from ckpttool.guard.capture.settings import CaptureSettings
 from ckpttool.guard.checks import Checks, stops_at_abnormal
 from ckpttool.guard.contain import MOST_SHARE, MOST_SHARE_WITH_FEATURES, Containment, Pace, Part
 from ckpttool.guard.deciding import Decided, Deciding
 from ckpttool.guard.dropping import Updated, innermost, refuse_undroppable
+from ckpttool.guard.micro_batch import MicroBatch
 from ckpttool.guard.norm import Losses, clip, full, total_norm
 from ckpttool.guard.silent_errors import SilentErrors
 from ckpttool.guard.telling import Telling
@@ -71,6 +73,7 @@ class Guard:
         patrol: int = 0,
         on_abnormal: str = "warn",
         replica_every: int = 100,
+        capture: CaptureSettings | None = CaptureSettings(),
         group: dist.ProcessGroup | None = None,
         sinks: Sequence[Emit] = (),
         step: int = 0,
@@ -90,6 +93,7 @@ class Guard:
             patrol: Matrix products are checked in one step of so many; 0: only after a strike of `features`.
             on_abnormal: What follows from a wrong product: `warn`, an event, or `stop`, the end of the training.
             replica_every: Steps between two comparisons of the weights that DDP keeps alike on all ranks; 0: never.
+            capture: What is kept of a step that is not finite, in `guard/captures` of the output folder; None: nothing.
             group: The ranks that train this model together; None: all.
             sinks: Who else is told of events.
             step: Steps that the training did before.
@@ -125,6 +129,7 @@ class Guard:
         self._buffers = Buffers(model)
         self._losses = Losses()
         self._features = SilentErrors(model, features, scaler, self._contain)
+        self._keeping = Keeping.of(model, self.optimizer, output, capture, self._contain)
         self._is_open = False  # a step has begun
         self._is_decided = False
         self._drops = False
@@ -140,9 +145,9 @@ class Guard:
         """Whom events are told to, beside the file; more can be added. One that raises three times is left out."""
         return self._telling.sinks
 
-    def micro(self, batch: object = None) -> MicroBatch:
-        """Return what stands around forward and backward of a micro-batch."""
-        return MicroBatch(self, batch)
+    def micro(self, batch: object = None, *, index: int | None = None) -> MicroBatch:
+        """Return what stands around forward and backward of a batch, which may have a number in its epoch."""
+        return MicroBatch(self, batch, index)
 
     def clip_(self, max_norm: float) -> Tensor:
         """Take the norm of all gradients, decide on the update, and clip where it is applied.
@@ -188,7 +193,7 @@ class Guard:
     def saved(self) -> JsonObject:
         """Return everything that is remembered: plain JSON, for a checkpoint."""
         own = {"step": self.step, "norms_agreed": self._norms_agreed, "features": self._features.saved()}
-        return {**self._spikes.saved(), **own}
+        return {**self._spikes.saved(), **own, "captures": self._keeping.saved()}
 
     def restore(self, saved: Json) -> None:
         """Remember what the guard did that wrote a checkpoint; None: there is nothing. What is lost is told."""
@@ -200,6 +205,7 @@ class Guard:
         self._norms_agreed = record.get("norms_agreed") is True
         self._telling.tell_all(self._spikes.restore(saved, step=self.step))
         self._features.restore(record.get("features"), step=self.step)
+        self._keeping.restore(record.get("captures"))
 
     def tell(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:
         """Tell an event to the file and all sinks: for what works beside the guard, too."""
@@ -214,13 +220,14 @@ class Guard:
 
     # What a micro-batch tells.
 
-    def begin(self, batch: object) -> None:  # noqa: ARG002  what remembers batches is to come
+    def begin(self, batch: object, index: int | None = None) -> None:
         """Begin a micro-batch, and with the first one the step. Called by `MicroBatch`."""
         if not self._is_open:
             self._is_open, self._is_decided, self._drops = True, False, False
             self._contain.step = Step(self.step + 1)
             self._contain.run(Part.BUFFERS, self._buffers.take)
             self._be_last()
+        self._keeping.micro(batch, index)
         self._checks.enter(self._contain.step, runs=self._features.runs_checksum)
 
     def end(self) -> None:
@@ -230,6 +237,7 @@ class Guard:
     def take_loss(self, loss: Tensor) -> None:
         """Take the local loss of a micro-batch. Called by `MicroBatch`."""
         self._contain.run(Part.NORM, lambda: self._losses.add(loss))
+        self._keeping.loss(loss)
 
     # The decision.
 
@@ -252,6 +260,8 @@ class Guard:
         self._checks.compare_replicas(step)
         self._features.take(step, decided.agreed)
         culprits = self._culprits(decided)
+        if not decided.agreed.is_finite and not decided.agreed.is_overflow:
+            self._keeping.capture(step, self._spikes.applied, self._scaler, self._buffers)
         if decided.drops:
             self._contain.run(Part.BUFFERS, self._buffers.restore)
         self._close(drops=decided.drops, applied=decided.is_applied)
@@ -309,6 +319,7 @@ class Guard:
         self._drops, self.applied = drops, applied
         self._losses = Losses()
         self._buffers.forget()
+        self._keeping.forget()
 
     def _stop(self, agreed: Agreement) -> None:
         why = f"{self._spikes.in_a_row} updates in a row were dropped, so the weights are bad"
@@ -367,26 +378,3 @@ class Guard:
 
     def _after_update(self, _optimizer: Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         self._is_decided = self._drops = False
-
-
-class MicroBatch:
-    """Stands around forward and backward of one micro-batch; an exception in these passes through."""
-
-    def __init__(self, guard: Guard, batch: object) -> None:
-        """Take the guard, and the batch as the model gets it."""
-        self._guard = guard
-        self._batch = batch
-
-    def __enter__(self) -> MicroBatch:  # noqa: PYI034  `Self` is in Python since 3.11
-        self._guard.begin(self._batch)
-        return self
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
-        self._guard.end()
-
-    def loss(self, loss: Tensor) -> Tensor:
-        """Take the loss, as it is handed to `backward`, and return it: nothing waits for the device."""
-        self._guard.take_loss(loss)
-        return loss

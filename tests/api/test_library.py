@@ -24,6 +24,7 @@ from ckpttool.render import schemas
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 PUBLIC: list[str] = vars(ckpttool)["__all__"]
+NAN = str(FIXTURES / "nan" / "output" / "guard" / "captures" / "nan-at-00000007")
 LOG = str(FIXTURES / "logs" / "bloom176b_chronicles.log")
 
 
@@ -77,6 +78,8 @@ ANSWERS: dict[str, tuple[str, Asked]] = {
     "calibrate": (f"calibrate {LOG}", lambda: ckpttool.calibrate(LOG)),
     "asd check": ("asd check enable:true", lambda: ckpttool.check_asd("enable:true")),
     "asd emit": ("asd emit", lambda: ckpttool.emit_asd(replace(ckpttool.asd_defaults(), enable=True))),
+    "nan list": (f"nan list {NAN}", lambda: ckpttool.list_nan(NAN)),
+    "nan inspect": (f"nan inspect {NAN}", lambda: ckpttool.inspect_nan(NAN)),
     "explain": ("explain shard-missing", lambda: ckpttool.explain(ckpttool.Code.SHARD_MISSING)),
     "explain all": ("explain", ckpttool.explain),
     "lint-config": ("lint-config pretrain.yaml", lambda: ckpttool.lint_config("pretrain.yaml")),
@@ -121,7 +124,7 @@ def test_an_answer_spells_itself_as_its_command_prints_it(name: str, run_folder:
 def test_every_command_that_answers_has_its_verb_in_the_library() -> None:
     from ckpttool.cli.main import COMMANDS
 
-    verbs = {"asd": "check_asd", "guard": "guard_report"}
+    verbs = {"asd": "check_asd", "guard": "guard_report", "nan": "inspect_nan"}
     tools = {"guide", "schema"}  # the manual, and what describes documents
     names = [str(name).replace("-", "_") for name in COMMANDS]
     missing = {name for name in names if name not in tools and verbs.get(name, name) not in PUBLIC}

@@ -90,7 +90,18 @@ def test_the_example_works(command: str, here: Path) -> None:
     assert ask(*shlex.split(line[1])).code == 0
 
 
-HELPED = [*COMMANDS, "asd check", "asd emit", "guard report", "trash list", "trash restore", "trash empty"]
+HELPED = [
+    *COMMANDS,
+    "asd check",
+    "asd emit",
+    "guard report",
+    "nan list",
+    "nan inspect",
+    "nan replay",
+    "trash list",
+    "trash restore",
+    "trash empty",
+]
 ALL_HEADINGS = {*HEADINGS, "Commands", "Options", "Exit codes"}
 
 
@@ -176,7 +187,7 @@ def test_the_list_of_commands_is_one_screen_and_says_each_in_a_line() -> None:
     assert [task for task in TASKS.values() if f"\n{task}:\n" not in text] == []
     for name, what in COMMANDS.items():
         assert re.search(rf"^  {name} +{re.escape(what)}$", text, re.MULTILINE)
-    assert len(text.splitlines()) <= 50
+    assert len(text.splitlines()) <= 51
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, ""])

@@ -11,7 +11,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ckpttool.guard.step import Guard, GuardStop, MicroBatch
+from ckpttool.guard.micro_batch import MicroBatch
+from ckpttool.guard.step import Guard, GuardStop
 
 _UNHEARD = 3
 """Stops in a row after which the training ends by an error: `should_stop` counts for nothing before `min_steps`."""

@@ -1,0 +1,115 @@
+"""`ckpttool nan`: a group of three."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ckpttool import api
+from ckpttool.cli import progress
+from ckpttool.cli.answers import NAN_CAPTURE, NAN_CAPTURES, NAN_REPLAY, show
+from ckpttool.cli.grouped import grouped
+from ckpttool.cli.helped import Command, Group
+from ckpttool.cli.options import Format, FormatOpt, Quiet, finite
+from ckpttool.domain.capture import Captures, NanQuestion
+from ckpttool.domain.frozen import dataclass
+
+app = typer.Typer(
+    name="nan",
+    cls=Group,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Folder = Annotated[
+    str, typer.Argument(metavar="FOLDER", help="A capture, a folder of captures, or a training's output folder.")
+]
+
+
+@app.callback()
+def nan() -> None:
+    """Look at steps that were not finite, and compute one again.
+
+    The guard in a training keeps what is needed for it: weights, batches, chance.
+
+    Example: ckpttool nan inspect output/guard/captures/nan-at-00000220
+    """
+
+
+@app.command("list", cls=Command)
+@grouped
+def list_captures(*, folder: Folder, fmt: FormatOpt = Format.TABLE) -> None:
+    """List the captures of a training: at which step, of which rank. Needs no torch.
+
+    Example: ckpttool nan list output
+    """
+    raise typer.Exit(show(NAN_CAPTURES, api.list_nan(folder), fmt))
+
+
+@app.command(cls=Command)
+@grouped
+def inspect(*, folder: Folder, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False) -> None:
+    """Show a capture: whose NaN it was, in which gradients, and what a replay needs. Needs no torch.
+
+    Example: ckpttool nan inspect output/guard/captures/nan-at-00000220
+    """
+    with progress.busy("reading the tensors", quiet=quiet):
+        found = api.inspect_nan(folder)
+    if isinstance(found, Captures):
+        raise typer.Exit(show(NAN_CAPTURES, found, fmt))
+    raise typer.Exit(show(NAN_CAPTURE, found, fmt))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """How to compute it."""
+
+    entry: Annotated[
+        str,
+        typer.Option(metavar="MODULE:FUNCTION", help="Your own function that builds the model, from your own path."),
+    ]
+    rank: Annotated[
+        list[int] | None, typer.Option(min=0, metavar="R", help="Only this rank; repeat it.  [default: all]")
+    ] = None
+    device: Annotated[
+        str | None, typer.Option(metavar="DEVICE", help="cpu or cuda:N.  [default: as it was captured]")
+    ] = None
+    exact: Annotated[bool, typer.Option("--exact", help="Demand every gradient to be equal in every bit.")] = False
+    no_locate: Annotated[bool, typer.Option("--no-locate", help="Do not look for where it began.")] = False
+    weights: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Weights for a capture that holds none (safetensors).")
+    ] = None
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=0.001, callback=finite, metavar="S", help="Give up after so many seconds (exit 14)."),
+    ] = None
+
+    def question(self, folder: str) -> NanQuestion:
+        """Ask the library."""
+        return NanQuestion(
+            path=folder,
+            entry=self.entry,
+            ranks=tuple(self.rank or ()),
+            device=self.device,
+            exact=self.exact,
+            locate=not self.no_locate,
+            weights=self.weights,
+            timeout=self.timeout,
+        )
+
+
+@app.command(cls=Command)
+@grouped
+def replay(*, folder: Folder, options: ReplayOptions, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False) -> None:
+    """Compute a captured step again: is it the same to the last bit, and where did it begin?
+
+    Needs torch, and your own code. One forward and backward of each micro-batch, and never an optimizer.
+
+    Example: ckpttool nan replay output/guard/captures/nan-at-00000220 --entry train:replay
+    """
+    with progress.busy("computing it again", quiet=quiet):
+        answer = api.replay_nan(options.question(folder))
+    raise typer.Exit(show(NAN_REPLAY, answer, fmt))

@@ -1,0 +1,1 @@
+"""What is kept of a step, and written down where it was not finite."""

@@ -1,0 +1,142 @@
+"""What a step needs to be computed again: kept by reference while it lasts, so that it costs next to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from ckpttool.guard import randomness
+from ckpttool.guard.tensor_file import TYPES, block
+
+_MOST_HASHED = 16 << 20
+"""Bytes of one tensor: two milliseconds."""
+
+
+class Remembered:
+    """One micro-batch."""
+
+    def __init__(self, batch: object, index: int | None, *, cloned: bool) -> None:
+        """Take it as the forward gets it."""
+        self.batch = _cloned(batch) if cloned else batch
+        self.index = index
+        self.loss: Tensor | None = None
+        self.random = randomness.states()
+        self.outer_autocast = autocast_now()
+        self.inner_autocast: tuple[tuple[str, str], ...] | None = None
+        self._tensors = [] if cloned else [*tensors_in(batch)]
+        self._versions = [_version(tensor) for tensor in self._tensors]
+        self._fingerprints = [_fingerprint(tensor) for tensor in self._tensors]
+
+    @property
+    def was_moved(self) -> bool:
+        """Whether torch counted a change of one of its tensors. Asks no device."""
+        return [_version(tensor) for tensor in self._tensors] != self._versions
+
+    @property
+    def was_changed(self) -> bool:
+        """Whether one of its tensors changed, also where torch does not count it: by numpy, by `.data`."""
+        if self.was_moved:
+            return True
+        return any(
+            then is not None and bool(then != _fingerprint(tensor))
+            for then, tensor in zip(self._fingerprints, self._tensors, strict=True)
+        )
+
+
+class StepMemory:
+    """The micro-batches since the last step of one optimizer."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Take the model, to see with which autocast it is called."""
+        self.micro_batches: list[Remembered] = []
+        self._clones = False
+        # A wrapper may call the model itself, or only its parts: whichever comes first tells.
+        for module in (model, *model.children()):
+            module.register_forward_pre_hook(self._called)
+
+    def micro(self, batch: object, *, index: int | None = None) -> None:
+        """Remember a micro-batch, and what chance it will meet, right before its forward.
+
+        Args:
+            batch: What the forward gets, after transfer and augmentation.
+            index: Its number in the epoch, where the training step asks for it.
+        """
+        self.micro_batches.append(Remembered(batch, index, cloned=self._clones))
+
+    def loss(self, loss: Tensor) -> None:
+        """Remember the loss of the last micro-batch, as it is handed to `backward`."""
+        if self.micro_batches:
+            self.micro_batches[-1].loss = loss.detach()
+
+    def forget(self) -> None:
+        """Let go of a step. Where a batch was changed in place meanwhile, keep copies from now on."""
+        self._clones = self._clones or any(micro.was_moved for micro in self.micro_batches)
+        self.micro_batches.clear()
+
+    def keep_copies(self) -> None:
+        """Copy every batch from the next one on: one was changed in place, and torch did not count it."""
+        self._clones = True
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the batches that are kept now."""
+        return sum(tensor.nbytes for micro in self.micro_batches for tensor in tensors_in(micro.batch))
+
+    def _called(self, _module: nn.Module, _inputs: object) -> None:
+        if torch.compiler.is_compiling():  # nothing of this belongs into a compiled model
+            return
+        if self.micro_batches and self.micro_batches[-1].inner_autocast is None:
+            self.micro_batches[-1].inner_autocast = autocast_now()
+
+
+def autocast_now() -> tuple[tuple[str, str], ...]:
+    """Return device and type of each autocast that is on."""
+    accelerator = torch.accelerator.current_accelerator()
+    kinds = ("cpu",) if accelerator is None else ("cpu", accelerator.type)
+    return tuple(
+        (kind, str(torch.get_autocast_dtype(kind)).removeprefix("torch."))
+        for kind in kinds
+        if torch.is_autocast_enabled(kind)
+    )
+
+
+def tensors_in(value: object) -> Iterator[Tensor]:
+    """Yield every tensor in a batch, however it is nested."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+
+
+def _cloned(value: object) -> object:
+    """Return the same with tensors of its own, where it is made of what can be made again."""
+    if isinstance(value, Tensor):
+        return value.detach().clone(memory_format=torch.preserve_format).requires_grad_(value.requires_grad)
+    if isinstance(value, dict):
+        return {key: _cloned(item) for key, item in value.items()}
+    if type(value) in {list, tuple}:
+        return type(value)(_cloned(item) for item in value)  # type: ignore[call-arg, attr-defined]  # one of these two
+    if isinstance(value, Mapping):
+        return {key: _cloned(item) for key, item in value.items()}
+    return value
+
+
+def _version(tensor: Tensor) -> int:
+    return -1 if tensor.is_inference() else int(tensor._version)  # noqa: SLF001  there is no other way to ask
+
+
+def _fingerprint(tensor: Tensor) -> object:
+    """Return what changes with the content, without waiting for a device; None where that would take long."""
+    if tensor.device.type != "cpu":
+        return torch.hash_tensor(tensor) if hasattr(torch, "hash_tensor") and not tensor.is_complex() else None
+    if tensor.nbytes > _MOST_HASHED or tensor.layout is not torch.strided:
+        return None
+    from xxhash import xxh3_64_intdigest
+
+    return xxh3_64_intdigest(block(tensor)) if tensor.dtype in TYPES else None

@@ -1,0 +1,384 @@
+"""Captures on the disk: within a budget, tensor by tensor, and whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor, nn
+
+from ckpttool.domain.capture import CaptureLevel, LeftOut, MicroBatch, RankCapture, Rerun, ShardFile
+from ckpttool.domain.frozen import dataclass, replace
+from ckpttool.domain.guarding import Emit, EventValue, GuardEventKind
+from ckpttool.domain.units import ByteCount, Rank, Step, moment
+from ckpttool.errors import WriteFailedError
+from ckpttool.formats.safetensors.header import spelled
+from ckpttool.guard.capture.again import compute_again
+from ckpttool.guard.capture.facts import digests_of, gradients_of, loss_bits, named_gradients, unwrapped
+from ckpttool.guard.capture.remember import Remembered, StepMemory
+from ckpttool.guard.capture.settings import CaptureSettings
+from ckpttool.guard.environment import environment
+from ckpttool.guard.norm import is_sharded
+from ckpttool.guard.state_tree import Spelled, Unsaveable, spell
+from ckpttool.guard.tensor_file import block, named
+from ckpttool.records.capture import HEAD, CaptureHead, folder_name, head_bytes, rank_bytes, record_name, shard_name
+from ckpttool.write.files import ensure_folder
+from ckpttool.write.files import replace as replace_file
+from ckpttool.write.stream import stream
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+CAPTURES = "captures"
+"""The folder of all captures, in the guard's."""
+
+_WAIT = 0.05  # seconds between two looks at the writer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFacts:
+    """What the guard knows of a step that its memory does not."""
+
+    step: Step
+    optimizer_step: int | None = None
+    scale: float | None = None
+    """A loss scaler's factor; None without one."""
+    buffers_left_out: tuple[str, ...] = ()
+    data_position: EventValue = None
+    restore_buffers: Callable[[], None] = lambda: None
+    """Puts buffers back as they were before the step's first forward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    level: CaptureLevel
+    told: Spelled
+    left_out: tuple[LeftOut | None, ...]
+    """Of each micro-batch."""
+
+
+class CaptureStore:
+    """The captures of one rank."""
+
+    def __init__(  # noqa: PLR0913  each is named where it is given
+        self,
+        folder: str,
+        model: nn.Module,
+        *,
+        emit: Emit,
+        rank: int = 0,
+        world_size: int = 1,
+        settings: CaptureSettings = CaptureSettings(),
+        optimizer: Optimizer | None = None,
+    ) -> None:
+        """Take where they go and what they are of.
+
+        Args:
+            folder: The guard's own, below the output folder; captures get a folder in it.
+            model: As it is trained, wrapped or not.
+            emit: Where it is told what was made, and what failed.
+            rank: This process's.
+            world_size: Ranks that train together.
+            settings: What is kept, and within which budget.
+            optimizer: Whose state has to fit on the disk as well, twice: for the next checkpoint.
+        """
+        self._folder = f"{folder}/{CAPTURES}"
+        self._model = unwrapped(model)
+        self._emit = emit
+        self._rank, self._world_size = rank, world_size
+        self._settings = settings
+        self._budget = settings.budget
+        self._optimizer = optimizer
+        self._whole = self._light = self._reruns = 0
+        self._last: int | None = None
+
+    def saved(self) -> dict[str, int | None]:
+        """Return what was made: a restart does not get a new budget."""
+        return {"whole": self._whole, "light": self._light, "reruns": self._reruns, "last": self._last}
+
+    def restore(self, saved: Mapping[str, object]) -> None:
+        """Count on from there."""
+        numbers = {key: value for key, value in saved.items() if type(value) is int}
+        self._whole, self._light = numbers.get("whole", 0), numbers.get("light", 0)
+        self._reruns, self._last = numbers.get("reruns", 0), numbers.get("last")
+
+    def capture(self, memory: StepMemory, facts: StepFacts) -> str | None:
+        """Compute the step again where that can be done, and write down what is needed to do so elsewhere.
+
+        All ranks at once, and without a word between them. The weights must be those that the forward used, and the
+        gradients not clipped yet; both are as before when it returns.
+
+        Returns:
+            The capture's folder; None where none was made, which an event says.
+        """
+        level = self._level(facts.step)
+        if level is None and self._reruns >= self._budget.reruns:
+            return None
+        try:
+            with _put_back(self._model):
+                rerun = self._computed_again(memory, facts)
+                if rerun is not None and rerun.is_finite:
+                    self._emit(GuardEventKind.TRANSIENT, step=facts.step, rank=self._rank)
+                if level is None:
+                    return None
+                with torch.no_grad():
+                    path, level = self._written(memory, facts, rerun, level)
+        except Exception as error:  # noqa: BLE001  whatever it is, the training must not end by it
+            self._emit(GuardEventKind.CAPTURE_FAILED, step=facts.step, rank=self._rank, error=_one_line(error))
+            return None
+        self._count(level, facts.step)
+        return path
+
+    def _computed_again(self, memory: StepMemory, facts: StepFacts) -> Rerun | None:
+        sharded = any(is_sharded(parameter) for parameter in self._model.parameters())
+        if self._settings.loss_of is None or self._reruns >= self._budget.reruns or sharded or not memory.micro_batches:
+            return None
+        self._reruns += 1
+        return compute_again(
+            self._model,
+            memory.micro_batches,
+            self._settings.loss_of,
+            scale=facts.scale,
+            restore_buffers=facts.restore_buffers,
+        )
+
+    def _level(self, step: int) -> CaptureLevel | None:
+        early = self._last is not None and step - self._last < self._budget.every_steps
+        if self._whole < self._budget.captures and not early:
+            return CaptureLevel.FULL
+        return CaptureLevel.LIGHT if self._light < self._budget.light_captures else None
+
+    def _count(self, level: CaptureLevel, step: int) -> None:
+        if level is CaptureLevel.FULL:
+            self._whole, self._last = self._whole + 1, step
+        else:
+            self._light += 1
+
+    def _written(
+        self, memory: StepMemory, facts: StepFacts, rerun: Rerun | None, level: CaptureLevel
+    ) -> tuple[str, CaptureLevel]:
+        facts.restore_buffers()
+        batches = [self._batch(micro) for micro in memory.micro_batches]
+        kept = self._kept(memory, batches, level)
+        if level is CaptureLevel.FULL and not self._fits(kept.told):
+            kept = self._kept(memory, batches, CaptureLevel.LIGHT)
+        capture = self._record(memory, facts, rerun, kept)
+        path = self._free_folder(facts.step)
+        _Writer(path, capture, kept.told.tensors, is_first=self._rank == 0).write(self._budget.io_timeout)
+        is_transient = rerun is not None and rerun.is_finite
+        self._emit(
+            GuardEventKind.CAPTURE,
+            step=facts.step,
+            rank=self._rank,
+            path=path,
+            level=kept.level.value,
+            culprit=bool(capture.bad_losses) or (rerun is not None and not is_transient),
+            verdict="transient" if is_transient else None,
+            next=f"ckpttool nan inspect {path}",
+        )
+        return path, kept.level
+
+    def _batch(self, micro: Remembered) -> tuple[object, LeftOut | None]:
+        """Return what of a batch can be spelled, and what cannot."""
+        try:
+            batch = _plain(
+                micro.batch if self._settings.encode_batch is None else self._settings.encode_batch(micro.batch)
+            )
+            spell(batch)
+        except Unsaveable as error:
+            return None, LeftOut(path=error.path, reason=error.reason)
+        return batch, None
+
+    def _kept(self, memory: StepMemory, batches: Sequence[tuple[object, LeftOut | None]], level: CaptureLevel) -> _Kept:
+        content: dict[str, object] = {
+            "buffers": dict(self._model.named_buffers()),
+            "batches": [batch for batch, _ in batches],
+            "rng": [micro.random for micro in memory.micro_batches],
+        }
+        if level is CaptureLevel.FULL:
+            content = {"parameters": dict(self._model.named_parameters()), **content}
+            if self._budget.full_gradients:
+                content["gradients"] = dict(named_gradients(self._model))
+        return _Kept(level=level, told=spell(content), left_out=tuple(left_out for _, left_out in batches))
+
+    def _fits(self, told: Spelled) -> bool:
+        """Tell whether a whole capture is within the budget, and leaves room for two checkpoints of this rank."""
+        size = sum(tensor.nbytes for tensor in told.tensors.values())
+        if size > self._budget.nbytes:
+            return False
+        states = self._optimizer.state.values() if self._optimizer is not None else ()
+        own = sum(parameter.nbytes for parameter in self._model.parameters())
+        own += sum(value.nbytes for state in states for value in state.values() if isinstance(value, Tensor))
+        ensure_folder(self._folder)
+        disk = os.statvfs(self._folder)
+        return not disk.f_blocks or disk.f_bavail * disk.f_frsize - size >= 2 * own
+
+    def _record(self, memory: StepMemory, facts: StepFacts, rerun: Rerun | None, kept: _Kept) -> RankCapture:
+        device = next((parameter.device for parameter in self._model.parameters()), torch.device("cpu"))
+        changed = [micro.was_changed for micro in memory.micro_batches]
+        if any(changed):
+            memory.keep_copies()
+        return RankCapture(
+            rank=Rank(self._rank),
+            world_size=self._world_size,
+            step=facts.step,
+            optimizer_step=facts.optimizer_step,
+            level=kept.level,
+            host=platform.node(),
+            device=str(device),
+            micro_batches=tuple(map(_micro_batch, memory.micro_batches, changed, kept.left_out)),
+            gradients=gradients_of(self._model),
+            rerun=rerun,
+            weights=digests_of(self._model) if kept.level is CaptureLevel.LIGHT else (),
+            evaluating=tuple(name for name, module in self._model.named_modules() if not module.training),
+            buffers_left_out=facts.buffers_left_out,
+            scale=facts.scale,
+            environment=tuple(environment(device).items()),
+            model_config=_model_config(self._model),
+            run_config=self._settings.run_config,
+            data_position=facts.data_position,
+            content=kept.told.tree,
+            shard=ShardFile(name=shard_name(self._rank), size=ByteCount(0), xxh3_128="0" * 32),
+        )
+
+    def _free_folder(self, step: Step) -> str:
+        """Return the folder of this step; another one where this rank captured the same step before a restart."""
+        for again in range(1000):
+            path = f"{self._folder}/{folder_name(step, again)}"
+            if not os.path.lexists(f"{path}/{record_name(self._rank)}"):
+                return path
+        raise WriteFailedError(f"{self._folder}: there are a thousand captures of step {step}")
+
+
+class _Writer:
+    """Writes one rank's part in a thread: a disk that hangs must not hang the training."""
+
+    def __init__(self, path: str, capture: RankCapture, tensors: Mapping[str, Tensor], *, is_first: bool) -> None:
+        self._path = path
+        self._capture = capture
+        self._tensors = tensors
+        self._is_first = is_first
+        self._progress = 0
+        self._given_up = False
+        self._error: Exception | None = None
+
+    def write(self, io_timeout: float) -> None:
+        """Write all of it, or nothing.
+
+        Raises:
+            WriteFailedError, OSError: It was not written; what was begun is gone.
+            TimeoutError: The disk took nothing for so long; what was begun goes when it does.
+        """
+        thread = threading.Thread(target=self._run, name="ckpttool-capture", daemon=True)
+        thread.start()
+        seen, since = -1, time.monotonic()
+        while thread.is_alive():
+            thread.join(_WAIT if self._progress else _WAIT / 10)
+            if self._progress != seen:
+                seen, since = self._progress, time.monotonic()
+            elif time.monotonic() - since > io_timeout:
+                self._given_up = True
+                raise TimeoutError(f"{self._path}: the disk took nothing for {io_timeout:g} s")
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            with torch.no_grad():
+                self._write()
+        except Exception as error:  # noqa: BLE001  it is raised where it was waited for
+            self._remove()
+            self._error = error
+
+    def _write(self) -> None:
+        ensure_folder(self._path)
+        head, entries = spelled(named(self._tensors.items()))
+        size = ByteCount(entries[-1].spans[0][1] if entries else len(head))
+        name = shard_name(self._capture.rank)
+        blocks = self._blocks(head, [entry.name for entry in entries])
+        streamed = stream(f"{self._path}/{name}", blocks, size=size, temporary=f".{name}.tmp")
+        shard = ShardFile(name=name, size=streamed.size, xxh3_128=streamed.xxh3_128)
+        record = rank_bytes(replace(self._capture, shard=shard))
+        replace_file(f"{self._path}/{record_name(self._capture.rank)}", record, overwrite=False, backup=False)
+        if self._is_first:
+            told = CaptureHead(step=self._capture.step, world_size=self._capture.world_size, time=moment(time.time()))
+            replace_file(f"{self._path}/{HEAD}", head_bytes(told), overwrite=False, backup=False)
+
+    def _blocks(self, head: bytes, names: list[str]) -> Iterator[bytes | memoryview]:
+        """Yield the file's content; one tensor at a time is copied from the device."""
+        yield head
+        for name in names:
+            self._progress += 1
+            if self._given_up:
+                raise WriteFailedError(f"{self._path}: given up")
+            yield block(self._tensors[name])
+
+    def _remove(self) -> None:
+        own = [shard_name(self._capture.rank), record_name(self._capture.rank), *([HEAD] if self._is_first else [])]
+        for name in own:
+            with suppress(OSError):
+                os.unlink(f"{self._path}/{name}")
+        with suppress(OSError):  # other ranks may have theirs in it
+            os.rmdir(self._path)
+
+
+@contextmanager
+def _put_back(model: nn.Module) -> Iterator[None]:
+    """Leave buffers as they are now: a guard that only watches lets the step's own changes stand."""
+    kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, copy in kept:
+                buffer.copy_(copy)
+
+
+def _micro_batch(micro: Remembered, changed: bool, left_out: LeftOut | None) -> MicroBatch:  # noqa: FBT001  for `map`
+    return MicroBatch(
+        loss=None if micro.loss is None else loss_bits(micro.loss),
+        changed=changed,
+        left_out=left_out,
+        index=micro.index,
+        outer_autocast=micro.outer_autocast,
+        inner_autocast=micro.inner_autocast,
+    )
+
+
+def _plain(value: object) -> object:
+    """Return a batch with plain dicts for what a library's collator makes of one: a model takes either."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if type(value) in {list, tuple}:
+        items = [_plain(item) for item in cast("list[object]", value)]
+        return items if type(value) is list else tuple(items)
+    return value
+
+
+def _model_config(model: nn.Module) -> EventValue:
+    """Return what a model of a library says it was built from, as far as that is plain."""
+    config = getattr(model, "config", None)
+    if config is None or not hasattr(config, "to_dict"):
+        return None
+    told = config.to_dict()
+    return {str(key): value for key, value in told.items() if _is_plain(value)} if isinstance(told, dict) else None
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    if isinstance(value, float):
+        return value - value == 0
+    return value is None or isinstance(value, (str, int))
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

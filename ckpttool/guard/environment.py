@@ -1,0 +1,101 @@
+"""What beside weights, data and chance decides on the last bits: versions, threads, switches of kernels."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping
+
+import torch
+
+from ckpttool.domain.capture import Difference, Setting
+
+_LIBRARIES = ("accelerate", "lightning", "numpy", "pytorch_lightning", "transformers", "transformer_engine")
+_VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "ATEN_CPU_CAPABILITY", "MKL_CBWR", "OMP_DYNAMIC")
+
+
+def _set_determinism(value: Setting) -> None:
+    torch.use_deterministic_algorithms(mode=bool(value))
+
+
+def _set_precision(value: Setting) -> None:
+    torch.set_float32_matmul_precision(str(value))
+
+
+def _switch(owner: object, name: str) -> Callable[[Setting], None]:
+    return lambda value: setattr(owner, name, value)
+
+
+_SETTERS: dict[str, Callable[[Setting], object]] = {
+    "threads": lambda value: torch.set_num_threads(int(value or 1)),
+    "deterministic": _set_determinism,
+    "float32_matmul_precision": _set_precision,
+    "default_dtype": lambda value: torch.set_default_dtype(getattr(torch, str(value))),
+    "mkldnn": lambda value: torch.backends.mkldnn.set_flags(bool(value)),
+    "cudnn": _switch(torch.backends.cudnn, "enabled"),
+    "cudnn_benchmark": _switch(torch.backends.cudnn, "benchmark"),
+    "cudnn_deterministic": _switch(torch.backends.cudnn, "deterministic"),
+    "fp16_reduced_precision": _switch(torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction"),
+    "bf16_reduced_precision": _switch(torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction"),
+    "sdp_flash": lambda value: torch.backends.cuda.enable_flash_sdp(bool(value)),
+    "sdp_memory_efficient": lambda value: torch.backends.cuda.enable_mem_efficient_sdp(bool(value)),
+    "sdp_math": lambda value: torch.backends.cuda.enable_math_sdp(bool(value)),
+    "sdp_cudnn": lambda value: torch.backends.cuda.enable_cudnn_sdp(bool(value)),
+}
+"""What can be set as it was, in another process, too."""
+
+
+def environment(device: torch.device) -> dict[str, Setting]:
+    """Return how it is here, by name."""
+    found: dict[str, Setting] = {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "device": _device_name(device),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cuda": torch.version.cuda,
+        "threads": torch.get_num_threads(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        "mkldnn": bool(torch.backends.mkldnn.enabled),
+        "cudnn": torch.backends.cudnn.enabled,
+        "cudnn_version": torch.backends.cudnn.version() if device.type == "cuda" else None,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "cudnn_deterministic": torch.backends.cudnn.deterministic,
+        "fp16_reduced_precision": bool(torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction),
+        "bf16_reduced_precision": bool(torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction),
+        "sdp_flash": torch.backends.cuda.flash_sdp_enabled(),
+        "sdp_memory_efficient": torch.backends.cuda.mem_efficient_sdp_enabled(),
+        "sdp_math": torch.backends.cuda.math_sdp_enabled(),
+        "sdp_cudnn": torch.backends.cuda.cudnn_sdp_enabled(),
+    }
+    for name in _LIBRARIES:
+        if name in sys.modules:
+            found[name] = str(getattr(sys.modules[name], "__version__", None))
+    return found | {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+
+
+def take_over(captured: Mapping[str, Setting]) -> None:
+    """Set what can be set as it was: two threads for one, and half of all gradients have other last bits."""
+    for name, setter in _SETTERS.items():
+        if name in captured:
+            setter(captured[name])
+
+
+def differences(captured: Mapping[str, Setting], here: Mapping[str, Setting]) -> tuple[Difference, ...]:
+    """Return what is not here as it was there, by name; a library that nobody loaded here is no difference."""
+    names = sorted(name for name, value in captured.items() if here.get(name) != value)
+    return tuple(
+        Difference(what=name, captured=captured[name], here=here.get(name))
+        for name in names
+        if name in here or name not in _LIBRARIES
+    )
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    return device.type

@@ -1,0 +1,326 @@
+"""Where the first value that is not finite comes from: operation, module, line, or the weight or batch that held it.
+
+Every operation of forward and backward is looked at. One whose result is not finite is an event, and its parents are
+the events of those of its inputs that are not finite, by storage: a view is found again under any name. Infinities that
+somebody put there on purpose, as masks do, and that were only moved since, are no events anybody is to blame for. So
+the origin is an event all of whose parents are such, or that has none, found by walking back from what is wrong at the
+end: an infinity that a `min` dropped is never met.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ckpttool.domain.capture import OriginKind
+from ckpttool.domain.frozen import dataclass
+
+MOST_EVENTS = 2000
+"""Tensors of so many are held: a freed storage must not be mistaken for another. What comes later is not looked at."""
+
+_ON_PURPOSE = frozenset(
+    {
+        "full",
+        "full_like",
+        "new_full",
+        "fill",
+        "fill_",
+        "masked_fill",
+        "masked_fill_",
+        "where",
+        "scalar_tensor",
+        "lift_fresh",
+    }
+)
+"""What writes an infinity because somebody asked for it."""
+
+_MOVED = frozenset(
+    {
+        "add",
+        "add_",
+        "clone",
+        "copy_",
+        "_to_copy",
+        "cat",
+        "stack",
+        "index",
+        "index_select",
+        "gather",
+        "triu",
+        "tril",
+        "repeat",
+    }
+    | {
+        "index_put_",
+        "slice_scatter",
+        "select_scatter",
+        "constant_pad_nd",
+        "contiguous",
+        "new_tensor",
+        "where",
+        "masked_fill",
+    }
+    | {"masked_fill_", "sub", "maximum", "minimum", "roll", "flip", "lift_fresh", "lift_fresh_copy", "detach", "alias"}
+)
+"""What leaves an infinity what it is. The results of views share the storage, and are no news."""
+
+_INNER = re.compile(r"_?(?P<name>\w+?)(?:_forward)?_?")
+_NODE = re.compile(r"(?P<name>\w+?)Backward(?P<built_in>[0-9]+)?")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_HERE = Path(__file__).parents[2]
+_OURS = (str(Path(torch.__file__).parent), *(str(_HERE / part) for part in ("guard", "api", "cli", "__main__.py")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A tensor that is not finite, and how it came to be so."""
+
+    number: int
+    """In the order of time."""
+    kind: OriginKind
+    name: str
+    """The operation, or the name of what was given."""
+    phase: str
+    module: str
+    line: str | None
+    shape: tuple[int, ...]
+    nan: int
+    inf: int
+    parents: tuple[int, ...]
+    on_purpose: bool
+
+
+class Locator(TorchDispatchMode):
+    """Looks at every operation while it is on."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Take the model, whose parameters and buffers are known by name."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.events: list[Event] = []
+        self._model = model
+        self._held: list[Tensor] = []
+        self._by_storage: dict[int, int] = {}
+        self._given: dict[int, tuple[OriginKind, str]] = {}
+        self._calls: list[tuple[int, int, str]] = []  # first and last sequence number of each module's call
+        self._stack: list[tuple[str, int]] = []
+        self._know(OriginKind.PARAMETER, model.named_parameters())
+        self._know(OriginKind.BUFFER, model.named_buffers())
+
+    def know_inputs(self, batch: object) -> None:
+        """Take the tensors of a batch by their names."""
+        self._know(OriginKind.INPUT, named_tensors(batch, ""))
+
+    def _know(self, kind: OriginKind, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        for name, tensor in tensors:
+            self._held.append(tensor)
+            self._given[_storage(tensor)] = (kind, name)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Be on, in eager mode, with modules told apart and lines of the forward kept for the backward."""
+        with ExitStack() as stack:
+            for name, module in self._model.named_modules():
+                label = f"{name or 'the model'} ({type(module).__name__})"
+                stack.enter_context(_removed(module.register_forward_pre_hook(self._entering(label))))
+                stack.enter_context(_removed(module.register_forward_hook(self._leaving, always_call=True)))
+            stack.enter_context(torch.autograd.set_detect_anomaly(True, check_nan=False))
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(self)
+            yield
+
+    def _entering(self, label: str) -> Callable[..., None]:
+        def entering(_module: nn.Module, _inputs: object) -> None:
+            self._stack.append((label, _sequence()))
+
+        return entering
+
+    def _leaving(self, _module: nn.Module, _inputs: object, _output: object) -> None:
+        label, begun = self._stack.pop()
+        self._calls.append((begun, _sequence(), label))
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401  torch's signature
+        types: Any,  # noqa: ANN401  as above
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401  as above
+        """Run one operation and see what it made."""
+        kwargs = kwargs or {}
+        if len(self.events) >= MOST_EVENTS:
+            return func(*args, **kwargs)
+        bad = [tensor for tensor in _flat((args, kwargs)) if _is_bad(tensor)]
+        parents = tuple(dict.fromkeys(self._event_of(tensor) for tensor in bad))  # before an operation in place
+        result = func(*args, **kwargs)
+        name = str(func.overloadpacket.__name__)
+        before = {_storage(tensor) for tensor in bad}
+        for tensor in _flat((result, args if name.endswith("_") else ())):
+            if not _is_bad(tensor):
+                if name.endswith("_"):
+                    self._by_storage.pop(_storage(tensor), None)
+            elif not (func.is_view and _storage(tensor) in before):
+                self._by_storage[_storage(tensor)] = self._made(name, tensor, parents)
+                self._held.append(tensor)
+        return result
+
+    def _event_of(self, tensor: Tensor) -> int:
+        """Return the event that made a tensor what it is; where nobody did, it was given so."""
+        storage = _storage(tensor)
+        if storage not in self._by_storage:
+            kind, name = self._given.get(storage, (OriginKind.INPUT, "a tensor that neither model nor batch holds"))
+            nan, inf = _counts(tensor)
+            on_purpose = kind is not OriginKind.PARAMETER and not nan and not bool(torch.isposinf(tensor).any())
+            self._by_storage[storage] = self._add(kind, name, tensor, (nan, inf), (), on_purpose=on_purpose)
+            self._held.append(tensor)
+        return self._by_storage[storage]
+
+    def _made(self, name: str, tensor: Tensor, parents: tuple[int, ...]) -> int:
+        nan, inf = _counts(tensor)
+        inherited = all(self.events[parent].on_purpose for parent in parents)
+        on_purpose = not nan and inherited and (name in _ON_PURPOSE or (name in _MOVED and bool(parents)))
+        return self._add(OriginKind.OP, name, tensor, (nan, inf), parents, on_purpose=on_purpose)
+
+    def _add(  # noqa: PLR0913  the fields of an event
+        self,
+        kind: OriginKind,
+        name: str,
+        tensor: Tensor,
+        counts: tuple[int, int],
+        parents: tuple[int, ...],
+        *,
+        on_purpose: bool,
+    ) -> int:
+        node = torch._C._current_autograd_node() if not self._stack else None  # noqa: SLF001  no public name
+        module = self._stack[-1][0] if self._stack else ""
+        if node is not None:
+            module = self._module_of(int(node._sequence_nr()))  # noqa: SLF001  as above
+            name = _node_name(node.name(), name) if kind is OriginKind.OP else name
+        else:
+            name = _plain_name(name) if kind is OriginKind.OP else name
+        event = Event(
+            number=len(self.events),
+            kind=kind,
+            name=name,
+            phase="forward" if node is None else "backward",
+            module=module,
+            line=_line_of(node),
+            shape=tuple(tensor.shape),
+            nan=counts[0],
+            inf=counts[1],
+            parents=parents,
+            on_purpose=on_purpose,
+        )
+        self.events.append(event)
+        return event.number
+
+    def _module_of(self, sequence: int) -> str:
+        """Return the innermost module whose call made the node of that number."""
+        within = [(last - first, label) for first, last, label in self._calls if first <= sequence < last]
+        return min(within)[1] if within else ""
+
+    def origin(self, wrong: Iterable[Tensor]) -> Event | None:
+        """Walk back from tensors that are not finite to the earliest event that nothing before explains."""
+        ahead = [self._by_storage[_storage(tensor)] for tensor in wrong if _storage(tensor) in self._by_storage]
+        seen: set[int] = set()
+        found: list[Event] = []
+        while ahead:
+            number = ahead.pop()
+            if number in seen:
+                continue
+            seen.add(number)
+            event = self.events[number]
+            if all(self.events[parent].on_purpose for parent in event.parents):
+                found.append(event)
+            ahead += [parent for parent in event.parents if not self.events[parent].on_purpose]
+        return min(found, key=lambda event: event.number, default=None)
+
+
+def named_tensors(value: object, path: str) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of a batch with their ways, as `inputs.labels`, `[0]`; of a lone tensor: `batch`."""
+    if isinstance(value, Tensor):
+        yield path or "batch", value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from named_tensors(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from named_tensors(item, f"{path}[{index}]")
+
+
+@contextmanager
+def _removed(handle: Any) -> Iterator[None]:  # noqa: ANN401  torch's handle of a hook
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _sequence() -> int:
+    """Return the number that the next node of the graph will have."""
+    return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]  # noqa: SLF001  no public name
+
+
+def _flat(value: object) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _flat(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _flat(item)
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  an address would be 0 for all that are empty
+
+
+def _is_bad(tensor: Tensor) -> bool:
+    if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.dtype.itemsize < 2:  # noqa: PLR2004  float8
+        return False
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        return False
+    return not bool(torch.isfinite(tensor).all())
+
+
+def _counts(tensor: Tensor) -> tuple[int, int]:
+    return int(torch.isnan(tensor).sum()), int(torch.isinf(tensor).sum())
+
+
+def _plain_name(name: str) -> str:
+    """Return an operation as people call it: `nll_loss` of `nll_loss_forward`, `softmax` of `_softmax`."""
+    match = _INNER.fullmatch(name)
+    return name if match is None else match["name"]
+
+
+def _node_name(node: str, operation: str) -> str:
+    """Return the operation whose backward this is: `sqrt` of `SqrtBackward0`; a user's own by its class."""
+    match = _NODE.fullmatch(node)
+    if match is None:
+        return _plain_name(operation)
+    return _HUMP.sub("_", match["name"]).lower() if match["built_in"] is not None else match["name"]
+
+
+def _line_of(node: Any) -> str | None:  # noqa: ANN401  torch has no type for a node
+    """Return file, line and source of what the user wrote, innermost; of a backward: of its forward."""
+    if node is None:
+        frames = [(frame.filename, frame.lineno, frame.line) for frame in traceback.extract_stack()]
+    else:
+        told = "".join(node.metadata.get("traceback_", ()))
+        parts = re.finditer(
+            r'  File "(?P<file>[^\n]+)", line (?P<line>[0-9]+)[^\n]*\n(?: {4}(?P<source>[^\n]*))?', told
+        )
+        frames = [(part["file"], int(part["line"]), part["source"]) for part in parts]
+    own = [frame for frame in frames if not frame[0].startswith((*_OURS, "<"))]
+    if not own:
+        return None
+    file, line, source = own[-1]
+    return f"{file}:{line}: {(source or '').strip()}".rstrip(": ")

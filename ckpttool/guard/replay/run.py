@@ -1,0 +1,300 @@
+"""One rank's step again: the user's own model with the captured weights, batches and chance, and never an optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from ckpttool.domain.capture import Difference, GradientFacts, LossBits, MicroBatch, Origin, RankCapture
+from ckpttool.domain.frozen import dataclass
+from ckpttool.guard import randomness
+from ckpttool.guard.capture.again import unscale
+from ckpttool.guard.capture.facts import digests_of, gradients_of, loss_bits, named_gradients, unwrapped
+from ckpttool.guard.replay.locate import Event, Locator
+from ckpttool.guard.replay.whole import put_together
+from ckpttool.guard.state_reading import UnreadableState, read
+from ckpttool.guard.state_tree import Sharded
+from ckpttool.guard.tensor_file import open_tensors
+
+_MOST_NAMED = 3
+
+
+class EntryDoesNotFit(Exception):  # noqa: N818  it says what is so
+    """What the user's entry returns cannot be what was captured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayTask:
+    """What an entry returns for a plain loop."""
+
+    model: nn.Module
+    loss: Callable[[Any], Tensor]
+    """Makes of one micro-batch what the training hands to `backward`, divided by the accumulation where it does so."""
+
+
+class Content:
+    """What a rank's shard holds."""
+
+    def __init__(self, captured: RankCapture, path: str) -> None:
+        """Read it.
+
+        Raises:
+            UnreadableState, OSError, ValueError: It is not what the record says.
+        """
+        content = read(captured.content, open_tensors(path))
+        if not isinstance(content, dict):
+            raise UnreadableState("the content is no object")
+        self.parameters: dict[str, Tensor | Sharded] = content.get("parameters", {})
+        self.buffers: dict[str, Tensor] = content.get("buffers", {})
+        self.batches: list[object] = content.get("batches", [])
+        self.random: list[Mapping[str, object]] = content.get("rng", [])
+        expected = len(captured.micro_batches)
+        if [type(part) for part in (self.parameters, self.buffers, self.batches, self.random)] != [
+            dict,
+            dict,
+            list,
+            list,
+        ]:
+            raise UnreadableState("the content is not arranged as ckpttool does it")
+        if [len(self.batches), len(self.random)] != [expected, expected]:
+            raise UnreadableState(f"expected {expected} micro-batches, found {len(self.batches)}")
+
+    def take_weights(self, path: str) -> None:
+        """Take the weights of another file, by the parameters' names, as they are or below `model.`.
+
+        Raises:
+            OSError, ValueError: It cannot be read.
+        """
+        stored = open_tensors(path)
+        self.parameters = {name.removeprefix("model.").removeprefix("module."): value for name, value in stored.items()}
+
+    def join(self, others: Sequence[Content]) -> None:
+        """Put sharded weights together from all ranks.
+
+        Raises:
+            EntryDoesNotFit: A part is missing, or they cannot be put together.
+        """
+        for name, part in self.parameters.items():
+            if isinstance(part, Sharded):
+                parts = [other.parameters.get(name) for other in others]
+                try:
+                    self.parameters[name] = put_together([each for each in parts if isinstance(each, Sharded)])
+                except ValueError as error:
+                    raise EntryDoesNotFit(f"the sharded weight {name} cannot be put together: {error}") from None
+
+
+class RankRun:
+    """A rank's step, ready to be computed as often as one likes."""
+
+    def __init__(self, captured: RankCapture, content: Content, made: object, device: torch.device) -> None:
+        """Load what was captured into what the entry made.
+
+        Args:
+            captured: The rank's record.
+            content: Its tensors.
+            made: What the entry returned.
+            device: Where it is computed.
+
+        Raises:
+            EntryDoesNotFit: The model has other parameters, buffers or modules, or is nothing that can be run.
+        """
+        self._captured = captured
+        self._content = content
+        self._device = device
+        model = made.model if isinstance(made, ReplayTask) else made
+        if not isinstance(model, nn.Module):
+            raise EntryDoesNotFit(
+                f"the entry returned {type(made).__name__}: "
+                "expected a ReplayTask, a LightningModule or a transformers model"
+            )
+        self._made = made
+        self._model = unwrapped(model).to(device)
+        self.differences = tuple(_take_config(self._model, captured.model_config))
+        """Settings of the model that were not as captured, and are now."""
+        self._load()
+
+    def compute(self) -> tuple[LossBits, ...]:
+        """Compute the step: forward and backward of each micro-batch, and nothing else."""
+        self._prepare()
+        losses = []
+        for number in range(len(self._captured.micro_batches)):
+            loss = self._loss(number, self._content.batches[number])
+            losses.append(loss_bits(loss))
+            self._backward(loss)
+        unscale(self._model, self._captured.scale)
+        return tuple(losses)
+
+    @property
+    def gradients(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield each gradient of the last run by its name."""
+        return named_gradients(self._model)
+
+    def facts(self) -> tuple[GradientFacts, ...]:
+        """Return the facts of these gradients."""
+        return gradients_of(self._model)
+
+    def locate(self) -> Origin | None:
+        """Compute it again and look at every operation; None where all stayed finite."""
+        self._prepare()
+        for number in range(len(self._captured.micro_batches)):
+            locator = Locator(self._model)
+            batch = _moved(self._content.batches[number], self._device)
+            locator.know_inputs(batch)
+            with locator.watching():
+                loss = self._loss(number, batch)
+                self._backward(loss)
+            wrong = [loss.detach()] if not bool(torch.isfinite(loss).all()) else []
+            wrong += [gradient for _, gradient in self.gradients if not bool(torch.isfinite(gradient).all())]
+            if wrong:
+                found = locator.origin(wrong[:1]) or locator.origin(wrong)
+                return None if found is None else self._origin(number, found)
+        return None
+
+    def _origin(self, number: int, event: Event) -> Origin:
+        return Origin(
+            rank=self._captured.rank,
+            micro_batch=number,
+            phase=event.phase,
+            kind=event.kind,
+            op=event.name,
+            module=event.module,
+            line=event.line,
+            shape=event.shape,
+            nan=event.nan,
+            inf=event.inf,
+        )
+
+    def _load(self) -> None:
+        weights = dict(self._model.named_parameters())
+        captured = {name: _whole(name, value) for name, value in self._content.parameters.items()}
+        _assert_same("parameter", captured, weights)
+        _assert_same("buffer", self._content.buffers, dict(self._model.named_buffers()))
+        modules = dict(self._model.named_modules())
+        if unknown := [name for name in self._captured.evaluating if name not in modules]:
+            raise EntryDoesNotFit(f"the model has no module {unknown[0]}")
+        self._weights = captured
+        self._prepare()
+        if self._captured.weights:
+            self._assert_captured_weights()
+        else:  # another file than the capture's own does not say what was trained
+            for name, parameter in weights.items():
+                parameter.requires_grad_(captured[name].requires_grad)
+        for name, module in modules.items():
+            module.training = name not in self._captured.evaluating
+
+    def _assert_captured_weights(self) -> None:
+        here = dict(digests_of(self._model))
+        other = [name for name, digest in self._captured.weights if here.get(name) != digest]
+        if other:
+            raise EntryDoesNotFit(
+                f"{len(other)} of {len(here)} weights are not those that were captured, {other[0]} first: "
+                "name the checkpoint of that very step, or one with no applied update in between"
+            )
+
+    def _prepare(self) -> None:
+        """Put weights, buffers and gradients where they were before the step: a forward may change any of them."""
+        self._model.zero_grad(set_to_none=True)
+        for name, parameter in self._model.named_parameters():
+            parameter.data = self._weights[name].detach().clone().to(self._device)
+        for name, buffer in self._model.named_buffers():
+            buffer.data = self._content.buffers[name].detach().clone().to(self._device)
+
+    def _loss(self, number: int, batch: object) -> Tensor:
+        micro = self._captured.micro_batches[number]
+        randomness.restore(self._content.random[number])
+        with self._autocast(micro):
+            loss = self._own_loss(micro, _moved(batch, self._device))
+        if not isinstance(loss, Tensor):
+            raise EntryDoesNotFit(f"the loss is a {type(loss).__name__}, and no tensor")
+        return loss
+
+    def _own_loss(self, micro: MicroBatch, batch: object) -> object:
+        """Return the loss as the training that this model is from hands it to `backward`."""
+        if isinstance(self._made, ReplayTask):
+            return self._made.loss(batch)
+        divisor = len(self._captured.micro_batches)
+        if hasattr(self._model, "training_step"):
+            told = cast("Any", self._model).training_step(batch, micro.index or 0)
+            loss = told["loss"] if isinstance(told, Mapping) else told
+            return loss / divisor
+        if not isinstance(batch, Mapping):
+            raise EntryDoesNotFit("the batch is no dict, as a transformers model takes it: return a ReplayTask")
+        known = {key: value for key, value in batch.items() if key != "num_items_in_batch"}
+        counted = batch.get("num_items_in_batch")
+        # Without a number of items the trainer divides by the accumulation itself.
+        given = {} if counted is None else {"num_items_in_batch": counted}
+        loss = self._model(**known, **given).loss
+        return loss if given else loss / divisor
+
+    @contextmanager
+    def _autocast(self, micro: MicroBatch) -> Iterator[None]:
+        """Be in the autocast of then: of a plain loop in that which was on before its own code ran."""
+        inner = () if isinstance(self._made, ReplayTask) or micro.inner_autocast is None else micro.inner_autocast
+        with ExitStack() as stack:
+            for kind, dtype in inner or micro.outer_autocast:
+                device = kind if kind == "cpu" else self._device.type
+                stack.enter_context(torch.autocast(device, dtype=getattr(torch, dtype, torch.bfloat16)))
+            yield
+
+    def _backward(self, loss: Tensor) -> None:
+        if not loss.requires_grad:
+            raise EntryDoesNotFit("the loss wants no gradient: the entry has to return what goes to `backward`")
+        scale = self._captured.scale
+        (loss if scale is None else loss * scale).sum().backward()
+
+
+def _whole(name: str, value: Tensor | Sharded) -> Tensor:
+    if isinstance(value, Sharded):
+        raise EntryDoesNotFit(f"the weight {name} is sharded, and not all ranks' captures are here")
+    return value
+
+
+def _assert_same(noun: str, captured: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    """Say by name what does not fit.
+
+    Raises:
+        EntryDoesNotFit: Something is missing, or there is more, or of another shape or type.
+    """
+    missing = [name for name in captured if name not in own]
+    extra = [name for name in own if name not in captured]
+    other = [
+        f"{name} ({_form(captured[name])} captured, {_form(own[name])} here)"
+        for name in own
+        if name in captured and _form(captured[name]) != _form(own[name])
+    ]
+    for words, names in (("lacks the", missing), ("has a {} that was not captured:", extra), ("has another", other)):
+        if names:
+            more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+            lead = words.format(noun) if "{}" in words else f"{words} {noun}"
+            raise EntryDoesNotFit(f"the entry's model {lead} {', '.join(names[:_MOST_NAMED])}{more}")
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {'×'.join(map(str, tensor.shape)) or 'scalar'}"
+
+
+def _take_config(model: nn.Module, captured: object) -> Iterator[Difference]:
+    """Set attributes of a library's config as they were, for a trainer sets some without a word, and yield them."""
+    config = getattr(model, "config", None)
+    if not isinstance(captured, Mapping) or config is None:
+        return
+    for key, value in captured.items():
+        here = getattr(config, key, None)
+        if isinstance(value, (str, int, bool)) and type(here) in {str, int, bool} and here != value:
+            setattr(config, key, value)
+            yield Difference(what=f"config.{key}", captured=value, here=here)
+
+
+def _moved(value: object, device: torch.device) -> object:
+    """Return a batch on a device; on the one where it is, it stays itself."""
+    if isinstance(value, Tensor):
+        return value.detach().to(device).requires_grad_(value.requires_grad)
+    if isinstance(value, dict):
+        return {key: _moved(item, device) for key, item in value.items()}
+    if type(value) in {list, tuple}:
+        return type(value)(_moved(item, device) for item in cast("Sequence[object]", value))  # type: ignore[call-arg]
+    return value

@@ -1,0 +1,283 @@
+"""A whole capture computed again: rank by rank in one process, and held against what was kept."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from types import FrameType
+
+import torch
+from torch import Tensor
+
+from ckpttool.decide.nan_diagnosis import compared, is_reproduced, verdict
+from ckpttool.domain.capture import (
+    Capture,
+    CaptureLevel,
+    Difference,
+    GradientFacts,
+    LossBits,
+    NanQuestion,
+    NanReplay,
+    NanVerdict,
+    Origin,
+    RankCapture,
+    RankReplay,
+)
+from ckpttool.domain.finding import Code, Finding, Severity, note, unknown
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.units import Rank
+from ckpttool.errors import IncompleteError, UsageError
+from ckpttool.guard.capture.facts import facts_of
+from ckpttool.guard.environment import differences, environment, take_over
+from ckpttool.guard.replay.run import Content, EntryDoesNotFit, RankRun
+from ckpttool.guard.state_reading import UnreadableState
+from ckpttool.guard.state_tree import Sharded
+
+
+def replay(capture: Capture, question: NanQuestion) -> NanReplay:
+    """Compute the ranks of a capture again.
+
+    What the entry prints goes to stderr: stdout is the answer's.
+
+    Raises:
+        UsageError: There is no such entry, rank or device.
+        IncompleteError: It took longer than it may.
+    """
+    ranks = _asked(capture, question)
+    device = _device(question.device, ranks)
+    here = environment(device)
+    try:
+        with redirect_stdout(sys.stderr), _within(question.timeout):
+            entry = _entry(question.entry)
+            if ranks:
+                take_over(dict(ranks[0].environment))
+            return _Session(capture, question, device, entry).answer(ranks)
+    finally:
+        take_over(here)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Computed:
+    """What came of one rank."""
+
+    captured: RankCapture
+    losses: tuple[LossBits, ...]
+    gradients: tuple[GradientFacts, ...]
+
+
+class _Session:
+    """One question."""
+
+    def __init__(
+        self, capture: Capture, question: NanQuestion, device: torch.device, entry: Callable[[RankCapture], object]
+    ) -> None:
+        self._capture = capture
+        self._question = question
+        self._device = device
+        self._entry = entry
+        self._findings: list[Finding] = [
+            finding for finding in capture.findings if finding.severity is Severity.NOTE or self._is_asked(finding)
+        ]
+        self._differences: dict[tuple[str, str, str], Difference] = {}
+        self._origin: Origin | None = None
+        self._mean: dict[str, Tensor] = {}
+
+    def _is_asked(self, finding: Finding) -> bool:
+        """Tell whether a finding is about ranks that are to be computed; what is about none is."""
+        asked = set(self._question.ranks)
+        return not asked or not finding.ranks or bool(asked & set(finding.ranks))
+
+    def answer(self, ranks: Sequence[RankCapture]) -> NanReplay:
+        """Compute these ranks, and say what came of it."""
+        computed = [result for rank in ranks if (result := self._computed(rank)) is not None]
+        replayed = self._compared(computed)
+        could_not = any(finding.severity > Severity.NOTE for finding in self._findings)
+        reproduced = bool(replayed) and not could_not and is_reproduced(replayed, exact=self._question.exact)
+        kinds = {captured.device.partition(":")[0] for captured in (result.captured for result in computed)}
+        told, why = verdict(
+            [result.captured for result in computed], replayed, same_device=kinds <= {self._device.type}
+        )
+        if not replayed or could_not:
+            told, why = NanVerdict.UNDECIDED, "it could not be computed again"
+        if self._differences:
+            self._findings.append(self._environment_note(reproduced=reproduced))
+        return NanReplay(
+            capture=self._capture.path,
+            step=self._capture.step,
+            device=str(self._device),
+            exact=self._question.exact,
+            verdict=told,
+            why=why,
+            ranks=tuple(replayed),
+            culprits=self._capture.culprits,
+            origin=self._origin,
+            environment=tuple(sorted(self._differences.values(), key=lambda one: one.what)),
+            findings=tuple(self._findings),
+            reproduced=reproduced,
+        )
+
+    def _environment_note(self, *, reproduced: bool) -> Finding:
+        names = ", ".join(sorted({difference.what for difference in self._differences.values()}))
+        return note(
+            Code.ENVIRONMENT_DIFFERS,
+            f"not as it was captured: {names}",
+            remedy=None if reproduced else "replay where these are as they were; each changes last bits",
+        )
+
+    def _computed(self, captured: RankCapture) -> _Computed | None:
+        """Compute one rank; None where that cannot be done, which is a finding."""
+        try:
+            content = self._content(captured)
+            run = RankRun(captured, content, self._made(captured), self._device)
+            self._note_environment(captured, run.differences)
+            result = _Computed(captured=captured, losses=run.compute(), gradients=run.facts())
+            if captured.world_size > 1:
+                self._add_to_mean(run, captured.world_size)
+            self._locate(run, result)
+        except EntryDoesNotFit as error:
+            self._cannot(Code.ENTRY_DOES_NOT_FIT, captured, str(error), "let the entry build what was trained")
+        except (UnreadableState, OSError) as error:
+            self._cannot(Code.CAPTURE_DAMAGED, captured, str(error), "copy the capture once more")
+        except Exception as error:  # noqa: BLE001  the user's own code may raise anything
+            text = f"the entry's own code raised {type(error).__name__}: {' '.join(str(error).split())[:500]}"
+            self._cannot(Code.ENTRY_DOES_NOT_FIT, captured, text, "let the entry build what was trained")
+        else:
+            return result
+        return None
+
+    def _cannot(self, code: Code, captured: RankCapture, why: str, remedy: str) -> None:
+        self._findings.append(
+            unknown(
+                code, f"rank {captured.rank} cannot be computed again: {why}", ranks=(captured.rank,), remedy=remedy
+            )
+        )
+
+    def _content(self, captured: RankCapture) -> Content:
+        content = Content(captured, f"{self._capture.path}/{captured.shard.name}")
+        left_out = next((batch.left_out for batch in captured.micro_batches if batch.left_out is not None), None)
+        if left_out is not None:
+            raise EntryDoesNotFit(f"its batch was not kept: {left_out.path or 'it'} is {left_out.reason}")
+        if not captured.micro_batches:
+            raise EntryDoesNotFit("no micro-batch was remembered: the training did not hand them to the guard")
+        if self._question.weights is not None:
+            content.take_weights(self._question.weights)
+        elif captured.level is CaptureLevel.LIGHT:
+            raise EntryDoesNotFit("the capture is light and holds no weights: name a checkpoint's file by --weights")
+        if any(isinstance(value, Sharded) for value in content.parameters.values()):
+            folder = self._capture.path
+            content.join([Content(other, f"{folder}/{other.shard.name}") for other in self._capture.ranks])
+        return content
+
+    def _made(self, captured: RankCapture) -> object:
+        with torch.random.fork_rng(devices=[]):
+            return self._entry(captured)
+
+    def _note_environment(self, captured: RankCapture, model: Sequence[Difference]) -> None:
+        for difference in (*differences(dict(captured.environment), environment(self._device)), *model):
+            key = (difference.what, str(difference.captured), str(difference.here))
+            self._differences[key] = difference
+
+    def _add_to_mean(self, run: RankRun, world_size: int) -> None:
+        """Divide before summing, as a reduction does it."""
+        for name, gradient in run.gradients:
+            part = gradient.detach() / world_size
+            self._mean[name] = self._mean[name] + part if name in self._mean else part
+
+    def _locate(self, run: RankRun, result: _Computed) -> None:
+        bad = not all(number.is_finite for number in result.losses) or not all(
+            gradient.is_finite for gradient in result.gradients
+        )
+        if self._question.locate and self._origin is None and bad:
+            self._origin = run.locate()
+
+    def _compared(self, computed: Sequence[_Computed]) -> list[RankReplay]:
+        world_size = self._capture.world_size
+        whole = len(computed) == world_size > 1
+        reduced = tuple(facts_of(self._mean.items())) if whole else None
+        return [compared(result.captured, result.losses, result.gradients, reduced) for result in computed]
+
+
+def _asked(capture: Capture, question: NanQuestion) -> tuple[RankCapture, ...]:
+    known = {int(rank.rank): rank for rank in capture.ranks}
+    for rank in question.ranks:
+        if rank not in known and rank >= capture.world_size:
+            raise UsageError(f"there is no rank {rank}: {capture.path} is of {capture.world_size}")
+    damaged = {rank for finding in capture.findings if finding.severity > Severity.NOTE for rank in finding.ranks}
+    wanted = sorted(set(question.ranks) or known)
+    return tuple(known[rank] for rank in wanted if rank in known and Rank(rank) not in damaged)
+
+
+def _device(word: str | None, ranks: Sequence[RankCapture]) -> torch.device:
+    """Return where to compute: where it was captured, if there is one, else on the CPU.
+
+    Raises:
+        UsageError: There is no such device here.
+    """
+    captured = ranks[0].device if ranks else "cpu"
+    try:
+        if word is None:
+            kind = torch.device(captured).type
+            return torch.device(captured if kind == "cpu" or _is_here(kind) else "cpu")
+        device = torch.device(word)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        raise UsageError(f"there is no device {word!r} here: {str(error).splitlines()[0]}") from None
+    return device
+
+
+def _is_here(kind: str) -> bool:
+    accelerator = torch.accelerator.current_accelerator()
+    return accelerator is not None and accelerator.type == kind
+
+
+def _entry(text: str) -> Callable[[RankCapture], object]:
+    """Import the user's own function.
+
+    Raises:
+        UsageError: There is no such module or function.
+    """
+    module, _, name = text.partition(":")
+    if not module or not name.isidentifier():
+        raise UsageError(f"an entry is spelled module:function, not {text!r}")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ImportError as error:
+        raise UsageError(f"{module} cannot be imported ({error}); its folder belongs into PYTHONPATH") from None
+    except Exception as error:  # noqa: BLE001  the user's own code may raise anything
+        raise UsageError(f"{module} cannot be imported ({type(error).__name__}: {error})") from None
+    if not callable(found):
+        raise UsageError(f"{module} has no function {name}")
+    function: Callable[[RankCapture], object] = found
+    return function
+
+
+@contextmanager
+def _within(timeout: float | None) -> Iterator[None]:
+    """Raise what ends the command where it takes longer."""
+
+    def late(_signal: int, _frame: FrameType | None) -> None:
+        raise _Late
+
+    if timeout is None:
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, timeout)
+    try:
+        yield
+    except _Late:
+        raise IncompleteError(f"it took longer than {timeout:g} s; --timeout allows more") from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class _Late(BaseException):
+    """No `except Exception` of the user's own code may swallow it."""

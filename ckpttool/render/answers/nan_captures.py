@@ -1,0 +1,66 @@
+"""The captures of a training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.capture import Captures
+from ckpttool.domain.finding import blocking
+from ckpttool.domain.units import counted
+from ckpttool.render.answers.nan_capture import culprits_document, findings_parts
+from ckpttool.render.escape import shown, size
+from ckpttool.render.json import Document, finding_document
+from ckpttool.render.shell import quote
+from ckpttool.render.text import Columns, line, stack
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def document(answer: Captures) -> Document:
+    """`ckpttool/nan-captures/1`."""
+    return {
+        "schema": "ckpttool/nan-captures/1",
+        "path": answer.path,
+        "captures": [
+            {
+                "path": capture.path,
+                "step": capture.step,
+                "time": capture.time,
+                "world_size": capture.world_size,
+                "ranks": [rank.rank for rank in capture.ranks],
+                "level": next((rank.level.value for rank in capture.ranks), None),
+                "bytes": sum(rank.shard.size for rank in capture.ranks),
+                "culprits": culprits_document(capture),
+                "findings": [finding_document(finding) for finding in capture.findings],
+            }
+            for capture in answer.captures
+        ],
+    }
+
+
+def table(answer: Captures) -> RenderableType:
+    """Show one a line, by step."""
+    rows = [
+        [
+            str(capture.step),
+            f"{len(capture.ranks)} of {capture.world_size}",
+            ", ".join(str(culprit.rank) for culprit in capture.culprits) or "?",
+            next((rank.level.value for rank in capture.ranks), "?"),
+            size(sum(rank.shard.size for rank in capture.ranks)),
+            capture.time or "?",
+            shown(capture.path.rstrip("/").rpartition("/")[2]),
+        ]
+        for capture in answer.captures
+    ]
+    heads = [(" step", 0), ("ranks", 3), ("culprit", 1), ("kept", 5), (" size", 4), ("captured", 6), ("name", 0)]
+    parts: list[RenderableType] = [
+        line(f"{counted(len(answer.captures), 'capture')} of steps that were not finite", style="bold"),
+        line(),
+        Columns(heads, rows),
+    ]
+    for capture in answer.captures:
+        if blocking(capture.findings):
+            parts += findings_parts(capture)
+    newest = answer.captures[-1].path
+    return stack(*parts, line(f"\nNext: ckpttool nan inspect {quote(newest)}", no_wrap=True))

@@ -1,0 +1,188 @@
+"""`ckpttool nan`: what was kept of a step that was not finite, listed, looked at, and computed again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ckpttool.records.hashed_json import closed
+from tests.cli.running import Said, ask, run
+from tests.conftest import FIXTURES
+
+Golden = Callable[[str, str], None]
+
+OUTPUT = FIXTURES / "nan" / "output"
+NAME = "guard/captures/nan-at-00000007"
+ENTRY = ("--entry", "train:replay")
+
+
+@pytest.fixture
+def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The output folder of the training that met a pair of one item with itself, in a folder with its code."""
+    shutil.copytree(FIXTURES / "nan", tmp_path / "nan")
+    monkeypatch.chdir(tmp_path / "nan")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield Path("output")
+    for name in ("train", "slow", "broken"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("form", ["txt", "json"])
+@pytest.mark.parametrize("what", ["list", "inspect"])
+def test_what_was_kept_is_the_golden_one(what: str, form: str, output: Path, golden: Golden) -> None:
+    said = ask("nan", what, str(output / NAME), "--format", {"txt": "table", "json": "json"}[form])
+    assert said.code == 0
+    golden(f"nan/{what}.{form}", said.stdout)
+
+
+def test_wherever_one_points_at_the_same_captures_are_found(output: Path) -> None:
+    said = [ask("nan", "list", str(output / below), "--json") for below in ("", "guard", "guard/captures", NAME)]
+    found = [[Path(str(capture["path"])).name for capture in rows(answer, "captures")] for answer in said]
+    assert found == [["nan-at-00000007"]] * 4
+
+
+def test_a_folder_of_captures_is_listed_where_one_was_to_be_looked_at(output: Path) -> None:
+    shutil.copytree(output / NAME, output / "guard/captures/nan-at-00000009")
+    assert ask("nan", "inspect", str(output), "--json").json["schema"] == "ckpttool/nan-captures/1"
+    assert ask("nan", "inspect", str(output / NAME), "--json").json["schema"] == "ckpttool/nan-capture/1"
+    said = ask("nan", "replay", str(output), *ENTRY)
+    assert (said.code, "holds 2 captures: name one" in said.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("what", [("list",), ("inspect",), ("replay", *ENTRY)], ids=lambda what: what[0])
+def test_where_there_is_no_capture_the_exit_code_is_12(what: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "nan-at-7").mkdir()
+    (tmp_path / "nan-at-00000007.bak").mkdir()
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        said = ask("nan", what[0], str(folder), *what[1:])
+        assert (said.code, said.stdout) == (12, "")
+        assert "holds no capture" in said.stderr
+
+
+def damaged(folder: Path, what: str) -> None:
+    shard, record = folder / "r00000.safetensors", folder / "r00000.json"
+    match what:
+        case "the tensors are gone":
+            shard.unlink()
+        case "a byte less":
+            shard.write_bytes(shard.read_bytes()[:-1])
+        case "a flipped bit":
+            content = bytearray(shard.read_bytes())
+            content[-9] ^= 4
+            shard.write_bytes(bytes(content))
+        case "the record is gone":
+            record.unlink()
+        case "an edited record":
+            record.write_text(record.read_text().replace('"world_size": 1', '"world_size": 2'))
+        case "of another rank":
+            record.rename(folder / "r00001.json")
+        case _:
+            assert what == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "listed"),
+    [
+        ("nothing", None, 0),
+        ("the tensors are gone", "capture-incomplete", 14),
+        ("a byte less", "capture-damaged", 14),
+        ("a flipped bit", "capture-damaged", 0),
+        ("the record is gone", "capture-incomplete", 14),
+        ("an edited record", "capture-damaged", 14),
+        ("of another rank", "capture-damaged", 14),
+    ],
+)
+def test_a_part_that_is_gone_or_another_is_said_and_exits_14(
+    what: str, code: str | None, listed: int, output: Path
+) -> None:
+    damaged(output / NAME, what)
+    said = ask("nan", "inspect", str(output / NAME), "--json")
+    assert said.code == (0 if code is None else 14)
+    assert (code in codes(said)) is (code is not None)
+    assert ask("nan", "list", str(output)).code == listed  # which reads no tensors
+    replayed = ask("nan", "replay", str(output), *ENTRY, "--no-locate", "--json")
+    assert replayed.code == (0 if code is None else 14)
+    assert replayed.json["reproduced"] is (code is None)
+
+
+def test_the_tensors_of_a_capture_are_found_by_the_ranks_own_name_alone(output: Path) -> None:
+    record = output / NAME / "r00000.json"
+    edited = record.read_text().replace("r00000.safetensors", "../r00000.safetensors")
+    record.write_bytes(closed(edited.rpartition(',\n  "hash"')[0]))
+    said = ask("nan", "inspect", str(output / NAME), "--json")
+    assert (said.code, codes(said)) == (14, ["capture-damaged", "capture-incomplete"])
+
+
+def test_to_look_at_a_capture_needs_no_torch(output: Path) -> None:
+    for what in ("list", "inspect"):
+        code = (
+            "import sys; sys.modules['torch'] = None\n"
+            "from ckpttool.cli.main import run\n"
+            f"sys.argv = ['ckpttool', 'nan', {what!r}, {str(output)!r}]\n"
+            "sys.exit(run())"
+        )
+        assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
+
+
+def test_a_step_is_computed_again_by_a_process_of_its_own(output: Path) -> None:
+    said = run("nan", "replay", str(output), *ENTRY, "--json", cwd=Path.cwd())
+    assert (said.code, said.json["reproduced"], said.json["verdict"]) == (0, True, "data-or-model")
+    origin = said.json["origin"]
+    assert isinstance(origin, dict)
+    assert (origin["op"], origin["phase"], origin["inf"]) == ("sqrt", "backward", 1)
+    assert "return apart.square().sum(1).sqrt().mean()" in str(origin["line"])
+    text = run("nan", "replay", str(output), *ENTRY, cwd=Path.cwd())
+    assert "Step 7 came out as it was, on cpu" in text.stdout
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ("train", "is spelled module:function"),
+        ("trainer:replay", "cannot be imported"),
+        ("train:nothing", "has no function nothing"),
+        ("train:nn", "has no function nn"),
+        ("broken:replay", "cannot be imported (ZeroDivisionError"),
+    ],
+)
+def test_an_entry_that_is_none_is_a_wrong_command_line(entry: str, says: str, output: Path) -> None:
+    Path("broken.py").write_text("1 / 0\n")
+    said = ask("nan", "replay", str(output), "--entry", entry)
+    assert (said.code, said.stdout) == (2, "")
+    assert says in said.stderr
+
+
+def test_a_rank_or_device_that_is_none_is_a_wrong_command_line(output: Path) -> None:
+    for option in (("--rank", "1"), ("--device", "cuda:77"), ("--device", "abacus")):
+        assert ask("nan", "replay", str(output), *ENTRY, *option).code == 2
+
+
+def test_what_takes_too_long_is_given_up(output: Path) -> None:
+    Path("slow.py").write_text("import time\ndef replay(capture):\n    time.sleep(60)\n")
+    said = ask("nan", "replay", str(output), "--entry", "slow:replay", "--timeout", "0.2")
+    assert (said.code, "took longer than 0.2 s" in said.stderr) == (14, True)
+
+
+def rows(said: Said, key: str) -> list[dict[str, object]]:
+    found = said.json[key]
+    assert isinstance(found, list)
+    return found
+
+
+def codes(said: Said) -> list[str]:
+    return sorted({str(finding["code"]) for finding in rows(said, "findings") if finding["severity"] != "note"})
+
+
+def test_what_the_entry_prints_is_no_part_of_the_answer(output: Path) -> None:
+    Path("loud.py").write_text(
+        "import train\ndef replay(capture):\n    print('hello')\n    return train.replay(capture)\n"
+    )
+    said = run("nan", "replay", str(output), "--entry", "loud:replay", "--no-locate", "--json", cwd=Path.cwd())
+    assert json.loads(said.stdout)["reproduced"] is True
+    assert "hello" in said.stderr
