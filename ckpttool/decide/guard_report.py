@@ -21,6 +21,7 @@ _MOST_CAPTURES = 3
 """For which a command is told; a run makes no more."""
 
 _DROPS = frozenset({GuardEventKind.SKIP, GuardEventKind.SPIKE, GuardEventKind.NONFINITE})
+_FORGOT = frozenset({GuardEventKind.BLIND, GuardEventKind.GUARD_RESET})
 _ELSEWHERE = "another rank"
 """How a rank begins that drops with the others."""
 
@@ -84,6 +85,7 @@ class GuardTally:
             GuardEventKind.REPLICAS_DISAGREE: {},
         }
         self._alarms: dict[str, None] = {}
+        self._forgotten: dict[str, None] = {}
         self._errors: dict[tuple[Rank, str], str] = {}
 
     @property
@@ -129,6 +131,8 @@ class GuardTally:
             self._fault(event, rank)
         elif event.kind is GuardEventKind.ALARM and len(self._alarms) < MOST:
             self._alarms.setdefault(_text(values, "message"))
+        elif event.kind in _FORGOT and len(self._forgotten) < MOST:
+            self._forgotten.setdefault(f"step {event.step}: {_text(values, 'message')}")
         elif event.kind is GuardEventKind.GUARD_ERROR and len(self._errors) < MOST:
             part = _text(values, "part")
             told = f"rank {rank}, step {event.step}, {part}: {_text(values, 'error')}"
@@ -202,6 +206,7 @@ class GuardTally:
             abnormal_products=abnormal,
             disagreements=disagreements,
             alarms=tuple(self._alarms),
+            forgotten=tuple(self._forgotten),
             errors=tuple(self._errors.values()),
             next=(),
             reading=reading,

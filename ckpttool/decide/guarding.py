@@ -262,13 +262,12 @@ class SpikeGuard:
         """
         self._row = StepMetrics(step=step)
         if saved is None:
-            message = "nothing was remembered: until it has seen so many steps, the policy notices nothing"
-            return (self._event(GuardEventKind.BLIND, steps=self._warm_up(), message=message),)
+            return (self._afresh(GuardEventKind.BLIND, "nothing was remembered"),)
         try:
             return self._restored(as_object(saved))
         except ParseError as error:
             message = f"what was remembered cannot be read ({error}), and is not used"
-            return (self._event(GuardEventKind.GUARD_RESET, steps=self._warm_up(), message=message),)
+            return (self._afresh(GuardEventKind.GUARD_RESET, message),)
 
     def _restored(self, saved: JsonObject) -> tuple[GuardEvent, ...]:
         if get_str(saved, "schema") != STATE_SCHEMA:
@@ -277,7 +276,7 @@ class SpikeGuard:
         if saved.get("policy") != _spelled(self._policy):
             self.dropped, self.applied, self.overflows = totals
             message = "what was remembered is another policy's, or with other settings, and is not used"
-            return (self._event(GuardEventKind.GUARD_RESET, steps=self._warm_up(), message=message),)
+            return (self._afresh(GuardEventKind.GUARD_RESET, message),)
         watch = None if self._policy is None else self._policy.begin()
         if watch is not None:
             watch.restore(saved.get("watch"))
@@ -289,6 +288,11 @@ class SpikeGuard:
         self.dropped, self.applied, self.overflows = totals
         self.in_a_row, self._overflows_in_a_row, self._settled = rows
         return ()
+
+    def _afresh(self, kind: GuardEventKind, why: str) -> GuardEvent:
+        steps = self._warm_up()
+        follows = f"for {steps} steps the policy notices nothing" if steps else "what was dropped in a row is forgotten"
+        return self._event(kind, steps=steps, message=f"{why}: {follows}")
 
     def _warm_up(self) -> int:
         """Return how many usual steps a fresh policy needs until it can notice anything."""

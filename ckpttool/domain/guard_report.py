@@ -104,6 +104,8 @@ class GuardReport(Answered):
     disagreements: tuple[FaultTold, ...]
     alarms: tuple[str, ...]
     """Sentences."""
+    forgotten: tuple[str, ...]
+    """What was not remembered where the training was resumed; sentences."""
     errors: tuple[str, ...]
     """What failed in the guard itself; the first of each part."""
     next: tuple[tuple[str, ...], ...]
@@ -129,6 +131,11 @@ class GuardReport(Answered):
     def overflows(self) -> int:
         """Of those, the ones that a loss scaler is to blame for."""
         return max((rank.overflows for rank in self.ranks), default=0)
+
+    @property
+    def starts(self) -> int:
+        """How often the training was started."""
+        return max((rank.starts for rank in self.ranks), default=0)
 
     @property
     def saves(self) -> int:

@@ -176,6 +176,16 @@ def test_an_alarm_asks_for_a_threshold_that_fits() -> None:
     assert code(answer) is ExitCode.OK
 
 
+def test_what_was_forgotten_at_a_restart_is_told_and_that_there_was_one() -> None:
+    blind: Event = (K.BLIND, 40, {"message": "nothing was remembered: for 64 steps the policy notices nothing"})
+    reset: Event = (K.GUARD_RESET, 90, {"message": "another policy"})
+    again: Event = (K.RUN, 40, {"rank": 0})
+    answer = report([*steps(), again, blind, again, reset], [*steps(), again, blind])
+    assert answer.forgotten == (f"step 40: {blind[2]['message']}", "step 90: another policy")
+    assert (answer.starts, answer.next, code(answer)) == (3, (), ExitCode.OK)
+    assert (report(steps()).starts, report(steps()).forgotten) == (1, ())
+
+
 def test_a_file_that_was_put_aside_is_no_start_and_later_lines_stay_that_rank_s() -> None:
     rotated: Event = (K.RUN, 3, {"rank": 0, "rotated": True})
     stop: Event = (K.STOP, 2, {})
@@ -192,11 +202,20 @@ def test_what_is_told_one_by_one_is_bounded_whatever_the_file_holds() -> None:
         many.append((K.CAPTURE, step, {"path": f"p{step}"}))
         many.append((K.ALARM, step, {"message": f"m{step}"}))
         many.append((K.GUARD_ERROR, step, {"part": f"p{step}", "error": "x" * 9999}))
+        many.append((K.BLIND, step, {}))
         many.append((K.GUARD_OFF, step, {"part": f"p{step}"}))
     answer = report(many)
     (rank,) = answer.ranks
     assert (rank.strikes, rank.captures, rank.guard_errors) == (300, 300, 300)
-    told = (answer.drops, answer.strikes, answer.captures, answer.alarms, answer.errors, rank.switched_off)
-    assert [len(each) for each in told] == [MOST] * 6
+    told = (
+        answer.drops,
+        answer.strikes,
+        answer.captures,
+        answer.alarms,
+        answer.errors,
+        answer.forgotten,
+        rank.switched_off,
+    )
+    assert [len(each) for each in told] == [MOST] * 7
     assert max(map(len, answer.errors)) < 600
     assert len(answer.next) == 5

@@ -343,6 +343,8 @@ def test_nothing_found_at_a_resume_tells_for_how_long_the_policy_is_blind(policy
     guard = SpikeGuard(policy)
     (event,) = guard.restore(None, step=Step(500))
     assert (event.kind, event.step, event.values["steps"]) == (GuardEventKind.BLIND, 500, steps)
+    told = f"for {steps} steps the policy notices nothing" if steps else "what was dropped in a row is forgotten"
+    assert event.values["message"] == f"nothing was remembered: {told}"
     if policy is not None and steps:  # and that is true to the step
         assert set(actions(guard, [1.0] * (steps - 1) + [1e6])) == {"."}
         guard = SpikeGuard(policy)

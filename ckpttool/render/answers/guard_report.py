@@ -80,6 +80,8 @@ def document(answer: GuardReport) -> Document:
         "abnormal_products": [_fault_document(fault) for fault in answer.abnormal_products],
         "disagreements": [_fault_document(fault) for fault in answer.disagreements],
         "alarms": list(answer.alarms),
+        "starts": answer.starts,
+        "forgotten": list(answer.forgotten),
         "saves": answer.saves,
         "guard_errors": answer.guard_errors,
         "errors": list(answer.errors),
@@ -124,6 +126,7 @@ def table(answer: GuardReport) -> RenderableType:
     parts += listed("Matrix products that were wrong:", list(map(_fault, answer.abnormal_products)))
     parts += listed("Replicas disagree:", list(map(_fault, answer.disagreements)))
     parts += listed("Alarms:", [line(shown(text)) for text in answer.alarms])
+    parts += listed("Forgotten at a restart:", [line(shown(text)) for text in answer.forgotten])
     parts += listed("Failed in the guard itself, while the training went on:", list(_failures(answer)))
     if answer.next:
         parts += [line(), line("Next:", style="bold")]
@@ -178,6 +181,8 @@ def _by_rank(answer: GuardReport) -> list[RenderableType]:
     missing = (answer.world_size or 0) - len(answer.ranks)
     if missing > 0:
         parts.append(line(f"no file of {counted(missing, 'rank')} of {answer.world_size}", style="dim"))
+    if answer.starts > 1:
+        parts.append(line(f"started {answer.starts} times; what was done again counts again", style="dim"))
     if answer.overhead is not None:
         parts.append(line(f"the guard took {answer.overhead:.2%} of a step", style="dim"))
     return parts
