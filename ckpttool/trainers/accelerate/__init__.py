@@ -20,7 +20,7 @@ class Accelerate(WithoutLogs):
     name = "accelerate"
     title = "Accelerate"
     places: tuple[str, ...] = ()
-    layout_names = ("accelerate",)
+    layout_names = (name,)
     configs = None
 
     @property

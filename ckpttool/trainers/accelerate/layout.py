@@ -14,7 +14,7 @@ from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.records import SealPlace
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.accelerate import Accelerate
-from ckpttool.trainers.accelerate.names import FOLDER, LAYOUT, NUMBERED, RANK_STATE, folder_of
+from ckpttool.trainers.accelerate.names import FOLDER, NUMBERED, RANK_STATE, folder_of
 from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.written_together import Untracked
 from ckpttool.trainers.hf_saves.save_folder import closer, is_unfinished
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class AccelerateLayout(Untracked):
     """One folder for each save, shared by all ranks; their numbers count saves, not steps."""
 
-    name = LAYOUT
+    name = Accelerate.name
     title = Accelerate.title
     sign = f"{FOLDER}/checkpoint_N/"
 

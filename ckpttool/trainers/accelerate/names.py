@@ -5,7 +5,6 @@ Source: `utils/constants.py`, `checkpointing.py` and `Accelerator.save_state` of
 
 import re
 
-LAYOUT = "accelerate"
 FOLDER = "checkpoints"
 """In the project's folder, where saves are numbered by themselves."""
 NUMBERED = r"checkpoint_[0-9]{1,18}"

@@ -13,6 +13,7 @@ from ckpttool.decide.data_effects import stray_taken
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, Severity, note, worst
 from ckpttool.domain.plan import Outcome
+from ckpttool.trainers.accelerate import Accelerate
 from ckpttool.trainers.accelerate.names import FOLDER, RANK_STATE, first_number
 from ckpttool.trainers.common.own_choice import Choice, said
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from ckpttool.storage.base import Storage
     from ckpttool.trainers.abilities import OwnStart
 
-_TITLE = "Accelerate"
 _CALL = "load_state() without a folder"
 _REMEDY = f"move it out of {FOLDER}/, or give load_state the folder"
 
@@ -39,7 +39,7 @@ def traps(strays: Sequence[str], checkpoints: Sequence[Checkpoint]) -> Iterator[
             message = f"{_CALL} stops with an IndexError: an entry of {FOLDER}/ without a number"
             yield note(Code.STRAY_TAKES_OVER, message, path=path, remedy=_REMEDY)
         elif number >= max(numbers, default=0):
-            yield stray_taken(path, title=_TITLE, instead="and load that, or stop at it", remedy=_REMEDY)
+            yield stray_taken(path, title=Accelerate.title, instead="and load that, or stop at it", remedy=_REMEDY)
     steps = [(save.step, save.name, first_number(save.name)) for save in checkpoints if save.step is not None]
     if steps:
         _, newest, own = steps[-1]

@@ -11,6 +11,7 @@ from ckpttool.decide.data_effects import consumed, effect_findings
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.data_position import DataEffect, GoesOn
 from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
+from ckpttool.trainers.accelerate import Accelerate
 from ckpttool.trainers.accelerate.names import LOADER, NUMBERED, first_number, folder_of
 from ckpttool.trainers.base import Effects, Resume
 
@@ -31,7 +32,7 @@ def load(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
         own = Place.parsed("code:ProjectConfiguration(..., iteration)")
         settings.append(TrainerSetting(place=own, value=max(numbers) + 1))
         remarks.append("Without iteration a resumed run numbers its saves from 0 again, over the old ones.")
-    return LoadSettings(trainer="accelerate", path=path, settings=tuple(settings), remarks=tuple(remarks))
+    return LoadSettings(trainer=Accelerate.name, path=path, settings=tuple(settings), remarks=tuple(remarks))
 
 
 def effects(resume: Resume) -> Effects:
@@ -50,4 +51,4 @@ def effects(resume: Resume) -> Effects:
         if resume.sizes.world not in {None, world}:
             effect, why = DataEffect.UNKNOWN, _OTHER_RANKS
         position = GoesOn(effect=effect, why=why, samples=read.samples, source=read.source, where=states[0])
-    return Effects(position=position, settings=(), findings=effect_findings(position, title="Accelerate"))
+    return Effects(position=position, settings=(), findings=effect_findings(position, title=Accelerate.title))

@@ -20,6 +20,7 @@ class DeepSpeed(WithoutLogs):
     name = "deepspeed"
     title = "DeepSpeed"
     places = ()
+    layout_names = (name,)
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -27,13 +28,6 @@ class DeepSpeed(WithoutLogs):
         from ckpttool.trainers.deepspeed.layout import DeepSpeedTags
 
         return (DeepSpeedTags(),)
-
-    @property
-    def layout_names(self) -> tuple[str, ...]:
-        """What it is called."""
-        from ckpttool.trainers.deepspeed.names import LAYOUT
-
-        return (LAYOUT,)
 
     @property
     def configs(self) -> ConfigReader | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from ckpttool.decide.lint_engine import Problem, Rule, View, note
 from ckpttool.domain.finding import Code
 from ckpttool.trainers.common.linted_configs import LintedConfigs
+from ckpttool.trainers.deepspeed import DeepSpeed
 
 _OWN = ("zero_optimization", "train_micro_batch_size_per_gpu", "zero_allow_untested_optimizer", "steps_per_print")
 
@@ -37,7 +38,7 @@ def _world(view: View) -> int | None:
 
 
 CONFIGS = LintedConfigs(
-    trainer="deepspeed",
+    trainer=DeepSpeed.name,
     words=_OWN,
     is_own=lambda view: any(view.setting(word) is not None for word in _OWN),
     rules=(Rule(code=Code.UNIVERSAL_STAYS, check=_universal),),

@@ -14,7 +14,7 @@ from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptio
 from ckpttool.trainers.common.listed import own_folder
 from ckpttool.trainers.common.written_together import WrittenTogether
 from ckpttool.trainers.deepspeed import DeepSpeed
-from ckpttool.trainers.deepspeed.names import DEFAULT_TAG, LATEST, LAYOUT, parse
+from ckpttool.trainers.deepspeed.names import DEFAULT_TAG, LATEST, parse
 from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class DeepSpeedTags(WrittenTogether):
     """One folder for each save, called as the training likes; `latest` beside them names one."""
 
-    name = LAYOUT
+    name = DeepSpeed.name
     title = DeepSpeed.title
     sign = "global_step*/"
 
@@ -98,7 +98,7 @@ class DeepSpeedTags(WrittenTogether):
             for place, value in said
         )
         return LoadSettings(
-            trainer="deepspeed",
+            trainer=DeepSpeed.name,
             path=inventory.root,
             settings=tuple(settings),
             remarks=("Where it finds nothing it returns (None, None) and goes on: look at the path that it returns.",),

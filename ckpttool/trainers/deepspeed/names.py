@@ -12,9 +12,6 @@ from typing import NamedTuple
 
 from ckpttool.domain.shard import ShardRole
 
-LAYOUT = "deepspeed"
-"""What `--layout` and JSON call it."""
-
 LATEST = "latest"
 LATEST_UNIVERSAL = "latest_universal"
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from ckpttool.decide.lint_engine import Problem, Rule, View, note, suspect
 from ckpttool.domain.finding import Code
 from ckpttool.trainers.common.linted_configs import LintedConfigs
+from ckpttool.trainers.huggingface import HuggingFace
 
 _OWN = (
     "per_device_train_batch_size", "per_device_eval_batch_size", "save_total_limit", "save_only_model",
@@ -91,7 +92,7 @@ def _best_alone(view: View) -> Iterator[Problem]:
 
 
 CONFIGS = LintedConfigs(
-    trainer="huggingface",
+    trainer=HuggingFace.name,
     words=_OWN,
     is_own=lambda view: any(view.setting(word) is not None for word in _OWN),
     rules=(

@@ -19,11 +19,11 @@ from ckpttool.domain.load_settings import Place, TrainerSetting
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.saved_values import first_told
+from ckpttool.trainers.huggingface import HuggingFace
 from ckpttool.trainers.huggingface.config import BEGINS_ANEW, KEEP_TWO, KEEPS_ONE, batch_of_rank
 from ckpttool.trainers.huggingface.names import ARGUMENTS, STATE
 from ckpttool.trainers.huggingface.record import Arguments, ArgumentsReader, State, read_state
 
-_TITLE = "Hugging Face's Trainer"
 _SIZES = "per_device_train_batch_size x gradient_accumulation_steps x ranks"
 _SAME = f"it skips as many batches as steps were done: exact while {_SIZES} stays as it was"
 _OTHER = f"it skips as many batches as steps were done, of the new size: {_SIZES} must stay what it was"
@@ -39,7 +39,10 @@ def effects(resume: Resume) -> Effects:
         state = None
     read = _read(resume, arguments)
     position = _position(resume, read, state, arguments)
-    findings = (*effect_findings(position, title=_TITLE, remedy=_remedy(position)), *_notes(resume, arguments))
+    findings = (
+        *effect_findings(position, title=HuggingFace.title, remedy=_remedy(position)),
+        *_notes(resume, arguments),
+    )
     return Effects(position=position, settings=(), findings=findings)
 
 

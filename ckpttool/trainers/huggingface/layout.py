@@ -11,7 +11,7 @@ from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.written_together import Untracked
 from ckpttool.trainers.hf_saves.save_folder import WEIGHTS, closer, is_unfinished
 from ckpttool.trainers.huggingface import HuggingFace
-from ckpttool.trainers.huggingface.names import ARGUMENTS, LAYOUT, SAVE, STATE
+from ckpttool.trainers.huggingface.names import ARGUMENTS, SAVE, STATE
 from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _ALIEN = r"random_states_[0-9]+\.pkl"
 class HfTrainerLayout(Untracked):
     """One folder for each save, shared by all ranks; nothing beside them names the last."""
 
-    name = LAYOUT
+    (name,) = HuggingFace.layout_names
     title = HuggingFace.title
     sign = "checkpoint-N/"
 
@@ -74,7 +74,7 @@ class HfTrainerLayout(Untracked):
         on_line = Place.parsed("argument:--resume_from_checkpoint")
         in_code = Place.parsed("code:trainer.train(..., resume_from_checkpoint)")
         return LoadSettings(
-            trainer="huggingface",
+            trainer=HuggingFace.name,
             path=path,
             settings=(
                 TrainerSetting(place=in_code, value=path, is_path=True),

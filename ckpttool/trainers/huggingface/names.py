@@ -1,6 +1,5 @@
 """What Hugging Face's Trainer calls its saves, and the records in them."""
 
-LAYOUT = "hf-trainer"
 SAVE = r"checkpoint-[0-9]{1,18}"
 STATE = "trainer_state.json"
 """Written last, and in place."""

@@ -26,8 +26,9 @@ from ckpttool.trainers.hf_saves.save_folder import (
     file_names,
     list_save,
 )
+from ckpttool.trainers.huggingface import HuggingFace
 from ckpttool.trainers.huggingface.inner_tag import inner_tag
-from ckpttool.trainers.huggingface.names import ARGUMENTS, LAYOUT, MODEL_CONFIG, SAVE, STATE
+from ckpttool.trainers.huggingface.names import ARGUMENTS, MODEL_CONFIG, SAVE, STATE
 from ckpttool.trainers.huggingface.record import (
     Arguments,
     ArgumentsReader,
@@ -81,7 +82,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     strays = [entry.name for entry in listing.entries if "checkpoint" in entry.name and entry.name not in own]
     return Inventory(
         root=storage.root,
-        layout=LAYOUT,
+        layout=HuggingFace.layout_names[0],
         checkpoints=tuple(checkpoints),
         runs=one_run(checkpoints),
         findings=in_order(map(stray, strays)),

@@ -20,7 +20,7 @@ class Lightning(WithoutLogs):
     name = "lightning"
     title = "Lightning"
     places = ("checkpoints", "lightning_logs/version_*/checkpoints")
-    layout_names = ("lightning",)
+    layout_names = (name,)
 
     @property
     def layouts(self) -> tuple[Layout, ...]:

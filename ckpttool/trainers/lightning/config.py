@@ -13,6 +13,7 @@ from ckpttool.decide.lint_engine import Problem, Rule, View, note, suspect
 from ckpttool.domain.finding import Code
 from ckpttool.domain.settings import Nested
 from ckpttool.trainers.common.linted_configs import LintedConfigs
+from ckpttool.trainers.lightning import Lightning
 
 _CALLBACK = "ModelCheckpoint"
 _PATH = "ckpt_path"
@@ -116,7 +117,7 @@ def _takes_its_own_choice(view: View) -> Iterator[Problem]:
 
 
 CONFIGS = LintedConfigs(
-    trainer="lightning",
+    trainer=Lightning.name,
     words=("seed_everything", "class_path", _PATH),
     is_own=_is_own,
     rules=(

@@ -9,6 +9,7 @@ from ckpttool.decide.data_effects import Consumed, consumed, effect_findings
 from ckpttool.domain.data_position import DataEffect, GoesOn
 from ckpttool.domain.frozen import replace
 from ckpttool.trainers.base import Effects, Resume
+from ckpttool.trainers.lightning import Lightning
 from ckpttool.trainers.lightning.names import META
 from ckpttool.trainers.lightning.record import Record, read_record
 
@@ -35,7 +36,7 @@ def effects(resume: Resume) -> Effects:
         read = replace(read, samples=None, source=None)
     position = _position(record, read)
     return Effects(
-        position=position, settings=(), findings=effect_findings(position, title="Lightning", remedy=_REMEDY)
+        position=position, settings=(), findings=effect_findings(position, title=Lightning.title, remedy=_REMEDY)
     )
 
 

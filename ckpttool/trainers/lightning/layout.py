@@ -12,7 +12,7 @@ from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.written_together import Untracked
 from ckpttool.trainers.lightning import Lightning
-from ckpttool.trainers.lightning.names import LAYOUT, META, SUFFIX, is_last, is_save
+from ckpttool.trainers.lightning.names import META, SUFFIX, is_last, is_save
 from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class LightningLayout(Untracked):
     """One file a save, or where it was sharded one folder."""
 
-    name = LAYOUT
+    name = Lightning.name
     title = Lightning.title
     sign = "*.ckpt"
 
@@ -77,7 +77,7 @@ class LightningLayout(Untracked):
         path = inventory.path_of(checkpoint.name)
         in_code, on_line = Place.parsed("code:trainer.fit(..., ckpt_path)"), Place.parsed("argument:--ckpt_path")
         return LoadSettings(
-            trainer="lightning",
+            trainer=Lightning.name,
             path=path,
             settings=(
                 TrainerSetting(place=in_code, value=path, is_path=True),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-LAYOUT = "lightning"
 SUFFIX = ".ckpt"
 LAST = "last"
 """What the name of a save begins with that `ckpt_path="last"` may take."""

@@ -17,7 +17,8 @@ from ckpttool.storage.base import Entry, Kind, Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import one_run, stray
-from ckpttool.trainers.lightning.names import LAYOUT, META, hpc_number, is_last, is_save, is_version, step_in
+from ckpttool.trainers.lightning import Lightning
+from ckpttool.trainers.lightning.names import META, hpc_number, is_last, is_save, is_version, step_in
 from ckpttool.trainers.lightning.record import Record, cut, read_record
 from ckpttool.trainers.listing import Listing
 
@@ -53,7 +54,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     strays = tuple(entry.name for entry in listing.entries if not is_save(entry.name) and entry.name != OWN_FOLDER)
     return Inventory(
         root=storage.root,
-        layout=LAYOUT,
+        layout=Lightning.name,
         checkpoints=tuple(checkpoints),
         runs=one_run(checkpoints),
         findings=in_order((*map(stray, strays), *_traps(storage, listing, checkpoints))),

@@ -24,6 +24,7 @@ class Megatron(NotStarted):
     name = "megatron"
     title = "Megatron-LM"
     places = ()
+    layout_names = (name,)
     log_places = None
     configs = None
 
@@ -33,13 +34,6 @@ class Megatron(NotStarted):
         from ckpttool.trainers.megatron.layout import MegatronIterations
 
         return (MegatronIterations(),)
-
-    @property
-    def layout_names(self) -> tuple[str, ...]:
-        """What it is called."""
-        from ckpttool.trainers.megatron.names import LAYOUT
-
-        return (LAYOUT,)
 
     @property
     def log_formats(self) -> tuple[LogFormat, ...]:

@@ -19,7 +19,6 @@ from ckpttool.trainers.megatron.names import (
     COMMON,
     INTEGRITY,
     ITERATION,
-    LAYOUT,
     METADATA_JSON,
     RELEASE,
     SaveKind,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 class MegatronIterations(WrittenTogether):
     """One folder for each save, shared by all ranks, with a tracker file beside them."""
 
-    name = LAYOUT
+    name = Megatron.name
     title = Megatron.title
     sign = "iter_*/"
 

@@ -9,6 +9,7 @@ from ckpttool.domain.load_settings import LoadSettings, Place, SettingValue, Tra
 from ckpttool.domain.shard import ShardRole
 from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.common.tracker_file import TRACKER
+from ckpttool.trainers.megatron import Megatron
 from ckpttool.trainers.megatron.names import RELEASE, iteration_of
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Ref
         said = (tracker, load, _setting("argument:--ckpt-step", step), stop)
     else:
         said = (load, _setting("argument:--ckpt-step", step), replace(tracker, is_alternative=True), stop)
-    return LoadSettings(trainer="megatron", path=inventory.root, settings=said, remarks=(_LOG,))
+    return LoadSettings(trainer=Megatron.name, path=inventory.root, settings=said, remarks=(_LOG,))
 
 
 _LOG = "Look for the log line that names the iteration: where it cannot load it may leave with exit code 0."

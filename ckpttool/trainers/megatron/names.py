@@ -13,9 +13,6 @@ from typing import NamedTuple
 
 from ckpttool.domain.units import Step
 
-LAYOUT = "megatron"
-"""What `--layout` and JSON call it."""
-
 ITERATION = r"iter_([0-9]{7,18})"
 RELEASE = "release"
 """The folder of weights that a converter wrote, and what the tracker says of it."""

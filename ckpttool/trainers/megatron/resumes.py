@@ -24,6 +24,7 @@ from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.own_choice import Choice, said
 from ckpttool.trainers.common.saved_values import first_told
 from ckpttool.trainers.common.tracker_file import TRACKER, tracker_pointer
+from ckpttool.trainers.megatron import Megatron
 from ckpttool.trainers.megatron.integrity import with_digests
 from ckpttool.trainers.megatron.load import mixes_saves
 from ckpttool.trainers.megatron.names import COMMON, INTEGRITY, MODEL, NON_PERSISTENT, RELEASE, iteration_folder
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from ckpttool.domain.pointer import Pointer
     from ckpttool.storage.base import Storage
     from ckpttool.trainers.abilities import OwnStart
-
-_TITLE = "Megatron-LM"
 
 
 def choose(start: OwnStart) -> Choice:
@@ -78,7 +77,7 @@ def effects(resume: Resume) -> Effects:
     position = _position(resume)
     checkpoint = with_digests(resume.storage, resume.plan.point.checkpoint)
     unread = (finding for finding in checkpoint.findings if finding.path == f"{checkpoint.name}/{INTEGRITY}")
-    findings = (*_tracked(resume), *effect_findings(position, title=_TITLE, remedy=_REORDERED_REMEDY), *unread)
+    findings = (*_tracked(resume), *effect_findings(position, title=Megatron.title, remedy=_REORDERED_REMEDY), *unread)
     return Effects(position=position, settings=(), findings=findings)
 
 
@@ -119,7 +118,7 @@ def _tracked(resume: Resume) -> Iterator[Finding]:
     if mixes_saves(checkpoint) and pointer.name != checkpoint.name:
         yield suspect(
             Code.TRACKER_MIXES,
-            f"the tracker {says}, and from there {_TITLE} takes the state of the distributed optimizer, whatever "
+            f"the tracker {says}, and from there Megatron-LM takes the state of the distributed optimizer, whatever "
             f"--ckpt-step says: moments of one iteration on weights of another, without an error",
             path=TRACKER,
             expected=checkpoint.name,
@@ -130,10 +129,10 @@ def _tracked(resume: Resume) -> Iterator[Finding]:
         message = f"the tracker says {RELEASE}, which goes before --ckpt-step: those weights are loaded, at iteration 0"
         yield suspect(Code.TRACKER_MIXES, message, path=TRACKER, remedy=remedy)
     elif pointer.trouble not in {None, "is missing"}:
-        message = f"the tracker {says}: {_TITLE} leaves with exit code 0 before it looks at --ckpt-step"
+        message = f"the tracker {says}: Megatron-LM leaves with exit code 0 before it looks at --ckpt-step"
         yield suspect(Code.TRACKER_MIXES, message, path=TRACKER, remedy=remedy)
     if is_there(resume.storage, NON_PERSISTENT):
-        message = f"a save in there that is as far as --ckpt-step, or further, is loaded instead: {_TITLE} prefers it"
+        message = "a save in there that is as far as --ckpt-step, or further, is loaded instead: Megatron-LM prefers it"
         yield note(Code.STRAY_TAKES_OVER, message, path=NON_PERSISTENT, remedy="move it away before the start")
 
 
@@ -151,7 +150,7 @@ def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]
     refuses = None
     if cut and any(shard.role is ShardRole.MODEL for shard in checkpoint.shards):
         refuses = (
-            f"the legacy format loads on no other tensor and pipeline sizes: {_TITLE}'s tools/checkpoint converts it"
+            "the legacy format loads on no other tensor and pipeline sizes: Megatron-LM's tools/checkpoint converts it"
         )
     elif cut and told.get("fully_reshardable") == 0:
         refuses = (

@@ -40,11 +40,11 @@ from ckpttool.trainers.common.listed import (
 from ckpttool.trainers.common.saved_values import first_told, other_step
 from ckpttool.trainers.common.tracker_file import TRACKER, tracker_pointer
 from ckpttool.trainers.listing import Listing
+from ckpttool.trainers.megatron import Megatron
 from ckpttool.trainers.megatron.names import (
     COMMON,
     DCP_METADATA,
     INTEGRITY,
-    LAYOUT,
     METADATA_JSON,
     MODEL,
     OPTIMIZER,
@@ -103,7 +103,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     trouble = () if pointer.name in saves else (_tracker_disagrees(pointer),)
     return Inventory(
         root=storage.root,
-        layout=LAYOUT,
+        layout=Megatron.name,
         checkpoints=tuple(tracked_by(timed(storage, checkpoints, tracked), pointer.name)),
         runs=one_run(checkpoints),
         findings=in_order((*map(stray, strays), *trouble)),

@@ -20,7 +20,7 @@ class Orbax(WithoutLogs):
     name = "orbax"
     title = "Orbax"
     places = ("checkpoints",)
-    layout_names = ("orbax",)
+    layout_names = (name,)
     configs = None
 
     @property

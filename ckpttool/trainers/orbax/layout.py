@@ -10,7 +10,7 @@ from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.written_together import Untracked
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.orbax import Orbax
-from ckpttool.trainers.orbax.names import LAYOUT, RECORD, SAVE, is_unfinished, prefix_and_step
+from ckpttool.trainers.orbax.names import RECORD, SAVE, is_unfinished, prefix_and_step
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class OrbaxLayout(Untracked):
     """One folder for each step, renamed when it is whole."""
 
-    name = LAYOUT
+    name = Orbax.name
     title = Orbax.title
     sign = "[prefix_]N/"
 

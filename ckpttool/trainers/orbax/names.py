@@ -9,7 +9,6 @@ import re
 
 from ckpttool.domain.units import STEP_DIGITS, Step
 
-LAYOUT = "orbax"
 RECORD = "_CHECKPOINT_METADATA"
 """Names the items of a save."""
 TREE = "_METADATA"

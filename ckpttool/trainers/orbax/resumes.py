@@ -15,6 +15,7 @@ from ckpttool.domain.plan import Outcome
 from ckpttool.formats.strict_json import ParseError, parse_object
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.own_choice import Choice, said
+from ckpttool.trainers.orbax import Orbax
 from ckpttool.trainers.orbax.names import RECORD
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
         Place.parsed("code:checkpointer.restore(directory)"),
     )
     return LoadSettings(
-        trainer="orbax",
+        trainer=Orbax.name,
         path=path,
         settings=(
             TrainerSetting(place=by_step, value=checkpoint.step),

@@ -18,7 +18,8 @@ from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import in_order_of_progress, one_run, stamp_if_there, stray
 from ckpttool.trainers.listing import Listing
-from ckpttool.trainers.orbax.names import LAYOUT, MARK, RECORD, TREE, is_unfinished, prefix_and_step
+from ckpttool.trainers.orbax import Orbax
+from ckpttool.trainers.orbax.names import MARK, RECORD, TREE, is_unfinished, prefix_and_step
 
 _RECORD_LIMIT = 16 << 20
 _DATA = "d"
@@ -52,7 +53,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     unfinished = [_unfinished(name) for name in others if is_unfinished(name)]
     return Inventory(
         root=storage.root,
-        layout=LAYOUT,
+        layout=Orbax.name,
         checkpoints=tuple(checkpoints),
         runs=one_run(checkpoints),
         findings=in_order((*map(stray, strays), *unfinished)),

@@ -23,7 +23,7 @@ class TorchDcp(WithoutLogs):
     name = "torch-dcp"
     title = "torch.distributed.checkpoint"
     places = ()
-    layout_names = ("torch-dcp",)
+    layout_names = (name,)
     configs = None
 
     @property

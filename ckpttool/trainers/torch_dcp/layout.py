@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ckpttool.trainers.torch_dcp.saves import Told
     from ckpttool.trainers.torch_dcp.store import DcpStore
 
-LAYOUT = "torch-dcp"
 _OPTIMIZER = ("optim", "optimizer", "optimizers")
 
 
@@ -45,7 +44,7 @@ class FoldersOfSlices(Untracked):
 class TorchDcpLayout(FoldersOfSlices):
     """One folder a save; the application chose its name, and what is in it."""
 
-    name = LAYOUT
+    name = TorchDcp.name
     title = TorchDcp.title
     sign = METADATA
     gives_way = True
@@ -66,13 +65,13 @@ class TorchDcpLayout(FoldersOfSlices):
         """Read each save's names, its record, and the counters that this leads to."""
         from ckpttool.trainers.torch_dcp.saves import SaveTree
 
-        return SaveTree(layout=LAYOUT, reading=_told, is_save=_saves).scan(storage, listing, options)
+        return SaveTree(layout=TorchDcp.name, reading=_told, is_save=_saves).scan(storage, listing, options)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the folder, as the application must: nothing chooses for it."""
         path = inventory.path_of(checkpoint.name)
         setting = TrainerSetting(place=Place.parsed("code:dcp.load(..., checkpoint_id)"), value=path, is_path=True)
-        return LoadSettings(trainer=LAYOUT, path=path, settings=(setting,))
+        return LoadSettings(trainer=TorchDcp.name, path=path, settings=(setting,))
 
 
 def _saves(listing: Listing) -> Iterator[str]:

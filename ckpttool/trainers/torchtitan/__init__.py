@@ -20,7 +20,7 @@ class Torchtitan(WithoutLogs):
     name = "torchtitan"
     title = "torchtitan"
     places = ("checkpoint", "outputs/checkpoint")
-    layout_names = ("torchtitan",)
+    layout_names = (name,)
 
     @property
     def layouts(self) -> tuple[Layout, ...]:

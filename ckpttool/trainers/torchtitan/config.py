@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from ckpttool.decide.lint_engine import Problem, Rule, View, note, suspect
 from ckpttool.domain.finding import Code
 from ckpttool.trainers.common.linted_configs import LintedConfigs
+from ckpttool.trainers.torchtitan import Torchtitan
 
 _SECTION = "checkpoint"
 _ON = (f"{_SECTION}.enable", f"{_SECTION}.enable_checkpoint")  # 0.2 and later; 0.1
@@ -70,7 +71,7 @@ def _begins_anew(view: View) -> Iterator[Problem]:
 
 
 CONFIGS = LintedConfigs(
-    trainer="torchtitan",
+    trainer=Torchtitan.name,
     words=tuple(key.rpartition(".")[2] for key in _OWN),
     is_own=lambda view: any(view.setting(key) is not None for key in _OWN),
     rules=(

@@ -16,6 +16,7 @@ from ckpttool.domain.data_position import DataEffect, GoesOn
 from ckpttool.domain.finding import Code, suspect
 from ckpttool.domain.question import AskedSizes
 from ckpttool.trainers.base import Effects, Resume
+from ckpttool.trainers.torchtitan import Torchtitan
 from ckpttool.trainers.torchtitan.names import DP
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def effects(resume: Resume) -> Effects:
 
 
 def _told(position: GoesOn) -> Effects:
-    return Effects(position=position, settings=(), findings=effect_findings(position, title="torchtitan"))
+    return Effects(position=position, settings=(), findings=effect_findings(position, title=Torchtitan.title))
 
 
 def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:

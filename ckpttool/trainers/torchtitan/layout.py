@@ -22,7 +22,7 @@ from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.torch_dcp.layout import FoldersOfSlices
 from ckpttool.trainers.torch_dcp.names import METADATA, is_store
 from ckpttool.trainers.torchtitan import Torchtitan
-from ckpttool.trainers.torchtitan.names import DP, INDEX, LAYOUT, SAVE, STATE
+from ckpttool.trainers.torchtitan.names import DP, INDEX, SAVE, STATE
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class TorchtitanLayout(FoldersOfSlices):
     """One folder a save, by its step."""
 
-    name = LAYOUT
+    name = Torchtitan.name
     title = Torchtitan.title
     sign = "step-N/"
 
@@ -52,7 +52,7 @@ class TorchtitanLayout(FoldersOfSlices):
         from ckpttool.trainers.torchtitan.exported import look_at_either
         from ckpttool.trainers.torchtitan.own_choice import strays_taken
 
-        tree = SaveTree(layout=LAYOUT, reading=_told, is_save=_saves, look=look_at_either)
+        tree = SaveTree(layout=Torchtitan.name, reading=_told, is_save=_saves, look=look_at_either)
         found = tree.scan(storage, listing, options)
         taken = tuple(strays_taken(listing))
         paths = {finding.path for finding in taken}
@@ -67,10 +67,10 @@ class TorchtitanLayout(FoldersOfSlices):
         if checkpoint.content is Content.WEIGHTS_ONLY:
             place = Place.parsed("argument:--checkpoint.initial_load_path")
             weights = TrainerSetting(place=place, value=path, is_path=True)
-            return LoadSettings(trainer=LAYOUT, path=path, settings=(weights,))
+            return LoadSettings(trainer=Torchtitan.name, path=path, settings=(weights,))
         step = int(checkpoint.name.rpartition("-")[2])
         own = TrainerSetting(place=Place.parsed("argument:--checkpoint.load_step"), value=step)
-        return LoadSettings(trainer=LAYOUT, path=path, settings=(own,), remarks=(_FOLDER,))
+        return LoadSettings(trainer=Torchtitan.name, path=path, settings=(own,), remarks=(_FOLDER,))
 
 
 _FOLDER = "The step is looked for in the configured folder alone: dump folder and checkpoint folder must lead here."

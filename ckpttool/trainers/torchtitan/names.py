@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-LAYOUT = "torchtitan"
 DP = "dp"
 """What a save's number of data-parallel ranks is shown as."""
 SAVE = "step-([0-9]{1,18})"

@@ -19,6 +19,7 @@ from ckpttool.storage.base import Kind
 from ckpttool.trainers.common.own_choice import Choice
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.torch_dcp.names import METADATA
+from ckpttool.trainers.torchtitan import Torchtitan
 from ckpttool.trainers.torchtitan.names import INDEX
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def strays_taken(listing: Listing) -> Iterator[Finding]:
         if number == highest:
             yield stray_taken(
                 name,
-                title="torchtitan",
+                title=Torchtitan.title,
                 instead=f"and then stop, for it opens step-{number}, which is not there or not finished",
                 remedy=f"move it out of the folder, or name the step: --checkpoint.load_step (found {name})",
             )

@@ -20,7 +20,7 @@ class Verl(WithoutLogs):
     name = "verl"
     title = "verl"
     places = ()
-    layout_names = ("verl",)
+    layout_names = (name,)
     configs = None
 
     @property

@@ -10,6 +10,7 @@ from ckpttool.domain.question import AskedSizes
 from ckpttool.formats.torch.pickle_objects import BrokenPickleError
 from ckpttool.formats.torch.plain import plain_values, whole_at
 from ckpttool.trainers.base import Effects, Resume
+from ckpttool.trainers.verl import Verl
 from ckpttool.trainers.verl.names import DATA
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def effects(resume: Resume) -> Effects:
             where=f"{resume.plan.load.path}/{DATA}",
         )
     remedy = "skip in the data what was read, or resume from a save that has its data.pt"
-    return Effects(position=position, settings=(), findings=effect_findings(position, title="verl", remedy=remedy))
+    return Effects(position=position, settings=(), findings=effect_findings(position, title=Verl.title, remedy=remedy))
 
 
 def _yielded(resume: Resume, path: str) -> int | None:

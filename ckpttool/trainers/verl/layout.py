@@ -13,7 +13,7 @@ from ckpttool.trainers.common.tracker_file import TRACKER, tracker_naming, track
 from ckpttool.trainers.common.written_together import WrittenTogether
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.verl import Verl
-from ckpttool.trainers.verl.names import DATA, LAYOUT, ROLES, SAVE, folder_of, step_of
+from ckpttool.trainers.verl.names import DATA, ROLES, SAVE, folder_of, step_of
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class VerlLayout(WrittenTogether):
     """One folder for each save, shared by all ranks, with a tracker file beside them."""
 
-    name = LAYOUT
+    name = Verl.name
     title = Verl.title
     sign = "global_step_*/"
 
@@ -71,7 +71,7 @@ class VerlLayout(WrittenTogether):
 
         path = inventory.path_of(checkpoint.name)
         return LoadSettings(
-            trainer="verl",
+            trainer=Verl.name,
             path=path,
             settings=(
                 TrainerSetting(place=Place.parsed("argument:trainer.resume_mode"), value="resume_path"),

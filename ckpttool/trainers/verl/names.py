@@ -10,7 +10,6 @@ import re
 from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.units import STEP_DIGITS, Step
 
-LAYOUT = "verl"
 ROLES = ("actor", "critic")
 """Folders of a save, one for each model that is trained."""
 DATA = "data.pt"

@@ -36,7 +36,8 @@ from ckpttool.trainers.common.listed import (
 )
 from ckpttool.trainers.common.tracker_file import TRACKER, tracked_step
 from ckpttool.trainers.listing import Listing
-from ckpttool.trainers.verl.names import DATA, KINDS, LAYOUT, ROLES, STATES, folder_of, step_of
+from ckpttool.trainers.verl import Verl
+from ckpttool.trainers.verl.names import DATA, KINDS, ROLES, STATES, folder_of, step_of
 
 _OTHER_WORLD = "move away what another number of ranks saved, or resume from another checkpoint"
 
@@ -91,7 +92,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
         ]
     return Inventory(
         root=storage.root,
-        layout=LAYOUT,
+        layout=Verl.name,
         checkpoints=tuple(checkpoints),
         runs=one_run(checkpoints),
         findings=in_order((*map(stray, strays), *trouble)),
