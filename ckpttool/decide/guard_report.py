@@ -242,10 +242,17 @@ def _next(report: GuardReport) -> list[tuple[str, ...]]:
         commands.append(("ckpttool", "resolve", *where, *(word for name in events for word in ("--spikes-from", name))))
     if report.stopped_at is not None:
         commands.append(("ckpttool", "resolve", *where, "--around-spike", "last"))
-    commands += [("ckpttool", "nan", "inspect", capture.path) for capture in report.captures[:_MOST_CAPTURES]]
+    commands += [
+        ("ckpttool", "nan", "inspect", _no_option(capture.path)) for capture in report.captures[:_MOST_CAPTURES]
+    ]
     if report.alarms:
         commands.append(("ckpttool", "calibrate", *events))
     return commands
+
+
+def _no_option(path: str) -> str:
+    """Return a path that no command takes for an option: it comes from a file, and is there to be typed."""
+    return f"./{path}" if path.startswith("-") else path
 
 
 def _text(values: Mapping[str, EventValue], key: str) -> str:

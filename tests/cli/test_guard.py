@@ -243,3 +243,81 @@ def test_a_report_needs_neither_torch_nor_numpy(here: Path) -> None:
         "answer.to_dict()\nassert not {'torch', 'numpy', 'yaml', 'rich', 'ckpttool.guard'} & {*sys.modules}"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=here)
+
+
+def test_a_guard_that_only_watched_says_so_and_what_it_would_have_dropped(here: Path) -> None:
+    train(here / "output", SPIKE, policy=RobustZPolicy(), mode=GuardMode.WATCH)
+    said = ask("guard", "report", "output").stdout
+    assert said.startswith("203 updates, all applied: the guard only watched\n")
+    assert "Would have been dropped:\n  step 161  spike" in said
+
+
+def test_what_failed_in_the_guard_is_told_beside_a_training_that_went_on(here: Path) -> None:
+    told: dict[int, list[Told]] = {
+        2: [(GuardEventKind.CAPTURE_FAILED, {"error": "OSError: the disk is full"}), (GuardEventKind.SAVE_FAILED, {})],
+        3: [(GuardEventKind.GUARD_OFF, {"part": "features"}), (GuardEventKind.BLIND, {"message": "nothing"})],
+    }
+    path = train(here / "output", [1.0] * 5, told=told)
+    text = path.read_text().replace('"step": 4,', '"step": 4, "lost": 3,')
+    path.write_text(text)
+    said = ask("guard", "report", "output")
+    assert said.code == 0
+    flat = " ".join(said.stdout.split())
+    for sentence in (
+        "5 updates, none dropped",
+        "step 3: nothing",
+        "rank 0: switched off: features",
+        "rank 0: 3 events could not be written",
+        "rank 0: 1 capture and 1 save failed",
+    ):
+        assert sentence in flat
+
+
+def test_what_a_device_got_wrong_comes_before_anything_else(here: Path) -> None:
+    told: dict[int, list[Told]] = {
+        2: [
+            (GuardEventKind.REPLICAS_DISAGREE, {"message": "the norm differs from rank to rank"}),
+            (GuardEventKind.CAPTURE, {"path": "output/guard/captures/nan-at-00000002", "verdict": "transient"}),
+        ]
+    }
+    train(here / "output", [1.0] * 5, told=told)
+    said = ask("guard", "report", "output")
+    assert (said.code, said.stdout.splitlines()[0]) == (
+        10,
+        "Somebody has to look: 1 disagreement of replicas, 1 capture in 5 updates",
+    )
+    assert "transient, finite when it was computed once more" in " ".join(said.stdout.split())
+
+
+def test_many_ranks_with_numbers_of_their_own_do_not_fill_the_screen(here: Path) -> None:
+    for rank in range(20):
+        train(here / "output", [1.0] * (rank + 1), rank=rank, world_size=20)
+    train(here / "output", [1.0] * 3, first=2)
+    said = ask("guard", "report", "output").stdout
+    assert "and 7 more: --format json" in said
+    assert "started 2 times" in said
+    assert said.startswith("20 updates, none dropped")
+
+
+def test_a_file_that_nobody_may_read_is_14_with_the_reason(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ckpttool.api import guard_reports
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    train(here / "output", [1.0] * 5)
+    monkeypatch.setattr(guard_reports, "open_log", refuse)
+    said = ask("guard", "report", "output")
+    assert said.code == 14
+    assert "cannot be read: Permission denied" in said.stdout
+    assert said.stdout.startswith("The files tell of no guarded training")
+
+
+def test_a_line_that_a_kill_tore_is_no_line_that_could_not_be_read(here: Path) -> None:
+    path = train(here / "output", [1.0] * 5)
+    with path.open("ab") as file:
+        file.write(b'{"kind": "st')
+    said = ask("guard", "report", "output")
+    assert said.code == 0
+    assert "the last record is not whole" in " ".join(said.stdout.split())
+    assert "could not be read" not in said.stdout

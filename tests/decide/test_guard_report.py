@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+from io import StringIO
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
 
 from ckpttool.decide.guard_report import MOST, GuardTally
 from ckpttool.domain.exits import of_guard_report
@@ -14,6 +18,8 @@ from ckpttool.domain.guarding import EventValue, GuardEvent, GuardEventKind
 from ckpttool.domain.log_answer import LogReading
 from ckpttool.domain.units import Step
 from ckpttool.errors import ExitCode
+from ckpttool.render.answers.guard_report import prometheus, table
+from tests.published import problems_of
 
 K = GuardEventKind
 READING = LogReading(sources=("out/guard/events-00000.jsonl",), steps=0, notes=(), problems=(), problem_count=0)
@@ -149,6 +155,44 @@ def test_a_capture_is_one_folder_with_the_ranks_that_caused_it() -> None:
     assert (capture.step, capture.culprits, capture.verdict) == (22, (1, 2), "transient")
     assert answer.next == (("ckpttool", "nan", "inspect", "out/captures/a b"),)
     assert report(told(culprit=1, verdict="rm -rf")).captures[0] == replace(capture, culprits=(), verdict=None)
+
+
+def test_a_folder_whose_name_looks_like_an_option_is_still_a_folder() -> None:
+    answer = report([(K.CAPTURE, 1, {"path": "--entry=evil:run"})])
+    assert answer.next == (("ckpttool", "nan", "inspect", "./--entry=evil:run"),)
+
+
+scalars: st.SearchStrategy[EventValue] = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.sampled_from(["nan", "-inf", "\x1b[2J"]),
+)
+anything: st.SearchStrategy[EventValue] = st.one_of(scalars, st.lists(scalars, max_size=3))
+KEYS = ("rank", "world_size", "host", "rotated", "skipped", "overflow", "overhead", "lost", "dropped", "value", "ranks")
+MORE = ("message", "path", "verdict", "culprit", "since_step", "part", "error", "stopped", "op", "row")
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(list(K)),
+            st.integers(min_value=0),
+            st.dictionaries(st.sampled_from(KEYS + MORE), anything, max_size=6),
+        ),
+        max_size=20,
+    )
+)
+def test_whatever_a_file_holds_it_is_reported_in_a_document_that_keeps_to_its_schema(events: list[Event]) -> None:
+    answer = report(events, events)
+    assert problems_of(answer.to_dict()) == []
+    prometheus(answer)
+    shown = Console(file=StringIO(), width=80)
+    shown.print(table(answer))
+    assert "\x1b" not in shown.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_saves_are_those_of_the_slowest_rank_that_told_of_any() -> None:

@@ -198,6 +198,9 @@ def test_a_number_that_is_none_is_told_and_no_number_is_guessed() -> None:
     assert [(row.loss, row.global_norm) for row in steps(found)] == [(None, 1.0), (None, None)]
     events, unread = detector_events_of(RUN + line("sdc-strike", 1, value="much") + line("sdc-strike", 2, rank="x"))
     assert (events, len(unread)) == ([], 2)
+    torn = RUN + b'{"kind\n' + line("sdc-strike", 1) + b'{"kind'
+    events, unread = detector_events_of(torn)
+    assert (len(events), [problem.line for problem in unread]) == (1, [2])
 
 
 def detector_events_of(data: bytes) -> tuple[list[object], list[LogProblem]]:
