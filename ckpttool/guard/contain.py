@@ -43,6 +43,7 @@ class Part(IntEnum):
     FEATURES = 7
     CHECKSUM = 8
     EVENTS = 9
+    STATE = 10
 
     @property
     def is_essential(self) -> bool:
@@ -64,15 +65,16 @@ class Containment:
         self.seconds = 0.0
         """That the parts took since somebody set it to 0."""
 
-    def run(self, part: Part, call: Callable[[], T], *, waits: bool = False) -> T | None:
+    def run(self, part: Part, call: Callable[[], T], *, waits: bool = False, always: bool = False) -> T | None:
         """Return what a part returns; None where it fails, or is switched off.
 
         Args:
             part: That fails or is switched off as a whole.
             call: What to do.
             waits: For the device, whose time is the training's own.
+            always: Also where it is switched off: what is seldom asked for may work the next time.
         """
-        if not self.is_on(part):
+        if not always and not self.is_on(part):
             return None
         begun = perf_counter()
         try:

@@ -192,8 +192,17 @@ class Guard:
 
     def saved(self) -> JsonObject:
         """Return everything that is remembered: plain JSON, for a checkpoint."""
-        own = {"step": self.step, "norms_agreed": self._norms_agreed, "features": self._features.saved()}
-        return {**self._spikes.saved(), **own, "captures": self._keeping.saved()}
+
+        def state(call: Callable[[], Json]) -> Json:
+            return self._contain.run(Part.STATE, call, always=True)
+
+        return {
+            **as_object(state(self._spikes.saved) or {}),
+            "step": self.step,
+            "norms_agreed": self._norms_agreed,
+            "features": state(self._features.saved),
+            "captures": state(self._keeping.saved),
+        }
 
     def restore(self, saved: Json) -> None:
         """Remember what the guard did that wrote a checkpoint; None: there is nothing. What is lost is told."""
@@ -203,9 +212,12 @@ class Guard:
         except ParseError:  # or there is nothing: the rule says so
             record = {}
         self._norms_agreed = record.get("norms_agreed") is True
-        self._telling.tell_all(self._spikes.restore(saved, step=self.step))
-        self._features.restore(record.get("features"), step=self.step)
-        self._keeping.restore(record.get("captures"))
+        for restore in (
+            lambda: self._telling.tell_all(self._spikes.restore(saved, step=self.step)),
+            lambda: self._features.restore(record.get("features"), step=self.step),
+            lambda: self._keeping.restore(record.get("captures")),
+        ):
+            self._contain.run(Part.STATE, restore, always=True)
 
     def tell(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:
         """Tell an event to the file and all sinks: for what works beside the guard, too."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -15,10 +16,14 @@ from ckpttool.domain.guarding import EventValue, GuardEventKind
 from ckpttool.domain.units import Step
 from ckpttool.guard import Guard, contain, step
 from ckpttool.guard.buffers import Buffers
+from ckpttool.guard.capture.keeping import Keeping
+from ckpttool.guard.capture.remember import StepMemory
+from ckpttool.guard.capture.store import CaptureStore
 from ckpttool.guard.contain import Containment, Pace, Part
 from ckpttool.guard.dropping import Updated
 from ckpttool.guard.features import FeatureProbe
 from ckpttool.guard.norm import Losses
+from ckpttool.guard.silent_errors import SilentErrors
 from ckpttool.records.events import EventFile
 from tests.guard.loop import INFINITE, NOT_A_NUMBER, SmallNet, Told, Training, batches
 
@@ -37,6 +42,11 @@ PARTS: list[tuple[object, str]] = [
     (FeatureProbe, "values"),
     (FeatureValueDetector, "take"),
     (FeatureValueDetector, "agree"),
+    (StepMemory, "micro"),
+    (StepMemory, "loss"),
+    (StepMemory, "forget"),
+    (CaptureStore, "__init__"),
+    (CaptureStore, "capture"),
     (Pace, "share"),
     (EventFile, "__init__"),
     (EventFile, "emit"),
@@ -92,6 +102,29 @@ def test_a_part_that_raises_once_costs_that_step_alone(owner: object, name: str,
     assert training.the_guard.step == 9
     assert "guard-off" not in training.told.kinds()
     assert training.told.of(GuardEventKind.STEP)[-2]["skipped"] is True, "it is there again"
+
+
+STATES: list[tuple[type, str]] = [
+    (kind, name) for kind in (SpikeGuard, SilentErrors, Keeping) for name in ("saved", "restore")
+]
+
+
+@pytest.mark.parametrize(("owner", "name"), STATES, ids=[f"{kind.__name__}.{name}" for kind, name in STATES])
+def test_a_state_that_cannot_be_kept_ends_no_training_and_costs_no_more_than_that(
+    owner: object, name: str, tmp_path: Path
+) -> None:
+    def again() -> Training:
+        following = Training(adamw, features="enable:true", output=tmp_path)
+        following.the_guard.restore(json.loads(json.dumps(trained(tmp_path).the_guard.saved())))
+        return following.run(batches(3, bad={2: INFINITE}))
+
+    assert "guard-error" not in again().told.kinds()
+    with patch.object(owner, name, raising):
+        following = again()
+    assert following.the_guard.step == 12
+    assert [line["skipped"] for line in following.told.of(GuardEventKind.STEP)] == [False, True, False]
+    if name == "restore":
+        assert following.told.of(GuardEventKind.GUARD_ERROR)[0]["part"] == "state"
 
 
 def test_the_third_failure_of_a_part_switches_it_off_and_the_first_tells_where_it_came_from() -> None:

@@ -87,15 +87,19 @@ class Keeping:
         """
         if (memory := self._memory) is None:
             return
-        facts = StepFacts(
-            step=step,
-            optimizer_step=applied,
-            scale=scaler.get_scale() if scaler is not None and scaler.is_enabled() else None,
-            buffers_left_out=buffers.left_out,
-            restore_buffers=buffers.restore,
-        )
+
+        def capture() -> None:
+            facts = StepFacts(
+                step=step,
+                optimizer_step=applied,
+                scale=scaler.get_scale() if scaler is not None and scaler.is_enabled() else None,
+                buffers_left_out=buffers.left_out,
+                restore_buffers=buffers.restore,
+            )
+            self._own_store().capture(memory, facts)
+
         # It is no part of what every step costs.
-        self._contain.run(Part.CAPTURE, lambda: self._own_store().capture(memory, facts), waits=True)
+        self._contain.run(Part.CAPTURE, capture, waits=True)
 
     def saved(self) -> Json:
         """Return what was made: a restart does not get a new budget."""
