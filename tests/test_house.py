@@ -56,7 +56,7 @@ MOST_LINES = {
     "trainers/accelerate": 480,
     "trainers/deepspeed": 750,
     "trainers/huggingface": 1020,
-    "trainers/lightning": 765,
+    "trainers/lightning": 770,
     "trainers/megatron": 980,
     "trainers/mindformers": 7710,
     "trainers/orbax": 540,
