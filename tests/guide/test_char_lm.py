@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 import torch
 
-from ckpttool.guide.char_lm.train import Batches, CharModel, loss_of
+from ckpttool.guide.char_lm.train import Batches, CharModel
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def measured(model: CharModel, number: int) -> tuple[float, float]:
     """Return loss and norm of one batch."""
     loader = Batches()
     loader.load_state_dict({"handed_out": number - 1})
-    loss = loss_of(model, next(iter(loader)))
+    loss = model(next(iter(loader)))
     loss.backward()
     norm = torch.nn.utils.get_total_norm(each.grad for each in model.parameters() if each.grad is not None)
     return loss.item(), norm.item()

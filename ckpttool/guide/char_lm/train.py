@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 import ckpttool
-from ckpttool.guard import Guard, RobustZPolicy
+from ckpttool.guard import Guard, ReplayTask, RobustZPolicy
 
 TEXT = (Path(__file__).parent / "text.txt").read_text(encoding="utf-8")
 LETTERS = sorted(set(TEXT))
@@ -38,13 +37,15 @@ class CharModel(nn.Module):
         layer = nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True, norm_first=True)
         self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.head = nn.Linear(width, len(LETTERS))
+        self.nll = nn.CrossEntropyLoss(ignore_index=PADDING)
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(LENGTH), persistent=False)
 
-    def forward(self, letters: Tensor) -> Tensor:
-        """Return what it expects behind each letter: (batch, length, letters)."""
-        hidden = self.letters(letters) + self.places.weight
-        scores: Tensor = self.head(self.layers(hidden, mask=self.mask, is_causal=True))
-        return scores
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """Return the loss: the weighted mean over all targets that are no padding."""
+        hidden = self.letters(batch["letters"]) + self.places.weight
+        scores = self.head(self.layers(hidden, mask=self.mask, is_causal=True))
+        loss: Tensor = batch["weight"] * self.nll(scores.flatten(0, 1), batch["targets"].flatten())
+        return loss
 
 
 class Batches:
@@ -76,12 +77,6 @@ class Batches:
         self.handed_out = state["handed_out"]
 
 
-def loss_of(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    """Return the weighted mean over all targets that are no padding."""
-    scores = model(batch["letters"]).flatten(0, 1)
-    return batch["weight"] * functional.cross_entropy(scores, batch["targets"].flatten(), ignore_index=PADDING)
-
-
 def train(output: str, steps: int, kill_at: int | None) -> None:
     """Train until a step, and save at every fiftieth."""
     torch.set_num_threads(1)  # two that wait for each other on a busy machine take ten times as long
@@ -98,7 +93,7 @@ def train(output: str, steps: int, kill_at: int | None) -> None:
             if guard.step >= steps:
                 break
             with guard.micro(batch) as micro:
-                loss = micro.loss(loss_of(model, batch))
+                loss = micro.loss(model(batch))
                 loss.backward()
             norm = guard.clip_(max_norm=1.0)
             optimizer.step()
@@ -109,6 +104,12 @@ def train(output: str, steps: int, kill_at: int | None) -> None:
                 writer.save()
             if guard.step == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
+
+
+def replay(_capture: object) -> ReplayTask:
+    """Return what a step was made with, for `ckpttool nan replay`."""
+    model = CharModel()
+    return ReplayTask(model=model, loss=model)
 
 
 if __name__ == "__main__":
