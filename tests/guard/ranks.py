@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import traceback
 from collections.abc import Callable, Mapping
@@ -45,6 +46,7 @@ def on_ranks(count: int, cases: Mapping[str, Case], folder: Path) -> dict[str, l
 
 def _run(rank: int, count: int, cases: dict[str, Case], folder: str) -> None:
     torch.set_num_threads(1)
+    os.chdir(folder)
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=count, timeout=timedelta(seconds=60)
     )

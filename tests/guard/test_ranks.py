@@ -17,13 +17,19 @@ from torch import Tensor, nn, optim
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from ckpttool.decide.asd.detector import FeatureValueDetector
 from ckpttool.decide.guarding import SpikeGuard
 from ckpttool.decide.policies.base import Policy
 from ckpttool.decide.policies.olmo import OlmoPolicy
 from ckpttool.guard import Guard, GuardStop
 from ckpttool.guard.agree import Ranks
 from ckpttool.guard.buffers import Buffers
+from ckpttool.guard.capture.remember import StepMemory
+from ckpttool.guard.capture.store import CaptureStore
+from ckpttool.guard.features import FeatureProbe
 from ckpttool.guard.norm import Losses
+from ckpttool.guard.replicas import ReplicaCheck
+from ckpttool.records.events import EventFile
 from tests.guard.loop import INFINITE, NOT_A_NUMBER, SmallNet, Told, batches, bits, loss_of
 from tests.guard.ranks import on_two_ranks
 
@@ -44,6 +50,8 @@ def train(
     policy: Policy | None = None,
     mode: str = "act",
     count_threshold: int = 10,
+    features: str | None = None,
+    output: str | None = None,
 ) -> Seen:
     """Train in step with the other rank; what is bad is rank 1's alone, and in its first part."""
     told = Told()
@@ -51,7 +59,16 @@ def train(
     optimizer = optim.AdamW(model.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
     guard = Guard(
-        model, optimizer, sinks=[told], policy=policy, mode=mode, count_threshold=count_threshold, scaler=scaler
+        model,
+        optimizer,
+        sinks=[told],
+        policy=policy,
+        mode=mode,
+        count_threshold=count_threshold,
+        scaler=scaler,
+        features=features,
+        output=output,
+        replica_every=2,
     )
     applied: list[bool] = []
     weights: list[object] = []
@@ -99,10 +116,11 @@ def raising(*_: object, **__: object) -> None:
 
 def fault_in(owner: type, name: str, rank: int) -> Seen:
     """Let a part of rank 1 raise whenever it is called, and a batch be bad before and after it is switched off."""
-    if rank == 0:
-        return train(rank, bad={2: INFINITE, 9: INFINITE}, steps=7)
-    with patch.object(owner, name, raising):
-        return train(rank, bad={2: INFINITE, 9: INFINITE}, steps=7)
+    real = getattr(owner, name)
+    with patch.object(owner, name, raising if rank == 1 else real):
+        return train(
+            rank, bad={2: INFINITE, 6: INFINITE}, steps=7, features="enable:true", output=owner.__name__ + name
+        )
 
 
 def once_in(owner: type, name: str, rank: int) -> Seen:
@@ -115,7 +133,7 @@ def once_in(owner: type, name: str, rank: int) -> Seen:
         return real(*values, **named)
 
     with patch.object(owner, name, second if rank == 1 else real):
-        return train(rank, bad={2: INFINITE})
+        return train(rank, bad={2: INFINITE, 4: INFINITE}, features="enable:true", output="once")
 
 
 def sharded(model: nn.Module) -> nn.Module:
@@ -177,6 +195,12 @@ PARTS: list[tuple[type, str]] = [
     (SpikeGuard, "settle"),
     (Buffers, "take"),
     (Buffers, "restore"),
+    (FeatureProbe, "take"),
+    (FeatureValueDetector, "take"),
+    (StepMemory, "micro"),
+    (CaptureStore, "capture"),
+    (ReplicaCheck, "hashes"),
+    (EventFile, "__init__"),
 ]
 
 CASES: dict[str, Callable[[int], Any]] = {
@@ -300,7 +324,7 @@ def test_one_fault_of_the_guard_on_one_rank_hides_no_bad_batch(ran: dict[str, li
     assert first["applied"] == second["applied"]
     assert first["weights"] == second["weights"]
     assert "guard-off" not in first["kinds"] + second["kinds"]
-    assert first["applied"][1] is False, "the other rank saw it"
+    assert [first["applied"][number - 1] for number in (2, 4)] == [False, False], "the other rank saw it"
 
 
 def test_ranks_without_a_process_group_are_one() -> None:
