@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.guard_report import CaptureTold, DroppedUpdate, FaultTold, GuardReport, RankReport
-from ckpttool.domain.units import Rank, counted, on_ranks
+from ckpttool.domain.units import Rank, Step, counted, on_ranks
 from ckpttool.formats.strict_json import number
 from ckpttool.render.answers.reading import listed, reading_document, reading_parts
 from ckpttool.render.escape import shown
@@ -168,7 +168,7 @@ def _by_rank(answer: GuardReport) -> list[RenderableType]:
     # A column of nothing but 0 says nothing; the first three are what was asked.
     kept = [place for place, _ in enumerate(_COLUMNS) if place < 3 or any(row[place] for row in rows)]  # noqa: PLR2004
     drawn = columns()
-    drawn.add_column("RANKS")
+    drawn.add_column("RANKS", no_wrap=True)
     for place in kept:
         drawn.add_column(_COLUMNS[place][0], justify="right", no_wrap=True)
     drawn.add_column("LAST STEP", justify="right", no_wrap=True)
@@ -188,21 +188,25 @@ def _by_rank(answer: GuardReport) -> list[RenderableType]:
     return parts
 
 
+def _at(step: Step) -> Text:
+    return line().append(f"step {step}  ", style="dim")
+
+
 def _drop(update: DroppedUpdate) -> Text:
     whose = f" ({on_ranks(update.ranks)})" if update.ranks else ""
-    return line(f"step {update.step}  ", style="dim").append(f"{update.kind}{whose}: {shown(update.message)}", style="")
+    return _at(update.step).append(f"{update.kind}{whose}: {shown(update.message)}")
 
 
 def _capture(capture: CaptureTold) -> Text:
     whose = f" ({on_ranks(capture.culprits)})" if capture.culprits else ""
     verdict = "" if capture.verdict is None else f": {capture.verdict}, finite when it was computed once more"
-    return line(f"step {capture.step}  ", style="dim").append(f"{shown(capture.path)}{whose}{verdict}", style="")
+    return _at(capture.step).append(f"{shown(capture.path)}{whose}{verdict}")
 
 
 def _fault(fault: FaultTold) -> Text:
     whose = "" if fault.rank is None else f"rank {fault.rank}: "
     since = "" if fault.since_step is None else f", since step {fault.since_step}"
-    return line(f"step {fault.step}  ", style="dim").append(f"{whose}{shown(fault.message)}{since}", style="")
+    return _at(fault.step).append(f"{whose}{shown(fault.message)}{since}")
 
 
 def _failures(answer: GuardReport) -> Iterator[Text]:
