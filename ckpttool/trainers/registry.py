@@ -226,7 +226,7 @@ def config_readers() -> str:
 def recognised(listing: Listing, *, wanted: str | None = None) -> list[Layout]:
     """Return every layout that a folder is arranged in: a training that changed over leaves two.
 
-    One that gives way is returned where it is the only one.
+    One that gives way is returned where it is the only one, or has several saves that are none of the others'.
 
     Args:
         listing: The folder's names.
@@ -238,16 +238,33 @@ def recognised(listing: Listing, *, wanted: str | None = None) -> list[Layout]:
     found: list[Layout] = []
     unread = None
     for layout in sorted(layouts(), key=lambda layout: layout.gives_way):
-        if found and layout.gives_way:
-            break
         try:
             if wanted in {None, layout.name} and layout.recognise(listing):
-                found.append(layout)
+                found += [layout] if not (found and layout.gives_way) or _has_its_own(layout, listing, found) else []
         except OSError as error:
             unread = error
     if not found and unread is not None:
         raise unread
     return found
+
+
+def _has_its_own(layout: Layout, listing: Listing, others: Sequence[Layout]) -> bool:
+    """Tell whether a layout that gives way has a series in a folder: one alone is what somebody exported.
+
+    Where the others' own saves look like its saves, what nobody claims is a copy of one of theirs.
+
+    Raises:
+        OSError: A folder that would tell cannot be listed.
+    """
+    from ckpttool.storage.base import Kind
+
+    own = 0
+    for entry in listing.entries:
+        if entry.kind is Kind.FOLDER and layout.part(listing, entry.name, None) is not None:
+            if any(other.part(listing, entry.name, None) is not None for other in others):
+                return False
+            own += 1
+    return own > 1
 
 
 def meant(found: Sequence[Layout], where: str, config: RunConfig | None) -> Layout:

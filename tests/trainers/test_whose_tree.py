@@ -247,6 +247,15 @@ class TestInsideASave:
         assert locate(str(tmp_path)).layout.name == "twin-file"
         assert locate(str(tmp_path), layout="toy-any").layout.name == "toy-any"
 
+    def test_one_with_several_saves_of_its_own_is_named_beside_the_other(self, tmp_path: Path) -> None:
+        twin(tmp_path, 20)
+        record(tmp_path / "best")
+        record(tmp_path / "last")
+        with pytest.raises(UsageError, match="holds twin-file and toy-any side by side: say which is meant with --lay"):
+            locate(str(tmp_path))
+        assert locate(str(tmp_path), layout="toy-any").layout.name == "toy-any"
+        assert locate(str(tmp_path), layout="twin-file").layout.name == "twin-file"
+
     def test_a_folder_above_that_nobody_may_list_is_no_reason_to_say_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

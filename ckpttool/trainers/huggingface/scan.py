@@ -124,7 +124,7 @@ def _scan_save(storage: Storage, name: str, arguments_of: ArgumentsReader, optio
         format=save.format,
         expected=save.expected,
         commit=commit,
-        content=_content(save),
+        content=_content(save) if commit is CommitState.COMMITTED else Content.UNKNOWN,
         findings=tuple(findings),
     )
     pace = state.step / state.epoch if state is not None and state.epoch else None

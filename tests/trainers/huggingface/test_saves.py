@@ -303,3 +303,13 @@ def test_an_adapter_is_noted_as_one_whose_base_model_lies_elsewhere(tmp_path: Pa
     assert Code.BASE_ELSEWHERE in codes(answer.findings)
     assert Code.CHECKSUM_MISSING not in codes(answer.findings)
     assert Code.BASE_ELSEWHERE not in codes(plan(single).findings)
+
+
+def test_weights_that_are_all_there_is_yet_of_a_save_that_is_under_way_are_no_save_of_weights_alone(
+    single: Path,
+) -> None:
+    for file in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"):
+        (single / NEWEST / file).unlink()
+    reasons = dict(why_not(plan(single)))[NEWEST]
+    assert Code.UNCOMMITTED_SAVE in reasons
+    assert Code.WEIGHTS_ONLY not in reasons
