@@ -216,8 +216,8 @@ class CaptureStore:
         own = sum(parameter.nbytes for parameter in self._model.parameters())
         own += sum(value.nbytes for state in states for value in state.values() if isinstance(value, Tensor))
         ensure_folder(self._folder)
-        disk = os.statvfs(self._folder)
-        return not disk.f_blocks or disk.f_bavail * disk.f_frsize - size >= 2 * own
+        free = _free_bytes(self._folder)
+        return free is None or free - size >= 2 * own
 
     def _record(self, memory: StepMemory, facts: StepFacts, rerun: Rerun | None, kept: _Kept) -> RankCapture:
         device = next((parameter.device for parameter in self._model.parameters()), torch.device("cpu"))
@@ -303,6 +303,7 @@ class _Writer:
         name = shard_name(self._capture.rank)
         blocks = self._blocks(head, [entry.name for entry in entries])
         streamed = stream(f"{self._path}/{name}", blocks, size=size, temporary=f".{name}.tmp")
+        self._go_on()
         shard = ShardFile(name=name, size=streamed.size, xxh3_128=streamed.xxh3_128)
         record = rank_bytes(replace(self._capture, shard=shard))
         replace_file(f"{self._path}/{record_name(self._capture.rank)}", record, overwrite=False, backup=False)
@@ -314,10 +315,14 @@ class _Writer:
         """Yield the file's content; one tensor at a time is copied from the device."""
         yield head
         for name in names:
-            self._progress += 1
-            if self._given_up:
-                raise WriteFailedError(f"{self._path}: given up")
+            self._go_on()
             yield block(self._tensors[name])
+
+    def _go_on(self) -> None:
+        """Say that something was written; what nobody waits for any more ends here, and goes."""
+        self._progress += 1
+        if self._given_up:
+            raise WriteFailedError(f"{self._path}: given up")
 
     def _remove(self) -> None:
         own = [shard_name(self._capture.rank), record_name(self._capture.rank), *([HEAD] if self._is_first else [])]
@@ -326,6 +331,12 @@ class _Writer:
                 os.unlink(f"{self._path}/{name}")
         with suppress(OSError):  # other ranks may have theirs in it
             os.rmdir(self._path)
+
+
+def _free_bytes(folder: str) -> int | None:
+    """Return what may still be written; None where the file system knows of no blocks."""
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize if disk.f_blocks else None
 
 
 @contextmanager

@@ -1,0 +1,152 @@
+"""A captured step comes out in every bit in another process, and does not where anything about it is another."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from ckpttool import api
+from ckpttool.domain import exits
+from ckpttool.domain.capture import NanQuestion, NanReplay, NanVerdict, OriginKind
+from ckpttool.errors import ExitCode
+from ckpttool.guard import CaptureBudget, CaptureSettings
+from tests.conftest import TESTS
+from tests.guard import capturing
+from tests.guard.capturing import place, train
+
+IN_ANOTHER_PROCESS = """
+import json, sys
+import torch
+from ckpttool import api
+from ckpttool.domain.capture import NanQuestion
+torch.manual_seed(99)
+answers = []
+for path, entry in json.loads(sys.argv[1]):
+    answer = api.replay_nan(NanQuestion(path=path, entry=f"tests.guard.capturing:{entry}", exact=True))
+    answers.append(answer.to_dict())
+print(json.dumps(answers))
+"""
+
+
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A capture in float32."""
+    output = tmp_path_factory.mktemp("captured")
+    train(output, capture=CaptureSettings(loss_of=capturing.loss_of))
+    return place(output)
+
+
+def replayed(path: str, entry: str = "replay", *, exact: bool = False, locate: bool = False) -> NanReplay:
+    entry = f"tests.guard.capturing:{entry}"
+    return api.replay_nan(NanQuestion(path=path, entry=entry, exact=exact, locate=locate))
+
+
+def test_another_process_gets_every_loss_and_every_gradient_in_every_bit(captured: str, tmp_path: Path) -> None:
+    train(tmp_path, bf16=True)
+    asked = json.dumps([(captured, "replay"), (place(tmp_path), "replay_bf16"), (place(tmp_path), "replay")])
+    done = subprocess.run(
+        [sys.executable, "-c", IN_ANOTHER_PROCESS, asked], cwd=TESTS.parent, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    single, half, wrong = json.loads(done.stdout)
+    for answer in (single, half):
+        assert answer["reproduced"] is True
+        (rank,) = answer["ranks"]
+        assert (rank["losses_equal"], rank["micro_batches"]) == (2, 2)
+        assert rank["gradients_equal"] == rank["gradients"] > 10
+        assert rank["nonfinite"] != []
+        assert (answer["origin"]["op"], answer["origin"]["phase"]) == ("sqrt", "backward")
+        assert answer["origin"]["micro_batch"] == 1
+    assert wrong["reproduced"] is False  # in float32, what was computed in bfloat16
+
+
+@pytest.mark.parametrize("entry", ["other_batch", "other_weight", "other_chance", "mended"])
+def test_a_step_of_another_batch_weight_or_chance_does_not_come_out_and_exits_10(captured: str, entry: str) -> None:
+    answer = replayed(captured, entry)
+    assert exits.of_nan_replay(answer) is ExitCode.DAMAGE
+    assert not answer.reproduced
+    rank = answer.ranks[0]
+    if entry == "mended":
+        assert rank.pattern_differs
+    else:
+        assert rank.losses_differ
+    assert exits.of_nan_replay(replayed(captured)) is ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ("wider", "has another parameter first.bias (float32 8 captured, float32 16 here)"),
+        ("halved", "has another parameter first.bias (float32 8 captured, float64 8 here)"),
+        ("lacking", "lacks the parameter first.bias"),
+        ("more", "has a parameter that was not captured: extra.weight, extra.bias"),
+        ("another_buffer", "has a buffer that was not captured: extra"),
+        ("raising", "the entry's own code raised KeyError: 'no such setting'"),
+        ("no_model", "the entry returned int"),
+        ("no_loss", "the loss wants no gradient"),
+    ],
+)
+def test_what_does_not_fit_is_said_by_name_and_exits_14(captured: str, entry: str, says: str) -> None:
+    answer = replayed(captured, entry)
+    assert exits.of_nan_replay(answer) is ExitCode.INCOMPLETE
+    (finding,) = answer.findings
+    assert finding.code.value == "entry-does-not-fit"
+    assert says in finding.message
+    assert (answer.ranks, answer.verdict) == ((), NanVerdict.UNDECIDED)
+
+
+def test_threads_and_switches_are_as_they_were_while_it_runs_and_as_they_are_behind_it(captured: str) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        answer = replayed(captured, exact=True)
+        assert torch.get_num_threads() == threads + 1
+    finally:
+        torch.set_num_threads(threads)
+    assert answer.reproduced
+    assert [difference.what for difference in answer.environment] == []
+
+
+def test_a_light_capture_takes_its_weights_from_a_file_and_no_other_weights(tmp_path: Path) -> None:
+    light = CaptureSettings(budget=CaptureBudget(captures=0))
+    _, model = train(tmp_path, capture=light)
+    assert "holds no weights" in replayed(place(tmp_path)).findings[0].message
+    weights = str(tmp_path / "weights.safetensors")
+    save_file({f"model.{name}": value.detach().clone() for name, value in model.named_parameters()}, weights)
+    question = NanQuestion(path=place(tmp_path), entry="tests.guard.capturing:replay", exact=True, weights=weights)
+    assert api.replay_nan(question).reproduced
+    save_file({f"model.{name}": value.detach() + 1 for name, value in model.named_parameters()}, weights)
+    answer = api.replay_nan(question)
+    assert exits.of_nan_replay(answer) is ExitCode.INCOMPLETE
+    assert "are not those that were captured" in answer.findings[0].message
+
+
+def test_what_is_finite_when_computed_at_once_again_is_transient(tmp_path: Path) -> None:
+    def once_more(model: torch.nn.Module, batch: object) -> torch.Tensor:
+        assert isinstance(batch, dict)
+        return capturing.loss_of(model, {**batch, "weight": torch.ones(6)})
+
+    told, _ = train(tmp_path, capture=CaptureSettings(loss_of=once_more))
+    assert told.kinds() == ["transient", "capture", "nonfinite"]
+    answer = replayed(place(tmp_path))
+    assert (answer.verdict, answer.reproduced) == (NanVerdict.TRANSIENT, True)
+
+
+def test_a_poisoned_weight_is_given_by_name(tmp_path: Path) -> None:
+    def poison(model: torch.nn.Module) -> None:
+        with torch.no_grad():
+            dict(model.named_parameters())["second.weight"][0, 0] = float("nan")
+
+    torch.manual_seed(5)
+    model = capturing.HardNet()
+    poison(model)
+    train(tmp_path, model=model, steps=1)
+    answer = replayed(place(tmp_path, 1), locate=True)
+    assert answer.origin is not None
+    assert (answer.origin.kind, answer.origin.op) == (OriginKind.PARAMETER, "second.weight")
