@@ -194,7 +194,7 @@ class _Speller:
             placements.append(f"shard:{placement.dim}" if isinstance(placement, Shard) else "replicate")
         mesh = value.device_mesh
         return {
-            "sharded": self._tensor(value.to_local().detach(), path),
+            "sharded": self._tensor(value.to_local().detach().requires_grad_(value.requires_grad), path),
             "shape": list(value.shape),
             "stride": list(value.stride()),
             "mesh_shape": list(mesh.mesh.shape),
