@@ -9,9 +9,11 @@ import atexit
 import json
 import math
 import os
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from threading import Condition, Thread
 from typing import cast
 
@@ -96,7 +98,7 @@ class EventFile:
         self._dropped = 0
         self._thread: Thread | None = None
         self._second, self._time = -1, ""
-        atexit.register(self.close)
+        self._at_the_end = _at_the_end(self.close)
 
     def emit(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:
         """Tell one event at a step. It is an `Emit`."""
@@ -140,7 +142,7 @@ class EventFile:
         """Write what is left, and end. What is told afterwards is not heard."""
         if os.getpid() != self._pid or self._is_closed:
             return
-        atexit.unregister(self.close)
+        self._at_the_end()
         self.flush()
         with self._changed:
             self._is_closed = True
@@ -251,6 +253,16 @@ class _File:
         if self._handle is not None:
             close(self._handle)
         self._handle = None
+
+
+def _at_the_end(close: Callable[[], None]) -> Callable[[], object]:
+    """Have a file closed when this process ends, and return what takes that back."""
+    if "multiprocessing.util" in sys.modules:  # its children end without what `atexit` knows
+        from multiprocessing.util import Finalize
+
+        return Finalize(None, close, exitpriority=0).cancel
+    atexit.register(close)
+    return partial(atexit.unregister, close)
 
 
 def _run(step: int, whose: Mapping[str, EventValue], runs: Mapping[str, EventValue]) -> dict[str, EventValue]:
