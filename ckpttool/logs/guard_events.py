@@ -128,7 +128,10 @@ def _rows(source: LogSource) -> Iterator[Row | LogProblem | LogNote | None]:
             continue
         event, values = item.event, item.event.values
         if event.kind is GuardEventKind.STEP:
-            yield item.number, {field: _text(values[field]) for field in ALIASES if field in values}
+            told = {field: values[field] for field in ALIASES if field in values}
+            if values.get("overflow") is True:  # then the loss scaler drops it, whether the guard acts or watches
+                told["skipped"] = True
+            yield item.number, {field: _text(value) for field, value in told.items()}
         elif event.kind in _DROPS and values.get("dropped") is True:
             told = {"step": event.step, "global_norm": values.get("value"), "skipped": True}
             yield item.number, {field: _text(value) for field, value in told.items()}

@@ -257,7 +257,7 @@ class _File:
 
 def _at_the_end(close: Callable[[], None]) -> Callable[[], object]:
     """Have a file closed when this process ends, and return what takes that back."""
-    if "multiprocessing.util" in sys.modules:  # its children end without what `atexit` knows
+    if "multiprocessing.util" in sys.modules:  # what it forks ends without what `atexit` knows
         from multiprocessing.util import Finalize
 
         return Finalize(None, close, exitpriority=0).cancel

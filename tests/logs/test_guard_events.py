@@ -68,6 +68,12 @@ def test_a_step_whose_own_line_was_lost_is_still_known_to_be_dropped() -> None:
     assert [row.step for row in steps(read(GuardEvents(), RUN + line("step", 4) + watched))] == [4]
 
 
+def test_what_a_loss_scaler_drops_is_dropped_where_the_guard_only_watches_too() -> None:
+    for overflow in (True, False):
+        found = read(GuardEvents(), RUN + line("step", 1, global_norm="inf", overflow=overflow, skipped=False))
+        assert [(row.overflow, row.skipped) for row in steps(found)] == [(overflow, overflow)]
+
+
 def test_a_torn_line_is_a_note_where_its_writer_ended_and_a_problem_anywhere_else() -> None:
     whole = RUN + line("step", 1, global_norm=1.0)
     torn = b'{"kind": "step", "st'

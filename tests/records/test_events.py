@@ -11,7 +11,6 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
-from multiprocessing import get_context
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -156,14 +155,21 @@ def test_what_is_told_in_the_last_moment_of_a_process_is_written(tmp_path: Path)
     assert [json.loads(line)["step"] for line in found] == [0, 1]
 
 
-def tell_and_end(output: str) -> None:
-    EventFile(output).emit(STEP, step=Step(1))
-
-
-def test_a_process_of_multiprocessing_writes_what_it_told_last_too(tmp_path: Path) -> None:
-    child = get_context("spawn").Process(target=tell_and_end, args=(str(tmp_path),))
-    child.start()
-    child.join()
+def test_a_process_that_multiprocessing_forked_writes_what_it_told_last_too(tmp_path: Path) -> None:
+    code = textwrap.dedent(
+        """
+        import sys
+        from multiprocessing import get_context
+        from ckpttool.domain.guarding import GuardEventKind
+        from ckpttool.records.events import EventFile
+        def train():  # it ends without what `atexit` knows
+            EventFile(sys.argv[1]).emit(GuardEventKind.STEP, step=1)
+        child = get_context("fork").Process(target=train)
+        child.start()
+        child.join()
+        """
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(tmp_path)], check=True)
     found = (tmp_path / "guard" / "events-00000.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in found] == [0, 1]
 
