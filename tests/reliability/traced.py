@@ -97,13 +97,13 @@ def traced(
     inject = ["-e", f"inject={point.injection}"] if point else []
     command = [str(STRACE), "-f", "-qq", "-y", "-s", "60", "-o", str(log), "-e", f"trace={CLASSES}", *inject]
     with subprocess.Popen([*command, "-p", str(fork.pid)], stderr=subprocess.PIPE) as strace:
-        _attached(log, strace)
+        attached(log, strace)
         fork.start()
         watchdog = threading.Timer(HANG_SECONDS, os.kill, (fork.pid, signal.SIGABRT))
         watchdog.start()
         code = fork.wait()
         watchdog.cancel()
-    return Run(code, fork.stdout, fork.stderr, tuple(_calls(log.read_text(errors="replace"))))
+    return Run(code, fork.stdout, fork.stderr, tuple(calls_of(log.read_text(errors="replace"))))
 
 
 def untraced(warm: Warm, argv: Sequence[str], *, cwd: Path, scratch: Path, env: Mapping[str, str]) -> Run:
@@ -114,7 +114,7 @@ def untraced(warm: Warm, argv: Sequence[str], *, cwd: Path, scratch: Path, env: 
     return Run(fork.wait(), fork.stdout, fork.stderr, ())
 
 
-def _attached(log: Path, strace: subprocess.Popen[bytes]) -> None:
+def attached(log: Path, strace: subprocess.Popen[bytes]) -> None:
     """Wait until strace holds the process: the kernel names a tracer before it sees its first call."""
     deadline = time.monotonic() + _ATTACH_SECONDS
     while not (log.exists() and WAITING in log.read_text(errors="replace")):
@@ -124,7 +124,7 @@ def _attached(log: Path, strace: subprocess.Popen[bytes]) -> None:
         time.sleep(0.001)
 
 
-def _calls(trace: str) -> list[Call]:
+def calls_of(trace: str) -> list[Call]:
     """Count the calls of each kind, process by process; those after the mark are the command's own."""
     counts: Counter[tuple[str, str]] = Counter()
     calls, begun = [], False
