@@ -8,7 +8,9 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from ckpttool.decide.guard_report import MOST, GuardTally
 from ckpttool.domain.asd import AsdEvent
+from ckpttool.domain.log_answer import LogReading
 from ckpttool.domain.log_question import STDIN
 from ckpttool.domain.metrics import LogItem, LogNote, LogProblem, StepMetrics
 from ckpttool.errors import UsageError
@@ -16,13 +18,16 @@ from ckpttool.logs.asd_events import read_asd_events, without_relayed
 from ckpttool.logs.base import EXCERPT_CHARS, LogFormat, LogSource, UnreadableError, number
 from ckpttool.logs.columns import Csv, JsonLines
 from ckpttool.logs.fields import ALIASES, parse_columns
+from ckpttool.logs.guard_events import EventLine, GuardEvents, event_lines
 from ckpttool.logs.merge import merge
 from ckpttool.logs.tensorboard import TensorBoard
+from ckpttool.render.answers.guard_report import prometheus
 from ckpttool.trainers.huggingface.log import HfTrainer
 from ckpttool.trainers.megatron.log import Megatron
 from ckpttool.trainers.mindformers.logs.text import MindFormers
 from ckpttool.trainers.registry import log_reader
 from tests.logs.reading import Dribble
+from tests.published import problems_of
 from tests.reliability.fuzz_records import assert_short
 
 _LEAST_RECORD = 16
@@ -138,6 +143,20 @@ def asd_events(data: bytes) -> None:
         assert without_relayed([*events, *relayed]) == once
 
 
+def guard_report(data: bytes) -> None:
+    """Tally an event file: what is told stays short, and its document keeps to its schema."""
+    tally = GuardTally()
+    tally.begin()
+    for item in event_lines(LogSource(name="log", stream=io.BytesIO(data))):
+        if isinstance(item, EventLine):
+            tally.add(item.event)
+    reading = LogReading(sources=("log",), steps=tally.steps, notes=(), problems=(), problem_count=0)
+    answer = tally.report(reading)
+    assert len(answer.drops) <= MOST
+    assert problems_of(answer.to_dict()) == []
+    assert prometheus(answer).endswith("\n")
+
+
 def numbers(data: bytes) -> None:
     """Read one printed number: the same as Python's own, or none."""
     try:
@@ -167,6 +186,7 @@ DIALECTS: dict[str, Callable[[bytes], None]] = {
     "log-mindformers": of(MindFormers(), by_line=False),
     "log-megatron": of(Megatron(), by_line=False),
     "log-hf-trainer": of(HfTrainer(), by_line=False),
+    "log-guard-events": of(GuardEvents(), by_line=True),
     "log-json-lines": of(JsonLines(), by_line=True),
     "log-csv": of(Csv(), by_line=True),
     "log-tensorboard": of(TensorBoard(), by_line=False),

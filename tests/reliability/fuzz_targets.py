@@ -160,6 +160,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "any-log": fuzz_logs.any_log,
     **fuzz_logs.DIALECTS,
     "asd-events": fuzz_logs.asd_events,
+    "guard-report": fuzz_logs.guard_report,
     "log-numbers": fuzz_logs.numbers,
     "columns": fuzz_logs.columns,
     "names": names,
@@ -220,6 +221,10 @@ TOKENS: dict[str, Sequence[bytes]] = {
         b"\x08\x0e",
     ),
     "asd-events": (*_LOG, b"[Rank None]", b"[Rank 3]", b"strikes and out on rank: ", b"param name "),
+    **dict.fromkeys(
+        ("log-guard-events", "guard-report"),
+        (*_JSON, b'"kind": "', b'"step": ', b"nan", b'"ckpttool/events/1"', b'"dropped": true', b'"rank": '),
+    ),
     "log-numbers": _LOG,
     "columns": (b"step=", b",", b"=", b"loss=", b"time="),
     "names": (b"_rank_0", b"_rank_12", b"-1_2.ckpt", b"_breakpoint", b".tmp", b".safetensors", b"-network", b"\xff"),
