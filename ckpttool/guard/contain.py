@@ -58,8 +58,11 @@ class Containment:
         """Take where errors are told."""
         self.emit = emit
         self._failures: Counter[Part] = Counter()  # of all ranks, so the same on each
+        self._off: set[Part] = set()
         self._told: set[Part] = set()
-        self._pending: list[Part] = []
+        self._pending: set[Part] = set()
+        self.is_off = False
+        """Whether the whole guard is switched off."""
         self.step = Step(0)
         """That events are told of."""
         self.seconds = 0.0
@@ -88,17 +91,11 @@ class Containment:
     def switch_off(self, part: Part, reason: str) -> None:
         """Switch a part off on this rank alone: one that takes no other rank."""
         if self.is_on(part):
-            self._failures[part] = MOST_FAILURES
-            self._tell_off(part, reason)
+            self._switch_off(part, reason)
 
     def is_on(self, part: Part) -> bool:
         """Tell whether a part still runs, on this rank and therefore on all."""
-        return self._failures[part] < MOST_FAILURES and not self.is_off
-
-    @property
-    def is_off(self) -> bool:
-        """Whether the whole guard is switched off."""
-        return any(part.is_essential and count >= MOST_FAILURES for part, count in self._failures.items())
+        return part not in self._off and not self.is_off
 
     def next_failed(self) -> int:
         """Return the number of a part that failed here and was not told to the other ranks yet; 0: none."""
@@ -115,14 +112,18 @@ class Containment:
         part = Part(number)
         self._failures[part] += 1
         if self._failures[part] == MOST_FAILURES:
-            self._tell_off(part, f"it failed {MOST_FAILURES} times")
+            self._switch_off(part, f"it failed {MOST_FAILURES} times")
 
-    def _tell_off(self, part: Part, reason: str) -> None:
+    def _switch_off(self, part: Part, reason: str) -> None:
+        self._off.add(part)
+        self.is_off |= part.is_essential
         name, whole = part.name.lower(), part.is_essential
         self.emit(GuardEventKind.GUARD_OFF, step=self.step, part=name, whole_guard=whole, message=reason)
 
     def _failed(self, part: Part, error: Exception) -> None:
-        self._pending.append(part)
+        if part in self._pending:  # of the micro-batches of a step, one is enough
+            return
+        self._pending.add(part)
         first = part not in self._told
         self._told.add(part)
         told = {"traceback": _last_lines(error)} if first else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from ckpttool.domain.frozen import dataclass
@@ -25,11 +25,8 @@ def total_norm(parameters: Sequence[Tensor]) -> Tensor:
     Of a `DTensor` the local part differs from rank to rank: who reads that decides differently on each. To put the
     parts together takes all ranks, so with sharded parameters no rank may leave this out.
     """
-    with_gradients = [parameter for parameter in parameters if parameter.grad is not None]
-    norms = [
-        full(_norm([_dense(parameter.grad) for parameter in group if parameter.grad is not None]))
-        for group in _by_mesh(with_gradients)
-    ]
+    gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
+    norms = [full(_norm(group)) for group in _by_mesh(gradients)]
     return norms[0] if len(norms) == 1 else get_total_norm(norms)
 
 
@@ -39,24 +36,26 @@ def clip(parameters: Sequence[Tensor], most: float, norm: Tensor) -> None:
         clip_grads_with_norm_(group, most, norm)
 
 
-def _by_mesh(parameters: Sequence[Tensor]) -> Iterable[list[Tensor]]:
-    """Return plain parameters, and those of each mesh: torch takes no lists of several kinds."""
+def _by_mesh(tensors: Sequence[Tensor]) -> Iterable[Sequence[Tensor]]:
+    """Return plain tensors, and those of each mesh: torch takes no lists of several kinds."""
+    if {*map(type, tensors)} <= {Tensor, nn.Parameter}:
+        return (tensors,)
     groups: dict[object, list[Tensor]] = {}
-    for parameter in parameters:
-        groups.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
+    for tensor in tensors:
+        groups.setdefault(getattr(tensor, "device_mesh", None), []).append(tensor)
     return groups.values()
 
 
 def _norm(gradients: Sequence[Tensor]) -> Tensor:
-    """Return it as torch's clipping does; of float16 in float32, for there is no larger float16 than 65504."""
-    if any(gradient.dtype == torch.float16 for gradient in gradients):
+    """Return it as torch's clipping does, and also where that has none.
+
+    Of float16 in float32, for no float16 is larger than 65504; of sparse ones that of the elements that they hold.
+    """
+    if any(gradient.dtype is torch.float16 for gradient in gradients):
         gradients = [torch.linalg.vector_norm(gradient, dtype=torch.float32) for gradient in gradients]
+    if any(gradient.is_sparse for gradient in gradients):
+        gradients = [gradient.coalesce().values() if gradient.is_sparse else gradient for gradient in gradients]
     return get_total_norm(gradients)
-
-
-def _dense(gradient: Tensor) -> Tensor:
-    """Return all elements that may differ from zero: of sparse gradients torch takes no norm."""
-    return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
 def full(norm: Tensor) -> Tensor:
@@ -82,24 +81,32 @@ class Losses:
 
     def __init__(self) -> None:
         self._sum: Tensor | None = None
-        self._finite: Tensor | None = None
+        self._taint: Tensor | None = None  # zero as long as all are finite: whatever is not leaves a NaN
 
     def add(self, loss: Tensor | float) -> None:
         """Take the loss of one micro-batch, of any shape, as it is handed to `backward`."""
-        loss = torch.as_tensor(loss).detach()
-        # Of a loss over sharded scores each rank holds all of it; to ask the others would take all of them.
-        loss = (loss.to_local() if is_sharded(loss) else loss).sum()  # type: ignore[attr-defined]  # a DTensor has it
-        finite = torch.isfinite(loss)
-        self._sum = loss if self._sum is None else self._sum + loss
-        self._finite = finite if self._finite is None else self._finite & finite
+        told = torch.as_tensor(loss).detach()
+        if is_sharded(told):  # each rank holds all of it; to ask the others would take all of them
+            told = told.to_local()  # type: ignore[attr-defined]  # a DTensor has it
+        taint = told * 0
+        if told.dim():
+            told, taint = told.sum(), taint.sum()
+        self._sum = told if self._sum is None else self._sum + told
+        self._taint = taint if self._taint is None else self._taint + taint
 
     def read(self, norm: Tensor | float) -> Reading:
         """Return norm and losses, with one transfer from the device."""
-        norm = norm.detach() if isinstance(norm, Tensor) else torch.tensor(norm, dtype=torch.float64)
-        if self._sum is None or self._finite is None:
-            return Reading(norm=norm.item(), loss=None, losses_finite=True)
-        # Both fit exactly: float32 holds every bfloat16 and float16, and what is float64 stays so.
+        if self._sum is None or self._taint is None:
+            return Reading(norm=float(norm), loss=None, losses_finite=True)
+        if not isinstance(norm, Tensor) or _are_here(norm, self._sum):
+            return Reading(norm=float(norm), loss=self._sum.item(), losses_finite=self._taint.item() == 0)
+        # All fit exactly: float32 holds every bfloat16 and float16, and what is float64 stays so.
         wide = torch.promote_types(torch.promote_types(norm.dtype, self._sum.dtype), torch.float32)
-        told = [norm.reshape(()), self._sum.to(norm.device), self._finite.to(norm.device)]
-        value, loss, finite = torch.stack([number.to(wide) for number in told]).tolist()
-        return Reading(norm=value, loss=loss, losses_finite=finite == 1)
+        told = [number.reshape(()).to(norm.device, wide) for number in (norm.detach(), self._sum, self._taint)]
+        value, loss, taint = torch.stack(told).tolist()
+        return Reading(norm=value, loss=loss, losses_finite=taint == 0)
+
+
+def _are_here(*tensors: Tensor) -> bool:
+    """Tell whether the host reads them without waiting for a device."""
+    return all(tensor.device.type == "cpu" for tensor in tensors)

@@ -139,6 +139,16 @@ def test_the_third_failure_of_a_part_switches_it_off_and_the_first_tells_where_i
     assert [(values["part"], values["whole_guard"]) for values in off] == [("buffers", False)]
 
 
+def test_a_part_that_fails_in_each_of_many_micro_batches_fails_once_a_step() -> None:
+    training = Training(adamw, accumulate=3, features="enable:true")
+    with patch.object(Losses, "add", raising), patch.object(Buffers, "take", raising):
+        training.run(batches(2))
+    told = [(step, values["part"]) for kind, step, values in training.told.events if kind.value == "guard-error"]
+    assert told == [(1, "buffers"), (1, "norm"), (2, "buffers")], "the norm's was not told to all yet"
+    training.run(batches(4))
+    assert "guard-off" not in training.told.kinds()
+
+
 def test_what_nothing_can_be_decided_without_switches_the_whole_guard_off() -> None:
     training = Training(adamw)
     with patch.object(SpikeGuard, "propose", raising):

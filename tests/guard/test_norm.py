@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import nn
 
+from ckpttool.guard import norm
 from ckpttool.guard.norm import Losses, total_norm
 
 
@@ -55,6 +57,20 @@ def test_the_sum_of_losses_is_read_with_the_norm_and_one_that_is_not_finite_is_n
     for value in (math.inf, -math.inf):
         losses.add(torch.tensor(value))
     assert losses.read(1.0).losses_finite is False
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bad", [1.0, math.inf, math.nan])
+def test_one_transfer_from_a_device_reads_what_is_read_here_one_by_one(dtype: torch.dtype, bad: float) -> None:
+    def read() -> str:
+        losses = Losses()
+        for loss in (1 / 3, bad):
+            losses.add(torch.tensor(loss, dtype=dtype))
+        return repr(losses.read(torch.tensor([2 / 3], dtype=torch.float32).sum()))
+
+    here = read()
+    with patch.object(norm, "_are_here", lambda *_: False):
+        assert read() == here
 
 
 def test_a_norm_of_float64_loses_no_bit() -> None:
