@@ -287,12 +287,14 @@ def _around_folder(path: str, wish: _Wish) -> Located:
     found = _first(*(attempts if wish.layout is None else reversed(attempts)))
     if found is not None:
         return found
+    from ckpttool.trainers.common.loose_file import model_weights
+
     storage = open_storage(path)
     listing = list_root(storage)
-    weights = _loose_weights(listing, wish)
-    if weights is not None:
-        took = "the weights of a model, which are no training's save"
-        return Located(storage=storage, listing=weights, layout=loose_file(), focus=None, resolved_from=took)
+    weights = model_weights(listing) if wish.layout in {None, LOOSE_FILE_LAYOUT} else ()
+    if weights:
+        took, alone = "the weights of a model, which are no training's save", replace(listing, entries=weights)
+        return Located(storage=storage, listing=alone, layout=loose_file(), focus=None, resolved_from=took)
     only = _only_one_below(path, wish)
     if only is not None:
         return only
@@ -300,13 +302,6 @@ def _around_folder(path: str, wish: _Wish) -> Located:
     folders, files = signs()
     looked_for = "" if hint else f": no {folders} folder, no {files}"
     raise UnknownLayoutError(f"{path} holds no checkpoints that ckpttool knows{looked_for}{whose}{hint}")
-
-
-def _loose_weights(listing: Listing, wish: _Wish) -> Listing | None:
-    from ckpttool.trainers.common.loose_file import model_weights
-
-    weights = model_weights(listing) if wish.layout in {None, LOOSE_FILE_LAYOUT} else ()
-    return replace(listing, entries=weights) if weights else None
 
 
 def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
@@ -323,7 +318,8 @@ def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
     trees: list[Located] = []
     withheld: dict[str, OSError] = {}
     for root in [path, *_places_below(path)]:
-        if trees and trees[0].storage.root == path and _is_in(trees[0], os.path.relpath(root, path)):
+        around = trees[0] if trees and trees[0].storage.root == path else None
+        if around is not None and around.layout.part(around.listing, os.path.relpath(root, path), None) is not None:
             continue
         try:
             storage = open_storage(root)
@@ -346,10 +342,6 @@ def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
     unread = [f"; {why.filename or root} cannot be read" for root, why in withheld.items()]
     took = "".join([one.storage.root, *others, *dict.fromkeys(unread)])
     return one if one.storage.root == path else replace(one, resolved_from=took)
-
-
-def _is_in(tree: Located, folder: str) -> bool:
-    return tree.layout.part(tree.listing, folder, None) is not None
 
 
 def _meant_tree(trees: list[Located], path: str, wish: _Wish) -> Located:
