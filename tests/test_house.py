@@ -50,7 +50,7 @@ MOST_LINES = {
     "records": 1950,
     "render": 6050,
     "storage": 860,
-    "trainers": 1545,
+    "trainers": 1540,
     "trainers/hf_saves": 320,
     "trainers/common": 800,
     "trainers/accelerate": 480,

@@ -43,7 +43,7 @@ def effects(resume: Resume) -> Effects:
 def _position(record: Record, read: Consumed) -> GoesOn:
     exact = GoesOn(effect=DataEffect.EXACT, samples=read.samples, source=read.source, repeated=0, lost=0)
     if record.has_loader_state:
-        if read.new_batch != read.old_batch:
+        if read.changes:
             return replace(exact, effect=DataEffect.REORDERS, why=_OTHER_BATCHES, repeated=None, lost=None)
         return replace(exact, why=_SKIPS_EPOCH if record.ends_epoch else _ITS_STATE)
     if record.in_epoch is None:

@@ -11,6 +11,8 @@ from ckpttool.domain.units import STEP_DIGITS, Step
 
 RECORD = "_CHECKPOINT_METADATA"
 """Names the items of a save."""
+RECORD_LIMIT = 16 << 20
+"""Bytes of it; a real one has some hundred."""
 TREE = "_METADATA"
 """In an item: names its arrays."""
 MARK = "commit_success.txt"

@@ -16,14 +16,13 @@ from ckpttool.formats.strict_json import ParseError, parse_object
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.own_choice import Choice, said
 from ckpttool.trainers.orbax import Orbax
-from ckpttool.trainers.orbax.names import RECORD
+from ckpttool.trainers.orbax.names import RECORD, RECORD_LIMIT
 
 if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Checkpoint, Inventory
     from ckpttool.trainers.abilities import OwnStart
 
 _NO_ITEM = "no item of the save tells where the data stood"
-_RECORD_LIMIT = 16 << 20
 
 
 def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
@@ -65,9 +64,8 @@ def effects(resume: Resume) -> Effects:
     if item is None:
         return Effects(position=Unknown(why=_NO_ITEM), settings=(), findings=())
     read = consumed(resume.plan, resume.inventory, resume.data)
-    changed = read.new_batch != read.old_batch
     position = GoesOn(
-        effect=DataEffect.UNKNOWN if changed else DataEffect.EXACT,
+        effect=DataEffect.UNKNOWN if read.changes else DataEffect.EXACT,
         why="each process's loader goes on from its own state, if there are as many processes and batches are as large",
         samples=read.samples,
         source=read.source,
@@ -80,7 +78,7 @@ def _loader(resume: Resume) -> str | None:
     """Return the item that a data loader wrote; None where there is none."""
     path = f"{resume.plan.point.checkpoint.name}/{RECORD}"
     try:
-        told = parse_object(resume.storage.small_file(path, limit=_RECORD_LIMIT), what=path).get("item_handlers")
+        told = parse_object(resume.storage.small_file(path, limit=RECORD_LIMIT), what=path).get("item_handlers")
     except (OSError, ParseError):  # which the scan has said
         return None
     handlers = told.items() if isinstance(told, dict) else ()

@@ -19,9 +19,8 @@ from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import in_order_of_progress, one_run, stamp_if_there, stray
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.orbax import Orbax
-from ckpttool.trainers.orbax.names import MARK, RECORD, TREE, is_unfinished, prefix_and_step
+from ckpttool.trainers.orbax.names import MARK, RECORD, RECORD_LIMIT, TREE, is_unfinished, prefix_and_step
 
-_RECORD_LIMIT = 16 << 20
 _DATA = "d"
 """The folder of a store's data files."""
 _OF_PROCESS = "ocdbt.process_"
@@ -107,7 +106,7 @@ def _record(storage: Storage, name: str, findings: list[Finding]) -> _Record | N
     """Read what the save says of itself; without that Orbax restores it only where it is told what is in it."""
     path = f"{name}/{RECORD}"
     try:
-        told = parse_object(storage.small_file(path, limit=_RECORD_LIMIT), what=path)
+        told = parse_object(storage.small_file(path, limit=RECORD_LIMIT), what=path)
     except (FileNotFoundError, ParseError) as error:
         why = error if isinstance(error, ParseError) else "is not there"
         message = f"{why}: nothing tells which items the save has"

@@ -38,7 +38,7 @@ def effects(resume: Resume) -> Effects:
     checkpoint = resume.plan.point.checkpoint
     if checkpoint.content is Content.WEIGHTS_ONLY:
         return _told(GoesOn(effect=DataEffect.RESTARTS, why=_WEIGHTS, samples=read.samples, source=read.source))
-    changed = resume.data.new_global_batch is not None and read.new_batch != read.old_batch
+    changed = resume.data.new_global_batch is not None and read.changes
     return _told(
         GoesOn(
             effect=DataEffect.REORDERS if changed else DataEffect.EXACT,

@@ -30,7 +30,7 @@ def effects(resume: Resume) -> Effects:
     if all(shard.path != path for shard in checkpoint.shards):
         position = GoesOn(effect=DataEffect.RESTARTS, why=_NO_STATE, samples=read.samples, source=read.source)
     else:
-        changed = resume.data.new_global_batch is not None and read.new_batch != read.old_batch
+        changed = resume.data.new_global_batch is not None and read.changes
         position = GoesOn(
             effect=DataEffect.REORDERS if changed else DataEffect.EXACT,
             why=_OTHER_BATCHES if changed else _STATE,
