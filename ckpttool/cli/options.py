@@ -102,7 +102,8 @@ Names = Annotated[
     ),
 ]
 ConfigPath = Annotated[
-    str | None, typer.Option("--config", metavar="FILE", help="Training YAML: tells world size, batch size, sink size.")
+    str | None,
+    typer.Option("--config", metavar="FILE", help="Training config: world size, batch size, sink size."),
 ]
 
 

@@ -38,7 +38,7 @@ def preflight(
     """Say go or no-go before a launch. Changes nothing.
 
     Looks at checkpoint, health, config, launch and disk. Exit 0 only if a launch now would resume where it says.
-    Without --config: of a trainer whose configs are not read.
+    Without --config: of a trainer that is started without one.
 
     Example: ckpttool preflight ./output/checkpoint --config pretrain.yaml
     """

@@ -168,9 +168,18 @@ def test_a_word_that_stands_elsewhere_makes_no_config_of_a_trainer_s(path: str, 
         registry.read_config(text.encode(), path=path)
 
 
-def test_the_whole_config_of_a_mindformers_training_is_none_of_the_others() -> None:
-    for config in (FIXTURES / "configs").iterdir():
-        assert registry.read_config(config.read_bytes(), path=str(config)).trainer == "mindformers"
+def test_whole_configs_are_their_own_trainer_s_and_no_other_s() -> None:
+    configs = {path.name: path for path in (FIXTURES / "configs").iterdir()}
+    read = {name: registry.read_config(path.read_bytes(), path=str(path)).trainer for name, path in configs.items()}
+    assert read == {"pretrain_sink2.yaml": "mindformers", "lightning_cli.yaml": "lightning"}
+
+
+def test_what_lightning_wrote_of_a_run_that_began_from_scratch_at_every_start_says_so() -> None:
+    """Run with Lightning 2.6.6: `ckpt_path: last` found `epoch=0-step=2.ckpt` beside it, and warned."""
+    text = (FIXTURES / "configs" / "lightning_cli.yaml").read_text()
+    (found,) = findings(text, "config.yaml")
+    assert (found.code, found.severity) == (Code.RESUME_TRUE, SUSPECT)
+    assert [each.severity for each in findings(text.replace("save_last: null", "save_last: true"), "c.yaml")] == [NOTE]
 
 
 def test_toml_that_is_broken_or_says_a_thing_twice_is_refused_with_its_line() -> None:
