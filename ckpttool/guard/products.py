@@ -31,8 +31,8 @@ _FLUSHED = 2.0**-126
 """What matrix units take for zero, of operands and of each product: Intel's AMX does."""
 _BLOCK = 1 << 18
 """Elements that are summed up at once: a megabyte in float32."""
-_ROWS_AT_ONCE = 64
-"""That are judged in float64: a copy of b in that type is made for them anyway."""
+_ROWS_AT_ONCE = 256
+"""That are judged in float64."""
 
 Arguments: TypeAlias = "tuple[Any, ...]"
 Keywords: TypeAlias = "Mapping[str, Any]"
@@ -107,18 +107,18 @@ def can_be_checked(product: Product) -> bool:
 def suspicious_rows(product: Product, *, roundings_add_up: bool = False) -> Tensor:
     """Return [r, 2]: batch and row of those whose sum is not what it should be. Waits for the device.
 
+    A row of operands that are not finite is none: what came of them is no news.
+
     Args:
         product: That can be checked.
         roundings_add_up: Take roundings of one row for equal, not for independent: near-equal columns round alike.
     """
     sums = _RowSums(product, roundings_add_up=roundings_add_up)
-    error, tolerance = sums.error, sums.tolerance()
-    calm = (error <= ALARM * tolerance) & (tolerance < math.inf)
+    calm = _is_calm(sums.error, sums.tolerance())
     if bool(calm.all()):
         return torch.empty(0, 2, dtype=torch.int64)
     rows = torch.nonzero(~calm)
-    error, tolerance = error[~calm], sums.exact_tolerance(rows)
-    return rows[~((error <= ALARM * tolerance) & (tolerance < math.inf))].cpu()
+    return rows[sums.are_suspicious(rows)].cpu()
 
 
 def worst_element(product: Product, rows: Tensor) -> WrongElement | None:
@@ -129,8 +129,9 @@ def worst_element(product: Product, rows: Tensor) -> WrongElement | None:
         rows: [r, 2], batch and row.
     """
     for batch in sorted(set(rows[:, 0].tolist())):
+        b = product.b[batch].double()
         for some in rows[rows[:, 0] == batch, 1].split(_ROWS_AT_ONCE):
-            wrong = _worst_of(product, batch, some.to(product.c.device))
+            wrong = _worst_of(product, b, batch, some.to(product.c.device))
             if wrong is not None:
                 return wrong
     return None
@@ -180,8 +181,8 @@ class _RowSums:
         """Return [batch, m]: what rounding is expected to do to the sum of a row."""
         return _tolerance(self._product, self._norms)
 
-    def exact_tolerance(self, rows: Tensor) -> Tensor:
-        """Return [r], the same for some rows, with norms that neither overflow nor vanish."""
+    def are_suspicious(self, rows: Tensor) -> Tensor:
+        """Return [r], whether some rows are, by norms that neither overflow nor vanish."""
         batch, row = rows.unbind(1)
         product = self._product
         a, b, c = product.a[batch, row].double(), product.b.double(), product.c[batch, row].double()
@@ -197,7 +198,12 @@ class _RowSums:
             addend=addend,
             rounded=c.abs().sum(-1) if self._roundings_add_up else norms,
         )
-        return _tolerance(product, exact)
+        is_known = exact.a.isfinite() & exact.b.isfinite()
+        return ~_is_calm(self.error[batch, row], _tolerance(product, exact)) & is_known
+
+
+def _is_calm(error: Tensor, tolerance: Tensor) -> Tensor:
+    return (error <= ALARM * tolerance) & (tolerance < math.inf)
 
 
 def _tolerance(product: Product, norms: _Norms) -> Tensor:
@@ -215,8 +221,8 @@ def _tolerance(product: Product, norms: _Norms) -> Tensor:
     return found if norms.addend is None else found + (unit + _SUM_ROUNDOFF * root_n) * norms.addend
 
 
-def _worst_of(product: Product, batch: int, rows: Tensor) -> WrongElement | None:
-    a, b = product.a[batch, rows].double(), product.b[batch].double()
+def _worst_of(product: Product, b: Tensor, batch: int, rows: Tensor) -> WrongElement | None:
+    a = product.a[batch, rows].double()
     c = product.c[batch, rows].double()
     right = product.alpha * (a @ b)
     size = abs(product.alpha) * (a.abs() @ b.abs())

@@ -69,12 +69,11 @@ def test_infinity_is_right_where_the_result_overflows_and_nan_where_an_operand_i
     a[1, 5] = math.nan
     assert is_right(product(a, b))
     b[3, 3] = math.inf
+    assert len(suspicious_rows(product(a, b))) == 0  # no news, and not worth float64
+    b[3, 3] = 0
     spoiled = product(a, b)
-    assert is_right(spoiled)
-    spoiled.c[0, 0, 0] += 100.0
-    wrong = worst_element(spoiled, suspicious_rows(spoiled))
-    assert wrong is not None
-    assert (wrong.row, wrong.column) == (0, 0)
+    spoiled.c[0, 0, 0] += 100.0  # beside the row that is NaN and may be
+    assert suspicious_rows(spoiled).tolist() == [[0, 0]]
 
 
 def test_added_terms_and_factors_belong_to_the_product() -> None:
