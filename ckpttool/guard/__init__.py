@@ -12,10 +12,13 @@ from ckpttool.errors import UsageError
 if find_spec("torch") is None:
     raise UsageError("the guard needs torch, which is not installed: pip install 'ckpttool[torch]'")
 
+from ckpttool.decide.asd.detector import FeatureValueDetector as FeatureValueDetector
 from ckpttool.decide.policies.olmo import OlmoPolicy as OlmoPolicy
 from ckpttool.decide.policies.robust_z import RobustZPolicy as RobustZPolicy
 from ckpttool.decide.policies.skip import SkipPolicy as SkipPolicy
 from ckpttool.decide.policies.zclip import ZClipPolicy as ZClipPolicy
+from ckpttool.domain.asd import MINDSPORE as MINDSPORE
+from ckpttool.domain.asd import TORCH_NPU as TORCH_NPU
 from ckpttool.guard.capture.settings import CaptureBudget as CaptureBudget
 from ckpttool.guard.capture.settings import CaptureSettings as CaptureSettings
 from ckpttool.guard.replay.run import ReplayTask as ReplayTask
