@@ -12,8 +12,9 @@ from ckpttool.domain.guarding import EventValue, GuardEventKind
 from ckpttool.domain.health import Health
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
+from ckpttool.guard.capture.facts import unwrapped
 from ckpttool.guard.norm import full
-from ckpttool.guard.objects import Objects, unwrapped
+from ckpttool.guard.objects import Objects
 
 _APPLIED_ALL_THE_SAME = frozenset({GuardEventKind.SKIP, GuardEventKind.SPIKE, GuardEventKind.NONFINITE})
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.guarding import EventValue, GuardEventKind
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
+from ckpttool.guard import randomness
+from ckpttool.guard.capture.facts import unwrapped
 from ckpttool.guard.norm import is_sharded
-from ckpttool.guard.rng import random_state
 from ckpttool.guard.state_tree import Sharded, Unsaveable
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Objects:
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
             "loader": None if self.loader is None else _stateful(self.loader).state_dict(),
             "guard": None if self.guard is None else self.guard.saved(),
-            "rng": random_state(self.device.type),
+            "rng": randomness.states(),
             "extra": {name: _extra(value) for name, value in self.extra.items()},
         }
 
@@ -164,17 +164,6 @@ class Objects:
             for key, value in state.items():
                 if isinstance(value, Tensor) and loaded[key].dtype != value.dtype:
                     loaded[key] = value.to(loaded[key].device)
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the model itself, whatever was put around it to train it: its names are what a checkpoint has."""
-    while True:
-        if isinstance(model, DistributedDataParallel):
-            model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):  # torch.compile
-            model = inner
-        else:
-            return model
 
 
 def _stateful(loader: object) -> Stateful:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Mapping
-from typing import TypeAlias, cast
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias, cast
 
 import torch
 
 States: TypeAlias = "dict[str, object]"
-"""By generator: `torch`, `cuda` (one for each device), `numpy` where it is imported, `python`."""
+"""By generator: `torch`, `cuda`, `npu` or `xpu` (one for each device), `numpy` where it is imported, `python`."""
+
+_DEVICES = ("cuda", "npu", "xpu")
+"""What has a generator on each device, where its module of torch is there; that of Ascend comes with torch_npu."""
 
 
-def states() -> States:
-    """Return all of them, as `state_tree.spell` takes them."""
+def states(*, devices: bool = True) -> States:
+    """Return all of them, as `state_tree.spell` takes them; without those of devices, to ask which is to wait for them."""
     kept: States = {"torch": torch.get_rng_state(), "python": random.getstate()}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        kept["cuda"] = torch.cuda.get_rng_state_all()
+    for name, module in _accelerators() if devices else ():
+        if module.is_initialized():
+            kept[name] = module.get_rng_state_all()
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         kept["numpy"] = numpy.random.get_state()
@@ -34,10 +38,15 @@ def restore(kept: Mapping[str, object]) -> None:
         torch.set_rng_state(cast("torch.Tensor", kept["torch"]))
     if "python" in kept:
         random.setstate(cast("tuple[object, ...]", kept["python"]))
-    if "cuda" in kept and torch.cuda.is_available():
-        for device, state in enumerate(cast("list[torch.Tensor]", kept["cuda"])[: torch.cuda.device_count()]):
-            torch.cuda.set_rng_state(state, device)
+    for name, module in _accelerators():
+        for device, state in enumerate(cast("list[torch.Tensor]", kept.get(name, []))[: module.device_count()]):
+            module.set_rng_state(state, device)
     if "numpy" in kept:
         import numpy as np
 
         np.random.set_state(cast("tuple[str, np.ndarray, int, int, float]", kept["numpy"]))  # noqa: NPY002  the global one
+
+
+def _accelerators() -> Iterator[tuple[str, Any]]:
+    modules = ((name, getattr(torch, name, None)) for name in _DEVICES)
+    return ((name, module) for name, module in modules if module is not None and module.is_available())

@@ -16,9 +16,9 @@ from ckpttool.domain.saving import SaveLayout, SaveProgress
 from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.errors import CkptToolError, IncompleteError, NothingToResumeError, UsageError
 from ckpttool.formats.strict_json import OWN_MEMORY, ParseError, get_int, get_str, parse_object
+from ckpttool.guard import randomness
 from ckpttool.guard.agree import Ranks
 from ckpttool.guard.objects import Objects, Tree
-from ckpttool.guard.rng import random_state, set_random_state
 from ckpttool.guard.state_reading import UnreadableState, read
 from ckpttool.guard.tensor_file import tensors_in
 from ckpttool.guard.writer import STATE, STATE_SCHEMA
@@ -71,7 +71,7 @@ class Resumed:
         """
         iterator = iter(loader)
         if self._rng is not None:
-            set_random_state(self._rng)
+            randomness.restore(self._rng)
             self._rng = None
         return iterator
 
@@ -114,7 +114,7 @@ class SeededByIndex(Dataset[Item_co], Generic[Item_co]):
 
         import numpy as np
 
-        before = random_state()
+        before = randomness.states(devices=False)
         seed = xxh3_64_intdigest(f"{self._seed} {self._epoch} {index}".encode())
         torch.default_generator.manual_seed(seed)
         random.seed(seed)
@@ -122,7 +122,7 @@ class SeededByIndex(Dataset[Item_co], Generic[Item_co]):
         try:
             return self._dataset[index]
         finally:
-            set_random_state(before)
+            randomness.restore(before)
 
 
 def resume(
@@ -156,7 +156,7 @@ def resume(
         return Resumed(checkpoint=None, progress=None, is_checked=False, rng=None)
     shard = _on_every_rank(ranks, group, lambda: _read(layout, chosen, ranks))
     _on_every_rank(ranks, group, lambda: objects.load(shard.tree))
-    set_random_state(shard.tree["rng"])
+    randomness.restore(shard.tree["rng"])
     if objects.guard is not None:
         objects.guard.tell(
             GuardEventKind.RESUMED,
