@@ -17,7 +17,7 @@ _DEVICES = ("cuda", "npu", "xpu")
 
 
 def states(*, devices: bool = True) -> States:
-    """Return all of them, as `state_tree.spell` takes them; without those of devices, to ask which is to wait for them."""
+    """Return all of them, as `state_tree.spell` takes them; to ask those of devices is to wait for these."""
     kept: States = {"torch": torch.get_rng_state(), "python": random.getstate()}
     for name, module in _accelerators() if devices else ():
         if module.is_initialized():
