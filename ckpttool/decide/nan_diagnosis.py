@@ -68,8 +68,9 @@ def compared(
     then, here = _to_compare(captured, own, reduced)
     wrong = [name for name, gradient in then.items() if _is_other(gradient, here.get(name))]
     if not then:  # nobody knows this rank's own gradients: what is not finite here, the sum of all must not have been
-        were_finite = {gradient.name for gradient in captured.gradients if gradient.is_finite}
-        wrong = [gradient.name for gradient in own if not gradient.is_finite and gradient.name in were_finite]
+        were_finite = {(gradient.name, gradient.shape) for gradient in captured.gradients if gradient.is_finite}
+        bad = [gradient for gradient in own if not gradient.is_finite]
+        wrong = [gradient.name for gradient in bad if (gradient.name, gradient.shape) in were_finite]
     else:
         wrong += sorted(here.keys() - then.keys())
     return RankReplay(

@@ -20,6 +20,9 @@ from ckpttool.guard.state_reading import UnreadableState, read
 from ckpttool.guard.state_tree import Sharded
 from ckpttool.guard.tensor_file import open_tensors
 
+OF_MODEL = "config."
+"""Begins the names of a model's own settings: those that differed are set as they were."""
+
 _MOST_NAMED = 3
 
 
@@ -286,7 +289,7 @@ def _take_config(model: nn.Module, captured: object) -> Iterator[Difference]:
         here = getattr(config, key, None)
         if isinstance(value, (str, int, bool)) and type(here) in {str, int, bool} and here != value:
             setattr(config, key, value)
-            yield Difference(what=f"config.{key}", captured=value, here=here)
+            yield Difference(what=f"{OF_MODEL}{key}", captured=value, here=here)
 
 
 def _moved(value: object, device: torch.device) -> object:

@@ -33,7 +33,7 @@ from ckpttool.domain.units import Rank
 from ckpttool.errors import IncompleteError, UsageError
 from ckpttool.guard.capture.facts import facts_of
 from ckpttool.guard.environment import differences, environment, take_over
-from ckpttool.guard.replay.run import Content, EntryDoesNotFit, RankRun
+from ckpttool.guard.replay.run import OF_MODEL, Content, EntryDoesNotFit, RankRun
 from ckpttool.guard.state_reading import UnreadableState
 from ckpttool.guard.state_tree import Sharded
 
@@ -121,11 +121,15 @@ class _Session:
         )
 
     def _environment_note(self, *, reproduced: bool) -> Finding:
-        names = ", ".join(sorted({difference.what for difference in self._differences.values()}))
+        names = sorted({difference.what for difference in self._differences.values()})
+        ours = [name for name in names if name.startswith(OF_MODEL)]
+        others = [name for name in names if name not in ours]
+        parts = [f"not as it was captured: {', '.join(others)}"] if others else []
+        parts += [f"set as it was captured: {', '.join(ours)}"] if ours else []
         return note(
             Code.ENVIRONMENT_DIFFERS,
-            f"not as it was captured: {names}",
-            remedy=None if reproduced else "replay where these are as they were; each changes last bits",
+            "; ".join(parts),
+            remedy=None if reproduced or not others else "replay where these are as they were; each changes last bits",
         )
 
     def _computed(self, captured: RankCapture) -> _Computed | None:
