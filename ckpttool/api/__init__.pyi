@@ -38,6 +38,7 @@ from ckpttool.api.trying import demo as demo
 from ckpttool.api.verifying import bytes_to_read as bytes_to_read
 from ckpttool.api.verifying import verify as verify
 from ckpttool.api.verifying import watched as watched
+from ckpttool.domain.capture import NanQuestion as NanQuestion
 from ckpttool.domain.log_question import EvidenceQuestion as EvidenceQuestion
 from ckpttool.domain.log_question import HealthQuestion as HealthQuestion
 from ckpttool.domain.log_question import LogQuestion as LogQuestion

@@ -12,7 +12,7 @@ from ckpttool.cli.answers import NAN_CAPTURE, NAN_CAPTURES, NAN_REPLAY, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.helped import Command, Group
 from ckpttool.cli.options import Format, FormatOpt, Quiet, finite
-from ckpttool.domain.capture import Captures, NanQuestion
+from ckpttool.domain.capture import Captures
 from ckpttool.domain.frozen import dataclass
 
 app = typer.Typer(
@@ -87,9 +87,9 @@ class ReplayOptions:
         typer.Option(min=0.001, callback=finite, metavar="S", help="Give up after so many seconds (exit 14)."),
     ] = None
 
-    def question(self, folder: str) -> NanQuestion:
+    def question(self, folder: str) -> api.NanQuestion:
         """Ask the library."""
-        return NanQuestion(
+        return api.NanQuestion(
             path=folder,
             entry=self.entry,
             ranks=tuple(self.rank or ()),
