@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 from ckpttool import api
 from ckpttool.domain import exits
 from ckpttool.domain.capture import NanQuestion, NanReplay, NanVerdict, OriginKind
 from ckpttool.errors import ExitCode
 from ckpttool.guard import CaptureBudget, CaptureSettings
+from ckpttool.guard.capture.remember import StepMemory
 from tests.conftest import TESTS
 from tests.guard import capturing
 from tests.guard.capturing import place, train
@@ -150,3 +153,16 @@ def test_a_poisoned_weight_is_given_by_name(tmp_path: Path) -> None:
     answer = replayed(place(tmp_path, 1), locate=True)
     assert answer.origin is not None
     assert (answer.origin.kind, answer.origin.op) == (OriginKind.PARAMETER, "second.weight")
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_the_autocast_of_a_forward_that_a_trainer_put_in_place_of_the_models_own_is_seen(*, is_replaced: bool) -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    autocast = torch.autocast("cpu", dtype=torch.bfloat16)
+    if is_replaced:  # as accelerate does it
+        model.forward = autocast(model.forward)  # type: ignore[method-assign]
+    memory = StepMemory(model)
+    memory.micro(torch.ones(1, 2))
+    with nullcontext() if is_replaced else autocast:
+        model(torch.ones(1, 2))
+    assert memory.micro_batches[0].inner_autocast == (("cpu", "bfloat16"),)

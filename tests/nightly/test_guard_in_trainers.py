@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,29 +25,35 @@ KINDS = {"32": ["nonfinite", "nonfinite", "skip"], "bf16": ["nonfinite", "nonfin
 KINDS["16"] = ["nonfinite", "nonfinite", "overflow"]  # what is too large for the loss scaler is its own business
 
 Told: TypeAlias = dict[str, Any]
-Run: TypeAlias = Callable[..., Told]
 
 
-def runs(script: str, home: Path) -> Run:
-    """Return what trains in one of the trainers, and tells what came of it."""
-    python = trainer_python(home / "venv", *TRAINERS[script])
+class Run:
+    """Trains in one of the trainers, and tells what came of it."""
 
-    def trained(folder: Path, **settings: object) -> Told:
+    def __init__(self, script: str, home: Path) -> None:
+        self._script = script
+        self._python = trainer_python(home / "venv", *TRAINERS[script])
+
+    def __call__(self, folder: Path, **settings: object) -> Told:
         usual = {"precision": "32", "accumulate": 1, "clip": 1.0, "steps": 8, "bad": BAD}
-        done: Told = told(python, script, str(folder), json.dumps(usual | settings))
+        done: Told = told(self._python, self._script, str(folder), json.dumps(usual | settings))
         return done
 
-    return trained
+    def again(self, capture: Path) -> Told:
+        """Compute a captured step again in another process."""
+        entry = f"{self._script.removesuffix('.py')}:replay"
+        done: Told = told(self._python, "nan_replay.py", str(capture), entry)
+        return done
 
 
 @pytest.fixture(scope="module")
 def lightning(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return runs("lightning_guard.py", tmp_path_factory.mktemp("lightning"))
+    return Run("lightning_guard.py", tmp_path_factory.mktemp("lightning"))
 
 
 @pytest.fixture(scope="module")
 def hugging_face(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return runs("hf_guard.py", tmp_path_factory.mktemp("huggingface"))
+    return Run("hf_guard.py", tmp_path_factory.mktemp("huggingface"))
 
 
 @pytest.fixture(scope="module", params=["lightning", "hugging_face"])
@@ -113,6 +118,20 @@ def test_a_checkpoint_that_was_saved_without_a_guard_is_gone_on_from_with_one(ru
 def test_and_one_with_a_guard_without_it(run: Run, tmp_path: Path) -> None:
     run(tmp_path, bad={}, steps=2)
     assert run(tmp_path, bad={}, steps=4, resume=checkpoint(tmp_path, 2), without=True)["ends"] == 4
+
+
+@pytest.mark.parametrize("kind", ["inf", "padding"])
+@pytest.mark.parametrize(("precision", "accumulate"), [("32", 1), ("bf16", 3), ("16", 3)])
+def test_a_step_that_was_not_finite_is_captured_and_comes_out_the_same_in_another_process(
+    run: Run, tmp_path: Path, precision: str, accumulate: int, kind: str
+) -> None:
+    found = run(tmp_path, bad={"3": kind}, steps=4, precision=precision, accumulate=accumulate)
+    assert kinds(found)[-2:] == ["capture", "nonfinite"]
+    again = run.again(tmp_path / "guard/captures/nan-at-00000003")
+    assert (again["exit"], again["reproduced"], again["step"]) == (0, True, 3)
+    (rank,) = again["ranks"]
+    assert (rank["losses_equal"], rank["gradients_equal"]) == (accumulate, rank["gradients"])
+    assert again["origin"]["kind"] == ("input" if kind == "inf" else "op")
 
 
 def test_lightning_that_may_not_stop_yet_ends_by_an_error_two_dropped_steps_later(

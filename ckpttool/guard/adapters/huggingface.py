@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
+from ckpttool.guard.capture.again import LossFunction
+from ckpttool.guard.capture.settings import CaptureSettings
 from ckpttool.guard.step import Guard, GuardStop
 
 _NAME = "CkpttoolGuard"
@@ -32,12 +35,25 @@ class Attached:
         trainer, step = self._trainer, self._trainer.state.global_step
         self.stopped = None
         if self.guard is None or self.guard.optimizer is not getattr(trainer.optimizer, "optimizer", None):
-            scaler = trainer.accelerator.scaler
-            self.guard = Guard(trainer.model_wrapped, trainer.optimizer, scaler=scaler, step=step, **self._settings)
+            settings = {"scaler": trainer.accelerator.scaler, "step": step, **self._settings}
+            if (capture := settings.pop("capture", CaptureSettings())) is not None and capture.loss_of is None:
+                capture = replace(capture, loss_of=self._loss_of(trainer.training_step))
+            self.guard = Guard(trainer.model_wrapped, trainer.optimizer, capture=capture, **settings)
             self.guard.on_stop = self._stop
         if step:
             self.guard.restore(saved)
         self._wrap(self.guard)
+
+    @staticmethod
+    def _loss_of(step: Callable[..., Tensor]) -> LossFunction:
+        """Return what computes a micro-batch once more, forward and backward, as the trainer does."""
+
+        def loss_of(model: nn.Module, batch: Any) -> Tensor:
+            inputs = dict(batch)
+            items = inputs.pop("num_items_in_batch")
+            return step(model, inputs, items)
+
+        return loss_of
 
     def _stop(self, stopped: GuardStop) -> None:
         self.stopped = stopped

@@ -66,7 +66,7 @@ class LightningGuard(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Begin a micro-batch, as the model gets it: on its device, and augmented."""
-        self._micros = [guard.micro(batch) for guard in self.guards]
+        self._micros = [guard.micro(batch, index=batch_idx) for guard in self.guards]
         for micro in self._micros:
             micro.__enter__()
 
@@ -84,11 +84,23 @@ class LightningGuard(Callback):
                 guard.clip_(math.inf)
                 self._unheard *= not guard.applied
 
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """End the micro-batch; a module that optimizes by itself may go backward more than once."""
+        if pl_module.automatic_optimization:
+            self._end_micro_batch()
+
     def on_train_batch_end(self, *_: Any) -> None:
-        """End the micro-batch."""
-        for micro in self._micros:
+        """End the micro-batch, where nothing went backward."""
+        self._end_micro_batch()
+
+    def on_exception(self, *_: Any) -> None:
+        """Leave nothing behind that is on during a micro-batch."""
+        self._end_micro_batch()
+
+    def _end_micro_batch(self) -> None:
+        micros, self._micros = self._micros, []
+        for micro in micros:
             micro.__exit__(None, None, None)
-        self._micros = []
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the guards remember, in plain types."""

@@ -52,9 +52,14 @@ class StepMemory:
         """Take the model, to see with which autocast it is called."""
         self.micro_batches: list[Remembered] = []
         self._clones = False
-        # A wrapper may call the model itself, or only its parts: whichever comes first tells.
-        for module in (model, *model.children()):
-            module.register_forward_pre_hook(self._called)
+        # A wrapper may call the model itself, or only its parts: whichever comes first tells. Where a trainer put
+        # another `forward` into a module, as accelerate does, autocast is entered in that: only parts of it can tell.
+        modules = [model, *model.children()]
+        for module in modules:
+            if "forward" in vars(module):
+                modules.extend(module.children())
+            else:
+                module.register_forward_pre_hook(self._called)
 
     def micro(self, batch: object, *, index: int | None = None) -> None:
         """Remember a micro-batch, and what chance it will meet, right before its forward.

@@ -211,7 +211,7 @@ class Locator(TorchDispatchMode):
             name=name,
             phase="forward" if node is None else "backward",
             module=module,
-            line=_line_of(node),
+            line=_line_of(node) if kind is OriginKind.OP else None,
             shape=tuple(tensor.shape),
             nan=counts[0],
             inf=counts[1],

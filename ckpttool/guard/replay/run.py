@@ -230,7 +230,8 @@ class RankRun:
         counted = batch.get("num_items_in_batch")
         # Without a number of items the trainer divides by the accumulation itself.
         given = {} if counted is None else {"num_items_in_batch": counted}
-        loss = self._model(**known, **given).loss
+        told = self._model(**known, **given)
+        loss = told["loss"] if isinstance(told, Mapping) else told[0]  # as the trainer takes it
         return loss if given else loss / divisor
 
     @contextmanager

@@ -22,8 +22,7 @@ from ckpttool.guard.adapters.huggingface import attach
 
 warnings.simplefilter("ignore")
 torch.set_num_threads(1)
-FOLDER, ASKED = sys.argv[1], json.loads(sys.argv[2])
-ACCUMULATE, BATCH, CLASSES, MOST_STEPS = ASKED["accumulate"], 8, 5, 12
+BATCH, CLASSES, MOST_STEPS = 8, 5, 12
 
 
 class Config(PretrainedConfig):
@@ -46,15 +45,16 @@ class Small(PreTrainedModel):
         return {"loss": weight.mean() * nn.functional.cross_entropy(scores, labels, ignore_index=-100)}
 
 
-def samples():
+def samples(asked):
+    accumulate = asked["accumulate"]
     chance = torch.Generator().manual_seed(3)
     made = []
-    for number in range(ACCUMULATE * MOST_STEPS):
+    for number in range(accumulate * MOST_STEPS):
         x = torch.randn(BATCH, 6, generator=chance)
         labels = torch.randint(CLASSES, (BATCH,), generator=chance)
         weight = torch.ones(BATCH)
-        step, last = divmod(number + 1, ACCUMULATE)
-        kind = ASKED["bad"].get(str(step)) if last == 0 else None
+        step, last = divmod(number + 1, accumulate)
+        kind = asked["bad"].get(str(step)) if last == 0 else None
         if kind == "inf":
             x[0, 0] = math.inf
         elif kind == "padding":
@@ -96,29 +96,34 @@ def use_scaler(accelerator):
     accelerator.state._mixed_precision = "fp16"
 
 
-def main():
+def replay(_):
+    """Return the model as it was built: an entry for `ckpttool nan replay`."""
+    return Small(Config())
+
+
+def main(folder, asked):
     events = []
 
     def tell(kind, /, **values):
         events.append({"kind": kind.value, **{name: str(value) for name, value in values.items()}})
 
     arguments = TrainingArguments(
-        output_dir=FOLDER, per_device_train_batch_size=BATCH, gradient_accumulation_steps=ACCUMULATE,
-        max_steps=ASKED["steps"], save_steps=1, logging_steps=1, learning_rate=0.01, use_cpu=True, report_to=[], seed=7,
-        disable_tqdm=True, dataloader_pin_memory=False, bf16=ASKED["precision"] == "bf16",
-        max_grad_norm=ASKED["clip"] or 0.0, restore_callback_states_from_checkpoint=ASKED.get("restores", False),
+        output_dir=folder, per_device_train_batch_size=BATCH, gradient_accumulation_steps=asked["accumulate"],
+        max_steps=asked["steps"], save_steps=1, logging_steps=1, learning_rate=0.01, use_cpu=True, report_to=[], seed=7,
+        disable_tqdm=True, dataloader_pin_memory=False, bf16=asked["precision"] == "bf16",
+        max_grad_norm=asked["clip"] or 0.0, restore_callback_states_from_checkpoint=asked.get("restores", False),
         optim="adamw_torch", remove_unused_columns=False,
     )  # fmt: skip
     torch.manual_seed(5)
-    trainer = InOrder(model=Small(Config()), args=arguments, train_dataset=samples())
-    if ASKED["precision"] == "16":
+    trainer = InOrder(model=Small(Config()), args=arguments, train_dataset=samples(asked))
+    if asked["precision"] == "16":
         use_scaler(trainer.accelerator)
     attached = None
-    if not ASKED.get("without"):
+    if not asked.get("without"):
         policy = SkipPolicy(threshold=100.0)
-        attached = attach(trainer, policy=policy, count_threshold=ASKED.get("count", 10), sinks=[tell])
-    trainer.train(resume_from_checkpoint=ASKED.get("resume"))
-    checkpoints = sorted(map(shown, Path(FOLDER).glob("checkpoint-*")), key=lambda each: each["step"])
+        attached = attach(trainer, policy=policy, count_threshold=asked.get("count", 10), sinks=[tell], output=folder)
+    trainer.train(resume_from_checkpoint=asked.get("resume"))
+    checkpoints = sorted(map(shown, Path(folder).glob("checkpoint-*")), key=lambda each: each["step"])
     print(json.dumps({
         "ends": trainer.state.global_step,
         "checkpoints": checkpoints,
@@ -129,4 +134,5 @@ def main():
     }))  # fmt: skip
 
 
-main()
+if __name__ == "__main__":
+    main(sys.argv[1], json.loads(sys.argv[2]))

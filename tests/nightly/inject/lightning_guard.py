@@ -26,8 +26,7 @@ from ckpttool.guard.adapters.lightning import LightningGuard
 
 warnings.simplefilter("ignore")
 torch.set_num_threads(1)
-FOLDER, ASKED = sys.argv[1], json.loads(sys.argv[2])
-ACCUMULATE, BATCH, CLASSES, MOST_STEPS = ASKED["accumulate"], 8, 5, 12
+BATCH, CLASSES, MOST_STEPS = 8, 5, 12
 
 
 class Model(lightning.LightningModule):
@@ -44,14 +43,14 @@ class Model(lightning.LightningModule):
         return [optimizer], [{"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 5), "interval": "step"}]
 
 
-def samples():
+def samples(asked):
     chance = torch.Generator().manual_seed(3)
-    count = BATCH * ACCUMULATE * MOST_STEPS
+    count = BATCH * asked["accumulate"] * MOST_STEPS
     x = torch.randn(count, 6, generator=chance)
     labels = torch.randint(CLASSES, (count,), generator=chance)
     weight = torch.ones(count)
-    for step, kind in ASKED["bad"].items():
-        begin = (int(step) * ACCUMULATE - 1) * BATCH  # of its last micro-batch
+    for step, kind in asked["bad"].items():
+        begin = (int(step) * asked["accumulate"] - 1) * BATCH  # of its last micro-batch
         if kind == "inf":
             x[begin, 0] = math.inf
         elif kind == "padding":
@@ -59,7 +58,7 @@ def samples():
         else:
             weight[begin : begin + BATCH] = 1000.0
     # After a resume, a plain loader begins the epoch again.
-    return list(zip(x, labels, weight, strict=True))[ASKED.get("begin", 0) * BATCH * ACCUMULATE :]
+    return list(zip(x, labels, weight, strict=True))[asked.get("begin", 0) * BATCH * asked["accumulate"] :]
 
 
 def flat(value, path=""):
@@ -87,39 +86,45 @@ def shown(path):
     }
 
 
-def main():
-    precision = {"32": "32-true", "bf16": "bf16-mixed", "16": None}[ASKED["precision"]]
+def replay(_):
+    """Return the model as it was built: an entry for `ckpttool nan replay`."""
+    return Model()
+
+
+def main(folder, asked):
+    precision = {"32": "32-true", "bf16": "bf16-mixed", "16": None}[asked["precision"]]
     scaled = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=2.0**10))
-    saves = ModelCheckpoint(dirpath=f"{FOLDER}/checkpoints", every_n_train_steps=1, save_top_k=-1, filename="{step}")
+    saves = ModelCheckpoint(dirpath=f"{folder}/checkpoints", every_n_train_steps=1, save_top_k=-1, filename="{step}")
     events = []
 
     def tell(kind, /, **values):
         events.append({"kind": kind.value, **{name: str(value) for name, value in values.items()}})
 
     policy = SkipPolicy(threshold=100.0)
-    guard = LightningGuard(policy=policy, count_threshold=ASKED.get("count", 10), sinks=[tell])
+    guard = LightningGuard(policy=policy, count_threshold=asked.get("count", 10), sinks=[tell], output=folder)
     trainer = lightning.Trainer(
         accelerator="cpu",
-        max_steps=ASKED["steps"],
-        accumulate_grad_batches=ACCUMULATE,
-        gradient_clip_val=ASKED["clip"],
-        min_steps=ASKED.get("least"),
-        callbacks=[saves] if ASKED.get("without") else [guard, saves],
+        max_steps=asked["steps"],
+        accumulate_grad_batches=asked["accumulate"],
+        gradient_clip_val=asked["clip"],
+        min_steps=asked.get("least"),
+        callbacks=[saves] if asked.get("without") else [guard, saves],
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        default_root_dir=FOLDER,
+        default_root_dir=folder,
         **({"precision": precision} if precision else {"plugins": [scaled]}),
     )
     lightning.seed_everything(5, verbose=False)
     model = Model()
     stopped = None
     try:
-        trainer.fit(model, DataLoader(samples(), batch_size=BATCH), ckpt_path=ASKED.get("resume"))
+        trainer.fit(model, DataLoader(samples(asked), batch_size=BATCH), ckpt_path=asked.get("resume"))
     except GuardStop as stop:
         stopped = str(stop)
-    checkpoints = sorted(map(shown, Path(FOLDER, "checkpoints").glob("*.ckpt")), key=lambda each: each["step"])
+    checkpoints = sorted(map(shown, Path(folder, "checkpoints").glob("*.ckpt")), key=lambda each: each["step"])
     print(json.dumps({"ends": trainer.global_step, "checkpoints": checkpoints, "events": events, "stopped": stopped}))
 
 
-main()
+if __name__ == "__main__":
+    main(sys.argv[1], json.loads(sys.argv[2]))
