@@ -421,3 +421,32 @@ def test_the_guard_for_another_framework_is_what_the_manual_shows(
     assert [step for step, each in enumerate(applied, 1) if not each] == [101]
     answer = ckpttool.guard_report("output")
     assert (answer.steps, answer.dropped, [update.step for update in answer.drops]) == (102, 1, [101])
+
+
+numbers = st.one_of(st.floats(min_value=0, max_value=10), st.sampled_from((NAN, INF, 50.0)))
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(st.tuples(numbers, numbers, numbers, st.sampled_from((None, 1.0, 1024.0))), max_size=60),
+    st.sampled_from((None, SKIP, RobustZPolicy(window=12, warm_up=4), OlmoPolicy(window=6, sigmas=2.0))),
+)
+def test_ranks_with_losses_of_their_own_do_and_count_the_same(
+    log: list[tuple[float, float, float, float | None]], policy: Policy | None
+) -> None:
+    ranks = [SpikeGuard(policy, count_threshold=4) for _ in range(2)]
+    for step, (norm, *losses, scale) in enumerate(log, 1):
+        rows_here = [StepMetrics(step=Step(step), global_norm=norm, loss=loss) for loss in losses]
+        proposals = [guard.propose(row, scale=scale) for guard, row in zip(ranks, rows_here, strict=True)]
+        agreed = Proposal(
+            action=max(proposal.action for proposal in proposals),
+            norm=norm,
+            is_finite=all(proposal.is_finite for proposal in proposals),
+        )
+        one, other = (guard.settle(agreed) for guard in ranks)
+        assert (one.action, one.limit) == (other.action, other.limit)
+        assert {event.kind for event in one.events} & {GuardEventKind.STOP, GuardEventKind.OVERFLOW} == {
+            event.kind for event in other.events
+        } & {GuardEventKind.STOP, GuardEventKind.OVERFLOW}
+        counted = [{key: value for key, value in guard.saved().items() if key != "watch"} for guard in ranks]
+        assert counted[0] == counted[1]
