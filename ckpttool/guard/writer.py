@@ -37,7 +37,7 @@ from ckpttool.guard.tensor_file import block, named
 from ckpttool.records import births_begin
 from ckpttool.records.birth import birth_path
 from ckpttool.records.manifest import manifest_bytes
-from ckpttool.write.files import ensure_folder, locked, remove, replace
+from ckpttool.write.files import ensure_folder, locked, remove, replace, sweep
 from ckpttool.write.stream import Block, Streamed, stream
 
 STATE = "ckpttool.state"
@@ -104,6 +104,7 @@ class CheckpointWriter:
         """Make this rank's folder, and count the starts that saved there."""
         folder = f"{self._tree}/{self._layout.rank_folder(self._rank)}"
         ensure_folder(folder)
+        sweep(folder)
         names = os.listdir(folder)
         for name in self._layout.leftovers(names, self._place.prefix, self._rank):
             with suppress(OSError):

@@ -208,6 +208,7 @@ def test_what_a_killed_writer_left_is_swept_by_the_next_and_no_other_file(tmp_pa
     folder = tmp_path / "checkpoint/rank_0"
     folder.mkdir(parents=True)
     left = {"run_rank_0-1_4.tmp": b"torn", "other_rank_0-1_4.tmp": b"another's", "meta.json.tmp": b"another's"}
+    left[".ckpttool-0123456789abcdef.tmp"] = b"a meta.json of ours"
     for name, content in left.items():
         (folder / name).write_bytes(content)
     with Training().writer(tmp_path) as writer:
