@@ -9,6 +9,8 @@ import pytest
 
 from tests.guard.test_contain import NAMES, PARTS, nth, trained
 
+pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="takes minutes: --nightly")
+
 
 @pytest.mark.parametrize(("owner", "name"), PARTS, ids=NAMES)
 def test_a_part_that_raises_at_any_one_call_ends_no_training(owner: object, name: str, tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from tests.guard.loop import Updates
 from tests.guard.optimizers import every_way
 from tests.guard.test_step import assert_no_trace
 
+pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="every optimizer in every way: --nightly")
+
 WAYS = dict(every_way())
 
 
