@@ -278,7 +278,7 @@ def _number(values: Mapping[str, EventValue], key: str) -> float | None:
 
 
 def _place(values: Mapping[str, EventValue]) -> str:
-    """Spell where a product was wrong, as far as it is told."""
-    told = ((key, values.get(key)) for key in ("op", "module", "phase", "host", "device", "row", "column"))
+    """Spell where a product was wrong, and what became of it, as far as it is told."""
+    told = ((key, values.get(key)) for key in ("op", "module", "phase", "host", "device", "row", "column", "fault"))
     kept = [f"{key} {value}"[:_MOST_CHARACTERS] for key, value in told if isinstance(value, (str, int))]
-    return ", ".join(kept)
+    return ", ".join([*kept, "healed"] if values.get("healed") is True else kept)

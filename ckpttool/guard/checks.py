@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, TypeVar
 from torch.nn.parallel import DistributedDataParallel
 
 from ckpttool.domain.guarding import EventValue, GuardEventKind
-from ckpttool.domain.units import Rank, Step
+from ckpttool.domain.units import Rank, Step, on_ranks
 from ckpttool.errors import UsageError
 from ckpttool.guard.agree import Ranks
 from ckpttool.guard.checksum import MatmulChecksum
 from ckpttool.guard.contain import Containment, Part
-from ckpttool.guard.replicas import ReplicaCheck
+from ckpttool.guard.replicas import Disagreement, ReplicaCheck
 
 if TYPE_CHECKING:
     from torch import nn
@@ -91,7 +91,7 @@ class Checks:
                 parameters=[*found.parameters],
                 count=found.count,
                 ranks=[*found.ranks],
-                message="weights differ from rank to rank",
+                message=_disagreement(found),
             )
 
     def _begin(self, step: Step) -> None:
@@ -105,6 +105,13 @@ class Checks:
     def _run(self, call: Callable[[], T]) -> T | None:
         """A checked step is slow, and is meant to be: that is not the guard's share of an ordinary one."""
         return self._contain.run(Part.CHECKSUM, call, waits=True)
+
+
+def _disagreement(found: Disagreement) -> str:
+    names = ", ".join(found.parameters)
+    more = f" and {found.count - len(found.parameters)} more" if found.count > len(found.parameters) else ""
+    whose = f": another one on {on_ranks(found.ranks)}" if found.ranks else ""
+    return f"weights differ from rank to rank{whose}, in {names}{more}"
 
 
 def stops_at_abnormal(setting: str) -> bool:

@@ -116,9 +116,15 @@ def test_a_strike_says_whose_and_since_when_and_what_to_pass_over() -> None:
 
 
 def test_a_wrong_product_is_the_rank_s_that_told_it_and_says_where() -> None:
-    wrong: Event = (K.CHECKSUM_ABNORMAL, 4, {"op": "mm", "module": "layers.1", "row": 3, "phase": None})
+    wrong: Event = (
+        K.CHECKSUM_ABNORMAL,
+        4,
+        {"op": "mm", "module": "layers.1", "row": 3, "phase": None, "fault": "transient", "healed": True},
+    )
     faults = report([], [wrong]).abnormal_products
-    assert [(fault.rank, fault.message) for fault in faults] == [(1, "op mm, module layers.1, row 3")]
+    assert [(fault.rank, fault.message) for fault in faults] == [
+        (1, "op mm, module layers.1, row 3, fault transient, healed")
+    ]
 
 
 def test_replicas_that_disagree_are_one_disagreement_whoever_says_so() -> None:

@@ -127,7 +127,7 @@ def _told(event: HealthEvent, step: Step, *, name: str | None = None) -> GuardEv
     """Spell an event for a file; `clock` is in seconds since 1970 on this machine's own clock."""
     values: dict[str, EventValue] = {
         "rank": event.rank,
-        "name": name,
+        "name": None if event.rank is None and event.value is None else name,  # a checksum is no parameter's
         "value": event.value,
         "count": event.count,
         "since_step": event.since_step,

@@ -139,6 +139,7 @@ def test_a_strike_names_its_parameter_and_rank_at_the_step_of_its_value_and_asks
     assert (strike.step, strike.values["name"], strike.values["rank"], strike.values["count"]) == (12, "w", 1, 2)
     assert strike.values["since_step"] == 11
     assert strike.values["since_clock"] == at(10)
+    assert "name" not in events[3].values
     assert events[3].step == 13  # a checksum is no value's: it is told at the step that it starts in
     assert detector.wants_checksum
     assert not detector.checking
