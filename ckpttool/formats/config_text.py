@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 
 from ckpttool.domain.settings import KeyPath
 from ckpttool.errors import ConfigError, UnsafeError
@@ -12,6 +13,7 @@ from ckpttool.formats.safe_yaml import MAX_BYTES, MAX_DEPTH, Document, parse_doc
 from ckpttool.formats.strict_json import ParseError, parse_object
 
 TOML = ".toml"
+_READER = "tomllib" if sys.version_info >= (3, 11) else "tomli"
 
 _BARE = r"[A-Za-z0-9_-]+(?:\s*\.\s*[A-Za-z0-9_-]+)*"
 _TABLE = re.compile(rf"\s*\[\[?\s*({_BARE})\s*\]\]?\s*(?:#.*)?")
@@ -51,15 +53,11 @@ def _json_lines(content: bytes, path: str) -> dict[KeyPath, int]:
 
 
 def _toml(content: bytes, path: str) -> Document:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     if len(content) > MAX_BYTES:
         raise UnsafeError(f"{path!r} has more than {MAX_BYTES} bytes; no config is that long")
     try:
         text = content.decode("utf-8")
-        data = tomllib.loads(text)
+        data: dict[str, object] = import_module(_READER).loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path!r} cannot be read: {error}".replace("\n", " ")) from error
     _assert_shallow(data, path, MAX_DEPTH)

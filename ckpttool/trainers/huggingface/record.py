@@ -75,13 +75,12 @@ def read_ends_of_state(storage: Storage, path: str) -> State:
         OSError: It cannot be read.
     """
     try:
-        return _state(storage.small_file(path, limit=_SMALL), path)
+        before, begins, tail = storage.small_file(path, limit=_SMALL).partition(_LOG_BEGINS)
     except OverLimitError:
         with storage.open(path) as source:
-            head = source.read(0, _END)
+            before, begins, _ = source.read(0, _END).partition(_LOG_BEGINS)
             tail = source.read(source.stamp.size - _END, _END)
-    before, begins, _ = head.partition(_LOG_BEGINS)  # no text of JSON holds a line's end: this is no part of one
-    _, ends, after = tail.partition(_LOG_ENDS)
+    _, ends, after = tail.partition(_LOG_ENDS)  # no text of JSON holds a line's end: neither is a part of one
     if begins and ends:
         with suppress(ParseError):
             return _state(before + begins + ends + after, path)
