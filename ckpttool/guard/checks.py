@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_CLOSER = 20
+"""Steps that are checked after a result that was not finite, and then was."""
+
 
 class Checks:
     """Stands around forward and backward of the steps that are checked, and compares replicas between steps."""
@@ -49,6 +52,7 @@ class Checks:
         self._contain = contain
         self._checksum: MatmulChecksum | None = None
         self._is_inside = False
+        self._closer_until = Step(-1)
         self._replicas = ReplicaCheck(model) if isinstance(model, DistributedDataParallel) else None
 
     def enter(self, step: Step, *, runs: bool) -> None:
@@ -60,8 +64,12 @@ class Checks:
         """
         self.leave()  # an exception may have ended the last one where nobody told
         is_patrol = self._patrol > 0 and step % self._patrol == 0
-        if (runs or is_patrol) and self._contain.is_on(Part.CHECKSUM):
+        if (runs or is_patrol or step <= self._closer_until) and self._contain.is_on(Part.CHECKSUM):
             self._run(lambda: self._begin(step))
+
+    def look_closer(self, step: Step) -> None:
+        """Check the products of the next steps on this rank: at this one it computed what it does not compute again."""
+        self._closer_until = Step(step + _CLOSER)
 
     def leave(self) -> None:
         """End forward and backward of a micro-batch."""

@@ -222,6 +222,8 @@ class Guard:
     def tell(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:
         """Tell an event to the file and all sinks: for what works beside the guard, too."""
         self._telling.tell(kind, step=step, **values)
+        if kind is GuardEventKind.TRANSIENT:
+            self._checks.look_closer(step)
 
     def close(self) -> None:
         """Write the events that are left; the end of the process does so, too."""

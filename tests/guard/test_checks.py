@@ -53,6 +53,15 @@ def test_without_patrol_and_strike_nothing_is_checked_and_with_a_fault_nothing_s
     assert "checked" not in told.of(GuardEventKind.STEP)[0]
 
 
+def test_after_a_result_that_was_not_finite_and_then_was_the_next_twenty_steps_are_checked() -> None:
+    model, guard, told = guard_of()
+    step(model, guard)
+    guard.tell(GuardEventKind.TRANSIENT, step=guard.step)
+    for _ in range(25):
+        step(model, guard)
+    assert ["checked" in values for values in told.of(GuardEventKind.STEP)] == [False] + [True] * 20 + [False] * 5
+
+
 def test_a_wrong_product_on_patrol_stops_a_training_that_asked_for_it_before_its_update() -> None:
     model, guard, told = guard_of(patrol=2, on_abnormal="stop")
     step(model, guard)
