@@ -15,13 +15,17 @@ from torch import nn
 
 from ckpttool import api
 from ckpttool.domain import exits
-from ckpttool.domain.capture import NanQuestion, NanReplay, NanVerdict, OriginKind
+from ckpttool.domain.capture import Capture, NanQuestion, NanReplay, NanVerdict, OriginKind
+from ckpttool.domain.units import Step
 from ckpttool.errors import ExitCode
 from ckpttool.guard import CaptureBudget, CaptureSettings
+from ckpttool.guard.buffers import Buffers
 from ckpttool.guard.capture.remember import StepMemory
+from ckpttool.guard.capture.store import CaptureStore, StepFacts
 from tests.conftest import TESTS
 from tests.guard import capturing
 from tests.guard.capturing import place, train
+from tests.guard.loop import Told
 
 IN_ANOTHER_PROCESS = """
 import json, sys
@@ -166,3 +170,40 @@ def test_the_autocast_of_a_forward_that_a_trainer_put_in_place_of_the_models_own
     with nullcontext() if is_replaced else autocast:
         model(torch.ones(1, 2))
     assert memory.micro_batches[0].inner_autocast == (("cpu", "bfloat16"),)
+
+
+def test_a_loss_scalers_factor_goes_in_and_out_as_it_did(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, told = capturing.HardNet(), Told()
+    memory, scale = StepMemory(model), 1024.0
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    buffers = Buffers(model)
+    buffers.take()
+    for batch in capturing.batches(1)[0]:
+        memory.micro(batch)
+        memory.loss(loss := capturing.loss_of(model, batch))
+        scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    settings = CaptureSettings(loss_of=capturing.loss_of)
+    store = CaptureStore(str(tmp_path), model, emit=told, settings=settings)
+    path = store.capture(memory, StepFacts(step=Step(1), scale=scale, restore_buffers=buffers.restore))
+    assert path is not None
+    answer = replayed(path, exact=True)
+    assert answer.reproduced
+    assert answer.ranks[0].gradients_equal == answer.ranks[0].gradients > 10
+
+
+def test_the_number_of_a_batch_is_kept_for_the_step_that_asks_for_it(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = capturing.HardNet()
+    memory = StepMemory(model)
+    batch = capturing.batches(1, accumulate=1)[0][0]
+    memory.micro(batch, index=17)
+    memory.loss(loss := capturing.loss_of(model, batch, accumulate=1))
+    loss.backward()
+    path = CaptureStore(str(tmp_path), model, emit=Told()).capture(memory, StepFacts(step=Step(1)))
+    assert path is not None
+    found = api.inspect_nan(path)
+    assert isinstance(found, Capture)
+    assert found.ranks[0].micro_batches[0].index == 17

@@ -123,7 +123,7 @@ class CaptureStore:
         try:
             with _put_back(self._model):
                 rerun = self._computed_again(memory, facts)
-                if rerun is not None and rerun.is_finite:
+                if self._is_transient(memory, rerun):
                     self._emit(GuardEventKind.TRANSIENT, step=facts.step, rank=self._rank)
                 if level is None:
                     return None
@@ -148,6 +148,13 @@ class CaptureStore:
             restore_buffers=facts.restore_buffers,
         )
 
+    def _is_transient(self, memory: StepMemory, rerun: Rerun | None) -> bool:
+        """Tell whether what was wrong on this rank is finite now; of a reduced gradient nobody knows whose it was."""
+        if rerun is None or not rerun.is_finite:
+            return False
+        losses = [micro.loss for micro in memory.micro_batches if micro.loss is not None]
+        return self._world_size == 1 or not all(bool(torch.isfinite(loss).all()) for loss in losses)
+
     def _level(self, step: int) -> CaptureLevel | None:
         early = self._last is not None and step - self._last < self._budget.every_steps
         if self._whole < self._budget.captures and not early:
@@ -171,15 +178,14 @@ class CaptureStore:
         capture = self._record(memory, facts, rerun, kept)
         path = self._free_folder(facts.step)
         _Writer(path, capture, kept.told.tensors, is_first=self._rank == 0).write(self._budget.io_timeout)
-        is_transient = rerun is not None and rerun.is_finite
         self._emit(
             GuardEventKind.CAPTURE,
             step=facts.step,
             rank=self._rank,
             path=path,
             level=kept.level.value,
-            culprit=bool(capture.bad_losses) or (rerun is not None and not is_transient),
-            verdict="transient" if is_transient else None,
+            culprit=bool(capture.bad_losses) or (rerun is not None and not rerun.is_finite),
+            verdict="transient" if self._is_transient(memory, rerun) else None,
             next=f"ckpttool nan inspect {path}",
         )
         return path, kept.level

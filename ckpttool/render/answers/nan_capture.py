@@ -132,11 +132,16 @@ def _facts(answer: Capture) -> list[tuple[str, str]]:
             ("kept" if not of else f"rank {rank.rank} kept", f"{held}: {size(rank.shard.size)}, {shown(rank.device)}"),
         ]
         if rank.rerun is not None:
-            again = "finite: transient" if rank.rerun.is_finite else "not finite again"
+            again = "finite" if rank.rerun.is_finite else "not finite again"
+            again += ": transient" if _is_transient(answer) else ""
             rows.append(("in place" if not of else f"rank {rank.rank} in place", again))
     environment = dict(answer.ranks[0].environment) if answer.ranks else {}
     told = [f"{name} {environment[name]}" for name in ("torch", "python", "threads") if name in environment]
     return [*rows, ("with", shown(", ".join(told)))] if told else rows
+
+
+def _is_transient(answer: Capture) -> bool:
+    return all(rank.rerun is not None and rank.rerun.is_finite for rank in answer.ranks)
 
 
 def gradients_table(gradients: tuple[GradientFacts, ...]) -> RenderableType:
