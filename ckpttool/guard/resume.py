@@ -279,6 +279,8 @@ def _for_all(ranks: Ranks, group: Any, ask: Callable[[], Answer]) -> Answer:  # 
             told = [ask()]
         except CkptToolError as error:
             told = [error]
+        except Exception as error:  # noqa: BLE001  whatever it is, the others must not wait for this rank
+            told = [IncompleteError(f"rank 0 could not choose: {type(error).__name__}: {error}")]
     distributed.broadcast_object_list(told, src=0, group=group)
     if isinstance(told[0], CkptToolError):
         raise told[0]

@@ -340,6 +340,25 @@ def test_moments_wider_than_their_weights_keep_every_bit(tmp_path: Path) -> None
     assert [(moment.dtype, moment.flatten()[0].item()) for moment in moments] == [(torch.float32, 1 + 2**-20)] * 2
 
 
+def test_a_second_model_with_its_optimizer_is_saved_as_something_extra(tmp_path: Path) -> None:
+    def made() -> dict[str, Any]:
+        training, critic = Training(), SmallNet()
+        return {**training.objects, "extra": {"critic": critic, "by": torch.optim.AdamW(critic.parameters(), lr=0.1)}}
+
+    first, second = made(), made()
+    loss_of(first["extra"]["critic"], torch.ones(6, 4)).backward()
+    first["extra"]["by"].step()
+    with ckpttool.checkpoint_writer(str(tmp_path), prefix="run", **first) as writer:
+        writer.save(step=1)
+    ckpttool.resume_training(str(tmp_path), **second)
+    critics = [objects["extra"]["critic"].state_dict() for objects in (first, second)]
+    assert all(torch.equal(value, critics[1][name]) for name, value in critics[0].items())
+    moments = [objects["extra"]["by"].state_dict()["state"] for objects in (first, second)]
+    assert all(
+        torch.equal(value, moments[1][index][key]) for index in moments[0] for key, value in moments[0][index].items()
+    )
+
+
 class Noisy:
     """Items with random noise."""
 
