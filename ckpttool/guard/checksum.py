@@ -16,7 +16,7 @@ from torch.utils.flop_counter import flop_registry
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.guarding import Emit, EventValue, GuardEventKind
 from ckpttool.domain.units import Rank, Step
-from ckpttool.guard.modules import ModuleTrace
+from ckpttool.guard.modules import ModuleTrace, current_node
 from ckpttool.guard.products import PRODUCTS, Product, WrongElement, can_be_checked, suspicious_rows, worst_element
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class MatmulChecksum(TorchDispatchMode):
         return result
 
     def _site(self, call: _Call, product: Product) -> tuple[object, ...]:
-        return (call.func, *self._trace.here(), tuple(product.a.shape), tuple(product.b.shape))
+        return (call.func, self._trace.module(), _phase(), tuple(product.a.shape), tuple(product.b.shape))
 
     def _acquit(self, site: tuple[object, ...], product: Product, rows: Tensor) -> None:
         """Note that a suspicion was none; what is not finite says nothing about roundings."""
@@ -188,7 +188,6 @@ class MatmulChecksum(TorchDispatchMode):
         self._is_abnormal = True
         self._wrong += 1
         if self._wrong <= _MOST_EVENTS:
-            module, phase = self._trace.here()
             self._emit(
                 GuardEventKind.CHECKSUM_ABNORMAL,
                 step=self.step,
@@ -196,8 +195,8 @@ class MatmulChecksum(TorchDispatchMode):
                 host=socket.gethostname(),
                 device=str(result.device),
                 op=str(call.func),
-                module=module,
-                phase=phase,
+                module=self._trace.module(),
+                phase=_phase(),
                 batch=wrong.batch,
                 row=wrong.row,
                 column=wrong.column,
@@ -223,6 +222,10 @@ class _Call:
 
     def product(self, result: Tensor) -> Product:
         return PRODUCTS[self.func](self.args, self.kwargs, result)
+
+
+def _phase() -> str:
+    return "forward" if current_node() is None else "backward"
 
 
 def _same_bits(left: Tensor, right: Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +21,9 @@ class ModuleTrace:
     `ModuleTracker` names another one there.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        """Take the model by whose names modules are told."""
-        self._names = {id(module): name for name, module in model.named_modules()}
+    def __init__(self, model: nn.Module, label: Callable[[str, nn.Module], str] = lambda name, _module: name) -> None:
+        """Take the model by whose names modules are told, and how a name and its module are put into words."""
+        self._names = {id(module): label(name, module) for name, module in model.named_modules()}
         self._calls: list[tuple[int, int, str]] = []  # numbers of the nodes from and up to, and the module
         self._open: list[tuple[int, str]] = []
         self._handles: list[RemovableHandle] = []
@@ -42,18 +43,21 @@ class ModuleTrace:
         while self._handles:
             self._handles.pop().remove()
 
-    def here(self) -> tuple[str, str]:
-        """Return the module whose operation runs now, '' where it is none's, and `forward` or `backward`."""
-        # What runs in backward is told nowhere else.
-        node: Any = torch._C._current_autograd_node()  # noqa: SLF001
-        phase = "forward" if node is None else "backward"
-        if self._open:  # also of what is computed anew in backward
-            return self._open[-1][1], phase
+    @property
+    def is_inside(self) -> bool:
+        """Whether the forward of a module runs: also one that is computed anew in backward."""
+        return bool(self._open)
+
+    def module(self) -> str:
+        """Return the innermost module whose operation runs now; '' where it is none's."""
+        if self._open:
+            return self._open[-1][1]
+        node = current_node()
         if node is None:
-            return "", phase
-        number = node._sequence_nr()  # noqa: SLF001  as above
+            return ""
+        number = node._sequence_nr()  # noqa: SLF001  torch has no public name for it
         around = [(last - first, name) for first, last, name in self._calls if first <= number < last]
-        return min(around, default=(0, ""))[1], phase
+        return min(around, default=(0, ""))[1]
 
     def _begin(self, module: nn.Module) -> None:
         name = self._names.get(id(module))
@@ -64,6 +68,11 @@ class ModuleTrace:
         if self._open and self._names.get(id(module)) == self._open[-1][1]:
             first, name = self._open.pop()
             self._calls.append((first, _next_number(), name))
+
+
+def current_node() -> Any:  # noqa: ANN401  torch has no type for a node
+    """Return the autograd node that runs now; None outside of backward."""
+    return torch._C._current_autograd_node()  # noqa: SLF001  as above
 
 
 def _next_number() -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ckpttool.domain.capture import OriginKind
 from ckpttool.domain.frozen import dataclass
+from ckpttool.guard.modules import ModuleTrace, current_node
 
 MOST_EVENTS = 2000
 """Tensors of so many are held: a freed storage must not be mistaken for another. What comes later is not looked at."""
@@ -105,12 +106,10 @@ class Locator(TorchDispatchMode):
         """Take the model, whose parameters and buffers are known by name."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
-        self._model = model
         self._held: list[Tensor] = []
         self._by_storage: dict[int, int] = {}
         self._given: dict[int, tuple[OriginKind, str]] = {}
-        self._calls: list[tuple[int, int, str]] = []  # first and last sequence number of each module's call
-        self._stack: list[tuple[str, int]] = []
+        self._trace = ModuleTrace(model, lambda name, module: f"{name or 'the model'} ({type(module).__name__})")
         self._know(OriginKind.PARAMETER, model.named_parameters())
         self._know(OriginKind.BUFFER, model.named_buffers())
 
@@ -127,24 +126,11 @@ class Locator(TorchDispatchMode):
     def watching(self) -> Iterator[None]:
         """Be on, in eager mode, with modules told apart and lines of the forward kept for the backward."""
         with ExitStack() as stack:
-            for name, module in self._model.named_modules():
-                label = f"{name or 'the model'} ({type(module).__name__})"
-                stack.enter_context(_removed(module.register_forward_pre_hook(self._entering(label))))
-                stack.enter_context(_removed(module.register_forward_hook(self._leaving, always_call=True)))
+            stack.enter_context(self._trace)
             stack.enter_context(torch.autograd.set_detect_anomaly(True, check_nan=False))
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(self)
             yield
-
-    def _entering(self, label: str) -> Callable[..., None]:
-        def entering(_module: nn.Module, _inputs: object) -> None:
-            self._stack.append((label, _sequence()))
-
-        return entering
-
-    def _leaving(self, _module: nn.Module, _inputs: object, _output: object) -> None:
-        label, begun = self._stack.pop()
-        self._calls.append((begun, _sequence(), label))
 
     def __torch_dispatch__(
         self,
@@ -198,10 +184,8 @@ class Locator(TorchDispatchMode):
         *,
         on_purpose: bool,
     ) -> int:
-        node = torch._C._current_autograd_node() if not self._stack else None  # noqa: SLF001  no public name
-        module = self._stack[-1][0] if self._stack else ""
+        node = None if self._trace.is_inside else current_node()
         if node is not None:
-            module = self._module_of(int(node._sequence_nr()))  # noqa: SLF001  as above
             name = _node_name(node.name(), name) if kind is OriginKind.OP else name
         else:
             name = _plain_name(name) if kind is OriginKind.OP else name
@@ -210,7 +194,7 @@ class Locator(TorchDispatchMode):
             kind=kind,
             name=name,
             phase="forward" if node is None else "backward",
-            module=module,
+            module=self._trace.module(),
             line=_line_of(node) if kind is OriginKind.OP else None,
             shape=tuple(tensor.shape),
             nan=counts[0],
@@ -220,11 +204,6 @@ class Locator(TorchDispatchMode):
         )
         self.events.append(event)
         return event.number
-
-    def _module_of(self, sequence: int) -> str:
-        """Return the innermost module whose call made the node of that number."""
-        within = [(last - first, label) for first, last, label in self._calls if first <= sequence < last]
-        return min(within)[1] if within else ""
 
     def origin(self, wrong: Iterable[Tensor]) -> Event | None:
         """Walk back from tensors that are not finite to the earliest event that nothing before explains."""
@@ -253,19 +232,6 @@ def named_tensors(value: object, path: str) -> Iterator[tuple[str, Tensor]]:
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
             yield from named_tensors(item, f"{path}[{index}]")
-
-
-@contextmanager
-def _removed(handle: Any) -> Iterator[None]:  # noqa: ANN401  torch's handle of a hook
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-def _sequence() -> int:
-    """Return the number that the next node of the graph will have."""
-    return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]  # noqa: SLF001  no public name
 
 
 def _flat(value: object) -> Iterator[Tensor]:
