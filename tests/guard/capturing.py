@@ -79,13 +79,14 @@ def train(
     steps: int = BAD_STEP,
     made: list[list[dict[str, Tensor]]] | None = None,
     before: Callable[[nn.Module], None] | None = None,
+    mode: str = "act",
 ) -> tuple[Told, nn.Module]:
     """Train until something is not finite, and return what was told, and the model."""
     torch.manual_seed(5)
     model = HardNet() if model is None else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     told = Told()
-    guard = Guard(model, optimizer, output=output, sinks=[told], capture=capture or CaptureSettings())
+    guard = Guard(model, optimizer, output=output, sinks=[told], capture=capture or CaptureSettings(), mode=mode)
     for micro_batches in batches(steps) if made is None else made:
         for batch in micro_batches:
             with guard.micro(batch) as micro:

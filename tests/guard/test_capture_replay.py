@@ -128,10 +128,28 @@ def test_a_light_capture_takes_its_weights_from_a_file_and_no_other_weights(tmp_
     save_file({f"model.{name}": value.detach().clone() for name, value in model.named_parameters()}, weights)
     question = NanQuestion(path=place(tmp_path), entry="tests.guard.capturing:replay", exact=True, weights=weights)
     assert api.replay_nan(question).reproduced
+    # A save has more than weights.
+    more = {"model.norm.running_mean": torch.ones(8), "optimizer.head.bias.exp_avg": torch.ones(1)}
+    named = {f"model.{name}": value.detach().clone() for name, value in model.named_parameters()}
+    save_file({**named, **more}, weights)
+    assert api.replay_nan(question).reproduced
     save_file({f"model.{name}": value.detach() + 1 for name, value in model.named_parameters()}, weights)
     answer = api.replay_nan(question)
     assert exits.of_nan_replay(answer) is ExitCode.INCOMPLETE
     assert "are not those that were captured" in answer.findings[0].message
+
+
+def test_a_whole_capture_can_be_computed_with_other_weights_to_see_whether_it_is_they(
+    captured: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(77)
+    weights = str(tmp_path / "weights.safetensors")
+    save_file({name: value.detach().clone() for name, value in capturing.HardNet().named_parameters()}, weights)
+    question = NanQuestion(path=captured, entry="tests.guard.capturing:replay", weights=weights, locate=False)
+    answer = api.replay_nan(question)
+    assert exits.of_nan_replay(answer) is ExitCode.DAMAGE
+    assert answer.ranks[0].losses_differ == (0, 1)
+    assert not answer.ranks[0].is_finite  # it is the batch
 
 
 def test_what_is_finite_when_computed_at_once_again_is_transient(tmp_path: Path) -> None:

@@ -76,13 +76,16 @@ def test_a_capture_leaves_weights_gradients_buffers_and_chance_as_they_were(tmp_
     assert told.kinds() == ["capture"]
 
 
-def test_a_training_with_captures_is_equal_in_every_bit_to_one_without(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["act", "watch"])
+def test_a_training_with_captures_is_equal_in_every_bit_to_one_without(mode: str, tmp_path: Path) -> None:
     made = batches(5)
     made[2], made[4] = made[4], made[2]  # the bad one in the middle
     runs = []
     for output, settings in ((tmp_path / "a", CaptureSettings(loss_of=loss_of)), (tmp_path / "b", None)):
         torch.manual_seed(5)
-        _, model = train(output, model=HardNet(), made=made, capture=settings or CaptureSettings(budget=NOTHING))
+        _, model = train(
+            output, model=HardNet(), made=made, capture=settings or CaptureSettings(budget=NOTHING), mode=mode
+        )
         runs.append(everything(model))
     assert runs[0] == runs[1]
     assert (tmp_path / "a/guard/captures").is_dir()

@@ -23,6 +23,7 @@ from ckpttool.guard.tensor_file import open_tensors
 OF_MODEL = "config."
 """Begins the names of a model's own settings: those that differed are set as they were."""
 
+_IN_SAVES = "model."
 _MOST_NAMED = 3
 
 
@@ -48,6 +49,7 @@ class Content:
         Raises:
             UnreadableState, OSError, ValueError: It is not what the record says.
         """
+        self._captured = captured
         content = read(captured.content, open_tensors(path))
         if not isinstance(content, dict):
             raise UnreadableState("the content is no object")
@@ -63,17 +65,23 @@ class Content:
             list,
         ]:
             raise UnreadableState("the content is not arranged as ckpttool does it")
+        self.trained = {name: _local(value).requires_grad for name, value in self.parameters.items()}
+        """Whether each parameter wanted a gradient; empty where a light capture does not say."""
         if [len(self.batches), len(self.random)] != [expected, expected]:
             raise UnreadableState(f"expected {expected} micro-batches, found {len(self.batches)}")
 
     def take_weights(self, path: str) -> None:
-        """Take the weights of another file, by the parameters' names, as they are or below `model.`.
+        """Take the weights of another file, by the parameters' names, as they are or below `model.` as in a save.
 
         Raises:
             OSError, ValueError: It cannot be read.
         """
         stored = open_tensors(path)
-        self.parameters = {name.removeprefix("model.").removeprefix("module."): value for name, value in stored.items()}
+        below = {name.removeprefix(_IN_SAVES): value for name, value in stored.items() if name.startswith(_IN_SAVES)}
+        wanted = [name for name, _ in self._captured.weights]
+        known = below if (wanted[0] in below if wanted else below) else stored
+        # A save has buffers, moments and more beside them.
+        self.parameters = {name: value for name, value in known.items() if not wanted or name in wanted}
 
     def join(self, others: Sequence[Content]) -> None:
         """Put sharded weights together from all ranks.
@@ -183,9 +191,8 @@ class RankRun:
         self._prepare()
         if self._captured.weights:
             self._assert_captured_weights()
-        else:  # another file than the capture's own does not say what was trained
-            for name, parameter in weights.items():
-                parameter.requires_grad_(captured[name].requires_grad)
+        for name, wants_gradient in self._content.trained.items():
+            weights[name].requires_grad_(wants_gradient)
         for name, module in modules.items():
             module.training = name not in self._captured.evaluating
 
@@ -249,6 +256,10 @@ class RankRun:
             raise EntryDoesNotFit("the loss wants no gradient: the entry has to return what goes to `backward`")
         scale = self._captured.scale
         (loss if scale is None else loss * scale).sum().backward()
+
+
+def _local(value: Tensor | Sharded) -> Tensor:
+    return value.local if isinstance(value, Sharded) else value
 
 
 def _whole(name: str, value: Tensor | Sharded) -> Tensor:
