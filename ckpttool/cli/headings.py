@@ -52,6 +52,7 @@ OUTPUT = "Output"
 _OF_ONE_COMMAND = {
     ("replay", "--threshold"): "Policy",
     ("scan", "--all"): "Which tree",
+    ("nan", "--timeout"): "Replay",
     ("launch", "--config"): "Launch",
     ("preflight", "--config"): "Launch",
     **{(command, "--sink-size"): "Data position" for command in ("resolve", "launch", "preflight", "scale-skip")},
