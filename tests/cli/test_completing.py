@@ -46,7 +46,7 @@ def offered(*words: str, cwd: Path | None = None) -> Said:
         (("verify", "nowhere", "--checkpoint", ""), []),
         (("verify", "other", "--checkpoint", ""), ["15_2", "10_2", "5_2"]),
         (("explain", "shard-m"), ["shard-missing"]),
-        (("lint-config", "--allow", "keeps"), ["keeps-one-checkpoint"]),
+        (("lint-config", "--allow", "keeps"), ["keeps-one-checkpoint", "keeps-best-alone"]),
         (("replay", "--policy", "zc"), ["zclip"]),
         (("scan", "--layout", ""), list(layout_names())),
         (("guide", "prun"), ["prune"]),
