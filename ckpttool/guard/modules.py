@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -23,7 +22,7 @@ class ModuleTrace:
 
     def __init__(self, model: nn.Module, label: Callable[[str, nn.Module], str] = lambda name, _module: name) -> None:
         """Take the model by whose names modules are told, and how a name and its module are put into words."""
-        self._names = {id(module): label(name, module) for name, module in model.named_modules()}
+        self._labels = [(label(name, module), module) for name, module in model.named_modules()]
         self._calls: list[tuple[int, int, str]] = []  # numbers of the nodes from and up to, and the module
         self._open: list[tuple[int, str]] = []
         self._handles: list[RemovableHandle] = []
@@ -31,10 +30,11 @@ class ModuleTrace:
     def __enter__(self) -> ModuleTrace:  # noqa: PYI034  `Self` is in Python since 3.11
         self._calls.clear()
         self._open.clear()
-        self._handles = [
-            register_module_forward_pre_hook(lambda module, _arguments: self._begin(module)),
-            register_module_forward_hook(lambda module, _arguments, _result: self._end(module), always_call=True),
-        ]
+        for label, module in self._labels:  # of hooks on all modules alike torch's compiler warns
+            self._handles += [
+                module.register_forward_pre_hook(self._beginning(label)),
+                module.register_forward_hook(self._end, always_call=True),
+            ]
         return self
 
     def __exit__(
@@ -59,15 +59,13 @@ class ModuleTrace:
         around = [(last - first, name) for first, last, name in self._calls if first <= number < last]
         return min(around, default=(0, ""))[1]
 
-    def _begin(self, module: nn.Module) -> None:
-        name = self._names.get(id(module))
-        if name is not None:
-            self._open.append((_next_number(), name))
+    def _beginning(self, label: str) -> Callable[..., None]:
+        return lambda *_: self._open.append((_next_number(), label))
 
-    def _end(self, module: nn.Module) -> None:
-        if self._open and self._names.get(id(module)) == self._open[-1][1]:
-            first, name = self._open.pop()
-            self._calls.append((first, _next_number(), name))
+    def _end(self, *_: object) -> None:
+        if self._open:
+            first, label = self._open.pop()
+            self._calls.append((first, _next_number(), label))
 
 
 def current_node() -> Any:  # noqa: ANN401  torch has no type for a node

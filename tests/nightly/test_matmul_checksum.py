@@ -146,3 +146,17 @@ def test_a_healthy_training_is_never_accused(dtype: torch.dtype) -> None:
     assert isinstance(products, int)
     assert products > 100 * 3 * 12
     assert math.isfinite(losses[-1])
+
+
+@nightly
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler itself
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_the_products_of_a_compiled_model_are_seen(backend: str) -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    compiled = torch.compile(model, backend=backend)
+    checksum = MatmulChecksum(model, lambda *_, **__: None, rank=Rank(0))
+    for _ in range(2):
+        compiled(torch.randn(4, 8)).sum().backward()
+        with checksum:
+            compiled(torch.randn(4, 8)).sum().backward()
+        assert checksum.summary()["products"] == 5
