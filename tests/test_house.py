@@ -166,7 +166,8 @@ def test_no_room_has_more_lines_than_it_is_allowed() -> None:
 
 
 def test_no_function_is_longer_than_a_screen() -> None:
-    sizes = {place(module, node): lines_between(node, node) for module in MODULES for node in functions_of(module)}
+    # Of what it does: what has many parameters names each in a line, and says in its docstring what it is.
+    sizes = {place(module, node): lines_of_body(node) for module in MODULES for node in functions_of(module)}
     assert {name: size for name, size in sizes.items() if size > MAX_FUNCTION_LINES} == {}
 
 

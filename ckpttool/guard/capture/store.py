@@ -92,8 +92,7 @@ class CaptureStore:
         self._model = unwrapped(model)
         self._emit = emit
         self._rank, self._world_size = rank, world_size
-        self._settings = settings
-        self._budget = settings.budget
+        self._settings, self._budget = settings, settings.budget
         self._optimizer = optimizer
         self._whole = self._light = self._reruns = 0
         self._last: int | None = None
