@@ -73,13 +73,14 @@ class Checks:
 
     def leave(self) -> None:
         """End forward and backward of a micro-batch."""
-        if self._is_inside and self._checksum is not None:
+        if self._is_inside and (checksum := self._checksum) is not None:
             self._is_inside = False
-            self._checksum.__exit__(None, None, None)
+            # Also where it was switched off meanwhile: what stands around everything else must go.
+            self._contain.run(Part.CHECKSUM, lambda: checksum.__exit__(None, None, None), waits=True, always=True)
 
     def take_abnormal(self) -> bool:
         """Tell whether a product was wrong on this rank since this was asked last."""
-        return self._checksum is not None and self._checksum.take_abnormal()
+        return self._checksum is not None and (self._run(self._checksum.take_abnormal) or False)
 
     def told(self) -> dict[str, EventValue]:
         """Return what was checked in this step, for its line."""

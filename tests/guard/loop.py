@@ -86,6 +86,7 @@ class Training:
         features: str | None = None,
         output: Path | None = None,
         step: int = 0,
+        patrol: int = 0,
         policy: Policy | None = None,
         mode: str = "act",
         count_threshold: int = 10,
@@ -107,6 +108,7 @@ class Training:
                 features=features,
                 output=output,
                 step=step,
+                patrol=patrol,
             )
             if guarded
             else None

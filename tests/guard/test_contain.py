@@ -19,6 +19,7 @@ from ckpttool.guard.buffers import Buffers
 from ckpttool.guard.capture.keeping import Keeping
 from ckpttool.guard.capture.remember import StepMemory
 from ckpttool.guard.capture.store import CaptureStore
+from ckpttool.guard.checksum import MatmulChecksum
 from ckpttool.guard.contain import Containment, Pace, Part
 from ckpttool.guard.dropping import Updated
 from ckpttool.guard.features import FeatureProbe
@@ -137,6 +138,21 @@ def test_the_third_failure_of_a_part_switches_it_off_and_the_first_tells_where_i
     assert "in raising" in str(errors[0]["traceback"])
     off = training.told.of(GuardEventKind.GUARD_OFF)
     assert [(values["part"], values["whole_guard"]) for values in off] == [("buffers", False)]
+
+
+@pytest.mark.parametrize("name", ["__enter__", "__exit__", "_checked", "summary", "take_abnormal"])
+def test_a_checksum_that_raises_ends_no_training_and_changes_no_bit_of_it(name: str) -> None:
+    real = getattr(MatmulChecksum, name)
+
+    def does_and_raises(*values: object, **named: object) -> None:
+        real(*values, **named)
+        raising()
+
+    with patch.object(MatmulChecksum, name, raising if name == "__enter__" else does_and_raises):
+        training = Training(adamw, patrol=1).run(batches(6))
+    assert training.everything() == Training(adamw, guarded=False).run(batches(6)).everything()
+    assert "guard-error" in training.told.kinds()
+    assert "guard-error" not in Training(adamw, patrol=1).run(batches(6)).told.kinds()
 
 
 def test_a_part_that_fails_in_each_of_many_micro_batches_fails_once_a_step() -> None:
