@@ -140,7 +140,7 @@ def _fingerprint(tensor: Tensor) -> object:
     """Return what changes with the content, without waiting for a device; None where that would take long."""
     if tensor.device.type != "cpu":
         return torch.hash_tensor(tensor) if hasattr(torch, "hash_tensor") and not tensor.is_complex() else None
-    if tensor.nbytes > _MOST_HASHED or tensor.layout is not torch.strided:
+    if tensor.layout is not torch.strided or tensor.nbytes > _MOST_HASHED:
         return None
     from xxhash import xxh3_64_intdigest
 
