@@ -19,6 +19,7 @@ from ckpttool.domain.guarding import GuardEventKind
 from ckpttool.domain.units import ByteCount, Step
 from ckpttool.guard import CaptureBudget, CaptureSettings, randomness
 from ckpttool.guard.capture import store as store_module
+from ckpttool.guard.capture import writing
 from ckpttool.guard.capture.remember import StepMemory
 from ckpttool.guard.capture.store import CaptureStore, StepFacts
 from tests.guard.capturing import HardNet, batches, loss_of, place, train
@@ -104,7 +105,7 @@ def test_what_cannot_be_written_is_taken_away_and_told_and_the_training_goes_on(
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patched:
-            patched.setattr(store_module, name, full)
+            patched.setattr(writing, name, full)
             capture, told = captured(tmp_path)
         assert capture is None
         (event,) = told.of(GuardEventKind.CAPTURE_FAILED)
@@ -121,7 +122,7 @@ def test_a_disk_that_takes_nothing_is_given_up(tmp_path: Path, monkeypatch: pyte
         for _block in blocks:
             Path(path).touch()
 
-    monkeypatch.setattr(store_module, "stream", hangs)
+    monkeypatch.setattr(writing, "stream", hangs)
     capture, told = captured(tmp_path, budget=CaptureBudget(io_timeout=0.2))
     assert capture is None
     assert "took nothing for 0.2 s" in str(told.of(GuardEventKind.CAPTURE_FAILED)[0]["error"])
