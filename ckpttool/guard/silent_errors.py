@@ -104,7 +104,8 @@ class SilentErrors:
         try:
             record = as_object(saved)
             if record.get("settings") == self._settings(self._detector):
-                self._detector.restore(record.get("detector"))
+                rank = None if self._probe is None else self._probe.rank
+                self._detector.restore(record.get("detector"), rank=rank)
                 return
             message = "feature values were judged with other settings"
         except ParseError as error:

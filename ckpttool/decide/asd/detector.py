@@ -13,7 +13,7 @@ from ckpttool.domain.frozen import replace
 from ckpttool.domain.guarding import EventValue, GuardEvent, GuardEventKind
 from ckpttool.domain.health_events import EventKind, HealthEvent
 from ckpttool.domain.metrics import LocalTime
-from ckpttool.domain.units import Step
+from ckpttool.domain.units import Rank, Step
 from ckpttool.errors import UsageError
 from ckpttool.formats.strict_json import Json, as_number, as_object
 
@@ -111,14 +111,23 @@ class FeatureValueDetector:
         """Return everything that is remembered, as JSON."""
         return {"watch": self.watch.saved(), "last": self.last}
 
-    def restore(self, saved: Json) -> None:
+    def restore(self, saved: Json, *, rank: Rank | None) -> None:
         """Remember what another one with the same settings did; a checksum that ran waits to be agreed on anew.
+
+        Trainers that save the memory of rank 0 alone give it to all. What is usual for a parameter is alike on every
+        rank, so that is taken over; the strikes of another rank are not.
+
+        Args:
+            saved: What `saved` returned.
+            rank: Whose values will come; None where nobody knows.
 
         Raises:
             ParseError: It is not what `saved` returns.
         """
         record = as_object(saved)
         self.watch.restore(record.get("watch"))
+        self.watch.histories = {(rank, name): history for (_, name), history in self.watch.histories.items()}
+        self.watch.book.rules = {whose: rule for whose, rule in self.watch.book.rules.items() if whose == rank}
         self.last = LocalTime(as_number(record.get("last")))
         self.checking = False
 

@@ -58,7 +58,7 @@ def on_line(detector: FeatureValueDetector, plan: Sequence[Row], restarts: froze
         if step in restarts:
             saved = json.loads(json.dumps(detector.saved(), allow_nan=False))
             detector = FeatureValueDetector(watch=detector.watch.policy.begin())
-            detector.restore(saved)
+            detector.restore(saved, rank=Rank(1))
         events += detector.take(values, at=at(minute), step=Step(step))
         events += detector.agree(wanted=detector.wants_checksum, step=Step(step))
     return events
@@ -174,10 +174,25 @@ def test_a_checksum_that_ran_at_a_restart_is_agreed_on_anew() -> None:
     detector, _ = struck()
     detector.agree(wanted=True, step=Step(13))
     again = FeatureValueDetector.of(CHECKED)
-    again.restore(json.loads(json.dumps(detector.saved())))
+    again.restore(json.loads(json.dumps(detector.saved())), rank=Rank(1))
     assert (again.checking, again.wants_checksum) == (False, True)
     assert again.agree(wanted=True, step=Step(14)) == ()
     assert again.checking
+
+
+def test_a_rank_that_gets_the_memory_of_another_knows_what_is_usual_and_has_none_of_its_strikes() -> None:
+    first, _ = struck(rank=0)
+    second = FeatureValueDetector.of(CHECKED)
+    second.restore(first.saved(), rank=Rank(1))
+    wild = FeatureValue(value=1e12, name="w", step=Step(14), rank=Rank(1))
+    usual = FeatureValue(value=1.0, name="w", step=Step(13), rank=Rank(1))
+    assert second.take([usual], at=at(21), step=Step(14)) == ()
+    assert [event.kind.value for event in second.take([wild], at=at(22), step=Step(15))] == ["sdc-event"]
+    own = FeatureValueDetector.of(CHECKED)
+    own.restore(first.saved(), rank=Rank(0))
+    own.take([replace(usual, rank=Rank(0))], at=at(25), step=Step(14))  # behind a NaN nothing is wild
+    events = own.take([replace(wild, rank=Rank(0))], at=at(26), step=Step(15))
+    assert "sdc-strike" in [event.kind.value for event in events]
 
 
 def test_a_clock_that_is_put_back_stands_still() -> None:
@@ -207,4 +222,4 @@ def test_settings_that_do_not_switch_it_on_let_it_notice_nothing() -> None:
 
 def test_what_it_did_not_save_it_does_not_restore() -> None:
     with pytest.raises(ParseError):
-        FeatureValueDetector.of().restore({"watch": []})
+        FeatureValueDetector.of().restore({"watch": []}, rank=None)
