@@ -16,7 +16,7 @@ from ckpttool.domain.view import USUAL, View
 from ckpttool.errors import CkptToolError, ConfigError, ExitCode, ForeignConfigError
 from ckpttool.formats.safe_yaml import read_bytes
 from ckpttool.render.answers import preflight_summaries as summaries
-from ckpttool.trainers.registry import config_readers, lint, read_config
+from ckpttool.trainers.registry import config_readers, lint, may_be_config, read_config
 
 _ENDINGS = (".yaml", ".yml")
 
@@ -128,12 +128,15 @@ def _in_folder(folder: str, allowed: tuple[Code, ...], foreign: dict[str, None])
 
 def _unless_foreign(path: str, allowed: tuple[Code, ...], foreign: dict[str, None]) -> dict[str, Check]:
     try:
-        return {path: config_check(path, read_base(path, allowed), name=path)}
+        # Templates and YAML with tags of its own cannot be read, and need not be.
+        if may_be_config(read_bytes(path)):
+            return {path: config_check(path, read_base(path, allowed), name=path)}
     except ForeignConfigError:
-        foreign[path] = None
-        return {}
+        pass
     except CkptToolError as error:
         return {path: replace(_unusable(path, error), name=path)}
+    foreign[path] = None
+    return {}
 
 
 def _yaml_files(folder: str, unseen: dict[str, Check]) -> Iterator[str]:

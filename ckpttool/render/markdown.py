@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ckpttool.domain.finding import told
 from ckpttool.domain.preflight import Lint, Preflight, Reason
+from ckpttool.domain.units import counted
 from ckpttool.render.answers.preflight import kinds, ranks_of, verdict, word
 from ckpttool.render.escape import shown
 
@@ -39,7 +40,7 @@ def _lines(answer: Preflight | Lint) -> Iterator[str]:
         cells = (first.severity.word, first.code.value, f"{_place(kind[0])}{what}", first.remedy or "")
         yield f"| {' | '.join(map(_text, cells))} |"
     if len(found) > MOST_ROWS:
-        yield from ("", f"and {len(found) - MOST_ROWS} other kinds")
+        yield from ("", f"and {counted(len(found) - MOST_ROWS, 'other kind')}")
 
 
 def _place(reason: Reason) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.finding import Code, Finding, Severity, told
 from ckpttool.domain.health import Health
+from ckpttool.domain.units import counted
 from ckpttool.domain.view import USUAL, View
 from ckpttool.render.escape import shown
 
@@ -298,7 +299,7 @@ def grouped_findings(
         parts += kind_parts(kind, world, said, view or USUAL)
     if len(kinds) > most:
         shown_by = "--format json" if view is None else "-v"
-        parts.append(line(f"and {len(kinds) - most} other kinds: {shown_by}", style="dim"))
+        parts.append(line(f"and {counted(len(kinds) - most, 'other kind')}: {shown_by}", style="dim"))
     return parts
 
 

@@ -58,6 +58,10 @@ class HealthFile(Protocol):
 class ConfigReader(Protocol):
     """How a trainer's configs are read."""
 
+    def may_be_own(self, content: bytes) -> bool:
+        """Tell without parsing a file; False only where `read` could never say that it is this trainer's."""
+        ...
+
     def read(self, content: bytes, *, path: str, devices: int | None = None) -> RunConfig | None:
         """Return what a config says about resuming, parallelism and data; None where it is none of this trainer's.
 

@@ -205,6 +205,13 @@ def read_config(content: bytes, *, path: str, devices: int | None = None) -> Run
     )
 
 
+def may_be_config(content: bytes) -> bool:
+    """Tell whether a file holds words of a config that is read, or zeros, as where letters take two bytes each."""
+    return b"\0" in content or any(
+        trainer.configs.may_be_own(content) for trainer in TRAINERS if trainer.configs is not None
+    )
+
+
 def lint(config: RunConfig) -> tuple[Finding, ...]:
     """Say what a config gets wrong, by its own trainer's rules."""
     reader = trainer_named(config.trainer).configs

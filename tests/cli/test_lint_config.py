@@ -121,7 +121,7 @@ class TestFolders:
         assert ("name a folder with some" in said.stdout) is (paths[-1] in {"others", "none"})
 
     def test_what_cannot_be_read_may_be_a_config_so_it_is_told(self, folder: Path) -> None:
-        (folder / "configs" / "torn.yaml").write_text("a: 1\na: 2\n")
+        (folder / "configs" / "torn.yaml").write_text("use_parallel: 1\nuse_parallel: 2\n")
         assert ask("lint-config", "configs").code == 2
 
     def test_a_folder_that_cannot_be_listed_is_no_empty_one(
@@ -282,6 +282,11 @@ def test_the_pre_commit_hook_runs_a_command_that_there_is(configs: Path) -> None
 
 
 FOREIGN = {"ci.yaml": "on: push\njobs: {}\n", "two.yaml": "a: 1\n---\nb: 2\n", "list.yaml": "- a\n", "empty.yaml": ""}
+UNREAD = {
+    "mkdocs.yaml": "emoji: !!python/name:emoji.twemoji\n",
+    "chart.yaml": "{{- if .Values.on }}\na: {{ .Values.a }}\n{{- end }}\n",
+    "stack.yaml": "Name: !Ref Other\n",
+}
 
 
 def test_yaml_of_others_is_passed_over_on_request_and_what_cannot_be_read_is_not(configs: Path) -> None:
@@ -293,6 +298,19 @@ def test_yaml_of_others_is_passed_over_on_request_and_what_cannot_be_read_is_not
     assert "no training config: 4 other YAML files" in said.stdout
     assert ask("lint-config", "--skip-foreign", "ci.yaml", "good.yaml").code == ExitCode.OK
     assert ask("lint-config", "--skip-foreign", "ci.yaml", "bad.yaml").code == ExitCode.DAMAGE
-    (configs / "torn.yaml").write_text("model: [1\n")
+    (configs / "torn.yaml").write_text("load_checkpoint: x\nrun_mode: [1\n")
     assert ask("lint-config", "--skip-foreign", "torn.yaml", "ci.yaml").code == ExitCode.USAGE
     assert ask("lint-config", "--skip-foreign", "absent.yaml").code == ExitCode.USAGE
+
+
+def test_yaml_of_others_that_no_config_s_parser_reads_is_passed_over_too_where_no_trainer_s_words_stand(
+    configs: Path,
+) -> None:
+    for name, text in UNREAD.items():
+        (configs / name).write_text(text)
+        assert ask("lint-config", name).code == ExitCode.USAGE
+    assert ask("lint-config", "--skip-foreign", *UNREAD).code == ExitCode.OK
+    (configs / "mine.yaml").write_text("save_strategy: !!python/name:os.system\n")
+    assert ask("lint-config", "--skip-foreign", "mine.yaml").code == ExitCode.USAGE
+    (configs / "wide.yaml").write_bytes("save_strategy: steps\n".encode("utf-16"))
+    assert ask("lint-config", "--skip-foreign", "wide.yaml").code == ExitCode.USAGE

@@ -161,6 +161,9 @@ def test_the_same_arguments_are_judged_alike_in_json_and_in_yaml() -> None:
         ("nested.yaml", "training: {save_total_limit: 1, zero_optimization: {}}\n"),
         ("trainer.yaml", "seed_everything: 1\ntrainer: Trainer\n"),
         ("class.yaml", "trainer: {max_epochs: 1}\nmodel: {class_path: M}\n"),
+        ("nemo.yaml", "trainer: {enable_checkpointing: false}\nexp_manager: {}\nckpt_path: null\n"),
+        ("hydra.yaml", "defaults: [data]\nckpt_path: last\ntrainer: {enable_checkpointing: false}\n"),
+        ("target.yaml", "ckpt_path: last\ntrainer: {_target_: lightning.Trainer}\n"),
     ],
 )
 def test_a_word_that_stands_elsewhere_makes_no_config_of_a_trainer_s(path: str, text: str) -> None:

@@ -324,7 +324,7 @@ def rejections(title: str, rejected: Sequence[Rejection], view: View) -> list[Re
         for kind in kinds[:most_reasons]:
             parts += kind_parts(kind, rejection.checkpoint.topology.world_size, said, view, by=4)
         if len(kinds) > len(kinds[:most_reasons]):
-            parts.append(line(f"    and {len(kinds) - MOST_REASONS} other kinds: -v", style="dim"))
+            parts.append(line(f"    and {counted(len(kinds) - MOST_REASONS, 'other kind')}: -v", style="dim"))
     if len(rejected) > most:
         parts.append(line(f"  and {len(rejected) - most} more: -v", style="dim"))
     return parts

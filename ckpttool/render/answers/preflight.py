@@ -160,7 +160,7 @@ def _listed(answer: Preflight | Lint, reasons: Sequence[Reason], most: int, styl
         if first.remedy:
             yield Indented(line(f"fix: {shown(first.remedy)}", style="" if first.severity > Severity.NOTE else "dim"))
     if len(groups) > most:
-        yield line(f"\nand {len(groups) - most} other kinds: -v", style="dim")
+        yield line(f"\nand {counted(len(groups) - most, 'other kind')}: -v", style="dim")
 
 
 def _place(reason: Reason) -> str:

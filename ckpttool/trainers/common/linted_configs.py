@@ -34,10 +34,14 @@ class LintedConfigs:
     world: Callable[[View], int | None] = _not_told
     """Counts the ranks that it is for; None: nothing, or it hangs on how it is started."""
 
+    def may_be_own(self, content: bytes) -> bool:
+        """Look for the trainer's own words."""
+        return any(word.encode() in content for word in self.words)
+
     def read(self, content: bytes, *, path: str, devices: int | None = None) -> RunConfig | None:
         """Return what it says; None where not one of the trainer's own words stands where it belongs."""
         del devices
-        if not any(word.encode() in content for word in self.words):
+        if not self.may_be_own(content):
             return None
         document = parse_config(content, path=path)
         settings = settings_of(document, path=path)

@@ -17,6 +17,8 @@ from ckpttool.trainers.lightning import Lightning
 
 _CALLBACK = "ModelCheckpoint"
 _PATH = "ckpt_path"
+_OF_OTHERS = ("defaults", "exp_manager", "trainer._target_")
+"""Hydra's and NeMo's, who build a Trainer from a config of their own: its callbacks stand elsewhere."""
 
 
 def _top(view: View) -> str:
@@ -26,7 +28,7 @@ def _top(view: View) -> str:
 
 def _is_own(view: View) -> bool:
     top = _top(view)
-    if not view.is_section(f"{top}trainer"):
+    if not view.is_section(f"{top}trainer") or any(view.setting(key) is not None for key in _OF_OTHERS):
         return False
     beside = ("seed_everything", f"{top}seed_everything", f"{top}{_PATH}")
     classes = (view.get(f"{key}.class_path") for key in _items(view, f"{top}trainer.callbacks"))

@@ -22,6 +22,8 @@ from ckpttool.trainers.mindformers.train_config import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.settings import RunConfig, SafeFix
 
@@ -48,6 +50,15 @@ _OWN_SECTIONS = {**KNOWN_KEYS, "context": "device_target max_device_memory", "pa
 
 class TrainConfigs:
     """MindFormers' YAML."""
+
+    def may_be_own(self, content: bytes) -> bool:
+        """Look for the words by which one is told."""
+
+        def has(words: Iterable[str]) -> Iterator[bool]:
+            return (word.encode() in content for word in words)
+
+        sections = (name for name, keys in _OWN_SECTIONS.items() if all(has((name,))) and any(has(keys.split())))
+        return any(has(_OWN_WORDS)) or all(has(_COMMON)) or any(sections)
 
     def read(self, content: bytes, *, path: str, devices: int | None = None) -> TrainConfig | None:
         """Return what it says; None where not one of its words stands in it: MindFormers itself demands no key."""
