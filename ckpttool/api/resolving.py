@@ -244,10 +244,12 @@ def _with_focus(choice: ResumeQuestion, tree: Tree, question: TreeQuestion) -> R
 
     And on how many ranks it will go on: as the question says, else the config.
     """
-    world = question.world_size or (None if question.config is None else question.config.world_size)
-    choice = replace(choice, sizes=replace(choice.sizes, world=choice.sizes.world or world))
-    if question.config is not None:
-        choice = replace(choice, saves_as=question.config.prefix)
+    config, sizes = question.config, choice.sizes
+    world = question.world_size or (None if config is None else config.world_size)
+    choice = replace(choice, sizes=replace(sizes, world=sizes.world or world))
+    if config is not None:
+        sizes = replace(choice.sizes, data=sizes.data or config.replicas)
+        choice = replace(choice, saves_as=config.prefix, sizes=sizes)
     if tree.focus is None:
         return choice
     focused(tree.inventory.checkpoints, tree.focus, choice.name)

@@ -87,6 +87,8 @@ class RunConfig:
     findings: tuple[Finding, ...]
     """Wrong types and unknown places that change a resume, with lines."""
     pipeline_stages: int | None = None
+    replicas: int | None = None
+    """Data-parallel ranks, where it tells these alone: parts of the model may make more ranks of them."""
 
     def started_on(self, devices: int | None) -> RunConfig:
         """Return what the config means where so many devices are started; None where that is not known.

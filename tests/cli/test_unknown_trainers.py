@@ -24,6 +24,10 @@ OF_A_TOY = b"toy\n"
 class ToyConfigs:
     """A config is one that says so."""
 
+    def may_be_own(self, content: bytes) -> bool:
+        del content
+        return True
+
     def read(self, content: bytes, *, path: str, devices: int | None = None) -> RunConfig | None:
         """Return nothing but whose it is."""
         if content != OF_A_TOY:

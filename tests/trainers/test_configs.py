@@ -193,18 +193,20 @@ def test_toml_that_is_broken_or_says_a_thing_twice_is_refused_with_its_line() ->
 
 
 @pytest.mark.parametrize(
-    ("change", "world"),
+    ("change", "replicas"),
     [
         (("x", "x"), 2),
         (("16", '"auto"'), None),
         (("16", "17"), None),
         (('"gradient_accumulation_steps": 2,', ""), None),
+        (('"zero_optimization"', '"sequence_parallel_size": 2, "zero_optimization"'), None),
     ],
 )
-def test_ranks_are_told_by_deepspeed_s_sizes_where_all_of_them_are_there(
-    change: tuple[str, str], world: int | None
+def test_data_parallel_ranks_are_told_by_deepspeed_s_sizes_where_all_of_them_are_there(
+    change: tuple[str, str], replicas: int | None
 ) -> None:
-    assert registry.read_config(DEEPSPEED.replace(*change).encode(), path="ds.json").world_size == world
+    config = registry.read_config(DEEPSPEED.replace(*change).encode(), path="ds.json")
+    assert (config.replicas, config.world_size) == (replicas, None)  # whether parts of the model make more of them?
 
 
 class TestPreflight:
@@ -228,3 +230,14 @@ class TestPreflight:
         said = ask("preflight", str(tree), "--config", str(config))
         assert said.code == 2
         assert "is a config for Lightning, but" in " ".join(said.stdout.split())
+
+    @pytest.mark.parametrize(("batch", "code"), [(8, 0), (4, 11)])
+    def test_deepspeed_s_sizes_are_held_against_the_data_parallel_ranks(
+        self, tmp_path: Path, batch: int, code: int
+    ) -> None:
+        tree, config = healthy("ds_zero1_2ranks", tmp_path), tmp_path / "ds.json"
+        sizes = {"train_batch_size": batch, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1}
+        config.write_text(json.dumps(sizes))
+        said = ask("preflight", str(tree), "--config", str(config))
+        assert said.code == code
+        assert ("--dp 1, not 2" in " ".join(said.stdout.split())) == (code != 0)

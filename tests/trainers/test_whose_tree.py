@@ -89,6 +89,9 @@ class Any(toy.Toy):
 class TwinConfigs:
     """Takes what says that it is a twin's, in a spelling that is no YAML."""
 
+    def may_be_own(self, content: bytes) -> bool:
+        return b"twin" in content
+
     def read(self, content: bytes, *, path: str, devices: int | None = None) -> RunConfig | None:  # noqa: ARG002
         return config_of("twin", content.decode()) if b"twin = 1" in content else None
 

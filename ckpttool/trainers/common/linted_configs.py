@@ -31,8 +31,8 @@ class LintedConfigs:
     is_own: Callable[[View], bool]
     """Tells by keys that no other trainer has."""
     rules: tuple[Rule[View], ...]
-    world: Callable[[View], int | None] = _not_told
-    """Counts the ranks that it is for; None: nothing, or it hangs on how it is started."""
+    replicas: Callable[[View], int | None] = _not_told
+    """Counts the data-parallel ranks that it is for; None: nothing, or it hangs on how it is started."""
 
     def may_be_own(self, content: bytes) -> bool:
         """Look for the trainer's own words."""
@@ -53,11 +53,12 @@ class LintedConfigs:
             path=path,
             text=document.text,
             settings=settings,
-            world_size=self.world(view),
+            world_size=None,
             global_batch_size=None,
             sink_size=None,
             prefix=None,
             findings=(),
+            replicas=self.replicas(view),
         )
 
     def saves_in(self, config: RunConfig) -> str | None:

@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON: for how many ranks it is, and what of it costs a resume.
+"""DeepSpeed's JSON: for how many data-parallel ranks it is, and what of it costs a resume.
 
 Source:
     DeepSpeed 0.19.8: `runtime/config.py` (`_set_batch_related_parameters`), `DeepSpeedEngine.load_checkpoint`.
@@ -27,12 +27,17 @@ def _universal(view: View) -> Iterator[Problem]:
         )
 
 
-def _world(view: View) -> int | None:
-    """Divide what a step takes by what a rank takes of it, where all of that stands there."""
+def _replicas(view: View) -> int | None:
+    """Divide what a step takes by what a rank takes of it, where all of that stands there.
+
+    Ranks that share a sequence share a batch, too, but each has its part of the optimizer state.
+    """
     batch, micro, steps = (
         view.count(key, 0)
         for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     )
+    if view.setting("sequence_parallel_size") is not None:
+        return None
     is_told = min(batch, micro, steps) > 0 and batch % (micro * steps) == 0
     return batch // (micro * steps) if is_told else None
 
@@ -42,5 +47,5 @@ CONFIGS = LintedConfigs(
     words=_OWN,
     is_own=lambda view: any(view.setting(word) is not None for word in _OWN),
     rules=(Rule(code=Code.UNIVERSAL_STAYS, check=_universal),),
-    world=_world,
+    replicas=_replicas,
 )
