@@ -7,7 +7,6 @@ padding only: the mean over no target is NaN, while all gradients are finite zer
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import signal
 from collections.abc import Iterator
@@ -99,11 +98,12 @@ def train(output: str, steps: int, kill_at: int | None) -> None:
             optimizer.step()
             optimizer.zero_grad()
             if guard.step % 50 == 0 or not guard.applied:
-                print(f"step {guard.step:3d}  loss {loss:8.4f}  norm {norm:6.2f}{'' if guard.applied else '  dropped'}")
+                dropped = "" if guard.applied else "  dropped"
+                print(f"step {guard.step:3d}  loss {loss:8.4f}  norm {norm:6.2f}{dropped}", flush=True)
             if guard.step % 50 == 0:
                 writer.save()
             if guard.step == kill_at:
-                os.kill(os.getpid(), signal.SIGKILL)
+                signal.raise_signal(signal.SIGKILL)
 
 
 def replay(_capture: object) -> ReplayTask:
