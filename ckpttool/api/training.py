@@ -164,7 +164,7 @@ def _chosen(path: str, layout: SaveLayout, prefix: str | None, world: int) -> Ch
         if not answer.tree.inventory.checkpoints:
             return None
         reasons = [finding.message for rejection in decision.rejected for finding in rejection.reasons]
-        why = f": {reasons[0]}" if reasons else ""
+        why = f": {reasons[0].rstrip('.')}" if reasons else ""
         raise NothingToResumeError(f"no save in {root} can be resumed from{why}; ckpttool resolve {root} says more")
     shards = decision.point.checkpoint.shards
     file = next(shard.path for shard in shards if shard.rank == 0).rpartition("/")[2]

@@ -105,6 +105,10 @@ class Guard:
             self.mode = GuardMode(mode)
         except ValueError:
             raise UsageError(f"a guard can act or watch, not {mode!r}") from None
+        if policy is not None and (isinstance(policy, type) or not hasattr(policy, "begin")):
+            raise UsageError(f"a policy is an object, as RobustZPolicy() makes one, not {policy!r}")
+        if type(step) is not int or step < 0:
+            raise UsageError(f"step is a number of steps that were done, not {step!r}")
         self.model = model
         self.optimizer = innermost(optimizer)
         if self.mode is GuardMode.ACT:

@@ -46,7 +46,7 @@ def output(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.chdir(tmp_path / "nan")
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield Path("output")
-    for name in ("train", "slow", "broken"):
+    for name in ("train", "slow", "broken", "quits", "leaves"):
         sys.modules.pop(name, None)
 
 
@@ -166,10 +166,12 @@ def test_a_step_is_computed_again_by_a_process_of_its_own(output: Path) -> None:
         ("train:nothing", "has no function nothing"),
         ("train:nn", "has no function nn"),
         ("broken:replay", "cannot be imported (ZeroDivisionError"),
+        ("quits:replay", "ends the process while it is imported"),
     ],
 )
 def test_an_entry_that_is_none_is_a_wrong_command_line(entry: str, says: str, output: Path) -> None:
     Path("broken.py").write_text("1 / 0\n")
+    Path("quits.py").write_text("raise SystemExit(0)\n")
     said = ask("nan", "replay", str(output), "--entry", entry)
     assert (said.code, said.stdout) == (2, "")
     assert says in said.stderr
@@ -178,6 +180,12 @@ def test_an_entry_that_is_none_is_a_wrong_command_line(entry: str, says: str, ou
 def test_a_rank_or_device_that_is_none_is_a_wrong_command_line(output: Path) -> None:
     for option in (("--rank", "1"), ("--device", "cuda:77"), ("--device", "abacus")):
         assert ask("nan", "replay", str(output), *ENTRY, *option).code == 2
+
+
+def test_an_entry_that_ends_the_process_is_no_step_that_came_out_as_it_was(output: Path) -> None:
+    Path("leaves.py").write_text("def replay(capture):\n    raise SystemExit(0)\n")
+    said = ask("nan", "replay", str(output), "--entry", "leaves:replay")
+    assert (said.code, "the entry's own code raised SystemExit: 0" in " ".join(said.stdout.split())) == (14, True)
 
 
 def test_what_takes_too_long_is_given_up(output: Path) -> None:
@@ -194,6 +202,17 @@ def rows(said: Said, key: str) -> list[dict[str, object]]:
 
 def codes(said: Said) -> list[str]:
     return sorted({str(finding["code"]) for finding in rows(said, "findings") if finding["severity"] != "note"})
+
+
+def test_where_only_the_common_record_is_damaged_it_is_said_that_the_step_came_out_as_it_was(output: Path) -> None:
+    (output / NAME / "capture.json").write_text("[]\n")
+    said = ask("nan", "replay", str(output), *ENTRY, "--json")
+    assert (said.code, said.json["verdict"], said.json["reproduced"]) == (14, "undecided", False)
+    text = ask("nan", "replay", str(output), *ENTRY).stdout
+    assert "what was computed came out as it was, but not all of the capture is there and whole" in " ".join(
+        text.split()
+    )
+    assert "did not come out" not in text
 
 
 def test_what_the_entry_prints_is_no_part_of_the_answer(output: Path) -> None:

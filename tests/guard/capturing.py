@@ -111,6 +111,15 @@ def replay(_capture: RankCapture) -> ReplayTask:
     return ReplayTask(model=model, loss=lambda batch: loss_of(model, batch))
 
 
+def embedding() -> nn.Embedding:
+    return nn.Embedding(5, 3, sparse=True)
+
+
+def replay_embedding(_capture: RankCapture) -> ReplayTask:
+    model = embedding()
+    return ReplayTask(model=model, loss=lambda batch: (model(batch["ids"]) * batch["weight"]).sum())
+
+
 def replay_bf16(_capture: RankCapture) -> ReplayTask:
     model = HardNet()
     return ReplayTask(model=model, loss=lambda batch: loss_of(model, batch, bf16=True))

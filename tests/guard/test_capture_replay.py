@@ -18,7 +18,7 @@ from ckpttool.domain import exits
 from ckpttool.domain.capture import Capture, NanQuestion, NanReplay, NanVerdict, OriginKind
 from ckpttool.domain.units import Step
 from ckpttool.errors import ExitCode
-from ckpttool.guard import CaptureBudget, CaptureSettings
+from ckpttool.guard import CaptureBudget, CaptureSettings, Guard
 from ckpttool.guard.buffers import Buffers
 from ckpttool.guard.capture.remember import StepMemory
 from ckpttool.guard.capture.store import CaptureStore, StepFacts
@@ -118,6 +118,28 @@ def test_threads_and_switches_are_as_they_were_while_it_runs_and_as_they_are_beh
         torch.set_num_threads(threads)
     assert answer.reproduced
     assert [difference.what for difference in answer.environment] == []
+
+
+@pytest.mark.parametrize("weight", [2.0, float("inf")])
+def test_a_step_of_sparse_gradients_is_captured_and_comes_out_again(weight: float, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, told = capturing.embedding(), Told()
+    optimizer = torch.optim.SparseAdam(list(model.parameters()))
+    guard = Guard(model, optimizer, output=tmp_path, sinks=[told])
+    batch = {"ids": torch.tensor([1, 3, 3]), "weight": torch.tensor([1.0, weight, 1.0])[:, None]}
+    with guard.micro(batch) as micro:
+        micro.loss(loss := (model(batch["ids"]) * batch["weight"]).sum()).backward()
+    guard.clip_(1.0)
+    optimizer.step()
+    guard.close()
+    assert bool(torch.isfinite(loss)) == guard.applied
+    assert told.kinds() == ([] if weight == 2.0 else ["capture", "nonfinite"])
+    if told.kinds():
+        answer = replayed(place(tmp_path, 1), "replay_embedding", exact=True, locate=True)
+        assert answer.reproduced
+        assert [gradient.shape for gradient in answer.ranks[0].nonfinite] == [(5, 3)]
+        assert answer.origin is not None
+        assert (answer.origin.kind, answer.origin.op) == (OriginKind.INPUT, "weight")
 
 
 def test_a_light_capture_takes_its_weights_from_a_file_and_no_other_weights(tmp_path: Path) -> None:

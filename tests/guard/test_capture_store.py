@@ -234,6 +234,16 @@ def test_of_a_batch_of_own_classes_the_rest_is_kept_and_its_place_is_told(tmp_pa
     assert read(path).ranks[0].micro_batches[0].left_out is None
 
 
+def test_a_batch_with_a_sparse_tensor_is_remembered_without_an_error(tmp_path: Path) -> None:
+    told, _ = train(
+        tmp_path, made=[[{**batch, "mask": torch.eye(3).to_sparse()} for batch in step] for step in batches()]
+    )
+    assert told.kinds() == ["capture", "nonfinite"]
+    left_out = read(place(tmp_path)).ranks[0].micro_batches[0].left_out
+    assert left_out is not None
+    assert left_out.path == "mask"
+
+
 def test_the_same_step_captured_after_a_restart_is_another_capture(tmp_path: Path) -> None:
     first, second = (captured(tmp_path)[0] for _ in range(2))
     assert first is not None

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import pytest
 import torch
@@ -288,6 +289,18 @@ def test_a_mode_that_nobody_knows_is_an_error_at_the_start() -> None:
     model = SmallNet()
     with pytest.raises(UsageError, match="act or watch, not 'sleep'"):
         Guard(model, optim.SGD(model.parameters(), lr=0.1), mode="sleep")
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [({"policy": "zscore"}, "a policy is an object"), ({"policy": SkipPolicy}, "a policy is an object")]
+    + [({"step": step}, "step is a number of steps") for step in ("3", -1, True, 1.5)],
+)
+def test_a_setting_that_cannot_be_meant_is_an_error_at_the_start(setting: dict[str, Any], says: str) -> None:
+    model = SmallNet()
+    with pytest.raises(UsageError, match=says):
+        Guard(model, adamw(model.parameters()), **setting)
+    Guard(model, adamw(model.parameters()), policy=SkipPolicy(), step=3).close()
 
 
 def test_without_torch_one_line_says_what_is_missing() -> None:

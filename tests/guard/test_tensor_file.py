@@ -29,6 +29,12 @@ def test_what_safetensors_wrote_is_read_in_every_bit(
         assert bytes(block(back[name])) == bytes(block(tensors[name]))
 
 
+def test_one_element_that_stands_for_many_has_its_bytes() -> None:
+    one = torch.tensor([3.0]).expand(1000)
+    assert bytes(block(one.narrow(0, 0, 1))) == bytes(block(torch.tensor([3.0])))
+    assert bytes(block(one)) == bytes(block(torch.full((1000,), 3.0)))
+
+
 def test_what_is_written_into_such_a_tensor_stays_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     path.write_bytes(content := save({"a": torch.ones(3)}))

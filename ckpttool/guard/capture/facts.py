@@ -38,6 +38,7 @@ def facts_of(gradients: Iterable[tuple[str, Tensor]]) -> Iterator[GradientFacts]
     """Yield the facts of gradients; of sharded ones this rank's part."""
     for name, gradient in gradients:
         local = own_part(gradient).detach()
+        local = local if local.layout is torch.strided else local.to_dense()  # of an embedding that has sparse ones
         wrong = ~torch.isfinite(local)
         first = torch.nonzero(wrong)[0].tolist() if bool(wrong.any()) else None
         yield GradientFacts(

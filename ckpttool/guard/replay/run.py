@@ -159,7 +159,8 @@ class RankRun:
                 loss = self._loss(number, batch)
                 self._backward(loss)
             wrong = [loss.detach()] if not bool(torch.isfinite(loss).all()) else []
-            wrong += [gradient for _, gradient in self.gradients if not bool(torch.isfinite(gradient).all())]
+            held = [gradient._values() if gradient.is_sparse else gradient for _, gradient in self.gradients]  # noqa: SLF001  a copy would lie elsewhere than what was looked at
+            wrong += [gradient for gradient in held if not bool(torch.isfinite(gradient).all())]
             if wrong:
                 found = locator.origin(wrong[:1]) or locator.origin(wrong)
                 return None if found is None else self._origin(number, found)

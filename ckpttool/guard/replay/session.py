@@ -103,6 +103,8 @@ class _Session:
         )
         if not replayed or could_not:
             told, why = NanVerdict.UNDECIDED, "it could not be computed again"
+            if replayed and is_reproduced(replayed, exact=self._question.exact):
+                why = "what was computed came out as it was, but not all of the capture is there and whole"
         if self._differences:
             self._findings.append(self._environment_note(reproduced=reproduced))
         return NanReplay(
@@ -146,7 +148,7 @@ class _Session:
             self._cannot(Code.ENTRY_DOES_NOT_FIT, captured, str(error), "let the entry build what was trained")
         except (UnreadableState, OSError) as error:
             self._cannot(Code.CAPTURE_DAMAGED, captured, str(error), "copy the capture once more")
-        except Exception as error:  # noqa: BLE001  the user's own code may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001  the user's own code may raise anything
             text = f"the entry's own code raised {type(error).__name__}: {' '.join(str(error).split())[:500]}"
             self._cannot(Code.ENTRY_DOES_NOT_FIT, captured, text, "let the entry build what was trained")
         else:
@@ -254,6 +256,11 @@ def _entry(text: str) -> Callable[[RankCapture], object]:
         found = getattr(importlib.import_module(module), name, None)
     except ImportError as error:
         raise UsageError(f"{module} cannot be imported ({error}); its folder belongs into PYTHONPATH") from None
+    except SystemExit:
+        raise UsageError(
+            f"{module} ends the process while it is imported: what it runs as a program belongs behind "
+            "if __name__ == '__main__'"
+        ) from None
     except Exception as error:  # noqa: BLE001  the user's own code may raise anything
         raise UsageError(f"{module} cannot be imported ({type(error).__name__}: {error})") from None
     if not callable(found):

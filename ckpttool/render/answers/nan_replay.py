@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.capture import Difference, NanReplay, NanVerdict, Origin, OriginKind, RankReplay
+from ckpttool.domain.finding import Severity
 from ckpttool.domain.units import counted
 from ckpttool.render.answers.nan_capture import gradient_document
 from ckpttool.render.escape import shown
@@ -96,6 +97,8 @@ def _headline(answer: NanReplay) -> Text:
         return line(f"Step {answer.step} came out as it was, on {shown(answer.device)}", style="bold green")
     if not answer.ranks:
         return line(f"Step {answer.step} could not be computed again", style="bold yellow")
+    if any(finding.severity > Severity.NOTE for finding in answer.findings):
+        return line(f"Step {answer.step} could be computed again only in part", style="bold yellow")
     return line(f"Step {answer.step} did not come out as it was, on {shown(answer.device)}", style="bold red")
 
 
