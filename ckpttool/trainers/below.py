@@ -30,7 +30,7 @@ class Below(NamedTuple):
 
 
 def trees_below(
-    root: str, *, layout: str | None = None, levels: int = LEVELS, most: int = MOST_FOLDERS
+    root: str, *, layout: str | None = None, levels: int = LEVELS, most: int = MOST_FOLDERS, hidden: bool = True
 ) -> Iterator[Below]:
     """Yield the trees in and below a folder, sorted; no link is followed and no checkpoint looked into.
 
@@ -39,6 +39,7 @@ def trees_below(
         layout: Look for this one alone.
         levels: How deep.
         most: Folders to list at most.
+        hidden: Whether folders are looked into whose names begin with a dot.
 
     Raises:
         IncompleteError: There are more of them.
@@ -69,7 +70,7 @@ def trees_below(
         further = [name for name in folders if not any(_is_part(listing, name, each) for each in found)]
         for name in reversed(further) if left else ():
             path = name if folder == os.curdir else os.path.join(folder, name)
-            if name != OWN_FOLDER and not os.path.islink(path):
+            if name != OWN_FOLDER and (hidden or name[0] != ".") and not os.path.islink(path):
                 waiting.append((path, left - 1))
 
 

@@ -164,14 +164,14 @@ def _hint(folder: str) -> str:
 
 
 def _further_below(folder: str, layout: str | None = None) -> Iterator[Below]:
-    """Yield the trees a little below a folder.
+    """Yield the trees a little below a folder, but in hidden ones, which hold snapshots, caches and environments.
 
     Raises:
         IncompleteError: There are more folders than are looked into for it.
     """
     from ckpttool.trainers.below import trees_below
 
-    return trees_below(folder, layout=layout, levels=3, most=200)
+    return trees_below(folder, layout=layout, levels=3, most=200, hidden=False)
 
 
 def _only_one_below(path: str, wish: _Wish) -> Located | None:

@@ -196,6 +196,16 @@ def test_of_two_trees_below_a_folder_none_is_meant(tree: str, tmp_path: Path) ->
         locate(str(tmp_path))
 
 
+def test_what_lies_in_a_hidden_folder_is_neither_taken_nor_in_the_way(tmp_path: Path) -> None:
+    _, names = TREES["hf_single"]
+    hidden = written(tmp_path / ".snapshot" / "hourly", names)
+    with pytest.raises(UnknownLayoutError, match="holds no checkpoints"):
+        locate(str(tmp_path))
+    assert locate(str(tmp_path / ".snapshot")).storage.root == str(hidden)
+    shown = written(tmp_path / "run", names)
+    assert locate(str(tmp_path)).storage.root == str(shown)
+
+
 @pytest.mark.parametrize("left", ["latest", "latest_checkpointed_iteration.txt"])
 def test_where_a_tracker_names_a_save_that_is_gone_the_tree_below_is_not_taken_for_it(
     left: str, tmp_path: Path
