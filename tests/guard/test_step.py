@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -289,6 +290,23 @@ def test_a_mode_that_nobody_knows_is_an_error_at_the_start() -> None:
     model = SmallNet()
     with pytest.raises(UsageError, match="act or watch, not 'sleep'"):
         Guard(model, optim.SGD(model.parameters(), lr=0.1), mode="sleep")
+
+
+@pytest.mark.parametrize("as_number", [False, True])
+def test_a_loss_may_be_told_as_the_number_it_is(tmp_path: Path, *, as_number: bool) -> None:
+    model, told = SmallNet(), Told()
+    optimizer = adamw(model.parameters())
+    guard = Guard(model, optimizer, output=tmp_path, sinks=[told])
+    for batch in batches(3, bad={2: NOT_A_NUMBER}):
+        with guard.micro(batch) as micro:
+            loss = loss_of(model, batch)
+            micro.loss(cast("Tensor", loss.item()) if as_number else loss)
+            loss.backward()
+        guard.clip_(1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    guard.close()
+    assert told.kinds() == ["capture", "nonfinite"]
 
 
 @pytest.mark.parametrize(

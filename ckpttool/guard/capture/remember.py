@@ -73,7 +73,7 @@ class StepMemory:
     def loss(self, loss: Tensor) -> None:
         """Remember the loss of the last micro-batch, as it is handed to `backward`."""
         if self.micro_batches:
-            self.micro_batches[-1].loss = loss.detach()
+            self.micro_batches[-1].loss = torch.as_tensor(loss).detach()  # or the number that somebody read already
 
     def forget(self) -> None:
         """Let go of a step. Where a batch was changed in place meanwhile, keep copies from now on."""
