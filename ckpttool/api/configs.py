@@ -14,7 +14,7 @@ from ckpttool.domain.settings import RunConfig
 from ckpttool.domain.units import counted
 from ckpttool.domain.view import USUAL, View
 from ckpttool.errors import CkptToolError, ConfigError, ExitCode, ForeignConfigError
-from ckpttool.formats.safe_yaml import read_bytes
+from ckpttool.formats.safe_yaml import read_bytes, read_head
 from ckpttool.render.answers import preflight_summaries as summaries
 from ckpttool.trainers.registry import config_readers, lint, may_be_config, read_config
 
@@ -128,8 +128,8 @@ def _in_folder(folder: str, allowed: tuple[Code, ...], foreign: dict[str, None])
 
 def _unless_foreign(path: str, allowed: tuple[Code, ...], foreign: dict[str, None]) -> dict[str, Check]:
     try:
-        # Templates and YAML with tags of its own cannot be read, and need not be.
-        if may_be_config(read_bytes(path)):
+        # Templates, YAML with tags of its own and long lists of packages cannot be read, and need not be.
+        if may_be_config(read_head(path)):
             return {path: config_check(path, read_base(path, allowed), name=path)}
     except ForeignConfigError:
         pass

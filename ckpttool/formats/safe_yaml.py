@@ -95,14 +95,23 @@ def read_bytes(path: str) -> bytes:
         ConfigError: It cannot be opened, or is no regular file.
         UnsafeError: It is larger than a config can be; no more than the limit was read.
     """
+    content = read_head(path)
+    _refuse_long(content, path)
+    return content
+
+
+def read_head(path: str) -> bytes:
+    """Return the content of a file, or of one that is larger than a config can be a little more than the limit.
+
+    Raises:
+        ConfigError: It cannot be opened, or is no regular file.
+    """
     try:
         with open(path, "rb", opener=_open_regular) as file:
-            content = file.read(MAX_BYTES + 1)
+            return file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # no file can have such a name: NUL, or what no encoding knows
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ConfigError(f"cannot read the config {path!r}: {reason}") from error
-    _refuse_long(content, path)
-    return content
 
 
 def _refuse_long(content: bytes, what: str) -> None:
