@@ -329,7 +329,7 @@ def test_writing_keeps_what_others_wrote_into_the_file(here: Path) -> None:
         (["--threshold", "x"], "--threshold takes a number from 0, not 'x'"),
         (["--threshold", "-1"], "--threshold takes a number from 0, not -1"),
         (["--log", "absent.log", "--threshold", "1"], "no log matches 'absent.log'"),
-        (["--log", "empty", "--threshold", "1"], "empty holds no rank_N/info.log"),
+        (["--log", "empty", "--threshold", "1"], "empty holds no guard/events-N.jsonl and no rank_N/info.log"),
         (["--columns", "stp=x", "--threshold", "1", "--log", "output/log"], "there is no field 'stp'"),
     ],
 )
