@@ -10,7 +10,16 @@ from ckpttool.api.resolving import resolve
 from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.question import ResumeQuestion, TreeQuestion
 from ckpttool.errors import NothingToResumeError, UnknownLayoutError, UsageError
-from ckpttool.formats.strict_json import ParseError, get_list, get_object, get_str, parse_object
+from ckpttool.formats.strict_json import (
+    JsonObject,
+    ParseError,
+    as_object,
+    get_int,
+    get_list,
+    get_object,
+    get_str,
+    parse_object,
+)
 from ckpttool.trainers.registry import save_layout
 
 if TYPE_CHECKING:
@@ -190,8 +199,16 @@ def _planned(path: str) -> Chosen:
         resume = get_object(plan, "resume", where=path)
         if get_list(resume, "renames", where=path):
             raise UsageError(f"{path} wants files renamed first, of which ckpttool.checkpoint_writer never makes any")
-        return Chosen(root=get_str(plan, "root", where=path), file=get_str(resume, "resume_training", where=path))
+        name = get_str(resume, "resume_training", where=path)
+        return Chosen(root=get_str(plan, "root", where=path), file=name, left_out=_left_out(plan, path))
     except OSError as error:
         raise UsageError(f"cannot read the plan {path!r}: {error.strerror or error}") from None
     except ParseError as error:
         raise UsageError(f"{error!s:.500}; expected what ckpttool resolve --format json printed") from None
+
+
+def _left_out(plan: JsonObject, path: str) -> int:
+    """Return how many batches behind the save a plan leaves out: those around a spike, or up to a stop."""
+    advice = as_object(plan.get("advice") or {}, where=path, key="advice")
+    detour = as_object(advice.get("detour") or {}, where=path, key="detour")
+    return get_int(detour, "skip_batches", where=path) if detour else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import torch
@@ -42,13 +43,21 @@ class Chosen:
     """The tree."""
     file: str
     """Name of rank 0's file."""
+    left_out: int = 0
+    """Batches behind the save that the plan leaves out."""
 
 
 class Resumed:
     """Where a training goes on."""
 
     def __init__(
-        self, *, checkpoint: str | None, progress: SaveProgress | None, is_checked: bool, rng: Tree | None
+        self,
+        *,
+        checkpoint: str | None,
+        progress: SaveProgress | None,
+        is_checked: bool,
+        rng: Tree | None,
+        left_out: int = 0,
     ) -> None:
         """Take what was loaded; None: nothing, the training begins."""
         self.checkpoint = checkpoint
@@ -61,10 +70,14 @@ class Resumed:
         """The epoch in which the training goes on, from 1."""
         self.is_checked = is_checked
         """Whether every byte that was loaded is the one that a certificate or a seal recorded."""
+        self.left_out = left_out
+        """Batches behind the save that the plan leaves out, for they are bad: `batches` has still to pass over them."""
         self._rng = rng
 
     def batches(self, loader: Iterable[Batch_co]) -> Iterator[Batch_co]:
         """Iterate over a loader: the first time over what is left of its epoch, with the random numbers of the save.
+
+        What the plan leaves out is loaded and thrown away first, into the next epoch where it reaches so far.
 
         Making an iterator draws random numbers, so it is made first, and then they are set. A loader whose `__iter__`
         is a generator makes nothing before its first batch: what it draws there it draws again.
@@ -73,6 +86,8 @@ class Resumed:
         if self._rng is not None:
             randomness.restore(self._rng)
             self._rng = None
+        for _ in islice(iterator, self.left_out):
+            self.left_out -= 1
         return iterator
 
 
@@ -164,9 +179,16 @@ def resume(
             checkpoint=shard.checkpoint,
             path=shard.path,
             checked=shard.is_checked,
+            left_out=chosen.left_out,
         )
     rng = None if objects.loader is None else shard.tree["rng"]
-    return Resumed(checkpoint=shard.checkpoint, progress=shard.progress, is_checked=shard.is_checked, rng=rng)
+    return Resumed(
+        checkpoint=shard.checkpoint,
+        progress=shard.progress,
+        is_checked=shard.is_checked,
+        rng=rng,
+        left_out=chosen.left_out,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import distributed, nn
+from torch import Tensor, distributed, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -31,11 +31,11 @@ from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level, Verdict, VerdictWord
 from ckpttool.errors import CkptToolError, IncompleteError, NothingToResumeError, UsageError, WriteFailedError
 from ckpttool.guard import Guard
-from ckpttool.guard.resume import SeededByIndex
+from ckpttool.guard.resume import Resumed, SeededByIndex
 from ckpttool.guard.state_tree import Unsaveable
 from tests.guard.loop import SmallNet, batches, loss_of
 from tests.guard.ranks import on_two_ranks
-from tests.guard.resumable import EPOCH, Training, train
+from tests.guard.resumable import EPOCH, Shuffled, Training, train
 
 STEPS = 18
 
@@ -143,6 +143,28 @@ def test_a_flipped_bit_is_found_by_the_birth_certificate_alone(tmp_path: Path) -
     answer = api.resolve(question(tmp_path), api.ResumeQuestion(evidence=Level.CHECKSUM))
     plan.write_text(json.dumps(answer.to_dict()), encoding="utf-8")
     assert Training().resume(plan).step == 2
+
+
+def test_what_a_plan_leaves_out_is_passed_over_and_nothing_else(tmp_path: Path) -> None:
+    train(tmp_path, 4)
+    answer = api.resolve(question(tmp_path), api.ResumeQuestion()).to_dict()
+    handed: dict[int, list[Tensor]] = {}
+    for left_out in (0, 2, 9):
+        detour = {"checkpoint_step": 4, "skip_batches": left_out}
+        plan = tmp_path / "plan.json"
+        plan.write_text(json.dumps(answer | {"advice": {"kind": "stop", "detour": detour}}), encoding="utf-8")
+        training = Training()
+        resumed = training.resume(plan)
+        assert resumed.left_out == left_out
+        handed[left_out] = list(resumed.batches(training.loader))
+    assert [len(batches) for batches in handed.values()] == [3, 1, 0], "of seven a epoch, four were trained"
+    assert torch.equal(handed[2][0], handed[0][2])
+
+
+def test_what_is_left_out_reaches_into_the_next_epoch() -> None:
+    loader = Shuffled()
+    resumed = Resumed(checkpoint=None, progress=None, is_checked=False, rng=None, left_out=EPOCH + 2)
+    assert [len(list(resumed.batches(loader))) for _ in range(3)] == [0, EPOCH - 2, EPOCH]
 
 
 def test_a_save_without_a_certificate_is_loaded_and_said_not_to_be_checked(tmp_path: Path) -> None:
