@@ -38,33 +38,33 @@ ALLOWED_AT_THE_TOP = {
 MOST_LINES = {
     "__init__": 50,
     "__main__": 40,
-    "api": 4600,
-    "cli": 4700,
-    "decide": 7750,
-    "domain": 5600,
+    "api": 4430,
+    "cli": 4470,
+    "decide": 7740,
+    "domain": 5570,
     "errors": 120,
-    "formats": 6210,
+    "formats": 6230,
     "guard": 6300,
     "guide": 140,
     "logs": 1960,
-    "records": 1950,
-    "render": 6050,
-    "storage": 860,
-    "trainers": 1540,
-    "trainers/hf_saves": 320,
-    "trainers/common": 800,
-    "trainers/accelerate": 480,
-    "trainers/deepspeed": 750,
-    "trainers/huggingface": 1020,
-    "trainers/lightning": 770,
-    "trainers/megatron": 980,
-    "trainers/mindformers": 7710,
-    "trainers/orbax": 540,
-    "trainers/torch_dcp": 780,
-    "trainers/torchtitan": 500,
-    "trainers/verl": 490,
-    "verify": 4080,
-    "write": 1100,
+    "records": 1930,
+    "render": 6020,
+    "storage": 870,
+    "trainers": 1560,
+    "trainers/hf_saves": 330,
+    "trainers/common": 820,
+    "trainers/accelerate": 490,
+    "trainers/deepspeed": 770,
+    "trainers/huggingface": 1030,
+    "trainers/lightning": 780,
+    "trainers/megatron": 990,
+    "trainers/mindformers": 7730,
+    "trainers/orbax": 550,
+    "trainers/torch_dcp": 790,
+    "trainers/torchtitan": 510,
+    "trainers/verl": 500,
+    "verify": 4090,
+    "write": 1080,
 }
 
 ROOMS_WITHOUT_TRAINERS = (
@@ -163,6 +163,8 @@ def test_no_room_has_more_lines_than_it_is_allowed() -> None:
         name = f"{room}/{below[0]}" if room == "trainers" and len(below) > 1 else room
         lines[name] += len(module.read_text(encoding="utf-8").splitlines())
     assert {room: count for room, count in lines.items() if count > MOST_LINES.get(room, 0)} == {}
+    unused = {room: most for room, most in MOST_LINES.items() if lines[room] < most - max(20, most // 20)}
+    assert unused == {}, "lower what is allowed with what you delete"
 
 
 def test_no_function_is_longer_than_a_screen() -> None:
