@@ -231,6 +231,7 @@ class Guard:
 
     def close(self) -> None:
         """Write the events that are left; the end of the process does so, too."""
+        self.end()  # of a micro-batch that somebody began, and never ended
         self._telling.close()
 
     def _about(self) -> tuple[Step, EventValue]:
@@ -251,6 +252,7 @@ class Guard:
     def end(self) -> None:
         """End a micro-batch. Called by `MicroBatch`."""
         self._checks.leave()
+        self._keeping.leave()
 
     def take_loss(self, loss: Tensor) -> None:
         """Take the local loss of a micro-batch. Called by `MicroBatch`."""

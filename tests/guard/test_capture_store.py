@@ -17,7 +17,7 @@ from ckpttool import api
 from ckpttool.domain.capture import Capture, CaptureLevel, NanQuestion
 from ckpttool.domain.guarding import GuardEventKind
 from ckpttool.domain.units import ByteCount, Step
-from ckpttool.guard import CaptureBudget, CaptureSettings, randomness
+from ckpttool.guard import CaptureBudget, CaptureSettings, Guard, randomness
 from ckpttool.guard.capture import store as store_module
 from ckpttool.guard.capture import writing
 from ckpttool.guard.capture.remember import StepMemory
@@ -260,3 +260,22 @@ def test_a_guard_captures_a_step_before_it_drops_it(tmp_path: Path) -> None:
     assert capture.step == 3
     assert capture.ranks[0].optimizer_step == 2
     assert all(bool(torch.isfinite(each).all()) for each in model.parameters())
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_model_can_be_exported_while_a_guard_keeps_its_steps(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    guard = Guard(model, torch.optim.SGD(model.parameters(), lr=0.1), output=tmp_path)
+    for called in (True, False):
+        with guard.micro(torch.ones(1, 2)) as micro:
+            micro.loss(model(torch.ones(1, 2)).sum() if called else torch.ones(()))
+            assert hooks(model) == (0 if called else 3), "there until the first of them was called"
+        torch.jit.script(model)
+    guard.micro(torch.ones(1, 2)).__enter__()
+    guard.close()
+    torch.jit.script(model)
+    assert hooks(model) == 0
+
+
+def hooks(model: nn.Module) -> int:
+    return sum(len(module._forward_pre_hooks) for module in model.modules())  # noqa: SLF001  torch has no public name

@@ -71,6 +71,11 @@ class Keeping:
         if (memory := self._memory) is not None:
             self._contain.run(Part.MEMORY, lambda: memory.loss(loss))
 
+    def leave(self) -> None:
+        """End a micro-batch: nothing of it stays on the model."""
+        if self._memory is not None:
+            self._contain.run(Part.MEMORY, self._memory.leave, always=True)
+
     def forget(self) -> None:
         """Let go of a step."""
         if self._memory is not None:

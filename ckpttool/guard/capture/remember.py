@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ckpttool.guard import randomness
 from ckpttool.guard.tensor_file import TYPES, block
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
 
 _MOST_HASHED = 16 << 20
 """Bytes of one tensor: two milliseconds."""
@@ -51,15 +55,9 @@ class StepMemory:
     def __init__(self, model: nn.Module) -> None:
         """Take the model, to see with which autocast it is called."""
         self.micro_batches: list[Remembered] = []
+        self._model = model
         self._clones = False
-        # A wrapper may call the model itself, or only its parts: whichever comes first tells. Where a trainer put
-        # another `forward` into a module, as accelerate does, autocast is entered in that: only parts of it can tell.
-        modules = [model, *model.children()]
-        for module in modules:
-            if "forward" in vars(module):
-                modules.extend(module.children())
-            else:
-                module.register_forward_pre_hook(self._called)
+        self._hooks: list[RemovableHandle] = []
 
     def micro(self, batch: object, *, index: int | None = None) -> None:
         """Remember a micro-batch, and what chance it will meet, right before its forward.
@@ -69,6 +67,20 @@ class StepMemory:
             index: Its number in the epoch, where the training step asks for it.
         """
         self.micro_batches.append(Remembered(batch, index, cloned=self._clones))
+        self.leave()
+        # A wrapper may call the model itself, or only its parts: whichever comes first tells. Where a trainer put
+        # another `forward` into a module, as accelerate does, autocast is entered in that: only parts of it can tell.
+        modules = [self._model, *self._model.children()]
+        for module in modules:
+            if "forward" in vars(module):
+                modules.extend(module.children())
+            else:
+                self._hooks.append(module.register_forward_pre_hook(self._called))
+
+    def leave(self) -> None:
+        """Leave nothing on the model: with a hook of ours it could be neither scripted nor copied."""
+        while self._hooks:
+            self._hooks.pop().remove()
 
     def loss(self, loss: Tensor) -> None:
         """Remember the loss of the last micro-batch, as it is handed to `backward`."""
@@ -94,6 +106,7 @@ class StepMemory:
             return
         if self.micro_batches and self.micro_batches[-1].inner_autocast is None:
             self.micro_batches[-1].inner_autocast = autocast_now()
+        self.leave()
 
 
 def autocast_now() -> tuple[tuple[str, str], ...]:
