@@ -5,6 +5,8 @@ With gradients of zero six of seven optimizers still move, by momentum and weigh
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
@@ -52,6 +54,39 @@ class Updated:
             for parameter in group["params"]:
                 parameter.grad = None
         return True
+
+
+class Closures:
+    """What an optimizer calls for its gradients, as LBFGS does many times in one step."""
+
+    def __init__(self, ready: Callable[[], None], *, is_one_step: bool) -> None:
+        """Take what is called behind each.
+
+        Args:
+            ready: Looks at the gradients, and drops them where so decided.
+            is_one_step: Whether a second call in a step is none of its own. Where updates are dropped it is one: the
+                gradients of any call may be those that do harm.
+        """
+        self._ready = ready
+        self._is_one_step = is_one_step
+        self.is_repeated = False
+        """Whether a call runs now that belongs to a step that was counted."""
+
+    def guarded(self, closure: Callable[[], object]) -> Callable[[], object]:
+        """Return what one step of an optimizer is handed instead of a closure."""
+        was_called = False
+
+        def guarded() -> object:
+            nonlocal was_called
+            self.is_repeated, was_called = was_called and self._is_one_step, True
+            try:
+                loss = closure()
+                self._ready()
+            finally:
+                self.is_repeated = False
+            return loss
+
+        return guarded
 
 
 def innermost(optimizer: Optimizer) -> Optimizer:

@@ -138,9 +138,20 @@ class Objects:
                 f"{_first_difference(tree['parameters'], self._parameter_names())}"
             )
         for what, stateful in (("scheduler", self.scheduler), ("scaler", self.scaler), ("loader", self.loader)):
-            if (tree[what] is None) != (stateful is None):
-                there, here = ("with", "without") if stateful is None else ("without", "with")
-                raise UsageError(f"the checkpoint was saved {there} a {what}, and it is to be resumed {here} one")
+            if stateful is not None and tree[what] is None:
+                raise UsageError(
+                    f"the checkpoint was saved without a {what}, and it is to be resumed with one: resume without, and "
+                    "make it for what comes after"
+                )
+            if stateful is None and tree[what] is not None:
+                raise _gone(what)
+        if self.guard is None and tree["guard"] is not None:  # the other way round the guard says that it is blind
+            raise _gone("guard")
+        if missing := sorted(self.extra.keys() - tree["extra"].keys()):
+            raise UsageError(
+                f"the checkpoint was saved without {', '.join(map(repr, missing))} in extra: resume without, and put "
+                "it into extra for the saves that follow"
+            )
 
     def _parameters(self) -> Iterator[Tensor]:
         return (parameter for group in self.optimizer.param_groups for parameter in group["params"])
@@ -173,6 +184,12 @@ def _stateful(loader: object) -> Stateful:
             "load_state_dict, as torchdata's StatefulDataLoader has them, or none"
         )
     return loader
+
+
+def _gone(what: str) -> UsageError:
+    return UsageError(
+        f"the checkpoint was saved with a {what}, and it is to be resumed without one: hand one over, as it was saved"
+    )
 
 
 def _extra(value: object) -> object:

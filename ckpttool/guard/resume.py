@@ -170,6 +170,8 @@ def resume(
             )
         return Resumed(checkpoint=None, progress=None, is_checked=False, rng=None)
     shard = _on_every_rank(ranks, group, lambda: _read(layout, chosen, ranks))
+    if objects.guard is not None and shard.tree["guard"] is None:
+        objects.guard.step = shard.progress.step  # it remembers nothing, and still counts on from here
     _on_every_rank(ranks, group, lambda: objects.load(shard.tree))
     randomness.restore(shard.tree["rng"])
     if objects.guard is not None:

@@ -26,7 +26,7 @@ from ckpttool.guard.capture.settings import CaptureSettings
 from ckpttool.guard.checks import Checks, stops_at_abnormal
 from ckpttool.guard.contain import MOST_SHARE, MOST_SHARE_WITH_FEATURES, Containment, Pace, Part
 from ckpttool.guard.deciding import Decided, Deciding
-from ckpttool.guard.dropping import Updated, innermost, refuse_undroppable
+from ckpttool.guard.dropping import Closures, Updated, innermost, refuse_undroppable
 from ckpttool.guard.micro_batch import MicroBatch
 from ckpttool.guard.norm import Losses, clip, full, total_norm
 from ckpttool.guard.silent_errors import SilentErrors
@@ -124,6 +124,7 @@ class Guard:
         self._spikes = SpikeGuard(policy, count_threshold, self.mode)
         self._pace = Pace()
         self._updated = Updated(model, self.optimizer)
+        self._closures = Closures(self._ready, is_one_step=self.mode is GuardMode.WATCH)
         self._ranks = Ranks(group, self._updated.device)
         self._telling = Telling(output, sinks, self._ranks, self._about)
         self._contain = Containment(self.tell)
@@ -241,6 +242,8 @@ class Guard:
 
     def begin(self, batch: object, index: int | None = None) -> None:
         """Begin a micro-batch, and with the first one the step. Called by `MicroBatch`."""
+        if self._closures.is_repeated:
+            return
         if not self._is_open:
             self._is_open, self._is_decided, self._drops = True, False, False
             self._contain.step = Step(self.step + 1)
@@ -256,8 +259,9 @@ class Guard:
 
     def take_loss(self, loss: Tensor) -> None:
         """Take the local loss of a micro-batch. Called by `MicroBatch`."""
-        self._contain.run(Part.NORM, lambda: self._losses.add(loss))
-        self._keeping.loss(loss)
+        if not self._closures.is_repeated:
+            self._contain.run(Part.NORM, lambda: self._losses.add(loss))
+            self._keeping.loss(loss)
 
     # The decision.
 
@@ -269,6 +273,8 @@ class Guard:
 
     def _decide(self, norm: Tensor | float | None) -> float | None:
         """Decide, and return to which norm the policy clips; None: it does not."""
+        if self._closures.is_repeated:
+            return None
         step = self._contain.step = Step(self.step + 1)
         if self._contain.is_off:
             self.step = step
@@ -363,19 +369,11 @@ class Guard:
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Drop the gradients where so decided. `args[0]` is the optimizer; a closure makes the gradients only now."""
         if callable(closure := kwargs.get("closure")):
-            return args, {**kwargs, "closure": self._guarded(closure)}
+            return args, {**kwargs, "closure": self._closures.guarded(closure)}
         if len(args) > 1 and callable(args[1]):
-            return (args[0], self._guarded(args[1]), *args[2:]), kwargs
+            return (args[0], self._closures.guarded(args[1]), *args[2:]), kwargs
         self._ready()
         return None
-
-    def _guarded(self, closure: Callable[[], object]) -> Callable[[], object]:
-        def guarded() -> object:
-            loss = closure()
-            self._ready()
-            return loss
-
-        return guarded
 
     def _ready(self) -> None:
         if not self._is_decided:

@@ -33,7 +33,7 @@ from ckpttool.errors import CkptToolError, IncompleteError, NothingToResumeError
 from ckpttool.guard import Guard
 from ckpttool.guard.resume import Resumed, SeededByIndex
 from ckpttool.guard.state_tree import Unsaveable
-from tests.guard.loop import SmallNet, batches, loss_of
+from tests.guard.loop import SmallNet, Told, batches, loss_of
 from tests.guard.ranks import on_two_ranks
 from tests.guard.resumable import EPOCH, Shuffled, Training, train
 
@@ -273,6 +273,8 @@ def other_order() -> dict[str, Any]:
     [
         (lambda: without("scheduler"), "with a scheduler"),
         (lambda: without("loader"), "with a loader"),
+        (lambda: without("guard"), "saved with a guard, and it is to be resumed without one: hand one over"),
+        (lambda: {**Training().objects, "extra": {"seen": 0, "mean": 1.0}}, "saved without 'mean' in extra"),
         (other_model, "the model is not the one|other parameters"),
         (other_order, "number 0 was conv.bias, and is embed.weight"),
         (lambda: {**Training().objects, "loader": DataLoader(SeededByIndex(Noisy(), 1))}, "cannot tell where it is"),
@@ -282,6 +284,27 @@ def test_other_objects_than_those_saved_are_refused(objects: Any, message: str, 
     train(tmp_path, 2)
     with pytest.raises(UsageError, match=message):
         ckpttool.resume_training(str(tmp_path), **objects())
+
+
+def test_a_save_without_a_guard_is_gone_on_from_with_one_that_says_what_it_does_not_know(tmp_path: Path) -> None:
+    alone = Training()
+    alone.guard = None  # type: ignore[assignment]
+    with ckpttool.checkpoint_writer(str(tmp_path), prefix="run", **{**alone.objects, "extra": {}}) as writer:
+        writer.save(step=4)
+    told = Told()
+    training = Training()
+    training.guard.sinks.append(told)
+    resumed = ckpttool.resume_training(str(tmp_path), **training.objects | {"extra": {}})
+    assert (resumed.step, training.guard.step) == (4, 4)
+    assert told.kinds() == ["blind", "resumed"]
+
+
+def test_what_was_saved_and_is_not_asked_for_is_put_into_extra(tmp_path: Path) -> None:
+    seen = train(tmp_path, 2).extra["seen"]
+    training = Training()
+    del training.extra["seen"]
+    training.resume(tmp_path)
+    assert training.extra == {"seen": seen}
 
 
 def test_what_cannot_be_meant_is_refused_at_the_start(tmp_path: Path) -> None:

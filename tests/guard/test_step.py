@@ -21,7 +21,7 @@ from ckpttool.decide.policies.zclip import ZClipPolicy
 from ckpttool.domain.guarding import GuardEventKind
 from ckpttool.errors import UsageError
 from ckpttool.guard import Guard, GuardStop
-from tests.guard.loop import INFINITE, NOT_A_NUMBER, SmallNet, Told, Training, batches, loss_of
+from tests.guard.loop import INFINITE, NOT_A_NUMBER, SmallNet, Told, Training, batches, bits, loss_of
 from tests.guard.optimizers import every_way
 
 adamw = partial(optim.AdamW, lr=0.01)
@@ -274,6 +274,34 @@ class Engine(nn.Linear):
 
 class StepsInBackward(optim.SGD):
     def fused_backward(self) -> None: ...
+
+
+def test_a_closure_that_is_called_many_times_is_one_step_of_a_guard_that_watches(tmp_path: Path) -> None:
+    bad, calls = {3: NOT_A_NUMBER}, []
+
+    def counted_loss(model: nn.Module, batch: Tensor) -> Tensor:
+        calls.append(1)
+        return loss_of(model, batch)
+
+    watched = Training(optim.LBFGS, mode="watch", closure=True, output=tmp_path)
+    alone = Training(optim.LBFGS, closure=True, guarded=False)
+    for batch in batches(4, bad=bad):
+        watched.step(batch, loss=counted_loss)
+        alone.step(batch)
+    assert len(calls) > 8, "it is called more than once a step"
+    assert watched.the_guard.step == 4
+    assert bits(watched.model.state_dict()) == bits(alone.model.state_dict())
+    assert [step for kind, step, _ in watched.told.events if kind is GuardEventKind.STEP] == [1, 2, 3, 4]
+    assert next(step for kind, step, _ in watched.told.events if kind is GuardEventKind.NONFINITE) == 3
+    assert "stop" not in watched.told.kinds()
+    watched.the_guard.close()
+
+
+def test_a_closure_that_is_called_once_is_one_step_each_time_in_either_mode() -> None:
+    for mode in ("act", "watch"):
+        training = Training(adamw, mode=mode, closure=True).run(batches(4, bad={3: NOT_A_NUMBER}))
+        assert training.the_guard.step == 4
+        assert training.told.of(GuardEventKind.NONFINITE)[0]["count"] == 1
 
 
 @pytest.mark.parametrize(
