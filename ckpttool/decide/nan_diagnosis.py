@@ -26,9 +26,9 @@ def culprits(ranks: Sequence[RankCapture]) -> tuple[Culprit, ...]:
         return tuple(by_loss)
     again = [(rank, rank.rerun) for rank in ranks if rank.rerun is not None and not rank.rerun.is_finite]
     if again:
-        return tuple(Culprit(rank=rank.rank, why=_bad_gradients(rerun.gradients)) for rank, rerun in again)
+        return tuple(Culprit(rank=rank.rank, why=_bad_gradients(rank, rerun.gradients)) for rank, rerun in again)
     alone = [rank for rank in ranks if rank.world_size == 1 and rank.bad_gradients]
-    return tuple(Culprit(rank=rank.rank, why=_bad_gradients(rank.gradients)) for rank in alone)
+    return tuple(Culprit(rank=rank.rank, why=_bad_gradients(rank, rank.gradients)) for rank in alone)
 
 
 def _bad_loss(rank: RankCapture) -> str:
@@ -42,9 +42,11 @@ def _bad_loss(rank: RankCapture) -> str:
     return f"its loss was {loss.value}{where}"
 
 
-def _bad_gradients(gradients: Sequence[GradientFacts]) -> str:
+def _bad_gradients(rank: RankCapture, gradients: Sequence[GradientFacts]) -> str:
     bad = [gradient for gradient in gradients if not gradient.is_finite]
-    return f"{len(bad)} of its {counted(len(gradients), 'gradient')} were not finite, while its loss was"
+    loss_is_known = rank.micro_batches and all(batch.loss for batch in rank.micro_batches)
+    loss = "while its loss was" if loss_is_known else "and its loss is not known"
+    return f"{len(bad)} of its {counted(len(gradients), 'gradient')} were not finite, {loss}"
 
 
 def compared(

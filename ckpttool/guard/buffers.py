@@ -6,7 +6,9 @@ then on. `_version` does not see running statistics change, so what changes is f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from operator import is_
 
 import torch
 import xxhash
@@ -29,6 +31,8 @@ class Buffers:
         self._most_bytes = most_bytes
         self._places: list[tuple[nn.Module, str, Tensor]] = []
         self._copies: list[Tensor] = []
+        self._holders: list[Mapping[str, object]] = []  # of each module, its parts and its buffers
+        self._held: list[object] = []  # by them, at the last look
         self._changing: set[tuple[nn.Module, str]] = set()
         self._digests: dict[tuple[nn.Module, str], bytes] = {}
         self._steps = 0
@@ -37,10 +41,11 @@ class Buffers:
         """Names of those that are not put back, because all together are too large."""
 
     def take(self) -> None:
-        """Copy them. Where all do not fit, look now and then which of them changed since the last look."""
+        """Copy them, new ones too. Where all do not fit, look now and then which of them changed since last time."""
         looks = self._steps < _FIRST_LOOKS or self._steps % _LOOK_EVERY == 0
         self._steps += 1
-        if looks or any(getattr(module, name, None) is not tensor for module, name, tensor in self._places):
+        held = self._holds()  # in a quarter of the time of a walk over all modules
+        if looks or len(held) != len(self._held) or not all(map(is_, held, self._held)):
             self._choose()
         live = [tensor for _, _, tensor in self._places]
         if live:
@@ -63,7 +68,12 @@ class Buffers:
         """Take what the copy holds for past: the step is over."""
         self._is_taken = False
 
+    def _holds(self) -> list[object]:
+        return list(chain.from_iterable([holder.values() for holder in self._holders]))
+
     def _choose(self) -> None:
+        self._holders = [held for module in self._model.modules() for held in (module._modules, module._buffers)]  # noqa: SLF001  as below, without its time
+        self._held = self._holds()
         buffers = [
             (module, name, tensor)
             for module in self._model.modules()

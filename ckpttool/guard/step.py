@@ -139,7 +139,7 @@ class Guard:
         self._is_decided = False
         self._drops = False
         self._norms_agreed = False  # once at least: it is one norm that all ranks have
-        self._is_slow = self._has_asked = False
+        self._is_slow = False
         self._hook: RemovableHandle | None = None
         if hasattr(self.optimizer, "register_step_pre_hook"):  # else it is watched, and the trainer asks `decide`
             self._hook = self.optimizer.register_step_pre_hook(self._before_update)
@@ -280,6 +280,8 @@ class Guard:
             self.step = step
             self._close(drops=False, applied=True)
             return None
+        if not self._is_open and not self._is_decided:
+            self._telling.ask("no-micro-batch", step=step)
         vote = Vote(strike=self._features.judge(step), abnormal=self._checks.take_abnormal())
         decided = self._deciding.decide(step, norm, self._losses, vote)
         self.step = step
@@ -383,16 +385,10 @@ class Guard:
             limit = self._decide(norm)
             if norm is not None:
                 self._clip(limit, norm)
-            self._ask_for_a_call()
+            if self._scaler is not None and self._scaler.is_enabled():  # which at an overflow does not call it at all
+                self._telling.ask("decided-too-late", step=self.step)
         if self._drops:
             self.applied = self._contain.run(Part.DROP, self._updated.drop) is None
-
-    def _ask_for_a_call(self) -> None:
-        """Say once that a scaler's overflows pass by, as it then does not call the optimizer at all."""
-        if self._scaler is not None and self._scaler.is_enabled() and not self._has_asked:
-            self._has_asked = True
-            message = "call guard.clip_ or guard.decide behind scaler.unscale_: else no overflow is seen"
-            self.tell(GuardEventKind.ALARM, step=self.step, name="decided-too-late", message=message)
 
     def _after_update(self, _optimizer: Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         self._is_decided = self._drops = False

@@ -15,6 +15,13 @@ from ckpttool.guard.agree import Ranks
 from ckpttool.guard.contain import MOST_FAILURES, one_line
 from ckpttool.records.events import EventFile
 
+_ASKED = {
+    "decided-too-late": "call guard.clip_ or guard.decide behind scaler.unscale_: else no overflow is seen",
+    "no-micro-batch": "put guard.micro(batch) around forward and backward: else a dropped update leaves buffers "
+    "changed, as running means are, a loss that is not finite is not seen, and nothing is kept that could be replayed",
+}
+"""What a training should do otherwise, by the alarm's name."""
+
 
 class Telling:
     """Tells events, and never raises."""
@@ -41,6 +48,7 @@ class Telling:
         self._about = about
         self._file: EventFile | None = None
         self._failures: Counter[int] = Counter()
+        self._asked: set[str] = set()
 
     def tell(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:
         """Tell an event to the file and all sinks. It is an `Emit`."""
@@ -54,6 +62,12 @@ class Telling:
         """Tell several."""
         for event in events:
             self.tell(event.kind, step=event.step, **event.values)
+
+    def ask(self, name: str, *, step: Step) -> None:
+        """Ask by an alarm, once, for what the training should do otherwise."""
+        if name not in self._asked:
+            self._asked.add(name)
+            self.tell(GuardEventKind.ALARM, step=step, name=name, message=_ASKED[name])
 
     def close(self) -> None:
         """Write what is left."""

@@ -54,6 +54,12 @@ def test_after_a_reduction_all_hold_the_same_gradient_and_nobody_is_named() -> N
     assert named(rank_capture(0, gradients=[FINE])) == []
 
 
+@pytest.mark.parametrize("losses", [[], [None], [0.5, None]])
+def test_of_a_loss_that_nobody_told_it_is_not_said_that_it_was_finite(losses: list[float | None]) -> None:
+    why = "1 of its 1 gradient were not finite, and its loss is not known"
+    assert named(rank_capture(0, losses=losses, gradients=[BAD])) == [(0, why)]
+
+
 def test_a_loss_is_equal_where_its_bits_are() -> None:
     captured = rank_capture(0, losses=[NAN, 1.0], gradients=[BAD])
     same = run(captured, BAD, losses=[NAN, 1.0])

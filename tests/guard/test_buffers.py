@@ -120,17 +120,29 @@ def test_a_buffer_that_begins_to_change_is_found_at_the_next_look(step: int) -> 
     assert buffers.left_out == ("history", "small")
 
 
-def test_a_module_that_joins_later_is_found() -> None:
-    model = nn.Sequential(nn.BatchNorm1d(2))
+@pytest.mark.parametrize("how", ["joins", "deep", "replaces", "buffer", "leaves"])
+def test_a_module_or_a_buffer_that_comes_later_is_put_back_from_its_first_step_on(how: str) -> None:
+    model = nn.Sequential(nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2)))
+    inner = model[0]
+    assert isinstance(inner, nn.Sequential)
     buffers = Buffers(model)
-    for _ in range(4):
+    for _ in range(8):
         buffers.take()
-    model.append(Holder())
-    for _ in range(97):
-        buffers.take()
-    late = model[1]
-    assert isinstance(late, Holder)
+        buffers.forget()
+    late = Holder()
+    if how == "joins":
+        model.append(late)
+    elif how == "deep":
+        inner.append(late)
+    elif how == "replaces":
+        inner[1] = late
+    elif how == "buffer":
+        inner[1].register_buffer("mean", late.mean)
+    else:
+        del inner[0]
     before = bits(dict(model.named_buffers()))
+    buffers.take()
     change(late)
+    assert (bits(dict(model.named_buffers())) == before) is (how == "leaves")
     buffers.restore()
     assert bits(dict(model.named_buffers())) == before

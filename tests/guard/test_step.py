@@ -15,9 +15,11 @@ import pytest
 import torch
 from torch import Tensor, nn, optim
 
+from ckpttool.api import inspect_nan
 from ckpttool.decide.policies.base import Policy
 from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.decide.policies.zclip import ZClipPolicy
+from ckpttool.domain.capture import Capture
 from ckpttool.domain.guarding import GuardEventKind
 from ckpttool.errors import UsageError
 from ckpttool.guard import Guard, GuardStop
@@ -199,6 +201,29 @@ def test_a_scaler_whose_overflows_pass_by_is_told_of_once() -> None:
     training = Training(adamw, scale=4.0, clip=None).run(batches(3))
     assert [values["name"] for values in training.told.of(GuardEventKind.ALARM)] == ["decided-too-late"]
     assert "alarm" not in Training(adamw, scale=4.0).run(batches(3)).told.kinds()
+
+
+@pytest.mark.parametrize("clip", [1.0, None])
+def test_what_is_missed_without_micro_batches_is_told_once_and_no_weights_are_captured(
+    clip: float | None, tmp_path: Path
+) -> None:
+    model, told = SmallNet(), Told()
+    optimizer = adamw(model.parameters())
+    guard = Guard(model, optimizer, output=tmp_path, sinks=[told])
+    for batch in batches(4, bad={3: INFINITE}):
+        loss_of(model, batch).backward()
+        if clip is not None:
+            guard.clip_(clip)
+        optimizer.step()
+        optimizer.zero_grad()
+    guard.close()
+    assert told.kinds() == ["alarm", "capture", "nonfinite"]
+    assert told.of(GuardEventKind.ALARM)[0]["name"] == "no-micro-batch"
+    assert not torch.isfinite(cast("Tensor", model.usual.running_mean)).all(), "as it says"
+    assert told.of(GuardEventKind.CAPTURE)[0]["level"] == "light"
+    found = inspect_nan(str(told.of(GuardEventKind.CAPTURE)[0]["path"]))
+    assert isinstance(found, Capture)
+    assert ["its loss is not known" in culprit.why for culprit in found.culprits] == [True]
 
 
 def test_a_norm_that_the_trainer_took_is_decided_on() -> None:

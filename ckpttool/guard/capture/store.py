@@ -109,7 +109,7 @@ class CaptureStore:
         Returns:
             The capture's folder; None where none was made, which an event says.
         """
-        level = self._level(facts.step)
+        level = self._level(facts.step, can_be_replayed=bool(memory.micro_batches))
         if level is None and self._reruns >= self._budget.reruns:
             return None
         try:
@@ -147,9 +147,9 @@ class CaptureStore:
         losses = [micro.loss for micro in memory.micro_batches if micro.loss is not None]
         return self._world_size == 1 or not all(bool(torch.isfinite(loss).all()) for loss in losses)
 
-    def _level(self, step: int) -> CaptureLevel | None:
+    def _level(self, step: int, *, can_be_replayed: bool) -> CaptureLevel | None:
         early = self._last is not None and step - self._last < self._budget.every_steps
-        if self._whole < self._budget.captures and not early:
+        if can_be_replayed and self._whole < self._budget.captures and not early:
             return CaptureLevel.FULL
         return CaptureLevel.LIGHT if self._light < self._budget.light_captures else None
 
