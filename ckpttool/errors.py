@@ -18,8 +18,8 @@ class ExitCode(IntEnum):
     DAMAGE = 10
     """Damage or a missing shard found (`resolve`: only with `--strict`, or where more is lost than `--max-lost-steps`
     or `--max-lost-time` allow); `launch`, `preflight`, `lint-config`: a start would not do what it should; `health`:
-    the newest checkpoint is unhealthy; `calibrate`: the stretch is not normal; `asd`: a setting is not read as it is
-    meant.
+    the newest checkpoint is unhealthy; `calibrate`: the stretch is not normal; `guard report`: a person has to
+    look; `asd`: a setting is not read as it is meant.
     """
     NOTHING_TO_RESUME = 11
     """Nothing can be resumed from."""

@@ -9,6 +9,7 @@ from itertools import chain
 
 from ckpttool.decide.guard_report import GuardTally
 from ckpttool.domain.guard_report import GuardReport
+from ckpttool.domain.guarding import EVENTS_FOLDER
 from ckpttool.domain.log_answer import LogReading
 from ckpttool.domain.metrics import LogNote, LogProblem
 from ckpttool.errors import UsageError
@@ -35,7 +36,7 @@ def guard_report(events: str | os.PathLike[str] | Sequence[str]) -> GuardReport:
     problems: list[LogProblem] = []
     count = unreadable = 0
     for name in names:
-        tally.begin()
+        tally.begin(_captures_beside(name))
         for item in _read(name):
             if isinstance(item, EventLine):
                 tally.add(item.event)
@@ -65,6 +66,11 @@ def _files(pattern: str) -> tuple[str, ...]:
             f"{pattern} holds no {GuardFiles.names[0]}: a guard writes it into the training's output folder"
         )
     return found
+
+
+def _captures_beside(name: str) -> str | None:
+    folder = os.path.dirname(name) or "."
+    return f"{folder}/captures" if os.path.basename(os.path.abspath(folder)) == EVENTS_FOLDER else None
 
 
 def _oldest_first(name: str) -> tuple[str, bool]:

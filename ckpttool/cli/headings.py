@@ -178,7 +178,7 @@ EXITS: dict[str, dict[int, str]] = {
     "asd": {0: "The setting is read as it is meant.", 10: "It is not."},
     "guard": {
         0: "Nothing happened that a person has to look at.",
-        10: "The training stopped; or a strike, a wrong product, a disagreement, a capture.",
+        10: "The training stopped, or its last save failed; a strike, a wrong product, a disagreement, a capture.",
         14: "A file could not be read, or tells nothing.",
         16: _WRITES[16],
     },

@@ -37,6 +37,9 @@ class _OfRank:
     dropped: int = 0
     overflows: int = 0
     lost: int = 0
+    last_save_failed: bool = False
+    save_error: tuple[Step, str] | None = None
+    """Of the last save that failed."""
     stopped_at: Step | None = None
     switched_off: set[str] = field(default_factory=set)
     overhead: float = 0.0
@@ -61,6 +64,8 @@ class _OfRank:
             disagreements=counts[GuardEventKind.REPLICAS_DISAGREE],
             saves=counts[GuardEventKind.SAVED],
             failed_saves=counts[GuardEventKind.SAVE_FAILED],
+            last_save_failed=self.last_save_failed,
+            save_error=None if self.save_error is None else f"step {self.save_error[0]}: {self.save_error[1]}",
             guard_errors=counts[GuardEventKind.GUARD_ERROR],
             switched_off=tuple(sorted(self.switched_off)),
             lost_lines=self.lost,
@@ -75,6 +80,7 @@ class GuardTally:
         """Begin without an event."""
         self._ranks: dict[Rank, _OfRank] = {}
         self._rank: Rank | None = None
+        self._captures_here: str | None = None
         self._world: int | None = None
         self._is_watching = False
         self._drops: dict[tuple[Step, GuardEventKind], DroppedUpdate] = {}
@@ -93,9 +99,14 @@ class GuardTally:
         """Lines that tell the numbers of a step."""
         return sum(rank.counts[GuardEventKind.STEP] for rank in self._ranks.values())
 
-    def begin(self) -> None:
-        """Say that what follows is from another file."""
+    def begin(self, captures: str | None = None) -> None:
+        """Say that what follows is from another file.
+
+        Args:
+            captures: The folder beside it in which captures lie; None: they are where the training saw them.
+        """
         self._rank = None
+        self._captures_here = captures
 
     def add(self, event: GuardEvent) -> None:
         """Take the next event of a file, of which the first is a `run` that says whose file it is."""
@@ -115,6 +126,10 @@ class GuardTally:
                 _step(own, event)
             case GuardEventKind.STOP if values.get("stopped") is not False:
                 own.stopped_at = event.step
+            case GuardEventKind.SAVED:
+                own.last_save_failed = False
+            case GuardEventKind.SAVE_FAILED:
+                own.last_save_failed, own.save_error = True, (event.step, _text(values, "message"))
             case GuardEventKind.GUARD_OFF:
                 own.switched_off |= {_text(values, "part")} if len(own.switched_off) < MOST else set()
             case _:
@@ -163,10 +178,15 @@ class GuardTally:
         if known is None:
             if len(self._captures) == MOST:
                 return
-            known = CaptureTold(step=event.step, path=path, verdict=None, culprits=())
+            known = CaptureTold(step=event.step, path=path, here=self._here(path), verdict=None, culprits=())
         verdict = known.verdict or ("transient" if values.get("verdict") == "transient" else None)
         own = {rank} if values.get("culprit") is True else set()
         self._captures[path] = replace(known, verdict=verdict, culprits=tuple(sorted({*known.culprits, *own})))
+
+    def _here(self, path: str) -> str:
+        above, _, name = path.rpartition("/")
+        moved = self._captures_here is not None and name and f"/{above}".endswith(f"/{EVENTS_FOLDER}/captures")
+        return f"{self._captures_here}/{name}" if moved else path
 
     def _fault(self, event: GuardEvent, own: Rank) -> None:
         values, faults = event.values, self._faults[event.kind]
@@ -243,7 +263,7 @@ def _next(report: GuardReport) -> list[tuple[str, ...]]:
     if report.stopped_at is not None:
         commands.append(("ckpttool", "resolve", *where, "--around-spike", "last"))
     commands += [
-        ("ckpttool", "nan", "inspect", _no_option(capture.path)) for capture in report.captures[:_MOST_CAPTURES]
+        ("ckpttool", "nan", "inspect", _no_option(capture.here)) for capture in report.captures[:_MOST_CAPTURES]
     ]
     if report.alarms:
         commands.append(("ckpttool", "calibrate", *events))

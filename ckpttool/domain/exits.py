@@ -133,7 +133,7 @@ def of_asd(answer: AsdAnswer) -> ExitCode:
 
 
 def of_guard_report(answer: GuardReport) -> ExitCode:
-    """Return 10 where a person has to look: a stop, a strike, a wrong product, a disagreement, a capture."""
+    """Return 10 where a person has to look: a stop, a strike, a wrong product, a capture, a last save that failed."""
     if answer.needs_somebody:
         return ExitCode.DAMAGE
     return _of_reading(answer.reading, shown=len(answer.ranks))

@@ -30,6 +30,8 @@ class CaptureTold:
     step: Step
     path: str
     """Its folder, as the training saw it."""
+    here: str
+    """Its folder, seen from the event file, which may have been moved or copied since."""
     verdict: str | None
     """`transient`, where it was finite when it was computed once more; None: a replay has to tell."""
     culprits: tuple[Rank, ...]
@@ -73,6 +75,9 @@ class RankReport:
     disagreements: int
     saves: int
     failed_saves: int
+    last_save_failed: bool
+    save_error: str | None
+    """Step and error of the last save that failed; None: none did."""
     guard_errors: int
     switched_off: tuple[str, ...]
     """Parts of the guard."""
@@ -143,6 +148,22 @@ class GuardReport(Answered):
         return min((rank.saves for rank in self.ranks if rank.saves), default=0)
 
     @property
+    def worst_saves(self) -> RankReport | None:
+        """The rank whose saves failed most often, one whose last failed first; None where none failed."""
+        failed = [rank for rank in self.ranks if rank.failed_saves]
+        return max(failed, key=lambda rank: (rank.last_save_failed, rank.failed_saves), default=None)
+
+    @property
+    def failed_saves(self) -> int:
+        """Checkpoints of which a rank could not write its part, on the one with the most."""
+        return max((rank.failed_saves for rank in self.ranks), default=0)
+
+    @property
+    def last_save_failed(self) -> bool:
+        """Whether the last one is among them, on any rank."""
+        return any(rank.last_save_failed for rank in self.ranks)
+
+    @property
     def guard_errors(self) -> int:
         """How often a part of the guard failed, on all ranks together."""
         return sum(rank.guard_errors for rank in self.ranks)
@@ -155,5 +176,5 @@ class GuardReport(Answered):
     @property
     def needs_somebody(self) -> bool:
         """Whether something happened that a person has to look at."""
-        grave = (self.captures, self.strikes, self.abnormal_products, self.disagreements)
+        grave = (self.captures, self.strikes, self.abnormal_products, self.disagreements, self.last_save_failed)
         return self.stopped_at is not None or any(grave)

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -254,23 +255,45 @@ def test_a_guard_that_only_watched_says_so_and_what_it_would_have_dropped(here: 
 
 def test_what_failed_in_the_guard_is_told_beside_a_training_that_went_on(here: Path) -> None:
     told: dict[int, list[Told]] = {
-        2: [(GuardEventKind.CAPTURE_FAILED, {"error": "OSError: the disk is full"}), (GuardEventKind.SAVE_FAILED, {})],
+        2: [
+            (GuardEventKind.CAPTURE_FAILED, {"error": "OSError: the disk is full"}),
+            (GuardEventKind.SAVE_FAILED, {"message": "OSError: full"}),
+        ],
         3: [(GuardEventKind.GUARD_OFF, {"part": "features"}), (GuardEventKind.BLIND, {"message": "nothing"})],
     }
     path = train(here / "output", [1.0] * 5, told=told)
     text = path.read_text().replace('"step": 4,', '"step": 4, "lost": 3,')
     path.write_text(text)
     said = ask("guard", "report", "output")
-    assert said.code == 0
+    assert said.code == 10
     flat = " ".join(said.stdout.split())
     for sentence in (
-        "5 updates, none dropped",
+        "Somebody has to look: 1 failed save in 5 updates",
+        "1 of 1 save failed, the last at step 2: OSError: full",
         "step 3: nothing",
         "rank 0: switched off: features",
         "rank 0: 3 events could not be written",
         "rank 0: 1 capture and 1 save failed",
     ):
         assert sentence in flat
+
+
+def test_the_next_command_is_about_the_folder_that_was_asked_about_wherever_it_was_moved(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for recorded in ("/gone/guard/captures/nan-at-00000002", "output/guard/captures/nan-at-00000002"):
+        train(here / "a copy", [1.0] * 5, told={2: [(GuardEventKind.CAPTURE, {"path": recorded})]})
+        said = ask("guard", "report", "a copy").stdout
+        assert said.splitlines()[-1] == "  ckpttool nan inspect 'a copy/guard/captures/nan-at-00000002'"
+        (here / "a copy/guard/events-00000.jsonl").unlink()
+    path = train(here / "elsewhere", [1.0] * 5, told={2: [(GuardEventKind.CAPTURE, {"path": recorded})]})
+    shutil.move(path, here / "alone.jsonl")
+    said = ask("guard", "report", "alone.jsonl").stdout
+    assert said.splitlines()[-1] == f"  ckpttool nan inspect {recorded}", "nothing better is known"
+    shutil.move(here / "alone.jsonl", path)
+    monkeypatch.chdir(path.parent)
+    said = ask("guard", "report", "events-00000.jsonl").stdout
+    assert said.splitlines()[-1].endswith("/captures/nan-at-00000002")
 
 
 def test_what_a_device_got_wrong_comes_before_anything_else(here: Path) -> None:

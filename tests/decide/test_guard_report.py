@@ -206,6 +206,25 @@ def test_saves_are_those_of_the_slowest_rank_that_told_of_any() -> None:
     assert report([save, save], [save], []).saves == 1
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_saves_that_failed_are_in_the_headline_with_the_error_and_10_only_where_the_last_did(*, goes_on: bool) -> None:
+    failed: list[Event] = [(K.SAVE_FAILED, step, {"message": f"OSError: no room for {step}"}) for step in (2, 3, 4)]
+    saved: list[Event] = [(K.SAVED, 5, {})] if goes_on else []
+    answer = report([*steps(), *failed, *saved], [*steps(), (K.SAVED, 4, {})])
+    shown = Console(file=StringIO(), width=200)
+    shown.print(table(answer))
+    headline, second = shown.file.getvalue().splitlines()[:2]  # type: ignore[attr-defined]
+    if goes_on:
+        assert code(answer) is ExitCode.OK
+        assert headline == "5 updates, none dropped"
+        assert second == "3 of 4 saves failed, the last at step 4: OSError: no room for 4; a later one was written"
+    else:
+        assert code(answer) is ExitCode.DAMAGE
+        assert headline == "Somebody has to look: 3 failed saves in 5 updates"
+        assert second == "3 of 3 saves failed, the last at step 4: OSError: no room for 4"
+    assert (answer.failed_saves, answer.last_save_failed) == (3, not goes_on)
+
+
 def test_failures_of_the_guard_are_told_once_a_part_and_counted_all() -> None:
     error: Event = (K.GUARD_ERROR, 3, {"part": "features", "error": "RuntimeError: no"})
     off: Event = (K.GUARD_OFF, 3, {"part": "features"})
@@ -217,7 +236,7 @@ def test_failures_of_the_guard_are_told_once_a_part_and_counted_all() -> None:
     (first, second) = answer.ranks
     assert (first.switched_off, first.lost_lines, second.switched_off) == (("features",), 7, ())
     assert (first.capture_failures, first.failed_saves) == (1, 1)
-    assert code(answer) is ExitCode.OK
+    assert code(report([*steps(), (K.CAPTURE_FAILED, 4, {})])) is ExitCode.OK
 
 
 def test_an_alarm_asks_for_a_threshold_that_fits() -> None:

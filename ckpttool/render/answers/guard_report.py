@@ -83,6 +83,9 @@ def document(answer: GuardReport) -> Document:
         "starts": answer.starts,
         "forgotten": list(answer.forgotten),
         "saves": answer.saves,
+        "failed_saves": answer.failed_saves,
+        "last_save_failed": answer.last_save_failed,
+        "save_error": None if answer.worst_saves is None else answer.worst_saves.save_error,
         "guard_errors": answer.guard_errors,
         "errors": list(answer.errors),
         "overhead": number(answer.overhead),
@@ -118,6 +121,8 @@ def _command(words: Sequence[str]) -> str:
 def table(answer: GuardReport) -> RenderableType:
     """Show what happened, by rank, and what to do next."""
     parts: list[RenderableType] = [_headline(answer)]
+    if answer.worst_saves is not None:
+        parts.append(_failed_saves(answer.worst_saves))
     if answer.ranks:
         parts += [line(), *_by_rank(answer)]
     parts += listed("Would have been dropped:" if answer.is_watching else "Dropped:", list(map(_drop, answer.drops)))
@@ -150,6 +155,7 @@ def _headline(answer: GuardReport) -> Text:
         )
         if found
     ]
+    grave += [counted(answer.failed_saves, "failed save")] if answer.last_save_failed else []
     updates = counted(answer.steps, "update")
     if grave:
         return line(f"Somebody has to look: {', '.join(grave)} in {updates}", style="bold red")
@@ -158,6 +164,14 @@ def _headline(answer: GuardReport) -> Text:
     if answer.is_watching:
         return line(f"{updates}, all applied: the guard only watched", style="bold yellow")
     return line(f"{updates}, none dropped", style="bold green")
+
+
+def _failed_saves(rank: RankReport) -> Text:
+    text = f"{rank.failed_saves} of {counted(rank.saves + rank.failed_saves, 'save')} failed, the last at "
+    text += shown(rank.save_error or "")
+    if rank.last_save_failed:
+        return line(text, style="bold red")
+    return line(f"{text}; a later one was written", style="bold yellow")
 
 
 def _by_rank(answer: GuardReport) -> list[RenderableType]:
@@ -219,10 +233,13 @@ def _failures(answer: GuardReport) -> Iterator[Text]:
     for rank in answer.ranks:
         if rank.lost_lines:
             yield line(f"rank {rank.rank}: {counted(rank.lost_lines, 'event')} could not be written")
-        failed = rank.capture_failures + rank.failed_saves
+        failed = [
+            counted(count, noun)
+            for count, noun in ((rank.capture_failures, "capture"), (rank.failed_saves, "save"))
+            if count
+        ]
         if failed:
-            captures = counted(rank.capture_failures, "capture")
-            yield line(f"rank {rank.rank}: {captures} and {counted(rank.failed_saves, 'save')} failed")
+            yield line(f"rank {rank.rank}: {' and '.join(failed)} failed")
 
 
 def prometheus(answer: GuardReport) -> str:
