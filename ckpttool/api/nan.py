@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from ckpttool.api.guard_reports import guard_report
 from ckpttool.decide.nan_diagnosis import culprits
 from ckpttool.domain.capture import Capture, Captures, NanQuestion, NanReplay, RankCapture
 from ckpttool.domain.finding import Code, Finding, note, unknown
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.units import MAX_RANKS, Rank, Step, counted, on_ranks
 from ckpttool.errors import IncompleteError, UnknownLayoutError, UsageError
 from ckpttool.formats.strict_json import ParseError
+from ckpttool.logs.guard_events import GuardFiles
 from ckpttool.records.capture import (
     HEAD,
     RECORD_LIMIT,
@@ -57,10 +60,24 @@ def inspect_nan(path: str) -> Capture | Captures:
     Raises:
         UnknownLayoutError: There is no capture.
     """
+    found = _inspected(path)
+    return found if isinstance(found, Captures) else replace(found, has_stopped=_has_stopped(path))
+
+
+def _inspected(path: str) -> Capture | Captures:
     storage = open_storage(path)
     if _is_capture(storage, ""):
         return _read(storage, "", path, shards=True)
     return list_nan(path)
+
+
+def _has_stopped(path: str) -> bool | None:
+    """Return what the events beside the captures tell."""
+    folder, _, captures = os.path.dirname(os.path.abspath(path)).rpartition("/")
+    if captures != "captures" or not (files := GuardFiles().inside(folder)):
+        return None
+    report = guard_report(files)
+    return report.stopped_at is not None if report.ranks else None
 
 
 def replay_nan(question: NanQuestion) -> NanReplay:
@@ -71,7 +88,7 @@ def replay_nan(question: NanQuestion) -> NanReplay:
         UsageError: There is no such entry, rank or device.
         IncompleteError: torch is not installed, or it took longer than it may.
     """
-    found = inspect_nan(question.path)
+    found = _inspected(question.path)
     if isinstance(found, Captures):
         if len(found.captures) > 1:
             raise UsageError(

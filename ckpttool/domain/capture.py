@@ -189,6 +189,8 @@ class Capture(Answered):
     culprits: tuple[Culprit, ...]
     """Ascending by rank; empty where it cannot be told."""
     findings: tuple[Finding, ...]
+    has_stopped: bool | None = None
+    """Whether the training ended by too many dropped updates, and did not go on since; None: nobody tells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from ckpttool.records.hashed_json import closed
 from tests.cli.running import Said, ask, environment, run
 from tests.conftest import FIXTURES
+from tests.guarded import train
 
 Golden = Callable[[str, str], None]
 
@@ -62,6 +64,19 @@ def test_wherever_one_points_at_the_same_captures_are_found(output: Path) -> Non
     said = [ask("nan", "list", str(output / below), "--json") for below in ("", "guard", "guard/captures", NAME)]
     found = [[Path(str(capture["path"])).name for capture in rows(answer, "captures")] for answer in said]
     assert found == [["nan-at-00000007"]] * 4
+
+
+@pytest.mark.parametrize("ends", ["stopped", "went on", "nobody tells"])
+def test_to_go_on_from_a_stop_is_advised_only_where_the_training_stopped(ends: str, shipped: Path) -> None:
+    if ends != "nobody tells":
+        train(shipped, [1.0] * 6 + [math.nan] * (10 if ends == "stopped" else 1) + [1.0] * 3)
+    capture = shipped / NAME
+    for folder in (str(capture), f"{capture}/", str(capture.absolute())):
+        said = ask("nan", "inspect", folder).stdout
+        assert ("--around-spike last" in said) is (ends == "stopped")
+        assert ("The training went on without this update" in said) is (ends == "went on")
+        assert "ckpttool nan replay" in said
+    assert len(ask("nan", "inspect", str(capture), "--json").json["next"]) == 1 + (ends == "stopped")  # type: ignore[arg-type]
 
 
 def test_a_folder_of_captures_is_listed_where_one_was_to_be_looked_at(output: Path) -> None:

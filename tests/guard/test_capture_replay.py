@@ -145,7 +145,9 @@ def test_a_step_of_sparse_gradients_is_captured_and_comes_out_again(weight: floa
 def test_a_light_capture_takes_its_weights_from_a_file_and_no_other_weights(tmp_path: Path) -> None:
     light = CaptureSettings(budget=CaptureBudget(captures=0))
     _, model = train(tmp_path, capture=light)
-    assert "holds no weights" in replayed(place(tmp_path)).findings[0].message
+    (finding,) = replayed(place(tmp_path)).findings
+    assert "holds no weights" in finding.message
+    assert "--weights" in str(finding.remedy)
     weights = str(tmp_path / "weights.safetensors")
     save_file({f"model.{name}": value.detach().clone() for name, value in model.named_parameters()}, weights)
     question = NanQuestion(path=place(tmp_path), entry="tests.guard.capturing:replay", exact=True, weights=weights)

@@ -221,7 +221,9 @@ def test_of_a_batch_of_own_classes_the_rest_is_kept_and_its_place_is_told(tmp_pa
     assert left_out is not None
     assert (left_out.path, left_out.reason) == ("meta[0]", "tests.guard.test_capture_store.Strange")
     answer = api.replay_nan(NanQuestion(path=path, entry="tests.guard.capturing:replay", locate=False))
-    assert "its batch was not kept: meta[0] is" in next(each.message for each in answer.findings if each.severity)
+    cannot = next(each for each in answer.findings if each.severity)
+    assert "its batch was not kept: meta[0] is" in cannot.message
+    assert "encode_batch" in str(cannot.remedy)
 
     def plain(batch: object) -> object:
         assert isinstance(batch, dict)

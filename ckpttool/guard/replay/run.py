@@ -28,7 +28,12 @@ _MOST_NAMED = 3
 
 
 class EntryDoesNotFit(Exception):  # noqa: N818  it says what is so
-    """What the user's entry returns cannot be what was captured."""
+    """What the user's entry returns cannot be what was captured, or that does not tell enough."""
+
+    def __init__(self, why: str, *, remedy: str = "let the entry build what was trained") -> None:
+        """Take what is so, and what to do."""
+        super().__init__(why)
+        self.remedy = remedy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,7 +145,7 @@ class _Session:
                 self._add_to_mean(run, captured.world_size)
             self._locate(run, result)
         except EntryDoesNotFit as error:
-            self._cannot(Code.ENTRY_DOES_NOT_FIT, captured, str(error), "let the entry build what was trained")
+            self._cannot(Code.ENTRY_DOES_NOT_FIT, captured, str(error), error.remedy)
         except (UnreadableState, OSError) as error:
             self._cannot(Code.CAPTURE_DAMAGED, captured, str(error), "copy the capture once more")
         except (Exception, SystemExit) as error:  # noqa: BLE001  the user's own code may raise anything
@@ -166,13 +166,22 @@ class _Session:
         content = Content(captured, f"{self._capture.path}/{captured.shard.name}")
         left_out = next((batch.left_out for batch in captured.micro_batches if batch.left_out is not None), None)
         if left_out is not None:
-            raise EntryDoesNotFit(f"its batch was not kept: {left_out.path or 'it'} is {left_out.reason}")
+            raise EntryDoesNotFit(
+                f"its batch was not kept: {left_out.path or 'it'} is {left_out.reason}",
+                remedy="for the next capture, give the guard CaptureSettings(encode_batch=...), for plain tensors",
+            )
         if not captured.micro_batches:
-            raise EntryDoesNotFit("no micro-batch was remembered: the training did not hand them to the guard")
+            raise EntryDoesNotFit(
+                "no micro-batch was remembered: the training did not hand them to the guard",
+                remedy="for the next capture, hand each batch over: with guard.micro(batch)",
+            )
         if self._question.weights is not None:
             content.take_weights(self._question.weights)
         elif captured.level is CaptureLevel.LIGHT:
-            raise EntryDoesNotFit("the capture is light and holds no weights: name a checkpoint's file by --weights")
+            raise EntryDoesNotFit(
+                "the capture is light and holds no weights",
+                remedy="name the safetensors file of a checkpoint at this step by --weights",
+            )
         if any(isinstance(value, Sharded) for value in content.parameters.values()):
             folder = self._capture.path
             content.join([Content(other, f"{folder}/{other.shard.name}") for other in self._capture.ranks])

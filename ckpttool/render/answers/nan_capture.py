@@ -104,6 +104,8 @@ def table(answer: Capture) -> RenderableType:
             parts.append(line(f"\nThe loss{of} alone: {counted(len(rank.gradients), 'gradient')}, all finite"))
     parts += findings_parts(answer)
     parts += [line("\nNext:"), *(line(f"  {command}", style="bold", no_wrap=True) for command in _next(answer))]
+    if answer.has_stopped is False:
+        parts.append(line("The training went on without this update: there is nothing to do for it.", style="dim"))
     return stack(*parts)
 
 
@@ -177,10 +179,11 @@ def findings_parts(answer: Capture) -> list[RenderableType]:
 
 
 def _next(answer: Capture) -> tuple[str, ...]:
-    """Return what to do: make it happen again, and go on with the training."""
+    """Return what to do: make it happen again, and go on with the training where it stopped."""
     place = answer.path.rstrip("/")
+    again = f"ckpttool nan replay {quote(place)} --entry MODULE:FUNCTION"
+    if answer.has_stopped is not True:
+        return (again,)
     output = place.rpartition("/guard/captures/")[0] or "OUTPUT"
-    return (
-        f"ckpttool nan replay {quote(place)} --entry MODULE:FUNCTION",
-        f"ckpttool resolve {quote(output)} --log {quote(f'{output}/guard/events-*.jsonl')} --around-spike last",
-    )
+    log = quote(f"{output}/guard/events-*.jsonl")
+    return (again, f"ckpttool resolve {quote(output)} --log {log} --around-spike last")
