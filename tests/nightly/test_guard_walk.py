@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="tra
 PAGE = GUIDE / "guard.md"
 BLOCK = re.compile(r"^```text\n(?P<body>\$ .*?)^```$", re.MULTILINE | re.DOTALL)
 FRACTION = re.compile(r"\d+\.\d+%?")  # another processor rounds otherwise
-INSTALLED = re.compile(r"/\S*(?=/guide/char_lm/train\.py)")
+INSTALLED = re.compile(r"…?/\S*(?=/guide/char_lm/train\.py)")
 
 
 def alike(text: str) -> str:
