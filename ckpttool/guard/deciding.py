@@ -13,9 +13,9 @@ from ckpttool.domain.units import Step
 from ckpttool.guard.agree import Agreement, Ranks, Vote
 from ckpttool.guard.contain import Containment, Part
 from ckpttool.guard.norm import Losses, Reading
+from ckpttool.guard.scaling import Scaling
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 
@@ -46,14 +46,14 @@ class Deciding:
         self,
         spikes: SpikeGuard,
         mode: GuardMode,
-        scaler: torch.amp.GradScaler | None,
+        scaling: Scaling,
         ranks: Ranks,
         contain: Containment,
     ) -> None:
         """Take the rule, and who decides together."""
         self._spikes = spikes
         self._mode = mode
-        self._scaler = scaler
+        self._scaling = scaling
         self._ranks = ranks
         self._contain = contain
         self.stops_at_abnormal = False
@@ -92,9 +92,10 @@ class Deciding:
 
     def _scale(self, reading: Reading) -> float | None:
         """Return the scaler's scale where it matters: to ask for it, the host waits for the device."""
-        if self._scaler is None or not self._scaler.is_enabled() or math.isfinite(reading.norm):
+        scaler = self._scaling.scaler
+        if scaler is None or not scaler.is_enabled() or math.isfinite(reading.norm):
             return None
-        return self._scaler.get_scale()
+        return scaler.get_scale()
 
     def _settled(self, agreed: Agreement) -> Decision:
         proposal = agreed.proposal

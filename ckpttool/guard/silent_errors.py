@@ -16,9 +16,9 @@ from ckpttool.formats.strict_json import Json, ParseError, as_object
 from ckpttool.guard.agree import Agreement
 from ckpttool.guard.contain import Containment, Part
 from ckpttool.guard.features import FeatureProbe
+from ckpttool.guard.scaling import Scaling
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
 _SELDOM = 10
@@ -35,7 +35,7 @@ class SilentErrors:
         self,
         model: nn.Module,
         features: FeatureValueDetector | str | None,
-        scaler: torch.amp.GradScaler | None,
+        scaling: Scaling,
         contain: Containment,
     ) -> None:
         """Begin to look.
@@ -43,7 +43,7 @@ class SilentErrors:
         Args:
             model: As it is trained.
             features: What judges, or its settings; None: nothing does.
-            scaler: Of the loss, and so of gradients that are looked at in backward.
+            scaling: Of the loss, and so of gradients that are looked at in backward.
             contain: What keeps exceptions in, and whom is told what is found.
 
         Raises:
@@ -51,7 +51,7 @@ class SilentErrors:
         """
         detector = FeatureValueDetector.of(features) if isinstance(features, str) else features
         self._detector = detector if detector is not None and detector.is_on else None
-        self._scaler = scaler
+        self._scaling = scaling
         self._contain = contain
         self._every = 1
         self._is_told = False
@@ -126,7 +126,7 @@ class SilentErrors:
             return
         self._tell(self._detector.agree(wanted=agreed.strike, step=step))
         if step % self._every == 0 or not agreed.is_finite:  # then it is asked whose they are
-            self._probe.take(step, scale=1.0 if self._scaler is None else self._scaler.get_scale())
+            self._probe.take(step, scale=1.0 if self._scaling.scaler is None else self._scaling.scaler.get_scale())
         if agreed.is_overflow:
             self._probe.forget()
 

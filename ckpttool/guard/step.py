@@ -29,6 +29,7 @@ from ckpttool.guard.deciding import Decided, Deciding
 from ckpttool.guard.dropping import Closures, Updated, innermost, refuse_undroppable
 from ckpttool.guard.micro_batch import MicroBatch
 from ckpttool.guard.norm import Losses, clip, full, total_norm
+from ckpttool.guard.scaling import Scaling
 from ckpttool.guard.silent_errors import SilentErrors
 from ckpttool.guard.telling import Telling
 
@@ -87,7 +88,7 @@ class Guard:
             policy: Which updates to drop or to clip; None: only those that are not finite.
             mode: `act`, or `watch`: nothing is dropped, and events say what would have been.
             count_threshold: How many dropped in a row end the training.
-            scaler: The loss scaler, where there is one: its overflows are its own business.
+            scaler: Of the loss: its overflows are its own business. One not handed over is found at its first update.
             features: What judges feature values of gradients, or its settings as `NPU_ASD_CONFIG` has them; None:
                 they are not looked at.
             patrol: Matrix products are checked in one step of so many; 0: only after a strike of `features`.
@@ -120,7 +121,7 @@ class Guard:
         """Whether the last update was: where a learning rate must not move with a dropped one, ask this."""
         self.on_stop: Callable[[GuardStop], None] | None = None
         """Called in place of raising `GuardStop`, by trainers that end in another way."""
-        self._scaler = scaler
+        self._scaling = Scaling(scaler, self.optimizer)
         self._spikes = SpikeGuard(policy, count_threshold, self.mode)
         self._pace = Pace()
         self._updated = Updated(model, self.optimizer)
@@ -129,11 +130,11 @@ class Guard:
         self._telling = Telling(output, sinks, self._ranks, self._about)
         self._contain = Containment(self.tell)
         self._checks = Checks(model, self._ranks, self._contain, patrol=patrol, replica_every=replica_every)
-        self._deciding = Deciding(self._spikes, self.mode, scaler, self._ranks, self._contain)
+        self._deciding = Deciding(self._spikes, self.mode, self._scaling, self._ranks, self._contain)
         self._deciding.stops_at_abnormal = stops_at_abnormal(on_abnormal)
         self._buffers = Buffers(model)
         self._losses = Losses()
-        self._features = SilentErrors(model, features, scaler, self._contain)
+        self._features = SilentErrors(model, features, self._scaling, self._contain)
         self._keeping = Keeping.of(model, self.optimizer, output, capture, self._contain)
         self._is_open = False  # a step has begun
         self._is_decided = False
@@ -244,6 +245,9 @@ class Guard:
         """Begin a micro-batch, and with the first one the step. Called by `MicroBatch`."""
         if self._closures.is_repeated:
             return
+        if self._contain.run(Part.STATE, self._scaling.has_stepped) and self._is_open:
+            self._telling.ask("decided-too-late", step=self._contain.step)
+            self._decide(math.inf)  # only what is not finite does a scaler keep from the optimizer
         if not self._is_open:
             self._is_open, self._is_decided, self._drops = True, False, False
             self._contain.step = Step(self.step + 1)
@@ -289,7 +293,7 @@ class Guard:
         self._features.take(step, decided.agreed)
         culprits = self._culprits(decided)
         if not decided.agreed.is_finite and not decided.agreed.is_overflow:
-            self._keeping.capture(step, self._spikes.applied, self._scaler, self._buffers)
+            self._keeping.capture(step, self._spikes.applied, self._scaling.scaler, self._buffers)
         if decided.drops:
             self._contain.run(Part.BUFFERS, self._buffers.restore)
         self._close(drops=decided.drops, applied=decided.is_applied)
@@ -311,7 +315,7 @@ class Guard:
         told: dict[str, EventValue] = {"optimizer_step": self._spikes.applied, "skipped": self._drops}
         if decided.reading is not None:
             told |= {"loss": decided.reading.loss, "global_norm": decided.reading.norm}
-        if self._scaler is not None:
+        if self._scaling.scaler is not None:
             told["overflow"] = agreed.is_overflow
         told |= self._checks.told()
         own, self._contain.seconds = self._contain.seconds, 0.0
@@ -378,6 +382,8 @@ class Guard:
         return None
 
     def _ready(self) -> None:
+        if self._contain.run(Part.STATE, self._scaling.finds):
+            self._telling.ask("scaler-not-given", step=self._contain.step)
         if not self._is_decided:
             norm = None if self._contain.is_off else self._norm(self._updated.current())
             if norm is not None and (scale := getattr(self.optimizer, "grad_scale", None)) is not None:
@@ -385,7 +391,7 @@ class Guard:
             limit = self._decide(norm)
             if norm is not None:
                 self._clip(limit, norm)
-            if self._scaler is not None and self._scaler.is_enabled():  # which at an overflow does not call it at all
+            if self._scaling.is_on:  # which at an overflow does not call it at all
                 self._telling.ask("decided-too-late", step=self.step)
         if self._drops:
             self.applied = self._contain.run(Part.DROP, self._updated.drop) is None

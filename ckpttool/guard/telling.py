@@ -16,7 +16,10 @@ from ckpttool.guard.contain import MOST_FAILURES, one_line
 from ckpttool.records.events import EventFile
 
 _ASKED = {
-    "decided-too-late": "call guard.clip_ or guard.decide behind scaler.unscale_: else no overflow is seen",
+    "decided-too-late": "call guard.clip_ or guard.decide behind scaler.unscale_: else an overflow is seen "
+    "only when the next step begins, and its gradients are gone",
+    "scaler-not-given": "hand the loss scaler over, Guard(..., scaler=scaler): it was found when it first called the "
+    "optimizer, and what overflowed before was taken for a part of that step",
     "no-micro-batch": "put guard.micro(batch) around forward and backward: else a dropped update leaves buffers "
     "changed, as running means are, a loss that is not finite is not seen, and nothing is kept that could be replayed",
 }

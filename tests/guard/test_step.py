@@ -226,6 +226,56 @@ def test_what_is_missed_without_micro_batches_is_told_once_and_no_weights_are_ca
     assert ["its loss is not known" in culprit.why for culprit in found.culprits] == [True]
 
 
+@pytest.mark.parametrize("handed_over", [True, False])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_what_a_scaler_keeps_from_the_optimizer_is_decided_on_when_the_next_step_begins(
+    handed_over: bool, accumulate: int, tmp_path: Path
+) -> None:
+    training = Training(adamw, scale=4.0 if handed_over else None, clip=None, accumulate=accumulate, output=tmp_path)
+    training.scaler = training.scaler or torch.amp.GradScaler("cpu", init_scale=4.0)
+    training.run(batches(7, bad={4: INFINITE}))
+    usual = [batch for number, batch in enumerate(batches(7), 1) if number != 4]
+    never_seen = Training(adamw, scale=4.0, clip=None, accumulate=accumulate, guarded=False).run(usual)
+    assert training.everything() == never_seen.everything(), "no healthy step was dropped, and buffers are as they were"
+    lines = training.told.of(GuardEventKind.STEP)
+    assert [line["skipped"] for line in lines] == [number == 4 for number in range(1, 8)]
+    assert training.the_guard.step == 7
+    alarms = [values["name"] for values in training.told.of(GuardEventKind.ALARM)]
+    assert alarms == ["decided-too-late"] if handed_over else ["scaler-not-given", "decided-too-late"]
+    assert Path(str(training.told.of(GuardEventKind.CAPTURE)[0]["path"])).name == "nan-at-00000004"
+
+
+def test_an_overflow_that_passed_by_is_still_the_scalers_own_business() -> None:
+    training = Training(adamw, scale=2.0**127, clip=None).run(batches(20, bad={1: 20.0}))
+    overflows = [line["overflow"] for line in training.told.of(GuardEventKind.STEP)]
+    assert overflows[0]
+    assert not overflows[-1]
+    assert "nonfinite" not in training.told.kinds()
+    assert training.the_guard.step == 20
+
+
+def test_micro_batches_of_one_step_may_see_a_scaler_step_another_optimizer() -> None:
+    model, other, scaler = SmallNet(), SmallNet(1), torch.amp.GradScaler("cpu", init_scale=4.0)
+    seldom, often = adamw(model.parameters()), adamw(other.parameters())
+    told = Told()
+    guard = Guard(model, seldom, scaler=scaler, sinks=[told])
+    for number, batch in enumerate(batches(6), 1):
+        with guard.micro(batch) as micro:
+            micro.loss(loss := loss_of(model, batch))
+            scaler.scale(loss).backward()
+        scaler.scale(loss_of(other, batch)).backward()
+        scaler.step(often)
+        if number % 3 == 0:
+            scaler.unscale_(seldom)
+            guard.clip_(1.0)
+            scaler.step(seldom)
+            seldom.zero_grad()
+        often.zero_grad()
+        scaler.update()
+    assert guard.step == 2
+    assert told.kinds() == []
+
+
 def test_a_norm_that_the_trainer_took_is_decided_on() -> None:
     told = Told()
     model = SmallNet()
