@@ -70,7 +70,10 @@ def redirect(stdin: str, stdout: str, stderr: str) -> None:
 
 
 def import_everything() -> None:
-    """Import every module of ckpttool and what the commands import late, so that a fork only does its work."""
+    """Import what a command may import, at once or late, so that a fork only does its work.
+
+    No command imports `ckpttool.guard` but to replay a capture: it works inside a training, with torch.
+    """
     import filelock
     import rich.table
     import safetensors
@@ -78,6 +81,8 @@ def import_everything() -> None:
     import yaml
 
     assert all((filelock, rich.table, safetensors, xxhash, yaml))
-    for module in pkgutil.walk_packages(ckpttool.__path__, "ckpttool."):
-        if not module.name.endswith("__main__"):
-            import_module(module.name)
+    for room in pkgutil.iter_modules(ckpttool.__path__, "ckpttool."):
+        if room.name not in {"ckpttool.__main__", "ckpttool.guard", "ckpttool.guide"}:
+            import_module(room.name)
+            for module in pkgutil.walk_packages(getattr(sys.modules[room.name], "__path__", ()), f"{room.name}."):
+                import_module(module.name)
