@@ -20,6 +20,7 @@ from ckpttool.formats.strict_json import (
     get_str,
     parse_object,
 )
+from ckpttool.storage import path_text
 from ckpttool.trainers.registry import save_layout
 
 if TYPE_CHECKING:
@@ -77,11 +78,16 @@ def checkpoint_writer(  # noqa: PLR0913  the objects of a training, each by its 
     from ckpttool.guard.writer import CheckpointWriter, Place
 
     objects = _objects(model, optimizer, scheduler, scaler, loader, guard, extra)
+    if not isinstance(prefix, str):
+        raise UsageError(f"the prefix is the text that the names of all files begin with, not {prefix!r}")
     for name, number in (("steps_per_epoch", steps_per_epoch), ("global_batch_size", global_batch_size)):
         if number is not None and (type(number) is not int or number < 1):
             raise UsageError(f"expected {name} of 1 or more, not {number!r}")
     place = Place(
-        output=os.fspath(output), prefix=prefix, steps_per_epoch=steps_per_epoch, global_batch_size=global_batch_size
+        output=path_text(output, "output"),
+        prefix=prefix,
+        steps_per_epoch=steps_per_epoch,
+        global_batch_size=global_batch_size,
     )
     health = EmbeddingHealth(objects, embedding=embedding, threshold=health_threshold)
     return CheckpointWriter(place, objects, save_layout(), health=health, group=group)
@@ -126,7 +132,7 @@ def resume_training(  # noqa: PLR0913  as above
     from ckpttool.guard.resume import resume
 
     layout, objects = save_layout(), _objects(model, optimizer, scheduler, scaler, loader, guard, extra)
-    path = os.fspath(source)
+    path = path_text(source, "source")
 
     def choose(world: int) -> Chosen | None:
         return _planned(path) if path.endswith(".json") else _chosen(path, layout, prefix, world)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator
+from numbers import Real
 from typing import cast
 
 from ckpttool.decide.policies.base import Policy
@@ -73,12 +74,15 @@ class SpikeGuard:
         Raises:
             UsageError: The count cannot be meant.
         """
-        if count_threshold < 1:
-            raise UsageError(f"a training can stop at the first dropped update or later, not at {count_threshold}")
+        if type(count_threshold) is not int or count_threshold < 1:
+            raise UsageError(f"a training can stop at the first dropped update or later, not at {count_threshold!r}")
         self._policy = policy
         self._count_threshold = count_threshold
         self._acts = mode is GuardMode.ACT
         self._watch = None if policy is None else policy.begin()
+        limit = None if self._watch is None else self._watch.limit()
+        if limit is not None and not (isinstance(cast("object", limit), Real) and limit > 0):
+            raise UsageError(f"a policy can drop norms from a threshold above 0 on, not from {limit!r}")
         self._row = StepMetrics(step=Step(0))
         self._noticed: tuple[HealthEvent, ...] = ()
         self._own_is_finite = True

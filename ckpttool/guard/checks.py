@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from torch.nn.parallel import DistributedDataParallel
 
-from ckpttool.domain.guarding import EventValue, GuardEventKind
+from ckpttool.domain.guarding import EventValue, GuardEventKind, GuardMode
 from ckpttool.domain.units import Rank, Step, on_ranks
 from ckpttool.errors import UsageError
 from ckpttool.guard.agree import Ranks
+from ckpttool.guard.capture.settings import CaptureSettings
 from ckpttool.guard.checksum import MatmulChecksum
 from ckpttool.guard.contain import Containment, Part
 from ckpttool.guard.replicas import Disagreement, ReplicaCheck
+from ckpttool.storage import path_text
 
 if TYPE_CHECKING:
     from torch import nn
@@ -121,6 +123,36 @@ def _disagreement(found: Disagreement) -> str:
     more = f" and {found.count - len(found.parameters)} more" if found.count > len(found.parameters) else ""
     whose = f": another one on {on_ranks(found.ranks)}" if found.ranks else ""
     return f"weights differ from rank to rank{whose}, in {names}{more}"
+
+
+def refuse_settings(output: object, policy: object, scaler: object, capture: object, step: object) -> None:
+    """Refuse what a guard cannot mean, before it stands anywhere.
+
+    Raises:
+        UsageError: A setting is such.
+    """
+    if output is not None:
+        path_text(output, "output")
+    if policy is not None and (isinstance(policy, type) or not hasattr(policy, "begin")):
+        raise UsageError(f"a policy is an object, as RobustZPolicy() makes one, not {policy!r}")
+    if scaler is not None and not (hasattr(scaler, "get_scale") and hasattr(scaler, "is_enabled")):
+        raise UsageError(f"scaler is a loss scaler, as torch.amp.GradScaler() makes one, not {scaler!r}")
+    if capture is not None and not isinstance(capture, CaptureSettings):
+        raise UsageError(f"capture is CaptureSettings(...), or None for no captures, not {capture!r}")
+    if type(step) is not int or step < 0:
+        raise UsageError(f"step is a number of steps that were done, not {step!r}")
+
+
+def mode_of(setting: GuardMode | str) -> GuardMode:
+    """Return what a guard does.
+
+    Raises:
+        UsageError: There is no such mode.
+    """
+    try:
+        return GuardMode(setting)
+    except ValueError:
+        raise UsageError(f"a guard can act or watch, not {setting!r}") from None
 
 
 def stops_at_abnormal(setting: str) -> bool:

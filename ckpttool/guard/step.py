@@ -23,7 +23,7 @@ from ckpttool.guard.agree import Agreement, Ranks, Vote
 from ckpttool.guard.buffers import Buffers
 from ckpttool.guard.capture.keeping import Keeping
 from ckpttool.guard.capture.settings import CaptureSettings
-from ckpttool.guard.checks import Checks, stops_at_abnormal
+from ckpttool.guard.checks import Checks, mode_of, refuse_settings, stops_at_abnormal
 from ckpttool.guard.contain import MOST_SHARE, MOST_SHARE_WITH_FEATURES, Containment, Pace, Part
 from ckpttool.guard.deciding import Decided, Deciding
 from ckpttool.guard.dropping import Closures, Updated, innermost, refuse_undroppable
@@ -102,14 +102,8 @@ class Guard:
         Raises:
             UsageError: The optimizer cannot be kept from an update, or a setting cannot be meant.
         """
-        try:
-            self.mode = GuardMode(mode)
-        except ValueError:
-            raise UsageError(f"a guard can act or watch, not {mode!r}") from None
-        if policy is not None and (isinstance(policy, type) or not hasattr(policy, "begin")):
-            raise UsageError(f"a policy is an object, as RobustZPolicy() makes one, not {policy!r}")
-        if type(step) is not int or step < 0:
-            raise UsageError(f"step is a number of steps that were done, not {step!r}")
+        self.mode = mode_of(mode)
+        refuse_settings(output, policy, scaler, capture, step)
         self.model = model
         self.optimizer = innermost(optimizer)
         if self.mode is GuardMode.ACT:
@@ -187,8 +181,12 @@ class Guard:
 
         Raises:
             GuardStop: So many updates in a row were dropped.
+            UsageError: The norm is no number.
         """
-        whole = full(norm) if isinstance(norm, Tensor) else torch.tensor(norm, device=self._updated.device)
+        try:
+            whole = full(norm) if isinstance(norm, Tensor) else torch.tensor(norm, device=self._updated.device)
+        except (TypeError, ValueError, RuntimeError):
+            raise UsageError(f"a norm is a number or a tensor of one, not {norm!r}") from None
         self._clip(self._decide(whole), whole)
         return self.applied
 

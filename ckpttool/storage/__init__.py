@@ -29,6 +29,18 @@ def open_storage(root: str) -> Storage:
     return opener(root)
 
 
+def path_text(path: object, what: str) -> str:
+    """Return a path as text.
+
+    Raises:
+        UsageError: It is none, or of bytes.
+    """
+    text = path.__fspath__() if isinstance(path, os.PathLike) else path
+    if not isinstance(text, str):
+        raise UsageError(f"{what} is a path as text, not {path!r}")
+    return text
+
+
 def is_folder(root: str) -> bool:
     """Tell whether a root can be listed; False where nothing is there, and where nobody may look."""
     try:

@@ -23,6 +23,7 @@ from ckpttool.domain.capture import Capture
 from ckpttool.domain.guarding import GuardEventKind
 from ckpttool.errors import UsageError
 from ckpttool.guard import Guard, GuardStop
+from ckpttool.guard.capture.settings import CaptureSettings
 from tests.guard.loop import INFINITE, NOT_A_NUMBER, SmallNet, Told, Training, batches, bits, loss_of
 from tests.guard.optimizers import every_way
 
@@ -415,13 +416,29 @@ def test_a_loss_may_be_told_as_the_number_it_is(tmp_path: Path, *, as_number: bo
 @pytest.mark.parametrize(
     ("setting", "says"),
     [({"policy": "zscore"}, "a policy is an object"), ({"policy": SkipPolicy}, "a policy is an object")]
-    + [({"step": step}, "step is a number of steps") for step in ("3", -1, True, 1.5)],
+    + [({"step": step}, "step is a number of steps") for step in ("3", -1, True, 1.5)]
+    + [({"capture": capture}, "capture is CaptureSettings") for capture in (True, False, CaptureSettings)]
+    + [({"scaler": scaler}, "scaler is a loss scaler") for scaler in (3, True, 1024.0)]
+    + [({"output": output}, "output is a path") for output in (b"output", 3)]
+    + [({"policy": SkipPolicy(threshold=limit)}, "above 0") for limit in (NOT_A_NUMBER, -1, 0, cast("float", "x"))]
+    + [({"count_threshold": count}, "first dropped update") for count in ("x", 0, True)],
 )
 def test_a_setting_that_cannot_be_meant_is_an_error_at_the_start(setting: dict[str, Any], says: str) -> None:
     model = SmallNet()
     with pytest.raises(UsageError, match=says):
         Guard(model, adamw(model.parameters()), **setting)
-    Guard(model, adamw(model.parameters()), policy=SkipPolicy(), step=3).close()
+    fitting: dict[str, Any] = {"capture": CaptureSettings(), "scaler": torch.amp.GradScaler("cpu")}
+    Guard(model, adamw(model.parameters()), policy=SkipPolicy(threshold=INFINITE), step=3, **fitting).close()
+
+
+@pytest.mark.parametrize("norm", [None, "x"])
+def test_to_decide_by_what_is_no_norm_is_an_error_and_by_a_number_is_not(norm: Any) -> None:  # noqa: ANN401
+    training = Training(adamw)
+    with pytest.raises(UsageError, match="a norm is a number or a tensor of one"):
+        training.the_guard.decide(norm)
+    assert training.the_guard.step == 0
+    assert training.the_guard.decide(1)
+    assert not training.the_guard.decide(torch.tensor(NOT_A_NUMBER))
 
 
 def test_without_torch_one_line_says_what_is_missing() -> None:

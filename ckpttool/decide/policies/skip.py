@@ -120,7 +120,9 @@ class _InARow(Watch):
         self.low += 1
         self.high += 1
         limit = self.policy.count_threshold
-        message = f"norm {norm:g} is at or above {self.policy.threshold:g}: {self.low} of {limit} in a row"
+        # Somebody may go on behind the stop: then there are more than it takes.
+        count = f"{self.low} of {limit}" if self.low <= limit else f"{self.low}"
+        message = f"norm {norm:g} is at or above {self.policy.threshold:g}: {count} in a row"
         yield self._event(EventKind.SKIP, step, norm, message)
         if self.low >= limit:
             yield self._event(EventKind.STOP, step, norm, f"{limit} in a row: training stops at this step")

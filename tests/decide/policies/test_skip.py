@@ -150,3 +150,9 @@ def test_hiding_steps_never_makes_a_stop_that_the_whole_log_does_not_have(
 def test_no_steps_are_no_events(policy: SkipPolicy) -> None:
     assert list(judge(policy, [])) == []
     assert policy.name == "skip"
+
+
+def test_who_goes_on_behind_a_stop_is_not_told_of_more_than_all() -> None:
+    watch = SkipPolicy(count_threshold=2).begin()
+    told = [watch.observe(each)[0].message.rpartition(": ")[2] for each in rows([5.0] * 3)]
+    assert told == ["1 of 2 in a row", "2 of 2 in a row", "3 in a row"]
