@@ -227,7 +227,7 @@ class TestMarkdown:
     def test_what_is_left_out_is_counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(markdown, "MOST_ROWS", 1)
         lint = Lint(checks=(check(reason(), reason(code=Code.RANK_MISSING), name="a"),))
-        assert summary(lint).endswith("\n\nand 1 other kinds")
+        assert summary(lint).endswith("\n\nand 1 other kind")
 
 
 class TestSarif:

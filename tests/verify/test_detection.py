@@ -131,8 +131,12 @@ def test_a_shard_of_another_run_at_the_same_step_is_seen_by_the_manifest_alone(f
     assert one.with_manifest(other)
 
 
+# What a guard or a look for NaN wrote is a run's output without a checkpoint.
+REAL_TREES = sorted(path.parent.parent.name for path in FIXTURES.glob("*/output/checkpoint"))
+
+
 @pytest.mark.parametrize("level", Level)
-@pytest.mark.parametrize("tree", sorted(path.name for path in FIXTURES.iterdir() if (path / "output").is_dir()))
+@pytest.mark.parametrize("tree", REAL_TREES)
 def test_a_real_tree_raises_no_alarm(tree: str, level: Level) -> None:
     assert alarms(FIXTURES / tree, level) == ()
 
