@@ -1,0 +1,72 @@
+"""FP8 in training: matrix products and their operands, formats of eight bits, and recipes of scaling."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Gemm(str, Enum):
+    """One of the three matrix products of a linear layer in training."""
+
+    FPROP = "fprop"
+    """Activation times weight gives the output."""
+    DGRAD = "dgrad"
+    """Gradient times weight gives the gradient of the activation."""
+    WGRAD = "wgrad"
+    """Activation times gradient gives the gradient of the weight."""
+
+
+class Operand(str, Enum):
+    """What goes into a matrix product."""
+
+    ACTIVATION = "activation"
+    WEIGHT = "weight"
+    GRADIENT = "gradient"
+
+
+OPERANDS = {
+    Gemm.FPROP: (Operand.ACTIVATION, Operand.WEIGHT),
+    Gemm.DGRAD: (Operand.GRADIENT, Operand.WEIGHT),
+    Gemm.WGRAD: (Operand.ACTIVATION, Operand.GRADIENT),
+}
+"""Six in all: a weight at rest is two of them."""
+
+
+class Fp8Format(str, Enum):
+    """A floating-point format of eight bits."""
+
+    E4M3 = "e4m3"
+    """Largest 448, smallest normal 2^-6, smallest 2^-9; no infinity, NaN 0x7F."""
+    E5M2 = "e5m2"
+    """Largest 57344, smallest normal 2^-14, smallest 2^-16; infinity 0x7C."""
+
+
+class Recipe(str, Enum):
+    """How a scale is found, and what shares one."""
+
+    DELAYED = "delayed"
+    """One a tensor, from the largest magnitude of the last steps."""
+    TENSORWISE = "tensorwise"
+    """One a tensor, from this tensor: current scaling."""
+    ROWWISE = "rowwise"
+    """One a row, a power of two."""
+    BLOCKWISE = "blockwise"
+    """1 x 128 of activations and gradients, 128 x 128 of weights; powers of two."""
+    BLOCKWISE_F32 = "blockwise-f32"
+    """The same blocks with scales of 32 bits."""
+    MXFP8 = "mxfp8"
+    """1 x 32, the scale a power of two of eight bits, rounded up."""
+    MXFP8_FLOOR = "mxfp8-floor"
+    """The same, rounded as the OCP's standard has it."""
+
+
+class Arithmetic(str, Enum):
+    """In which arithmetic a matrix product is computed in an experiment."""
+
+    FP8 = "fp8"
+    """As the candidate's recipe has it."""
+    BF16 = "bf16"
+    FAKE = "fake"
+    """Its operands are rounded to FP8 with a current scale, and multiplied in high precision."""
+    CURRENT = "current"
+    """FP8 with a current scale in a recipe that delays it."""
