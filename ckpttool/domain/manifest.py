@@ -8,6 +8,7 @@ from ckpttool.domain.answered import Answered
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.replicas import TensorDigests
 from ckpttool.domain.scalars import ScalarValues
 from ckpttool.domain.shard import FormatName, TensorEntry
 from ckpttool.domain.units import ByteCount
@@ -37,6 +38,8 @@ class ShardSeal:
     scalars: ScalarValues
     first_seen: str
     """UTC, `2025-01-31T23:59:59Z`: when this content was first recorded. Sealing it again does not change it."""
+    tensors: TensorDigests | None = None
+    """One digest a tensor; None where they are not known, as in a manifest of a version that recorded none."""
 
     def same_content(self, other: ShardSeal) -> bool:
         """Whether both are of the same bytes."""

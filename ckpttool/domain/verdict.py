@@ -17,6 +17,7 @@ from ckpttool.domain.view import USUAL, View
 if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import CheckpointKey, Inventory
     from ckpttool.domain.manifest import ShardSeal
+    from ckpttool.domain.replicas import TensorDigests
 
 
 class Level(IntEnum):
@@ -139,6 +140,8 @@ class ShardReport:
     """Where hashes were asked for."""
     stats: Sequence[TensorStat] = ()
     """At level NUMERICS: every floating-point tensor, in file order."""
+    tensor_digests: TensorDigests | None = None
+    """Where every byte was read and it is known which are whose; None where it is not."""
     remembered: bool = False
     """True where a ledger says that this very file was checked before, so it was not read again."""
 
