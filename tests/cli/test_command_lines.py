@@ -16,7 +16,7 @@ from ckpttool.cli.helped import COMMANDS_PEOPLE_TYPE
 from ckpttool.cli.main import COMMANDS
 from ckpttool.cli.verify import part_of
 from tests.cli.running import ask
-from tests.cli.situations import whole
+from tests.cli.situations import before_morning, whole
 from tests.conftest import FIXTURES
 
 LOG = str(FIXTURES / "logs" / "bloom176b_chronicles.log")
@@ -307,6 +307,7 @@ def test_what_is_common_to_all_commands_may_stand_on_either_side(command: str, h
 )
 def test_json_is_said_shortly_too(command: str, here: Path) -> None:
     whole(here)
+    before_morning(here)
     long = ask(*command.split(), "--format", "json")
     assert long.stdout.startswith("{")
     assert ask(*command.split(), "--json").stdout == ask("--json", *command.split()).stdout == long.stdout
@@ -339,6 +340,7 @@ def test_a_traceback_is_for_those_who_ask_for_it_after_the_command_too(here: Pat
 )
 def test_one_thing_has_one_name_and_the_old_one_stays(old: str, new: str, here: Path) -> None:
     whole(here)
+    before_morning(here)
     before, after = ask(*old.split(), "--json"), ask(*new.split(), "--json")
     assert before.stdout.startswith("{")
     assert (before.code, before.stdout) == (after.code, after.stdout)
