@@ -12,7 +12,7 @@ HEADINGS = {
         "DIR", "DIR...", "FILE|DIR|NAME", "A", "B", "--tree", "--layout", "--world-size", "--config", "--sink-size",
     ),
     "Which checkpoint": (
-        "--checkpoint", "--tensor", "--prefix", "--allow-renames", "--allow-weights-only", "--strict",
+        "--checkpoint", "--tensor", "--prefix", "--before", "--allow-renames", "--allow-weights-only", "--strict",
         "--tp", "--pp", "--dp", "--max-lost-steps", "--max-lost-time",
     ),
     "Evidence": (

@@ -246,6 +246,9 @@ class ChoiceOptions:
         ),
     ] = None
     ignore_health: Annotated[bool, typer.Option("--ignore-health", help="Take unhealthy ones too.")] = False
+    before: Annotated[
+        int | None, typer.Option(min=0, metavar="STEP", help="Only what is at this step or before it.")
+    ] = None
     allow_renames: Annotated[
         bool, typer.Option("--allow-renames", help="Take one that needs files renamed first, and list them.")
     ] = False
@@ -277,6 +280,7 @@ class ChoiceOptions:
             evidence=self.level.level,
             name=one_name(self.checkpoint),
             prefix=self.prefix,
+            before=None if self.before is None else Step(self.before),
             allow_renames=self.allow_renames,
             allow_weights_only=self.allow_weights_only,
             require_health=bool(self.require_health),

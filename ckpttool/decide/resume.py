@@ -15,7 +15,7 @@ from ckpttool.domain.frozen import replace
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePoint
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import ResumeQuestion
-from ckpttool.domain.units import Rank, counted, on_ranks
+from ckpttool.domain.units import Rank, Step, counted, on_ranks
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import UsageError
 
@@ -79,13 +79,16 @@ def choose(
     tree_findings = [*course.rewinds(), *by_config]
     is_named = question.name not in {None, LATEST}
     if is_named:
-        candidates = _named(inventory, question.name or "", prefix)
+        candidates = _named(inventory, question.name or "", prefix, question.before)
     else:
         candidates = newest_first(_of_prefix(inventory, prefix))
         mixed = _mixed_prefixes(candidates, question.saves_as)
         if mixed is not None:
             return _nothing(inventory, question, (), (mixed, *tree_findings), verdict_of)
         tree_findings += _passed_over(candidates)
+        late = [checkpoint for checkpoint in candidates if _is_beyond(checkpoint, question.before)]
+        candidates = [checkpoint for checkpoint in candidates if not _is_beyond(checkpoint, question.before)]
+        tree_findings += _all_beyond(late, question.before) if late and not candidates else []
     rejected: list[Rejection] = []
     for checkpoint in course.best_first(candidates):
         reasons = _reasons_by_name(checkpoint, course, question)
@@ -239,7 +242,19 @@ def _of_prefix(inventory: Inventory, prefix: str | None) -> list[Checkpoint]:
     return chosen
 
 
-def _named(inventory: Inventory, name: str, prefix: str | None) -> list[Checkpoint]:
+def _is_beyond(checkpoint: Checkpoint, before: Step | None) -> bool:
+    return before is not None and checkpoint.step is not None and checkpoint.step > before
+
+
+def _all_beyond(late: Sequence[Checkpoint], before: Step | None) -> list[Finding]:
+    """Say where the saves begin, all of which lie beyond the step that they were to lie at or before."""
+    first = min(late, key=lambda checkpoint: (checkpoint.step or 0, checkpoint.name))
+    remedy = "allow a later step, or look where older checkpoints were moved to"
+    message = f"no checkpoint is at or before step {before}: the first is {first.name}, at step {first.step}"
+    return [note(Code.REWOUND_PAST, message, path=first.name, remedy=remedy)]
+
+
+def _named(inventory: Inventory, name: str, prefix: str | None, before: Step | None) -> list[Checkpoint]:
     """Find the checkpoint that a name means."""
     found = named(_of_prefix(inventory, prefix), name)
     if not found:
@@ -247,6 +262,11 @@ def _named(inventory: Inventory, name: str, prefix: str | None) -> list[Checkpoi
     mixed = _mixed_prefixes(found)
     if mixed is not None:
         raise UsageError(mixed.message)
+    late = next((checkpoint for checkpoint in found if _is_beyond(checkpoint, before)), None)
+    if late is not None:
+        raise UsageError(
+            f"{late.name} is at step {late.step}, and only what is at or before step {before} was asked for"
+        )
     return newest_first(found)
 
 

@@ -71,6 +71,8 @@ class ResumeQuestion:
     """This checkpoint or none: its name, or the file name of one of its shards."""
     prefix: str | None = None
     """Only checkpoints whose file names begin so."""
+    before: Step | None = None
+    """Only what is at this step or before it, and what does not tell its step; None: any."""
     saves_as: str | None = None
     """The prefix under which the config saves: it says which is meant where several trainings share the folder."""
     allow_renames: bool = False

@@ -307,6 +307,14 @@ def test_a_stop_with_nothing_left_to_load_is_told(here: Path) -> None:
     assert "Training stopped at step 302, and there is no good checkpoint" in " ".join(said.stdout.split())
 
 
+def test_what_is_later_than_a_step_is_not_chosen(here: Path) -> None:
+    tree(here, (100, 200, 300))
+    assert chosen(resolved("--before", "299", "--strict"))[0] == "100_2"
+    said = ask("resolve", "--before", "99")
+    assert said.code == 11
+    assert "no checkpoint is at or before step 99: the first is 50_2, at step 100" in " ".join(said.stdout.split())
+
+
 def test_launch_goes_around_the_spike_too(here: Path) -> None:
     tree(here, ranks=4)
     write_log(here / LOG, range(1, 301), norms=spike(215, 289))

@@ -18,6 +18,7 @@ from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, ResumePoint
 from ckpttool.domain.question import ResumeQuestion
 from ckpttool.domain.shard import FormatName
+from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import UsageError
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT
@@ -65,6 +66,40 @@ class TestOrder:
         found = point(inventory, verdict_of=verdicts(["20_2"], asked=asked))
         assert (found.checkpoint.name, asked, found.lost_steps) == ("10_2", ["20_2", "10_2"], 20)
         assert rejected(found) == [("20_2", {Code.SHARD_TRUNCATED})]
+
+    def test_what_lies_beyond_a_step_is_not_opened_and_no_rejection(self) -> None:
+        asked: list[str] = []
+        inventory = tree(
+            checkpoint("5_2"), checkpoint("10_2"), checkpoint("20_2", findings=[finding(Code.SHARD_MISSING)])
+        )
+        found = point(inventory, ResumeQuestion(before=Step(39)), verdicts(["20_2"], asked=asked))
+        assert (found.checkpoint.name, asked, found.lost_steps, rejected(found)) == ("10_2", ["10_2"], 20, [])
+        assert point(inventory, ResumeQuestion(before=Step(20))).checkpoint.name == "10_2"
+        assert point(inventory, ResumeQuestion(before=Step(19))).checkpoint.name == "5_2"
+
+    def test_a_damaged_one_before_the_step_is_passed_over(self) -> None:
+        inventory = tree(checkpoint("5_2"), checkpoint("10_2"), checkpoint("20_2"))
+        found = point(inventory, ResumeQuestion(before=Step(20)), verdicts(["10_2"]))
+        assert (found.checkpoint.name, rejected(found)) == ("5_2", [("10_2", {Code.SHARD_TRUNCATED})])
+
+    def test_what_tells_no_step_is_not_taken_for_one_before_it(self) -> None:
+        inventory = tree(replace(checkpoint("5_2"), step=None), checkpoint("20_2"))
+        found = nothing(inventory, ResumeQuestion(before=Step(20)))
+        assert rejected(found) == [("5_2", {Code.STEP_UNKNOWN})]
+        assert found.findings == ()
+
+    def test_where_all_lie_beyond_the_step_it_says_where_they_begin(self) -> None:
+        found = nothing(tree(checkpoint("10_2"), checkpoint("20_2")), ResumeQuestion(before=Step(19)))
+        assert rejected(found) == []
+        (said,) = found.findings
+        assert said.code is Code.REWOUND_PAST
+        assert said.message == "no checkpoint is at or before step 19: the first is 10_2, at step 20"
+
+    def test_a_name_and_a_step_before_it_contradict_each_other(self) -> None:
+        inventory = tree(checkpoint("10_2"), checkpoint("20_2"))
+        with pytest.raises(UsageError, match="20_2 is at step 40, and only what is at or before step 39"):
+            choose(inventory, ResumeQuestion(name="20_2", before=Step(39)), verdicts())
+        assert point(inventory, ResumeQuestion(name="10_2", before=Step(39))).step == 20
 
     def test_of_what_the_listing_rules_out_the_newest_alone_is_opened_to_say_all_that_is_wrong(self) -> None:
         asked: list[str] = []
