@@ -262,7 +262,7 @@ def test_every_trainer_is_kept_from_the_others() -> None:
     )
     kept = {name for contract in settings["tool"]["importlinter"]["contracts"] for name in contract.get("modules", ())}
     packages = (ROOT / "ckpttool" / "trainers").glob("*/__init__.py")
-    parts = {"ckpttool.trainers.common", "ckpttool.trainers.hf_saves"}
+    parts = {"ckpttool.trainers.common", "ckpttool.trainers.fp8", "ckpttool.trainers.hf_saves"}
     shared = {*parts, "ckpttool.trainers.torch_dcp"}  # layouts of several stand on these
     folders = {f"ckpttool.trainers.{file.parent.name}" for file in packages}
     assert kept == folders - shared

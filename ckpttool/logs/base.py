@@ -19,6 +19,8 @@ LONGEST_LINE = 1 << 20
 
 EXCERPT_CHARS = 200
 
+_LONGEST_TELLING = 1 << 14  # bytes: settings that are printed name hundreds of files
+
 # Each digit can be matched in one way only: two would take hours for a torn line of a million of them.
 _DECIMAL = re.compile(rb"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 _TWO_NUMBERS = re.compile(rb"[\d.eE+-]+(?:\s+[\d.eE+-]+)+")
@@ -155,6 +157,19 @@ def lines(source: LogSource) -> Iterator[tuple[int, bytes] | LogProblem]:
             yield block
         else:
             yield from enumerate(block.data.splitlines(), block.first_line)
+
+
+def lines_with(block: Block, words: re.Pattern[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a block that hold one of some words, each once: at most lines of a log nobody else looks.
+
+    What is longer than any line that tells something is left out.
+    """
+    end = -1
+    for match in words.finditer(block.data):
+        if match.start() >= end:
+            start, end = block.line_start(match.start()), block.line_end(match.end())
+            if end - start <= _LONGEST_TELLING:
+                yield block.data[start:end]
 
 
 def problem(source: LogSource, line: int, reason: str, text: bytes) -> LogProblem:

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey
 from ckpttool.domain.frozen import replace
@@ -21,7 +21,7 @@ from ckpttool.domain.log_answer import LogReading
 from ckpttool.domain.log_question import STDIN
 from ckpttool.domain.metrics import LocalTime, LogAttempt, LogItem, LogNote, LogProblem, StepMetrics, TrainingLog
 from ckpttool.errors import UsageError
-from ckpttool.logs.base import LogFormat, LogPlaces, LogSource, RankLogs, Readable, local_time
+from ckpttool.logs.base import Block, LogFormat, LogPlaces, LogSource, RankLogs, Readable, blocks, local_time
 from ckpttool.logs.columns import Csv, JsonLines
 from ckpttool.logs.fields import parse_columns
 from ckpttool.logs.guard_events import GuardEvents, GuardFiles
@@ -36,6 +36,8 @@ _HEAD_LIMIT = 16 << 20
 """A trainer's start-up may write megabytes before its first step; no start-up writes more than this."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
+
+_Item = TypeVar("_Item")
 
 
 def expand_globs(patterns: Sequence[str]) -> tuple[str, ...]:
@@ -106,19 +108,17 @@ class LogReader:
         Raises:
             UsageError: The log cannot be read without a further option.
         """
-        try:
-            with open_log(path, stdin=stdin) as stream:
-                head, format_ = self._recognise(stream)
-                if format_ is None:
-                    if head.strip():
-                        yield _whole_file(path, self.no_format)
-                    return
-                source = LogSource(name=path, stream=_Replay(head, stream), columns=self._columns)
-                yield from format_.read(source)
-        except (EOFError, zlib.error) as error:
-            yield _whole_file(path, f"the compressed data are cut short or damaged: {error}")
-        except OSError as error:
-            yield _whole_file(path, f"cannot be read: {error.strerror or error}")
+        yield from _to_its_end(path, self._items(path, stdin))
+
+    def _items(self, path: str, stdin: BinaryIO | None) -> Iterator[LogItem]:
+        with open_log(path, stdin=stdin) as stream:
+            head, format_ = self._recognise(stream)
+            if format_ is None:
+                if head.strip():
+                    yield _whole_file(path, self.no_format)
+                return
+            source = LogSource(name=path, stream=_Replay(head, stream), columns=self._columns)
+            yield from format_.read(source)
 
     def _recognise(self, stream: Readable) -> tuple[bytes, LogFormat | None]:
         """Return the format and what had to be read to tell it."""
@@ -196,6 +196,26 @@ def open_log(path: str, *, stdin: BinaryIO | None = None) -> Iterator[Readable]:
             raise OSError(None, "nothing comes out of this pipe")  # nobody writes to it, or it has been read before
         stream = _Replay(head, raw)
         yield stack.enter_context(gzip.GzipFile(fileobj=stream)) if head == _GZIP_MAGIC else stream
+
+
+def blocks_of(path: str) -> Iterator[Block | LogProblem]:
+    """Yield a file in blocks of whole lines, whatever its format; a problem with line 0 where it cannot be read on."""
+
+    def opened() -> Iterator[Block | LogProblem]:
+        with open_log(path) as stream:
+            yield from blocks(LogSource(name=path, stream=stream))
+
+    return _to_its_end(path, opened())
+
+
+def _to_its_end(path: str, items: Iterator[_Item]) -> Iterator[_Item | LogProblem]:
+    """Yield what was read, and what kept the rest from being read as a problem."""
+    try:
+        yield from items
+    except (EOFError, zlib.error) as error:
+        yield _whole_file(path, f"the compressed data are cut short or damaged: {error}")
+    except OSError as error:
+        yield _whole_file(path, f"cannot be read: {error.strerror or error}")
 
 
 def _from_storage(path: str, stack: ExitStack) -> Readable | None:
