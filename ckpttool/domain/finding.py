@@ -195,6 +195,8 @@ class Code(str, Enum):
     INPUTS_MUTATED = "inputs-mutated"
     ENVIRONMENT_DIFFERS = "environment-differs"
     ENTRY_DOES_NOT_FIT = "entry-does-not-fit"
+    FP8_LR_DIFFERS = "fp8-lr-differs"
+    FP8_INTERVAL_DIFFERS = "fp8-interval-differs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

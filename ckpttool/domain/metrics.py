@@ -57,6 +57,10 @@ class StepMetrics:
     """When it was logged, `2024-05-01 12:30:00` on the machine's own clock; `parse_local_time` reads it."""
     consumed_samples: int | None = None
     """Samples over all ranks, up to and with this step."""
+    learning_rate: float | None = None
+    """With which this step's update was made."""
+    validation_loss: float | None = None
+    """Of samples that are never trained on, after this step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

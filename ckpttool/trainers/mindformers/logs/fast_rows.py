@@ -23,6 +23,8 @@ _overflow = _setter("overflow")
 _skipped = _setter("skipped")
 _time = _setter("time")
 _consumed_samples = _setter("consumed_samples")
+_learning_rate = _setter("learning_rate")
+_validation_loss = _setter("validation_loss")
 
 
 def step_rows(
@@ -45,6 +47,8 @@ def step_rows(
         (_skipped, nothing),
         (_time, times),
         (_consumed_samples, nothing),
+        (_learning_rate, nothing),
+        (_validation_loss, nothing),
     )
     for put, column in columns:
         deque(map(put, made, column), maxlen=0)

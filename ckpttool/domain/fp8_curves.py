@@ -1,0 +1,214 @@
+"""Two loss curves side by side: what they were, how far apart they are, and what that can mean."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from ckpttool.domain.finding import Finding
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.units import Step
+
+
+class CurveClass(str, Enum):
+    """In which way a candidate leaves its baseline."""
+
+    DIVERGED = "diverged"
+    """Its loss is no number any more, or rises and stays high."""
+    EARLY = "early"
+    """Worse from the start."""
+    STEP = "step"
+    """Worse by as much ever since a step."""
+    DRIFT = "drift"
+    """Worse since a step, and more so with each further one."""
+    LATE = "late"
+    """Worse since a step; whether it grows cannot be told."""
+    TRANSIENT = "transient"
+    """Worse for a while, longer than the baseline ever was, and back again."""
+    INCONCLUSIVE = "inconclusive"
+    """It cannot be told."""
+    SPIKES = "spikes"
+    """The same but for spikes that pass as quickly as the baseline's."""
+    MATCH = "match"
+    """The same."""
+
+
+class CurveShape(str, Enum):
+    """How a gap goes on once it has begun."""
+
+    STEP = "step"
+    DRIFT = "drift"
+    OPEN = "open"
+    """Both fit alike."""
+
+
+class Effect(str, Enum):
+    """Whether the candidate differs at all, however little."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+    """No repeat of the baseline on the same data tells."""
+
+
+class FloorFrom(str, Enum):
+    """What tells how far apart two runs of one kind are."""
+
+    REPEAT = "repeat"
+    """Further runs of the baseline."""
+    SAMPLING = "sampling"
+    """Only how much the gap itself varies: runs of other seeds may lie further apart."""
+
+
+class PairedBy(str, Enum):
+    """Which values of two runs belong together."""
+
+    STEP = "step"
+    SAMPLES = "samples"
+    """Those after as many samples: runs of different batch sizes."""
+
+
+class CurveMetric(str, Enum):
+    """Which loss is compared."""
+
+    LOSS = "loss"
+    """Of the training, at each logged step."""
+    VALIDATION = "validation"
+    """Of one fixed set of samples."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """The losses of one run, ascending by place; all sequences are of one length."""
+
+    places: tuple[int, ...]
+    """By what values are paired: steps, or samples consumed."""
+    steps: tuple[Step, ...]
+    losses: tuple[float, ...]
+    """May be NaN or infinite."""
+    norms: tuple[float | None, ...]
+    """L2 norm of the gradients, where it was logged."""
+    rates: tuple[float | None, ...]
+    """Learning rate, where it was logged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """What two runs show at the same places, ascending; all sequences are of one length, all losses finite."""
+
+    places: tuple[int, ...]
+    """By what they were paired: steps, or samples consumed."""
+    steps: tuple[Step, ...]
+    """Of the baseline."""
+    baseline: tuple[float, ...]
+    candidate: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spike:
+    """A stretch in which the loss of one run is far above what it was."""
+
+    candidate: bool
+    """Whether it is the candidate's; else the baseline's."""
+    first: Step
+    last: Step
+    values: int
+    """Logged ones from the first to the last."""
+    height: float | None
+    """Above the median before; None where the loss was no number."""
+    shared: bool
+    """Whether the other run has one within ten steps: then the data did it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apart:
+    """How far a run is from its baseline, pair by pair and without the spikes of either; all of one length."""
+
+    steps: tuple[Step, ...]
+    """Of the baseline; the first of those that one value stands for."""
+    baseline: tuple[float, ...]
+    differences: tuple[float, ...]
+    """Of the run to the baseline."""
+    spikes: tuple[Spike, ...]
+    """Of both, ascending: this run's are the candidate's."""
+    pairing: float | None
+    """Correlation of what moves both curves from step to step; None where it cannot be told."""
+    together: int
+    """Neighbouring pairs for which one value stands; 1 but for very long logs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """The mean of a stretch of differences, and how well it is known."""
+
+    mean: float
+    low: float
+    """With `high`: in 95 of 100 stretches like this one the mean lies between."""
+    high: float
+    half: float
+    """Half the width of such an interval once a straight line is taken off the stretch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """How far apart two runs of one kind are by chance."""
+
+    value: float
+    """In units of the loss."""
+    source: FloorFrom
+    paired: float | None
+    """Of those repeats alone that saw the same data in the same order; None without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Onset:
+    """Since when a candidate is apart from its baseline."""
+
+    step: Step
+    not_before: Step
+    not_after: Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapWindow:
+    """The mean difference over some neighbouring pairs."""
+
+    first: Step
+    last: Step
+    gap: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What the curves of two runs say of the candidate; losses in their own unit, candidate minus baseline."""
+
+    by: PairedBy
+    metric: CurveMetric
+    kind: CurveClass
+    pairs: int
+    first: Step | None
+    """Of the pairs; None without one."""
+    last: Step | None
+    pairing: float | None
+    """Correlation of what moves both curves from step to step; None where it cannot be told."""
+    shape: CurveShape | None
+    """None where there is no gap that counts."""
+    effect: Effect
+    matters: bool | None
+    """Whether the gap is over the limit; None where it cannot be told."""
+    gap: Gap | None
+    """At the end of the curves; None with too few pairs."""
+    relative_gap: float | None
+    """To the baseline's loss there."""
+    floor: Floor | None
+    tolerance: float | None
+    """What counts as the same, in units of the loss."""
+    limit: float | None
+    """The least gap that counts, and the smallest that is seen: floor, tolerance and noise in one."""
+    onset: Onset | None
+    """None where there is no gap that counts."""
+    spikes: tuple[Spike, ...]
+    norm_gap: Gap | None
+    """Of the logarithm of the gradient norm at the end; None where norms are not logged."""
+    windows: tuple[GapWindow, ...]
+    notes: tuple[str, ...]
+    findings: tuple[Finding, ...]
