@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from enum import Enum
+
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.units import Rank, Step
 
 TENSOR_DIGEST_BYTES = 8
 """Of xxh3-64, which is as fast as xxh3-128 and half as much to keep: what it must tell apart is no adversary's work."""
@@ -37,3 +41,91 @@ class TensorDigests:
     def by_name(self) -> dict[str, bytes]:
         """The digests, to be looked up."""
         return {name: self.at(index) for index, name in enumerate(self.names)}
+
+
+class Proof(str, Enum):
+    """How it is known that ranks hold the same slice of a tensor, best first."""
+
+    RECORDED = "recorded"
+    """The trainer's own record of the save says so."""
+    LEARNED = "learned"
+    """At other checkpoints they were equal, and changed together between them."""
+    ONCE = "once"
+    """They were equal at one other checkpoint, and most of them changed together since."""
+    MAJORITY = "majority"
+    """All but one of those that have it are equal now, and there is nothing else to go by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Witness:
+    """What ranks held at another checkpoint, in the files of one role."""
+
+    name: str
+    """The checkpoint's."""
+    step: Step | None
+    older: bool
+    """Whether it was saved before the one that is judged."""
+    tensors: Mapping[Rank, TensorDigests]
+    """Of the ranks whose tensors had the names, types and shapes that they have at the one that is judged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSlices:
+    """Which slice of each tensor each rank holds, by the trainer's own record of the save."""
+
+    source: str
+    """Path of the record, relative to the inventory's root."""
+    slices: Mapping[str, Mapping[Rank, int]]
+    """By tensor: a number a rank, equal for two that hold the same slice. Tensors that lie alike share one mapping."""
+
+
+class DoubtKind(str, Enum):
+    """What a comparison with replicas shows."""
+
+    DIFFERS = "differs"
+    """In some tensors, and at no other checkpoint before or after."""
+    STALE = "stale"
+    """In most tensors, and at no other checkpoint before or after."""
+    DRIFTED = "drifted"
+    """From some checkpoint on, here and at every later one that is known."""
+    PARTED = "parted"
+    """So do all: they are replicas no more."""
+    ODD = "odd"
+    """Alone among all that have it; nothing proves that it should not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """A rank whose file is not what its replicas hold."""
+
+    kind: DoubtKind
+    rank: Rank
+    others: tuple[Rank, ...]
+    """Those that it should equal, ascending; where all parted, those that it no longer equals."""
+    tensors: tuple[str, ...]
+    """In which it differs, ascending."""
+    compared: int
+    """In how many of its tensors it could be compared with the others."""
+    proof: Proof
+    """The weakest of these tensors'."""
+    is_twin: bool
+    """Whether the two files were equal in every tensor at every other checkpoint that is known."""
+    as_of: str | None
+    """The other checkpoint from which most of what differs comes, where it comes from this rank's own."""
+    copy_of: Rank | None
+    """The rank whose every tensor this one has, though it is none of its replicas."""
+    since: str | None
+    """Of one that drifted: the first checkpoint at which it differs, among those that are known."""
+    agreed_at: str | None
+    """The last one before at which it was equal; None where none is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaJudgement:
+    """What the replicas of one checkpoint say of each other, in the files of one role."""
+
+    doubts: tuple[Doubt, ...]
+    """By rank."""
+    agreed: Mapping[Rank, int]
+    """How many copies of each rank's file agree in every tensor, its own counted; 1 where some tensor has no replica
+    that is proven, or one differs."""

@@ -1,0 +1,283 @@
+"""Whose file is not what its replicas hold."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from ckpttool.decide.replicas.columns import Alike, Family, History, all_alike, columns, families
+from ckpttool.domain.frozen import replace
+from ckpttool.domain.replicas import (
+    TENSOR_DIGEST_BYTES,
+    Doubt,
+    DoubtKind,
+    Proof,
+    RecordedSlices,
+    ReplicaJudgement,
+    TensorDigests,
+    Witness,
+)
+from ckpttool.domain.units import Rank
+
+MIN_COPIES = 3
+"""Copies from which on a single odd one is outvoted."""
+
+_FEW = 2
+"""Tensors that are a few, however many there are."""
+_FEW_OF = 10
+"""One in so many is few, too: damage hits a place, and another file or another arrangement all of it."""
+
+_MOST_STALE = 4
+"""One in so many ranks may hold another file: where more differ, it was the arrangement that changed."""
+
+
+def judge_replicas(
+    now: Mapping[Rank, TensorDigests], others: Sequence[Witness], recorded: RecordedSlices | None = None
+) -> ReplicaJudgement:
+    """Say of the files of one role which are not what their replicas hold, and how many copies of each agree.
+
+    Which ranks hold the same slice of a tensor is recorded, or it was seen: they were equal at other checkpoints, and
+    changed together. Shapes say nothing: slices have the same.
+
+    Args:
+        now: Every rank's tensors at the checkpoint that is judged, as far as they are known.
+        others: Other checkpoints of the training that are known, nearest first among the older and among the later.
+        recorded: What the trainer's own record of the checkpoint says of its slices.
+    """
+    alike = all_alike(now, others, recorded)
+    seen = _Seen(alike, others)
+    for name, number, column in columns(alike, recorded):
+        for family in families(column, is_recorded=number is not None):
+            seen.look_at(name, family)
+    return seen.judgement()
+
+
+class _Row(NamedTuple):
+    """One tensor in which a file differs from others."""
+
+    name: str
+    like: Alike | None
+    """One that holds what it should hold, as far as a majority knows that; None where all parted."""
+    others: tuple[Rank, ...]
+    proof: Proof | None
+    """None where this tensor never changed before, and nothing tells."""
+    equal: tuple[int, ...] = ()
+    """When they were equal, as `_Seen.times` counts."""
+    unequal: tuple[int, ...] = ()
+
+
+class _Seen:
+    """What the columns showed so far."""
+
+    def __init__(self, alike: Sequence[Alike], others: Sequence[Witness]) -> None:
+        self._alike = alike
+        self._others = others
+        counts = Counter[bool]()
+        times = []
+        for other in others:
+            counts[other.older] += 1
+            times.append(-counts[True] if other.older else counts[False])
+        self.times = tuple(times)
+        """Of each other checkpoint, how many there are between: below zero before this one, above after it."""
+        self._odd: dict[Alike, list[_Row]] = defaultdict(list)
+
+    def look_at(self, name: str, family: Family) -> None:
+        """Note what one tensor shows of those who hold the same slice of it."""
+        if len(family.values) == 1:
+            self._agreed(family)
+            return
+        usual = family.usual
+        if usual is None and family.size < MIN_COPIES:
+            self._pair(name, family)
+        elif usual is None:
+            self._split(name, family)
+        else:
+            self._outvoted(name, family, usual)
+
+    @staticmethod
+    def _agreed(family: Family) -> None:
+        (value,) = family.values
+        joined = len(family.column) > 1
+        for history, held in family.column.items():
+            proven = family.size > 1 and (joined or family.proof(history, value) is not None)
+            for one in held[value]:
+                if proven:
+                    one.compared += 1
+                    one.agrees(family.size)
+                else:  # what never changes teaches nothing by itself, but the file may be a copy in all that does
+                    one.agrees(len(one.ranks) if one.changed_together() else 1)
+
+    def _outvoted(self, name: str, family: Family, usual: bytes) -> None:
+        holders = sorted(family.holders(usual), key=lambda holder: -len(holder[1].ranks))
+        history, like = holders[0]
+        ranks = tuple(sorted(rank for _, one in holders for rank in one.ranks))
+        proof = family.proof(history, usual)
+        for _, one in holders:
+            one.compared += proof is not None
+            one.agrees(1 if proof is None else len(ranks))
+        then = [family.usual_then(index) for index in range(len(self._others))]
+        for value in sorted(family.values.keys() - {usual}):
+            for own, odd in family.holders(value):
+                odd.agrees(1)
+                if self._others or proof is not None:
+                    self._add(odd, _Row(name, like, ranks, proof), then, own)
+                elif family.size - len(ranks) == 1:
+                    self._odd[odd].append(_Row(name, like, ranks, Proof.MAJORITY))
+
+    def _pair(self, name: str, family: Family) -> None:
+        """Note two that differ, at each of them."""
+        (first, one), (second, other) = (holder for value in sorted(family.values) for holder in family.holders(value))
+        shared = {then for then, own in zip(first, second, strict=True) if then is not None and then == own}
+        learned = Proof.LEARNED if len(shared) > 1 else Proof.ONCE if shared else None
+        proof = Proof.RECORDED if family.is_recorded else learned
+        for own, odd, then, like in ((first, one, second, other), (second, other, first, one)):
+            odd.agrees(1)
+            if proof is not None:
+                self._add(odd, _Row(name, like, like.ranks, proof), then, own)
+
+    def _split(self, name: str, family: Family) -> None:
+        holders = [(value, *holder) for value in family.values for holder in family.holders(value)]
+        for value, history, one in holders:
+            one.agrees(1)
+            proof = family.proof(history, value)
+            if proof in {Proof.RECORDED, Proof.LEARNED}:
+                ranks = tuple(sorted(rank for other, _, like in holders if other != value for rank in like.ranks))
+                one.compared += 1
+                self._odd[one].append(_Row(name, None, ranks, proof))
+
+    def _add(self, odd: Alike, row: _Row, then: Sequence[bytes | None], own: History) -> None:
+        """Note that a file differs, unless it did so everywhere: that is what each rank has of its own.
+
+        Args:
+            odd: Whose file.
+            row: What is known of it; when the two were equal is added.
+            then: What it should have held at each other checkpoint.
+            own: What it held.
+        """
+        known = [(time, a, b) for time, a, b in zip(self.times, then, own, strict=True) if None not in {a, b}]
+        equal, unequal = tuple(time for time, a, b in known if a == b), tuple(time for time, a, b in known if a != b)
+        proof = row.proof
+        if proof is None and row.like is not None and odd.is_twin_of(row.like):
+            proof = Proof.LEARNED if len(set(odd.thens)) > 1 else Proof.ONCE
+        if proof is None or (known and not equal):
+            return
+        row = row._replace(proof=proof, equal=equal, unequal=unequal)
+        if unequal and len({a for _, a, b in known if a == b}) == 1 and not _is_drift(row):
+            return
+        odd.compared += 1
+        self._odd[odd].append(row)
+
+    def judgement(self) -> ReplicaJudgement:
+        """Put together what was seen of each rank."""
+        ranks = sum(len(one.ranks) for one in self._alike)
+        doubts = [doubt for one, rows in self._settled().items() for doubt in self._doubts(one, rows)]
+        return ReplicaJudgement(
+            doubts=tuple(sorted(_weighed(doubts, ranks), key=lambda doubt: doubt.rank)),
+            agreed={rank: one.agreed or 1 for one in self._alike for rank in one.ranks},
+        )
+
+    def _settled(self) -> dict[Alike, list[_Row]]:
+        """Return the rows, but for those of one that differs from a file that others outvote as well."""
+        outvoted = {
+            one for one, rows in self._odd.items() if any(len(row.others) > 1 and row.like is not None for row in rows)
+        }
+        settled = {}
+        for one, rows in self._odd.items():
+            left = [row for row in rows if one in outvoted or row.like not in outvoted]
+            if left:
+                settled[one] = left
+        return settled
+
+    def _doubts(self, one: Alike, rows: Sequence[_Row]) -> Iterable[Doubt]:
+        against = [row for row in rows if row.like is not None]
+        parted = len(against) < len(rows) - len(against)
+        rows = [row for row in rows if (row.like is None) is parted]
+        drifted = [row for row in rows if _is_drift(row)]
+        usual = max(rows, key=lambda row: len(row.others))
+        kind = DoubtKind.STALE if _are_most(rows, one) else DoubtKind.DIFFERS
+        since = agreed_at = None
+        if parted:
+            kind = DoubtKind.PARTED
+        elif usual.proof is Proof.MAJORITY:
+            kind = DoubtKind.ODD
+        elif drifted:
+            kind = DoubtKind.DRIFTED
+            first = min((0, *(time for row in drifted for time in row.unequal)))
+            since = self._name(first)
+            agreed_at = self._name(max(time for row in drifted for time in row.equal if time < first))
+        proof = max((row.proof for row in rows if row.proof is not None), key=_PROOFS.index)
+        is_twin = usual.like is not None and one.is_twin_of(usual.like)
+        if len(usual.others) == 1 and proof is Proof.ONCE and not (is_twin and _are_few(rows, one)):
+            kind = DoubtKind.PARTED
+        for rank in one.ranks:
+            yield Doubt(
+                kind=kind,
+                rank=rank,
+                others=usual.others,
+                tensors=tuple(row.name for row in rows),
+                compared=one.compared,
+                proof=proof,
+                is_twin=is_twin,
+                as_of=self._as_of(one, rows),
+                copy_of=self._copy_of(one, usual.others),
+                since=since,
+                agreed_at=agreed_at,
+            )
+
+    def _name(self, time: int) -> str | None:
+        """Return the checkpoint of a time; None for the one that is judged."""
+        return self._others[self.times.index(time)].name if time else None
+
+    def _as_of(self, one: Alike, rows: Sequence[_Row]) -> str | None:
+        """Return the other checkpoint from which most of what differs comes, by this rank's own tensors there."""
+        places = [bisect_left(one.names, row.name) * TENSOR_DIGEST_BYTES for row in rows]
+        for other, then in zip(self._others, one.thens, strict=True):
+            if then is not None and 2 * sum(_at(then, place) == _at(one.now, place) for place in places) > len(places):
+                return other.name
+        return None
+
+    def _copy_of(self, one: Alike, others: Sequence[Rank]) -> Rank | None:
+        for other in self._alike:
+            if other is not one and other.now == one.now and other.names == one.names:
+                return next((rank for rank in other.ranks if rank not in others), None)
+        return None
+
+
+_PROOFS = tuple(Proof)
+"""Best first, as they are listed."""
+
+
+def _at(digests: bytes, place: int) -> bytes:
+    return digests[place : place + TENSOR_DIGEST_BYTES]
+
+
+def _is_drift(row: _Row) -> bool:
+    """Tell whether one differs from some checkpoint on, and did not before."""
+    return bool(row.unequal) and max(row.equal) < min(0, *row.unequal)
+
+
+def _are_few(rows: Sequence[_Row], one: Alike) -> bool:
+    return len(rows) <= max(_FEW, one.compared // _FEW_OF)
+
+
+def _are_most(rows: Sequence[_Row], one: Alike) -> bool:
+    return len(rows) > _FEW and 2 * len(rows) > one.compared
+
+
+def _weighed(doubts: Sequence[Doubt], ranks: int) -> Iterator[Doubt]:
+    """Leave out who is not to blame, and take many files that differ for an arrangement that changed.
+
+    A file that is known as another's, or as the same rank's of another step, is the odd one of two. But where several
+    ranks have what others had, they changed places.
+    """
+    copies = sum(doubt.kind is DoubtKind.STALE and doubt.copy_of is not None for doubt in doubts)
+    stale = sum(doubt.kind is DoubtKind.STALE and doubt.as_of is None for doubt in doubts)
+    is_rearranged = copies > 1 or (stale > 2 and stale * _MOST_STALE > ranks)  # noqa: PLR2004  a pair is two
+    known = {doubt.rank for doubt in doubts if doubt.as_of is not None or doubt.copy_of is not None}
+    for doubt in doubts:
+        if doubt.kind is DoubtKind.STALE and doubt.as_of is None and is_rearranged:
+            yield replace(doubt, kind=DoubtKind.PARTED)
+        elif len(doubt.others) > 1 or doubt.rank in known or doubt.others[0] not in known:
+            yield doubt

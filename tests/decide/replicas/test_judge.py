@@ -1,0 +1,110 @@
+"""Whose file is not what its replicas hold, by what is recorded and what other checkpoints show."""
+
+from __future__ import annotations
+
+import pytest
+
+from ckpttool.decide.replicas.judge import judge_replicas
+from ckpttool.domain.replicas import Doubt, DoubtKind, Proof, RecordedSlices, TensorDigests
+from ckpttool.domain.units import Rank
+from tests.decide.replicas.held import NAMES, Slices, changed, held, others
+
+Saved = dict[int, dict[Rank, TensorDigests]]
+
+
+def saved(ranks: int, steps: int, slices: Slices = lambda rank, name: 0) -> Saved:  # noqa: ARG005
+    return {step: held(range(ranks), step, slices) for step in range(steps)}
+
+
+def doubts(now: int, trees: Saved, *, most: int | None = None) -> tuple[Doubt, ...]:
+    return judge_replicas(trees[now], others(now, trees, most=most)).doubts
+
+
+def tensor_parallel(rank: int, name: str) -> int:
+    """Two slices of every tensor but the first three."""
+    return 0 if name < NAMES[3] else rank % 2
+
+
+@pytest.mark.parametrize("most", [1, 2, None])
+def test_of_three_replicas_the_one_that_differs_is_named_with_its_tensor(most: int | None) -> None:
+    trees = saved(3, 4)
+    trees[3][Rank(1)] = changed(trees[3][Rank(1)], NAMES[5])
+    (doubt,) = doubts(3, trees, most=most)
+    assert (doubt.rank, doubt.others, doubt.tensors) == (1, (0, 2), (NAMES[5],))
+    assert (doubt.kind, doubt.proof) == (DoubtKind.DIFFERS, Proof.ONCE if most == 1 else Proof.LEARNED)
+
+
+@pytest.mark.parametrize("most", [1, 2, None])
+def test_of_two_replicas_that_differ_both_are_named(most: int | None) -> None:
+    trees = saved(4, 4, tensor_parallel)
+    trees[3][Rank(1)] = changed(trees[3][Rank(1)], NAMES[5])
+    assert [(doubt.rank, doubt.others) for doubt in doubts(3, trees, most=most)] == [(1, (3,)), (3, (1,))]
+
+
+def test_a_tensor_that_all_ranks_hold_tells_which_of_two_replicas_has_another_file() -> None:
+    trees = saved(4, 4, tensor_parallel)
+    trees[3][Rank(1)] = changed(trees[3][Rank(1)], *NAMES, by="another run")
+    (doubt,) = doubts(3, trees)
+    assert (doubt.rank, doubt.kind, len(doubt.tensors)) == (1, DoubtKind.STALE, len(NAMES))
+
+
+def test_slices_of_the_same_shape_are_no_replicas() -> None:
+    trees = saved(4, 3, lambda rank, name: rank)  # noqa: ARG005
+    judged = judge_replicas(trees[2], others(2, trees))
+    assert judged.doubts == ()
+    assert judged.agreed == dict.fromkeys(range(4), 1)
+
+
+def test_a_flip_in_a_tensor_that_is_never_trained_is_found_in_files_that_are_equal_otherwise() -> None:
+    trees = {step: held(range(3), step, frozen=NAMES[:2]) for step in range(3)}
+    trees[2][Rank(0)] = changed(trees[2][Rank(0)], NAMES[0])
+    (doubt,) = doubts(2, trees)
+    assert (doubt.rank, doubt.tensors, doubt.is_twin) == (0, (NAMES[0],), True)
+
+
+def test_without_any_other_checkpoint_an_odd_one_is_only_told() -> None:
+    trees = saved(3, 1)
+    trees[0][Rank(2)] = changed(trees[0][Rank(2)], NAMES[0])
+    assert [(doubt.kind, doubt.rank, doubt.proof) for doubt in doubts(0, trees)] == [(DoubtKind.ODD, 2, Proof.MAJORITY)]
+
+
+@pytest.mark.parametrize("now", range(6))
+def test_a_device_that_drifts_is_named_from_the_first_checkpoint_on_at_which_it_differs(now: int) -> None:
+    trees = saved(4, 6)
+    for step in (3, 4, 5):
+        trees[step][Rank(2)] = changed(trees[step][Rank(2)], NAMES[7])
+    found = doubts(now, trees)
+    if now < 3:
+        assert found == ()
+    else:
+        (doubt,) = found
+        assert (doubt.kind, doubt.rank, doubt.agreed_at) == (DoubtKind.DRIFTED, 2, "step-2")
+        assert doubt.since == (None if now == 3 else "step-3")
+
+
+def test_a_file_of_an_older_step_is_told_as_that_step_s() -> None:
+    trees = saved(2, 3)
+    trees[2][Rank(1)] = trees[0][Rank(1)]
+    (doubt,) = doubts(2, trees)
+    assert (doubt.kind, doubt.rank, doubt.as_of) == (DoubtKind.STALE, 1, "step-0")
+
+
+def test_what_differed_at_the_other_checkpoints_too_says_nothing() -> None:
+    trees = saved(3, 3, lambda rank, name: rank if name == NAMES[4] else 0)
+    assert doubts(2, trees) == ()
+
+
+def test_ranks_that_all_part_are_replicas_no_more() -> None:
+    trees = saved(3, 2)
+    trees[2] = held(range(3), 2, lambda rank, name: rank)  # noqa: ARG005
+    assert {doubt.kind for doubt in doubts(2, trees)} == {DoubtKind.PARTED}
+
+
+def test_a_record_proves_replicas_without_another_checkpoint() -> None:
+    lies = {name: {Rank(rank): rank % 2 for rank in range(6)} for name in NAMES}
+    now = held(range(6), 0, lambda rank, name: rank % 2)  # noqa: ARG005
+    now[Rank(4)] = changed(now[Rank(4)], NAMES[0])
+    judged = judge_replicas(now, (), RecordedSlices(source="record.json", slices=lies))
+    (doubt,) = judged.doubts
+    assert (doubt.kind, doubt.rank, doubt.others, doubt.proof) == (DoubtKind.DIFFERS, 4, (0, 2), Proof.RECORDED)
+    assert judged.agreed == {0: 2, 1: 3, 2: 2, 3: 3, 4: 1, 5: 3}
