@@ -70,6 +70,8 @@ class CheckTask:
     """What the save's own record says that it is, 64 hexadecimal digits."""
     hashes: bool = False
     """Also take xxh3-128 of the file and of each chunk: for sealing."""
+    digests: bool = True
+    """Also take the digest of each tensor, where every byte is read."""
     listed: FileStamp | None = None
     """The file as the listing saw it: damage in one that has changed since proves nothing."""
 

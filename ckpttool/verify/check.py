@@ -98,6 +98,8 @@ def _observed(task: CheckTask, source: ByteSource, *, passed: Callable[[int], No
     numbers: tuple[Finding, ...] = ()
     if observed.records is not None and task.level is Level.NUMERICS:
         observed, numbers = _with_tensors(observed, source)
+    elif observed.report.format is FormatName.TORCH_ZIP and task.digests:
+        observed, _ = _with_tensors(observed, source)
     elif observed.report.format is FormatName.OCDBT and task.level is Level.NUMERICS:
         numbers = (_without_packed_numbers(task.path),)
     content = read_content(observed, source, passed)

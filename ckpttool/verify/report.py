@@ -78,6 +78,7 @@ def _judged(observations: Sequence[Observation]) -> ShardReport:
         findings=findings,
         digest=digest,
         stats=stats,
+        tensor_digests=None if content.tensors is None else content.tensors.digests(),
         bytes_read=ByteCount(sum(part.report.bytes_read for part in observations)),
     )
 

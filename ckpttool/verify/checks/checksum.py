@@ -66,12 +66,15 @@ def _entries(observed: Observation) -> Sequence[TensorEntry]:
 def _wants(observed: Observation) -> Wants:
     task, checksum = observed.task, observed.header.checksum if observed.header else None
     is_zip = observed.records is not None
+    tensors = observed.header.entries if observed.header is not None and task.digests else ()
     return Wants(
         crc_end=checksum.end if checksum is not None and checksum.algorithm == "crc32-file" else None,
-        xxh=task.seal is not None or task.hashes,
+        xxh=task.hashes,
+        chunks=task.seal is not None,
         sha256=task.sha256 is not None,
         entry_crcs=is_zip or (checksum is not None and checksum.algorithm == "crc32-entries"),
         numerics=task.level is Level.NUMERICS,
+        tensors=tensors if len(tensors) <= MOST_ENTRIES else (),
     )
 
 

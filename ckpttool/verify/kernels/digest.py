@@ -17,6 +17,7 @@ from ckpttool.verify.kernels.floats import FLOATS
 from ckpttool.verify.kernels.fold import NumericFold, Scratch
 from ckpttool.verify.kernels.hashes import ChunkedDigest
 from ckpttool.verify.kernels.passes import EntryDigest, PassResult, Wants, file_order
+from ckpttool.verify.kernels.tensors import TensorHashes
 
 _INTEGERS = frozenset(
     {DType.I8, DType.I16, DType.I32, DType.I64, DType.U8, DType.U16, DType.U32, DType.U64},
@@ -26,7 +27,7 @@ _INTEGERS = frozenset(
 class PassSink:
     """Feeds consecutive blocks of a file to everything that was asked for."""
 
-    __slots__ = ("_begin", "_digest", "_offset", "_open_from", "_sha256", "_spans", "_tallies")
+    __slots__ = ("_begin", "_digest", "_offset", "_open_from", "_sha256", "_spans", "_tallies", "_tensors")
 
     def __init__(self, begin: int, end: int, *, entries: Sequence[TensorEntry], wants: Wants) -> None:
         """Prepare for the bytes from `begin` to `end`, exclusive.
@@ -36,11 +37,12 @@ class PassSink:
         """
         self._begin = self._offset = begin
         single = begin // CHUNK_BYTES == max(begin, end - 1) // CHUNK_BYTES
-        wanted = wants.xxh or wants.crc_end is not None
-        self._digest = (
-            ChunkedDigest(begin, want_xxh=wants.xxh, crc_end=wants.crc_end, single=single) if wanted else None
-        )
+        hashed = wants.xxh or wants.chunks
+        self._digest = None
+        if hashed or wants.crc_end is not None:
+            self._digest = ChunkedDigest(begin, want_xxh=hashed, crc_end=wants.crc_end, single=single, whole=wants.xxh)
         self._sha256 = sha256(usedforsecurity=False) if wants.sha256 else None
+        self._tensors = TensorHashes(wants.tensors, begin, end) if wants.tensors else None
         self._tallies: list[_Tally] = []
         self._spans: list[_Span] = []
         if wants.entry_crcs or wants.numerics:
@@ -73,6 +75,8 @@ class PassSink:
             self._digest.feed(block)
         if self._sha256 is not None:
             self._sha256.update(block)
+        if self._tensors is not None:
+            self._tensors.feed(offset, block)
         while self._open_from < len(self._spans):
             span = self._spans[self._open_from]
             if span.begin >= self._offset:
@@ -93,6 +97,7 @@ class PassSink:
             xxh128=None if digest is None else digest.xxh128(),
             sha256=None if self._sha256 is None else self._sha256.hexdigest(),
             entries=tuple(tally.digest() for tally in self._tallies),
+            tensors=None if self._tensors is None else self._tensors.result(),
         )
 
 

@@ -33,7 +33,9 @@ class ChunkedDigest:
 
     __slots__ = ("_begin", "_chunk", "_chunk_begin", "_crc", "_crc_end", "_done", "_offset", "_single", "_whole")
 
-    def __init__(self, begin: int, *, want_xxh: bool, crc_end: int | None, single: bool = False) -> None:
+    def __init__(
+        self, begin: int, *, want_xxh: bool, crc_end: int | None, single: bool = False, whole: bool = True
+    ) -> None:
         """Start at byte `begin` of the file.
 
         Args:
@@ -41,6 +43,7 @@ class ChunkedDigest:
             want_xxh: Whether to hash at all.
             crc_end: First byte that the CRC32 does not cover; None for no CRC32.
             single: Promise that the range stays inside one chunk; it is then hashed once, not twice.
+            whole: Whether to hash the range as a whole, too: that is a second hash of every byte.
         """
         self._begin = self._chunk_begin = self._offset = begin
         self._crc_end = crc_end
@@ -48,7 +51,7 @@ class ChunkedDigest:
         self._done: list[ChunkDigest] = []
         self._single = single
         self._chunk = _new_hash() if want_xxh else None
-        self._whole = _new_hash() if want_xxh and not single else None
+        self._whole = _new_hash() if want_xxh and whole and not single else None
 
     def feed(self, data: memoryview) -> None:
         """Take the next bytes.

@@ -11,6 +11,7 @@ from ckpttool.domain.units import ByteCount
 from ckpttool.verify.kernels.crc import EntriesCrc, EntryBytes, entries_crc, join_crc32
 from ckpttool.verify.kernels.hashes import ChunkDigest, crc32_of_chunks
 from ckpttool.verify.kernels.numeric import NumericPartial
+from ckpttool.verify.kernels.tensors import TensorsSeen, join_tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,12 +22,16 @@ class Wants:
     """Take the CRC32 of the file up to this byte, exclusive: for the trailer of a `.ckpt`. None for none."""
     xxh: bool = False
     """xxh3-128 of the file and of each 64 MiB, for a manifest."""
+    chunks: bool = False
+    """Of each 64 MiB alone, to be compared with a manifest's."""
     sha256: bool = False
     """SHA-256 of the file, which one pass alone can take: for a digest that its trainer recorded."""
     entry_crcs: bool = False
     """CRC32 of each entry's data: for torch's zip records and for MindSpore's `crc_num`."""
     numerics: bool = False
     """The numbers of every floating-point tensor."""
+    tensors: Sequence[TensorEntry] = ()
+    """Those of which the digest is to be taken; their spans are disjoint and inside the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +95,8 @@ class PassResult:
     """Of the whole range; None as above."""
     entries: tuple[EntryDigest, ...]
     """In file order; those that have a byte in the range, and those that have none at all."""
+    tensors: TensorsSeen | None = None
+    """Digests of the tensors; None where no tensor was named."""
 
     @property
     def crc32(self) -> int | None:
@@ -147,4 +154,5 @@ def join_passes(parts: Sequence[PassResult]) -> PassResult:
         xxh128=ordered[0].xxh128 if len(ordered) == 1 else None,
         sha256=ordered[0].sha256 if len(ordered) == 1 else None,
         entries=tuple(sorted(seen.values(), key=lambda digest: file_order(digest.entry))),
+        tensors=join_tensors(tensors) if (tensors := [part.tensors for part in ordered if part.tensors]) else None,
     )
