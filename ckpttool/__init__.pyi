@@ -7,6 +7,7 @@ from ckpttool.api.explaining import Explained as Explained
 from ckpttool.api.explaining import explain as explain
 from ckpttool.api.fixing import fix_config as fix_config
 from ckpttool.api.guard_reports import guard_report as guard_report
+from ckpttool.api.healing import heal as heal
 from ckpttool.api.inspecting import inspect as inspect
 from ckpttool.api.judging import health as health
 from ckpttool.api.launching import fragment as fragment
@@ -80,6 +81,8 @@ from ckpttool.domain.guarding import GuardEvent as GuardEvent
 from ckpttool.domain.guarding import GuardEventKind as GuardEventKind
 from ckpttool.domain.guarding import GuardMode as GuardMode
 from ckpttool.domain.guarding import Proposal as Proposal
+from ckpttool.domain.healing import Healing as Healing
+from ckpttool.domain.healing import HealOrder as HealOrder
 from ckpttool.domain.health import Health as Health
 from ckpttool.domain.launch import ConfigChange as ConfigChange
 from ckpttool.domain.launch import Fragment as Fragment

@@ -52,7 +52,7 @@ MOST_LINES = {
     "storage": 1070,
     "trainers": 2160,
     "trainers/hf_saves": 330,
-    "trainers/common": 820,
+    "trainers/common": 825,
     "trainers/accelerate": 490,
     "trainers/deepspeed": 770,
     "trainers/huggingface": 1130,

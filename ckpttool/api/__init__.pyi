@@ -7,6 +7,7 @@ from ckpttool.api.explaining import Explained as Explained
 from ckpttool.api.explaining import explain as explain
 from ckpttool.api.fixing import fix_config as fix_config
 from ckpttool.api.guard_reports import guard_report as guard_report
+from ckpttool.api.healing import heal as heal
 from ckpttool.api.inspecting import inspect as inspect
 from ckpttool.api.judging import health as health
 from ckpttool.api.launching import fragment as fragment
@@ -39,6 +40,7 @@ from ckpttool.api.verifying import bytes_to_read as bytes_to_read
 from ckpttool.api.verifying import verify as verify
 from ckpttool.api.verifying import watched as watched
 from ckpttool.domain.capture import NanQuestion as NanQuestion
+from ckpttool.domain.healing import HealOrder as HealOrder
 from ckpttool.domain.log_question import EvidenceQuestion as EvidenceQuestion
 from ckpttool.domain.log_question import HealthQuestion as HealthQuestion
 from ckpttool.domain.log_question import LogQuestion as LogQuestion

@@ -12,8 +12,8 @@ HEADINGS = {
         "DIR", "DIR...", "FILE|DIR|NAME", "A", "B", "--tree", "--layout", "--world-size", "--config", "--sink-size",
     ),
     "Which checkpoint": (
-        "--checkpoint", "--tensor", "--prefix", "--before", "--allow-renames", "--allow-weights-only", "--strict",
-        "--tp", "--pp", "--dp", "--max-lost-steps", "--max-lost-time",
+        "--checkpoint", "--from", "--tensor", "--prefix", "--before", "--allow-renames", "--allow-weights-only",
+        "--strict", "--tp", "--pp", "--dp", "--max-lost-steps", "--max-lost-time",
     ),
     "Evidence": (
         "--level", "--subset", "--jump", "--max-age", "--no-ledger", "--jobs", "--timeout", "--health-file",
@@ -157,6 +157,12 @@ EXITS: dict[str, dict[int, str]] = {
         **_TREE,
         14: "A change of the tree was interrupted, or something could not be read.",
         **_WRITES,
+    },
+    "heal": {
+        0: "Nothing is wrong, or all of it can be rebuilt.",
+        10: "Something is wrong that no copy can mend.",
+        11: "Refused: nothing proves a copy, or it is in doubt itself. Or there is no checkpoint.",
+        **_TREE,
     },
     "repair-meta": {
         0: "The records are right, or would be with --apply.",

@@ -35,6 +35,7 @@ COMMANDS_PEOPLE_TYPE = {
     "seal": "checksum hash sum sign",
     "trash": "restore undo undelete recover",
     "prune": "rm delete remove clean cleanup gc forget purge",
+    "heal": "rebuild reconstruct mend",
     "repair-meta": "repair fix",
     "scale-skip": "skip scale rescale",
     "explain": "why rule code codes",

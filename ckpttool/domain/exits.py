@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.contents import Contents
     from ckpttool.domain.difference import Difference
     from ckpttool.domain.guard_report import GuardReport
+    from ckpttool.domain.healing import Healing
     from ckpttool.domain.launch import Fragment, Launch
     from ckpttool.domain.log_answer import AsdAnswer, CalibrationAnswer, HealthAnswer, LogReading, ReplayAnswer
     from ckpttool.domain.manifest import Sealed
@@ -219,6 +220,13 @@ def of_pruning(pruning: Pruning) -> ExitCode:
             code for code in _SAFEST_FIRST if code in {of_findings(pruning.refusals), ExitCode.NOTHING_TO_RESUME}
         )
     return of_findings(pruning.refusals)
+
+
+def of_healing(healing: Healing) -> ExitCode:
+    """Return 0 where all that is wrong is mended, or would be with --apply; 11 where nothing proves a donor."""
+    if healing.is_refused:
+        return ExitCode.NOTHING_TO_RESUME
+    return of_findings((*healing.lost, *healing.refusals))
 
 
 def of_repair(repair: Repair) -> ExitCode:

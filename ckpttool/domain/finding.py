@@ -88,6 +88,7 @@ class Code(str, Enum):
     WEIGHTS_ONLY = "weights-only"
     BASE_ELSEWHERE = "base-elsewhere"
     RANKS_TO_RESTORE = "ranks-to-restore"
+    NO_DONOR = "no-donor"
     META_UNREADABLE = "meta-unreadable"
     META_AHEAD = "meta-ahead"
     META_BEHIND = "meta-behind"

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from ckpttool.domain.plan import ResumePlan
     from ckpttool.domain.pointer import Pointer, PointerText
     from ckpttool.domain.question import AskedSizes, DataQuestion
+    from ckpttool.domain.replicas import RecordedSlices
     from ckpttool.domain.settings import RunConfig
+    from ckpttool.domain.shard import ShardRole
     from ckpttool.logs.base import LogFormat, LogPlaces
     from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, OwnScalars, OwnWords, Simulator
 
@@ -170,6 +172,18 @@ class Layout(Protocol):
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Return where the seal of a save is kept; a refusal where there is no such place."""
+        ...
+
+    def twin(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
+        """Return where a rank's file lies, or would; a refusal where no rank's file is ever a copy of another's."""
+        ...
+
+    def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
+        """Read from the training's own records which slice of each tensor a rank holds; None where nothing tells.
+
+        Raises:
+            OSError: The disk did not answer.
+        """
         ...
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:

@@ -72,6 +72,7 @@ ANSWERS: dict[str, tuple[str, Asked]] = {
         lambda: ckpttool.prune("output", ckpttool.RetentionPolicy(keep_last=1), ckpttool.PruneOrder(grace=0.0)),
     ),
     "repair-meta": ("repair-meta output", lambda: ckpttool.repair_meta("output")),
+    "heal": ("heal output", lambda: ckpttool.heal("output")),
     "trash list": ("trash list output", lambda: ckpttool.trash("output")),
     "trash empty": ("trash empty output", lambda: ckpttool.empty_trash("output")),
     "replay": (f"replay {LOG}", lambda: ckpttool.replay(LOG)),

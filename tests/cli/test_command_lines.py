@@ -29,6 +29,7 @@ WITH_A_TREE = [
     "health",
     "prune --keep-last 1 --grace 0 --apply",
     "repair-meta",
+    "heal",
     "trash list",
     "trash empty --apply",
 ]

@@ -41,6 +41,7 @@ def offered(*words: str, cwd: Path | None = None) -> Said:
         (("verify", "output", "--checkpoint", "1"), ["15_2", "10_2"]),
         (("seal", "output/checkpoint", "--checkpoint", "2"), ["20_2"]),
         (("repair-meta", "output", "--checkpoint", "2"), ["20_2"]),
+        (("heal", "output", "--checkpoint", "2"), ["20_2"]),
         (("diff", "--tree", "output", "--checkpoint", "2"), ["20_2"]),
         (("inspect", "output", "--checkpoint", "2"), ["20_2"]),
         (("verify", "nowhere", "--checkpoint", ""), []),

@@ -18,6 +18,7 @@ from ckpttool.domain.finding import Code, Finding, damage, note
 from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
 from ckpttool.domain.pointer import Pointer, PointerText
 from ckpttool.domain.question import AskedSizes
+from ckpttool.domain.replicas import RecordedSlices
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.settings import RunConfig
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
@@ -98,6 +99,14 @@ class ToyLayout:
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Refuse."""
         return Refusal(why="is a tree of the toy trainer, in which ckpttool has no place for a seal")
+
+    def twin(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
+        """Refuse: each rank writes what no other does."""
+        return Refusal(why="is a tree of the toy trainer, whose ranks write no copies")
+
+    def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
+        """Read none."""
+        return None
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read none: there are none."""

@@ -36,6 +36,7 @@ from ckpttool.trainers.listing import Listing
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
     from ckpttool.domain.pointer import Pointer, PointerText
+    from ckpttool.domain.replicas import RecordedSlices
 
 _BY_SUFFIX = {
     **FORMAT_OF_SUFFIX,
@@ -144,6 +145,14 @@ class LooseFile:
         """Return a place beside it."""
         path = own_path(checkpoint.name, ".file.manifest.json")
         return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=checkpoint.prefix)
+
+    def twin(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
+        """Refuse: nobody knows what the file is a part of."""
+        return Refusal(why="is a lone file: no rank's file beside it may be a copy of it")
+
+    def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
+        """Read none: no file is a copy of another."""
+        return None
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read none: nothing names it."""

@@ -13,6 +13,8 @@ from ckpttool.trainers.common.listed import by_own_records
 if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Checkpoint, Inventory
     from ckpttool.domain.pointer import Pointer, PointerText
+    from ckpttool.domain.replicas import RecordedSlices
+    from ckpttool.domain.shard import ShardRole
     from ckpttool.domain.units import Rank
     from ckpttool.storage.base import Storage
 
@@ -34,6 +36,16 @@ class WrittenTogether:
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Return a place in the save's own folder, which its trainer does not mind."""
         return SealPlace.inside(checkpoint.name, layout=self.name, checkpoint=checkpoint.name)
+
+    def twin(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
+        """Refuse: what ranks hold alike is saved once."""
+        return Refusal(
+            why=f"holds checkpoints of {self.title}, which saves each slice once: no rank's file is a copy of another's"
+        )
+
+    def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
+        """Read none: no file is a copy of another."""
+        return None
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
         """Refuse: the trainer keeps no health file."""

@@ -29,6 +29,8 @@ from ckpttool.trainers.mindformers.layouts.names import (
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
     from ckpttool.domain.pointer import Pointer, PointerText
+    from ckpttool.domain.replicas import RecordedSlices
+    from ckpttool.domain.shard import ShardRole
 
 
 class MindFormersIteration:
@@ -79,6 +81,19 @@ class MindFormersIteration:
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Return a place in the save's own folder."""
         return SealPlace.inside(checkpoint.name, layout=self.name, checkpoint=checkpoint.name)
+
+    def twin(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
+        """Spell it after another rank's: data-parallel ranks save the same."""
+        from ckpttool.trainers.mindformers.layouts.iteration_records import path_for
+
+        template = next((shard for shard in checkpoint.shards if shard.role is role and shard.rank is not None), None)
+        return Refusal(why=f"has no rank's {role.value} shard") if template is None else path_for(template, rank)
+
+    def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
+        """Read them from metadata.json."""
+        from ckpttool.trainers.mindformers.layouts.iteration_records import read_slices
+
+        return read_slices(storage, checkpoint.name, files=len(checkpoint.shards))
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read the tracker."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.expectation import (
@@ -21,13 +21,15 @@ from ckpttool.domain.expectation import (
 )
 from ckpttool.domain.finding import Code, Finding, damage, note, unknown, unsafe
 from ckpttool.domain.health import Health
-from ckpttool.domain.shard import ShardRole
+from ckpttool.domain.replicas import RecordedSlices
+from ckpttool.domain.shard import Shard, ShardRole
 from ckpttool.domain.units import Rank
 from ckpttool.formats.strict_json import (
     MOST_MEMORY,
     ParseError,
     as_list,
     as_object,
+    get_int,
     get_object,
     get_optional_float,
     get_optional_int,
@@ -38,10 +40,25 @@ from ckpttool.storage.base import LOST_LINK_REMEDY, LostLinkError, OverLimitErro
 from ckpttool.trainers.common.listed import listed_damage
 from ckpttool.trainers.mindformers.scalars import TrainState
 
+_SLICE = r"""(?s:\('(?P<name>.+)', \((?P<slice>[0-9]{1,9},(?: [0-9]{1,9}(?:, [0-9]{1,9})*)?)\)\))"""
+"""A key of `storage_data`, as Python spells a pair of a name and the numbers of a slice."""
+
 _MEMORY_A_FILE = 512 << 10
 """With 8,192 ranks the file has some hundred megabytes, most of it numbers: 20 kB for each shard."""
 
 SHARD_NAME = r"(?s:(?P<prefix>.+)-)?(?P<role>model|opt)-(?P<rank>[0-9]{7})-(?P<world>[0-9]{7})\.safetensors"
+
+_T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
+
+
+class _Parse(Protocol[_T_co]):
+    """Parses a metadata.json."""
+
+    def __call__(self, data: bytes, *, what: str, most_memory: int = MOST_MEMORY) -> _T_co:
+        """Raise a ParseError with the file and the key that is wrong."""
+        ...
+
 
 COMMON_LIMIT = 64 * 1024
 METADATA_LIMIT = 1 << 30
@@ -150,17 +167,57 @@ def common_findings(state: TrainState, number: int, path: str) -> list[Finding]:
     return findings
 
 
-def _metadata_files(storage: Storage, path: str, *, files: int) -> frozenset[str]:
-    """Read the names of the files; large ones one after the other, for many iterations are read at the same time."""
+def _metadata(storage: Storage, path: str, parse: _Parse[_T], *, files: int) -> _T:
+    """Read one; large ones one after the other, for many iterations are read at the same time."""
     try:
-        return parse_metadata_files(storage.small_file(path, limit=_SMALL_METADATA), what=path)
+        return parse(storage.small_file(path, limit=_SMALL_METADATA), what=path)
     except OverLimitError:
         pass
     most = metadata_memory(files)
     with _LARGE_METADATA:
-        return parse_metadata_files(
-            storage.small_file(path, limit=min(most // 2, METADATA_LIMIT)), what=path, most_memory=most
-        )
+        return parse(storage.small_file(path, limit=min(most // 2, METADATA_LIMIT)), what=path, most_memory=most)
+
+
+def read_slices(storage: Storage, folder: str, *, files: int) -> RecordedSlices | None:
+    """Return which slice of each tensor a rank holds; None where no record tells that may be believed.
+
+    Raises:
+        OSError: The disk did not answer.
+    """
+    path = f"{folder}/metadata.json"
+    try:
+        return _metadata(storage, path, parse_slices, files=files)
+    except (FileNotFoundError, ParseError):
+        return None
+
+
+def parse_slices(data: bytes, *, what: str, most_memory: int = MOST_MEMORY) -> RecordedSlices:
+    """Return which slice of each tensor a rank holds by a metadata.json.
+
+    Raises:
+        ParseError: As of `parse_metadata_files`.
+    """
+    storage = get_object(parse_object(data, what=what, most_memory=most_memory), "storage_data", where=what)
+    held: dict[str, dict[Rank, int]] = {}
+    for number, (key, places) in enumerate(storage.items()):
+        match = re.fullmatch(_SLICE, key)
+        if match is None:
+            raise ParseError("is no slice of a tensor", where=what, key=key)
+        slices = held.setdefault(match["name"], {})
+        for place in as_list(places, where=what, key=key):
+            rank = get_int(as_object(place, where=what, key=key), "storage_rank", where=f"{what}: {key}")
+            if slices.setdefault(Rank(rank), number) != number:
+                raise ParseError(f"rank {rank} holds two slices", where=what, key=key)
+    alike: dict[tuple[tuple[Rank, int], ...], dict[Rank, int]] = {}
+    return RecordedSlices(source=what, slices={name: _shared(slices, alike) for name, slices in held.items()})
+
+
+def _shared(slices: dict[Rank, int], known: dict[tuple[tuple[Rank, int], ...], dict[Rank, int]]) -> Mapping[Rank, int]:
+    """Return an equal mapping, in memory once, with its slices counted from 0: thousands of tensors lie alike."""
+    numbers: dict[int, int] = {}
+    for rank in sorted(slices):
+        slices[rank] = numbers.setdefault(slices[rank], len(numbers))
+    return known.setdefault(tuple(sorted(slices.items())), slices)
 
 
 def read_metadata(
@@ -169,7 +226,7 @@ def read_metadata(
     """Return the paths that metadata.json names; None where it names none that may be followed."""
     path = f"{folder}/metadata.json"
     try:
-        names = _metadata_files(storage, path, files=files)
+        names = _metadata(storage, path, parse_metadata_files, files=files)
     except FileNotFoundError:
         if world is not None and world > 1:
             message = f"no metadata.json beside the shards of {world} ranks: the save was not finished"
@@ -232,13 +289,18 @@ def _absent(name: str, size: WorldSize, rank: Rank, role: ShardRole) -> Finding:
     return size.missing(f"rank {rank} has no {role.value} shard of it", Code.SHARD_MISSING, name, [rank])
 
 
+def path_for(template: Shard, rank: Rank) -> str:
+    """Spell the path of one rank's shard, after another's."""
+    return template.path.replace(f"-{template.rank:07}-", f"-{rank:07}-")
+
+
 def _ranks_of_paths(checkpoint: Checkpoint, paths: Collection[str]) -> dict[str, Rank]:
     """Spell the path of every rank's file after those that are there; nothing where all of these are there."""
     if {shard.path for shard in checkpoint.shards}.issuperset(paths):
         return {}
     models = {shard.role: shard for shard in checkpoint.shards if shard.rank is not None}
     return {
-        shard.path.replace(f"-{shard.rank:07}-", f"-{rank:07}-"): Rank(rank)
+        path_for(shard, Rank(rank)): Rank(rank)
         for shard in models.values()
         for rank in range(checkpoint.topology.world_size or 0)
     }

@@ -28,6 +28,8 @@ from ckpttool.trainers.mindformers.layouts.names import (
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
     from ckpttool.domain.pointer import Pointer, PointerText
+    from ckpttool.domain.replicas import RecordedSlices
+    from ckpttool.domain.shard import ShardRole
 
 
 class MindFormersRank:
@@ -98,6 +100,16 @@ class MindFormersRank:
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Return a place outside the ranks' folders, which other saves share."""
         return seal_place(checkpoint.prefix, checkpoint.name, checkpoint.format)
+
+    def twin(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
+        """Spell it after another rank's: data-parallel ranks save the same."""
+        from ckpttool.trainers.mindformers.layouts.rank_expected import path_for
+
+        return path_for(checkpoint.shards[0], rank)
+
+    def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
+        """Read none: the ranks' own records lie beside the tree, and are not opened."""
+        return None
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read these ranks' meta.json."""

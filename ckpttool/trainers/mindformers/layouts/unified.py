@@ -22,6 +22,7 @@ from ckpttool.trainers.mindformers.scalars import FACTS, RULES, EpochStep, Train
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
     from ckpttool.domain.pointer import Pointer, PointerText
+    from ckpttool.domain.replicas import RecordedSlices
 
 SCALARS_FILE = "hyper_param.safetensors"
 MAP_FILE = "param_name_map.json"
@@ -97,6 +98,14 @@ class MindFormersUnified:
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Return a place in the folder."""
         return SealPlace(path=MANIFEST_NAME, layout=self.name, checkpoint=checkpoint.name, prefix=None)
+
+    def twin(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
+        """Refuse: all ranks share the files."""
+        return Refusal(why="is one checkpoint that all ranks share: each slice is there once")
+
+    def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
+        """Read none: no file is a copy of another."""
+        return None
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read none: nothing names the folder."""

@@ -1,0 +1,252 @@
+"""Which shard another one may be rebuilt from: proven to be a copy of it, and itself beyond doubt."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.finding import Code, Finding, Severity, blocking, unknown, worst
+from ckpttool.domain.healing import (
+    Donor,
+    HealOrder,
+    HeldShard,
+    Place,
+    SameSlice,
+    ShardHealing,
+    Sick,
+    Trust,
+    Witness,
+)
+from ckpttool.domain.replicas import RecordedSlices
+from ckpttool.domain.units import Rank, counted, on_ranks
+from ckpttool.domain.verdict import ShardReport, Verdict
+
+MIN_WITNESSES = 2
+"""Other checkpoints that must show two ranks equal: at one alone, they may be equal by chance, as at the start."""
+
+_MISSING = frozenset({Code.RANK_MISSING, Code.SHARD_MISSING})
+
+_TO_PROVE = (
+    "two other whole checkpoints of the same run on which all tensors of both ranks are equal, or a record of the "
+    "layout beside the checkpoints, would prove it"
+)
+
+
+def sick_shards(checkpoint: Checkpoint, verdict: Verdict, path_of: Callable[[Place], str | None]) -> tuple[Sick, ...]:
+    """Find the shards that are missing or damaged, by rank and path.
+
+    Args:
+        checkpoint: With its expected ranks.
+        verdict: On all of its shards.
+        path_of: Says where a rank's shard would lie; None where nobody knows.
+    """
+    wrong: dict[str | None, list[Finding]] = defaultdict(list)
+    for finding in verdict.findings:
+        if finding.severity is Severity.DAMAGE:
+            wrong[finding.path].append(finding)
+    sick = [
+        Sick(rank=shard.rank, role=shard.role, path=shard.path, is_missing=False, findings=tuple(wrong[shard.path]))
+        for shard in checkpoint.shards
+        if shard.rank is not None and wrong[shard.path]
+    ]
+    missing = [finding for finding in verdict.findings if finding.code in _MISSING]
+    there = {(shard.rank, shard.role) for shard in checkpoint.shards}
+    roles = sorted({shard.role for shard in checkpoint.shards if shard.rank is not None})
+    named = {rank for finding in missing for rank in finding.ranks}
+    for rank in sorted({*named, *map(Rank, range(checkpoint.topology.world_size or 0))}) if missing else ():
+        for role in roles:
+            path = None if (rank, role) in there else path_of((rank, role))
+            if path is not None:
+                said = tuple(finding for finding in missing if finding.path == path)
+                said = said or tuple(finding for finding in missing if rank in finding.ranks)
+                sick.append(Sick(rank=rank, role=role, path=path, is_missing=True, findings=said or tuple(missing)))
+    return tuple(sorted(sick, key=lambda each: (each.rank, each.path)))
+
+
+def stays_lost(verdict: Verdict, sick: Sequence[Sick]) -> tuple[Finding, ...]:
+    """Return what is wrong with a checkpoint beside its sick shards."""
+    told = {finding for each in sick for finding in each.findings}
+    return tuple(finding for finding in blocking(verdict.findings) if finding not in told)
+
+
+def find_donors(
+    sick: Sequence[Sick],
+    now: Mapping[Place, HeldShard],
+    witnesses: Sequence[Witness],
+    recorded: RecordedSlices | None,
+    order: HealOrder,
+) -> tuple[ShardHealing, ...]:
+    """Say for each shard which other one it may be rebuilt from, or why there is none.
+
+    Args:
+        sick: The shards.
+        now: All that could be read of the checkpoint; of its reports every element was looked at.
+        witnesses: Other checkpoints of the same run, nearest first.
+        recorded: What the training's own record says of the ranks' slices; None: there is none.
+        order: What was asked for.
+    """
+    doubted = {each.place for each in sick}
+    sound = {place: held for place, held in now.items() if place not in doubted}
+    return tuple(_healing(each, sound, _Evidence(witnesses, recorded), order) for each in sick)
+
+
+class _Proof(NamedTuple):
+    same: SameSlice
+    record: str | None = None
+    witnesses: tuple[str, ...] = ()
+
+
+class _Evidence(NamedTuple):
+    witnesses: Sequence[Witness]
+    recorded: RecordedSlices | None
+
+    def of(self, sick: Place, other: Place, now: HeldShard) -> _Proof | str:
+        """Return what proves that two shards are copies, or say why nothing does."""
+        if self.recorded is not None:
+            told = _by_record(self.recorded, sick[0], other[0], now.held or {})
+            if told is None:
+                return _Proof(SameSlice.RECORDED, record=self.recorded.source)
+            if told:
+                return told
+        equal: list[tuple[str, Mapping[str, bytes]]] = []
+        for witness in self.witnesses:
+            ours, theirs = witness.shards.get(sick), witness.shards.get(other)
+            if ours is None or theirs is None or not (_is_sound(ours) and _is_sound(theirs)):
+                continue
+            if ours.report.schema_hash != theirs.report.schema_hash or ours.held != theirs.held:
+                return f"rank {other[0]} {_differs_in(ours, theirs)} at {witness.name}"
+            if theirs.report.schema_hash == now.report.schema_hash:
+                equal.append((witness.name, ours.held or {}))
+        if len(equal) < MIN_WITNESSES:
+            return f"rank {other[0]} was equal at {counted(len(equal), 'other checkpoint')} of the run"
+        if (still := _never_changed(now.held or {}, [held for _, held in equal])) is not None:
+            return f"{still} did not change where rank {other[0]} was equal, and has changed since"
+        return _Proof(SameSlice.LEARNED, witnesses=tuple(name for name, _ in equal))
+
+
+def _by_record(recorded: RecordedSlices, sick: Rank, other: Rank, tensors: Iterable[str]) -> str | None:
+    """Return None where a record proves that two ranks hold the same; what speaks against it; or "": it is not told."""
+    for name, held in recorded.slices.items():
+        if held.get(sick) != held.get(other):
+            return f"rank {other} holds another slice of {name} by {recorded.source}"
+    told = all({sick, other} <= recorded.slices.get(name, {}).keys() for name in tensors)
+    return None if told else ""
+
+
+def _is_sound(shard: HeldShard) -> bool:
+    return shard.held is not None and worst(shard.report.findings) < Severity.SUSPECT
+
+
+def _differs_in(ours: HeldShard, theirs: HeldShard) -> str:
+    a, b = ours.held or {}, theirs.held or {}
+    if a.keys() != b.keys():
+        return "held other tensors"
+    first = next((name for name in a if a[name] != b[name]), None)
+    return "held tensors of other shapes" if first is None else f"differed in {first}"
+
+
+def _never_changed(now: Mapping[str, bytes], then: Sequence[Mapping[str, bytes]]) -> str | None:
+    """Return a tensor that was the same at all witnesses and is another now: that it was equal taught nothing."""
+    return next(
+        (
+            name
+            for name, digest in now.items()
+            if len(found := {held[name] for held in then}) == 1 and {digest} != found
+        ),
+        None,
+    )
+
+
+def _healing(sick: Sick, now: Mapping[Place, HeldShard], evidence: _Evidence, order: HealOrder) -> ShardHealing:
+    others = {place: held for place, held in sorted(now.items()) if place[1] is sick.role and place[0] != sick.rank}
+    proofs: dict[Place, _Proof] = {}
+    against: list[str] = []
+    for place, held in others.items():
+        if not _is_sound(held):
+            finding = max(held.report.findings, key=lambda each: each.severity, default=None)
+            why = "its tensors could not all be read" if finding is None else finding.message
+            against.append(f"rank {place[0]} is doubted itself: {why}")
+            continue
+        proof = evidence.of(sick.place, place, held)
+        if isinstance(proof, str):
+            against.append(proof)
+        else:
+            proofs[place] = proof
+    if order.donor is not None and proofs and not any(rank == order.donor for rank, _ in proofs):
+        said = [why for why in against if why.startswith(f"rank {order.donor} ")]
+        return _refused(sick, "; ".join(said) or f"rank {order.donor} has no such shard", _TO_PROVE)
+    if not proofs:
+        return _refused(sick, _in_short(against), _TO_PROVE)
+    copies = _agreed({place: others[place] for place in proofs})
+    if isinstance(copies, str):
+        return _refused(sick, copies, "a checksum of one of them (ckpttool seal), or a third copy, would tell")
+    meant = [place for place in copies if order.donor in {None, place[0]}]
+    if not meant:
+        return _refused(sick, f"rank {order.donor} differs from the other copies", "take another donor, or none")
+    chosen = min(meant, key=lambda place: (not others[place].report.checksum_matched, place))
+    agrees = next((place[0] for place in copies if place != chosen), None)
+    donor = _donor(chosen[0], others[chosen].report, proofs[chosen], agrees)
+    return ShardHealing(sick=sick, donor=donor, tensor=order.tensor)
+
+
+def _donor(rank: Rank, report: ShardReport, proof: _Proof, agrees: Rank | None) -> Donor:
+    """Say what speaks for a donor; at the least that its numbers were looked at, and none was odd."""
+    trust = Trust.NUMERICS if agrees is None else Trust.COPY
+    if report.checksum_matched:
+        trust, agrees = Trust.CHECKSUM, None
+    return Donor(
+        rank=rank,
+        path=report.path,
+        same=proof.same,
+        record=proof.record,
+        witnesses=proof.witnesses,
+        trust=trust,
+        agrees=agrees,
+    )
+
+
+def _agreed(copies: Mapping[Place, HeldShard]) -> tuple[Place, ...] | str:
+    """Return those of several copies that are to be believed, or say why none is.
+
+    Where they differ, a checksum decides, else most of them do.
+    """
+    alike: dict[tuple[object, ...], list[Place]] = defaultdict(list)
+    for place, held in copies.items():
+        alike[held.report.schema_hash, tuple(sorted((held.held or {}).items()))].append(place)
+    groups = sorted(alike.values(), key=len, reverse=True)
+    if len(groups) == 1:
+        return tuple(groups[0])
+    verified = [group for group in groups if any(copies[place].report.checksum_matched for place in group)]
+    if len(verified) == 1:
+        return tuple(verified[0])
+    if not verified and 2 * len(groups[0]) > len(copies) and len(groups[0]) > 1:
+        return tuple(groups[0])
+    ranks = [place[0] for place in copies]
+    return f"{on_ranks(ranks)} hold the same slices and differ: which of them is right, nothing tells"
+
+
+def _in_short(against: Sequence[str]) -> str:
+    most = 3
+    if not against:
+        return "no other rank has a shard of this kind"
+    more = f"; and {counted(len(against) - most, 'other rank')}" if len(against) > most else ""
+    return "; ".join(against[:most]) + more
+
+
+def _refused(sick: Sick, why: str, remedy: str) -> ShardHealing:
+    refusal = unknown(Code.NO_DONOR, f"no donor is proven: {why}", path=sick.path, remedy=remedy, ranks=(sick.rank,))
+    return ShardHealing(sick=sick, donor=None, refusal=refusal)
+
+
+def witnesses_for(checkpoint: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
+    """Yield the other checkpoints of the same run, nearest first: between two runs the layout may change."""
+    kin = [each for each in others if _kind(each) == _kind(checkpoint)]
+    at = next((index for index, each in enumerate(kin) if each.key == checkpoint.key), len(kin))
+    nearest = sorted(range(len(kin)), key=lambda index: (abs(index - at), index > at))
+    return (kin[index] for index in nearest if index != at)
+
+
+def _kind(checkpoint: Checkpoint) -> tuple[object, ...]:
+    return checkpoint.prefix, checkpoint.run, checkpoint.format, checkpoint.topology.world_size

@@ -1,0 +1,151 @@
+"""A shard that is missing or damaged, and which other rank's proves to be a copy of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import TypeAlias
+
+from ckpttool.domain.answered import Answered
+from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.finding import Code, Finding
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.shard import ShardRole
+from ckpttool.domain.units import Rank
+from ckpttool.domain.verdict import ShardReport
+
+Place: TypeAlias = "tuple[Rank, ShardRole]"
+"""Whose file of a save, and what it is for."""
+
+
+class SameSlice(str, Enum):
+    """What proves that two ranks hold the same slice of every tensor."""
+
+    RECORDED = "recorded"
+    """The training's own record of its layout says so."""
+    LEARNED = "learned"
+    """At two other checkpoints of the run every tensor was equal on both."""
+
+
+class Trust(str, Enum):
+    """What speaks for a donor, best first."""
+
+    CHECKSUM = "checksum"
+    COPY = "copy"
+    """Another rank holds the same, bit for bit."""
+    NUMERICS = "numerics"
+    """It is whole by structure, and nothing is odd about its numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldShard:
+    """One rank's shard of one checkpoint, with all that it holds."""
+
+    report: ShardReport
+    held: Mapping[str, bytes] | None
+    """A digest of each tensor, by name; None where not all of them could be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Witness:
+    """What another checkpoint of the same run holds."""
+
+    name: str
+    shards: Mapping[Place, HeldShard]
+    """Those that were read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sick:
+    """A shard that is missing or damaged."""
+
+    rank: Rank
+    role: ShardRole
+    path: str
+    """Where it lies, or would."""
+    is_missing: bool
+    findings: tuple[Finding, ...]
+    """What is wrong with it."""
+
+    @property
+    def place(self) -> Place:
+        """What it is, on whichever rank's disk."""
+        return self.rank, self.role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Donor:
+    """The shard that another one is rebuilt from."""
+
+    rank: Rank
+    path: str
+    same: SameSlice
+    record: str | None = None
+    """Path of the record that says so, where it is recorded."""
+    witnesses: tuple[str, ...] = ()
+    """The checkpoints that prove it, where it was learned."""
+    trust: Trust
+    agrees: Rank | None = None
+    """The rank that holds the same, where that is what speaks for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardHealing:
+    """What can be done about one shard."""
+
+    sick: Sick
+    tensor: str | None = None
+    """The one tensor that is replaced; None: all of the file."""
+    donor: Donor | None
+    refusal: Finding | None = None
+    """Why there is no donor, and what would prove one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealOrder:
+    """What to heal, and how."""
+
+    checkpoint: str | None = None
+    """Its name; None: the newest."""
+    donor: Rank | None = None
+    """The rank to rebuild from; None: the one that most speaks for."""
+    tensor: str | None = None
+    """Replace this tensor alone; None: whole files."""
+    grace: float = 300.0
+    """Seconds: while a shard is younger, somebody is saving here."""
+    apply: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Healing(Answered):
+    """What can be rebuilt of a checkpoint, from where, and what was."""
+
+    NOUN = "heal"
+
+    root: str
+    layout: str
+    checkpoint: Checkpoint
+    shards: tuple[ShardHealing, ...]
+    """Those that are missing or damaged, by rank and path."""
+    lost: tuple[Finding, ...]
+    """What else is wrong with the checkpoint, which no donor can mend."""
+    refusals: tuple[Finding, ...]
+    """Why nothing is changed, whatever could be."""
+    apply: bool
+    resolved_from: str | None
+
+    @property
+    def healable(self) -> tuple[ShardHealing, ...]:
+        """The shards that have a donor."""
+        return tuple(shard for shard in self.shards if shard.donor is not None)
+
+    @property
+    def applied(self) -> bool:
+        """Whether it was done."""
+        return self.apply and bool(self.healable) and not self.refusals
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a shard stays as it is, for nothing proves a donor."""
+        codes = {finding.code for finding in self.refusals}
+        return Code.NO_DONOR in codes or any(shard.donor is None for shard in self.shards)

@@ -1,0 +1,116 @@
+"""What `heal` found and rebuilt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.healing import Donor, Healing, SameSlice, ShardHealing, Trust
+from ckpttool.domain.units import counted
+from ckpttool.render.escape import shown
+from ckpttool.render.json import Document, finding_document
+from ckpttool.render.text import grouped_findings, line, pointer, stack
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+MOST_SHARDS = 16
+"""Shards that a table shows one by one."""
+
+
+def document(healing: Healing) -> Document:
+    """`ckpttool/heal/1`."""
+    return {
+        "schema": "ckpttool/heal/1",
+        "root": healing.root,
+        "layout": healing.layout,
+        "checkpoint": healing.checkpoint.name,
+        "step": healing.checkpoint.step,
+        "applied": healing.applied,
+        "shards": [_shard(shard) for shard in healing.shards],
+        "lost": [finding_document(finding) for finding in healing.lost],
+        "findings": [finding_document(finding) for finding in healing.refusals],
+    }
+
+
+def _shard(shard: ShardHealing) -> Document:
+    sick, donor = shard.sick, shard.donor
+    return {
+        "path": sick.path,
+        "rank": sick.rank,
+        "role": sick.role.value,
+        "missing": sick.is_missing,
+        "tensor": shard.tensor,
+        "donor": None
+        if donor is None
+        else {
+            "rank": donor.rank,
+            "path": donor.path,
+            "proof": donor.same.value,
+            "record": donor.record,
+            "checkpoints": list(donor.witnesses),
+            "trust": donor.trust.value,
+            "agrees": donor.agrees,
+        },
+        "findings": [finding_document(finding) for finding in (*sick.findings, *filter(None, (shard.refusal,)))],
+    }
+
+
+def table(healing: Healing) -> RenderableType:
+    """Show for each shard what it can be rebuilt from, and why that is known."""
+    parts: list[RenderableType] = [_headline(healing), line(shown(healing.root), style="dim")]
+    for shard in healing.shards[:MOST_SHARDS]:
+        parts += [line(), *_told(shard, done=healing.applied)]
+    if len(healing.shards) > MOST_SHARDS:
+        parts.append(line(f"and {len(healing.shards) - MOST_SHARDS} more: --format json", style="dim"))
+    refused = [shard.refusal for shard in healing.shards if shard.refusal is not None]
+    findings = [*refused, *healing.lost, *healing.refusals]
+    parts += [*grouped_findings(findings), *pointer(findings)]
+    if healing.healable and not healing.apply:
+        parts += [line(), line("Dry run: nothing was changed.")]
+    return stack(*parts)
+
+
+def _headline(healing: Healing) -> Text:
+    name, able = shown(healing.checkpoint.name), len(healing.healable)
+    if not healing.shards:
+        if not healing.lost and not healing.refusals:
+            return line(f"{name}: no shard is missing or damaged", style="bold green")
+        return line(f"{name}: it is not whole, and no copy can mend it", style="bold red")
+    sick = counted(len(healing.shards), "shard")
+    if not able:
+        return line(f"{name}: {sick} missing or damaged, and no copy is proven", style="bold red")
+    what = "is rebuilt" if healing.applied else "can be rebuilt"
+    of = sick if able == len(healing.shards) else f"{able} of {sick}"
+    style = "bold green" if able == len(healing.shards) else "bold yellow"
+    return line(f"{name}: {of} {what} from a copy", style=style)
+
+
+def _told(shard: ShardHealing, *, done: bool) -> Iterator[Text]:
+    wrong = "missing" if shard.sick.is_missing else "damaged"
+    yield line(f"{shown(shard.sick.path)}: {wrong}")
+    if shard.donor is None:
+        return
+    verb = "rebuilt" if done else "can be rebuilt"
+    what = verb if shard.tensor is None else f"{shown(shard.tensor)} {verb}"
+    yield line(f"  {what} from rank {shard.donor.rank}: {_same(shard.donor)};")
+    yield line(f"  {_trust(shard.donor)}")
+
+
+def _same(donor: Donor) -> str:
+    match donor.same:
+        case SameSlice.RECORDED:
+            return f"it holds the same slices by {shown(donor.record or '')}"
+        case SameSlice.LEARNED:
+            return f"equal in every tensor at {' and '.join(map(shown, donor.witnesses))}"
+
+
+def _trust(donor: Donor) -> str:
+    match donor.trust:
+        case Trust.CHECKSUM:
+            return f"rank {donor.rank}'s is verified by a checksum"
+        case Trust.COPY:
+            return f"rank {donor.agrees} holds the same now, bit for bit"
+        case Trust.NUMERICS:
+            return f"rank {donor.rank}'s is whole, its numbers are sound, and there is no third copy"
