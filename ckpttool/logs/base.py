@@ -45,6 +45,8 @@ class LogSource:
     """From the first byte, already decompressed."""
     columns: Mapping[str, str] | None = None
     """Field of StepMetrics -> name in the log, where the user gave it."""
+    curves: bool = False
+    """Whether learning rates and validation losses are asked for, even of steps that show nothing else."""
 
 
 class LogFormat(Protocol):

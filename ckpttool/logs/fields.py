@@ -23,6 +23,11 @@ ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "skipped": ("skipped",),
         "time": ("time",),
         "consumed_samples": ("consumed_samples", "consumed samples"),
+        "learning_rate": ("learning_rate", "lr", "train/learning_rate", "learning rate", "learning-rate"),
+        "validation_loss": (
+            *("validation_loss", "eval_loss", "val_loss", "valid_loss", "eval/loss", "val/loss", "validation/loss"),
+            *("lm loss validation", "validation_metrics/loss"),
+        ),
     }
 )
 """Field of StepMetrics -> the names it goes by, the likeliest first."""
@@ -30,8 +35,10 @@ ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 Row = tuple[int, Mapping[str, str]]
 """Line, and field of StepMetrics -> text; an empty text is no value."""
 
-_NUMBERS = ("consumed_samples", "loss", "global_norm", "embedding_local_norm")
-_OF_NO_USE = frozenset({"epoch", "learning_rate", "optimizer_step"})
+CURVES = frozenset({"learning_rate", "validation_loss"})
+"""What only those read who compare whole runs: for others no number of these is amiss."""
+_NUMBERS = ("consumed_samples", "loss", "global_norm", "embedding_local_norm", *sorted(CURVES))
+_OF_NO_USE = frozenset({"epoch", "optimizer_step"})
 """Columns that may be named, for logs have them; no answer rests on one."""
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -119,7 +126,8 @@ def _metrics(source: LogSource, line: int, row: Mapping[str, str]) -> tuple[Step
             values[field] = number(row.get(field, "").encode())
         except UnreadableError as error:
             values[field] = None
-            problems.append(problem(source, line, f"{field} {error}", shown))
+            if field not in CURVES or source.curves:
+                problems.append(problem(source, line, f"{field} {error}", shown))
     step = values["step"]
     if step is None or not math.isfinite(step) or step != int(step) or step < 0:
         return None, [*problems, problem(source, line, "the row has no step", shown)]
@@ -132,6 +140,8 @@ def _metrics(source: LogSource, line: int, row: Mapping[str, str]) -> tuple[Step
         skipped=_TRUTHS.get(row.get("skipped", "").strip().lower()),
         time=row.get("time") or None,
         consumed_samples=_whole(values["consumed_samples"]),
+        learning_rate=values["learning_rate"],
+        validation_loss=values["validation_loss"],
     )
     return metrics, problems
 

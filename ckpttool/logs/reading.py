@@ -59,7 +59,12 @@ class LogReader:
     """Reads logs, and knows where trainers put theirs."""
 
     def __init__(
-        self, of_trainers: Iterable[LogFormat] = (), places: Sequence[LogPlaces] = (), *, columns: str | None = None
+        self,
+        of_trainers: Iterable[LogFormat] = (),
+        places: Sequence[LogPlaces] = (),
+        *,
+        columns: str | None = None,
+        curves: bool = False,
     ) -> None:
         """Say which logs there are, besides those with named columns.
 
@@ -67,10 +72,12 @@ class LogReader:
             of_trainers: Their formats, most specific first.
             places: Where they write their logs.
             columns: `step=iter,global_norm=gnorm`: what the fields are called in logs with named columns.
+            curves: Whether learning rates and validation losses are asked for.
 
         Raises:
             UsageError: The columns cannot be meant.
         """
+        self._curves = curves
         self.formats = (TensorBoard(), *of_trainers, GuardEvents(), JsonLines(), Csv())
         self.no_format = f"is no log that ckpttool knows ({', '.join(format_.name for format_ in self.formats)})"
         self._places = (GuardFiles(), *places)
@@ -117,7 +124,7 @@ class LogReader:
                 if head.strip():
                     yield _whole_file(path, self.no_format)
                 return
-            source = LogSource(name=path, stream=_Replay(head, stream), columns=self._columns)
+            source = LogSource(name=path, stream=_Replay(head, stream), columns=self._columns, curves=self._curves)
             yield from format_.read(source)
 
     def _recognise(self, stream: Readable) -> tuple[bytes, LogFormat | None]:

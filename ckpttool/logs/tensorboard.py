@@ -20,7 +20,7 @@ from typing import NamedTuple, cast
 from ckpttool.domain.metrics import LogItem, LogNote, LogProblem, NoteKind, show_local_time
 from ckpttool.formats.protobuf import WireError, fields, signed, varint
 from ckpttool.logs.base import BLOCK_BYTES, EXCERPT_CHARS, LogSource, Readable, local_time, problem
-from ckpttool.logs.fields import ALIASES, Row, resolve_columns, steps_of
+from ckpttool.logs.fields import ALIASES, CURVES, Row, resolve_columns, steps_of
 
 MOST_RECORD_BYTES = 16 << 20
 """An event of a step has some dozens; pictures and graphs may be larger than anybody wants to hear of here."""
@@ -128,7 +128,8 @@ class _Waiting:
         self.others: set[str] = set()
         """Some of those that were not."""
         self._source = source
-        self._asked = {tag for field, tags in ALIASES.items() if field not in _OWN for tag in tags}
+        passed_over = _OWN if source.curves else _OWN | CURVES
+        self._asked = {tag for field, tags in ALIASES.items() if field not in passed_over for tag in tags}
         self._asked.update((source.columns or {}).values())
         self._last: dict[str, int] = {}
         """Tag -> its last step."""

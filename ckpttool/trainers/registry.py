@@ -91,11 +91,12 @@ def layout_names() -> tuple[str, ...]:
     return (*names, LOOSE_FILE_LAYOUT)
 
 
-def log_reader(columns: str | None = None) -> LogReader:
+def log_reader(columns: str | None = None, *, curves: bool = False) -> LogReader:
     """Return a reader of all trainers' logs, which knows where they lie.
 
     Args:
         columns: `step=iter,global_norm=gnorm`: what the fields are called in logs with named columns.
+        curves: Whether learning rates and validation losses are asked for.
 
     Raises:
         UsageError: The columns cannot be meant.
@@ -104,7 +105,7 @@ def log_reader(columns: str | None = None) -> LogReader:
 
     formats = [format_ for trainer in TRAINERS for format_ in trainer.log_formats]
     places = [trainer.log_places for trainer in TRAINERS if trainer.log_places is not None]
-    return LogReader(formats, places, columns=columns)
+    return LogReader(formats, places, columns=columns, curves=curves)
 
 
 def health_file_of(layout: Layout) -> HealthFile | None:

@@ -25,9 +25,11 @@ class Dribble:
         return self._stream.read(min(size, self._size))
 
 
-def read(format_: LogFormat, data: bytes, columns: Mapping[str, str] | None = None) -> list[LogItem]:
+def read(
+    format_: LogFormat, data: bytes, columns: Mapping[str, str] | None = None, *, curves: bool = False
+) -> list[LogItem]:
     """Return all items of a log."""
-    return list(format_.read(LogSource(name="log", stream=io.BytesIO(data), columns=columns)))
+    return list(format_.read(LogSource(name="log", stream=io.BytesIO(data), columns=columns, curves=curves)))
 
 
 def read_log(

@@ -79,10 +79,13 @@ def test_the_real_embedding_norms_of_a_mindformers_run_are_read() -> None:
 
 
 def test_a_column_of_which_no_answer_makes_use_may_be_named_and_hold_anything() -> None:
-    assert parse_columns("step=iter,learning_rate=rate,optimizer_step=n") == {"step": "iter"}
+    assert parse_columns("step=iter,epoch=e,optimizer_step=n") == {"step": "iter"}
     columns = parse_columns("step=i,learning_rate=rate")
-    items = read(Csv(), b"i,loss,rate,optimizer_step\n1,2.5,warm,?\n", columns=columns)
+    data = b"i,loss,rate,optimizer_step\n1,2.5,warm,?\n"
+    items = read(Csv(), data, columns=columns)
     assert ([(row.step, row.loss) for row in steps(items)], problems(items)) == ([(1, 2.5)], [])
+    (problem,) = problems(read(Csv(), data, columns=columns, curves=True))  # of who holds runs against each other
+    assert problem.reason == "learning_rate is no number"
 
 
 def test_columns_are_named_as_field_equals_column() -> None:

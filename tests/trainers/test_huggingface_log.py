@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -23,6 +24,18 @@ def test_a_trainer_state_gives_its_training_entries_and_no_evaluations() -> None
     assert math.isnan(rows[1].global_norm or 0)
     assert rows[2].global_norm is None
     assert problems(items) == []
+
+
+def test_who_asks_for_curves_sees_evaluations_and_learning_rates() -> None:
+    history = [
+        {"step": 10, "loss": 2.5, "learning_rate": 1e-4},
+        {"step": 15, "eval_loss": 2.4},
+        {"step": 20, "loss": 2.3, "learning_rate": 2e-4},
+        {"step": 20, "eval_loss": 2.2},
+    ]
+    rows = steps(read(HfTrainer(), json.dumps({"log_history": history}).encode(), curves=True))
+    shown = [(row.step, row.loss, row.learning_rate, row.validation_loss) for row in rows]
+    assert shown == [(10, 2.5, 1e-4, None), (15, None, None, 2.4), (20, 2.3, 2e-4, 2.2)]
 
 
 @pytest.mark.parametrize("data", [b'{"log_history": 3}', b'{"log_history": [', b"[]"])

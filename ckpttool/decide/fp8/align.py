@@ -11,6 +11,7 @@ from operator import mul
 
 from ckpttool.domain.fp8_curves import Curve, CurveMetric, PairedBy, Pairs
 from ckpttool.domain.metrics import StepMetrics
+from ckpttool.domain.units import Step
 
 SAME_DATA = 0.8
 """Correlation from which two runs saw the same data in the same order: such runs show 0.92 and more, others 0.45."""
@@ -26,19 +27,20 @@ def curve_of(rows: Iterable[StepMetrics], *, metric: CurveMetric = CurveMetric.L
 
     A place that is shown twice counts as the log shows it last.
     """
-    shown: dict[int, tuple[StepMetrics, float]] = {}
+    shown: dict[int, tuple[Step, float, float | None, float | None]] = {}
     for row in rows:
         loss = row.loss if metric is CurveMetric.LOSS else row.validation_loss
         place = row.step if by is PairedBy.STEP else row.consumed_samples
         if loss is not None and place is not None:
-            shown[place] = (row, loss)
-    ordered = sorted(shown.items())
+            shown[place] = (row.step, loss, row.global_norm, row.learning_rate)
+    places = sorted(shown)
+    ordered = [shown[place] for place in places]
     return Curve(
-        places=tuple(place for place, _ in ordered),
-        steps=tuple(row.step for _, (row, _) in ordered),
-        losses=tuple(loss for _, (_, loss) in ordered),
-        norms=tuple(row.global_norm for _, (row, _) in ordered),
-        rates=tuple(row.learning_rate for _, (row, _) in ordered),
+        places=tuple(places),
+        steps=tuple(step for step, _, _, _ in ordered),
+        losses=tuple(loss for _, loss, _, _ in ordered),
+        norms=tuple(norm for _, _, norm, _ in ordered),
+        rates=tuple(rate for _, _, _, rate in ordered),
     )
 
 

@@ -24,7 +24,8 @@ class HfTrainer:
         return head.lstrip().startswith(b"{") and b'"log_history"' in head
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
-        """Yield the training entries; those of evaluations have no loss of their own and are passed over."""
+        """Yield the training entries; those of evaluations have no loss of their own: who wants no curves sees none."""
+        wanted = {"loss", "grad_norm", *(("eval_loss",) if source.curves else ())}
         parts: list[bytes] = []
         while sum(map(len, parts)) <= STATE_LIMIT and (part := source.stream.read(STATE_LIMIT)):
             parts.append(part)
@@ -37,6 +38,6 @@ class HfTrainer:
         rows = (
             (index, json_row(source, entry))
             for index, entry in enumerate(history, 1)
-            if isinstance(entry, dict) and {"loss", "grad_norm"} & entry.keys()
+            if isinstance(entry, dict) and wanted & entry.keys()
         )
         yield from steps_of(source, rows)

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.trainers.common.not_started import WithoutLogs
+from ckpttool.trainers.common.not_started import NotStarted
 
 if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Checkpoint, Inventory
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.question import AskedSizes
+    from ckpttool.logs.base import LogFormat
     from ckpttool.trainers.abilities import ConfigReader, Simulator
     from ckpttool.trainers.base import Effects, Layout, Resume
 
 
-class Torchtitan(WithoutLogs):
+class Torchtitan(NotStarted):
     """Its trees, its own choice and what becomes of its data, and what its configs get wrong."""
 
     name = "torchtitan"
     title = "torchtitan"
     places = ("checkpoint", "outputs/checkpoint")
     layout_names = (name,)
+    log_places = None
+    words = None
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -28,6 +31,13 @@ class Torchtitan(WithoutLogs):
         from ckpttool.trainers.torchtitan.layout import TorchtitanLayout
 
         return (TorchtitanLayout(),)
+
+    @property
+    def log_formats(self) -> tuple[LogFormat, ...]:
+        """What its ranks print."""
+        from ckpttool.trainers.torchtitan.log import TorchtitanLog
+
+        return (TorchtitanLog(),)
 
     @property
     def configs(self) -> ConfigReader | None:

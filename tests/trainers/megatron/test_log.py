@@ -46,3 +46,32 @@ def test_megatron_passes_over_a_line_that_is_too_long() -> None:
     line = (LOGS / "megatron_core_made.log").read_bytes().splitlines(keepends=True)[0]
     items = read(Megatron(), b"x" * (3 << 20) + b"\n" + line)
     assert (len(problems(items)), len(steps(items))) == (1, 1)
+
+
+VALIDATED = b"""\
+ iteration      900/  500000 | consumed samples:       230400 | learning rate: 1.500E-04 | lm loss: 3.2E+00 |
+ iteration     1000/  500000 | consumed samples:       256000 | learning rate: 1.500E-04 | lm loss: 3.147666E+00 |
+ validation loss at iteration 1000 | lm loss value: 3.846950E+00 | lm loss PPL: 4.685000E+01 |\x20
+ validation loss at iteration 1050 on validation set | mtp_1 loss value: 1.0E+00 | lm loss value: 3.5E+00 |\x20
+ validation loss at iteration 1050 on test set | lm loss value: 9.0E+00 |\x20
+ iteration     1100/  500000 | consumed samples:       281600 | learning rate: 1.500E-04 | lm loss: 3.1E+00 |
+"""
+
+
+def test_a_validation_belongs_to_its_iteration_and_one_of_the_test_set_to_none() -> None:
+    rows = steps(read(Megatron(), VALIDATED, curves=True))
+    shown = [(row.step, row.loss, row.validation_loss) for row in rows]
+    assert shown == [(900, 3.2, None), (1000, 3.147666, 3.84695), (1050, None, 3.5), (1100, 3.1, None)]
+    assert {row.learning_rate for row in rows} == {1.5e-4, None}
+    assert notes(read(Megatron(), VALIDATED, curves=True)) == []
+
+
+def test_who_asks_for_no_curves_sees_no_validation() -> None:
+    rows = steps(read(Megatron(), VALIDATED))
+    assert [(row.step, row.validation_loss) for row in rows] == [(900, None), (1000, None), (1100, None)]
+
+
+def test_a_validation_loss_that_is_no_number_is_told() -> None:
+    items = read(Megatron(), VALIDATED.replace(b"3.846950E+00", b"3.84x"), curves=True)
+    assert [problem.reason for problem in problems(items)] == ["validation loss is no number"]
+    assert [row.validation_loss for row in steps(items)] == [None, None, 3.5, None]

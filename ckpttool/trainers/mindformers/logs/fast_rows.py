@@ -27,13 +27,14 @@ _learning_rate = _setter("learning_rate")
 _validation_loss = _setter("validation_loss")
 
 
-def step_rows(
+def step_rows(  # noqa: PLR0913 (a column each)
     steps: Sequence[int],
     *,
     losses: Iterable[float | None],
     global_norms: Iterable[float],
     overflows: Iterable[bool],
     times: Iterable[str | None],
+    learning_rates: Iterable[float | None] | None = None,
 ) -> list[StepMetrics]:
     """Return the same values as StepMetrics(...) for each step: field after field, and no line of Python for each."""
     made = list(map(_blank, repeat(StepMetrics, len(steps))))
@@ -47,7 +48,7 @@ def step_rows(
         (_skipped, nothing),
         (_time, times),
         (_consumed_samples, nothing),
-        (_learning_rate, nothing),
+        (_learning_rate, nothing if learning_rates is None else learning_rates),
         (_validation_loss, nothing),
     )
     for put, column in columns:

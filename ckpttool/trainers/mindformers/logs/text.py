@@ -27,6 +27,7 @@ _POSITION = re.compile(rb"Epoch:\[\s*(\d{1,18})/\s*\d+\],\s*step:\[\s*(\d{1,18})
 _LOSS = re.compile(rb"(?<!_)loss:\s*(?:\[\s*)?([^,\]/\s]+)")
 _NORM = re.compile(rb"global_norm:?\s*(\[[^\]\n]*\]|[^,\s]+)")
 _OVERFLOW = re.compile(rb"overflow cond:\s*(?:\[\s*)?(True|False)")
+_RATE = re.compile(rb"\blr: *(\d+\.?\d*(?:e[+-]\d+)?)")
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 _TIME_CHARS = len("2024-05-01 12:30:00")
 _LONGEST_PREFIX = 500
@@ -175,6 +176,7 @@ class _Reader:
                 global_norms=map(float, norms),
                 overflows=map(b"True".__eq__, overflows),
                 times=self._times(data, [match.start() for match in matches]),
+                learning_rates=[_rate(match[0]) for match in matches] if self._source.curves else None,
             )
         ]
 
@@ -237,6 +239,7 @@ class _Reader:
             global_norm=norm,
             overflow=overflow[1] == b"True" if overflow else None,
             time=self._time(block.data, start),
+            learning_rate=_rate(line) if self._source.curves else None,
         )
         yield from self._open(metrics, block, start, odd=True)
 
@@ -337,6 +340,12 @@ class _Reader:
             value=value,
             count=count,
         )
+
+
+def _rate(line: bytes) -> float | None:
+    """Return the learning rate that a step line shows."""
+    match = _RATE.search(line)
+    return float(match[1]) if match else None
 
 
 _Mark = tuple[Callable[[_Reader, Block, _Match], Iterable[LogItem]], _Match]
