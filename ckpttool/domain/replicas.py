@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from typing import NamedTuple
 
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import Rank, Step
@@ -79,6 +80,24 @@ class RecordedSlices:
     """By tensor: a number a rank, equal for two that hold the same slice. Tensors that lie alike share one mapping."""
 
 
+class SavedAt(NamedTuple):
+    """A checkpoint that bounds an event."""
+
+    name: str
+    step: Step | None
+
+
+class DifferingBytes(NamedTuple):
+    """Where two files differ in a tensor."""
+
+    begin: int
+    """The first such byte of the file."""
+    end: int
+    """The byte after the last one of that range."""
+    bits: int | None
+    """How many bits of the tensor differ, in all ranges; None where that was not counted."""
+
+
 class DoubtKind(str, Enum):
     """What a comparison with replicas shows."""
 
@@ -114,10 +133,12 @@ class Doubt:
     """The other checkpoint from which most of what differs comes, where it comes from this rank's own."""
     copy_of: Rank | None
     """The rank whose every tensor this one has, though it is none of its replicas."""
-    since: str | None
-    """Of one that drifted: the first checkpoint at which it differs, among those that are known."""
-    agreed_at: str | None
-    """The last one before at which it was equal; None where none is known."""
+    since: SavedAt | None
+    """Of one that drifted: the first checkpoint at which it differs, of those that are known; None: this one."""
+    agreed_at: SavedAt | None
+    """The last one before at which it was equal; None of one that did not drift."""
+    is_decided: bool = False
+    """Of two that differ: whether something else says that it is this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

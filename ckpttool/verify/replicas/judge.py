@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ckpttool.decide.replicas.columns import Alike, Family, History, all_alike, columns, families
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.replicas import (
     TENSOR_DIGEST_BYTES,
@@ -16,10 +15,12 @@ from ckpttool.domain.replicas import (
     Proof,
     RecordedSlices,
     ReplicaJudgement,
+    SavedAt,
     TensorDigests,
     Witness,
 )
 from ckpttool.domain.units import Rank
+from ckpttool.verify.replicas.columns import Alike, Family, History, all_alike, columns, families
 
 MIN_COPIES = 3
 """Copies from which on a single odd one is outvoted."""
@@ -205,8 +206,8 @@ class _Seen:
         elif drifted:
             kind = DoubtKind.DRIFTED
             first = min((0, *(time for row in drifted for time in row.unequal)))
-            since = self._name(first)
-            agreed_at = self._name(max(time for row in drifted for time in row.equal if time < first))
+            since = self._at(first)
+            agreed_at = self._at(max(time for row in drifted for time in row.equal if time < first))
         proof = max((row.proof for row in rows if row.proof is not None), key=_PROOFS.index)
         is_twin = usual.like is not None and one.is_twin_of(usual.like)
         if len(usual.others) == 1 and proof is Proof.ONCE and not (is_twin and _are_few(rows, one)):
@@ -226,9 +227,10 @@ class _Seen:
                 agreed_at=agreed_at,
             )
 
-    def _name(self, time: int) -> str | None:
+    def _at(self, time: int) -> SavedAt | None:
         """Return the checkpoint of a time; None for the one that is judged."""
-        return self._others[self.times.index(time)].name if time else None
+        other = self._others[self.times.index(time)] if time else None
+        return None if other is None else SavedAt(other.name, other.step)
 
     def _as_of(self, one: Alike, rows: Sequence[_Row]) -> str | None:
         """Return the other checkpoint from which most of what differs comes, by this rank's own tensors there."""

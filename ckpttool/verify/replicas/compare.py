@@ -1,0 +1,176 @@
+"""Which shards are not what their replicas hold, and where: by digests of every byte, of this checkpoint and others."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from ckpttool.domain.finding import Code, Finding
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.replicas import DifferingBytes, Doubt, RecordedSlices, TensorDigests, Witness
+from ckpttool.domain.scalars import NO_FACTS
+from ckpttool.domain.shard import ShardRole
+from ckpttool.domain.units import Rank, Step
+from ckpttool.domain.verdict import ShardReport
+from ckpttool.storage.base import ByteSource, Storage
+from ckpttool.storage.stream import BLOCK_BYTES
+from ckpttool.verify.replicas.findings import decided, replica_findings
+from ckpttool.verify.replicas.judge import judge_replicas
+
+Look = Callable[[ShardReport, ShardReport, str], DifferingBytes | None]
+"""Finds where a shard differs from another in a tensor; None where that cannot be said."""
+
+_UNSOUND = frozenset({Code.NONFINITE_VALUES, Code.NORM_JUMP, Code.ALL_ZERO_TENSOR, Code.CHECKSUM_MISMATCH})
+"""What speaks for the other of two that differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedTensors:
+    """What is known of the tensors of another checkpoint: it was read, or a record has it."""
+
+    name: str
+    step: Step | None
+    older: bool
+    """Whether it was saved before the one that is judged."""
+    shards: Mapping[tuple[Rank | None, ShardRole], tuple[str | None, TensorDigests]]
+    """Schema hash and digests of each rank's file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What the replicas of a checkpoint say of each other."""
+
+    findings: tuple[Finding, ...]
+    agreed: Mapping[str, int]
+    """By path: how many copies of the file agree in every tensor, its own counted; 1 where that is not known of all."""
+
+
+def tensors_of(reports: Iterable[ShardReport]) -> dict[tuple[Rank | None, ShardRole], tuple[str | None, TensorDigests]]:
+    """Return what reports tell of tensors, as `SavedTensors` keeps it."""
+    return {
+        (report.rank, report.role): (report.schema_hash, report.tensor_digests)
+        for report in reports
+        if report.tensor_digests is not None
+    }
+
+
+def compare_replicas(
+    reports: Sequence[ShardReport],
+    others: Sequence[SavedTensors],
+    recorded: RecordedSlices | None = None,
+    look: Look | None = None,
+) -> Compared:
+    """Find shards that differ from their replicas.
+
+    Args:
+        reports: Of the checkpoint; those without digests say nothing.
+        others: Other checkpoints of the training, nearest first; may be empty.
+        recorded: What the trainer's own record says of this checkpoint's slices.
+        look: Finds the differing bytes of two shards; None: they are not looked for.
+    """
+    findings: list[Finding] = []
+    agreed: dict[str, int] = {}
+    for role, by_rank in _by_role(reports).items():
+        now = {rank: report.tensor_digests for rank, report in by_rank.items() if report.tensor_digests is not None}
+        judged = judge_replicas(now, [_witness(other, role, by_rank) for other in others], recorded)
+        agreed |= {by_rank[rank].path: copies for rank, copies in judged.agreed.items()}
+        sound = {rank for rank, report in by_rank.items() if report.checksum_matched}
+        unsound = {rank for rank, report in by_rank.items() if any(one.code in _UNSOUND for one in report.findings)}
+        doubts = tuple(decided(judged.doubts, sound=sound, unsound=unsound))
+        places = {} if look is None else dict(_places(doubts, by_rank, look))
+        findings += replica_findings(doubts, {rank: report.path for rank, report in by_rank.items()}, places)
+    return Compared(findings=tuple(findings), agreed=agreed)
+
+
+def _by_role(reports: Iterable[ShardReport]) -> dict[ShardRole, dict[Rank, ShardReport]]:
+    """Return the files that each rank has one of, and of which the digests are known."""
+    times = Counter((report.rank, report.role) for report in reports)
+    found: dict[ShardRole, dict[Rank, ShardReport]] = defaultdict(dict)
+    for report in reports:
+        if report.rank is not None and times[report.rank, report.role] == 1 and report.tensor_digests is not None:
+            found[report.role][report.rank] = report
+    return found
+
+
+def _witness(other: SavedTensors, role: ShardRole, now: Mapping[Rank, ShardReport]) -> Witness:
+    """Return what it held where a rank's tensors had the same names, types and shapes."""
+    known = ((rank, report, other.shards.get((rank, role))) for rank, report in now.items())
+    return Witness(
+        name=other.name,
+        step=other.step,
+        older=other.older,
+        tensors={rank: then[1] for rank, report, then in known if then is not None and then[0] == report.schema_hash},
+    )
+
+
+def _places(
+    doubts: Iterable[Doubt], by_rank: Mapping[Rank, ShardReport], look: Look
+) -> Iterator[tuple[tuple[Rank, str], DifferingBytes]]:
+    for doubt in doubts:
+        name = doubt.tensors[0]
+        place = look(by_rank[doubt.rank], by_rank[doubt.others[0]], name)
+        if place is not None:
+            yield (doubt.rank, name), place
+
+
+MOST_COUNTED = 1 << 28
+"""Bytes of a tensor up to which its differing bits are counted: more would be a second read of a whole shard."""
+
+
+def looking_in(storage: Storage) -> Look:
+    """Return what reads one tensor of two shards again, to find where they differ."""
+
+    def look(report: ShardReport, other: ShardReport, name: str) -> DifferingBytes | None:
+        try:
+            with storage.open(report.path) as ours, storage.open(other.path) as theirs:
+                return differing_bytes(ours, theirs, (report, other), name)
+        except OSError:  # the finding stands without a place
+            return None
+
+    return look
+
+
+def differing_bytes(
+    ours: ByteSource, theirs: ByteSource, reports: tuple[ShardReport, ShardReport], name: str
+) -> DifferingBytes | None:
+    """Find where a tensor of a file differs from another file's; None where either has none such any more.
+
+    Raises:
+        OSError: The disk did not answer.
+    """
+    from ckpttool.formats import read_header
+    from ckpttool.formats.front import Front
+
+    spans = []
+    for source, report in zip((ours, theirs), reports, strict=True):
+        if report.format is None:
+            return None
+        header = read_header(Front(source), named=report.format, facts=NO_FACTS)
+        spans.append(next((entry.spans for entry in header.entries if entry.name == name), ()))
+    first = last = None
+    bits = nbytes = 0
+    for at, mine, other in _blocks(ours, theirs, *spans):
+        differing = int.from_bytes(mine, "big") ^ int.from_bytes(other, "big")
+        nbytes += len(mine)
+        if differing:
+            first = at + len(mine) - (differing.bit_length() + 7) // 8 if first is None else first
+            last = at + len(mine) - ((differing & -differing).bit_length() - 1) // 8
+            bits += differing.bit_count()
+        if nbytes >= MOST_COUNTED and first is not None:
+            break
+    if first is None or last is None:
+        return None
+    return DifferingBytes(begin=first, end=last, bits=bits if nbytes < MOST_COUNTED else None)
+
+
+def _blocks(
+    ours: ByteSource, theirs: ByteSource, spans: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, bytes, bytes]]:
+    """Yield the bytes of a tensor of both files, and where they lie in the first; all of one size."""
+    for (begin, end), (start, stop) in zip(spans, others, strict=False):
+        length = min(end - begin, stop - start)
+        for at in range(0, length, BLOCK_BYTES):
+            size = min(BLOCK_BYTES, length - at)
+            mine, other = ours.read(begin + at, size), theirs.read(start + at, size)
+            if len(mine) == len(other):
+                yield begin + at, mine, other

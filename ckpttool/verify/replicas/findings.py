@@ -1,0 +1,120 @@
+"""What is said of files that are not what their replicas hold."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from ckpttool.domain.finding import Code, Finding, Severity, damage, note, suspect
+from ckpttool.domain.frozen import replace
+from ckpttool.domain.replicas import DifferingBytes, Doubt, DoubtKind, Proof, SavedAt
+from ckpttool.domain.units import Rank, at_step, counted, on_ranks
+
+_OF_KIND = {
+    DoubtKind.ODD: Code.REPLICA_DIFFERS,
+    DoubtKind.DIFFERS: Code.REPLICA_DIFFERS,
+    DoubtKind.STALE: Code.REPLICA_STALE,
+    DoubtKind.DRIFTED: Code.REPLICA_DRIFTED,
+}
+
+_ANOTHER = "resume from another checkpoint"
+_LOOK_AT_DEVICE = "resume from a checkpoint before it, and let that rank's device be tested"
+
+
+def decided(doubts: Iterable[Doubt], *, sound: Collection[Rank], unsound: Collection[Rank]) -> Iterator[Doubt]:
+    """Leave out who of two that differ is not to blame, where something speaks for one of them alone.
+
+    Args:
+        doubts: Of one checkpoint.
+        sound: Whose file a checksum or a manifest proves.
+        unsound: In whose file values are not finite, or jumped since the checkpoint before.
+    """
+    for doubt in doubts:
+        other = doubt.others[0]
+        is_pair = len(doubt.others) == 1 and doubt.kind in {DoubtKind.DIFFERS, DoubtKind.STALE}
+        if doubt.rank in sound or (is_pair and other in unsound and doubt.rank not in unsound):
+            continue
+        if is_pair and (other in sound or (doubt.rank in unsound and other not in unsound)):
+            yield replace(doubt, is_decided=True)
+        else:
+            yield doubt
+
+
+def replica_findings(
+    doubts: Sequence[Doubt], paths: Mapping[Rank, str], places: Mapping[tuple[Rank, str], DifferingBytes] | None = None
+) -> tuple[Finding, ...]:
+    """Say what the replicas of a checkpoint show.
+
+    Args:
+        doubts: Of the files of one role.
+        paths: Of these files.
+        places: Where a rank's file differs in a tensor, as far as somebody looked.
+    """
+    parted = [doubt for doubt in doubts if doubt.kind is DoubtKind.PARTED]
+    findings = [_found(doubt, paths[doubt.rank], places or {}) for doubt in doubts if doubt not in parted]
+    if parted:
+        ranks = tuple(sorted({doubt.rank for doubt in parted}))
+        tensors = {name for doubt in parted for name in doubt.tensors}
+        message = (
+            f"{on_ranks(ranks)} held the same of {counted(len(tensors), 'tensor')} at other checkpoints, and each "
+            "another now: the parallel layout changed, or nobody keeps them equal any more"
+        )
+        findings.append(note(Code.REPLICAS_PARTED, message, path=paths[ranks[0]], tensor=min(tensors), ranks=ranks))
+    return tuple(findings)
+
+
+def _found(doubt: Doubt, path: str, places: Mapping[tuple[Rank, str], DifferingBytes]) -> Finding:
+    tensor = next((name for name in doubt.tensors if (doubt.rank, name) in places), doubt.tensors[0])
+    place = places.get((doubt.rank, tensor))
+    share = f"{len(doubt.tensors)} of {counted(doubt.compared, 'tensor')}"
+    if doubt.kind is DoubtKind.ODD:
+        message = (
+            f"{tensor} is not what {on_ranks(doubt.others)} hold, and no other checkpoint tells whether it should be"
+        )
+        return note(Code.REPLICA_DIFFERS, message, path=path, tensor=tensor)
+    others = f"its {'replicas' if len(doubt.others) > 1 else 'only replica'} on {on_ranks(doubt.others)}"
+    say = suspect if _severity(doubt) is Severity.SUSPECT else damage
+    return say(
+        _OF_KIND[doubt.kind],
+        f"differs from {others} in {share}, first in {tensor}{_spelled(place)}{_why(doubt)}",
+        path=path,
+        tensor=tensor,
+        remedy=_LOOK_AT_DEVICE if doubt.kind is DoubtKind.DRIFTED else _ANOTHER,
+    )
+
+
+def _severity(doubt: Doubt) -> Severity:
+    """Weigh a doubt: damage where several agree against one, or where something else decides between two."""
+    if doubt.kind is DoubtKind.DRIFTED:
+        return Severity.SUSPECT
+    if doubt.is_decided or doubt.as_of is not None or doubt.copy_of is not None:
+        return Severity.DAMAGE
+    is_sure = doubt.proof is not Proof.ONCE or (doubt.is_twin and doubt.kind is DoubtKind.DIFFERS)
+    return Severity.DAMAGE if len(doubt.others) > 1 and is_sure else Severity.SUSPECT
+
+
+def _spelled(place: DifferingBytes | None) -> str:
+    if place is None:
+        return ""
+    bits = "" if place.bits is None else f", {counted(place.bits, 'bit')} in all"
+    last = place.end - 1
+    return f" (byte {place.begin}{bits})" if last == place.begin else f" (bytes {place.begin}-{last}{bits})"
+
+
+def _why(doubt: Doubt) -> str:
+    if doubt.kind is DoubtKind.DRIFTED:
+        since = "this checkpoint" if doubt.since is None else _named(doubt.since)
+        before = "" if doubt.agreed_at is None else f"; at {_named(doubt.agreed_at)} it still agreed"
+        return f", from {since} on{before}: a device computed wrongly in between, or a reduce was left out"
+    if doubt.copy_of is not None:
+        return f": it is the file of rank {doubt.copy_of}"
+    if doubt.as_of is not None:
+        return f": it is this rank's own of {doubt.as_of}, an older file under a newer name"
+    if doubt.kind is DoubtKind.STALE:
+        return ": another run's file under this name, or a device that computed wrongly"
+    if len(doubt.others) == 1 and not doubt.is_decided:
+        return ": one of the two is damaged"
+    return ""
+
+
+def _named(saved: SavedAt) -> str:
+    return f"{saved.name} ({at_step(saved.step)})"
