@@ -6,6 +6,7 @@ from ckpttool.api.configs import lint_config as lint_config
 from ckpttool.api.explaining import Explained as Explained
 from ckpttool.api.explaining import explain as explain
 from ckpttool.api.fixing import fix_config as fix_config
+from ckpttool.api.fp8_probe import fp8_probe as fp8_probe
 from ckpttool.api.guard_reports import guard_report as guard_report
 from ckpttool.api.healing import heal as heal
 from ckpttool.api.inspecting import inspect as inspect
@@ -70,6 +71,17 @@ from ckpttool.domain.difference import TensorChange as TensorChange
 from ckpttool.domain.finding import Code as Code
 from ckpttool.domain.finding import Finding as Finding
 from ckpttool.domain.finding import Severity as Severity
+from ckpttool.domain.fp8 import Fp8Format as Fp8Format
+from ckpttool.domain.fp8 import Recipe as Recipe
+from ckpttool.domain.fp8_probe import CastNumbers as CastNumbers
+from ckpttool.domain.fp8_probe import Fp8Probe as Fp8Probe
+from ckpttool.domain.fp8_probe import LayerRisk as LayerRisk
+from ckpttool.domain.fp8_probe import Lines as Lines
+from ckpttool.domain.fp8_probe import ProbedTensor as ProbedTensor
+from ckpttool.domain.fp8_probe import ProbeQuestion as ProbeQuestion
+from ckpttool.domain.fp8_probe import Risk as Risk
+from ckpttool.domain.fp8_probe import TensorNumbers as TensorNumbers
+from ckpttool.domain.fp8_probe import TensorRole as TensorRole
 from ckpttool.domain.guard_report import CaptureTold as CaptureTold
 from ckpttool.domain.guard_report import DroppedUpdate as DroppedUpdate
 from ckpttool.domain.guard_report import FaultTold as FaultTold

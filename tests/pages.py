@@ -41,7 +41,7 @@ PAGES = (README, *sorted(GUIDE.glob("*.md")))
 MEASURED = frozenset({"detection"})
 """Blocks that a benchmark writes: `benchmarks/detection.py` takes a quarter of an hour, and a test must not."""
 
-_BLOCK = re.compile(r"(<!-- (?P<name>[a-z-]+):begin -->\n)(?P<body>.*?)(<!-- (?P=name):end -->)", re.DOTALL)
+_BLOCK = re.compile(r"(<!-- (?P<name>[a-z0-9-]+):begin -->\n)(?P<body>.*?)(<!-- (?P=name):end -->)", re.DOTALL)
 
 
 def blocks(text: str) -> dict[str, str]:
@@ -199,7 +199,7 @@ SEAMS: dict[str, type] = {
 def _pages(page: Path, _of: str) -> Iterator[str]:
     """Keep the order, and say of each page what its first sentence says."""
     for line in blocks(page.read_text(encoding="utf-8"))["pages"].splitlines():
-        entry = re.match(r"- \[([a-z-]+)\]", line)
+        entry = re.match(r"- \[([a-z0-9-]+)\]", line)
         yield line if entry is None else f"- [{entry[1]}]({entry[1]}.md): {first_sentence(GUIDE / f'{entry[1]}.md')}"
 
 

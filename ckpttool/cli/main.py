@@ -33,6 +33,7 @@ COMMANDS = {
     "replay": "Tell what a skip or health policy would have done over a log.",
     "calibrate": "Recommend thresholds that fit this run, from its own log.",
     "asd": "Check or write the settings of Ascend's feature detection.",
+    "fp8": "Training in FP8: does it hurt, where, and what to do.",
     "guard": "Tell what happened in a training that was guarded.",
     "nan": "Look at steps that were not finite, and compute one again.",
     "explain": "Say what a finding means, and what to do.",

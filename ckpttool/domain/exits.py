@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Listing
     from ckpttool.domain.contents import Contents
     from ckpttool.domain.difference import Difference
+    from ckpttool.domain.fp8_probe import Fp8Probe
     from ckpttool.domain.guard_report import GuardReport
     from ckpttool.domain.healing import Healing
     from ckpttool.domain.launch import Fragment, Launch
@@ -131,6 +132,15 @@ def of_calibration(answer: CalibrationAnswer) -> ExitCode:
 def of_asd(answer: AsdAnswer) -> ExitCode:
     """Return 10 where something is not as its author meant it."""
     return of_findings(answer.findings)
+
+
+def of_probe(answer: Fp8Probe) -> ExitCode:
+    """Return 10 where a weight would be lost, else what the findings ask for."""
+    from ckpttool.domain.fp8_probe import Risk, TensorRole
+
+    lost = any(tensor.risk is Risk.LOST and tensor.role is TensorRole.LINEAR for tensor in answer.tensors)
+    codes = {of_findings(answer.findings), *([ExitCode.DAMAGE] if lost else [])}
+    return next((code for code in _SAFEST_FIRST if code in codes), ExitCode.OK)
 
 
 def of_guard_report(answer: GuardReport) -> ExitCode:

@@ -12,7 +12,7 @@ from ckpttool.render.json import Document
 
 _FOLDER = files("ckpttool") / "guide"
 _CONTENTS = "README"
-_ENTRY = re.compile(r"^- \[(?P<name>[a-z-]+)\]\((?P=name)\.md\): (?P<what>.*)$", re.MULTILINE)
+_ENTRY = re.compile(r"^- \[(?P<name>[a-z0-9-]+)\]\((?P=name)\.md\): (?P<what>.*)$", re.MULTILINE)
 _VERDICTS = re.compile(r"^\| verdict \| means \| what to do \|\n.*\n(?P<rows>(?:\|.*\n)+)", re.MULTILINE)
 
 
@@ -85,7 +85,7 @@ def _commands() -> dict[str, str]:
     return {
         command: name
         for name in pages()
-        for command in re.findall(r"^#+ Options of `ckpttool ([a-z-]+)`$", _read(name), re.MULTILINE)
+        for command in re.findall(r"^#+ Options of `ckpttool ([a-z0-9-]+)`$", _read(name), re.MULTILINE)
     }
 
 

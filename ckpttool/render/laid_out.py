@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _HERE = re.compile(r"\[([^\[\]]*)\]\(#[^)\s]*\)")
 """A link to a heading of the same page, of which a terminal shows nothing but noise."""
-_HEADING = re.compile(r"(\]\([a-z-]+\.md)#[^)\s]*\)")
+_HEADING = re.compile(r"(\]\([a-z0-9-]+\.md)#[^)\s]*\)")
 """A link to a heading of another page: which page is enough, and can be asked for."""
 
 

@@ -46,7 +46,7 @@ class Descriptor(Protocol):
 
 
 def read_blocks(
-    source: ByteSource, begin: int, end: int, *, buffer: memoryview | None = None
+    source: ByteSource, begin: int, end: int, *, buffer: memoryview | None = None, size: int | None = None
 ) -> Iterator[tuple[int, memoryview]]:
     """Yield every byte of a range as (offset in the file, bytes), in order.
 
@@ -62,6 +62,7 @@ def read_blocks(
         begin: First byte.
         end: First byte that is not read.
         buffer: Memory to reuse, of at least `BLOCK_BYTES`; a new one where it is None.
+        size: Bytes of a block, counted from `begin`, at most `BLOCK_BYTES`; None: blocks end as said above.
 
     Raises:
         ShrankError: The file ends inside the range. All blocks before that have been yielded.
@@ -78,7 +79,7 @@ def read_blocks(
     offset = begin
     try:
         while offset < end:
-            stop = min(end, (offset // BLOCK_BYTES + 1) * BLOCK_BYTES)
+            stop = min(end, (offset // BLOCK_BYTES + 1) * BLOCK_BYTES if size is None else offset + size)
             got = source.read_into(offset, view[: stop - offset])
             if got < stop - offset:
                 raise ShrankError(offset=offset + got, expected_end=end)

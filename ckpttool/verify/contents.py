@@ -42,7 +42,7 @@ def open_shard(
     Raises:
         OSError: The disk did not answer, or the file was cut meanwhile.
     """
-    observed, opened = _opened(task, source)
+    observed, opened = opened_shard(task, source)
     report = observed.report
     if stats and worst(report.findings) < Severity.DAMAGE:
         opened, sick = _measured(opened, source, patterns, passed)
@@ -52,7 +52,12 @@ def open_shard(
     return replace(observed, report=report, header=None, records=None, opened=opened)
 
 
-def _opened(task: CheckTask, source: ByteSource) -> tuple[Observation, Opened]:
+def opened_shard(task: CheckTask, source: ByteSource) -> tuple[Observation, Opened]:
+    """Return what a check of its structure sees of a shard, and what it holds.
+
+    Raises:
+        OSError: The disk did not answer, or the file was cut meanwhile.
+    """
     observed = observe_header(task, source)
     report, header = observed.report, observed.header
     opened = Opened(
@@ -111,7 +116,7 @@ def compare_shard(  # noqa: PLR0913  what may be asked, by keyword
     Raises:
         OSError: The disk did not answer, or the file was cut meanwhile.
     """
-    observed, opened = _opened(task, source)
+    observed, opened = opened_shard(task, source)
     wanted: dict[str, list[TensorEntry]] = defaultdict(list)
     if worst(observed.report.findings) < Severity.DAMAGE:
         for entry in opened.entries:
@@ -141,7 +146,7 @@ def _beside(  # noqa: PLR0913  as above
     """Compare tensors of an open file with those of this one."""
     from ckpttool.verify.kernels.distance import Comparison
 
-    observed, opened = _opened(task, source)
+    observed, opened = opened_shard(task, source)
     comparison = Comparison(ours, source, numerics=numerics, passed=passed)
     theirs = {entry.name: entry for entry in opened.entries}
     distances: list[Distance] = []

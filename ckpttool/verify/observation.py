@@ -12,6 +12,7 @@ from ckpttool.formats.base import Header
 if TYPE_CHECKING:
     from ckpttool.domain.contents import Opened
     from ckpttool.domain.difference import Distance
+    from ckpttool.domain.fp8_probe import TensorNumbers
     from ckpttool.formats.torch.zip_directory import ZipDirectory
     from ckpttool.verify.kernels.passes import PassResult
 
@@ -33,6 +34,8 @@ class Observation:
     """What the shard holds, where that was asked for."""
     distances: tuple[Distance, ...] = ()
     """How far its tensors lie from others, where that was asked for."""
+    probed: tuple[TensorNumbers, ...] = ()
+    """What FP8 would do to its tensors, where that was asked for."""
 
 
 class Engine(Protocol):

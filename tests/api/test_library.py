@@ -81,6 +81,7 @@ ANSWERS: dict[str, tuple[str, Asked]] = {
     "asd emit": ("asd emit", lambda: ckpttool.emit_asd(replace(ckpttool.asd_defaults(), enable=True))),
     "nan list": (f"nan list {NAN}", lambda: ckpttool.list_nan(NAN)),
     "nan inspect": (f"nan inspect {NAN}", lambda: ckpttool.inspect_nan(NAN)),
+    "fp8 probe": ("fp8 probe output", lambda: ckpttool.fp8_probe("output")),
     "explain": ("explain shard-missing", lambda: ckpttool.explain(ckpttool.Code.SHARD_MISSING)),
     "explain all": ("explain", ckpttool.explain),
     "lint-config": ("lint-config pretrain.yaml", lambda: ckpttool.lint_config("pretrain.yaml")),
@@ -125,7 +126,7 @@ def test_an_answer_spells_itself_as_its_command_prints_it(name: str, run_folder:
 def test_every_command_that_answers_has_its_verb_in_the_library() -> None:
     from ckpttool.cli.main import COMMANDS
 
-    verbs = {"asd": "check_asd", "guard": "guard_report", "nan": "inspect_nan"}
+    verbs = {"asd": "check_asd", "guard": "guard_report", "nan": "inspect_nan", "fp8": "fp8_probe"}
     tools = {"guide", "schema"}  # the manual, and what describes documents
     names = [str(name).replace("-", "_") for name in COMMANDS]
     missing = {name for name in names if name not in tools and verbs.get(name, name) not in PUBLIC}

@@ -95,6 +95,7 @@ HELPED = [
     *COMMANDS,
     "asd check",
     "asd emit",
+    "fp8 probe",
     "guard report",
     "nan list",
     "nan inspect",

@@ -18,7 +18,7 @@ from tests.conftest import TESTS
 from tests.published import problems_of
 
 GOLDEN = sorted((TESTS / "golden").rglob("*.json"))
-PRINTED = re.compile(r'(?:"schema": |SCHEMA = )"ckpttool/([a-z-]+)/1"')
+PRINTED = re.compile(r'(?:"schema": |SCHEMA = )"ckpttool/([a-z0-9-]+)/1"')
 OUR_OWN_FILES = {
     "capture",
     "capture-rank",

@@ -68,7 +68,7 @@ def test_an_explanation_says_everything_in_a_screen(one: Explanation) -> None:
 
 @pytest.mark.parametrize("one", explanations(), ids=explain.codes())
 def test_an_explanation_names_only_commands_and_options_that_exist(one: Explanation) -> None:
-    for command, rest in re.findall(r"\bckpttool ([a-z-]+)((?: (?:DIR|--[a-z-]+|[A-Z][A-Za-z.]*))*)", texts(one)):
+    for command, rest in re.findall(r"\bckpttool ([a-z0-9-]+)((?: (?:DIR|--[a-z-]+|[A-Z][A-Za-z.]*))*)", texts(one)):
         if command not in COMMANDS:
             assert rest == ""  # prose, such as `ckpttool reads headers itself`
             continue

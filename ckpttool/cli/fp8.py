@@ -1,0 +1,106 @@
+"""`ckpttool fp8`: a group."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ckpttool import api
+from ckpttool.cli import progress
+from ckpttool.cli.answers import FP8_PROBE, show
+from ckpttool.cli.grouped import grouped
+from ckpttool.cli.helped import Command, Group
+from ckpttool.cli.options import Format, FormatOpt, LayoutOpt, OneName, Quiet, one_name
+from ckpttool.domain.fp8 import Fp8Format, Recipe
+from ckpttool.domain.frozen import dataclass, replace
+from ckpttool.errors import UsageError
+
+app = typer.Typer(
+    name="fp8",
+    cls=Group,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def fp8() -> None:
+    """Training in FP8: does it hurt, where, and what to do.
+
+    Example: ckpttool fp8 probe output/checkpoint
+    """
+
+
+# --- probe -----------------------------------------------------------------------------------------------------------
+
+Probed = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[FILE|DIR|NAME]",
+        show_default=api.DEFAULT_DIR,
+        help="A shard of any format, a checkpoint folder, DIR:NAME, or a checkpoint's name.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeOptions:
+    """What is asked of every tensor."""
+
+    recipe: Annotated[
+        list[Recipe] | None,
+        typer.Option(metavar="R", help="Judge by this recipe of scaling; repeat it.  [default: tensorwise]"),
+    ] = None
+    format_of: Annotated[
+        str, typer.Option(metavar="weight=F,…", help="Formats of weights: e4m3, e5m2. The first one decides.")
+    ] = "weight=e4m3"
+    exact: Annotated[bool, typer.Option("--exact", help="Cast every element, not a sample.")] = False
+    optimizer: Annotated[bool, typer.Option("--optimizer", help="Look at the states of the optimizer, too.")] = False
+    as_stored: Annotated[bool, typer.Option("--as-stored", help="Do not round numbers of 32 bits to BF16 first.")] = (
+        False
+    )
+
+    def question(self) -> api.ProbeQuestion:
+        """Ask the library."""
+        return api.ProbeQuestion(
+            recipes=tuple(dict.fromkeys(self.recipe or ())),
+            formats=_formats(self.format_of),
+            exact=self.exact,
+            optimizer=self.optimizer,
+            as_stored=self.as_stored,
+        )
+
+
+def _formats(text: str) -> tuple[Fp8Format, ...]:
+    operand, _, words = text.partition("=")
+    known = {format_.value: format_ for format_ in Fp8Format}
+    named = words.split(",")
+    if operand != "weight" or not set(named) <= set(known) or len(set(named)) < len(named):
+        raise UsageError(f"--format-of takes weight=e4m3, weight=e5m2 or weight=e4m3,e5m2, not {text!r}")
+    return tuple(known[word] for word in named)
+
+
+@app.command(cls=Command)
+@grouped
+def probe(
+    *,
+    what: Probed = None,
+    checkpoint: OneName = None,
+    options: ProbeOptions,
+    top: Annotated[int, typer.Option("--top", min=0, metavar="N", help="Rows of each table at most.")] = 20,
+    layout: LayoutOpt = None,
+    fmt: FormatOpt = Format.TABLE,
+    quiet: Quiet = False,
+) -> None:
+    """Tell what FP8 would do to the weights that lie here. Needs neither a GPU nor a framework.
+
+    Each tensor is read once and cast as the hardware does; the worst come first.
+
+    Example: ckpttool fp8 probe output/checkpoint --recipe blockwise
+    """
+    with progress.watched(quiet=quiet):
+        found = api.fp8_probe(what, options.question(), checkpoint=one_name(checkpoint), layout=layout)
+    raise typer.Exit(show(FP8_PROBE, replace(found, most_rows=top), fmt))
