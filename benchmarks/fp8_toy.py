@@ -1,0 +1,343 @@
+r"""A small training in FP8 that goes wrong, and the experiments that tell why: the worked example of `ckpttool fp8`.
+
+    python benchmarks/fp8_toy.py train OUT      the baseline in BF16 and the candidate in FP8: some 40 s
+    python benchmarks/fp8_toy.py table OUT      these, the other six cells, three cures, two floors: some 4 min
+
+A transformer of two layers learns the text of Python's standard library. Each of its linear layers quantises the six
+operands of its three matrix products by itself, with delayed scaling, to E4M3. The loss of one step is a million times
+too large, as a bad weight of a batch makes it; the clip of the gradient's norm hides that from the optimizer, but the
+scales of the gradients remember it for the 1,024 steps of their history: all gradients that come later round to zero.
+
+Products are computed in 32 bits from operands that were rounded (to FP8 or to BF16), on one thread of a CPU. Saves are
+of torch.distributed.checkpoint, with the histories of the scales in them, and a run begins at one as any training does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from ckpttool.domain.fp8 import OPERANDS, Arithmetic, Gemm
+
+LAYERS, WIDTH, HEADS, CONTEXT, LETTERS, BATCH = 2, 64, 4, 48, 256, 8
+STEPS, RATE, SAVE_EVERY = 400, 3e-3, 10
+BAD_STEP, BAD_WEIGHT = 20, 1e6
+HISTORY = 1024
+LARGEST = 448.0  # of E4M3
+TEXT_BYTES, VALIDATION_BYTES, VALIDATION_EVERY = 1 << 20, 1 << 15, 25
+
+Cell = Mapping[Gemm, Arithmetic]
+"""In which arithmetic each product is computed."""
+
+
+def cell(*low: Gemm, as_: Arithmetic = Arithmetic.FP8, other: Arithmetic = Arithmetic.BF16) -> Cell:
+    """Return the cell in which some products are of one arithmetic, and the others of another."""
+    return {gemm: as_ if gemm in low else other for gemm in Gemm}
+
+
+def to_fp8(values: Tensor, amax: Tensor) -> Tensor:
+    """Round to E4M3 under the scale of a largest magnitude, and scale back."""
+    scale = torch.where((amax > 0) & torch.isfinite(amax), LARGEST / amax, 1.0)
+    return (values * scale).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn).float() / scale
+
+
+class Quantiser:
+    """What happens to one operand of one product."""
+
+    def __init__(self) -> None:
+        self.history = torch.zeros(HISTORY)
+        self.newest = torch.zeros(())
+
+    def __call__(self, values: Tensor, arithmetic: Arithmetic) -> Tensor:
+        """Return the operand as the product takes it."""
+        if arithmetic is Arithmetic.BF16:
+            return values.bfloat16().float()
+        amax = values.abs().max()
+        self.newest = torch.maximum(self.newest, amax)
+        return to_fp8(values, self.history.max() if arithmetic is Arithmetic.FP8 else amax)
+
+    def end_step(self) -> None:
+        """Take the largest magnitude of this step into the history."""
+        self.history = torch.cat((self.newest[None], self.history[:-1]))
+        self.newest = torch.zeros(())
+
+
+class _Products(torch.autograd.Function):
+    """The three products of a linear layer."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, weight: Tensor, layer: Linear) -> Tensor:  # noqa: ANN401  torch's own
+        ctx.save_for_backward(values, weight)
+        ctx.layer = layer
+        activation, weight = layer.operands(Gemm.FPROP, values, weight)
+        return activation @ weight.T
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401  torch's own
+        values, weight = ctx.saved_tensors
+        gradient, by = ctx.layer.operands(Gemm.DGRAD, gradients[0], weight)
+        activation, of_weight = ctx.layer.operands(Gemm.WGRAD, values, gradients[0])
+        return gradient @ by, of_weight.T @ activation, None
+
+
+class Linear(nn.Module):
+    """A linear layer without a bias, of (rows, inputs); its state holds the histories of its scales."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(outputs, inputs) * 0.02)
+        self.cell = cell()
+        self.quantisers = {gemm: tuple(Quantiser() for _ in operands) for gemm, operands in OPERANDS.items()}
+
+    def operands(self, gemm: Gemm, *operands: Tensor) -> tuple[Tensor, ...]:
+        """Return both operands of a product as it takes them."""
+        pairs = zip(self.quantisers[gemm], operands, strict=True)
+        return tuple(quantiser(operand, self.cell[gemm]) for quantiser, operand in pairs)
+
+    def each(self) -> Iterator[Quantiser]:
+        """Yield the six."""
+        for quantisers in self.quantisers.values():
+            yield from quantisers
+
+    def get_extra_state(self) -> Tensor:
+        """Return the histories: (operands, steps)."""
+        return torch.stack([quantiser.history for quantiser in self.each()])
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Go on with histories."""
+        for quantiser, history in zip(self.each(), state, strict=True):
+            quantiser.history = history.clone()
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Multiply."""
+        return cast("Tensor", _Products.apply(values, self.weight, self))  # type: ignore[no-untyped-call]
+
+
+class Block(nn.Module):
+    """A layer of the transformer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm_1, self.norm_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.proj = Linear(WIDTH, 3 * WIDTH), Linear(WIDTH, WIDTH)
+        self.fc1, self.fc2 = Linear(WIDTH, 4 * WIDTH), Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Attend and transform: (samples, context, width)."""
+        samples = hidden.shape[0]
+        heads = self.qkv(self.norm_1(hidden).flatten(0, 1)).view(samples, CONTEXT, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+        query, key, value = heads
+        attended = scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2)
+        hidden = hidden + self.proj(attended.reshape(-1, WIDTH)).view_as(hidden)
+        inner = gelu(self.fc1(self.norm_2(hidden).flatten(0, 1)))
+        out: Tensor = hidden + self.fc2(inner).view_as(hidden)
+        return out
+
+
+class Model(nn.Module):
+    """A transformer over bytes; embedding and head are not for FP8, as in every recipe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.letters, self.places = nn.Embedding(LETTERS, WIDTH), nn.Embedding(CONTEXT, WIDTH)
+        self.layers = nn.ModuleList(Block() for _ in range(LAYERS))
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, LETTERS)
+
+    def forward(self, text: Tensor) -> Tensor:
+        """Return the loss of samples: (samples, context + 1)."""
+        hidden = self.letters(text[:, :-1]) + self.places.weight
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return cross_entropy(self.head(self.norm(hidden)).flatten(0, 1), text[:, 1:].flatten())
+
+    def linears(self) -> dict[str, Linear]:
+        """Return the layers that FP8 is about, by name."""
+        return {name: module for name, module in self.named_modules() if isinstance(module, Linear)}
+
+
+def library_text() -> tuple[Tensor, Tensor]:
+    """Return the bytes of the standard library to learn from, and some to validate with."""
+    text = bytearray()
+    for file in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
+        text += file.read_bytes()
+        if len(text) >= TEXT_BYTES + VALIDATION_BYTES:
+            break
+    letters = torch.frombuffer(text, dtype=torch.uint8).long()
+    return letters[:TEXT_BYTES], letters[TEXT_BYTES : TEXT_BYTES + VALIDATION_BYTES]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One training."""
+
+    folder: Path
+    """For its log and, where it saves, its checkpoints."""
+    cell: Cell
+    start: Path | None = None
+    """The checkpoint that it begins at; None: from scratch."""
+    keep_history: bool = True
+    """Whether the scales go on with the histories of the checkpoint."""
+    last: int = STEPS
+    """The step that it ends with."""
+    parts: int = 1
+    """Into how many micro-batches a batch is cut."""
+    seed: int = 1
+    saves: bool = False
+
+    def __call__(self) -> Path:
+        """Train, and return the log."""
+        torch.manual_seed(self.seed)
+        torch.set_num_threads(1)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        training = Training(self)
+        log = self.folder / "log.jsonl"
+        with log.open("w", encoding="utf-8") as lines:
+            for step in range(training.begin(), self.last + 1):
+                lines.write(json.dumps(training.step(step)) + "\n")
+                if self.saves and step % SAVE_EVERY == 0:
+                    training.save(step)
+        return log
+
+
+class Training:
+    """A model, its optimizer and its data."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.model = Model()
+        self._compute_in(run.cell)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE)
+        self.text, self.validation = library_text()
+
+    def begin(self) -> int:
+        """Load the checkpoint that the run begins at, and return the first step to do."""
+        if self.run.start is None:
+            return 1
+        for group in self.optimizer.param_groups:  # its state must exist to be loaded into
+            for parameter in group["params"]:
+                parameter.grad = torch.zeros_like(parameter)
+        self.optimizer.step()
+        state = self._state(step=0)
+        load(state, checkpoint_id=self.run.start, no_dist=True)
+        histories = [linear.get_extra_state() for linear in self.model.linears().values()]
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if not self.run.keep_history:
+            for linear, fresh in zip(self.model.linears().values(), histories, strict=True):
+                linear.set_extra_state(fresh)
+        return cast("int", state["step"]) + 1
+
+    def _state(self, *, step: int) -> dict[str, Any]:
+        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        return state | {"step": step, "consumed_samples": step * BATCH, "global_batch_size": BATCH}
+
+    def save(self, step: int) -> None:
+        """Save as torch.distributed.checkpoint does."""
+        save(self._state(step=step), checkpoint_id=self.run.folder / "saves" / f"step_{step:06d}", no_dist=True)
+
+    def step(self, step: int) -> dict[str, float]:
+        """Do one step, and return what its line of the log says."""
+        chance = torch.Generator().manual_seed(step)
+        begins = torch.randint(len(self.text) - CONTEXT, (BATCH,), generator=chance)
+        samples = torch.stack([self.text[begin : begin + CONTEXT + 1] for begin in begins])
+        weight = BAD_WEIGHT if step == BAD_STEP else 1.0
+        told = 0.0
+        for part in samples.chunk(self.run.parts):
+            loss = self.model(part) / self.run.parts
+            (loss * weight).backward()
+            told += loss.item()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), 1.0).item()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        for linear in self.model.linears().values():
+            for quantiser in linear.each():
+                quantiser.end_step()
+        line = {"step": step, "loss": told, "grad_norm": norm, "learning_rate": RATE, "consumed_samples": step * BATCH}
+        return line | ({"validation_loss": self.validate()} if step % VALIDATION_EVERY == 0 else {})
+
+    @torch.no_grad()
+    def validate(self) -> float:
+        """Return the loss over text that is not learned, without a trace in the scales."""
+        samples = self.validation.unfold(0, CONTEXT + 1, CONTEXT)
+        self._compute_in(cell())
+        loss = self.model(samples).item()
+        self._compute_in(self.run.cell)
+        return cast("float", loss)
+
+    def _compute_in(self, cell: Cell) -> None:
+        for linear in self.model.linears().values():
+            linear.cell = cell
+
+
+BASELINE, CANDIDATE = "bf16", "fp8"
+FPROP, DGRAD, WGRAD = Gemm
+CELLS = {
+    "all in FP8": cell(*Gemm),
+    "fprop in BF16": cell(DGRAD, WGRAD),
+    "dgrad in BF16": cell(FPROP, WGRAD),
+    "wgrad in BF16": cell(FPROP, DGRAD),
+    "fprop, dgrad in BF16": cell(WGRAD),
+    "fprop, wgrad in BF16": cell(DGRAD),
+    "dgrad, wgrad in BF16": cell(FPROP),
+    "all rounded with a current scale": cell(*Gemm, as_=Arithmetic.FAKE),
+    "current scaling for dgrad": cell(DGRAD, as_=Arithmetic.CURRENT, other=Arithmetic.FP8),
+    "current scaling for dgrad, wgrad": cell(DGRAD, WGRAD, as_=Arithmetic.CURRENT, other=Arithmetic.FP8),
+}
+"""What the table shows, against all in BF16."""
+
+
+def train(folder: Path) -> None:
+    """Make the baseline and the candidate, with their checkpoints."""
+    Run(folder=folder / BASELINE, cell=cell(), saves=True)()
+    Run(folder=folder / CANDIDATE, cell=cell(*Gemm), saves=True)()
+
+
+def mean_loss(log: Path) -> float:
+    """Return the mean loss of the last third of a log."""
+    losses = [json.loads(line)["loss"] for line in log.read_text(encoding="utf-8").splitlines()]
+    return fmean(losses[-(len(losses) // 3) :])
+
+
+def table(folder: Path) -> str:
+    """Return, for each cell, how far it leaves BF16 and how much of the candidate's gap it restores."""
+    reference = mean_loss(Run(folder=folder / BASELINE, cell=cell())())
+    gaps = {
+        name: mean_loss(Run(folder=folder / f"run_{at}", cell=of)()) - reference
+        for at, (name, of) in enumerate(CELLS.items())
+    }
+    regrouped = mean_loss(Run(folder=folder / "regrouped", cell=cell(), parts=2)()) - reference
+    whole = next(iter(gaps.values()))
+    rows = [f"| {name} | {gap:.4f} | {1 - gap / whole:.3f} |" for name, gap in gaps.items()]
+    rows.append(f"| all in BF16, two micro-batches | {regrouped:.5f} | – |")
+    return "\n".join(("| run | loss over BF16 | restored |", "|---|---|---|", *rows))
+
+
+def main() -> None:
+    """Do what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", choices=("train", "table"))
+    parser.add_argument("out", type=Path)
+    asked = parser.parse_args()
+    if asked.task == "train":
+        train(asked.out)
+    else:
+        print(table(asked.out))
+
+
+if __name__ == "__main__":
+    main()
