@@ -35,8 +35,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from ckpttool.domain.fp8 import OPERANDS, Arithmetic, Gemm
 
 LAYERS, WIDTH, HEADS, CONTEXT, LETTERS, BATCH = 2, 64, 4, 48, 256, 8
-STEPS, RATE, SAVE_EVERY = 400, 3e-3, 10
-BAD_STEP, BAD_WEIGHT = 20, 1e6
+STEPS, RATE, WARM_UP, SAVE_EVERY = 600, 3e-3, 20, 20
+BAD_STEP, BAD_WEIGHT = 250, 1e6
 HISTORY = 1024
 LARGEST = 448.0  # of E4M3
 TEXT_BYTES, VALIDATION_BYTES, VALIDATION_EVERY = 1 << 20, 1 << 15, 25
@@ -262,12 +262,14 @@ class Training:
             (loss * weight).backward()
             told += loss.item()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), 1.0).item()
+        rate = RATE * min(1.0, step / WARM_UP)
+        self.optimizer.param_groups[0]["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad()
         for linear in self.model.linears().values():
             for quantiser in linear.each():
                 quantiser.end_step()
-        line = {"step": step, "loss": told, "grad_norm": norm, "learning_rate": RATE, "consumed_samples": step * BATCH}
+        line = {"step": step, "loss": told, "grad_norm": norm, "learning_rate": rate, "consumed_samples": step * BATCH}
         return line | ({"validation_loss": self.validate()} if step % VALIDATION_EVERY == 0 else {})
 
     @torch.no_grad()
