@@ -6,6 +6,7 @@ from ckpttool.api.configs import lint_config as lint_config
 from ckpttool.api.explaining import Explained as Explained
 from ckpttool.api.explaining import explain as explain
 from ckpttool.api.fixing import fix_config as fix_config
+from ckpttool.api.fp8_lint import fp8_lint as fp8_lint
 from ckpttool.api.fp8_probe import fp8_probe as fp8_probe
 from ckpttool.api.guard_reports import guard_report as guard_report
 from ckpttool.api.healing import heal as heal

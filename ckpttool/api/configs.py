@@ -53,7 +53,7 @@ def read_or_check(path: str, allowed: tuple[Code, ...], *, devices: int | None =
     try:
         return read_base(path, allowed, devices=devices)
     except CkptToolError as error:
-        return _unusable(path, error)
+        return unusable(path, error)
 
 
 def config_check(path: str, config: BaseConfig | Check, *, name: str = "config") -> Check:
@@ -134,7 +134,7 @@ def _unless_foreign(path: str, allowed: tuple[Code, ...], foreign: dict[str, Non
     except ForeignConfigError:
         pass
     except CkptToolError as error:
-        return {path: replace(_unusable(path, error), name=path)}
+        return {path: replace(unusable(path, error), name=path)}
     foreign[path] = None
     return {}
 
@@ -153,7 +153,8 @@ def _yaml_files(folder: str, unseen: dict[str, Check]) -> Iterator[str]:
         yield from (os.path.join(place, name) for name in sorted(names) if name.endswith(_ENDINGS))
 
 
-def _unusable(path: str, error: CkptToolError) -> Check:
+def unusable(path: str, error: CkptToolError) -> Check:
+    """Make a check of what keeps a config from being used."""
     line = error.line if isinstance(error, ConfigError) else None
     reason = Reason(finding=judge.unusable(str(error), path, line), file=path)
     return Check(name="config", summary="cannot be used", reasons=(reason,), stopped=error.exit_code)

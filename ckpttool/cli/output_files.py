@@ -39,9 +39,11 @@ _LIMIT = 64 << 20
 """Bytes. A report on 10,000 ranks that each lost a shard fits."""
 
 _SCHEMAS = ("ckpttool/preflight/", "ckpttool/lint/")
-_SUITE = re.compile(r"""<\?xml [^>]*>\s*<testsuites name="ckpttool"[^>]*>\s*<testsuite name="ckpttool [a-z-]+"[^>]*>""")
+_SUITE = re.compile(
+    r"""<\?xml [^>]*>\s*<testsuites name="ckpttool"[^>]*>\s*<testsuite name="ckpttool [a-z0-9 -]+"[^>]*>"""
+)
 _ANNOTATION = re.compile(r"::(error|notice) (file=[^,]*,)?(line=[0-9]+,)?title=ckpttool ")
-_SUMMARY = re.compile(r"## ckpttool (preflight|lint-config): [^\n]*\n\n\| \| check \| what was seen \|\n")
+_SUMMARY = re.compile(r"## ckpttool (preflight|lint-config|fp8 lint): [^\n]*\n\n\| \| check \| what was seen \|\n")
 _ROW = re.compile(r"\||and [0-9]+ other kinds$|$")
 _VERDICT = re.compile(r"(NO-GO|GO): |[0-9]+ configs?: nothing that stops")
 

@@ -139,8 +139,8 @@ def _text(answer: Preflight | Lint, fmt: ReportFormat) -> str:
     if fmt is ReportFormat.JUNIT:
         from ckpttool.render.junit import junit
 
-        name = "ckpttool preflight" if isinstance(answer, Preflight) else "ckpttool lint-config"
-        return junit(answer.checks, name, view=answer.view)
+        name = "preflight" if isinstance(answer, Preflight) else answer.command
+        return junit(answer.checks, f"ckpttool {name}", view=answer.view)
     if fmt is ReportFormat.GITLAB:
         from ckpttool.render.gitlab import code_quality
 

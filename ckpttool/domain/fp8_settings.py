@@ -8,6 +8,30 @@ from enum import Enum
 from ckpttool.domain.fp8 import Gemm, Operand
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.metrics import LogProblem
+from ckpttool.domain.settings import Settings
+
+
+class Fp8Input(str, Enum):
+    """Where settings of FP8 were found."""
+
+    DUMP = "dump"
+    """A trainer printed all that it goes by, defaults too: what is not there, it does not have."""
+    ARGUMENTS = "arguments"
+    """Of a trainer, in a script or a file of their own."""
+    CONFIG = "config"
+    DEBUG = "debug"
+    """A config of debug features, which change single products of single layers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fp8Settings:
+    """What a file sets of FP8, whatever its form."""
+
+    kind: Fp8Input
+    settings: Settings
+    """Of arguments by their names, with underscores; a variable that nobody knows is text with a dollar in it."""
+    text: str
+    """The whole file, for what its comments allow; empty where it is a log."""
 
 
 class Computed(str, Enum):

@@ -160,6 +160,8 @@ class Lint(Answered):
     """YAML files that were found in folders, or were to be skipped, and are no training configs."""
     view: View = USUAL
     """How it is to be told."""
+    command: str = "lint-config"
+    """By which reports are headed."""
 
     @property
     def go(self) -> bool:

@@ -161,8 +161,8 @@ def lines(source: LogSource) -> Iterator[tuple[int, bytes] | LogProblem]:
             yield from enumerate(block.data.splitlines(), block.first_line)
 
 
-def lines_with(block: Block, words: re.Pattern[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a block that hold one of some words, each once: at most lines of a log nobody else looks.
+def lines_with(block: Block, words: re.Pattern[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a block that hold one of some words, each once, with its number and without its end.
 
     What is longer than any line that tells something is left out.
     """
@@ -171,7 +171,7 @@ def lines_with(block: Block, words: re.Pattern[bytes]) -> Iterator[bytes]:
         if match.start() >= end:
             start, end = block.line_start(match.start()), block.line_end(match.end())
             if end - start <= _LONGEST_TELLING:
-                yield block.data[start:end]
+                yield block.line_number(start), block.data[start:end]
 
 
 def problem(source: LogSource, line: int, reason: str, text: bytes) -> LogProblem:

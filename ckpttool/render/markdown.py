@@ -27,7 +27,7 @@ def summary(answer: Preflight | Lint) -> str:
 
 
 def _lines(answer: Preflight | Lint) -> Iterator[str]:
-    command = "preflight" if isinstance(answer, Preflight) else "lint-config"
+    command = "preflight" if isinstance(answer, Preflight) else answer.command
     yield from (f"## ckpttool {command}: {_text(verdict(answer))}", "", "| | check | what was seen |", "|---|---|---|")
     for check in answer.checks:
         yield f"| {_text(word(check)[0])} | {_text(check.name)} | {_text(check.summary)} |"

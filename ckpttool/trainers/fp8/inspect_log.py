@@ -128,7 +128,7 @@ def read_statistics(paths: Iterable[str]) -> tuple[tuple[TensorStatistic, ...], 
             if isinstance(block, LogProblem):
                 problems.append(block)
                 continue
-            for line in lines_with(block, _ITERATION):
+            for _, line in lines_with(block, _ITERATION):
                 if found := _STATISTIC.fullmatch(line):
                     step = int(found["step"])
                     sums.setdefault(_measured(found), _Sum(step, step)).add(step, float(found["value"]))

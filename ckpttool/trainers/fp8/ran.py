@@ -53,7 +53,7 @@ def read_arithmetic(paths: Iterable[str]) -> RunArithmetic:
             if isinstance(block, LogProblem):
                 problems.append(block)
             else:
-                for line in lines_with(block, _ANY):
+                for _, line in lines_with(block, _ANY):
                     told.add(line)
         told.printed = None  # the rest of it is in no other file
     return RunArithmetic(

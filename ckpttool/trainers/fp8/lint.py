@@ -1,0 +1,88 @@
+"""What in settings of FP8 does not do what it says, or is known trouble: each file by itself, and beside the others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from ckpttool.decide.lint_engine import Rule, findings, problems
+from ckpttool.domain.finding import Finding
+from ckpttool.domain.fp8 import Recipe
+from ckpttool.domain.fp8_settings import Fp8Input, Fp8Settings
+from ckpttool.domain.frozen import replace
+from ckpttool.domain.metrics import LogProblem
+from ckpttool.errors import UsageError
+from ckpttool.logs.base import lines_with
+from ckpttool.logs.reading import blocks_of
+from ckpttool.trainers.fp8.lint_debug import DEBUG
+from ckpttool.trainers.fp8.lint_layers import LAYERS
+from ckpttool.trainers.fp8.lint_recipe import RECIPE
+from ckpttool.trainers.fp8.view import Beside, Fp8View, Version
+
+_MOST_LAYERS = 100_000
+_LAYER = re.compile(rb"(?:.*\b(?:LAYER=|Assigned layer name: ))?(?P<name>[A-Za-z_][^\s:,=]*)(?:[:\s].*)?", re.DOTALL)
+_VERSION = re.compile(r"v?(\d{1,4}(?:\.\d{1,4}){0,3})(?:[.+-].*)?")
+
+
+def version(text: str) -> Version:
+    """Read a version as people write it: `2.13`, `v2.4`, `2.4.0+cu12`.
+
+    Raises:
+        UsageError: It is none.
+    """
+    found = _VERSION.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"--te-version {text!r} is no version; write it as 2.13")
+    return tuple(map(int, found[1].split(".")))
+
+
+def read_layers(path: str) -> tuple[str, ...]:
+    """Return names of layers: one a line, or as a log of debug features has them.
+
+    Raises:
+        UsageError: The file cannot be read, or holds none.
+    """
+    names: dict[str, None] = {}
+    for block in blocks_of(path):
+        if isinstance(block, LogProblem):
+            if block.ends_the_log:
+                raise UsageError(f"--layers {path!r} {block.reason}")
+            continue
+        is_log = b"LAYER=" in block.data or b"Assigned layer name: " in block.data
+        for _, line in lines_with(block, re.compile(rb"LAYER=|Assigned layer name: " if is_log else rb"\S[^\n]*")):
+            if not line.lstrip().startswith(b"#") and (found := _LAYER.fullmatch(line.strip())):
+                names[found["name"].decode("utf-8", "replace")] = None
+            if len(names) > _MOST_LAYERS:
+                raise UsageError(f"--layers {path!r} has more names than any model has layers: {_MOST_LAYERS:,}")
+    if not names:
+        raise UsageError(f"--layers {path!r} holds no names; write one a line, or give a log of debug features")
+    return tuple(names)
+
+
+def lint(read: Sequence[Fp8Settings], known: Beside) -> tuple[tuple[Finding, ...], ...]:
+    """Judge settings by every rule.
+
+    Args:
+        read: Of all files that were given: some rules look at what stands beside each.
+        known: What else is known; what the files tell of each other is added.
+
+    Returns:
+        The findings about each, in the order of the file.
+    """
+    views = [Fp8View(settings, known) for settings in read]
+    recipes = [frozenset(scope.recipe for scope in view.scopes if scope.recipe is not None) for view in views]
+    found = []
+    for number, settings in enumerate(read):
+        others = [place for place in range(len(read)) if place != number]
+        beside = replace(
+            known,
+            recipes=frozenset[Recipe]().union(*(recipes[place] for place in others)),
+            flags=any(read[place].kind in {Fp8Input.DUMP, Fp8Input.ARGUMENTS} for place in others),
+        )
+        view = Fp8View(settings, beside)
+        found.append(findings(view, problems(view, _rules(settings.kind)), path=settings.settings.path))
+    return tuple(found)
+
+
+def _rules(kind: Fp8Input) -> Iterable[Rule[Fp8View]]:
+    return DEBUG if kind is Fp8Input.DEBUG else (*RECIPE, *LAYERS)
