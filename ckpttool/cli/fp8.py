@@ -7,13 +7,15 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import progress
+from ckpttool.cli import output_files, progress, reports
 from ckpttool.cli.answers import FP8_PROBE, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.helped import Command, Group
-from ckpttool.cli.options import Format, FormatOpt, LayoutOpt, OneName, Quiet, one_name
+from ckpttool.cli.options import Format, FormatOpt, LayoutOpt, OneName, Quiet, Verbose, one_name
+from ckpttool.cli.reports import ReportOptions
 from ckpttool.domain.fp8 import Fp8Format, Recipe
 from ckpttool.domain.frozen import dataclass, replace
+from ckpttool.domain.view import View
 from ckpttool.errors import UsageError
 
 app = typer.Typer(
@@ -104,3 +106,42 @@ def probe(
     with progress.watched(quiet=quiet):
         found = api.fp8_probe(what, options.question(), checkpoint=one_name(checkpoint), layout=layout)
     raise typer.Exit(show(FP8_PROBE, replace(found, most_rows=top), fmt))
+
+
+# --- lint ------------------------------------------------------------------------------------------------------------
+
+Linted = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILE...", help="Logs, scripts with arguments, configs, debug configs, of one run; told by content."
+    ),
+]
+EngineVersion = Annotated[
+    str | None, typer.Option("--te-version", metavar="V", help="Transformer Engine's: some rules hang on it.")
+]
+LayerNames = Annotated[
+    str | None, typer.Option("--layers", metavar="FILE", help="Names of layers, one a line, or a debug log.")
+]
+
+
+@app.command(cls=Command)
+@grouped
+def lint(
+    *,
+    files: Linted,
+    report: ReportOptions,
+    te_version: EngineVersion = None,
+    layers: LayerNames = None,
+    verbose: Verbose = False,
+) -> None:
+    """Say what in settings of FP8 does not do what it says, or is known trouble.
+
+    Best is a log in which Megatron printed its arguments: there they all are. Scripts are read, and never run.
+    A comment in a file, `# ckpttool: allow CODE`, on the line or above it, silences a finding.
+
+    Example: ckpttool fp8 lint train.log
+    """
+    output_files.assert_reports_replaceable(report.files(), inputs=report.existing(*files))
+    view = View(everything=verbose)
+    answer = api.fp8_lint(files, allowed=report.allowed(), te_version=te_version, layers=layers, view=view)
+    raise typer.Exit(reports.show(answer, report))

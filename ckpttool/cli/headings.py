@@ -7,7 +7,9 @@ from typing import Any
 from ckpttool.cli.settings import variable_of
 
 HEADINGS = {
-    "Arguments": ("FILE|DIR...", "LOG...", "EVENTS...", "NAME", "NAME...", "CODE", "TOPIC", "STRING", "FOLDER"),
+    "Arguments": (
+        "FILE|DIR...", "FILE...", "LOG...", "EVENTS...", "NAME", "NAME...", "CODE", "TOPIC", "STRING", "FOLDER",
+    ),
     "Which tree": (
         "DIR", "DIR...", "FILE|DIR|NAME", "A", "B", "--tree", "--layout", "--world-size", "--config", "--sink-size",
     ),
@@ -33,7 +35,9 @@ HEADINGS = {
         "--strikes-window", "--checksum-cooldown", "--upper-thresh1", "--upper-thresh2", "--grad-sample-interval",
         "--disable",
     ),
-    "FP8": ("--recipe", "--format-of", "--optimizer", "--as-stored", "--history", "--swiglu"),
+    "FP8": (
+        "--recipe", "--format-of", "--optimizer", "--as-stored", "--history", "--swiglu", "--te-version", "--layers",
+    ),
     "Replay": ("--entry", "--rank", "--device", "--exact", "--no-locate", "--weights"),
     "What stays": (
         "--keep-last", "--keep-every", "--keep-healthy", "--keep", "--drop-abandoned", "--grace", "--wait",
@@ -197,6 +201,7 @@ EXITS: dict[str, dict[int, str]] = {
         **_TREE,
         14: "A tensor could not be read, or changed meanwhile.",
     },
+    "fp8 lint": {0: "Nothing to say against it.", 10: "A setting does not do what it says.", 14: _TREE[14]},
     "asd": {0: "The setting is read as it is meant.", 10: "It is not."},
     "guard": {
         0: "Nothing happened that a person has to look at.",

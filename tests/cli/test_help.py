@@ -96,6 +96,7 @@ HELPED = [
     "asd check",
     "asd emit",
     "fp8 probe",
+    "fp8 lint",
     "guard report",
     "nan list",
     "nan inspect",

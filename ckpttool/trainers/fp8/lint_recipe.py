@@ -13,6 +13,7 @@ from ckpttool.decide.lint_engine import Problem, Rule, note, suspect
 from ckpttool.domain.finding import Code
 from ckpttool.domain.fp8 import Recipe
 from ckpttool.domain.settings import Nested, dotted
+from ckpttool.domain.units import counted
 from ckpttool.trainers.fp8.view import Fp8View, Scope
 
 _TENSOR_WIDE = (Recipe.DELAYED, Recipe.TENSORWISE)
@@ -190,9 +191,7 @@ def _infinity(view: Fp8View) -> Iterator[Problem]:
         if scope.recipe is not Recipe.DELAYED:
             continue
         steps = scope.number("history")
-        stays = (
-            "as long as it stays in the history" if steps is None else f"{steps:.0f} steps" if steps != 1 else "a step"
-        )
+        stays = "as long as it is in the history" if steps is None else counted(int(steps), "step")
         said = f"one infinite value freezes a tensor's scale for {stays}"
         if unchecked is not None:
             yield suspect(
@@ -203,7 +202,7 @@ def _infinity(view: Fp8View) -> Iterator[Problem]:
         else:
             yield note(
                 scope.key("recipe", "history", "format"),
-                f"{said}; with current scaling it is that one step",
+                f"{said}: a current scale has forgotten it at the next one",
                 "watch for infinite gradients; `ckpttool guard` drops such steps",
             )
 

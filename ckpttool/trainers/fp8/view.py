@@ -60,7 +60,12 @@ class Scope:
     """The section, dotted; empty at the top."""
     told: Mapping[str, Setting]
     """By the one word for each."""
-    is_dump: bool
+    kind: Fp8Input
+
+    @property
+    def is_dump(self) -> bool:
+        """Whether what is not there the trainer does not have."""
+        return self.kind is Fp8Input.DUMP
 
     def get(self, name: str) -> Value:
         """Return a setting; None where it is not known, or is none."""
@@ -75,8 +80,13 @@ class Scope:
         return next((dotted(self.told[name].key) for name in names if name in self.told), self.place)
 
     def spelt(self, name: str) -> str:
-        """Return what the file calls a setting."""
-        return str(self.told[name].key[-1]) if name in self.told else name
+        """Return what the file calls a setting, or would."""
+        if name in self.told:
+            key = str(self.told[name].key[-1])
+        else:
+            short = any(setting.key[-1] == "amax_history_len" for setting in self.told.values())
+            key = next(key for key in KEYS if KEYS[key] == name and key.startswith("fp8_") is not short)
+        return f"--{key.replace('_', '-')}" if self.kind is Fp8Input.ARGUMENTS else key
 
     def number(self, name: str) -> int | float | None:
         """Return a number; None where it is not known, or is none."""
@@ -112,7 +122,7 @@ class Scope:
             return recipe
         if self.named_class in _CLASSES:
             return _CLASSES[self.named_class]
-        is_own_class = self.spelt("history") in {"amax_history_len", "amax_history_length"}
+        is_own_class = "history" in self.told and self.spelt("history") in {"amax_history_len", "amax_history_length"}
         return Recipe.DELAYED if is_own_class and "recipe" not in self.told else None
 
 
@@ -137,10 +147,7 @@ class Fp8View(View):
                 sections.setdefault(entry.key[:-1], {})[KEYS[name]] = entry
             elif name == _TARGET:
                 sections.setdefault(entry.key[:-1], {})[_TARGET] = entry
-        scopes = (
-            Scope(place=dotted(place), told=told, is_dump=self.kind is Fp8Input.DUMP)
-            for place, told in sections.items()
-        )
+        scopes = (Scope(place=dotted(place), told=told, kind=self.kind) for place, told in sections.items())
         return tuple(scope for scope in scopes if _is_fp8(scope) and not scope.is_off)
 
     def named(self, *names: str) -> Iterator[Setting]:

@@ -24,10 +24,12 @@ DELAYED = ("note fp8-inf-freezes-scale",)
 CURRENT = ("note fp8-fast-accumulation",)
 
 
-def linted(tmp_path: Path, text: str, name: str = "run.log", **options: str) -> Lint:
+def linted(
+    tmp_path: Path, text: str, name: str = "run.log", *, te_version: str | None = None, layers: str | None = None
+) -> Lint:
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
-    return api.fp8_lint(str(path), **options)
+    return api.fp8_lint(str(path), te_version=te_version, layers=layers)
 
 
 def codes(answer: Lint) -> tuple[str, ...]:

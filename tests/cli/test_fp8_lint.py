@@ -1,0 +1,89 @@
+"""Settings of FP8, as a pre-commit hook or a person asks about them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import ask
+from tests.cli.test_answers import Golden, lines_too_long
+from tests.published import junit_suite, sarif_run
+
+GOOD = "torchrun pretrain_gpt.py --fp8-format e4m3 --fp8-recipe blockwise\n"
+BAD = """\
+torchrun pretrain_gpt.py \\
+    --fp8-format e4m3 --fp8-recipe delayed \\
+    --fp8-amax-history-len 1 \\
+    --fp8-margin -2
+"""
+DEBUG = """\
+e4d:
+  enabled: True
+  layers:
+    layer_name_regex_pattern: '.*layers.1'
+  transformer_engine:
+    DisableQuantizationGEMM: {enabled: True, gemms: [dgrad]}
+"""
+
+
+@pytest.fixture
+def files(here: Path) -> Path:
+    (here / "good.sh").write_text(GOOD)
+    (here / "bad.sh").write_text(BAD)
+    (here / "e4d.yaml").write_text(DEBUG)
+    (here / "notes.md").write_text("nothing\n")
+    return here
+
+
+@pytest.mark.parametrize(
+    ("named", "code"),
+    [(["good.sh"], 0), (["good.sh", "bad.sh"], 10), (["bad.sh", "notes.md"], 2), (["none.sh"], 2)],
+)
+@pytest.mark.parametrize("form", ["table", "json", "github", "junit", "sarif", "gitlab", "markdown"])
+def test_the_worst_file_decides(named: list[str], code: int, form: str, files: Path) -> None:
+    said = ask("fp8", "lint", *named, "--format", form)
+    assert said.code == code
+    assert files.exists()
+    if form == "sarif":
+        sarif_run(said.stdout)
+    if form == "junit":
+        junit_suite(said.stdout)
+    if form == "table":
+        assert lines_too_long(said) == []
+
+
+def test_the_answer_is_the_golden_one(files: Path, golden: Golden) -> None:
+    assert files.exists()
+    three = ("fp8", "lint", "good.sh", "bad.sh", "e4d.yaml", "--te-version", "2.14")
+    golden("fp8-lint/three.txt", ask(*three).stdout)
+    golden("fp8-lint/three.json", ask(*three, "--format", "json").stdout)
+    golden("fp8-lint/three.md", ask(*three, "--format", "markdown").stdout)
+
+
+@pytest.mark.parametrize("form", ["json", "github", "junit", "sarif", "gitlab", "markdown"])
+def test_an_earlier_report_of_the_same_kind_is_replaced(form: str, files: Path) -> None:
+    for named in ("bad.sh", "good.sh"):
+        ask("fp8", "lint", named, "--report", f"{form}=report")
+    first = (files / "report").read_bytes()
+    assert ask("fp8", "lint", "good.sh", "--report", f"{form}=report").code == 0
+    assert (files / "report").read_bytes() == first
+    assert ask("fp8", "lint", "good.sh", "--report", f"{form}=good.sh").code == 2
+
+
+def test_a_finding_that_was_seen_stops_nothing(files: Path) -> None:
+    assert files.exists()
+    allowed = [word for code in ("fp8-history-short", "fp8-margin") for word in ("--allow", code)]
+    assert ask("fp8", "lint", "bad.sh", *allowed).code == 10
+    said = ask("fp8", "lint", "bad.sh", *allowed, "--allow", "fp8-e4m3-gradients", "--json")
+    assert said.code == 0
+    assert json.loads(said.stdout)["go"] is True
+
+
+@pytest.mark.parametrize(("option", "said"), [("--te-version", "write it as 2.13"), ("--layers", "cannot be read")])
+def test_an_option_that_cannot_be_meant_is_refused(option: str, said: str, files: Path) -> None:
+    assert files.exists()
+    answer = ask("fp8", "lint", "good.sh", option, "none")
+    assert (answer.code, answer.stdout) == (2, "")
+    assert said in answer.stderr
