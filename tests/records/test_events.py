@@ -27,7 +27,7 @@ STEP, SKIP, STOP = GuardEventKind.STEP, GuardEventKind.SKIP, GuardEventKind.STOP
 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[EventFile]:
-    events = EventFile(tmp_path / "output", io_timeout=5)
+    events = EventFile(tmp_path / "output", io_timeout=120)
     yield events
     events.close()
 
@@ -67,19 +67,30 @@ def test_what_is_not_finite_is_a_word_and_what_is_finite_keeps_every_bit(file: E
     assert step["inside"] == {"deep": ["nan", 0.1]}
 
 
-def test_anything_but_a_step_is_written_at_once_and_steps_within_a_second(file: EventFile) -> None:
+def written(events: EventFile, count: int) -> bool:
+    """Wait until so many lines are there, far longer than a busy machine takes."""
+    begun = time.monotonic()
+    while not Path(events.path).exists() or len(raw(events).splitlines()) < count:
+        if time.monotonic() - begun > 60:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def test_anything_but_a_step_is_written_at_once(file: EventFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BUFFERED_SECONDS", 3600.0)
     file.emit(STEP, step=Step(1))
     file.emit(SKIP, step=Step(1))
-    begun = time.monotonic()
-    while not Path(file.path).exists() or len(raw(file).splitlines()) < 3:
-        assert time.monotonic() - begun < 0.9, "an event waited for the clock"
-        time.sleep(0.005)
+    assert written(file, 3)
     file.emit(STEP, step=Step(2))
-    begun = time.monotonic()
-    while len(raw(file).splitlines()) < 4:
-        assert time.monotonic() - begun < 10, "a step was never written"
-        time.sleep(0.02)
-    assert time.monotonic() - begun > 0.3, "a step was not buffered"
+    time.sleep(0.3)
+    assert len(raw(file).splitlines()) == 3, "a step was not buffered"
+
+
+def test_a_step_is_written_by_the_clock(file: EventFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BUFFERED_SECONDS", 0.05)
+    file.emit(STEP, step=Step(1))
+    assert written(file, 2)
 
 
 def test_ten_thousand_steps_at_once_are_all_written(file: EventFile) -> None:
@@ -231,7 +242,7 @@ def test_a_disk_that_does_not_answer_is_waited_for_once_and_not_again(
     begun = time.monotonic()
     for step in range(2, 30):
         events.emit(STOP, step=Step(step))
-    assert time.monotonic() - begun < 0.2
+    assert time.monotonic() - begun < 28 * 0.2, "each of them waited"
     answers.set()
     while not events.flush():
         time.sleep(0.01)
