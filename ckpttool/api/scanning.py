@@ -27,6 +27,7 @@ from ckpttool.trainers.registry import health_file_of, trainer_named, trainer_of
 
 if TYPE_CHECKING:
     from ckpttool.domain.node import Job, Node, Surroundings
+    from ckpttool.domain.replicas import RecordedSlices
     from ckpttool.domain.settings import RunConfig
     from ckpttool.trainers.abilities import HealthFile
     from ckpttool.trainers.base import Trainer
@@ -81,6 +82,13 @@ class Tree:
             path = named.removeprefix(self.storage.root).lstrip("/") or checkpoint.name
             withheld = unreadable(path, error)
             return replace(checkpoint, findings=(*checkpoint.findings, withheld))
+
+    def slices(self, checkpoint: Checkpoint) -> RecordedSlices | None:
+        """Return what the training's own records tell of who holds which slice; None where they are withheld, too."""
+        try:
+            return self.layout.slices(self.storage, checkpoint)
+        except OSError:
+            return None
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | None:
         """Return where a checkpoint's seal is kept; None where its layout has no place for one."""

@@ -14,7 +14,7 @@ from ckpttool.api.remembering import DAMAGED, memory_place
 from ckpttool.api.running import Running
 from ckpttool.api.scanning import Tree, Where, tree_of
 from ckpttool.decide.naming import LATEST, focused, named, none_called
-from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import CheckQuestion
 from ckpttool.domain.verdict import Level, ShardReport, Verdict, Verification
@@ -91,13 +91,21 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
         memory=_memory(tree, question),
         meter=meter,
         proofs=_proofs(tree, question),
+        asked=_read_in_any_case(tree, question),
     )
     counts = meter is not None and question.level is Level.STRUCTURE
     headers = WaitingEngine(timeout=question.timeout, work=meter.counting(check) if meter and counts else check)
     tasks = headers if question.level is Level.STRUCTURE else _content_engine(question, meter)
     engines = Engines(tasks=tasks, headers=headers)
-    records = SaveRecords(seal_place=tree.seal_place, closer=tree.closer)
+    records = SaveRecords(seal_place=tree.seal_place, closer=tree.closer, slices=tree.slices)
     return Session(tree.storage, tree.inventory, scope, engines, records)
+
+
+def _read_in_any_case(tree: Tree, question: CheckQuestion) -> frozenset[CheckpointKey]:
+    """Return the checkpoints whose reports may wait for their turn; those with numbers take too much memory."""
+    if question.level is not Level.CHECKSUM or question.name is None:
+        return frozenset()
+    return frozenset(checkpoint.key for checkpoint in chosen(tree, question.name))
 
 
 def _memory(tree: Tree, question: CheckQuestion) -> Memory | None:
@@ -200,9 +208,15 @@ def _shards_to_judge(tree: Tree, question: CheckQuestion) -> int:
 def bytes_to_read(tree: Tree, question: CheckQuestion) -> int:
     """Return about how many bytes `verify` will read."""
     judged: Collection[Checkpoint] = chosen(tree, question.name)
+    neighbours = Neighbours(tree.inventory.checkpoints)
     if question.level is Level.NUMERICS and question.jump != 0:
-        before = map(Neighbours(tree.inventory.checkpoints).earlier, judged)
+        before = map(neighbours.earlier, judged)
         judged = {checkpoint.key: checkpoint for checkpoint in (*judged, *before) if checkpoint is not None}.values()
+    if question.level > Level.STRUCTURE and len(judged) == 1:
+        # What its replicas must equal is learned from another checkpoint.
+        (only,) = judged
+        nearest = (*neighbours.in_line(only)[0], *neighbours.in_line(only)[1])[:1]
+        judged = (only, *(nearest if len(only.shards) > 1 else ()))
     return sum(
         task.cost
         for checkpoint in judged

@@ -150,3 +150,5 @@ class ReplicaJudgement:
     agreed: Mapping[Rank, int]
     """How many copies of each rank's file agree in every tensor, its own counted; 1 where some tensor has no replica
     that is proven, or one differs."""
+    is_open: bool
+    """Whether yet another checkpoint may tell more: few tensors of some file have no replica that is proven."""

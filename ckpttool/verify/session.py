@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
@@ -18,12 +18,15 @@ from ckpttool.records import OWN_FOLDER, SealPlace
 from ckpttool.storage.base import Storage, is_there, unreadable
 from ckpttool.verify.observation import Engine, Engines, Observation
 from ckpttool.verify.plan import in_bucket, plan_checks
+from ckpttool.verify.replicas.beside import Reading, Replicas
+from ckpttool.verify.replicas.compare import HeldTensors, Place, looking_in, tensors_of
 from ckpttool.verify.report import collect, judge
 from ckpttool.verify.siblings.compare import are_comparable, compare_siblings
 from ckpttool.verify.siblings.neighbours import Neighbours, Sibling, are_all_paired
 
 if TYPE_CHECKING:
     from ckpttool.domain.manifest import ShardSeal
+    from ckpttool.domain.replicas import RecordedSlices
     from ckpttool.records.damaged import Proofs
     from ckpttool.records.ledger import Memory
     from ckpttool.verify.meter import Meter
@@ -46,6 +49,8 @@ class Scope:
     """Who keeps what is found damaged, so that a look at the headers does not call it good later."""
     meter: Meter | None = None
     """Who counts how far it has come."""
+    asked: Collection[CheckpointKey] = ()
+    """Checkpoints that will all be judged, where that is known: to read one of them earlier costs nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +61,8 @@ class SaveRecords:
     """Where its manifest is; None: nowhere."""
     closer: Callable[[Checkpoint], Checkpoint]
     """Adds what its own records tell beyond the scan."""
+    slices: Callable[[Checkpoint], RecordedSlices | None]
+    """What its own records tell of who holds which slice of a tensor."""
 
 
 RECORD_LIMIT = 1 << 30
@@ -86,6 +93,8 @@ class Session:
         self._headers: dict[CheckpointKey, tuple[ShardReport, ...]] = {}
         self._read_ahead: tuple[CheckpointKey, list[ShardReport]] | None = None
         """Of the checkpoint before the one at hand, whose numbers were needed: it need not be read again."""
+        reading = Reading(self._read_other, records.slices, looking_in(storage), scope.asked)
+        self._replicas = None if scope.hashes or not scope.level else Replicas(self._neighbours, reading)
 
     def verdict(self, checkpoint: Checkpoint) -> Verdict:
         """Judge one checkpoint."""
@@ -122,6 +131,8 @@ class Session:
             yield report
         if self._scope.level is Level.NUMERICS:
             yield from self._read_before(checkpoint, reports, followed_by=followed_by)
+        if self._replicas is not None:
+            findings += yield from self._replicas.compare(checkpoint, reports, followed_by=followed_by)
         findings += tuple(_missing_files(checkpoint, seals, self._inventory.unlisted))
         findings += tuple(self._records_differ(checkpoint))
         others = self._beside_part(checkpoint)
@@ -181,8 +192,16 @@ class Session:
         elif self._read_ahead is not None and self._read_ahead[0] == checkpoint.key:
             known, self._read_ahead = self._read_ahead[1], None
             yield from known
+        elif self._replicas is not None and checkpoint.key in self._replicas.ahead:
+            yield from self._replicas.ahead.pop(checkpoint.key)
         else:
             yield from self._run(checkpoint, self._in_scope(checkpoint), seals)
+
+    def _read_other(self, other: Checkpoint, places: Collection[Place] | None) -> Iterator[ShardReport]:
+        """Check another checkpoint's shards in some places; None: those that are in scope."""
+        shards = self._in_scope(other) if places is None else other.shards
+        chosen = tuple(shard for shard in shards if places is None or (shard.rank, shard.role) in places)
+        yield from self._run(other, chosen, self._seals(other)[0])
 
     def _records_differ(self, checkpoint: Checkpoint) -> Iterator[Finding]:
         """Compare what the save's own digests cover besides its shards: records, which are small."""
@@ -273,18 +292,21 @@ class Session:
         for index, report in enumerate(reports):
             now[report.rank, report.role].append(index)
         places = {(shard.rank, shard.role) for shard in self._in_scope(checkpoint)}
-        shards = tuple(shard for shard in before.shards if (shard.rank, shard.role) in places)
         changes: dict[int, Sequence[Finding]] = {}
         kept = []
         # Of a part of the shards another one is wanted in its own turn.
         keeps = self._scope.bucket is None and followed_by is not None and followed_by.key == before.key
-        for report in self._run(before, shards, self._seals(before)[0]):
+        tensors: dict[Place, HeldTensors] = {}
+        for report in self._read_other(before, places):
+            tensors |= tensors_of((report,))
             for index in now[report.rank, report.role]:
                 changes[index] = compare_numbers(reports[index].path, reports[index].stats, report.stats, jump=jump)
             if keeps:
                 kept.append(report)
             yield report
         self._read_ahead = (before.key, kept) if keeps else None
+        if self._replicas is not None:
+            self._replicas.keep(before, tensors)
         for index, findings in changes.items():
             if findings:
                 reports[index] = replace(reports[index], findings=(*reports[index].findings, *findings))

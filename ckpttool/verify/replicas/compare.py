@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from ckpttool.domain.finding import Code, Finding
+from ckpttool.domain.finding import Code, Finding, Severity, worst
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.replicas import DifferingBytes, Doubt, RecordedSlices, TensorDigests, Witness
 from ckpttool.domain.scalars import NO_FACTS
@@ -24,6 +24,13 @@ _UNSOUND = frozenset({Code.NONFINITE_VALUES, Code.NORM_JUMP, Code.ALL_ZERO_TENSO
 """What speaks for the other of two that differ."""
 
 
+Place = tuple[Rank | None, ShardRole]
+HeldTensors = tuple[str | None, TensorDigests]
+"""Schema hash and digests of a file."""
+Tensors = Mapping[Place, HeldTensors]
+"""What is known of the tensors of a checkpoint, by whose file it is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedTensors:
     """What is known of the tensors of another checkpoint: it was read, or a record has it."""
@@ -32,8 +39,7 @@ class SavedTensors:
     step: Step | None
     older: bool
     """Whether it was saved before the one that is judged."""
-    shards: Mapping[tuple[Rank | None, ShardRole], tuple[str | None, TensorDigests]]
-    """Schema hash and digests of each rank's file."""
+    shards: Tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +49,12 @@ class Compared:
     findings: tuple[Finding, ...]
     agreed: Mapping[str, int]
     """By path: how many copies of the file agree in every tensor, its own counted; 1 where that is not known of all."""
+    is_open: bool
+    """Whether yet another checkpoint may tell more."""
 
 
-def tensors_of(reports: Iterable[ShardReport]) -> dict[tuple[Rank | None, ShardRole], tuple[str | None, TensorDigests]]:
-    """Return what reports tell of tensors, as `SavedTensors` keeps it."""
+def tensors_of(reports: Iterable[ShardReport]) -> dict[Place, HeldTensors]:
+    """Return what reports tell of tensors."""
     return {
         (report.rank, report.role): (report.schema_hash, report.tensor_digests)
         for report in reports
@@ -70,16 +78,22 @@ def compare_replicas(
     """
     findings: list[Finding] = []
     agreed: dict[str, int] = {}
+    is_open = False
     for role, by_rank in _by_role(reports).items():
         now = {rank: report.tensor_digests for rank, report in by_rank.items() if report.tensor_digests is not None}
         judged = judge_replicas(now, [_witness(other, role, by_rank) for other in others], recorded)
+        is_open |= judged.is_open
         agreed |= {by_rank[rank].path: copies for rank, copies in judged.agreed.items()}
         sound = {rank for rank, report in by_rank.items() if report.checksum_matched}
         unsound = {rank for rank, report in by_rank.items() if any(one.code in _UNSOUND for one in report.findings)}
-        doubts = tuple(decided(judged.doubts, sound=sound, unsound=unsound))
+        # What is damaged by itself is told.
+        broken = {rank for rank, report in by_rank.items() if worst(report.findings) >= Severity.DAMAGE}
+        doubts = tuple(
+            doubt for doubt in decided(judged.doubts, sound=sound, unsound=unsound) if doubt.rank not in broken
+        )
         places = {} if look is None else dict(_places(doubts, by_rank, look))
         findings += replica_findings(doubts, {rank: report.path for rank, report in by_rank.items()}, places)
-    return Compared(findings=tuple(findings), agreed=agreed)
+    return Compared(findings=tuple(findings), agreed=agreed, is_open=is_open)
 
 
 def _by_role(reports: Iterable[ShardReport]) -> dict[ShardRole, dict[Rank, ShardReport]]:

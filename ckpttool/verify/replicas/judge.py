@@ -177,6 +177,7 @@ class _Seen:
         return ReplicaJudgement(
             doubts=tuple(sorted(_weighed(doubts, ranks), key=lambda doubt: doubt.rank)),
             agreed={rank: one.agreed or 1 for one in self._alike for rank in one.ranks},
+            is_open=any(0 < len(one.names) - one.compared <= _few(len(one.names)) for one in self._alike),
         )
 
     def _settled(self) -> dict[Alike, list[_Row]]:
@@ -261,7 +262,11 @@ def _is_drift(row: _Row) -> bool:
 
 
 def _are_few(rows: Sequence[_Row], one: Alike) -> bool:
-    return len(rows) <= max(_FEW, one.compared // _FEW_OF)
+    return len(rows) <= _few(one.compared)
+
+
+def _few(tensors: int) -> int:
+    return max(_FEW, tensors // _FEW_OF)
 
 
 def _are_most(rows: Sequence[_Row], one: Alike) -> bool:

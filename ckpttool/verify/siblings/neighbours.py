@@ -61,6 +61,20 @@ class Neighbours:
         nearest = (*before[-1:], *after[:1], *before[-2:-1], *after[1:2], *earlier_runs)
         return nearest[:MOST_SIBLINGS]
 
+    def in_line(self, checkpoint: Checkpoint) -> tuple[list[Checkpoint], list[Checkpoint]]:
+        """Return all of the training that were saved before a checkpoint, and all after it, both nearest first."""
+        training = self._trainings.get(_kind(checkpoint), _Training())
+        own = training.runs.get(checkpoint.run, _Run())
+        at = own.places.get(checkpoint.name, len(own.saved))
+        earlier = [other for run in training.before(checkpoint.run) for other in reversed(run.saved)]
+        later = [
+            other
+            for number in sorted(training.runs)
+            if number > checkpoint.run
+            for other in training.runs[number].saved
+        ]
+        return own.saved[:at][::-1] + earlier, own.saved[at + 1 :] + later
+
     def earlier(self, checkpoint: Checkpoint) -> Checkpoint | None:
         """Return the checkpoint that the training passed before this one; None where none is, or no step is known.
 
