@@ -1,7 +1,8 @@
 r"""A small training in FP8 that goes wrong, and the experiments that tell why: the worked example of `ckpttool fp8`.
 
-    python benchmarks/fp8_toy.py train OUT      the baseline in BF16 and the candidate in FP8: some 40 s
-    python benchmarks/fp8_toy.py table OUT      these, the other six cells, three cures, two floors: some 4 min
+    python benchmarks/fp8_toy.py train OUT        bf16, bf16_regrouped and fp8, a folder each: about a minute
+    python benchmarks/fp8_toy.py run PLAN TRAINED experiments of `ckpttool fp8 plan --framework te`, without a log yet
+    python benchmarks/fp8_toy.py table OUT        all sets of products, and three cures: some four minutes
 
 A transformer of two layers learns the text of Python's standard library. Each of its linear layers quantises the six
 operands of its three matrix products by itself, with delayed scaling, to E4M3. The loss of one step is a million times
@@ -10,21 +11,24 @@ scales of the gradients remember it for the 1,024 steps of their history: all gr
 
 Products are computed in 32 bits from operands that were rounded (to FP8 or to BF16), on one thread of a CPU. Saves are
 of torch.distributed.checkpoint, with the histories of the scales in them, and a run begins at one as any training does.
+Of a debug config it does what Transformer Engine's features do, and logs of each operand what nvdlfw-inspect would.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
 
 import torch
+import yaml
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -32,22 +36,42 @@ from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attentio
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ckpttool.domain.fp8 import OPERANDS, Arithmetic, Gemm
+from ckpttool.domain.fp8 import OPERANDS, Arithmetic, Gemm, Operand
+from ckpttool.domain.fp8_plan import FRESH_HISTORY, REGROUPED
 
 LAYERS, WIDTH, HEADS, CONTEXT, LETTERS, BATCH = 2, 64, 4, 48, 256, 8
 STEPS, RATE, WARM_UP, SAVE_EVERY = 600, 3e-3, 20, 20
 BAD_STEP, BAD_WEIGHT = 250, 1e6
 HISTORY = 1024
+LOG, COLUMNS = "log.csv", ("step", "loss", "grad_norm", "learning_rate", "validation_loss")
 LARGEST = 448.0  # of E4M3
 TEXT_BYTES, VALIDATION_BYTES, VALIDATION_EVERY = 1 << 20, 1 << 15, 25
 
-Cell = Mapping[Gemm, Arithmetic]
-"""In which arithmetic each product is computed."""
+Cell = Mapping[tuple[Gemm, Operand], Arithmetic]
+"""What each of the six operands goes through."""
+WORDS = {Arithmetic.FP8: "Quantize", Arithmetic.BF16: "High Precision"}
 
 
 def cell(*low: Gemm, as_: Arithmetic = Arithmetic.FP8, other: Arithmetic = Arithmetic.BF16) -> Cell:
-    """Return the cell in which some products are of one arithmetic, and the others of another."""
-    return {gemm: as_ if gemm in low else other for gemm in Gemm}
+    """Return the cell in which both operands of some products go through one thing, and the others through another."""
+    return {
+        (gemm, operand): as_ if gemm in low else other for gemm, operands in OPERANDS.items() for operand in operands
+    }
+
+
+def cell_of(features: Mapping[str, Any]) -> Cell:
+    """Return what the one feature of a debug config makes of the candidate's operands."""
+    ((feature, setting),) = features.items()
+    changed = dict(cell(*Gemm))
+    for gemm in map(Gemm, setting["gemms"]):
+        for operand in OPERANDS[gemm]:
+            if feature == "PerTensorScaling":
+                if operand.value in setting["tensors"]:
+                    changed[gemm, operand] = Arithmetic.CURRENT
+            else:
+                named = {each["tensor"] for each in setting.get("tensors_struct", ())}
+                changed[gemm, operand] = Arithmetic.FAKE if operand.value in named else Arithmetic.BF16
+    return changed
 
 
 def to_fp8(values: Tensor, amax: Tensor) -> Tensor:
@@ -84,15 +108,15 @@ class _Products(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, weight: Tensor, layer: Linear) -> Tensor:  # noqa: ANN401  torch's own
         ctx.save_for_backward(values, weight)
         ctx.layer = layer
-        activation, weight = layer.operands(Gemm.FPROP, values, weight)
-        return activation @ weight.T
+        activation, by = layer.operands(Gemm.FPROP, {Operand.ACTIVATION: values, Operand.WEIGHT: weight})
+        return activation @ by.T
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401  torch's own
         values, weight = ctx.saved_tensors
-        gradient, by = ctx.layer.operands(Gemm.DGRAD, gradients[0], weight)
-        activation, of_weight = ctx.layer.operands(Gemm.WGRAD, values, gradients[0])
-        return gradient @ by, of_weight.T @ activation, None
+        gradient, by = ctx.layer.operands(Gemm.DGRAD, {Operand.GRADIENT: gradients[0], Operand.WEIGHT: weight})
+        activation, back = ctx.layer.operands(Gemm.WGRAD, {Operand.ACTIVATION: values, Operand.GRADIENT: gradients[0]})
+        return gradient @ by, back.T @ activation, None
 
 
 class Linear(nn.Module):
@@ -102,25 +126,20 @@ class Linear(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(outputs, inputs) * 0.02)
         self.cell = cell()
-        self.quantisers = {gemm: tuple(Quantiser() for _ in operands) for gemm, operands in OPERANDS.items()}
+        self.quantisers = {site: Quantiser() for site in self.cell}
 
-    def operands(self, gemm: Gemm, *operands: Tensor) -> tuple[Tensor, ...]:
-        """Return both operands of a product as it takes them."""
-        pairs = zip(self.quantisers[gemm], operands, strict=True)
-        return tuple(quantiser(operand, self.cell[gemm]) for quantiser, operand in pairs)
-
-    def each(self) -> Iterator[Quantiser]:
-        """Yield the six."""
-        for quantisers in self.quantisers.values():
-            yield from quantisers
+    def operands(self, gemm: Gemm, values: Mapping[Operand, Tensor]) -> Iterator[Tensor]:
+        """Yield both operands of a product as it takes them."""
+        for operand, value in values.items():
+            yield self.quantisers[gemm, operand](value, self.cell[gemm, operand])
 
     def get_extra_state(self) -> Tensor:
         """Return the histories: (operands, steps)."""
-        return torch.stack([quantiser.history for quantiser in self.each()])
+        return torch.stack([quantiser.history for quantiser in self.quantisers.values()])
 
     def set_extra_state(self, state: Tensor) -> None:
         """Go on with histories."""
-        for quantiser, history in zip(self.each(), state, strict=True):
+        for quantiser, history in zip(self.quantisers.values(), state, strict=True):
             quantiser.history = history.clone()
 
     def forward(self, values: Tensor) -> Tensor:
@@ -196,21 +215,28 @@ class Run:
     """The step that it ends with."""
     parts: int = 1
     """Into how many micro-batches a batch is cut."""
-    seed: int = 1
+    debug: Mapping[str, Any] | None = None
+    """A section of a debug config: `layers` and the feature that is on there."""
     saves: bool = False
 
     def __call__(self) -> Path:
         """Train, and return the log."""
-        torch.manual_seed(self.seed)
+        torch.manual_seed(1)
         torch.set_num_threads(1)
         self.folder.mkdir(parents=True, exist_ok=True)
         training = Training(self)
-        log = self.folder / "log.jsonl"
+        log = self.folder / LOG
         with log.open("w", encoding="utf-8") as lines:
+            lines.write(f"{','.join(COLUMNS)}\n")
             for step in range(training.begin(), self.last + 1):
-                lines.write(json.dumps(training.step(step)) + "\n")
+                lines.write(f"{step},{training.step(step)}\n")
                 if self.saves and step % SAVE_EVERY == 0:
                     training.save(step)
+        if self.debug is not None:
+            there = self.folder / "inspect" / "nvdlfw_inspect_logs"
+            there.mkdir(parents=True, exist_ok=True)
+            told = "".join(f"{line}\n" for line in training.operands())
+            (there / "nvdlfw_inspect_globalrank-0.log").write_text(told, encoding="utf-8")
         return log
 
 
@@ -220,7 +246,7 @@ class Training:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.model = Model()
-        self._compute_in(run.cell)
+        self._compute()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE)
         self.text, self.validation = library_text()
 
@@ -250,8 +276,8 @@ class Training:
         """Save as torch.distributed.checkpoint does."""
         save(self._state(step=step), checkpoint_id=self.run.folder / "saves" / f"step_{step:06d}", no_dist=True)
 
-    def step(self, step: int) -> dict[str, float]:
-        """Do one step, and return what its line of the log says."""
+    def step(self, step: int) -> str:
+        """Do one step, and return what its line of the log says behind its number."""
         chance = torch.Generator().manual_seed(step)
         begins = torch.randint(len(self.text) - CONTEXT, (BATCH,), generator=chance)
         samples = torch.stack([self.text[begin : begin + CONTEXT + 1] for begin in begins])
@@ -267,27 +293,43 @@ class Training:
         self.optimizer.step()
         self.optimizer.zero_grad()
         for linear in self.model.linears().values():
-            for quantiser in linear.each():
+            for quantiser in linear.quantisers.values():
                 quantiser.end_step()
-        line = {"step": step, "loss": told, "grad_norm": norm, "learning_rate": rate, "consumed_samples": step * BATCH}
-        return line | ({"validation_loss": self.validate()} if step % VALIDATION_EVERY == 0 else {})
+        validation = f"{self.validate():.5f}" if step % VALIDATION_EVERY == 0 else ""
+        return f"{told:.5f},{norm:.5f},{rate:.6f},{validation}"
 
     @torch.no_grad()
     def validate(self) -> float:
         """Return the loss over text that is not learned, without a trace in the scales."""
         samples = self.validation.unfold(0, CONTEXT + 1, CONTEXT)
-        self._compute_in(cell())
+        for linear in self.model.linears().values():
+            linear.cell = cell()
         loss = self.model(samples).item()
-        self._compute_in(self.run.cell)
+        self._compute()
         return cast("float", loss)
 
-    def _compute_in(self, cell: Cell) -> None:
-        for linear in self.model.linears().values():
-            linear.cell = cell
+    def _compute(self) -> None:
+        """Let each layer compute as the run says."""
+        for name, linear in self.model.linears().items():
+            linear.cell = self.run.cell
+            if self.run.debug is not None and re.search(self.run.debug["layers"]["layer_name_regex_pattern"], name):
+                linear.cell = cell_of(self.run.debug["transformer_engine"])
+
+    def operands(self) -> Iterator[str]:
+        """Yield what each operand went through, in the words of nvdlfw-inspect's log."""
+        for name, linear in self.model.linears().items():
+            for (gemm, operand), arithmetic in linear.cell.items():
+                word = WORDS.get(arithmetic, "modify_tensor()")
+                yield f"INFO - LAYER={name}: Tensor: {operand.value}, gemm {gemm.value} - {word}"
+                if word not in WORDS.values():
+                    feature = "FakeQuant" if arithmetic is Arithmetic.FAKE else "PerTensorScaling"
+                    yield f"INFO - LAYER={name}: Feature={feature}, API=process_tensor: {gemm.value}, {operand.value}"
 
 
-BASELINE, CANDIDATE = "bf16", "fp8"
 FPROP, DGRAD, WGRAD = Gemm
+BASELINE = Run(folder=Path("bf16"), cell=cell(), saves=True)
+REPEAT = Run(folder=Path("bf16_regrouped"), cell=cell(), parts=2)
+CANDIDATE = Run(folder=Path("fp8"), cell=cell(*Gemm), saves=True)
 CELLS = {
     "all in FP8": cell(*Gemm),
     "fprop in BF16": cell(DGRAD, WGRAD),
@@ -303,40 +345,78 @@ CELLS = {
 """What the table shows, against all in BF16."""
 
 
-def train(folder: Path) -> None:
-    """Make the baseline and the candidate, with their checkpoints."""
-    Run(folder=folder / BASELINE, cell=cell(), saves=True)()
-    Run(folder=folder / CANDIDATE, cell=cell(*Gemm), saves=True)()
+def train(out: Path) -> None:
+    """Make the baseline, once more with other sums, and the candidate."""
+    for run in (BASELINE, REPEAT, CANDIDATE):
+        replace(run, folder=out / run.folder)()
+
+
+def run(plan: Path, trained: Path) -> None:
+    """Run each experiment of a plan that has no log yet.
+
+    Args:
+        plan: The folder that `ckpttool fp8 plan` wrote.
+        trained: The folder that `train` wrote.
+    """
+    for file in sorted(plan.glob("*/experiment.json")):
+        experiment = json.loads(file.read_text(encoding="utf-8"))
+        if experiment["change"] is None or (file.parent / LOG).exists():
+            continue
+        print(f"{experiment['id']}: {experiment['title']}", flush=True)
+        _run_of(experiment, file.parent, trained)()
+
+
+def _run_of(experiment: Mapping[str, Any], folder: Path, trained: Path) -> Run:
+    """Return the run that an experiment asks of a script on Transformer Engine."""
+    asked, first = experiment["change"]["set"], experiment["start_step"]
+    config = asked.get("debug_api.initialize.config_file")
+    in_fp8 = asked.get("fp8_autocast.enabled") != "False"
+    current = asked.get("fp8_autocast.fp8_recipe") == "Float8CurrentScaling()"
+    return Run(
+        folder=folder,
+        cell=cell(*Gemm, as_=Arithmetic.CURRENT if current else Arithmetic.FP8) if in_fp8 else cell(),
+        start=trained / CANDIDATE.folder / "saves" / f"step_{first:06d}" if first else None,
+        keep_history=experiment["id"] != FRESH_HISTORY,
+        last=experiment["last_step"],
+        parts=2 if experiment["id"] == REGROUPED else 1,
+        debug=next(iter(yaml.safe_load(Path(config).read_text("utf-8")).values())) if config else None,
+    )
 
 
 def mean_loss(log: Path) -> float:
     """Return the mean loss of the last third of a log."""
-    losses = [json.loads(line)["loss"] for line in log.read_text(encoding="utf-8").splitlines()]
+    losses = [float(line.split(",")[1]) for line in log.read_text(encoding="utf-8").splitlines()[1:]]
     return fmean(losses[-(len(losses) // 3) :])
 
 
-def table(folder: Path) -> str:
+def table(out: Path) -> str:
     """Return, for each cell, how far it leaves BF16 and how much of the candidate's gap it restores."""
-    reference = mean_loss(Run(folder=folder / BASELINE, cell=cell())())
+    reference = mean_loss(Run(folder=out / BASELINE.folder, cell=cell())())
     gaps = {
-        name: mean_loss(Run(folder=folder / f"run_{at}", cell=of)()) - reference
-        for at, (name, of) in enumerate(CELLS.items())
+        name: mean_loss(Run(folder=out / name.replace(", ", "_").replace(" ", "_"), cell=of)()) - reference
+        for name, of in CELLS.items()
     }
-    regrouped = mean_loss(Run(folder=folder / "regrouped", cell=cell(), parts=2)()) - reference
+    regrouped = mean_loss(replace(REPEAT, folder=out / REPEAT.folder)()) - reference
     whole = next(iter(gaps.values()))
     rows = [f"| {name} | {gap:.4f} | {1 - gap / whole:.3f} |" for name, gap in gaps.items()]
-    rows.append(f"| all in BF16, two micro-batches | {regrouped:.5f} | – |")
+    rows.append(f"| all in BF16, two micro-batches | {regrouped:.4f} | – |")
     return "\n".join(("| run | loss over BF16 | restored |", "|---|---|---|", *rows))
 
 
 def main() -> None:
     """Do what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", choices=("train", "table"))
-    parser.add_argument("out", type=Path)
+    tasks = parser.add_subparsers(dest="task", required=True)
+    tasks.add_parser("train").add_argument("out", type=Path)
+    tasks.add_parser("table").add_argument("out", type=Path)
+    planned = tasks.add_parser("run")
+    planned.add_argument("plan", type=Path)
+    planned.add_argument("trained", type=Path)
     asked = parser.parse_args()
     if asked.task == "train":
         train(asked.out)
+    elif asked.task == "run":
+        run(asked.plan, asked.trained)
     else:
         print(table(asked.out))
 
