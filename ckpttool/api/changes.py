@@ -17,8 +17,8 @@ from ckpttool.domain.frozen import replace
 from ckpttool.domain.pointer import Pointer, PointerFix
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.errors import IncompleteError, NotDurableError, UnknownLayoutError, UnsafeError, UsageError
-from ckpttool.records import JOURNAL, OWN_FOLDER
-from ckpttool.records.journal import TRASH, TrashFolder, read_journal, trash_folders
+from ckpttool.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER
+from ckpttool.records.journal import TRASH, TrashFolder, read_heal_journal, read_journal, trash_folders
 from ckpttool.storage import assert_changeable, open_storage
 from ckpttool.trainers.base import Members, Refusal
 from ckpttool.trainers.common.launchers import jobs_of
@@ -26,6 +26,7 @@ from ckpttool.write.blockers import files_not_to_replace, files_to_move
 from ckpttool.write.files import ensure_folder, is_own_temporary, locked, remove, sweep
 from ckpttool.write.files import replace as write
 from ckpttool.write.moves import restore
+from ckpttool.write.puts import put_all
 
 NEW_RECORD_MODE = 0o640
 """Where there is none yet whose mode it could have."""
@@ -99,7 +100,13 @@ def moving(root: str) -> Iterator[None]:
 
 
 def _undo_interrupted(root: str) -> None:
+    """Undo a prune, and end a heal: that has laid all of it ready before it began."""
     batches = read_journal(open_storage(root))
+    puts = read_heal_journal(open_storage(root))
+    if puts:
+        with moving(root):
+            put_all(root, puts)
+            remove(f"{root}/{HEAL_JOURNAL}")
     if not batches:
         return
     with moving(root):
@@ -111,12 +118,12 @@ def _undo_interrupted(root: str) -> None:
 
 
 def pending(tree: Tree) -> list[Finding]:
-    """Say that a prune was interrupted, or is running.
+    """Say that a prune or a heal was interrupted, or is running.
 
     Raises:
         IncompleteError: Its journal cannot be believed.
     """
-    if not read_journal(tree.storage):
+    if not (read_journal(tree.storage) or read_heal_journal(tree.storage)):
         return []
     return [replace(finding, severity=Severity.UNKNOWN) for finding in interrupted(tree.storage)]
 
@@ -160,7 +167,12 @@ def _unfinished(tree: Tree) -> Iterator[str]:
             finding.code is Code.STRAY_FILE and tree.layout.is_unfinished(name)
         )
         # One of ours is no sign of a training: whoever holds the lock sweeps it away.
-        if unfinished and finding.path is not None and finding.path != JOURNAL and not is_own_temporary(name):
+        if (
+            unfinished
+            and finding.path is not None
+            and finding.path not in {JOURNAL, HEAL_JOURNAL}
+            and not is_own_temporary(name)
+        ):
             yield finding.path
 
 
@@ -200,6 +212,17 @@ def blockers(tree: Tree, paths: Iterable[str]) -> list[Finding]:
     """
     found = (file.blocker for file in files_to_move(tree.storage.root, paths) if file.blocker is not None)
     return _unsafe(tree, found, "change the tree that the link leads to, or the other disk's own, by hand")
+
+
+def in_the_way(tree: Tree, paths: Iterable[str]) -> list[Finding]:
+    """Say which files cannot be written: one that is a link or no file, or whose folder is a link; it may be missing.
+
+    Raises:
+        IncompleteError: A folder is not there any more.
+    """
+    there = [path for path in paths if os.path.lexists(f"{tree.inventory.root}/{path.rpartition('/')[0]}")]
+    found = files_not_to_replace(tree.storage.root, there)
+    return _unsafe(tree, found, "put a file or a folder in its place, or change what the link leads to by hand")
 
 
 def unwritable(tree: Tree, fixes: Iterable[PointerFix]) -> list[Finding]:
@@ -243,7 +266,7 @@ def assert_unchanged(tree: Tree, question: TreeQuestion, *, grace: float) -> Non
     Raises:
         IncompleteError: Something differs, or somebody began to write.
     """
-    now = whole_tree(question)
+    now = changeable_tree(question)
     if _listed(now) != _listed(tree):
         before = {shard.path: shard.stamp for checkpoint in tree.inventory.checkpoints for shard in checkpoint.shards}
         after = {shard.path: shard.stamp for checkpoint in now.inventory.checkpoints for shard in checkpoint.shards}
@@ -289,7 +312,7 @@ def write_pointers(root: str, fixes: Iterable[PointerFix]) -> None:
     for fix in fixes:
         try:
             write(
-                f"{root}/{fix.path}", fix.text.content, overwrite=True, backup=False, mode=_mode_of(root, fix.text.like)
+                f"{root}/{fix.path}", fix.text.content, overwrite=True, backup=False, mode=mode_of(root, fix.text.like)
             )
         except NotDurableError as error:
             unconfirmed.append(error)
@@ -297,7 +320,8 @@ def write_pointers(root: str, fixes: Iterable[PointerFix]) -> None:
         raise unconfirmed[0]
 
 
-def _mode_of(root: str, like: str | None) -> int:
+def mode_of(root: str, like: str | None) -> int:
+    """Return the mode of a record that is there already, for one that is written like it."""
     try:
         return NEW_RECORD_MODE if like is None else os.stat(f"{root}/{like}").st_mode & 0o666
     except OSError:

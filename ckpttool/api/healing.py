@@ -2,80 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from ckpttool.api.changes import changeable_tree
+from ckpttool.api.changes import (
+    assert_unchanged,
+    change_of,
+    changeable_tree,
+    in_the_way,
+    in_trash,
+    moving,
+    pending,
+    seen_in_part,
+    signs_of_writing,
+)
+from ckpttool.api.rebuilding import Rebuilding, own_metadata
 from ckpttool.api.scanning import Tree, Where, asked, looking_at
-from ckpttool.api.verifying import chosen, cores, counted, session_for
-from ckpttool.decide.healing import find_donors, sick_shards, stays_lost, witnesses_for
+from ckpttool.api.verifying import chosen, content_engine, session_for
+from ckpttool.decide.changes import repairs
+from ckpttool.decide.healing import find_donors, is_held_back_by, sick_shards, stays_lost, with_shards, witnesses_for
+from ckpttool.decide.resume import choose
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Code, blocking, unknown
+from ckpttool.domain.finding import Code, Finding, blocking, unknown
 from ckpttool.domain.frozen import replace
-from ckpttool.domain.healing import Healing, HealOrder, HeldShard, Place, ShardHealing, Sick, Witness
-from ckpttool.domain.question import CheckQuestion
-from ckpttool.domain.shard import Shard, ShardRole
+from ckpttool.domain.healing import Healing, HealOrder, Place, SavedShards, ShardHealing, Sick
+from ckpttool.domain.pointer import PointerFix
+from ckpttool.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
+from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.units import Rank
-from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
+from ckpttool.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.errors import NothingToResumeError
-from ckpttool.storage.base import ByteSource
+from ckpttool.records.journal import TIME_FORMAT, TRASH
 from ckpttool.trainers.base import Refusal
-from ckpttool.verify.check import check
-from ckpttool.verify.engines.threads import ThreadEngine
-from ckpttool.verify.observation import Observation
 from ckpttool.verify.plan import plan_checks
+from ckpttool.verify.session import reports_of
 
 MOST_WITNESSES = 4
-"""Checkpoints that are read until enough of them tell: a run that does not prove it by then has no copies."""
+"""Other checkpoints that are read until enough of them tell: what is not proven by then is no copy."""
 
 
 def heal(question: Where = None, order: HealOrder = HealOrder()) -> Healing:
-    """Find for each missing or damaged shard of a checkpoint another rank's that is proven to hold the same.
+    """Rebuild the missing or damaged shards of a checkpoint from other ranks' that are proven to hold the same.
 
     Every byte of the checkpoint is read, and those of the ranks in question at other checkpoints of the run where no
-    record tells who holds what.
+    record tells who holds what. What is damaged is kept in the tree's trash. A heal that was interrupted when its files
+    were laid ready is ended by the next change of the tree.
 
     Args:
         question: Which tree.
-        order: Which checkpoint, and from which rank.
+        order: Which checkpoint, from which rank, and whether to do it.
 
     Raises:
         UsageError: The checkpoint is not there.
         NothingToResumeError: The tree has none.
-        UnknownLayoutError: It is of a layout whose saves are never moved.
+        UnknownLayoutError: It is of a layout whose saves are never changed.
+        LockedError: Another ckpttool changes this tree.
+        IncompleteError: The tree changed meanwhile, or what was rebuilt is not what the donor holds.
+        WriteFailedError: The disk refused. Nothing was changed, or the next change of the tree ends it.
+        NotDurableError: It is done, but the disk did not confirm it.
     """
     question = asked(question)
     tree = changeable_tree(question)
+    if not order.apply:
+        return _proposal(tree, question, order)[0]
+    with change_of(tree.inventory.root):
+        tree = changeable_tree(question)
+        healing, reports = _proposal(tree, question, order)
+        if not healing.applied:
+            return healing
+        with moving(tree.inventory.root):
+            assert_unchanged(tree, question, grace=order.grace)
+            Rebuilding(tree, healing, reports).run()
+    return healing
+
+
+def _proposal(tree: Tree, question: TreeQuestion, order: HealOrder) -> tuple[Healing, Mapping[str, ShardReport]]:
+    """Say what would be done, and return what was seen of the checkpoint's shards, by path."""
     meant = chosen(tree, order.checkpoint)
     if not meant:
         raise NothingToResumeError(f"there is no checkpoint in {tree.inventory.root}")
-    return _proposal(tree, tree.closer(meant[0]), order)
-
-
-def _proposal(tree: Tree, checkpoint: Checkpoint, order: HealOrder) -> Healing:
+    checkpoint = tree.closer(meant[0])
     session = session_for(tree, CheckQuestion(level=Level.NUMERICS))
     try:
         verdict = session.verdict(checkpoint)
     finally:
         session.close()
-    role = checkpoint.shards[0].role if checkpoint.shards else ShardRole.FULL
-    refusal = tree.layout.twin(checkpoint, Rank(0), role)
-    if isinstance(refusal, Refusal):
-        sick: tuple[Sick, ...] = ()
-        why = unknown(Code.NO_DONOR, f"{tree.inventory.root} {refusal.why}", path=checkpoint.name)
-        refusals = (why,) if blocking(verdict.findings) else ()
-    else:
-        sick, refusals = sick_shards(checkpoint, verdict, partial(_path_of, tree, checkpoint)), ()
-    return Healing(
+    refusal = tree.layout.twin(checkpoint, Rank(0), checkpoint.shards[0].role if checkpoint.shards else ShardRole.FULL)
+    sick: tuple[Sick, ...] = ()
+    against: list[Finding] = []
+    if not isinstance(refusal, Refusal):
+        sick = sick_shards(checkpoint, verdict, partial(_path_of, tree, checkpoint))
+    elif blocking(verdict.findings):
+        against = [unknown(Code.NO_DONOR, f"{tree.inventory.root} {refusal.why}", path=checkpoint.name)]
+    healing = Healing(
         root=tree.inventory.root,
         layout=tree.inventory.layout,
         checkpoint=checkpoint,
         shards=_donors(tree, checkpoint, verdict, sick, order) if sick else (),
         lost=stays_lost(verdict, sick),
-        refusals=refusals,
+        refusals=tuple(against),
         apply=order.apply,
         resolved_from=tree.resolved_from,
     )
+    if healing.healable:
+        healing = replace(healing, fixes=_fixes(tree, healing), trash=_trash(tree, healing))
+        healing = replace(healing, refusals=tuple(_against(tree, question, healing, order)))
+    return healing, {report.path: report for report in verdict.reports}
+
+
+def _against(tree: Tree, question: TreeQuestion, healing: Healing, order: HealOrder) -> Iterator[Finding]:
+    """Say what speaks against writing anything."""
+    if not order.apply:
+        yield from pending(tree)
+    yield from seen_in_part(tree, question, healing.checkpoint)
+    yield from signs_of_writing(tree, grace=order.grace)
+    places = [shard.sick.path for shard in healing.healable]
+    yield from in_the_way(tree, [*places, *(fix.path for fix in healing.fixes)])
 
 
 def _path_of(tree: Tree, checkpoint: Checkpoint, place: Place) -> str | None:
@@ -86,56 +129,68 @@ def _path_of(tree: Tree, checkpoint: Checkpoint, place: Place) -> str | None:
 def _donors(
     tree: Tree, checkpoint: Checkpoint, verdict: Verdict, sick: Sequence[Sick], order: HealOrder
 ) -> tuple[ShardHealing, ...]:
-    """Read what the shards hold, and of other checkpoints no more than it takes."""
+    """Read of other checkpoints no more than it takes to find donors."""
     with looking_at(tree.inventory.root):
         recorded = tree.layout.slices(tree.storage, checkpoint)
-    roles = {each.role for each in sick}
-    reports = {report.path: report for report in verdict.reports}
-    wrong = {finding.path for finding in blocking(verdict.findings)}
-    shards = [shard for shard in checkpoint.shards if shard.role in roles and shard.path not in wrong]
-    now = _held(tree, checkpoint, shards, reports)
-    for report in verdict.reports:  # those with a finding are told, and not read once more
-        if report.rank is not None and report.path in wrong:
-            found = tuple(finding for finding in blocking(verdict.findings) if finding.path == report.path)
-            now[report.rank, report.role] = HeldShard(report=replace(report, findings=found), held=None)
-    witnesses: list[Witness] = []
-    answer = find_donors(sick, now, witnesses, recorded, order)
+    wrong = blocking(verdict.findings)
+    now = _by_place(
+        replace(report, findings=tuple(finding for finding in wrong if finding.path == report.path))
+        for report in verdict.reports
+    )
+    others: list[SavedShards] = []
+    answer = find_donors(sick, now, others, recorded, order)
     for other in witnesses_for(checkpoint, tree.inventory.checkpoints):
-        if all(each.donor is not None for each in answer) or len(witnesses) == MOST_WITNESSES:
+        if all(each.donor is not None for each in answer) or len(others) == MOST_WITNESSES:
             break
-        if not list(blocking(other.findings)):
-            places = {*now, *(each.place for each in sick)}
-            own = [shard for shard in other.shards if shard.rank is not None and (shard.rank, shard.role) in places]
-            witnesses.append(Witness(name=other.name, shards=_held(tree, other, own)))
-            answer = find_donors(sick, now, witnesses, recorded, order)
-    return answer
+        if not blocking(other.findings):
+            roles = {each.role for each in sick}
+            others.append(SavedShards(name=other.name, shards=_read(tree, other, roles)))
+            answer = find_donors(sick, now, others, recorded, order)
+    return tuple(_with_metadata(tree, checkpoint, each) for each in answer)
 
 
-def _held(
-    tree: Tree, checkpoint: Checkpoint, shards: Collection[Shard], reports: Mapping[str, ShardReport] | None = None
-) -> dict[Place, HeldShard]:
-    """Read what shards hold, by rank and role."""
-    tasks = plan_checks(tree.inventory.root, replace(checkpoint, shards=tuple(shards)), Level.STRUCTURE)
-    engine = partial(ThreadEngine, jobs=cores(), timeout=CheckQuestion().timeout)
-    found: dict[Place, HeldShard] = {}
-    held: dict[str, dict[str, bytes]] = {}
-    work = partial(check, look=partial(_look, held))
-    for observed in counted(tasks, work, lambda work: engine(work=work)):
-        report = (reports or {}).get(observed.task.path, observed.report)
-        if report.rank is not None:
-            found[report.rank, report.role] = HeldShard(report=report, held=held.get(report.path))
-    return found
+def _read(tree: Tree, checkpoint: Checkpoint, roles: set[ShardRole]) -> dict[Place, ShardReport]:
+    """Read every byte of another checkpoint's shards."""
+    shards = tuple(shard for shard in checkpoint.shards if shard.role in roles)
+    question = CheckQuestion(level=Level.CHECKSUM)
+    tasks = plan_checks(tree.inventory.root, replace(checkpoint, shards=shards), question.level)
+    return _by_place(reports_of(tasks, content_engine(question, None)))
 
 
-def _look(held: dict[str, dict[str, bytes]], task: CheckTask, source: ByteSource, **_: object) -> Observation:
-    from xxhash import xxh3_64_digest
+def _by_place(reports: Iterable[ShardReport]) -> dict[Place, ShardReport]:
+    return {(report.rank, report.role): report for report in reports if report.rank is not None}
 
-    from ckpttool.verify.checks.structure import observe_header
 
-    observed = observe_header(task, source)
-    if observed.header is not None and observed.report.schema_hash is not None:
-        held[task.path] = {
-            entry.name: xxh3_64_digest(b"".join(source.read(begin, end - begin) for begin, end in entry.spans))
-            for entry in observed.header.entries
-        }
-    return Observation(task=task, report=observed.report)
+def _with_metadata(tree: Tree, checkpoint: Checkpoint, shard: ShardHealing) -> ShardHealing:
+    """Add what the header of the rebuilt file says beside the tensors."""
+    if shard.donor is None or shard.tensor is not None:
+        return shard
+    kin = witnesses_for(checkpoint, tree.inventory.checkpoints)
+    with looking_at(tree.inventory.root):
+        return replace(shard, metadata=own_metadata(tree.storage, shard.sick, shard.donor, kin))
+
+
+def _trash(tree: Tree, healing: Healing) -> str | None:
+    """Return where what is replaced will be kept; None where all of it is missing."""
+    if all(shard.sick.is_missing for shard in healing.healable):
+        return None
+    taken = {folder.name for folder in in_trash(tree)}
+    name = f"{time.strftime(TIME_FORMAT, time.gmtime())}-{healing.checkpoint.name}"
+    while name in taken:
+        name += "+"
+    return f"{TRASH}/{name}"
+
+
+def _fixes(tree: Tree, healing: Healing) -> tuple[PointerFix, ...]:
+    """Find the trainer's records that are to name the checkpoint: it will be the newest whole one."""
+    if not healing.is_mended:
+        return ()
+    whole = with_shards(healing)
+    question = ResumeQuestion(ignore_health=True)
+    session = session_for(tree, CheckQuestion())
+    point = choose(tree.inventory, question, session.verdict)
+    if not is_held_back_by(healing, point):
+        return ()
+    with looking_at(tree.inventory.root):
+        pointers = tuple(tree.layout.pointers(tree.storage, whole.ranks))
+    return tuple(repairs(pointers, whole, tree.layout.pointing_to))

@@ -17,7 +17,7 @@ from ckpttool.domain.health import HealthBook
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.errors import IncompleteError, UsageError
-from ckpttool.records import JOURNAL, OWN_FOLDER, SealPlace
+from ckpttool.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER, SealPlace
 from ckpttool.storage import above, open_storage, shortest
 from ckpttool.storage.base import LostLinkError, Storage, is_there, unreadable
 from ckpttool.trainers.base import Layout, Refusal, ScanOptions
@@ -182,6 +182,9 @@ def _scanned(located: Located, question: TreeQuestion) -> Tree:
 
 def interrupted(storage: Storage) -> tuple[Finding, ...]:
     """Note that a prune was interrupted, or is running: then it is no damage that a checkpoint lacks files."""
+    if is_there(storage, HEAL_JOURNAL):
+        message = "a heal was interrupted here or is running: the next ckpttool heal --apply ends it"
+        return (note(Code.IN_PROGRESS, message, path=HEAL_JOURNAL, remedy="so does any other change with --apply"),)
     if not is_there(storage, JOURNAL):
         return ()
     message = (

@@ -95,7 +95,7 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
     )
     counts = meter is not None and question.level is Level.STRUCTURE
     headers = WaitingEngine(timeout=question.timeout, work=meter.counting(check) if meter and counts else check)
-    tasks = headers if question.level is Level.STRUCTURE else _content_engine(question, meter)
+    tasks = headers if question.level is Level.STRUCTURE else content_engine(question, meter)
     engines = Engines(tasks=tasks, headers=headers)
     records = SaveRecords(seal_place=tree.seal_place, closer=tree.closer, slices=tree.slices)
     return Session(tree.storage, tree.inventory, scope, engines, records)
@@ -124,7 +124,8 @@ def _proofs(tree: Tree, question: CheckQuestion) -> Proofs | None:
     return Proofs(lambda: memory_place(tree.inventory.root, DAMAGED), time.time)
 
 
-def _content_engine(question: CheckQuestion, meter: Meter | None) -> Engine:
+def content_engine(question: CheckQuestion, meter: Meter | None) -> Engine:
+    """Return what reads shards whole, as many at a time as were asked for."""
     from ckpttool.verify.engines.threads import ThreadEngine
     from ckpttool.verify.report import check_and_judge
 

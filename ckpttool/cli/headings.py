@@ -170,6 +170,8 @@ EXITS: dict[str, dict[int, str]] = {
         10: "Something is wrong that no copy can mend.",
         11: "Refused: nothing proves a copy, or it is in doubt itself. Or there is no checkpoint.",
         **_TREE,
+        14: "Refused: somebody is saving, or something could not be read.",
+        **_WRITES,
     },
     "repair-meta": {
         0: "The records are right, or would be with --apply.",

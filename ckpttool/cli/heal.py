@@ -10,7 +10,7 @@ from ckpttool import api
 from ckpttool.cli import output, progress
 from ckpttool.cli.answers import HEAL, show
 from ckpttool.cli.grouped import grouped
-from ckpttool.cli.options import Format, FormatOpt, OneName, Quiet, TreeOptions, one_name
+from ckpttool.cli.options import Format, FormatOpt, Grace, OneName, Quiet, TreeOptions, one_name
 from ckpttool.domain.units import Rank
 
 From = Annotated[
@@ -20,6 +20,7 @@ From = Annotated[
 One = Annotated[
     str | None, typer.Option("--tensor", metavar="NAME", help="Replace this tensor alone, where the rest is whole.")
 ]
+Apply = Annotated[bool, typer.Option("--apply", help="Do it; without it nothing is changed.")]
 
 
 @grouped
@@ -29,18 +30,26 @@ def heal(
     checkpoint: OneName = None,
     donor: From = None,
     tensor: One = None,
+    apply: Apply = False,
+    grace: Grace = 300.0,
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Find a proven copy of a missing or damaged shard.
+    """Rebuild a lost or damaged shard from a proven copy, with --apply.
 
     Data-parallel ranks save the same. A shard is a copy where the trainer's record of the layout says so, or where two
     other checkpoints of the run show both ranks equal in every tensor; and only one that is beyond doubt itself is
-    taken.
+    taken. What was damaged is kept in the trash.
 
     Example: ckpttool heal ./output/checkpoint --checkpoint 20_2
     """
-    order = api.HealOrder(checkpoint=one_name(checkpoint), donor=None if donor is None else Rank(donor), tensor=tensor)
+    order = api.HealOrder(
+        checkpoint=one_name(checkpoint),
+        donor=None if donor is None else Rank(donor),
+        tensor=tensor,
+        apply=apply,
+        grace=grace,
+    )
     with progress.watched(quiet=quiet):
         healing = api.heal(tree.question(), order)
     output.looking_at(healing.resolved_from, quiet=quiet)

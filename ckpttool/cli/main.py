@@ -26,7 +26,7 @@ COMMANDS = {
     "preflight": "Say go or no-go before a launch. Changes nothing.",
     "lint-config": "Say what in training configs is found wrong late or never.",
     "seal": "Record a checksum of every shard: later damage is seen.",
-    "heal": "Find a proven copy of a missing or damaged shard.",
+    "heal": "Rebuild a lost or damaged shard from a proven copy, with --apply.",
     "prune": "Let replaced checkpoints go; a dry run unless --apply.",
     "trash": "List what prunes moved away, restore it, or delete it.",
     "repair-meta": "Let all records name the newest whole one, with --apply.",

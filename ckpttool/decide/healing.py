@@ -8,18 +8,19 @@ from typing import NamedTuple
 
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, unknown, worst
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.healing import (
     Donor,
+    Healing,
     HealOrder,
-    HeldShard,
     Place,
-    SameSlice,
+    SavedShards,
     ShardHealing,
     Sick,
-    Trust,
-    Witness,
 )
-from ckpttool.domain.replicas import RecordedSlices
+from ckpttool.domain.plan import NoResumePoint, ResumePoint
+from ckpttool.domain.replicas import Proof, RecordedSlices, Trust
+from ckpttool.domain.shard import Shard
 from ckpttool.domain.units import Rank, counted, on_ranks
 from ckpttool.domain.verdict import ShardReport, Verdict
 
@@ -73,8 +74,8 @@ def stays_lost(verdict: Verdict, sick: Sequence[Sick]) -> tuple[Finding, ...]:
 
 def find_donors(
     sick: Sequence[Sick],
-    now: Mapping[Place, HeldShard],
-    witnesses: Sequence[Witness],
+    now: Mapping[Place, ShardReport],
+    others: Sequence[SavedShards],
     recorded: RecordedSlices | None,
     order: HealOrder,
 ) -> tuple[ShardHealing, ...]:
@@ -82,65 +83,81 @@ def find_donors(
 
     Args:
         sick: The shards.
-        now: All that could be read of the checkpoint; of its reports every element was looked at.
-        witnesses: Other checkpoints of the same run, nearest first.
+        now: All that could be read of the checkpoint, every element, with what was found about each.
+        others: Other checkpoints of the same run, nearest first.
         recorded: What the training's own record says of the ranks' slices; None: there is none.
         order: What was asked for.
     """
     doubted = {each.place for each in sick}
-    sound = {place: held for place, held in now.items() if place not in doubted}
-    return tuple(_healing(each, sound, _Evidence(witnesses, recorded), order) for each in sick)
+    sound = {place: report for place, report in now.items() if place not in doubted}
+    return tuple(_healing(each, sound, _Evidence(others, recorded, order.tensor), order) for each in sick)
 
 
 class _Proof(NamedTuple):
-    same: SameSlice
+    proof: Proof
     record: str | None = None
     witnesses: tuple[str, ...] = ()
 
 
 class _Evidence(NamedTuple):
-    witnesses: Sequence[Witness]
+    others: Sequence[SavedShards]
     recorded: RecordedSlices | None
+    tensor: str | None
+    """The one that is to be replaced; None: all must be the same."""
 
-    def of(self, sick: Place, other: Place, now: HeldShard) -> _Proof | str:
+    def held(self, report: ShardReport) -> dict[str, bytes] | None:
+        """Return the digests that count; None where one of them is not known."""
+        if report.tensor_digests is None:
+            return None
+        found = report.tensor_digests.by_name
+        if self.tensor is not None:
+            return {self.tensor: found[self.tensor]} if self.tensor in found else None
+        return found if len(found) == report.tensors else None
+
+    def of(self, sick: Place, other: Place, now: ShardReport) -> _Proof | str:
         """Return what proves that two shards are copies, or say why nothing does."""
-        if self.recorded is not None:
-            told = _by_record(self.recorded, sick[0], other[0], now.held or {})
-            if told is None:
-                return _Proof(SameSlice.RECORDED, record=self.recorded.source)
-            if told:
-                return told
+        held_now = self.held(now) or {}
+        told = self._recorded(sick[0], other[0], held_now)
+        return self._learned(sick, other, now, held_now) if told is None else told
+
+    def _recorded(self, sick: Rank, other: Rank, tensors: Iterable[str]) -> _Proof | str | None:
+        """Return what a record proves or says against it; None where it does not tell of all tensors."""
+        if self.recorded is None:
+            return None
+        slices = self.recorded.slices
+        for name in sorted(slices) if self.tensor is None else tensors:
+            held = slices.get(name, {})
+            if held.get(sick) != held.get(other):
+                return f"rank {other} holds another slice of {name} by {self.recorded.source}"
+        if not all({sick, other} <= slices.get(name, {}).keys() for name in tensors):
+            return None
+        return _Proof(Proof.RECORDED, record=self.recorded.source)
+
+    def _learned(self, sick: Place, other: Place, now: ShardReport, held_now: Mapping[str, bytes]) -> _Proof | str:
         equal: list[tuple[str, Mapping[str, bytes]]] = []
-        for witness in self.witnesses:
-            ours, theirs = witness.shards.get(sick), witness.shards.get(other)
+        for saved in self.others:
+            ours, theirs = saved.shards.get(sick), saved.shards.get(other)
             if ours is None or theirs is None or not (_is_sound(ours) and _is_sound(theirs)):
                 continue
-            if ours.report.schema_hash != theirs.report.schema_hash or ours.held != theirs.held:
-                return f"rank {other[0]} {_differs_in(ours, theirs)} at {witness.name}"
-            if theirs.report.schema_hash == now.report.schema_hash:
-                equal.append((witness.name, ours.held or {}))
+            a, b = self.held(ours), self.held(theirs)
+            if a is None or b is None:
+                continue
+            if ours.schema_hash != theirs.schema_hash or a != b:
+                return f"rank {other[0]} {_differs_in(a, b)} at {saved.name}"
+            if theirs.schema_hash == now.schema_hash:
+                equal.append((saved.name, a))
         if len(equal) < MIN_WITNESSES:
             return f"rank {other[0]} was equal at {counted(len(equal), 'other checkpoint')} of the run"
-        if (still := _never_changed(now.held or {}, [held for _, held in equal])) is not None:
+        if (still := _never_changed(held_now, [held for _, held in equal])) is not None:
             return f"{still} did not change where rank {other[0]} was equal, and has changed since"
-        return _Proof(SameSlice.LEARNED, witnesses=tuple(name for name, _ in equal))
+        return _Proof(Proof.LEARNED, witnesses=tuple(name for name, _ in equal))
 
 
-def _by_record(recorded: RecordedSlices, sick: Rank, other: Rank, tensors: Iterable[str]) -> str | None:
-    """Return None where a record proves that two ranks hold the same; what speaks against it; or "": it is not told."""
-    for name, held in recorded.slices.items():
-        if held.get(sick) != held.get(other):
-            return f"rank {other} holds another slice of {name} by {recorded.source}"
-    told = all({sick, other} <= recorded.slices.get(name, {}).keys() for name in tensors)
-    return None if told else ""
+def _is_sound(report: ShardReport) -> bool:
+    return worst(report.findings) < Severity.SUSPECT
 
 
-def _is_sound(shard: HeldShard) -> bool:
-    return shard.held is not None and worst(shard.report.findings) < Severity.SUSPECT
-
-
-def _differs_in(ours: HeldShard, theirs: HeldShard) -> str:
-    a, b = ours.held or {}, theirs.held or {}
+def _differs_in(a: Mapping[str, bytes], b: Mapping[str, bytes]) -> str:
     if a.keys() != b.keys():
         return "held other tensors"
     first = next((name for name in a if a[name] != b[name]), None)
@@ -159,18 +176,18 @@ def _never_changed(now: Mapping[str, bytes], then: Sequence[Mapping[str, bytes]]
     )
 
 
-def _healing(sick: Sick, now: Mapping[Place, HeldShard], evidence: _Evidence, order: HealOrder) -> ShardHealing:
-    others = {place: held for place, held in sorted(now.items()) if place[1] is sick.role and place[0] != sick.rank}
+def _healing(sick: Sick, now: Mapping[Place, ShardReport], evidence: _Evidence, order: HealOrder) -> ShardHealing:
+    others = {place: each for place, each in sorted(now.items()) if place[1] is sick.role and place[0] != sick.rank}
     proofs: dict[Place, _Proof] = {}
     against: list[str] = []
-    for place, held in others.items():
-        if not _is_sound(held):
-            finding = max(held.report.findings, key=lambda each: each.severity, default=None)
-            why = "its tensors could not all be read" if finding is None else finding.message
+    for place, report in others.items():
+        if not _is_sound(report):
+            why = max(report.findings, key=lambda finding: finding.severity).message
             against.append(f"rank {place[0]} is doubted itself: {why}")
-            continue
-        proof = evidence.of(sick.place, place, held)
-        if isinstance(proof, str):
+        elif evidence.held(report) is None:
+            what = "its tensors could not all be read" if order.tensor is None else f"it has no tensor {order.tensor}"
+            against.append(f"rank {place[0]} tells nothing: {what}")
+        elif isinstance(proof := evidence.of(sick.place, place, report), str):
             against.append(proof)
         else:
             proofs[place] = proof
@@ -179,15 +196,15 @@ def _healing(sick: Sick, now: Mapping[Place, HeldShard], evidence: _Evidence, or
         return _refused(sick, "; ".join(said) or f"rank {order.donor} has no such shard", _TO_PROVE)
     if not proofs:
         return _refused(sick, _in_short(against), _TO_PROVE)
-    copies = _agreed({place: others[place] for place in proofs})
+    copies = _agreed({place: others[place] for place in proofs}, evidence)
     if isinstance(copies, str):
         return _refused(sick, copies, "a checksum of one of them (ckpttool seal), or a third copy, would tell")
     meant = [place for place in copies if order.donor in {None, place[0]}]
     if not meant:
         return _refused(sick, f"rank {order.donor} differs from the other copies", "take another donor, or none")
-    chosen = min(meant, key=lambda place: (not others[place].report.checksum_matched, place))
+    chosen = min(meant, key=lambda place: (not others[place].checksum_matched, place))
     agrees = next((place[0] for place in copies if place != chosen), None)
-    donor = _donor(chosen[0], others[chosen].report, proofs[chosen], agrees)
+    donor = _donor(chosen[0], others[chosen], proofs[chosen], agrees)
     return ShardHealing(sick=sick, donor=donor, tensor=order.tensor)
 
 
@@ -199,7 +216,7 @@ def _donor(rank: Rank, report: ShardReport, proof: _Proof, agrees: Rank | None) 
     return Donor(
         rank=rank,
         path=report.path,
-        same=proof.same,
+        proof=proof.proof,
         record=proof.record,
         witnesses=proof.witnesses,
         trust=trust,
@@ -207,20 +224,18 @@ def _donor(rank: Rank, report: ShardReport, proof: _Proof, agrees: Rank | None) 
     )
 
 
-def _agreed(copies: Mapping[Place, HeldShard]) -> tuple[Place, ...] | str:
+def _agreed(copies: Mapping[Place, ShardReport], evidence: _Evidence) -> tuple[Place, ...] | str:
     """Return those of several copies that are to be believed, or say why none is.
 
     Where they differ, a checksum decides, else most of them do.
     """
-    alike: dict[tuple[object, ...], list[Place]] = defaultdict(list)
-    for place, held in copies.items():
-        alike[held.report.schema_hash, tuple(sorted((held.held or {}).items()))].append(place)
+    alike: dict[tuple[str | None, tuple[tuple[str, bytes], ...]], list[Place]] = defaultdict(list)
+    for place, report in copies.items():
+        alike[report.schema_hash, tuple(sorted((evidence.held(report) or {}).items()))].append(place)
     groups = sorted(alike.values(), key=len, reverse=True)
-    if len(groups) == 1:
-        return tuple(groups[0])
-    verified = [group for group in groups if any(copies[place].report.checksum_matched for place in group)]
-    if len(verified) == 1:
-        return tuple(verified[0])
+    verified = [group for group in groups if any(copies[place].checksum_matched for place in group)]
+    if len(groups) == 1 or len(verified) == 1:
+        return tuple((verified or groups)[0])
     if not verified and 2 * len(groups[0]) > len(copies) and len(groups[0]) > 1:
         return tuple(groups[0])
     ranks = [place[0] for place in copies]
@@ -238,6 +253,49 @@ def _in_short(against: Sequence[str]) -> str:
 def _refused(sick: Sick, why: str, remedy: str) -> ShardHealing:
     refusal = unknown(Code.NO_DONOR, f"no donor is proven: {why}", path=sick.path, remedy=remedy, ranks=(sick.rank,))
     return ShardHealing(sick=sick, donor=None, refusal=refusal)
+
+
+def metadata_of(
+    donor: Sequence[tuple[str, str]], own_then: Sequence[tuple[str, str]], donor_then: Sequence[tuple[str, str]]
+) -> tuple[tuple[str, str], ...]:
+    """Return a header's text pairs: what the donor says now, but what each rank says of itself.
+
+    Args:
+        donor: What the donor says now.
+        own_then: What the rank itself said at another checkpoint, whose order is kept.
+        donor_then: What the donor said there.
+    """
+    now, then = dict(donor), dict(donor_then)
+    mine = dict(own_then)
+    pairs = {name: now[name] if name in now and then.get(name) == value else value for name, value in own_then}
+    return tuple({**pairs, **{name: value for name, value in donor if name not in mine and name not in then}}.items())
+
+
+def with_shards(healing: Healing) -> Checkpoint:
+    """Return a checkpoint as it is when all that can be rebuilt is."""
+    checkpoint = healing.checkpoint
+    added = tuple(
+        Shard(path=shard.sick.path, rank=shard.sick.rank, role=shard.sick.role, format=checkpoint.format)
+        for shard in healing.healable
+        if shard.sick.is_missing
+    )
+    return replace(checkpoint, shards=(*checkpoint.shards, *added))
+
+
+def is_held_back_by(healing: Healing, point: ResumePoint | NoResumePoint) -> bool:
+    """Tell whether a checkpoint that can be mended is the newest whole one then.
+
+    Args:
+        healing: All that is wrong with it can be mended.
+        point: What would be chosen as things are.
+    """
+    key = healing.checkpoint.key
+    if isinstance(point, ResumePoint) and point.checkpoint.key == key:
+        return True
+    paths = {shard.sick.path for shard in healing.shards}
+    found = {finding.code for shard in healing.shards for finding in shard.sick.findings}
+    reasons = next((each.reasons for each in point.rejected if each.checkpoint.key == key), None)
+    return reasons is not None and all(reason.path in paths or reason.code in found for reason in reasons)
 
 
 def witnesses_for(checkpoint: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Checkpoint]:

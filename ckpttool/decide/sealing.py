@@ -94,7 +94,7 @@ def merge(old: Manifest | None, new: Manifest, *, reseal: bool) -> tuple[Manifes
 def _with_history(seal: ShardSeal, before: ShardSeal | None) -> ShardSeal:
     if before is None or not seal.same_content(before):
         return seal
-    return replace(seal, first_seen=before.first_seen)
+    return replace(seal, first_seen=before.first_seen, healed=before.healed)
 
 
 def _sorted(seals: dict[str, ShardSeal]) -> tuple[ShardSeal, ...]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 from typing import TypeAlias
 
 from ckpttool.domain.answered import Answered
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.shard import ShardRole
+from ckpttool.domain.pointer import PointerFix
+from ckpttool.domain.replicas import Proof, Trust
+from ckpttool.domain.shard import FileStamp, ShardRole
 from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import ShardReport
 
@@ -18,41 +19,13 @@ Place: TypeAlias = "tuple[Rank, ShardRole]"
 """Whose file of a save, and what it is for."""
 
 
-class SameSlice(str, Enum):
-    """What proves that two ranks hold the same slice of every tensor."""
-
-    RECORDED = "recorded"
-    """The training's own record of its layout says so."""
-    LEARNED = "learned"
-    """At two other checkpoints of the run every tensor was equal on both."""
-
-
-class Trust(str, Enum):
-    """What speaks for a donor, best first."""
-
-    CHECKSUM = "checksum"
-    COPY = "copy"
-    """Another rank holds the same, bit for bit."""
-    NUMERICS = "numerics"
-    """It is whole by structure, and nothing is odd about its numbers."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldShard:
-    """One rank's shard of one checkpoint, with all that it holds."""
-
-    report: ShardReport
-    held: Mapping[str, bytes] | None
-    """A digest of each tensor, by name; None where not all of them could be read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Witness:
+class SavedShards:
     """What another checkpoint of the same run holds."""
 
     name: str
-    shards: Mapping[Place, HeldShard]
-    """Those that were read."""
+    shards: Mapping[Place, ShardReport]
+    """Those that were read, every byte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +52,7 @@ class Donor:
 
     rank: Rank
     path: str
-    same: SameSlice
+    proof: Proof
     record: str | None = None
     """Path of the record that says so, where it is recorded."""
     witnesses: tuple[str, ...] = ()
@@ -97,6 +70,8 @@ class ShardHealing:
     tensor: str | None = None
     """The one tensor that is replaced; None: all of the file."""
     donor: Donor | None
+    metadata: tuple[tuple[str, str], ...] | None = None
+    """What the rebuilt header says beside the tensors, in its order; None where the format has no such text."""
     refusal: Finding | None = None
     """Why there is no donor, and what would prove one."""
 
@@ -133,6 +108,10 @@ class Healing(Answered):
     """Why nothing is changed, whatever could be."""
     apply: bool
     resolved_from: str | None
+    fixes: tuple[PointerFix, ...] = ()
+    """The trainer's records that shall name the checkpoint, for it will be the newest whole one."""
+    trash: str | None = None
+    """Where what was damaged lies now, relative to the root; None where nothing was replaced."""
 
     @property
     def healable(self) -> tuple[ShardHealing, ...]:
@@ -149,3 +128,24 @@ class Healing(Answered):
         """Whether a shard stays as it is, for nothing proves a donor."""
         codes = {finding.code for finding in self.refusals}
         return Code.NO_DONOR in codes or any(shard.donor is None for shard in self.shards)
+
+    @property
+    def is_mended(self) -> bool:
+        """Whether the checkpoint is whole when all that can be rebuilt is."""
+        return bool(self.healable) and not (self.is_refused or self.lost or self.refusals)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Put:
+    """A file that lies ready beside its place, and what becomes of the one that is there."""
+
+    path: str
+    """Where it goes, relative to the tree's root."""
+    temporary: str
+    """Where it lies, in the same folder."""
+    stamp: FileStamp
+    """Of the file that lies ready."""
+    replaces: FileStamp | None = None
+    """The file that is in its place now; None: none, or it may go as it is."""
+    kept: str | None = None
+    """Where that one goes."""

@@ -8,7 +8,7 @@ from ckpttool.domain.answered import Answered
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.replicas import TensorDigests
+from ckpttool.domain.replicas import Healed, TensorDigests
 from ckpttool.domain.scalars import ScalarValues
 from ckpttool.domain.shard import FormatName, TensorEntry
 from ckpttool.domain.units import ByteCount
@@ -38,6 +38,8 @@ class ShardSeal:
     scalars: ScalarValues
     first_seen: str
     """UTC, `2025-01-31T23:59:59Z`: when this content was first recorded. Sealing it again does not change it."""
+    healed: Healed | None = None
+    """Where the file was rebuilt from another rank's; None: it is as it was saved."""
     tensors: TensorDigests | None = None
     """One digest a tensor; None where they are not known, as in a manifest of a version that recorded none."""
 

@@ -57,6 +57,32 @@ class Proof(str, Enum):
     """All but one of those that have it are equal now, and there is nothing else to go by."""
 
 
+class Trust(str, Enum):
+    """What speaks for a shard that another one is rebuilt from, best first."""
+
+    CHECKSUM = "checksum"
+    COPY = "copy"
+    """Another rank holds the same, bit for bit."""
+    NUMERICS = "numerics"
+    """It is whole by structure, and nothing is odd about its numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Healed:
+    """That a file was rebuilt, and from what."""
+
+    rank: Rank
+    """Whose file it was rebuilt from."""
+    proof: Proof
+    """How it was known that this one holds the same."""
+    trust: Trust
+    """What spoke for it."""
+    tensor: str | None = None
+    """The one tensor that was replaced; None: all of the file."""
+    at: str
+    """UTC, `2025-01-31T23:59:59Z`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Witness:
     """What ranks held at another checkpoint, in the files of one role."""

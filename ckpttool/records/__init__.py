@@ -12,6 +12,9 @@ OWN_FOLDER = ".ckpttool"
 JOURNAL = f"{OWN_FOLDER}/prune.json"
 """What a prune, or a restore from its trash, is moving; gone when it is done."""
 
+HEAL_JOURNAL = f"{OWN_FOLDER}/heal.json"
+"""What a heal has laid ready and is putting in its place; gone when it is done."""
+
 BIRTH_FOLDER = f"{OWN_FOLDER}/birth"
 """What shards were when they were handed to the disk; one file a shard."""
 

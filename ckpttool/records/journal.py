@@ -1,13 +1,14 @@
-"""The journal of a prune, written before anything is moved and gone when everything is; and what lies in the trash."""
+"""The journals of a prune and of a heal, there while files change places; and what lies in the trash."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from ckpttool.domain.healing import Put
 from ckpttool.domain.retention import Batch, Move
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount
@@ -15,14 +16,16 @@ from ckpttool.errors import IncompleteError
 from ckpttool.formats.strict_json import (
     OWN_MEMORY,
     Json,
+    JsonObject,
     ParseError,
     as_list,
     as_object,
     get_list,
+    get_optional_str,
     get_str,
     parse_object,
 )
-from ckpttool.records import JOURNAL, OWN_FOLDER, leads_out
+from ckpttool.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER, leads_out
 from ckpttool.records.hashed_json import closed, is_whole
 from ckpttool.storage.base import Kind, Storage
 
@@ -31,6 +34,8 @@ TIME_FORMAT = "%Y%m%dT%H%M%SZ"
 """UTC, how the name of a trash folder begins."""
 
 _SCHEMA = "ckpttool/prune-journal/1"
+
+_HEAL_SCHEMA = "ckpttool/heal-journal/1"
 
 _LIMIT = ByteCount(128 << 20)
 """10,000 ranks with 50 checkpoints to go need 60 MB."""
@@ -64,36 +69,102 @@ def read_journal(storage: Storage) -> tuple[Batch, ...]:
     Raises:
         IncompleteError: There is a journal, but it cannot be read or believed.
     """
+    return _each(_batch, storage, _PRUNE)
+
+
+def heal_journal_bytes(puts: Iterable[Put]) -> bytes:
+    """Spell the journal of a heal; `read_heal_journal` reads the same value back."""
+    records = (
+        {
+            "path": _escaped(put.path),
+            "temporary": _escaped(put.temporary),
+            "file": _stamp_spelled(put.stamp),
+            "replaces": None if put.replaces is None else _stamp_spelled(put.replaces),
+            "kept": None if put.kept is None else _escaped(put.kept),
+        }
+        for put in puts
+    )
+    lines = ",\n".join(f"    {json.dumps(record, ensure_ascii=True)}" for record in records)
+    return closed(f'{{\n  "schema": "{_HEAL_SCHEMA}",\n  "files": [\n{lines}\n  ]')
+
+
+def read_heal_journal(storage: Storage) -> tuple[Put, ...]:
+    """Read which files an interrupted heal has laid ready; nothing where none was interrupted.
+
+    Raises:
+        IncompleteError: There is a journal, but it cannot be read or believed.
+    """
+    return _each(_put, storage, _HEAL)
+
+
+_T = TypeVar("_T")
+
+
+class _Kind(NamedTuple):
+    """One of the two journals."""
+
+    path: str
+    schema: str
+    key: str
+    """Of the list in it."""
+    change: str
+    """What was interrupted."""
+    by_hand: str
+    """What a person does where it cannot be believed."""
+
+
+_PRUNE = _Kind(JOURNAL, _SCHEMA, "batches", "a prune", f"move what is in {TRASH} back by hand, then remove the journal")
+_HEAL = _Kind(HEAL_JOURNAL, _HEAL_SCHEMA, "files", "a heal", "remove the journal, and heal again")
+
+
+def _each(read: Callable[[JsonObject], _T], storage: Storage, kind: _Kind) -> tuple[_T, ...]:
     try:
-        data = storage.small_file(JOURNAL, limit=_LIMIT)
+        return tuple(map(read, _believed(storage.small_file(kind.path, limit=_LIMIT), kind)))
     except FileNotFoundError:
         return ()
     except OSError as error:
-        raise _unbelieved(f"cannot be read ({error.strerror or error})") from None
-    try:
-        return _believed(data)
+        problem = f"cannot be read ({error.strerror or error})"
     except ParseError as error:
-        raise _unbelieved(f"is not believed ({error})") from None
+        problem = f"is not believed ({error})"
+    raise IncompleteError(f"{kind.change} was interrupted, and its journal {kind.path} {problem}: {kind.by_hand}")
 
 
-def _believed(data: bytes) -> tuple[Batch, ...]:
+def _believed(data: bytes, kind: _Kind) -> tuple[JsonObject, ...]:
     if not is_whole(data):
         raise ParseError("it does not match its own hash")
-    record = parse_object(data, what=JOURNAL, limit=_LIMIT, most_memory=OWN_MEMORY)
-    if get_str(record, "schema", where=JOURNAL) != _SCHEMA:
+    record = parse_object(data, what=kind.path, limit=_LIMIT, most_memory=OWN_MEMORY)
+    if get_str(record, "schema", where=kind.path) != kind.schema:
         raise ParseError("another ckpttool wrote it")
-    return tuple(_batch(value) for value in get_list(record, "batches", where=JOURNAL))
+    return tuple(as_object(value, where=kind.path) for value in get_list(record, kind.key, where=kind.path))
 
 
-def _unbelieved(problem: str) -> IncompleteError:
-    return IncompleteError(
-        f"a prune was interrupted, and its journal {JOURNAL} {problem}: "
-        f"move what is in {TRASH} back by hand, then remove the journal"
+def _put(record: JsonObject) -> Put:
+    kept = get_optional_str(record, "kept", where=HEAL_JOURNAL)
+    if kept is not None and not kept.startswith(f"{TRASH}/"):
+        raise ParseError("it names another trash folder than ours")
+    replaces = record.get("replaces")
+    return Put(
+        path=_path(get_str(record, "path", where=HEAL_JOURNAL)),
+        temporary=_path(get_str(record, "temporary", where=HEAL_JOURNAL)),
+        stamp=_stamp(record.get("file")),
+        replaces=None if replaces is None else _stamp(replaces),
+        kept=None if kept is None else _path(kept),
     )
 
 
-def _batch(value: Json) -> Batch:
-    record = as_object(value, where=JOURNAL)
+def _stamp_spelled(stamp: FileStamp) -> list[int | str]:
+    return [stamp.size, *stamp.token]
+
+
+def _stamp(value: Json) -> FileStamp:
+    match value:
+        case [int() as size, int() as mtime_ns, int() as inode]:
+            return FileStamp.on_disk(size=size, mtime_ns=mtime_ns, inode=inode)
+        case _:
+            raise ParseError("a file is not spelled as ckpttool spells it")
+
+
+def _batch(record: JsonObject) -> Batch:
     trash = _path(get_str(record, "trash", where=JOURNAL))
     if not trash.startswith(f"{TRASH}/"):
         raise ParseError("it names another trash folder than ours")

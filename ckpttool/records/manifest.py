@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import re
+from enum import Enum
 from typing import NamedTuple
 
 from ckpttool.domain.finding import Code, Finding, unknown
 from ckpttool.domain.manifest import CHUNK_BYTES, VERSION, Manifest, ShardSeal
+from ckpttool.domain.replicas import Healed, Proof, Trust
 from ckpttool.domain.scalars import spelled
 from ckpttool.domain.shard import FormatName
-from ckpttool.domain.units import ByteCount
+from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.formats.strict_json import (
     OWN_MEMORY,
     JsonObject,
@@ -84,8 +86,19 @@ def _shard_line(seal: ShardSeal) -> str:
         "schema_hash": seal.schema_hash,
         "scalars": spelled(seal.scalars),
         "first_seen": seal.first_seen,
+        **({} if seal.healed is None else {"healed": _healed_spelled(seal.healed)}),
     }
     return json.dumps(line, ensure_ascii=True, allow_nan=False)
+
+
+def _healed_spelled(healed: Healed) -> dict[str, int | str | None]:
+    return {
+        "from_rank": healed.rank,
+        "proof": healed.proof.value,
+        "trust": healed.trust.value,
+        "tensor": None if healed.tensor is None else _escaped(healed.tensor),
+        "at": healed.at,
+    }
 
 
 def _escaped(text: str) -> str:
@@ -202,19 +215,32 @@ def _shard(record: JsonObject, where: str) -> ShardSeal:
         size=ByteCount(size),
         xxh3_128=_matching(_DIGEST, record, "xxh3_128", where),
         chunks=chunks,
-        format=_format(record, where),
+        format=FormatName(_one_of(FormatName, record, "format", where)),
         schema_hash=schema_hash,
         scalars=scalars_of(get_object(record, "scalars", where=where), where=f"{where}: scalars"),
         first_seen=_matching(_TIME, record, "first_seen", where),
+        healed=_healed(as_object(record["healed"], where=where, key="healed"), where) if "healed" in record else None,
     )
 
 
-def _format(record: JsonObject, where: str) -> FormatName:
-    text = get_str(record, "format", where=where)
-    words = [known.value for known in FormatName]
-    if text not in words:
-        raise ParseError(f"expected one of {', '.join(words)}, found {text!a:.80}", where=where, key="format")
-    return FormatName(text)
+def _healed(record: JsonObject, where: str) -> Healed:
+    tensor = record.get("tensor")
+    return Healed(
+        rank=Rank(get_int(record, "from_rank", where=where)),
+        proof=Proof(_one_of(Proof, record, "proof", where)),
+        trust=Trust(_one_of(Trust, record, "trust", where)),
+        tensor=None if tensor is None else _name(record, "tensor", where),
+        at=_matching(_TIME, record, "at", where),
+    )
+
+
+def _one_of(words: type[Enum], record: JsonObject, key: str, where: str) -> str:
+    """Return one of an enumeration's words."""
+    text = get_str(record, key, where=where)
+    known = [word.value for word in words]
+    if text not in known:
+        raise ParseError(f"expected one of {', '.join(known)}, found {text!a:.80}", where=where, key=key)
+    return text
 
 
 def _matching(pattern: re.Pattern[str], record: JsonObject, key: str, where: str) -> str:

@@ -262,7 +262,7 @@ def _old_file(folder_fd: int, path: str, name: str) -> os.stat_result | None:
 
 def _write_temporary(folder_fd: int, data: bytes, *, mode: int | None, new: int = 0o666) -> str:
     """Write and fsync a new file; its mode is `mode`, or what the umask leaves of `new`, which the kernel applies."""
-    name, fd = _open_temporary(folder_fd, new if mode is None else 0o600)
+    name, fd = open_temporary(folder_fd, new if mode is None else 0o600)
     try:
         try:
             view = memoryview(data)
@@ -280,7 +280,12 @@ def _write_temporary(folder_fd: int, data: bytes, *, mode: int | None, new: int 
     return name
 
 
-def _open_temporary(folder_fd: int, mode: int) -> tuple[str, int]:
+def open_temporary(folder_fd: int, mode: int) -> tuple[str, int]:
+    """Make a file under a name that tells it as ours, and return the name and the open file.
+
+    Raises:
+        OSError: It cannot be made.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     for _ in range(_TEMPORARY_TRIES):
         # Not made from the target's name: that may already be as long as a name can be.

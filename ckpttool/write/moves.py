@@ -33,7 +33,7 @@ def move_to_trash(root: str, batches: Sequence[Batch]) -> None:
         UnsafeError: A link stands in the way, or another disk.
         WriteFailedError: A rename failed. What was moved so far is in the trash; `restore` takes it from there.
     """
-    with _opened(root) as root_fd:
+    with opened(root) as root_fd:
         for batch in batches:
             try:
                 _trash_batch(root_fd, batch)
@@ -51,7 +51,7 @@ def restore(root: str, batches: Sequence[Batch]) -> None:
         UnsafeError: A link stands in the way.
         WriteFailedError: A rename failed.
     """
-    with _opened(root) as root_fd:
+    with opened(root) as root_fd:
         for batch in reversed(batches):
             try:
                 _restore_batch(root_fd, batch)
@@ -67,17 +67,17 @@ def assert_room(root: str, batch: Batch) -> None:
         UnsafeError: A link stands in the way.
         WriteFailedError: A folder cannot be opened.
     """
-    with _opened(root) as root_fd:
+    with opened(root) as root_fd:
         for place in sorted({f"{batch.trash}/{folder}".rstrip("/") for folder in {"", *_folders(batch.moves)}}):
             try:
-                with _entered(root_fd, place):
+                with entered(root_fd, place):
                     pass
             except OSError as error:
                 raise WriteFailedError(f"{place!r} cannot be opened: {error.strerror}; nothing was changed") from error
         for move in batch.moves:
             folder, _, name = move.path.rpartition("/")
             try:
-                with _entered(root_fd, folder) as fd:
+                with entered(root_fd, folder) as fd:
                     if _is_there(fd, name):
                         raise UsageError(f"{move.path!r} is in its place already; nothing is overwritten or changed")
             except FileNotFoundError:
@@ -112,7 +112,7 @@ def delete(root: str, trash: str) -> None:
     """
     parent, _, name = trash.rpartition("/")
     try:
-        with _opened(root) as root_fd, _entered(root_fd, parent) as parent_fd:
+        with opened(root) as root_fd, entered(root_fd, parent) as parent_fd:
             _delete_folder(parent_fd, name)
     except OSError as error:
         raise WriteFailedError(
@@ -140,7 +140,7 @@ def _trash_batch(root_fd: int, batch: Batch) -> None:
 
 def _trash_one(root_fd: int, trash_fd: int, move: Move) -> None:
     folder, _, name = move.path.rpartition("/")
-    with _entered(root_fd, folder) as source, _entered(trash_fd, folder) as target:
+    with entered(root_fd, folder) as source, entered(trash_fd, folder) as target:
         _assert_same(source, name, move)
         if os.fstat(source).st_dev != os.fstat(target).st_dev:
             raise UnsafeError(f"{move.path!r} is on another disk than the trash, and nothing is copied")
@@ -170,7 +170,7 @@ def _restore_batch(root_fd: int, batch: Batch) -> None:
     """
     if not _is_there(root_fd, batch.trash):  # stopped before it was made, or after it was removed
         return
-    with _entered(root_fd, batch.trash) as trash_fd:
+    with entered(root_fd, batch.trash) as trash_fd:
         first, rest = batch.moves[:1], batch.moves[1:]
         for moves in (rest[::-1], first):
             back = [move for move in moves if _restore_one(root_fd, trash_fd, move)]
@@ -188,13 +188,13 @@ def _restore_one(root_fd: int, trash_fd: int, move: Move) -> bool:
     folder, _, name = move.path.rpartition("/")
     if folder and not _is_there(root_fd, folder):
         raise _taken(move, "its folder is gone")
-    with _entered(trash_fd, folder) as source, _entered(root_fd, folder) as target:
+    with entered(trash_fd, folder) as source, entered(root_fd, folder) as target:
         if not _put_back(source, target, name):
             raise _taken(move, "something new has its name")
     return True
 
 
-_NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _IN_THE_WAY = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
 """What a rename of a folder says where a folder with something in it, or no folder, has the name."""
 
@@ -213,7 +213,7 @@ def _put_back(source: int, target: int, name: str) -> bool:
         except OSError as error:
             # FAT and some network disks have no hard links, and Linux may forbid those to another user's files. Then
             # the look below is all there is: what lands between it and the rename is replaced.
-            if error.errno not in _NO_HARD_LINKS:
+            if error.errno not in NO_HARD_LINKS:
                 raise
         else:
             return True
@@ -231,7 +231,7 @@ def _put_back(source: int, target: int, name: str) -> bool:
 def _forget(trash_fd: int, move: Move) -> None:
     """Take a file's name in the trash from it, which has its own again; a folder was renamed and left none."""
     folder, _, name = move.path.rpartition("/")
-    with suppress(FileNotFoundError), _entered(trash_fd, folder) as source:
+    with suppress(FileNotFoundError), entered(trash_fd, folder) as source:
         os.unlink(name, dir_fd=source)
 
 
@@ -256,7 +256,7 @@ def _remove_empty(folder_fd: int, path: str) -> None:
 
 
 def _delete_folder(parent_fd: int, name: str) -> None:
-    with _entered(parent_fd, name) as fd:
+    with entered(parent_fd, name) as fd:
         for child in os.listdir(fd):
             if stat.S_ISDIR(os.stat(child, dir_fd=fd, follow_symlinks=False).st_mode):
                 _delete_folder(fd, child)
@@ -269,10 +269,10 @@ def _delete_folder(parent_fd: int, name: str) -> None:
 def _made(root_fd: int, batch: Batch) -> Iterator[int]:
     """Make a batch's trash folder with the folders that it needs, durably, and open it."""
     parent, _, name = batch.trash.rpartition("/")
-    with _entered(root_fd, parent) as parent_fd:
+    with entered(root_fd, parent) as parent_fd:
         os.mkdir(name, dir_fd=parent_fd)
         os.fsync(parent_fd)
-        with _entered(parent_fd, name) as trash_fd:
+        with entered(parent_fd, name) as trash_fd:
             for folder in sorted(_folders(batch.moves)):
                 os.mkdir(folder, dir_fd=trash_fd)
             os.fsync(trash_fd)
@@ -290,12 +290,17 @@ def _settle(base_fd: int, moves: Sequence[Move]) -> None:
     if not moves:
         return
     for folder in sorted({move.path.rpartition("/")[0] for move in moves}):
-        with _entered(base_fd, folder) as fd:
+        with entered(base_fd, folder) as fd:
             os.fsync(fd)
 
 
 @contextmanager
-def _opened(root: str) -> Iterator[int]:
+def opened(root: str) -> Iterator[int]:
+    """Open the root of a tree.
+
+    Raises:
+        WriteFailedError: It cannot be opened.
+    """
     try:
         fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -307,7 +312,7 @@ def _opened(root: str) -> Iterator[int]:
 
 
 @contextmanager
-def _entered(base_fd: int, path: str) -> Iterator[int]:
+def entered(base_fd: int, path: str) -> Iterator[int]:
     """Open a folder below an open one, by steps of which none is a link. The empty path is the folder itself.
 
     Raises:

@@ -90,7 +90,7 @@ def stream(path: str, blocks: Iterable[Block], *, size: ByteCount, temporary: st
         raise _failed(path, error) from error
     try:
         try:
-            _assert_room(folder_fd, path, size)
+            assert_room(folder_fd, path, size)
             _assert_regular(folder_fd, path, name)
             with suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=folder_fd)
@@ -117,7 +117,7 @@ def _write(folder_fd: int, temporary: str, name: str, blocks: Iterable[Block], s
         digest = FileDigest()
         try:
             for block in blocks:
-                _write_block(fd, memoryview(block).cast("B"), digest)
+                write_block(fd, memoryview(block).cast("B"), digest)
             streamed = digest.streamed()
             if streamed.size != size:
                 raise ValueError(f"{name}: {size} bytes were announced, and {streamed.size} came")
@@ -132,7 +132,12 @@ def _write(folder_fd: int, temporary: str, name: str, blocks: Iterable[Block], s
     return streamed
 
 
-def _write_block(fd: int, block: memoryview, digest: FileDigest) -> None:
+def write_block(fd: int, block: memoryview, digest: FileDigest) -> None:
+    """Hand a block to the disk, and digest it on its way.
+
+    Raises:
+        OSError: The disk refused.
+    """
     while block:
         part = block[:_WRITE_BYTES]
         digest.feed(part)
@@ -141,7 +146,12 @@ def _write_block(fd: int, block: memoryview, digest: FileDigest) -> None:
             part, block = part[written:], block[written:]
 
 
-def _assert_room(folder_fd: int, path: str, size: ByteCount) -> None:
+def assert_room(folder_fd: int, path: str, size: int) -> None:
+    """Tell that the disk has room for a file.
+
+    Raises:
+        WriteFailedError: It has not.
+    """
     disk = os.fstatvfs(folder_fd)
     free = disk.f_bavail * disk.f_frsize
     if disk.f_blocks and free < size:  # some network file systems know of no blocks at all

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +12,20 @@ import pytest
 
 from ckpttool import api
 from ckpttool.domain.exits import of_healing
-from ckpttool.domain.finding import Code
-from ckpttool.domain.healing import Healing, HealOrder, SameSlice, Trust
+from ckpttool.domain.finding import Code, blocking
+from ckpttool.domain.healing import Healing, HealOrder
+from ckpttool.domain.manifest import Manifest, ShardSeal
+from ckpttool.domain.plan import NoResumePoint
+from ckpttool.domain.replicas import Proof, Trust
+from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import Rank
-from ckpttool.errors import ExitCode
+from ckpttool.domain.verdict import Level
+from ckpttool.errors import ExitCode, IncompleteError
+from ckpttool.formats import read_header
+from ckpttool.records.manifest import read_manifest
+from ckpttool.storage import open_storage
 from tests.conftest import FIXTURES
+from tests.trees import TreeBuilder
 
 
 def copied(fixture: str, folder: Path) -> Path:
@@ -23,8 +34,12 @@ def copied(fixture: str, folder: Path) -> Path:
     return folder / "output" / "checkpoint"
 
 
-def asked(tree: Path, name: str | None = None, *, donor: int | None = None) -> Healing:
-    return api.heal(str(tree), HealOrder(checkpoint=name, donor=None if donor is None else Rank(donor)))
+def asked(
+    tree: Path, name: str | None = None, *, donor: int | None = None, tensor: str | None = None, apply: bool = False
+) -> Healing:
+    """Heal as the command does."""
+    rank = None if donor is None else Rank(donor)
+    return api.heal(str(tree), HealOrder(checkpoint=name, donor=rank, tensor=tensor, grace=0, apply=apply))
 
 
 def flip(path: Path, at: int) -> None:
@@ -48,7 +63,7 @@ def test_a_lost_shard_is_found_on_a_rank_that_was_equal_at_two_other_steps(
     assert str(tree / found.sick.path) == str(lost)
     assert found.donor is not None
     assert found.donor.rank == (0 if rank else 1)
-    assert (found.donor.same, found.donor.witnesses) == (SameSlice.LEARNED, ("15_2", "10_2"))
+    assert (found.donor.proof, found.donor.witnesses) == (Proof.LEARNED, ("15_2", "10_2"))
     assert found.donor.trust is Trust.COPY
 
 
@@ -74,7 +89,7 @@ def test_the_newer_layout_s_record_tells_tensor_parallel_neighbours_from_copies(
     ]
     for found in healing.shards:
         assert found.donor is not None
-        assert (found.donor.rank, found.donor.same) == ((rank + 2) % 4, SameSlice.RECORDED)
+        assert (found.donor.rank, found.donor.proof) == ((rank + 2) % 4, Proof.RECORDED)
         assert (found.donor.record, found.donor.trust) == ("iteration_00000030/metadata.json", Trust.NUMERICS)
     for neighbour in {0, 1, 2, 3} - {rank, (rank + 2) % 4}:
         refused = asked(tree, donor=neighbour).shards[0].refusal
@@ -116,3 +131,185 @@ def test_a_trainer_that_saves_each_slice_once_has_no_copy_and_it_is_said(fixture
         (Code.NO_DONOR, True)
     ]
     assert of_healing(healing) is ExitCode.NOTHING_TO_RESUME
+
+
+def truncated(path: Path) -> None:
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def emptied(path: Path) -> None:
+    path.chmod(0o644)
+    path.write_bytes(b"")
+
+
+def zeroed(path: Path) -> None:
+    path.chmod(0o644)
+    path.write_bytes(bytes(len(path.read_bytes())))
+
+
+def header_flipped(path: Path) -> None:
+    flip(path, 3)
+
+
+FAULTS: dict[str, Callable[[Path], None]] = {
+    "missing": Path.unlink,
+    "truncated": truncated,
+    "emptied": emptied,
+    "zeroed": zeroed,
+    "header": header_flipped,
+}
+
+TREES = {
+    "sink2_ckpt": ("20_2", "rank_{rank}/llama2_7b_rank_{rank}-20_2.ckpt"),
+    "sink2_safetensors": ("20_2", "rank_{rank}/llama2_7b_rank_{rank}-20_2.safetensors"),
+    "newfmt_tp2dp2": ("iteration_00000030", "iteration_00000030/llama2_7b-model-{rank:07}-0000004.safetensors"),
+    "newfmt_4rank": ("iteration_00000030", "iteration_00000030/llama2_7b-opt-{rank:07}-0000004.safetensors"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fixture", TREES)
+@pytest.mark.parametrize("rank", range(4))
+def test_what_is_healed_is_what_was_lost(fixture: str, rank: int, fault: str, tmp_path: Path) -> None:
+    tree = copied(fixture, tmp_path)
+    name, place = TREES[fixture]
+    path = tree / place.format(rank=rank)
+    original = path.read_bytes()
+    FAULTS[fault](path)
+    damaged = path.read_bytes() if path.exists() else None
+    healing = asked(tree, name, apply=True)
+    assert (healing.applied, of_healing(healing)) == (True, ExitCode.OK)
+    assert same_tensors(path.read_bytes(), original)
+    if healing.trash is None:
+        assert damaged is None
+    else:
+        assert (tree / healing.trash / path.relative_to(tree)).read_bytes() == damaged
+    for level in Level:
+        (verdict,) = api.verify(str(tree), api.CheckQuestion(level=level, name=name)).answer().verdicts
+        assert blocking(verdict.findings) == ()
+    again = asked(tree, name)
+    assert (again.shards, again.lost) == ((), ())
+
+
+def same_tensors(ours: bytes, theirs: bytes) -> bool:
+    """A `.ckpt` byte for byte; of safetensors the tensors, for nobody knows in which order a header has its text."""
+    if ours == theirs or ours[8:9] != b"{":
+        return ours == theirs
+    (a, x), (b, y) = split(ours), split(theirs)
+    return x == y and json.loads(a) == json.loads(b)
+
+
+def split(content: bytes) -> tuple[bytes, bytes]:
+    begin = 8 + int.from_bytes(content[:8], "little")
+    return content[8:begin], content[begin:]
+
+
+def test_the_documentation_s_example_goes_on_where_it_was_after_healing(tmp_path: Path) -> None:
+    tree = copied("sink2_ckpt", tmp_path)
+    for later in tree.glob("rank_*/*_rank_?_1-*.ckpt"):
+        later.unlink()
+    (tree / "rank_3/llama2_7b_rank_3-20_2.ckpt").unlink()
+    assert resumes(tree) == "15_2"
+    healing = asked(tree, apply=True)
+    assert resumes(tree) == "20_2"
+    assert {fix.text.name for fix in healing.fixes} == {f"llama2_7b_rank_{rank}-20_2.ckpt" for rank in range(4)}
+    last = json.loads((tree / "rank_3/meta.json").read_text())
+    assert (last["last_epoch"], last["last_ckpt_file"]) == (20, "llama2_7b_rank_3-20_2.ckpt")
+    seal = seal_of(tree, "20_2", "rank_3/llama2_7b_rank_3-20_2.ckpt")
+    assert seal.healed is not None
+    assert (seal.healed.rank, seal.healed.proof, seal.healed.trust) == (0, Proof.LEARNED, Trust.COPY)
+
+
+def resumes(tree: Path) -> str | None:
+    """The checkpoint that resolve chooses."""
+    decision = api.resolve(str(tree)).decision
+    return None if isinstance(decision, NoResumePoint) else decision.point.checkpoint.name
+
+
+def seal_of(tree: Path, name: str, path: str) -> ShardSeal:
+    """What the manifest of a save records of a file."""
+    found = api.scan(str(tree))
+    (checkpoint,) = [one for one in found.inventory.checkpoints if one.name == name]
+    place = found.seal_place(checkpoint)
+    assert place is not None
+    manifest = read_manifest(found.storage, place)
+    assert isinstance(manifest, Manifest)
+    return manifest.by_path[path]
+
+
+def test_a_healed_file_looks_as_old_as_its_donor_and_keeps_its_mode(tmp_path: Path) -> None:
+    tree = copied("sink2_ckpt", tmp_path)
+    path, donor = (tree / f"rank_{rank}/llama2_7b_rank_{rank}-20_2.ckpt" for rank in (3, 0))
+    os.utime(donor, ns=(5, 1_700_000_000_123_456_789))
+    donor.chmod(0o400)
+    path.unlink()
+    asked(tree, "20_2", apply=True)
+    assert path.stat().st_mtime_ns == donor.stat().st_mtime_ns
+    assert path.stat().st_mode & 0o777 == 0o400
+
+
+def test_a_sealed_save_is_healed_to_what_was_sealed_and_stays_so_when_sealed_again(tmp_path: Path) -> None:
+    tree = copied("sink2_safetensors", tmp_path)
+    api.seal(str(tree), "20_2").answer()
+    name = "rank_2/llama2_7b_rank_2-20_2.safetensors"
+    before = seal_of(tree, "20_2", name)
+    flip(tree / name, (tree / name).stat().st_size - 3)
+    (found,) = asked(tree, "20_2", apply=True).shards
+    assert found.donor is not None
+    assert found.donor.trust is Trust.CHECKSUM
+    healed = seal_of(tree, "20_2", name)
+    assert healed.same_content(before)
+    assert (healed.first_seen, healed.healed is None) == (before.first_seen, False)
+    api.seal(str(tree), "20_2").answer()
+    assert seal_of(tree, "20_2", name) == healed
+
+
+def place_of(path: Path, tensor: str) -> int:
+    """Where a tensor's bytes begin in a file."""
+    with open_storage(str(path.parent)).open(path.name) as source:
+        entries = read_header(source, named=FormatName.MINDSPORE_CKPT).entries
+    return next(entry.spans[0][0] for entry in entries if entry.name == tensor)
+
+
+def test_one_tensor_is_replaced_alone(tmp_path: Path) -> None:
+    tree = copied("sink2_ckpt", tmp_path)
+    path = tree / "rank_1/llama2_7b_rank_1-15_2.ckpt"
+    api.seal(str(tree), "15_2").answer()
+    original = path.read_bytes()
+    at = place_of(path, "dense.bias")
+    flip(path, at)
+    (found,) = asked(tree, "15_2", tensor="dense.bias", apply=True).shards
+    assert found.tensor == "dense.bias"
+    assert path.read_bytes() == original
+    flip(path, at)
+    with pytest.raises(IncompleteError, match="is not what was sealed"):
+        asked(tree, "15_2", tensor="optimizer.global_step", apply=True)
+    refused = asked(tree, "15_2", tensor="no.such").shards[0].refusal
+    assert refused is not None
+    assert "it has no tensor no.such" in refused.message
+
+
+def test_the_text_beside_the_tensors_is_the_rank_s_own_of_another_step(tmp_path: Path) -> None:
+    tree = TreeBuilder(tmp_path).legacy(ranks=3, fmt="safetensors", sparse=True)
+    for epoch in (10, 15, 20):
+        tree.save(epoch=epoch, step=2)
+    for rank in range(3):
+        for epoch in (10, 15, 20):
+            path = tree.output / tree.shard(rank, epoch, 2)
+            head, data = split(path.read_bytes())
+            header = {"__metadata__": {"rank": str(rank), "format": "ms"}, **without_metadata(head)}
+            text = json.dumps(header, separators=(",", ":")).encode()
+            text += b" " * (-len(text) % 8)
+            path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    path = tree.output / tree.shard(1, 20, 2)
+    original = path.read_bytes()
+    path.unlink()
+    asked(tree.checkpoint, "20_2", apply=True)
+    assert json.loads(split(path.read_bytes())[0])["__metadata__"] == {"rank": "1", "format": "ms"}
+    assert path.read_bytes() == original
+
+
+def without_metadata(head: bytes) -> dict[str, object]:
+    header = json.loads(head)
+    return {name: value for name, value in header.items() if name != "__metadata__"}

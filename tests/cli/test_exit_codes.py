@@ -300,6 +300,7 @@ NUMBERS = {
     "preflight": ("--health-threshold", "--spike-threshold", "--margin", "--max-lost-time"),
     "prune": ("--grace", "--wait", "--trash-days", "--max-age"),
     "repair-meta": ("--grace",),
+    "heal": ("--grace",),
     "replay": ("--threshold", "--margin"),
 }
 

@@ -48,7 +48,7 @@ OPTIONS = {
     | {"--prefix", "--apply", "--level", "--grace", "--wait", "--trash-days", "--max-age"},
     "trash": set(),
     "repair-meta": TREE | {"--config", "--format", "--quiet", "--checkpoint", "--prefix", "--apply", "--grace"},
-    "heal": TREE | {"--format", "--quiet", "--checkpoint", "--from", "--tensor"},
+    "heal": TREE | {"--format", "--quiet", "--checkpoint", "--from", "--tensor", "--apply", "--grace"},
     "explain": {"--format"},
 }
 

@@ -25,6 +25,7 @@ OUR_OWN_FILES = {
     "damaged",
     "events",
     "guard-state",
+    "heal-journal",
     "ledger",
     "prune-journal",
     "training-state",

@@ -251,6 +251,29 @@ def spelled(tensors: Iterable[tuple[str, DType, tuple[int, ...]]]) -> tuple[byte
     return len(text).to_bytes(LENGTH_BYTES, "little") + text, entries
 
 
+def metadata_in(text: str) -> tuple[tuple[str, str], ...] | None:
+    """Return the metadata of a header in their own order; None where it has none.
+
+    Raises:
+        InvalidHeaderError: It is no header.
+    """
+    found = _scan(text, [])
+    return None if found is None else tuple(found)
+
+
+def with_metadata(text: str, metadata: Sequence[tuple[str, str]] | None) -> bytes:
+    """Spell all bytes of a file before its tensors' own, with the tensors of another header and these metadata.
+
+    Raises:
+        InvalidHeaderError: It is no header.
+    """
+    rows: list[_Row] = []
+    _scan(text, rows)
+    written = _as_written(metadata, rows).encode()
+    written += b" " * (-len(written) % ALIGNMENT)
+    return len(written).to_bytes(LENGTH_BYTES, "little") + written
+
+
 def size_in_bytes(dtype: DType, shape: Sequence[int]) -> int | None:
     """Multiply a shape out; None where no whole number of bytes comes out, or more than safetensors can count.
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.healing import Donor, Healing, SameSlice, ShardHealing, Trust
+from ckpttool.domain.healing import Donor, Healing, ShardHealing
+from ckpttool.domain.replicas import Trust
 from ckpttool.domain.units import counted
+from ckpttool.render.answers.prune import record_lines, records_document
 from ckpttool.render.escape import shown
 from ckpttool.render.json import Document, finding_document
 from ckpttool.render.text import grouped_findings, line, pointer, stack
@@ -29,6 +31,8 @@ def document(healing: Healing) -> Document:
         "step": healing.checkpoint.step,
         "applied": healing.applied,
         "shards": [_shard(shard) for shard in healing.shards],
+        "records": records_document(healing.fixes),
+        "trash": healing.trash if healing.applied else None,
         "lost": [finding_document(finding) for finding in healing.lost],
         "findings": [finding_document(finding) for finding in healing.refusals],
     }
@@ -47,7 +51,7 @@ def _shard(shard: ShardHealing) -> Document:
         else {
             "rank": donor.rank,
             "path": donor.path,
-            "proof": donor.same.value,
+            "proof": donor.proof.value,
             "record": donor.record,
             "checkpoints": list(donor.witnesses),
             "trust": donor.trust.value,
@@ -67,8 +71,9 @@ def table(healing: Healing) -> RenderableType:
     refused = [shard.refusal for shard in healing.shards if shard.refusal is not None]
     findings = [*refused, *healing.lost, *healing.refusals]
     parts += [*grouped_findings(findings), *pointer(findings)]
-    if healing.healable and not healing.apply:
-        parts += [line(), line("Dry run: nothing was changed.")]
+    if healing.healable and not healing.refusals:
+        parts += [line(), *record_lines(healing.fixes)] if healing.fixes else []
+        parts += [line(), *_outcome(healing)]
     return stack(*parts)
 
 
@@ -81,10 +86,19 @@ def _headline(healing: Healing) -> Text:
     sick = counted(len(healing.shards), "shard")
     if not able:
         return line(f"{name}: {sick} missing or damaged, and no copy is proven", style="bold red")
-    what = "is rebuilt" if healing.applied else "can be rebuilt"
+    if healing.refusals:
+        return line(f"Refused: {name} has a proven copy of {able} of {sick}, and nothing was changed", style="bold red")
+    what = ("is" if able == 1 else "are") + " rebuilt" if healing.applied else "can be rebuilt"
     of = sick if able == len(healing.shards) else f"{able} of {sick}"
     style = "bold green" if able == len(healing.shards) else "bold yellow"
     return line(f"{name}: {of} {what} from a copy", style=style)
+
+
+def _outcome(healing: Healing) -> Iterator[Text]:
+    if not healing.apply:
+        yield line("Dry run: nothing was changed. With --apply it is rebuilt.")
+    elif healing.trash is not None:
+        yield line(f"What was damaged is kept in {shown(healing.trash)}")
 
 
 def _told(shard: ShardHealing, *, done: bool) -> Iterator[Text]:
@@ -99,11 +113,9 @@ def _told(shard: ShardHealing, *, done: bool) -> Iterator[Text]:
 
 
 def _same(donor: Donor) -> str:
-    match donor.same:
-        case SameSlice.RECORDED:
-            return f"it holds the same slices by {shown(donor.record or '')}"
-        case SameSlice.LEARNED:
-            return f"equal in every tensor at {' and '.join(map(shown, donor.witnesses))}"
+    if donor.record is not None:
+        return f"it holds the same slices by {shown(donor.record)}"
+    return f"equal in every tensor at {' and '.join(map(shown, donor.witnesses))}"
 
 
 def _trust(donor: Donor) -> str:
