@@ -21,18 +21,18 @@ from ckpttool.trainers.fp8.view import Beside, Fp8View, Version
 
 _MOST_LAYERS = 100_000
 _LAYER = re.compile(rb"(?:.*\b(?:LAYER=|Assigned layer name: ))?(?P<name>[A-Za-z_][^\s:,=]*)(?:[:\s].*)?", re.DOTALL)
-_VERSION = re.compile(r"v?(\d{1,4}(?:\.\d{1,4}){0,3})(?:[.+-].*)?")
+_VERSION = re.compile(r"(?:core_)?v?(\d{1,4}(?:\.\d{1,4}){0,3})(?:[.+-].*)?")
 
 
-def version(text: str) -> Version:
-    """Read a version as people write it: `2.13`, `v2.4`, `2.4.0+cu12`.
+def version(text: str, option: str = "--te-version") -> Version:
+    """Read a version as people write it: `2.13`, `v2.4`, `2.4.0+cu12`, `core_v0.16.0`.
 
     Raises:
         UsageError: It is none.
     """
     found = _VERSION.fullmatch(text.strip())
     if found is None:
-        raise UsageError(f"--te-version {text!r} is no version; write it as 2.13")
+        raise UsageError(f"{option} {text!r} is no version; write it as 2.13")
     return tuple(map(int, found[1].split(".")))
 
 
