@@ -173,13 +173,13 @@ class Model(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.letters, self.places = nn.Embedding(LETTERS, WIDTH), nn.Embedding(CONTEXT, WIDTH)
+        self.embedding, self.position_embedding = nn.Embedding(LETTERS, WIDTH), nn.Embedding(CONTEXT, WIDTH)
         self.layers = nn.ModuleList(Block() for _ in range(LAYERS))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, LETTERS)
 
     def forward(self, text: Tensor) -> Tensor:
         """Return the loss of samples: (samples, context + 1)."""
-        hidden = self.letters(text[:, :-1]) + self.places.weight
+        hidden = self.embedding(text[:, :-1]) + self.position_embedding.weight
         for layer in self.layers:
             hidden = layer(hidden)
         return cross_entropy(self.head(self.norm(hidden)).flatten(0, 1), text[:, 1:].flatten())

@@ -52,7 +52,12 @@ _MATRIX = 2
 
 
 def is_wanted(entry: TensorEntry, *, optimizer: bool) -> bool:
-    """Tell whether a tensor is asked about: no scalar, and no state of an optimizer unless those are asked for."""
+    """Tell whether a tensor is asked about: no scalar, and no state of an optimizer unless those are asked for.
+
+    A layer's extra state is the history of its scales, and none of its weights.
+    """
+    if entry.name.endswith("_extra_state"):
+        return False
     return elements_in(entry.shape) != 1 and (optimizer or kind_of(entry.name) == WEIGHTS)
 
 
