@@ -6,6 +6,7 @@ from ckpttool.api.configs import lint_config as lint_config
 from ckpttool.api.explaining import Explained as Explained
 from ckpttool.api.explaining import explain as explain
 from ckpttool.api.fixing import fix_config as fix_config
+from ckpttool.api.fp8_compare import fp8_compare as fp8_compare
 from ckpttool.api.fp8_lint import fp8_lint as fp8_lint
 from ckpttool.api.fp8_probe import fp8_probe as fp8_probe
 from ckpttool.api.guard_reports import guard_report as guard_report
@@ -42,6 +43,7 @@ from ckpttool.api.verifying import bytes_to_read as bytes_to_read
 from ckpttool.api.verifying import verify as verify
 from ckpttool.api.verifying import watched as watched
 from ckpttool.domain.capture import NanQuestion as NanQuestion
+from ckpttool.domain.fp8_curves import CurvesQuestion as CurvesQuestion
 from ckpttool.domain.fp8_probe import ProbeQuestion as ProbeQuestion
 from ckpttool.domain.healing import HealOrder as HealOrder
 from ckpttool.domain.log_question import EvidenceQuestion as EvidenceQuestion

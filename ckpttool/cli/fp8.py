@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import typer
 
 from ckpttool import api
 from ckpttool.cli import output_files, progress, reports
-from ckpttool.cli.answers import FP8_PROBE, show
+from ckpttool.cli.answers import FP8_COMPARE, FP8_PROBE, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.helped import Command, Group
+from ckpttool.cli.log_options import Columns
 from ckpttool.cli.options import Format, FormatOpt, LayoutOpt, OneName, Quiet, Verbose, one_name
 from ckpttool.cli.reports import ReportOptions
 from ckpttool.domain.fp8 import Fp8Format, Recipe
+from ckpttool.domain.fp8_curves import CurveMetric, PairedBy, Tolerance
 from ckpttool.domain.frozen import dataclass, replace
+from ckpttool.domain.units import Step
 from ckpttool.domain.view import View
 from ckpttool.errors import UsageError
 
@@ -106,6 +110,90 @@ def probe(
     with progress.watched(quiet=quiet):
         found = api.fp8_probe(what, options.question(), checkpoint=one_name(checkpoint), layout=layout)
     raise typer.Exit(show(FP8_PROBE, replace(found, most_rows=top), fmt))
+
+
+# --- compare ---------------------------------------------------------------------------------------------------------
+
+Run = "Its log: a file, a folder of logs, a glob, or - for stdin."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareOptions:
+    """How two runs are held against each other."""
+
+    repeat: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LOG", help="Another run of the baseline, to tell how far apart two are; repeat it."),
+    ] = None
+    metric: Annotated[CurveMetric, typer.Option(help="Losses of the training, or of its validations.")] = (
+        CurveMetric.LOSS
+    )
+    by: Annotated[
+        PairedBy | None,
+        typer.Option(help="What belongs together.  [default: step; samples where batches differ in size]"),
+    ] = None
+    tolerance: Annotated[
+        str, typer.Option(metavar="X|X%", help="What counts as the same: of the loss, or in its units.")
+    ] = "0.25%"
+    switch_step: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="STEP", help="Where the candidate begins with FP8, if not at its start."),
+    ] = None
+    evals: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="BASE CAND", help="Results of lm-evaluation-harness for both, as JSON files."),
+    ] = None
+    columns: Columns = None
+
+    def question(self, baseline: str, candidate: str) -> api.CurvesQuestion:
+        """Ask the library.
+
+        Raises:
+            UsageError: The tolerance cannot be meant.
+        """
+        return api.CurvesQuestion(
+            baseline=baseline,
+            candidate=candidate,
+            repeats=tuple(self.repeat or ()),
+            columns=self.columns,
+            by=self.by,
+            metric=self.metric,
+            tolerance=_tolerance(self.tolerance),
+            switch_step=None if self.switch_step is None else Step(self.switch_step),
+            evals=self.evals,
+        )
+
+
+_TOLERANCE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(?:e-?\d{1,2})?(%?)")
+
+
+def _tolerance(text: str) -> Tolerance:
+    match = _TOLERANCE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"--tolerance takes a share as 0.25% or a loss as 0.01, not {text!r}")
+    number = float(text.strip().removesuffix("%"))
+    return Tolerance(value=number / 100 if match[2] else number, relative=bool(match[2]))
+
+
+@app.command(cls=Command)
+@grouped
+def compare(
+    *,
+    baseline: Annotated[str, typer.Argument(metavar="BASELINE", help=f"The run that is trusted. {Run}")],
+    candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help=f"The run in FP8. {Run}")],
+    options: CompareOptions,
+    fmt: FormatOpt = Format.TABLE,
+    quiet: Quiet = False,
+) -> None:
+    """Tell whether a training leaves its baseline, since when, in which way, and whether that is more than noise.
+
+    Spikes are taken out; of two runs alone nobody knows how far chance moves them: give --repeat.
+
+    Example: ckpttool fp8 compare bf16.log fp8.log --repeat bf16-again.log
+    """
+    with progress.busy("reading the logs", quiet=quiet):
+        found = api.fp8_compare(options.question(baseline, candidate))
+    raise typer.Exit(show(FP8_COMPARE, found, fmt))
 
 
 # --- lint ------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from ckpttool.cli.settings import variable_of
 HEADINGS = {
     "Arguments": (
         "FILE|DIR...", "FILE...", "LOG...", "EVENTS...", "NAME", "NAME...", "CODE", "TOPIC", "STRING", "FOLDER",
+        "BASELINE", "CANDIDATE",
     ),
     "Which tree": (
         "DIR", "DIR...", "FILE|DIR|NAME", "A", "B", "--tree", "--layout", "--world-size", "--config", "--sink-size",
@@ -37,6 +38,7 @@ HEADINGS = {
     ),
     "FP8": (
         "--recipe", "--format-of", "--optimizer", "--as-stored", "--history", "--swiglu", "--te-version", "--layers",
+        "--repeat", "--metric", "--by", "--tolerance", "--switch-step", "--evals",
     ),
     "Replay": ("--entry", "--rank", "--device", "--exact", "--no-locate", "--weights"),
     "What stays": (
@@ -204,6 +206,11 @@ EXITS: dict[str, dict[int, str]] = {
         14: "A tensor could not be read, or changed meanwhile.",
     },
     "fp8 lint": {0: "Nothing to say against it.", 10: "A setting does not do what it says.", 14: _TREE[14]},
+    "fp8 compare": {
+        0: "It does not leave the baseline, or only for spikes that pass as quickly.",
+        10: "It leaves the baseline; or downstream tasks do.",
+        14: "That cannot be told from these logs, or one could not be read.",
+    },
     "asd": {0: "The setting is read as it is meant.", 10: "It is not."},
     "guard": {
         0: "Nothing happened that a person has to look at.",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Listing
     from ckpttool.domain.contents import Contents
     from ckpttool.domain.difference import Difference
+    from ckpttool.domain.fp8_curves import CurvesAnswer
     from ckpttool.domain.fp8_probe import Fp8Probe
     from ckpttool.domain.guard_report import GuardReport
     from ckpttool.domain.healing import Healing
@@ -120,6 +121,14 @@ def of_replay(answer: ReplayAnswer) -> ExitCode:
 
 def _of_reading(reading: LogReading, *, shown: int) -> ExitCode:
     return ExitCode.INCOMPLETE if reading.unreadable or not shown else ExitCode.OK
+
+
+def of_curves(answer: CurvesAnswer) -> ExitCode:
+    """Return 10 where the candidate leaves its baseline, 14 where that cannot be told or a log was not read."""
+    if answer.leaves:
+        return ExitCode.DAMAGE
+    told = answer.comparison.told and not any(reading.unreadable for reading in answer.readings)
+    return ExitCode.OK if told else ExitCode.INCOMPLETE
 
 
 def of_calibration(answer: CalibrationAnswer) -> ExitCode:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from enum import Enum
 
+from ckpttool.domain.answered import Answered
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.log_answer import LogReading
 from ckpttool.domain.units import Step
+
+SEED = 1
+"""Of all chance: same input, same answer."""
 
 
 class CurveClass(str, Enum):
@@ -74,6 +79,55 @@ class CurveMetric(str, Enum):
     """Of the training, at each logged step."""
     VALIDATION = "validation"
     """Of one fixed set of samples."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """What counts as the same."""
+
+    value: float
+    relative: bool
+    """Whether it is a share of the baseline's loss; else it is in units of the loss."""
+
+    def of(self, loss: float) -> float:
+        """Return it in units of the loss."""
+        return self.value * abs(loss) if self.relative else self.value
+
+
+WITHIN_CHANCE = Tolerance(value=0.0025, relative=True)
+"""Source: DeepSeek-V3's report, "within the randomness of training"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How two runs are compared."""
+
+    by: PairedBy = PairedBy.STEP
+    metric: CurveMetric = CurveMetric.LOSS
+    tolerance: Tolerance = WITHIN_CHANCE
+    switch_step: Step | None = None
+    """Of the baseline: the step at which the candidate's arithmetic changes; None where it differs from the start."""
+    seed: int = SEED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvesQuestion:
+    """Which runs to hold against each other, and how."""
+
+    baseline: str
+    """A file, a folder, a glob, or `-`."""
+    candidate: str
+    repeats: tuple[str, ...] = ()
+    """Further runs of the baseline."""
+    columns: str | None = None
+    """`step=iter,loss=train/loss`: what the fields are called in logs with named columns."""
+    by: PairedBy | None = None
+    """None: by step, or by samples where both logs count them and the batches are of different sizes."""
+    metric: CurveMetric = CurveMetric.LOSS
+    tolerance: Tolerance = WITHIN_CHANCE
+    switch_step: Step | None = None
+    evals: tuple[str, str] | None = None
+    """Results of downstream tasks, of the baseline and of the candidate: JSON files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,3 +266,96 @@ class Comparison:
     windows: tuple[GapWindow, ...]
     notes: tuple[str, ...]
     findings: tuple[Finding, ...]
+
+    @property
+    def told(self) -> bool:
+        """Whether it can be told at all."""
+        return self.kind is not CurveClass.INCONCLUSIVE
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the candidate leaves its baseline."""
+        return self.told and self.kind not in {CurveClass.MATCH, CurveClass.SPIKES}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskScore:
+    """How well a model does a downstream task."""
+
+    task: str
+    metric: str
+    value: float
+    """From 0 to 1; more is better."""
+    error: float | None
+    """Standard error; None where it is not told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskChange:
+    """How well two models do the same task."""
+
+    task: str
+    metric: str
+    baseline: float
+    candidate: float
+    error: float | None
+    """Standard error of the difference; None where it is not told."""
+
+    @property
+    def change(self) -> float:
+        """By how much the candidate is better."""
+        return self.candidate - self.baseline
+
+    @property
+    def z(self) -> float | None:
+        """The change in standard errors; None where these are not known."""
+        return self.change / self.error if self.error else None
+
+
+class Downstream(str, Enum):
+    """What downstream tasks say of two runs whose losses match; the cases of the published triage."""
+
+    ALL = "3a"
+    """All tasks changed: it is the export or the evaluation."""
+    SOME = "3b"
+    """Some dropped: it is the recipe."""
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evals:
+    """Two models on the same downstream tasks."""
+
+    tasks: tuple[TaskChange, ...]
+    """Those that both were given, by name."""
+    changed: tuple[str, ...]
+    """Names of those that changed by more than a point and more than chance."""
+    dropped: tuple[str, ...]
+    """Names of those that are clearly worse."""
+    verdict: Downstream | None
+    """None where the losses do not match: then these tell nothing more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvesAnswer(Answered):
+    """What the logs of two runs say of the second."""
+
+    NOUN = "fp8-compare"
+
+    comparison: Comparison
+    baseline: LogReading
+    candidate: LogReading
+    repeats: tuple[LogReading, ...]
+    evals: Evals | None
+    """None where nobody asked."""
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the candidate is another model than its baseline, by its loss or by what it can do."""
+        tasks = Downstream.NONE if self.evals is None else self.evals.verdict
+        return self.comparison.leaves or tasks in {Downstream.ALL, Downstream.SOME}
+
+    @property
+    def readings(self) -> tuple[LogReading, ...]:
+        """Of all logs."""
+        return (self.baseline, self.candidate, *self.repeats)

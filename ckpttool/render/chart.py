@@ -1,4 +1,4 @@
-"""Small pictures for a terminal: a norm over the steps, and the distribution that a threshold was taken from."""
+"""Small pictures for a terminal: a value over the steps, and the distribution that a threshold was taken from."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ def norm_chart(  # noqa: PLR0913 (what can be in a chart)
     title: str,
     points: Sequence[tuple[Step, float]],
     *,
-    threshold: float | None = None,
+    lines: Sequence[float] = (),
     marks: Iterable[Mark] = (),
     unicode: bool = True,
     width: int = WIDTH,
 ) -> str:
-    """Return the largest norm of each column's steps, the threshold as a line, and the checkpoints below.
+    """Return the value furthest from 0 of each column's steps, lines right across, and the checkpoints below.
 
-    The scale is logarithmic where the norms spread over more than two decades. What is not finite is drawn at the
+    The scale is logarithmic where positive values spread over more than two decades. What is not finite is drawn at the
     upper edge: it must not vanish from the picture that is looked at because of it.
 
     Args:
         title: First line.
-        points: Step and norm, in any order.
-        threshold: Drawn right across; None for none.
+        points: Step and value, in any order.
+        lines: Values drawn right across: a threshold, or the edges of a band.
         marks: Checkpoints.
         unicode: Whether the terminal shows more than ASCII.
         width: Columns.
@@ -69,26 +69,25 @@ def norm_chart(  # noqa: PLR0913 (what can be in a chart)
     finite = [norm for _, norm in points if math.isfinite(norm)]
     if not finite or len({step for step, _ in points}) < _LEAST_DRAWN:
         return f"{title}\n(too few values for a curve)\n"
-    scale = _Scale.over([*finite, *([] if threshold is None else [threshold])])
+    scale = _Scale.over([*finite, *lines])
     first, last = min(step for step, _ in points), max(step for step, _ in points)
 
     def column(step: Step) -> int:
         return min(columns - 1, (step - first) * columns // (last - first + 1))
 
     cells = [[" "] * columns for _ in range(_HEIGHT)]
-    if threshold is not None:
-        cells[scale.row(threshold)] = [signs.threshold] * columns
-    for index, norm in _highest(points, column).items():
+    for value in lines:
+        cells[scale.row(value)] = [signs.threshold] * columns
+    for index, norm in _furthest(points, column).items():
         row = scale.row(norm) if math.isfinite(norm) else 0
         cells[row][index] = signs.point if math.isfinite(norm) else signs.over
     labels = {0: scale.value(0), _HEIGHT - 1: scale.value(_HEIGHT - 1)}
-    if threshold is not None:
-        labels[scale.row(threshold)] = threshold
-    lines = [title]
-    lines += [f"{_label(labels.get(row))} {signs.axis}{''.join(cells[row])}".rstrip() for row in range(_HEIGHT)]
+    labels.update({scale.row(value): value for value in lines})
+    drawn = [title]
+    drawn += [f"{_label(labels.get(row))} {signs.axis}{''.join(cells[row])}".rstrip() for row in range(_HEIGHT)]
     below = _marks_line([mark for mark in marks if first <= mark.step <= last], column, columns, signs)
     ends = f"{first}{last:>{max(1, columns - len(str(first)))}}"
-    return "\n".join([*lines, *_floor(below, ends, columns, signs)]) + "\n"
+    return "\n".join([*drawn, *_floor(below, ends, columns, signs)]) + "\n"
 
 
 def histogram(threshold: Threshold, *, unicode: bool = True, width: int = WIDTH) -> str:
@@ -152,13 +151,13 @@ def _floor(marks: str, ends: str, columns: int, signs: _Signs) -> Iterator[str]:
         yield f"{_label(None)}  checkpoints: {words}"
 
 
-def _highest(points: Iterable[tuple[Step, float]], column: Callable[[Step], int]) -> dict[int, float]:
-    highest: dict[int, float] = {}
-    for step, norm in points:
+def _furthest(points: Iterable[tuple[Step, float]], column: Callable[[Step], int]) -> dict[int, float]:
+    furthest: dict[int, float] = {}
+    for step, value in points:
         index = column(step)
-        known = highest.get(index, -math.inf)
-        highest[index] = norm if math.isnan(norm) or norm > known else known
-    return highest
+        known = furthest.get(index, value)
+        furthest[index] = value if math.isnan(value) or abs(value) > abs(known) else known
+    return furthest
 
 
 def _marks_line(marks: Iterable[Mark], column: Callable[[Step], int], columns: int, signs: _Signs) -> str:

@@ -81,6 +81,10 @@ ANSWERS: dict[str, tuple[str, Asked]] = {
     "asd emit": ("asd emit", lambda: ckpttool.emit_asd(replace(ckpttool.asd_defaults(), enable=True))),
     "nan list": (f"nan list {NAN}", lambda: ckpttool.list_nan(NAN)),
     "nan inspect": (f"nan inspect {NAN}", lambda: ckpttool.inspect_nan(NAN)),
+    "fp8 compare": (
+        f"fp8 compare {LOG} {LOG}",
+        lambda: ckpttool.fp8_compare(ckpttool.CurvesQuestion(baseline=LOG, candidate=LOG)),
+    ),
     "fp8 probe": ("fp8 probe output", lambda: ckpttool.fp8_probe("output")),
     "explain": ("explain shard-missing", lambda: ckpttool.explain(ckpttool.Code.SHARD_MISSING)),
     "explain all": ("explain", ckpttool.explain),

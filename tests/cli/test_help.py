@@ -95,6 +95,7 @@ HELPED = [
     *COMMANDS,
     "asd check",
     "asd emit",
+    "fp8 compare",
     "fp8 probe",
     "fp8 lint",
     "guard report",

@@ -39,7 +39,7 @@ def test_a_chart_shows_curve_threshold_checkpoints_and_steps() -> None:
         Mark(step=Step(150), healthy=None),
         Mark(step=Step(999), healthy=True),
     ]
-    text = norm_chart("embedding_local_norm", CURVE, threshold=270.0, marks=marks)
+    text = norm_chart("embedding_local_norm", CURVE, lines=[270.0], marks=marks)
     lines = text.splitlines()
     assert lines[0] == "embedding_local_norm"
     assert any("270" in line and "──" in line for line in lines)
@@ -50,7 +50,7 @@ def test_a_chart_shows_curve_threshold_checkpoints_and_steps() -> None:
 
 
 def test_without_unicode_the_chart_is_ascii() -> None:
-    text = norm_chart("t", CURVE, threshold=270.0, marks=[Mark(step=Step(50), healthy=True)], unicode=False)
+    text = norm_chart("t", CURVE, lines=[270.0], marks=[Mark(step=Step(50), healthy=True)], unicode=False)
     assert text.isascii()
     assert histogram(threshold(3.0, Bin(low=1.0, high=2.0, count=4)), unicode=False).isascii()
 
@@ -58,7 +58,7 @@ def test_without_unicode_the_chart_is_ascii() -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_what_is_not_finite_is_drawn_at_the_top_and_covers_its_column(bad: float) -> None:
     points = [*CURVE, (Step(100), bad), (Step(100), 300.0)] if math.isnan(bad) else [*CURVE, (Step(100), bad)]
-    text = norm_chart("t", points, threshold=None)
+    text = norm_chart("t", points)
     assert "↑" in text.splitlines()[1]
     assert "↑" not in norm_chart("t", CURVE)
 
@@ -102,7 +102,9 @@ def test_no_chart_is_wider_than_asked_for(
     points: list[tuple[Step, float]], limit: float | None, saves: list[Step], width: int
 ) -> None:
     marks = [Mark(step=step, healthy=True) for step in saves]
-    drawn = norm_chart("t", points, threshold=limit, marks=marks, width=width).splitlines()
+    drawn = norm_chart(
+        "t", points, lines=[] if limit is None else [limit, -limit], marks=marks, width=width
+    ).splitlines()
     curve = [line for line in drawn if "checkpoints:" not in line and "too few" not in line]
     assert max(map(len, curve)) <= max(width, 30)
 

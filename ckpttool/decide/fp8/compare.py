@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from ckpttool.decide.fp8.align import SAME_DATA, align, common, interval, other_rates, pairing
 from ckpttool.decide.fp8.classify import Ends, classify, has_diverged_to_nothing, shape_of, windows_of
-from ckpttool.decide.fp8.noise import SEED, floor_and_limit, gap_of
+from ckpttool.decide.fp8.noise import floor_and_limit, gap_of
 from ckpttool.decide.fp8.shape import Shape, fit
 from ckpttool.decide.fp8.spikes import Span, calmed, find_spikes, spiked, told
 from ckpttool.domain.finding import Code, Finding, unknown
@@ -25,8 +25,8 @@ from ckpttool.domain.fp8_curves import (
     Gap,
     GapWindow,
     Onset,
-    PairedBy,
     Pairs,
+    Terms,
 )
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import Step, counted
@@ -38,35 +38,6 @@ _WINDOWS = 40
 _LEAST_WINDOW = {CurveMetric.LOSS: 10, CurveMetric.VALIDATION: 1}
 _TAIL_SHARE = 5
 _LEAST_TAIL = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tolerance:
-    """What counts as the same."""
-
-    value: float
-    relative: bool
-    """Whether it is a share of the baseline's loss; else it is in units of the loss."""
-
-    def of(self, loss: float) -> float:
-        """Return it in units of the loss."""
-        return self.value * abs(loss) if self.relative else self.value
-
-
-WITHIN_CHANCE = Tolerance(value=0.0025, relative=True)
-"""Source: DeepSeek-V3's report, "within the randomness of training"."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """How two runs are compared."""
-
-    by: PairedBy = PairedBy.STEP
-    metric: CurveMetric = CurveMetric.LOSS
-    tolerance: Tolerance = WITHIN_CHANCE
-    switch_step: Step | None = None
-    """Of the baseline: the step at which the candidate's arithmetic changes; None where it differs from the start."""
-    seed: int = SEED
 
 
 def compare(baseline: Curve, candidate: Curve, repeats: Sequence[Curve] = (), *, terms: Terms) -> Comparison:

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from operator import mul, sub
 
-from ckpttool.domain.fp8_curves import Floor, FloorFrom, Gap
+from ckpttool.domain.fp8_curves import SEED, Floor, FloorFrom, Gap
 
-SEED = 1
 RESAMPLES = 1000
 
 _MASK = (1 << 64) - 1

@@ -9,9 +9,9 @@ from itertools import combinations, pairwise
 from operator import mul
 
 from ckpttool.decide.fp8.align import align
-from ckpttool.decide.fp8.noise import SEED, block_of, gap_of, limit_of, percentiles, resampled_means
+from ckpttool.decide.fp8.noise import block_of, gap_of, limit_of, percentiles, resampled_means
 from ckpttool.domain.fp8 import Gemm
-from ckpttool.domain.fp8_curves import Curve, Gap
+from ckpttool.domain.fp8_curves import SEED, Curve, Gap
 from ckpttool.domain.fp8_plan import Outcome
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import Step

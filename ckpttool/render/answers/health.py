@@ -193,5 +193,5 @@ def _curve(answer: HealthAnswer) -> list[RenderableType]:
         for judgement in judged
         if judgement.step is not None
     ]
-    picture = Picture(partial(norm_chart, title, points, threshold=threshold, marks=marks))
+    picture = Picture(partial(norm_chart, title, points, lines=[] if threshold is None else [threshold], marks=marks))
     return [line(), picture] if points else []

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ckpttool.decide.fp8.compare import Terms, compare
+from ckpttool.decide.fp8.compare import compare
 from ckpttool.domain.finding import Code
-from ckpttool.domain.fp8_curves import Comparison, CurveClass, CurveShape, Effect, FloorFrom
+from ckpttool.domain.fp8_curves import Comparison, CurveClass, CurveShape, Effect, FloorFrom, Terms
 from tests.decide.fp8.curves import ONSET, Runs, curve, drifting, stepped
 
 
