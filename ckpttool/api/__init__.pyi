@@ -6,9 +6,9 @@ from ckpttool.api.configs import lint_config as lint_config
 from ckpttool.api.explaining import Explained as Explained
 from ckpttool.api.explaining import explain as explain
 from ckpttool.api.fixing import fix_config as fix_config
-from ckpttool.api.fp8_compare import fp8_compare as fp8_compare
-from ckpttool.api.fp8_lint import fp8_lint as fp8_lint
-from ckpttool.api.fp8_probe import fp8_probe as fp8_probe
+from ckpttool.api.fp8_comparing import fp8_compare as fp8_compare
+from ckpttool.api.fp8_linting import fp8_lint as fp8_lint
+from ckpttool.api.fp8_probing import fp8_probe as fp8_probe
 from ckpttool.api.guard_reports import guard_report as guard_report
 from ckpttool.api.healing import heal as heal
 from ckpttool.api.inspecting import inspect as inspect

@@ -137,6 +137,12 @@ def test_every_command_that_answers_has_its_verb_in_the_library() -> None:
     assert missing == set()
 
 
+def test_no_module_is_called_like_a_verb() -> None:
+    # Whoever imports the module would find it where the verb was.
+    modules = {path.stem for path in (Path(ckpttool.__file__).parent / "api").glob("*.py")}
+    assert modules & {*PUBLIC} == set()
+
+
 def test_what_verify_finds_comes_one_by_one_and_then_as_an_answer(run_folder: Path) -> None:
     running = ckpttool.verify(run_folder / "output", ckpttool.CheckQuestion(name="10_2"))
     first = next(running)
