@@ -65,17 +65,31 @@ class ProbeOptions:
     ] = "weight=e4m3"
     exact: Annotated[bool, typer.Option("--exact", help="Cast every element, not a sample.")] = False
     optimizer: Annotated[bool, typer.Option("--optimizer", help="Look at the states of the optimizer, too.")] = False
+    swiglu: Annotated[
+        bool, typer.Option("--swiglu/--no-swiglu", help="Compare gate and up weights where they are found.")
+    ] = True
+    history: Annotated[
+        int | None, typer.Option(min=1, metavar="STEPS", help="So far back a delayed scale looks at checkpoints.")
+    ] = None
     as_stored: Annotated[bool, typer.Option("--as-stored", help="Do not round numbers of 32 bits to BF16 first.")] = (
         False
     )
 
     def question(self) -> api.ProbeQuestion:
-        """Ask the library."""
+        """Ask the library.
+
+        Raises:
+            UsageError: Two options contradict each other, or one cannot be meant.
+        """
+        if self.history is not None and Recipe.DELAYED not in (self.recipe or ()):
+            raise UsageError("--history is what a delayed scale looks back on: add --recipe delayed")
         return api.ProbeQuestion(
             recipes=tuple(dict.fromkeys(self.recipe or ())),
             formats=_formats(self.format_of),
             exact=self.exact,
             optimizer=self.optimizer,
+            swiglu=self.swiglu,
+            history=self.history,
             as_stored=self.as_stored,
         )
 
@@ -96,6 +110,9 @@ def probe(
     what: Probed = None,
     checkpoint: OneName = None,
     options: ProbeOptions,
+    stats: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write each tensor's numbers there, a line of JSON each.")
+    ] = None,
     top: Annotated[int, typer.Option("--top", min=0, metavar="N", help="Rows of each table at most.")] = 20,
     layout: LayoutOpt = None,
     fmt: FormatOpt = Format.TABLE,
@@ -107,8 +124,12 @@ def probe(
 
     Example: ckpttool fp8 probe output/checkpoint --recipe blockwise
     """
+    if stats is not None:
+        output_files.assert_numbers_replaceable(stats, what)
     with progress.watched(quiet=quiet):
         found = api.fp8_probe(what, options.question(), checkpoint=one_name(checkpoint), layout=layout)
+    if stats is not None:
+        output_files.write_numbers(stats, found)
     raise typer.Exit(show(FP8_PROBE, replace(found, most_rows=top), fmt))
 
 

@@ -19,6 +19,7 @@ from ckpttool.trainers.locate import locate
 
 if TYPE_CHECKING:
     from ckpttool.api import Tree
+    from ckpttool.domain.fp8_probe import Fp8Probe
     from ckpttool.domain.question import TreeQuestion
     from ckpttool.domain.verdict import Verification
 
@@ -175,6 +176,37 @@ def write_stats(path: str, answer: Verification) -> None:
     from ckpttool.write.files import replace
 
     replace(path, stats_lines(answer.verdicts).encode("ascii"), overwrite=True, backup=False)
+
+
+def assert_numbers_replaceable(path: str, asked: str | None) -> None:
+    """As `assert_stats_replaceable`, of the numbers of a probe.
+
+    Raises:
+        UsageError: As there, or it is the file that is looked at.
+    """
+    from ckpttool.domain.question import TreeQuestion
+
+    root = _root_of(TreeQuestion(path=asked))
+    if (asked is not None and _same_file(path, asked)) or (root is not None and _lies_under(path, root)):
+        raise UsageError(f"--stats {path!r} lies in the checkpoint tree, in which nothing is changed")
+    _assert_replaceable(path, option="--stats", is_ours=_holds_probe, what="numbers")
+
+
+def write_numbers(path: str, answer: Fp8Probe) -> None:
+    """Write each tensor's numbers to a file.
+
+    Raises:
+        CkptToolError: It could not be written.
+    """
+    from ckpttool.render.answers.fp8_probe import stats_lines
+    from ckpttool.write.files import replace
+
+    replace(path, "".join(stats_lines(answer)).encode("ascii"), overwrite=True, backup=False)
+
+
+def _holds_probe(source: ByteSource) -> bool:
+    first = json.loads(source.read(0, min(source.stamp.size, _FIRST_LINE)).partition(b"\n")[0])
+    return isinstance(first, dict) and {"name", "recipes"} <= first.keys()
 
 
 def _holds_numbers(source: ByteSource) -> bool:

@@ -47,9 +47,17 @@ def kind_of(name: str) -> str:
 
     The words are those that optimizers themselves give their states; every trainer puts them between dots.
     """
-    words = re.split(r"[./]", name)
+    words = re.split(r"[./]", whole_name(name))
     moment = next((word for word in words if word in _MOMENTS), None)
     return moment or ("optimizer state" if not _STATE.isdisjoint(words) else WEIGHTS)
+
+
+def whole_name(name: str) -> str:
+    """Return the name of the tensor that a slice is of, which has ` (part 1 of 2)` behind it."""
+    return _PART.sub("", name)
+
+
+_PART = re.compile(r" \(part [0-9]{1,9} of [0-9]{1,9}\)$")
 
 
 def as_counted(name: str) -> tuple[tuple[int, int, str], ...]:

@@ -226,6 +226,11 @@ class Code(str, Enum):
     INPUTS_MUTATED = "inputs-mutated"
     ENVIRONMENT_DIFFERS = "environment-differs"
     ENTRY_DOES_NOT_FIT = "entry-does-not-fit"
+    FP8_SCALE_MISSING = "fp8-scale-missing"
+    FP8_SCALE_SHAPE = "fp8-scale-shape"
+    FP8_SCALE_INVALID = "fp8-scale-invalid"
+    FP8_RANGE_UNUSED = "fp8-range-unused"
+    SWIGLU_ALIGNED = "swiglu-aligned"
     FP8_LR_DIFFERS = "fp8-lr-differs"
     FP8_INTERVAL_DIFFERS = "fp8-interval-differs"
 

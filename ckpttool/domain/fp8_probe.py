@@ -50,6 +50,10 @@ class ProbeQuestion:
     """Whether every element is cast, or those of a sample."""
     optimizer: bool = False
     """Whether the states of an optimizer are looked at, too."""
+    swiglu: bool = True
+    """Whether gate and up weights are compared where they are found."""
+    history: int | None = None
+    """Steps that a delayed scale looks back on; None: this checkpoint alone."""
     as_stored: bool = False
     """Whether tensors of 32 bits are cast as they are; else rounded to BF16 first, as a trainer's copy of them is."""
 
@@ -131,10 +135,30 @@ class TensorNumbers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GatedNumbers:
+    """What the hidden units of a gate and what it opens amplify at most: |g||u|(1 + cos(g, u))/2 of their rows."""
+
+    name: str
+    """Of the gate's weight, or of the one that holds both."""
+    path: str
+    """Of the file; POSIX, relative to the root."""
+    rank: Rank | None
+    units: int
+    gain_over_median: float
+    """Of the worst unit."""
+    unit: int
+    """Which that is, from 0."""
+    alignment: float
+    """The largest magnitude of a cosine between the rows of a unit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedTensor:
     """A tensor's numbers, and what they mean."""
 
     numbers: TensorNumbers
+    whole_name: str
+    """Of the tensor, where this is a slice of it."""
     role: TensorRole
     layer: str | None
     """Which layer it belongs to, as its name says it; None: none."""
@@ -170,6 +194,10 @@ class Fp8Probe(Answered):
     """Worst first."""
     layers: tuple[LayerRisk, ...]
     """Worst first."""
+    gated: tuple[GatedNumbers, ...]
+    """Worst first."""
+    history: tuple[Step, ...]
+    """Of earlier checkpoints from which a delayed scale was taken, too; ascending."""
     findings: tuple[Finding, ...]
     most_rows: int | None = None
     """Rows of a table that people are shown at most; None: all."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ckpttool.domain.contents import elements_in
 from ckpttool.domain.dtype import DType
 from ckpttool.domain.finding import Code, Finding, Severity, unknown, worst
 from ckpttool.domain.fp8 import Recipe
-from ckpttool.domain.fp8_probe import CastNumbers, Lines, ProbeQuestion, TensorNumbers
+from ckpttool.domain.fp8_probe import CastNumbers, GatedNumbers, Lines, ProbeQuestion, TensorNumbers
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.shard import FormatName, TensorEntry
 from ckpttool.domain.units import counted
@@ -18,11 +18,14 @@ from ckpttool.domain.verdict import CheckTask, TensorStat
 from ckpttool.storage.base import ByteSource
 from ckpttool.storage.stream import BLOCK_BYTES
 from ckpttool.verify.checks.numerics import judge_numbers
+from ckpttool.verify.checks.structure import capped
 from ckpttool.verify.contents import opened_shard
+from ckpttool.verify.fp8_at_rest import AT_REST, NOTHING_BESIDE, SCALE_WORDS, Beside, ScalesAtRest, at_rest
 from ckpttool.verify.kernels.fold import numpy
 from ckpttool.verify.kernels.fp8_cast import scales
 from ckpttool.verify.kernels.fp8_numbers import ONE_SCALE, WIDE_BITS, CastSums, Scales, Tile, lines
 from ckpttool.verify.kernels.fp8_sample import FLOATING, SIDE, Sample, every_tile, magnitudes, take
+from ckpttool.verify.kernels.fp8_swiglu import gains, pairs
 from ckpttool.verify.observation import Observation
 
 if TYPE_CHECKING:
@@ -35,8 +38,6 @@ Passed = Callable[[int], None]
 _LARGEST = 0x7F7FFFFF
 """The pattern of the largest F32."""
 
-_NO_AMAX: Mapping[str, float] = {}
-
 
 def probe_shard(  # noqa: PLR0913  what may be asked, by keyword
     task: CheckTask,
@@ -44,7 +45,7 @@ def probe_shard(  # noqa: PLR0913  what may be asked, by keyword
     *,
     question: ProbeQuestion,
     wanted: Callable[[TensorEntry], bool],
-    earlier: Mapping[str, float] = _NO_AMAX,
+    beside: Beside = NOTHING_BESIDE,
     passed: Passed | None = None,
 ) -> Observation:
     """Report a shard as a check of its structure does, and what FP8 would do to its tensors.
@@ -54,7 +55,7 @@ def probe_shard(  # noqa: PLR0913  what may be asked, by keyword
         source: The open file.
         question: What is asked of every tensor.
         wanted: Which tensors are looked at.
-        earlier: The largest magnitude that a delayed scale goes by, by a tensor's name; of others it is their own.
+        beside: What other files tell of its tensors.
         passed: Told after each piece of the data how many bytes it had.
 
     Raises:
@@ -63,20 +64,65 @@ def probe_shard(  # noqa: PLR0913  what may be asked, by keyword
     observed, opened = opened_shard(task, source)
     report = observed.report
     probed: list[TensorNumbers] = []
+    gated: list[GatedNumbers] = []
     findings: list[Finding] = []
     if worst(report.findings) < Severity.DAMAGE:
-        prober, sick = _Prober(source, question, earlier, passed), []
-        asked = [entry for entry in opened.entries if wanted(entry)]
+        prober, sick = _Prober(source, question, beside.earlier, passed), []
+        scales = ScalesAtRest(task, source, opened.entries, beside)
+        asked = [entry for entry in opened.entries if wanted(entry) and not entry.name.endswith(SCALE_WORDS)]
         readable = [entry for entry in asked if entry.dtype in FLOATING and (entry.spans or 0 in entry.shape)]
         for entry in readable:
             numbers, stat = prober.numbers(task, entry)
             probed.append(numbers)
             sick += [] if stat.finite else [stat]
-        left = sum(entry.dtype not in _WHOLE_NUMBERS for entry in asked) - len(readable) + opened.unread
+        codes = [entry for entry in asked if entry.dtype in AT_REST and (entry.spans or 0 in entry.shape)]
+        of_scales: list[Finding] = []
+        for entry in codes:
+            numbers, stat, told = at_rest(task, source, entry, scales, passed)
+            probed.append(numbers)
+            sick += [] if stat.finite else [stat]
+            of_scales += told
+        if question.swiglu:
+            found = (gains(task, source, pair, passed) for pair in pairs(asked))
+            gated = [numbers for numbers in found if numbers is not None]
+        left = sum(entry.dtype not in _WHOLE_NUMBERS for entry in asked) - len(readable) - len(codes) + opened.unread
         packed = report.format is FormatName.OCDBT
-        findings = [*judge_numbers(task.path, sick), *([_not_seen(task.path, left)] if left or packed else [])]
+        findings = [
+            *_capped(of_scales),
+            *judge_numbers(task.path, sick),
+            *([_not_seen(task.path, left)] if left or packed else []),
+        ]
     report = replace(report, findings=(*report.findings, *findings))
-    return replace(observed, report=report, header=None, records=None, probed=tuple(probed))
+    return replace(observed, report=report, header=None, records=None, probed=tuple(probed), gated=tuple(gated))
+
+
+def largest_in_shard(
+    task: CheckTask,
+    source: ByteSource,
+    *,
+    wanted: Callable[[TensorEntry], bool],
+    as_stored: bool,
+    passed: Passed | None = None,
+) -> Observation:
+    """Report the largest magnitude of each tensor of a shard, and nothing else of its numbers.
+
+    Raises:
+        OSError: The disk did not answer, or the file was cut meanwhile.
+    """
+    observed, opened = opened_shard(task, source)
+    buffer = memoryview(bytearray(BLOCK_BYTES))
+    largest: list[tuple[str, float]] = []
+    asked = (entry for entry in opened.entries if wanted(entry) and entry.dtype in FLOATING and entry.spans)
+    for entry in asked if worst(observed.report.findings) < Severity.DAMAGE else ():
+        sample = take(source, entry, places=[], buffer=buffer, passed=passed)
+        largest.append((entry.name, float(magnitudes(sample.row_max, entry.dtype, as_stored=as_stored).max())))
+    return replace(observed, header=None, records=None, largest=tuple(largest))
+
+
+def _capped(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield the first findings of each kind, and one that counts the rest."""
+    for code in sorted({finding.code for finding in findings}):
+        yield from capped(finding for finding in findings if finding.code is code)
 
 
 _WHOLE_NUMBERS = frozenset(

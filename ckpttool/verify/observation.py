@@ -12,7 +12,7 @@ from ckpttool.formats.base import Header
 if TYPE_CHECKING:
     from ckpttool.domain.contents import Opened
     from ckpttool.domain.difference import Distance
-    from ckpttool.domain.fp8_probe import TensorNumbers
+    from ckpttool.domain.fp8_probe import GatedNumbers, TensorNumbers
     from ckpttool.formats.torch.zip_directory import ZipDirectory
     from ckpttool.verify.kernels.passes import PassResult
 
@@ -36,6 +36,10 @@ class Observation:
     """How far its tensors lie from others, where that was asked for."""
     probed: tuple[TensorNumbers, ...] = ()
     """What FP8 would do to its tensors, where that was asked for."""
+    largest: tuple[tuple[str, float], ...] = ()
+    """The largest magnitude of each tensor by its name, where that was asked for."""
+    gated: tuple[GatedNumbers, ...] = ()
+    """What its gates amplify, where that was asked for."""
 
 
 class Engine(Protocol):

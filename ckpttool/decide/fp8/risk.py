@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from ckpttool.decide.contents import WEIGHTS, as_counted, kind_of
+from ckpttool.decide.contents import WEIGHTS, as_counted, kind_of, whole_name
 from ckpttool.domain.contents import elements_in
+from ckpttool.domain.finding import Code, Finding, note
 from ckpttool.domain.fp8 import Fp8Format
 from ckpttool.domain.fp8_probe import (
     CastNumbers,
+    GatedNumbers,
     LayerRisk,
     Lines,
     ProbedTensor,
@@ -66,7 +68,7 @@ def role_of(name: str, shape: Sequence[int]) -> TensorRole:
     kind = kind_of(name)
     if kind != WEIGHTS:
         return _MOMENTS.get(kind, TensorRole.OTHER)
-    words = re.split(r"[./]", name.lower())
+    words = re.split(r"[./]", whole_name(name).lower())
     if any(_NORM.fullmatch(word) for word in words):
         return TensorRole.NORM
     if any("embed" in word or word in _EMBEDDINGS for word in words) and _HEADS.isdisjoint(words):
@@ -121,10 +123,11 @@ def judged(tensor: TensorNumbers, question: ProbeQuestion) -> ProbedTensor:
     )
     return ProbedTensor(
         numbers=tensor,
+        whole_name=whole_name(tensor.name),
         role=role,
         layer=None if role in _STATES else layer_of(tensor.name),
         risks=risks,
-        risk=max(decides, key=_GRAVITY.__getitem__, default=Risk.FINE),
+        risk=max(decides, key=_GRAVITY.__getitem__, default=Risk.LOST if tensor.nonfinite else Risk.FINE),
     )
 
 
@@ -155,3 +158,31 @@ def layers_of(tensors: Sequence[ProbedTensor]) -> tuple[LayerRisk, ...]:
         if tensor.layer is not None and tensor.role is TensorRole.LINEAR and tensor.layer not in worst:
             worst[tensor.layer] = LayerRisk(layer=tensor.layer, risk=tensor.risk, worst=tensor.numbers.name)
     return tuple(worst.values())
+
+
+ALIGNED = 4.0
+"""As many times the median as the worst hidden unit amplifies from where it is told; fresh weights have 1.1."""
+
+
+def aligned(gated: Iterable[GatedNumbers]) -> tuple[Finding, ...]:
+    """Note the gates that amplify one unit far more than others.
+
+    Args:
+        gated: Worst first.
+    """
+    return tuple(
+        note(
+            Code.SWIGLU_ALIGNED,
+            f"unit {pair.unit} of {pair.units} of '{pair.name}' amplifies {pair.gain_over_median:.1f} times as much as "
+            f"most, and gate and up rows align up to {pair.alignment:.2f}: FP8 behind it may overflow",
+            path=pair.path,
+            tensor=pair.name,
+        )
+        for pair in gated
+        if pair.gain_over_median >= ALIGNED
+    )
+
+
+def most_amplifying(gated: Iterable[GatedNumbers]) -> tuple[GatedNumbers, ...]:
+    """Put the gates first whose worst unit stands out most."""
+    return tuple(sorted(gated, key=lambda pair: (-pair.gain_over_median, as_counted(pair.name), pair.path)))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import math
+import posixpath
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from ckpttool.domain.fp8 import Fp8Format, Recipe
-from ckpttool.domain.fp8_probe import CastNumbers, Fp8Probe, Lines, ProbedTensor, Risk, TensorRole
+from ckpttool.domain.fp8 import Recipe
+from ckpttool.domain.fp8_probe import CastNumbers, Fp8Probe, GatedNumbers, Lines, ProbedTensor, Risk, TensorRole
 from ckpttool.domain.units import counted
-from ckpttool.render.answers.contents import dims, left_out, named
+from ckpttool.render.answers.contents import dims, named
 from ckpttool.render.escape import shown
 from ckpttool.render.json import Document, finding_document
 
@@ -35,6 +38,8 @@ def document(answer: Fp8Probe) -> Document:
         ],
         "tensors": [tensor_document(tensor) for tensor in answer.tensors],
         "layers": [{"layer": layer.layer, "risk": layer.risk.value, "worst": layer.worst} for layer in answer.layers],
+        "swiglu": [_gate(pair) for pair in answer.gated],
+        "history": list(answer.history),
         "findings": [finding_document(finding) for finding in answer.findings],
     }
 
@@ -81,6 +86,24 @@ def _cast(cast: CastNumbers, risk: Risk) -> Document:
     }
 
 
+def _gate(pair: GatedNumbers) -> Document:
+    return {
+        "name": pair.name,
+        "path": pair.path,
+        "rank": pair.rank,
+        "units": pair.units,
+        "gain_over_median": _figure(pair.gain_over_median) if math.isfinite(pair.gain_over_median) else "inf",
+        "unit": pair.unit,
+        "alignment": round(pair.alignment, 5),
+    }
+
+
+def stats_lines(answer: Fp8Probe) -> Iterator[str]:
+    """Spell every tensor on a line of its own."""
+    for tensor in answer.tensors:
+        yield json.dumps(tensor_document(tensor)) + "\n"
+
+
 def _lines(lines: Lines | None) -> Document | None:
     return None if lines is None else {"rows": lines.rows, "columns": lines.columns}
 
@@ -98,8 +121,9 @@ def table(answer: Fp8Probe) -> RenderableType:
     """Show the weights that lose most, what no recipe puts into FP8, and the states of an optimizer."""
     from ckpttool.render.text import grouped_findings, line, pointer, stack
 
-    weights = [tensor for tensor in answer.tensors if tensor.role is TensorRole.LINEAR]
-    states = [tensor for tensor in answer.tensors if tensor.role in _STATES]
+    cast = [tensor for tensor in answer.tensors if tensor.numbers.recipes]
+    weights = [tensor for tensor in cast if tensor.role is TensorRole.LINEAR]
+    states = [tensor for tensor in cast if tensor.role in _STATES]
     parts: list[RenderableType] = [_headline(answer, weights), line(shown(_about(answer)), style="dim")]
     if weights:
         parts += [line(), *_weights(answer, weights)]
@@ -122,57 +146,100 @@ def _headline(answer: Fp8Probe, weights: Sequence[ProbedTensor]) -> Text:
     from ckpttool.render.text import line
 
     by = " or ".join(recipe.value for recipe in answer.question.judged)
-    count = Counter(tensor.risk for tensor, _ in _by_name(weights))
+    count = Counter(row.worst.risk for row in _by_name(weights))
     worst = Risk.LOST if count[Risk.LOST] else Risk.WEAK if count[Risk.WEAK] else Risk.FINE
     told = f"{count[Risk.LOST]} lost, {count[Risk.WEAK]} weak, {count[Risk.FINE]} fine"
-    what = counted(count.total(), "weight") if weights else "no weight of a linear layer"
-    said = f"{what} in FP8 ({answer.question.formats[0].value}, {by}){f': {told}' if weights else ''}"
+    said = f"{counted(count.total(), 'weight')} in FP8 ({answer.question.formats[0].value}, {by}): {told}"
+    if not weights:
+        said = "no weight of a linear layer that could be put into FP8"
     return line(f"{shown(answer.checkpoint.rpartition('/')[2])}: {said}", style=_STYLE[worst] or "bold")
 
 
 def _about(answer: Fp8Probe) -> str:
     step = "" if answer.step is None else f", step {answer.step}"
-    cast = sum(tensor.numbers.sampled for tensor in answer.tensors)
-    of = sum(tensor.numbers.elements for tensor in answer.tensors)
-    sample = "every element was cast" if cast == of else f"{cast:,} of {of:,} elements were cast, all were read"
-    return f"{answer.inventory.root}{step}; {sample}"
+    seen = [tensor.numbers for tensor in answer.tensors if tensor.numbers.recipes]
+    cast, of = sum(numbers.sampled for numbers in seen), sum(numbers.elements for numbers in seen)
+    sample = f"; {cast:,} of {of:,} elements were cast, all were read" if cast < of else ""
+    return f"{answer.inventory.root}{step}{sample or ('; every element was cast' if of else '')}"
 
 
-def _by_name(tensors: Sequence[ProbedTensor]) -> list[tuple[ProbedTensor, int]]:
-    """Return the worst of the tensors of each name, in their order, and how many there are."""
-    files = Counter(tensor.numbers.name for tensor in tensors)
+class _Row(NamedTuple):
+    """A tensor, whatever it is cut into."""
+
+    name: str
+    worst: ProbedTensor
+    """Of its parts, and of the files that hold it."""
+    places: int
+    """How many those are."""
+
+
+def _by_name(tensors: Sequence[ProbedTensor]) -> list[_Row]:
+    """Return tensors by their names, in their order."""
+    places = Counter(tensor.whole_name for tensor in tensors)
     worst: dict[str, ProbedTensor] = {}
     for tensor in tensors:
-        worst.setdefault(tensor.numbers.name, tensor)
-    return [(tensor, files[name]) for name, tensor in worst.items()]
+        worst.setdefault(tensor.whole_name, tensor)
+    return [_Row(name, tensor, places[name]) for name, tensor in worst.items()]
+
+
+def _common(rows: Sequence[_Row]) -> str:
+    """Return what all names begin with, up to a dot or slash; nothing of a single one."""
+    begin = posixpath.commonprefix([row.name for row in rows]) if len(rows) > 1 else ""
+    return begin[: max(begin.rfind("."), begin.rfind("/")) + 1]
 
 
 def _weights(answer: Fp8Probe, weights: Sequence[ProbedTensor]) -> Iterator[RenderableType]:
     from ckpttool.render.text import Columns, line
 
-    rows, question = _by_name(weights), answer.question
-    several = any(files > 1 for _, files in rows)
-    casts = [(recipe, format_) for recipe in question.shown for format_ in question.formats]
-    headers = [("TENSOR", 0), ("RISK", 0)]
-    headers += [(f" {_title(answer, *cast)}", 1 + at) for at, cast in enumerate(casts)]
+    rows = _by_name(weights)
+    several = any(row.places > 1 for row in rows)
+    headers = [("TENSOR", 0), ("RISK", 0), *_recipes(answer)]
     headers += [(" LOST", 20), (" GONE", 21), (" AMAX/RMS", 22), ("SHAPE", 23)]
-    headers += [(" FILES", 24)] if several else []
-    cells = []
-    for tensor, files in rows[: answer.most_rows]:
-        numbers = tensor.numbers
+    headers += [(" PARTS", 24)] if several else []
+    common, cells = _common(rows), []
+    for row in rows[: answer.most_rows]:
+        tensor, numbers = row.worst, row.worst.numbers
         first = next(_judged(tensor, answer))
-        row: list[str | Text] = [named(numbers.name), line(tensor.risk.value, style=_STYLE[tensor.risk])]
-        row += [_kept(cast, risk) for cast, risk in zip(numbers.recipes, tensor.risks, strict=True)]
-        row += [_percent(first.lost), _gone(first.gone)]
-        row += ["–" if numbers.amax_over_rms is None else f"{numbers.amax_over_rms:.1f}", dims(numbers.shape)]
-        cells.append([*row, str(files)] if several else row)
+        told: list[str | Text] = [named(row.name[len(common) :]), line(tensor.risk.value, style=_STYLE[tensor.risk])]
+        told += [_kept(cast, risk) for cast, risk in zip(numbers.recipes, tensor.risks, strict=True)]
+        told += [_percent(first.lost), _gone(first.gone)]
+        told += ["–" if numbers.amax_over_rms is None else f"{numbers.amax_over_rms:.1f}", dims(numbers.shape)]
+        cells.append([*told, str(row.places)] if several else told)
     yield Columns(headers, cells)
-    yield from left_out(len(rows), answer.most_rows)
-    yield line("dB that the worst channels keep (30 is as good as e4m3 gets, e5m2 24); ! weak, !! lost", style="dim")
+    yield from _left_out(answer, rows, common)
+    yield line("dB that the worst channels keep (e4m3 30 at best, e5m2 24); ! weak, !! lost", style="dim")
+    yield from _by_recipe(answer, rows)
 
 
-def _title(answer: Fp8Probe, recipe: Recipe, format_: Fp8Format) -> str:
-    return f"{recipe.value} {format_.value}".upper() if len(answer.question.formats) > 1 else recipe.value.upper()
+def _left_out(answer: Fp8Probe, rows: Sequence[_Row], common: str) -> Iterator[RenderableType]:
+    from ckpttool.render.text import line
+
+    if answer.most_rows is not None and len(rows) > answer.most_rows:
+        yield line(f"… and {counted(len(rows) - answer.most_rows, 'more row')}: --top N shows the first N", style="dim")
+    if common:
+        yield line(f"All names begin with {shown(common)}", style="dim")
+
+
+def _by_recipe(answer: Fp8Probe, rows: Sequence[_Row]) -> Iterator[RenderableType]:
+    """Count what each recipe loses, where any loses something: which of them would help."""
+    from ckpttool.render.text import line
+
+    counts = [Counter(risks) for risks in zip(*(row.worst.risks for row in rows), strict=True)]
+    titles = [title.strip().lower() for title, _ in _recipes(answer)]
+    if any(count[Risk.LOST] or count[Risk.WEAK] for count in counts):
+        told = (f"{title} {count[Risk.LOST]}, {count[Risk.WEAK]}" for title, count in zip(titles, counts, strict=True))
+        yield line(f"Lost, weak by recipe: {'; '.join(told)}")
+
+
+def _recipes(answer: Fp8Probe) -> list[tuple[str, int]]:
+    """Return a header for each recipe and format, and its place when room is short."""
+    question = answer.question
+    casts = [(recipe.value, format_.value) for recipe in question.shown for format_ in question.formats]
+    several = len(question.formats) > 1
+    return [
+        (f" {f'{recipe} {format_}' if several else recipe}".upper(), 1 + at)
+        for at, (recipe, format_) in enumerate(casts)
+    ]
 
 
 _MARK = {Risk.FINE: "", Risk.WEAK: "!", Risk.LOST: "!!"}
@@ -181,8 +248,8 @@ _MARK = {Risk.FINE: "", Risk.WEAK: "!", Risk.LOST: "!!"}
 def _kept(cast: CastNumbers, risk: Risk) -> Text:
     from ckpttool.render.text import line
 
-    kept = "–" if cast.channel_snr_db is None else f"{_decibels(cast.channel_snr_db):.1f}"
-    return line(f"{_MARK[risk]}{kept}", style=_STYLE[risk])
+    kept = _decibels(cast.channel_snr_db)
+    return line(_MARK[risk] + ("–" if kept is None else f"{kept:.1f}"), style=_STYLE[risk])
 
 
 def _percent(share: float | None) -> str:
@@ -196,32 +263,49 @@ def _gone(gone: Lines | None) -> str:
 def _states(answer: Fp8Probe, states: Sequence[ProbedTensor]) -> Iterator[RenderableType]:
     from ckpttool.render.text import Columns, line
 
-    rows, question = _by_name(states), answer.question
-    casts = [(recipe, format_) for recipe in question.shown for format_ in question.formats]
-    headers = [("TENSOR", 0), ("RISK", 0), *((f" {_title(answer, *cast)}", 1 + at) for at, cast in enumerate(casts))]
+    rows = _by_name(states)
+    common = _common(rows)
     cells: list[list[str | Text]] = [
         [
-            named(tensor.numbers.name),
-            line(tensor.risk.value, style=_STYLE[tensor.risk]),
+            named(row.name[len(common) :]),
+            line(row.worst.risk.value, style=_STYLE[row.worst.risk]),
             *(
                 line(_percent(cast.lost), style=_STYLE[risk])
-                for cast, risk in zip(tensor.numbers.recipes, tensor.risks, strict=True)
+                for cast, risk in zip(row.worst.numbers.recipes, row.worst.risks, strict=True)
             ),
         ]
-        for tensor, _ in rows[: answer.most_rows]
+        for row in rows[: answer.most_rows]
     ]
-    yield Columns(headers, cells)
-    yield from left_out(len(rows), answer.most_rows)
-    yield line("Share that changes by over half a step. A first moment also hints at gradients (wgrad).", style="dim")
+    yield Columns([("TENSOR", 0), ("RISK", 0), *_recipes(answer)], cells)
+    yield from _left_out(answer, rows, common)
+    yield line("Share that changes by over half a step; a first moment hints at gradients, too.", style="dim")
 
 
 def _apart(answer: Fp8Probe) -> Iterator[str]:
     """Say what is not in the tables, and what no checkpoint can tell."""
-    others = Counter(tensor.role for tensor in answer.tensors if tensor.role not in {*_STATES, TensorRole.LINEAR})
+    resting = {tensor.whole_name for tensor in answer.tensors if not tensor.numbers.recipes}
+    if resting:
+        yield f"In FP8 already: {counted(len(resting), 'tensor')}, of which scales and codes were checked."
+    others = {
+        tensor.whole_name: tensor.role
+        for tensor in answer.tensors
+        if tensor.numbers.recipes and tensor.role not in {*_STATES, TensorRole.LINEAR}
+    }
+    if Recipe.DELAYED in answer.question.recipes:
+        steps = ", ".join(map(str, answer.history))
+        yield f"Delayed: the largest of this checkpoint{f' and of steps {steps}' if steps else ' alone (--history)'}."
+    if answer.gated:
+        yield (
+            f"SwiGLU, {counted(len(answer.gated), 'pair')}: the worst unit amplifies "
+            f"{answer.gated[0].gain_over_median:.1f} times the median, rows align up to "
+            f"{max(pair.alignment for pair in answer.gated):.2f}."
+        )
     if others:
-        told = ", ".join(counted(others[role], _WORDS[role]) for role in TensorRole if role in others)
+        roles = Counter(others.values())
+        told = ", ".join(counted(roles[role], _WORDS[role]) for role in TensorRole if role in roles)
         yield f"No FP8 in any recipe: {told}."
-    yield "Weights are 2 of the 6 operands: activations and gradients lie in no checkpoint."
+    if any(tensor.numbers.recipes for tensor in answer.tensors):
+        yield "Weights are 2 of the 6 operands: activations and gradients lie in no checkpoint."
 
 
 _WORDS = {

@@ -35,6 +35,11 @@ _TILES_TOGETHER = 256
 _WHOLE = 1 << 20
 """Elements of a vector up to which all of it is looked at."""
 
+_STACK = 3
+"""Dimensions of one: a kernel of two has four."""
+_LEAST_WIDTH = 16
+"""Columns of a matrix in a stack; kernels of one dimension are narrower."""
+
 _GOLDEN = 0.6180339887498949
 
 FLOATING = frozenset({DType.F64, DType.F32, DType.F16, DType.BF16})
@@ -69,11 +74,12 @@ class Sample(NamedTuple):
 
 
 def matrix_of(name: str, shape: tuple[int, ...]) -> Matrix:
-    """Look at a tensor as at a matrix: a kernel by its outputs, a stack of experts as all of their rows."""
+    """Look at a tensor as at a matrix: a kernel by its outputs, a stack of experts' matrices as all of their rows."""
     elements = elements_in(shape)
     if len(shape) < 2 or elements == 0:  # noqa: PLR2004  a vector has one
         return Matrix(-(-elements // SIDE), SIDE, is_matrix=False)
-    columns = shape[-1] if "expert" in name else elements // shape[0]
+    is_stack = len(shape) == _STACK and shape[-1] >= _LEAST_WIDTH and "conv" not in name
+    columns = shape[-1] if is_stack else elements // shape[0]
     return Matrix(elements // columns, columns, is_matrix=True)
 
 
@@ -123,10 +129,10 @@ def take(
     for at, (down, across) in enumerate(places):
         wanted[down].append((across * SIDE, at))
     nans = infinities = begin = 0
-    for data in _data(source, entry, matrix.columns, buffer):
+    for data in data_of(source, entry, matrix.columns, buffer):
         patterns = np.frombuffer(data, kind)
         patterns = np.bitwise_and(patterns, kind.type(layout.magnitude_mask), out=None if data.readonly else patterns)
-        for row, column, part in _rows(patterns, begin, matrix.columns):
+        for row, column, part in parts_of(patterns, begin, matrix.columns):
             across, down = part.max(axis=1), part.max(axis=0)
             if down.max() > layout.largest_finite:
                 bad = part > layout.largest_finite
@@ -156,7 +162,7 @@ def every_tile(
     down, across = matrix.tiles
     step = max(1, _TILES_TOGETHER // max(across, 1))
     for first in range(0, down, step):
-        part = _stripe(entry, matrix, first * SIDE, min((first + step) * SIDE, matrix.rows))
+        part = rows_of(entry, first * SIDE, min((first + step) * SIDE, matrix.rows))
         places = [(row, column) for row in range(min(step, down - first)) for column in range(across)]
         for at in range(0, len(places), _TILES_TOGETHER):
             sample = take(source, part, places=places[at : at + _TILES_TOGETHER], buffer=buffer, passed=passed)
@@ -164,8 +170,9 @@ def every_tile(
                 yield (first + row, column), tile
 
 
-def _stripe(entry: TensorEntry, matrix: Matrix, first: int, last: int) -> TensorEntry:
-    """Return some rows of a tensor as one of its own."""
+def rows_of(entry: TensorEntry, first: int, last: int) -> TensorEntry:
+    """Return some rows of a tensor, as `matrix_of` has them, as one of its own."""
+    matrix = matrix_of(entry.name, entry.shape)
     width, elements = entry.dtype.bits // 8, elements_in(entry.shape)
     begin, end = first * matrix.columns, min(last * matrix.columns, elements)
     spans, at = [], 0
@@ -178,7 +185,7 @@ def _stripe(entry: TensorEntry, matrix: Matrix, first: int, last: int) -> Tensor
     return replace(entry, shape=shape, spans=tuple(spans))
 
 
-def _data(source: ByteSource, entry: TensorEntry, columns: int, buffer: memoryview) -> Iterator[memoryview]:
+def data_of(source: ByteSource, entry: TensorEntry, columns: int, buffer: memoryview) -> Iterator[memoryview]:
     """Yield a tensor's bytes in pieces of whole rows, where such fit into the buffer and the tensor is in one piece."""
     row = columns * entry.dtype.bits // 8
     if len(entry.spans) == 1:
@@ -189,7 +196,7 @@ def _data(source: ByteSource, entry: TensorEntry, columns: int, buffer: memoryvi
         yield from pieces(source, entry, buffer=buffer)
 
 
-def _rows(patterns: Array, begin: int, columns: int) -> Iterator[tuple[int, int, Array]]:
+def parts_of(patterns: Array, begin: int, columns: int) -> Iterator[tuple[int, int, Array]]:
     """Yield a piece as (row, column, matrix): its end of a row, its whole rows, its beginning of a row."""
     row, column = divmod(begin, columns)
     at = 0

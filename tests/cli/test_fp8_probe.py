@@ -1,0 +1,214 @@
+"""`ckpttool fp8 probe`: what a user sees of real trees, and what each option changes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from ckpttool.errors import ExitCode
+from tests.cli.running import ask
+from tests.cli.situations import real
+from tests.conftest import FIXTURES
+
+Golden = Callable[[str, str], None]
+
+FORMS = {"table": "txt", "json": "json"}
+QUESTIONS = {
+    "checkpoint": ["fixtures/sink2_ckpt/output"],
+    "slices": [
+        "fixtures/layouts/mcore_dist_tp2dp2",
+        "--recipe",
+        "mxfp8",
+        "--format-of",
+        "weight=e4m3,e5m2",
+    ],
+    "optimizer": ["fixtures/torch/adamw.pt", "--optimizer", "--top", "3"],
+    "delayed": ["fixtures/sink2_ckpt/output", "--recipe", "delayed", "--history", "30"],
+}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "fixtures").symlink_to(FIXTURES)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def weights(**tensors: torch.Tensor) -> str:
+    save_file({f"{name}.weight": tensor for name, tensor in tensors.items()}, "w.safetensors")
+    return "w.safetensors"
+
+
+def normal(*shape: int, seed: int = 1) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * 0.02
+
+
+def unequal() -> torch.Tensor:
+    return normal(256, 256) * torch.logspace(0, -8, 256)[:, None]
+
+
+def told(*arguments: str) -> dict[str, Any]:
+    return dict(ask("fp8", "probe", *arguments, "--json").json)
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.usefixtures("here")
+def test_the_answer_is_the_golden_one(name: str, form: str, golden: Golden) -> None:
+    said = ask("fp8", "probe", *QUESTIONS[name], "--format", form)
+    assert said.code == 0
+    golden(f"fp8/probe-{name}.{FORMS[form]}", said.stdout)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_weight_that_would_be_lost_ends_with_10_and_only_under_the_recipe_that_is_asked_about() -> None:
+    path = weights(bad=unequal(), good=normal(256, 256))
+    said = ask("fp8", "probe", path)
+    assert said.code == ExitCode.DAMAGE
+    assert "2 weights in FP8 (e4m3, tensorwise): 1 lost, 0 weak, 1 fine" in said.stdout
+    assert ask("fp8", "probe", path, "--recipe", "rowwise").code == ExitCode.OK
+    assert ask("fp8", "probe", path, "--recipe", "rowwise", "--recipe", "tensorwise").code == ExitCode.DAMAGE
+
+
+@pytest.mark.usefixtures("here")
+def test_what_no_recipe_puts_into_fp8_is_shown_apart_and_ends_nothing() -> None:
+    path = weights(lm_head=unequal(), embed_tokens=unequal(), good=normal(256, 256), norm=torch.ones(8))
+    said = ask("fp8", "probe", path)
+    assert said.code == ExitCode.OK
+    assert "No FP8 in any recipe: 1 embedding, 1 head, 1 norm." in said.stdout
+    assert {tensor["name"]: tensor["risk"] for tensor in told(path)["tensors"]} == {
+        "lm_head.weight": "lost",
+        "embed_tokens.weight": "lost",
+        "good.weight": "fine",
+        "norm.weight": "fine",
+    }
+
+
+@pytest.mark.usefixtures("here")
+def test_the_worst_come_first_and_top_cuts_the_table_and_not_the_document() -> None:
+    path = weights(**{f"v{at}": normal(64, 64, seed=at) for at in range(5)}, bad=unequal())
+    table = ask("fp8", "probe", path, "--top", "2").stdout
+    assert re.findall(r"^(\S+)\.weight +(\w+)", table, re.MULTILINE)[0] == ("bad", "lost")
+    assert "and 4 more rows: --top N" in table
+    assert len(told(path, "--top", "2")["tensors"]) == 6
+
+
+@pytest.mark.usefixtures("here")
+def test_numbers_go_to_a_file_a_line_each_and_never_over_somebody_elses(tmp_path: Path) -> None:
+    path = weights(good=normal(64, 64), bad=unequal())
+    for _ in range(2):  # its own earlier one may go
+        assert ask("fp8", "probe", path, "--stats", "numbers.jsonl").code == ExitCode.DAMAGE
+    lines = (tmp_path / "numbers.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == told(path)["tensors"]
+    (tmp_path / "mine.txt").write_text("mine\n")
+    for target, why in (
+        ("mine.txt", "holds no numbers of ours"),
+        (path, "in which nothing is changed"),
+        ("no/x", "no folder"),
+    ):
+        said = ask("fp8", "probe", path, "--stats", target)
+        assert (said.code, why in said.stderr) == (ExitCode.USAGE, True)
+    tree = real(tmp_path, "sink2_ckpt")
+    assert ask("fp8", "probe", str(tree), "--stats", str(tree / "x.jsonl")).code == ExitCode.USAGE
+
+
+@pytest.mark.usefixtures("here")
+def test_shards_in_any_order_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ckpttool.api import fp8_probe
+
+    tasks_of = fp8_probe.__globals__["tasks_of"]
+    straight = ask("fp8", "probe", "fixtures/newfmt_tp2dp2/output", "--json").stdout
+    monkeypatch.setitem(fp8_probe.__globals__, "tasks_of", lambda side: tasks_of(side)[::-1])
+    assert ask("fp8", "probe", "fixtures/newfmt_tp2dp2/output", "--json").stdout == straight
+
+
+@pytest.mark.usefixtures("here")
+def test_a_delayed_scale_is_that_of_the_largest_over_the_ranks_and_the_steps_before() -> None:
+    tree = "fixtures/sink2_ckpt/output"
+    alone, back = (told(tree, "--recipe", "delayed", "--optimizer", *more) for more in ([], ["--history", "30"]))
+    assert (alone["history"], back["history"]) == ([], [30, 40, 50])
+    scales: list[dict[str, set[float]]] = [
+        {tensor["name"]: set() for tensor in answer["tensors"]} for answer in (alone, back)
+    ]
+    for answer, found in zip((alone, back), scales, strict=True):
+        for tensor in answer["tensors"]:
+            found[tensor["name"]].add(tensor["recipes"][0]["scale"])
+    assert all(len(each) == 1 for each in scales[0].values())  # ranks share it
+    assert all(max(scales[1][name]) <= max(scales[0][name]) for name in scales[0])
+    assert scales[0] != scales[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--history", "5"], "add --recipe delayed"),
+        (["--format-of", "weight=e4m4"], "weight=e4m3,e5m2"),
+        (["--format-of", "gradient=e5m2"], "weight=e4m3"),
+        (["--format-of", "weight=e4m3,e4m3"], "weight=e4m3"),
+        (["--recipe", "rows"], "rows"),
+        (["--checkpoint", "99_9"], "there is no checkpoint '99_9'"),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_what_cannot_be_meant_is_said_in_one_line(words: list[str], message: str) -> None:
+    said = ask("fp8", "probe", "fixtures/sink2_ckpt/output", *words)
+    assert (said.code, said.stdout) == (ExitCode.USAGE, "")
+    assert message in said.stderr
+
+
+@pytest.mark.usefixtures("here")
+def test_a_torn_shard_is_told_and_the_others_are_looked_at(tmp_path: Path) -> None:
+    path = real(tmp_path, "sink2_ckpt") / "rank_2" / "llama2_7b_rank_2_1-30_2.ckpt"
+    path.write_bytes(path.read_bytes()[:-700])
+    said = ask("fp8", "probe", "output", "--checkpoint", "_1-30_2", "--json")
+    assert said.code == ExitCode.DAMAGE
+    tensors = said.json["tensors"]
+    assert isinstance(tensors, list)
+    assert {tensor["rank"] for tensor in tensors} == {0, 1, 3}
+
+
+@pytest.mark.usefixtures("here")
+def test_a_tensor_that_cannot_be_read_ends_with_14() -> None:
+    torch.save({"a.weight": normal(64, 64), "b.weight": normal(64, 64)[:, ::2]}, "a.pt")
+    said = ask("fp8", "probe", "a.pt", "--json")
+    assert (said.code, said.json["read_all"]) == (ExitCode.INCOMPLETE, False)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.usefixtures("here")
+def test_gates_whose_unit_is_aligned_are_noted_and_fresh_ones_are_not(fused: bool) -> None:
+    gate, up = normal(512, 256), normal(512, 256, seed=2)
+    worse = gate.clone(), up.clone()
+    worse[0][7] *= 3
+    worse[1][7] = worse[0][7]
+
+    def stored(gate: torch.Tensor, up: torch.Tensor) -> str:
+        if fused:
+            both = {"mlp.linear_fc1.weight": torch.cat([gate, up]), "mlp.linear_fc2.weight": normal(256, 512)}
+        else:
+            both = {"mlp.w1.weight": gate.bfloat16(), "mlp.w3.weight": up.bfloat16()}
+        save_file(both, "w.safetensors")
+        return "w.safetensors"
+
+    (fresh,) = told(stored(gate, up))["swiglu"]
+    assert fresh["gain_over_median"] == pytest.approx(1.2, abs=0.15)
+    path = stored(*worse)
+    assert ask("fp8", "probe", path).code == ExitCode.OK
+    (pair,) = told(path)["swiglu"]
+    assert (pair["unit"], pair["units"]) == (7, 512)
+    assert pair["gain_over_median"] == pytest.approx(18, abs=1.5)
+    assert "swiglu-aligned" in ask("fp8", "probe", "w.safetensors").stdout
+    assert told("w.safetensors", "--no-swiglu")["swiglu"] == []
+
+
+@pytest.mark.usefixtures("here")
+def test_a_wide_layer_without_a_gate_is_not_taken_for_one() -> None:
+    save_file({"mlp.linear_fc1.weight": normal(512, 128), "mlp.linear_fc2.weight": normal(128, 512)}, "w.safetensors")
+    assert told("w.safetensors")["swiglu"] == []
