@@ -104,7 +104,7 @@ def _undo_interrupted(root: str) -> None:
     batches = read_journal(open_storage(root))
     puts = read_heal_journal(open_storage(root))
     if puts:
-        with moving(root):
+        with no_other_sealer(root):  # nothing is swept away: some of it lies ready
             put_all(root, puts)
             remove(f"{root}/{HEAL_JOURNAL}")
     if not batches:

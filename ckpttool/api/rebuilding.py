@@ -80,20 +80,22 @@ class Rebuilding:
                 if is_untouched(self._root, self._puts):
                     remove(journal)
                     take_back(self._root, self._puts)
+                else:  # what was begun is ended; where that fails too, the next change of the tree does it
+                    put_all(self._root, self._puts)
+                    remove(journal)
             raise
         remove(journal)
 
     def _lay_all_ready(self) -> None:
-        folders = {shard.sick.path.rpartition("/")[0] for shard in self._healing.healable}
-        for folder in sorted(folders - {""}):
+        shards = [(shard, shard.donor) for shard in self._healing.healable if shard.donor is not None]
+        for shard, donor in shards:
+            folder, like = (path.rpartition("/")[0] for path in (shard.sick.path, donor.path))
             if not os.path.isdir(f"{self._root}/{folder}"):
-                donors = {shard.sick.path.rpartition("/")[0]: shard.donor for shard in self._healing.healable}
-                donor = donors[folder]
-                like = "" if donor is None else donor.path.rpartition("/")[0]
                 ensure_folder(f"{self._root}/{folder}", mode=os.stat(f"{self._root}/{like}").st_mode & 0o777)
+        places = (*(shard.sick.path for shard, _ in shards), *(fix.path for fix in self._healing.fixes))
+        for folder in sorted({path.rpartition("/")[0] for path in places} - {""}):
             sweep(f"{self._root}/{folder}")
-        seals = [self._lay_shard(shard, shard.donor) for shard in self._healing.healable if shard.donor is not None]
-        self._lay_manifest(seals)
+        self._lay_manifest([self._lay_shard(shard, donor) for shard, donor in shards])
         for fix in self._healing.fixes:
             self._lay_record(fix.path, fix.text.content, mode=mode_of(self._root, fix.text.like))
 

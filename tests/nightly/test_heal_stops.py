@@ -1,0 +1,17 @@
+"""A heal that is stopped at every call, in every way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.changes.test_heal_interrupted import quick, stop_at_every_call
+from tests.changes.test_prune_interrupted import WAYS
+
+__all__ = ["quick"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_wherever_it_stops_in_whatever_way_the_next_one_ends_it(way: str, tmp_path: Path) -> None:
+    stop_at_every_call(tmp_path, lambda _: way)
