@@ -92,6 +92,8 @@ class Witness:
     step: Step | None
     older: bool
     """Whether it was saved before the one that is judged."""
+    same_run: bool
+    """Whether the same start of the training wrote both: between two starts ranks may change places."""
     tensors: Mapping[Rank, TensorDigests]
     """Of the ranks whose tensors had the names, types and shapes that they have at the one that is judged."""
 
@@ -158,7 +160,7 @@ class Doubt:
     as_of: str | None
     """The other checkpoint from which most of what differs comes, where it comes from this rank's own."""
     copy_of: Rank | None
-    """The rank whose every tensor this one has, though it is none of its replicas."""
+    """A rank that has all that differs as this one does, though it is none of its replicas."""
     since: SavedAt | None
     """Of one that drifted: the first checkpoint at which it differs, of those that are known; None: this one."""
     agreed_at: SavedAt | None

@@ -64,7 +64,7 @@ class Replicas:
         older, later = self._neighbours.in_line(checkpoint)
         recorded = self._reading.slices(checkpoint)
         while True:
-            others = [*self._saved(older, older=True), *self._saved(later, older=False)]
+            others = [*self._saved(checkpoint, older, older=True), *self._saved(checkpoint, later, older=False)]
             compared = compare_replicas(reports, others, recorded, self._reading.look)
             unread = [other for other in (*older, *later) if other.key not in self._read]
             following = self._following(unread, compared, len(others), asked)
@@ -100,7 +100,9 @@ class Replicas:
         while len(self._known) > MOST_OTHERS + 1:
             self._known.pop(next(iter(self._known)))
 
-    def _saved(self, others: Iterable[Checkpoint], *, older: bool) -> Iterator[SavedTensors]:
+    def _saved(self, own: Checkpoint, others: Iterable[Checkpoint], *, older: bool) -> Iterator[SavedTensors]:
         for other in others:
             if (tensors := self._known.get(other.key)) is not None:
-                yield SavedTensors(name=other.name, step=other.step, older=older, shards=tensors)
+                yield SavedTensors(
+                    name=other.name, step=other.step, older=older, same_run=other.run == own.run, shards=tensors
+                )

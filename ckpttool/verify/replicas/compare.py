@@ -39,6 +39,8 @@ class SavedTensors:
     step: Step | None
     older: bool
     """Whether it was saved before the one that is judged."""
+    same_run: bool
+    """Whether the same start of the training wrote both."""
     shards: Tensors
 
 
@@ -113,6 +115,7 @@ def _witness(other: SavedTensors, role: ShardRole, now: Mapping[Rank, ShardRepor
         name=other.name,
         step=other.step,
         older=other.older,
+        same_run=other.same_run,
         tensors={rank: then[1] for rank, report, then in known if then is not None and then[0] == report.schema_hash},
     )
 

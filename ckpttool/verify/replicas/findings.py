@@ -106,7 +106,7 @@ def _why(doubt: Doubt) -> str:
         before = "" if doubt.agreed_at is None else f"; at {_named(doubt.agreed_at)} it still agreed"
         return f", from {since} on{before}: a device computed wrongly in between, or a reduce was left out"
     if doubt.copy_of is not None:
-        return f": it is the file of rank {doubt.copy_of}"
+        return f": it is what rank {doubt.copy_of} holds"
     if doubt.as_of is not None:
         return f": it is this rank's own of {doubt.as_of}, an older file under a newer name"
     if doubt.kind is DoubtKind.STALE:

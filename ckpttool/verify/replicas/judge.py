@@ -30,6 +30,9 @@ _FEW = 2
 _FEW_OF = 10
 """One in so many is few, too: damage hits a place, and another file or another arrangement all of it."""
 
+_PAIR = 2
+"""Ranks that one fault may concern: of two that differ nobody knows which is whole."""
+
 _MOST_STALE = 4
 """One in so many ranks may hold another file: where more differ, it was the arrangement that changed."""
 
@@ -82,10 +85,15 @@ class _Seen:
             times.append(-counts[True] if other.older else counts[False])
         self.times = tuple(times)
         """Of each other checkpoint, how many there are between: below zero before this one, above after it."""
+        same_run = [time for time, other in zip(times, others, strict=True) if other.same_run]
+        self._same_run = frozenset(same_run)
         self._odd: dict[Alike, list[_Row]] = defaultdict(list)
+        self._holders: Counter[str] = Counter()
+        self._apart: dict[tuple[Alike, Alike], int] = {}
 
     def look_at(self, name: str, family: Family) -> None:
         """Note what one tensor shows of those who hold the same slice of it."""
+        self._holders[name] += family.size
         if len(family.values) == 1:
             self._agreed(family)
             return
@@ -160,10 +168,13 @@ class _Seen:
         known = [(time, a, b) for time, a, b in zip(self.times, then, own, strict=True) if None not in {a, b}]
         equal, unequal = tuple(time for time, a, b in known if a == b), tuple(time for time, a, b in known if a != b)
         proof = row.proof
-        if proof is None and row.like is not None and odd.is_twin_of(row.like):
+        # A tensor that nobody has trained yet is equal in other slices, too; but then all that is trained differs.
+        if proof is None and row.like is not None and odd.is_twin_of(row.like) and self._nearly_equal(odd, row.like):
             proof = Proof.LEARNED if len(set(odd.thens)) > 1 else Proof.ONCE
         if proof is None or (known and not equal):
             return
+        if proof is Proof.LEARNED and len({a for time, a, b in known if a == b and time in self._same_run}) == 1:
+            proof = Proof.ONCE  # between two starts of a training ranks may have changed places
         row = row._replace(proof=proof, equal=equal, unequal=unequal)
         if unequal and len({a for _, a, b in known if a == b}) == 1 and not _is_drift(row):
             return
@@ -175,7 +186,7 @@ class _Seen:
         ranks = sum(len(one.ranks) for one in self._alike)
         doubts = [doubt for one, rows in self._settled().items() for doubt in self._doubts(one, rows)]
         return ReplicaJudgement(
-            doubts=tuple(sorted(_weighed(doubts, ranks), key=lambda doubt: doubt.rank)),
+            doubts=tuple(sorted(_weighed(doubts, self._systematic(doubts), ranks), key=lambda doubt: doubt.rank)),
             agreed={rank: one.agreed or 1 for one in self._alike for rank in one.ranks},
             is_open=any(0 < len(one.names) - one.compared <= _few(len(one.names)) for one in self._alike),
         )
@@ -223,10 +234,24 @@ class _Seen:
                 proof=proof,
                 is_twin=is_twin,
                 as_of=self._as_of(one, rows),
-                copy_of=self._copy_of(one, usual.others),
+                copy_of=self._copy_of(one, rows, usual.others),
                 since=since,
                 agreed_at=agreed_at,
             )
+
+    def _nearly_equal(self, one: Alike, other: Alike) -> bool:
+        """Tell whether two files differ in few tensors now."""
+        if (one, other) not in self._apart:
+            places = range(0, len(one.now), TENSOR_DIGEST_BYTES)
+            self._apart[one, other] = sum(_at(one.now, place) != _at(other.now, place) for place in places)
+        return self._apart[one, other] <= _few(len(one.names))
+
+    def _systematic(self, doubts: Iterable[Doubt]) -> frozenset[str]:
+        """Return the tensors in which so many ranks differ that no fault of single files explains it."""
+        times = Counter(name for doubt in doubts if doubt.kind in _OF_FILES for name in doubt.tensors)
+        return frozenset(
+            name for name, count in times.items() if count > _PAIR and count * _MOST_STALE > self._holders[name]
+        )
 
     def _at(self, time: int) -> SavedAt | None:
         """Return the checkpoint of a time; None for the one that is judged."""
@@ -235,18 +260,36 @@ class _Seen:
 
     def _as_of(self, one: Alike, rows: Sequence[_Row]) -> str | None:
         """Return the other checkpoint from which most of what differs comes, by this rank's own tensors there."""
-        places = [bisect_left(one.names, row.name) * TENSOR_DIGEST_BYTES for row in rows]
-        for other, then in zip(self._others, one.thens, strict=True):
-            if then is not None and 2 * sum(_at(then, place) == _at(one.now, place) for place in places) > len(places):
+        places = [
+            (bisect_left(one.names, row.name) * TENSOR_DIGEST_BYTES, row.like)
+            for row in rows
+            if row.like is not None and row.like.names == one.names
+        ]
+        for index, (other, then) in enumerate(zip(self._others, one.thens, strict=True)):
+            old = sum(
+                then is not None
+                and _at(then, place) == _at(one.now, place)
+                and (before := like.thens[index]) is not None
+                and _at(before, place) != _at(like.now, place)
+                for place, like in places
+            )
+            if 2 * old > len(rows):
                 return other.name
         return None
 
-    def _copy_of(self, one: Alike, others: Sequence[Rank]) -> Rank | None:
+    def _copy_of(self, one: Alike, rows: Sequence[_Row], others: Sequence[Rank]) -> Rank | None:
+        if len(rows) <= _FEW:
+            return None
+        places = [bisect_left(one.names, row.name) * TENSOR_DIGEST_BYTES for row in rows]
         for other in self._alike:
-            if other is not one and other.now == one.now and other.names == one.names:
-                return next((rank for rank in other.ranks if rank not in others), None)
+            is_same = other.names == one.names and all(_at(other.now, at) == _at(one.now, at) for at in places)
+            if is_same and other is not one and other.ranks[0] not in others:
+                return other.ranks[0]
         return None
 
+
+_OF_FILES = frozenset({DoubtKind.DIFFERS, DoubtKind.STALE, DoubtKind.DRIFTED})
+"""What says that something went wrong."""
 
 _PROOFS = tuple(Proof)
 """Best first, as they are listed."""
@@ -273,18 +316,23 @@ def _are_most(rows: Sequence[_Row], one: Alike) -> bool:
     return len(rows) > _FEW and 2 * len(rows) > one.compared
 
 
-def _weighed(doubts: Sequence[Doubt], ranks: int) -> Iterator[Doubt]:
+def _are_in(names: Sequence[str], systematic: frozenset[str]) -> bool:
+    return 2 * sum(name in systematic for name in names) >= len(names)
+
+
+def _weighed(doubts: Sequence[Doubt], systematic: frozenset[str], ranks: int) -> Iterator[Doubt]:
     """Leave out who is not to blame, and take many files that differ for an arrangement that changed.
 
     A file that is known as another's, or as the same rank's of another step, is the odd one of two. But where several
     ranks have what others had, they changed places.
     """
-    copies = sum(doubt.kind is DoubtKind.STALE and doubt.copy_of is not None for doubt in doubts)
-    stale = sum(doubt.kind is DoubtKind.STALE and doubt.as_of is None for doubt in doubts)
-    is_rearranged = copies > 1 or (stale > 2 and stale * _MOST_STALE > ranks)  # noqa: PLR2004  a pair is two
+    have_changed_places = sum(doubt.copy_of is not None for doubt in doubts) > 1
+    many = sum(doubt.kind is DoubtKind.STALE and doubt.as_of is None for doubt in doubts)
+    is_rearranged = have_changed_places or (many > _PAIR and many * _MOST_STALE > ranks)
     known = {doubt.rank for doubt in doubts if doubt.as_of is not None or doubt.copy_of is not None}
     for doubt in doubts:
-        if doubt.kind is DoubtKind.STALE and doubt.as_of is None and is_rearranged:
+        is_moved = is_rearranged and (doubt.kind is DoubtKind.STALE or doubt.copy_of is not None)
+        if doubt.kind in _OF_FILES and doubt.as_of is None and (is_moved or _are_in(doubt.tensors, systematic)):
             yield replace(doubt, kind=DoubtKind.PARTED)
         elif len(doubt.others) > 1 or doubt.rank in known or doubt.others[0] not in known:
             yield doubt
