@@ -1,0 +1,232 @@
+"""Trainings of many ranks as nothing goes wrong in them: who holds which slice, and what a slice is at a step.
+
+Every way of sharing a model out, and all that is equal by chance for a while: slices that nobody has trained yet, layers
+that are frozen, steps that were skipped on all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from random import Random
+
+from tests.trees import Fmt, TreeBuilder, floats, shard_bytes, training_scalars
+
+Slice = tuple[object, ...]
+"""What tells one slice of a tensor from the others; equal for replicas."""
+
+ZERO = (0.0,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mesh:
+    """How ranks are arranged."""
+
+    data: int
+    tensor: int
+    pipeline: int
+    tensor_last: bool
+    """Whether neighbours are of one tensor-parallel group, as is usual; else of one data-parallel group."""
+    experts: int
+    """Data-parallel ranks among which experts are shared out; divides `data`."""
+    shards: int
+    """Data-parallel ranks among which the optimizer's state is shared out; divides `data`."""
+    weights_too: bool
+    """Whether they share out the weights, too."""
+
+    @property
+    def world(self) -> int:
+        return self.data * self.tensor * self.pipeline
+
+    def place(self, rank: int) -> tuple[int, int, int]:
+        """Return the rank's place along data, tensor and pipeline."""
+        inner, outer = (self.tensor, self.data) if self.tensor_last else (self.data, self.tensor)
+        fast, slow, stage = rank % inner, rank // inner % outer, rank // (inner * outer)
+        return (slow, fast, stage) if self.tensor_last else (fast, slow, stage)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """One training: what it trains, and how it saves."""
+
+    seed: int
+    meshes: tuple[Mesh, ...]
+    """Of each start."""
+    saves: tuple[int, ...]
+    """Of each start."""
+    zero_start: bool
+    """Whether the first save is from before the first update."""
+    same_seed: bool
+    """Whether slices begin equal, for each rank draws them with one seed."""
+    has_rng: bool
+    has_counter: bool
+    """A number that each rank counts for itself."""
+    has_statistics: bool
+    """Running statistics of a rank's own data, equal before the first step."""
+    has_frozen: bool
+    unfrozen_at: int | None
+    """Step at which the frozen layer begins to be trained."""
+    rare: bool
+    """Whether some slices of moments stay zero until somebody sees their tokens."""
+    skipped: frozenset[int]
+    """Saves before which every update was dropped."""
+    shifting_batch: bool
+    fmt: Fmt
+
+    def steps(self) -> list[tuple[int, int]]:
+        """Return (start, step) of every save."""
+        numbers, step = [], 2 if self.zero_start else 10
+        for start, saves in enumerate(self.saves):
+            for _ in range(saves):
+                numbers.append((start, step))
+                step += 10 - step % 10
+        return numbers
+
+    def held(self, start: int, rank: int, step: int) -> dict[str, tuple[Sequence[int], Slice]]:
+        """Return a rank's tensors at a step: shape, and what tells their content."""
+        mesh = self.meshes[start]
+        data, tensor, stage = mesh.place(rank)
+        seen = self._updates(step)
+        found: dict[str, tuple[Sequence[int], Slice]] = {}
+
+        def add(name: str, *, split: bool, start_at: object, shards: int, own: Slice = ()) -> None:
+            place: Slice = (
+                tensor if split else 0,
+                data % shards if shards > 1 else 0,
+                mesh.tensor if split else 1,
+                *own,
+            )
+            shape = [8 // (mesh.tensor if split else 1) // shards or 1]
+            begun = seen > 0 and (name[:5] != "rare." or seen > (1 + hash_of(self.seed, name, place) % 40))
+            found[name] = shape, (name, place, seen) if begun else _untrained(name, place, start_at, self)
+
+        weights = 1 if not mesh.weights_too else mesh.shards
+        for name, split, begins in (
+            (f"stage{stage}.column.weight", True, "random"),
+            (f"stage{stage}.column.bias", True, "zero"),
+            (f"stage{stage}.row.bias", False, "zero"),
+            (f"stage{stage}.norm.weight", False, "one"),
+        ):
+            add(name, split=split, start_at=begins, shards=weights)
+            for moment in ("adam_m", "adam_v"):
+                add(f"{moment}.{name}", split=split, start_at="zero", shards=mesh.shards)
+        if stage in {0, mesh.pipeline - 1}:
+            add("embedding.weight", split=True, start_at="random", shards=weights)
+        if mesh.experts > 1:
+            for local in range(2):
+                own = ("expert", data % mesh.experts)
+                add(f"stage{stage}.expert{local}.weight", split=True, start_at="random", shards=1, own=own)
+        if self.rare:
+            add("rare.adam_m.embedding", split=True, start_at="zero", shards=mesh.shards)
+        if self.has_frozen:
+            trained = 0 if self.unfrozen_at is None else max(0, seen - self.unfrozen_at)
+            for name, begins in (("frozen.weight", "random"), ("frozen.bias", "zero")):
+                content = (name, tensor, trained) if trained else _untrained(name, (tensor,), begins, self)
+                found[name] = [8 // mesh.tensor], content
+        if self.has_rng:
+            found["rng_state"] = [8], ("rng", rank, step)
+        if self.has_counter:
+            found["tokens_seen"] = [1], ("counter", step * 1000 + hash_of(self.seed, rank) % 7)
+        if self.has_statistics:
+            found[f"stage{stage}.running_mean"] = [8], ("mean", rank, step) if seen else ZERO
+        found["beta1_power"] = [1], ("beta", seen)
+        found["constant"] = [1], ("constant",)
+        return found
+
+    def _updates(self, step: int) -> int:
+        return sum(10 for at in range(10, step + 1, 10) if at not in self.skipped)
+
+
+def _untrained(name: str, place: Slice, begins: object, training: Training) -> Slice:
+    if begins == "zero":
+        return ZERO
+    if begins == "one":
+        return (1.0,)
+    return (name, "begins") if training.same_seed else (name, place, "begins")
+
+
+def hash_of(*of: object) -> int:
+    """A number that is the same in every process."""
+    return int.from_bytes(blake2b(repr(of).encode(), digest_size=4).digest(), "big")
+
+
+def drawn(seed: int, *, most: int = 16) -> Training:
+    """Draw a training of at most so many ranks."""
+    chance = Random(seed)  # noqa: S311  the same training for the same seed, no secret
+    mesh = _mesh(chance, most)
+    meshes = [mesh]
+    saves = [chance.randint(1, 5)]
+    for _ in range(chance.choice([0, 0, 1, 2])):
+        meshes.append(_changed(chance, meshes[-1], most))
+        saves.append(chance.randint(1, 3))
+    return Training(
+        seed=seed,
+        meshes=tuple(meshes),
+        saves=tuple(saves),
+        zero_start=chance.random() < 0.3,
+        same_seed=chance.random() < 0.3,
+        has_rng=chance.random() < 0.3,
+        has_counter=chance.random() < 0.3,
+        has_statistics=chance.random() < 0.3,
+        has_frozen=chance.random() < 0.5,
+        unfrozen_at=chance.choice([None, None, 10, 20]),
+        rare=chance.random() < 0.4,
+        skipped=frozenset(at for at in range(10, 100, 10) if chance.random() < 0.1),
+        shifting_batch=chance.random() < 0.3,
+        fmt=chance.choice(["ckpt", "safetensors"]),
+    )
+
+
+def _mesh(chance: Random, most: int) -> Mesh:
+    while True:
+        data, tensor, pipeline = chance.choice([1, 2, 3, 4, 8]), chance.choice([1, 2, 4]), chance.choice([1, 1, 2])
+        if data * tensor * pipeline <= most:
+            divisors = [of for of in (1, 1, 2, 4, 8) if data % of == 0]
+            return Mesh(
+                data=data,
+                tensor=tensor,
+                pipeline=pipeline,
+                tensor_last=chance.random() < 0.7,
+                experts=chance.choice(divisors),
+                shards=chance.choice(divisors),
+                weights_too=chance.random() < 0.3,
+            )
+
+
+def _changed(chance: Random, mesh: Mesh, most: int) -> Mesh:
+    """Return the arrangement after a restart: the same, or not."""
+    what = chance.choice(["same", "same", "order", "shards", "other"])
+    if what == "order":
+        return replace(mesh, tensor_last=not mesh.tensor_last)
+    if what == "shards":
+        return replace(mesh, shards=chance.choice([of for of in (1, 2, 4, 8) if mesh.data % of == 0]))
+    return mesh if what == "same" else _mesh(chance, most)
+
+
+@cache
+def numbers(content: Slice, count: int) -> tuple[float, ...]:
+    """Return the numbers that a slice holds: other contents, other numbers."""
+    if len(content) == 1 and isinstance(content[0], float):
+        return (content[0],) * count
+    return tuple((hash_of(content, index) % 16_777_213 + 1) / 2**24 for index in range(count))
+
+
+def parallel_tree(base: Path, training: Training) -> Path:
+    """Save a training's files in the legacy layout, and return the output folder."""
+    builder = TreeBuilder(base).legacy(ranks=0, fmt=training.fmt)
+    for start, step in training.steps():
+        mesh = training.meshes[start]
+        label = step // 2, 2
+        scalars = training_scalars(epoch=label[0], true_step=step, resumed=start > 0)
+        for rank in range(mesh.world):
+            tensors = [
+                floats(name, shape, values=numbers(content, shape[0]))
+                for name, (shape, content) in sorted(training.held(start, rank, step).items())
+            ]
+            path = builder.shard(rank, *label, run=start)
+            builder.file(path, shard_bytes([*tensors, *scalars], training.fmt))
+            builder.meta(rank, *label, path.rpartition("/")[2])
+    return builder.output

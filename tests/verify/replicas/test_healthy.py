@@ -1,0 +1,72 @@
+"""No training in which nothing went wrong may raise an alarm, however its model is shared out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ckpttool.domain.finding import Finding, blocking
+from ckpttool.domain.replicas import TensorDigests, Witness
+from ckpttool.domain.units import Rank, Step
+from ckpttool.domain.verdict import Level
+from ckpttool.verify.replicas.findings import replica_findings
+from ckpttool.verify.replicas.judge import judge_replicas
+from tests.healthy import alarms
+from tests.parallel import Training, drawn, parallel_tree
+from tests.verify.replicas.held import digest
+
+TRAININGS = 150
+TREES = 3
+
+Schema = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+def saved(training: Training) -> Iterator[tuple[int, int, dict[Rank, tuple[Schema, TensorDigests]]]]:
+    """Return start, step and what each rank holds of every save."""
+    for start, step in training.steps():
+        ranks = {}
+        for rank in range(training.meshes[start].world):
+            held = sorted(training.held(start, rank, step).items())
+            schema = tuple((name, tuple(shape)) for name, (shape, _) in held)
+            # Equal contents of different lengths are no equal bytes.
+            digests = b"".join(digest(content, tuple(shape)) for _, (shape, content) in held)
+            ranks[Rank(rank)] = schema, TensorDigests(names=tuple(name for name, _ in held), digests=digests)
+        yield start, step, ranks
+
+
+def said(training: Training) -> Iterator[tuple[int, int, Finding]]:
+    """Judge every save with as many others as may be known; yield its step, how many were known, and what is said."""
+    saves = list(saved(training))
+    for start, step, ranks in saves:
+        near = sorted(saves, key=lambda other: (abs(other[1] - step), other[1]))
+        others = [other for other in near if other[1] != step and len(other[2]) == len(ranks)]
+        for known in range(len(others) + 1):
+            witnesses = [
+                Witness(
+                    name=str(then),
+                    step=Step(then),
+                    older=then < step,
+                    same_run=their_start == start,
+                    tensors={rank: held for rank, (schema, held) in told.items() if schema == ranks[rank][0]},
+                )
+                for their_start, then, told in others[:known]
+            ]
+            judged = judge_replicas({rank: held for rank, (_, held) in ranks.items()}, witnesses)
+            paths = {rank: f"rank_{rank}" for rank in ranks}
+            yield from ((step, known, finding) for finding in replica_findings(judged.doubts, paths))
+
+
+@pytest.mark.parametrize("tenth", range(10))
+def test_no_healthy_training_raises_an_alarm_whatever_others_are_known(tenth: int) -> None:
+    for seed in range(tenth * TRAININGS // 10, (tenth + 1) * TRAININGS // 10):
+        training = drawn(seed)
+        wrong = [(step, known, finding) for step, known, finding in said(training) if blocking([finding])]
+        assert not wrong, (training, wrong[0])
+
+
+@pytest.mark.parametrize("seed", range(TREES))
+def test_no_healthy_tree_of_files_raises_an_alarm(tmp_path: Path, seed: int) -> None:
+    folder = parallel_tree(tmp_path, drawn(seed, most=8))
+    assert not alarms(folder, Level.CHECKSUM), drawn(seed, most=8)
