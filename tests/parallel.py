@@ -1,7 +1,7 @@
 """Trainings of many ranks as nothing goes wrong in them: who holds which slice, and what a slice is at a step.
 
-Every way of sharing a model out, and all that is equal by chance for a while: slices that nobody has trained yet, layers
-that are frozen, steps that were skipped on all ranks.
+Every way of sharing a model out, and all that is equal by chance for a while: slices that nobody has trained yet,
+layers that are frozen, steps that were skipped on all ranks.
 """
 
 from __future__ import annotations
@@ -87,54 +87,63 @@ class Training:
 
     def held(self, start: int, rank: int, step: int) -> dict[str, tuple[Sequence[int], Slice]]:
         """Return a rank's tensors at a step: shape, and what tells their content."""
-        mesh = self.meshes[start]
+        mesh, seen = self.meshes[start], self._updates(step)
+        return {
+            **self._model(mesh, rank, seen),
+            **self._frozen(mesh, rank, seen),
+            **self._own(mesh, rank, step, seen),
+            "beta1_power": ([1], ("beta", seen)),
+            "constant": ([1], ("constant",)),
+        }
+
+    def _model(self, mesh: Mesh, rank: int, seen: int) -> dict[str, tuple[Sequence[int], Slice]]:
         data, tensor, stage = mesh.place(rank)
-        seen = self._updates(step)
-        found: dict[str, tuple[Sequence[int], Slice]] = {}
-
-        def add(name: str, *, split: bool, start_at: object, shards: int, own: Slice = ()) -> None:
-            place: Slice = (
-                tensor if split else 0,
-                data % shards if shards > 1 else 0,
-                mesh.tensor if split else 1,
-                *own,
-            )
-            shape = [8 // (mesh.tensor if split else 1) // shards or 1]
-            begun = seen > 0 and (name[:5] != "rare." or seen > (1 + hash_of(self.seed, name, place) % 40))
-            found[name] = shape, (name, place, seen) if begun else _untrained(name, place, start_at, self)
-
         weights = 1 if not mesh.weights_too else mesh.shards
+        found: list[tuple[str, bool, str, int, Slice]] = []
         for name, split, begins in (
             (f"stage{stage}.column.weight", True, "random"),
             (f"stage{stage}.column.bias", True, "zero"),
             (f"stage{stage}.row.bias", False, "zero"),
             (f"stage{stage}.norm.weight", False, "one"),
         ):
-            add(name, split=split, start_at=begins, shards=weights)
-            for moment in ("adam_m", "adam_v"):
-                add(f"{moment}.{name}", split=split, start_at="zero", shards=mesh.shards)
+            found.append((name, split, begins, weights, ()))
+            found += [(f"{moment}.{name}", split, "zero", mesh.shards, ()) for moment in ("adam_m", "adam_v")]
         if stage in {0, mesh.pipeline - 1}:
-            add("embedding.weight", split=True, start_at="random", shards=weights)
+            found.append(("embedding.weight", True, "random", weights, ()))
         if mesh.experts > 1:
-            for local in range(2):
-                own = ("expert", data % mesh.experts)
-                add(f"stage{stage}.expert{local}.weight", split=True, start_at="random", shards=1, own=own)
+            expert = data % mesh.experts
+            found += [(f"stage{stage}.expert{local}.weight", True, "random", 1, (expert,)) for local in range(2)]
         if self.rare:
-            add("rare.adam_m.embedding", split=True, start_at="zero", shards=mesh.shards)
-        if self.has_frozen:
-            trained = 0 if self.unfrozen_at is None else max(0, seen - self.unfrozen_at)
-            for name, begins in (("frozen.weight", "random"), ("frozen.bias", "zero")):
-                content = (name, tensor, trained) if trained else _untrained(name, (tensor,), begins, self)
-                found[name] = [8 // mesh.tensor], content
-        if self.has_rng:
-            found["rng_state"] = [8], ("rng", rank, step)
-        if self.has_counter:
-            found["tokens_seen"] = [1], ("counter", step * 1000 + hash_of(self.seed, rank) % 7)
-        if self.has_statistics:
-            found[f"stage{stage}.running_mean"] = [8], ("mean", rank, step) if seen else ZERO
-        found["beta1_power"] = [1], ("beta", seen)
-        found["constant"] = [1], ("constant",)
-        return found
+            found.append(("rare.adam_m.embedding", True, "zero", mesh.shards, ()))
+        held: dict[str, tuple[Sequence[int], Slice]] = {}
+        for name, split, begins, shards, own in found:
+            place: Slice = (tensor if split else 0, data % shards, mesh.tensor if split else 1, *own)
+            begun = seen > (1 + hash_of(self.seed, name, place) % 40 if name.startswith("rare.") else 0)
+            content = (name, place, seen) if begun else _untrained(name, place, begins, self)
+            held[name] = [max(1, 8 // (mesh.tensor if split else 1) // shards)], content
+        return held
+
+    def _frozen(self, mesh: Mesh, rank: int, seen: int) -> dict[str, tuple[Sequence[int], Slice]]:
+        tensor = mesh.place(rank)[1]
+        trained = 0 if self.unfrozen_at is None else max(0, seen - self.unfrozen_at)
+        return {
+            name: (
+                [8 // mesh.tensor],
+                (name, tensor, trained) if trained else _untrained(name, (tensor,), begins, self),
+            )
+            for name, begins in (("frozen.weight", "random"), ("frozen.bias", "zero"))
+            if self.has_frozen
+        }
+
+    def _own(self, mesh: Mesh, rank: int, step: int, seen: int) -> dict[str, tuple[Sequence[int], Slice]]:
+        """Return what each rank has for itself."""
+        mean = f"stage{mesh.place(rank)[2]}.running_mean"
+        every = {
+            "rng_state": (self.has_rng, 8, ("rng", rank, step)),
+            "tokens_seen": (self.has_counter, 1, ("counter", step * 1000 + hash_of(self.seed, rank) % 7)),
+            mean: (self.has_statistics, 8, ("mean", rank, step) if seen else ZERO),
+        }
+        return {name: ([size], content) for name, (there, size, content) in every.items() if there}
 
     def _updates(self, step: int) -> int:
         return sum(10 for at in range(10, step + 1, 10) if at not in self.skipped)

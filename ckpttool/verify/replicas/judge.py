@@ -173,9 +173,10 @@ class _Seen:
             proof = Proof.LEARNED if len(set(odd.thens)) > 1 else Proof.ONCE
         if proof is None or (known and not equal):
             return
-        if proof is Proof.LEARNED and len({a for time, a, b in known if a == b and time in self._same_run}) == 1:
-            proof = Proof.ONCE  # between two starts of a training ranks may have changed places
         row = row._replace(proof=proof, equal=equal, unequal=unequal)
+        in_run = {a for time, a, b in known if a == b and time in self._same_run}
+        if proof is Proof.LEARNED and len(in_run) <= 1 and not _is_drift(row):
+            row = row._replace(proof=Proof.ONCE)  # between two starts of a training ranks may have changed places
         if unequal and len({a for _, a, b in known if a == b}) == 1 and not _is_drift(row):
             return
         odd.compared += 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.domain.finding import Finding, blocking
+from ckpttool.domain.finding import Code, Finding, blocking
 from ckpttool.domain.replicas import TensorDigests, Witness
 from ckpttool.domain.units import Rank, Step
 from ckpttool.domain.verdict import Level
@@ -17,8 +17,11 @@ from tests.healthy import alarms
 from tests.parallel import Training, drawn, parallel_tree
 from tests.verify.replicas.held import digest
 
-TRAININGS = 150
+TRAININGS = 60
+"""A share of those that `tests/nightly` looks at."""
 TREES = 3
+
+BY_REPLICAS = frozenset({Code.REPLICA_DIFFERS, Code.REPLICA_STALE, Code.REPLICA_DRIFTED})
 
 Schema = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -69,4 +72,4 @@ def test_no_healthy_training_raises_an_alarm_whatever_others_are_known(tenth: in
 @pytest.mark.parametrize("seed", range(TREES))
 def test_no_healthy_tree_of_files_raises_an_alarm(tmp_path: Path, seed: int) -> None:
     folder = parallel_tree(tmp_path, drawn(seed, most=8))
-    assert not alarms(folder, Level.CHECKSUM), drawn(seed, most=8)
+    assert not [finding for finding in alarms(folder, Level.CHECKSUM) if finding.code in BY_REPLICAS]
