@@ -58,7 +58,7 @@ def is_wanted(entry: TensorEntry, *, optimizer: bool) -> bool:
 
     A layer's extra state is the history of its scales, and none of its weights.
     """
-    if entry.name.endswith("_extra_state"):
+    if whole_name(entry.name).endswith("_extra_state"):
         return False
     return elements_in(entry.shape) != 1 and (optimizer or kind_of(entry.name) == WEIGHTS)
 
