@@ -78,7 +78,7 @@ class Training:
 
     def steps(self) -> list[tuple[int, int]]:
         """Return (start, step) of every save."""
-        numbers, step = [], 2 if self.zero_start else 10
+        numbers, step = [], 0 if self.zero_start else 10
         for start, saves in enumerate(self.saves):
             for _ in range(saves):
                 numbers.append((start, step))
@@ -91,7 +91,7 @@ class Training:
         return {
             **self._model(mesh, rank, seen),
             **self._frozen(mesh, rank, seen),
-            **self._own(mesh, rank, step, seen),
+            **self._own(mesh, rank, step),
             "beta1_power": ([1], ("beta", seen)),
             "constant": ([1], ("constant",)),
         }
@@ -135,13 +135,13 @@ class Training:
             if self.has_frozen
         }
 
-    def _own(self, mesh: Mesh, rank: int, step: int, seen: int) -> dict[str, tuple[Sequence[int], Slice]]:
+    def _own(self, mesh: Mesh, rank: int, step: int) -> dict[str, tuple[Sequence[int], Slice]]:
         """Return what each rank has for itself."""
         mean = f"stage{mesh.place(rank)[2]}.running_mean"
         every = {
             "rng_state": (self.has_rng, 8, ("rng", rank, step)),
             "tokens_seen": (self.has_counter, 1, ("counter", step * 1000 + hash_of(self.seed, rank) % 7)),
-            mean: (self.has_statistics, 8, ("mean", rank, step) if seen else ZERO),
+            mean: (self.has_statistics, 8, ("mean", rank, step) if step else ZERO),
         }
         return {name: ([size], content) for name, (there, size, content) in every.items() if there}
 
@@ -224,7 +224,11 @@ def numbers(content: Slice, count: int) -> tuple[float, ...]:
 
 
 def parallel_tree(base: Path, training: Training) -> Path:
-    """Save a training's files in the legacy layout, and return the output folder."""
+    """Save a training's files in the legacy layout, and return the output folder.
+
+    It has no save from before the first step.
+    """
+    training = replace(training, zero_start=False)
     builder = TreeBuilder(base).legacy(ranks=0, fmt=training.fmt)
     for start, step in training.steps():
         mesh = training.meshes[start]

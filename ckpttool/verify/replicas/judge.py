@@ -50,6 +50,7 @@ def judge_replicas(
         others: Other checkpoints of the training that are known, nearest first among the older and among the later.
         recorded: What the trainer's own record of the checkpoint says of its slices.
     """
+    others = [other for other in others if other.step != 0]  # before the first update much is equal that is no replica
     alike = all_alike(now, others, recorded)
     seen = _Seen(alike, others)
     for name, number, column in columns(alike, recorded):
@@ -89,7 +90,7 @@ class _Seen:
         self._same_run = frozenset(same_run)
         self._odd: dict[Alike, list[_Row]] = defaultdict(list)
         self._holders: Counter[str] = Counter()
-        self._apart: dict[tuple[Alike, Alike], int] = {}
+        self._apart: dict[tuple[Alike, Alike, int], int] = {}
 
     def look_at(self, name: str, family: Family) -> None:
         """Note what one tensor shows of those who hold the same slice of it."""
@@ -169,16 +170,22 @@ class _Seen:
         equal, unequal = tuple(time for time, a, b in known if a == b), tuple(time for time, a, b in known if a != b)
         proof = row.proof
         # A tensor that nobody has trained yet is equal in other slices, too; but then all that is trained differs.
-        if proof is None and row.like is not None and odd.is_twin_of(row.like) and self._nearly_equal(odd, row.like):
+        if proof is None and row.like is not None and odd.is_twin_of(row.like) and self._nearly_equal(odd, row.like, 0):
             proof = Proof.LEARNED if len(set(odd.thens)) > 1 else Proof.ONCE
         if proof is None or (known and not equal):
             return
         row = row._replace(proof=proof, equal=equal, unequal=unequal)
-        in_run = {a for time, a, b in known if a == b and time in self._same_run}
-        if proof is Proof.LEARNED and len(in_run) <= 1 and not _is_drift(row):
-            row = row._replace(proof=Proof.ONCE)  # between two starts of a training ranks may have changed places
-        if unequal and len({a for _, a, b in known if a == b}) == 1 and not _is_drift(row):
-            return
+        changes = {a for _, a, b in known if a == b}
+        if proof is not Proof.RECORDED and not (len(changes) > 1 and _is_drift(row)):
+            # Between two starts of a training ranks may have changed places.
+            in_run = {a for time, a, b in known if a == b and time in self._same_run}
+            if len(in_run) <= 1:
+                row = row._replace(proof=Proof.ONCE)
+            is_weak = len(changes) == 1 and bool(unequal)
+            if is_weak and not (_is_drift(row) and row.like is not None and self._nearly_equal(odd, row.like, 0)):
+                return
+            if not self._is_likely(row, odd):
+                return
         odd.compared += 1
         self._odd[odd].append(row)
 
@@ -240,12 +247,22 @@ class _Seen:
                 agreed_at=agreed_at,
             )
 
-    def _nearly_equal(self, one: Alike, other: Alike) -> bool:
-        """Tell whether two files differ in few tensors now."""
-        if (one, other) not in self._apart:
-            places = range(0, len(one.now), TENSOR_DIGEST_BYTES)
-            self._apart[one, other] = sum(_at(one.now, place) != _at(other.now, place) for place in places)
-        return self._apart[one, other] <= _few(len(one.names))
+    def _is_likely(self, row: _Row, odd: Alike) -> bool:
+        """Tell whether what was equal once was so because the files are replicas: then nearly all of them was equal."""
+        if row.proof is not Proof.ONCE:
+            return True
+        times = self._same_run.intersection(row.equal) or row.equal
+        return row.like is not None and any(self._nearly_equal(odd, row.like, time) for time in times)
+
+    def _nearly_equal(self, one: Alike, other: Alike, time: int) -> bool:
+        """Tell whether two files differed in few tensors at a time."""
+        if (one, other, time) not in self._apart:
+            index = self.times.index(time) if time else None
+            ours, theirs = (each.now if index is None else each.thens[index] or b"" for each in (one, other))
+            places = range(0, max(len(ours), len(theirs)), TENSOR_DIGEST_BYTES)
+            apart = sum(_at(ours, place) != _at(theirs, place) for place in places)
+            self._apart[one, other, time] = apart if one.names == other.names else len(one.names)
+        return self._apart[one, other, time] <= _few(len(one.names))
 
     def _systematic(self, doubts: Iterable[Doubt]) -> frozenset[str]:
         """Return the tensors in which so many ranks differ that no fault of single files explains it."""
@@ -267,7 +284,7 @@ class _Seen:
             if row.like is not None and row.like.names == one.names
         ]
         for index, (other, then) in enumerate(zip(self._others, one.thens, strict=True)):
-            old = sum(
+            old = other.same_run * sum(
                 then is not None
                 and _at(then, place) == _at(one.now, place)
                 and (before := like.thens[index]) is not None

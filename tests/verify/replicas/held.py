@@ -49,6 +49,6 @@ def others(now: int, saved: Mapping[int, Mapping[Rank, TensorDigests]], *, most:
     """All other checkpoints but the one of a step, nearest first."""
     near = sorted((step for step in saved if step != now), key=lambda step: (abs(step - now), step))
     return [
-        Witness(name=f"step-{step}", step=Step(step), older=step < now, same_run=True, tensors=saved[step])
+        Witness(name=f"step-{step}", step=Step(10 * step + 10), older=step < now, same_run=True, tensors=saved[step])
         for step in near[:most]
     ]

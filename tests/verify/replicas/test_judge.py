@@ -78,8 +78,8 @@ def test_a_device_that_drifts_is_named_from_the_first_checkpoint_on_at_which_it_
         assert found == ()
     else:
         (doubt,) = found
-        assert (doubt.kind, doubt.rank, doubt.agreed_at) == (DoubtKind.DRIFTED, 2, ("step-2", 2))
-        assert doubt.since == (None if now == 3 else ("step-3", 3))
+        assert (doubt.kind, doubt.rank, doubt.agreed_at) == (DoubtKind.DRIFTED, 2, ("step-2", 30))
+        assert doubt.since == (None if now == 3 else ("step-3", 40))
 
 
 def test_a_file_of_an_older_step_is_told_as_that_step_s() -> None:
