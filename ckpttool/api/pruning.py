@@ -303,6 +303,6 @@ class _Verifier:
             return None
         if self._content is None:
             deep = level or Level.CHECKSUM
-            question = CheckQuestion(level=deep, jump=0, max_age=self._order.max_age)
+            question = CheckQuestion(level=deep, jump=0, max_age=self._order.max_age, replicas=False)
             self._content = session_for(self._tree, question)
         return self._content.verdict(checkpoint)

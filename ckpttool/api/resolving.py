@@ -84,7 +84,7 @@ def resolve(
     choice = _with_focus(choice, tree, question)
     tree = _with_effect(tree, choice.sizes)
     evidence = _evidence(tree, choice, question.config)
-    session = session_for(tree, CheckQuestion(level=choice.evidence, jump=0, max_age=TRUSTED_SECONDS))
+    session = session_for(tree, CheckQuestion(level=choice.evidence, jump=0, max_age=TRUSTED_SECONDS, replicas=False))
     # By its findings, too: on the way around a spike a checkpoint is judged with some that stand for the detour alone.
     verdicts: dict[tuple[CheckpointKey, tuple[Finding, ...]], Verdict] = {}
 

@@ -70,7 +70,9 @@ def _sealed(
     now = time.time()
     meant = chosen(tree, name)
     refusals = {each.key: place for each in meant if isinstance(place := tree.layout.seal_place(each), Refusal)}
-    with closing(session_for(tree, CheckQuestion(level=Level.CHECKSUM, jobs=jobs, hashes=True))) as session:
+    with closing(
+        session_for(tree, CheckQuestion(level=Level.CHECKSUM, jobs=jobs, hashes=True, replicas=False))
+    ) as session:
         for checkpoint in meant:
             if checkpoint.key in refusals and len(refusals) < len(meant):  # nothing else is kept from its seal
                 why = f"{checkpoint.name} {refusals[checkpoint.key].why}"

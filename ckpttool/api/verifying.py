@@ -92,6 +92,7 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
         meter=meter,
         proofs=_proofs(tree, question),
         asked=_read_in_any_case(tree, question),
+        reads_other=question.replicas,
     )
     counts = meter is not None and question.level is Level.STRUCTURE
     headers = WaitingEngine(timeout=question.timeout, work=meter.counting(check) if meter and counts else check)
@@ -213,7 +214,7 @@ def bytes_to_read(tree: Tree, question: CheckQuestion) -> int:
     if question.level is Level.NUMERICS and question.jump != 0:
         before = map(neighbours.earlier, judged)
         judged = {checkpoint.key: checkpoint for checkpoint in (*judged, *before) if checkpoint is not None}.values()
-    if question.level > Level.STRUCTURE and len(judged) == 1:
+    if question.level > Level.STRUCTURE and question.replicas and len(judged) == 1:
         # What its replicas must equal is learned from another checkpoint.
         (only,) = judged
         nearest = (*neighbours.in_line(only)[0], *neighbours.in_line(only)[1])[:1]

@@ -19,10 +19,10 @@ HEADINGS = {
         "--strict", "--tp", "--pp", "--dp", "--max-lost-steps", "--max-lost-time",
     ),
     "Evidence": (
-        "--level", "--subset", "--jump", "--max-age", "--no-ledger", "--jobs", "--timeout", "--health-file",
-        "--require-health", "--ignore-health", "--threshold", "--health-threshold", "--log", "--columns",
-        "--from-weights", "--spikes-from", "--health-timeline", "--spike-threshold", "--margin", "--around-spike",
-        "--every", "--warm-up",
+        "--level", "--subset", "--jump", "--max-age", "--no-ledger", "--no-replicas", "--jobs", "--timeout",
+        "--health-file", "--require-health", "--ignore-health", "--threshold", "--health-threshold", "--log",
+        "--columns", "--from-weights", "--spikes-from", "--health-timeline", "--spike-threshold", "--margin",
+        "--around-spike", "--every", "--warm-up",
     ),
     "Data position": (
         "--new-gbs", "--gbs", "--old-gbs", "--steps", "--segment", "--new-dataset", "--dataset-changed-at",

@@ -72,6 +72,9 @@ class CheckOptions:
         str | None, typer.Option(metavar="FILE", help="Write each tensor's numbers as JSON lines (numerics).")
     ] = None
     no_ledger: Annotated[bool, typer.Option("--no-ledger", help="Read everything again, whatever was checked.")] = False
+    no_replicas: Annotated[
+        bool, typer.Option("--no-replicas", help="Read no other checkpoint to tell which ranks hold copies.")
+    ] = False
 
     def question(self, *, trees: int) -> api.CheckQuestion:
         """Ask the library about so many trees.
@@ -94,6 +97,7 @@ class CheckOptions:
             timeout=self.timeout,
             jump=self.jump,
             max_age=None if self.no_ledger else self.max_age * 3600,
+            replicas=not self.no_replicas,
         )
 
     def today(self, question: api.CheckQuestion, tree: api.Tree, *, quiet: bool) -> api.CheckQuestion:

@@ -196,7 +196,7 @@ def _prove(candidate: _Candidate, verifier: Verifier) -> bool:
     verdict = verifier.content(candidate.checkpoint)
     if verdict is not None:
         candidate.word = verdict.word
-        candidate.strong = verdict.word is VerdictWord.VERIFIED
+        candidate.strong = verdict.is_proven
         if against := blocking(verdict.findings):
             candidate.good = False
             candidate.keep(Why.NOT_WHOLE, f"not whole ({against[0].code.value}): never goes by itself")

@@ -157,3 +157,5 @@ class CheckQuestion:
     """Also hash every file as a whole, for sealing."""
     max_age: float | None = None
     """Seconds for which an earlier check of an unchanged file is trusted; None: read everything."""
+    replicas: bool = True
+    """Compare ranks that hold the same, and where no record tells which do, read one other checkpoint, too."""

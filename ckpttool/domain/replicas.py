@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from functools import lru_cache
 from typing import NamedTuple
 
 from ckpttool.domain.frozen import dataclass
@@ -42,6 +43,20 @@ class TensorDigests:
     def by_name(self) -> dict[str, bytes]:
         """The digests, to be looked up."""
         return {name: self.at(index) for index, name in enumerate(self.names)}
+
+
+_MOST_SHARED = 10_000
+"""Tensors of a shard up to which their names are kept to be shared with other shards: they come from files."""
+
+
+def shared_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the first tuple that was equal: the names of thousands of ranks' tensors are the same."""
+    return _first(names) if len(names) <= _MOST_SHARED else names
+
+
+@lru_cache(maxsize=64)  # the stages of a pipeline differ; what does not fit costs memory, no more
+def _first(names: tuple[str, ...]) -> tuple[str, ...]:
+    return names
 
 
 class Proof(str, Enum):

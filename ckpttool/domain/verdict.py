@@ -37,6 +37,7 @@ class VerdictWord(str, Enum):
     """A verdict in one word, best first."""
 
     VERIFIED = "verified"
+    AGREED = "agreed"
     STRUCT_OK = "struct-ok"
     UNSUPPORTED = "unsupported"
     SUSPECT = "suspect"
@@ -45,6 +46,10 @@ class VerdictWord(str, Enum):
     MISSING = "missing"
     DAMAGED = "damaged"
     UNSAFE = "unsafe"
+
+
+MIN_COPIES = 3
+"""Copies of which a single odd one is outvoted, so that their content counts as proven where they agree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,14 +149,23 @@ class ShardReport:
     """At level NUMERICS: every floating-point tensor, in file order."""
     tensor_digests: TensorDigests | None = None
     """Where every byte was read and it is known which are whose; None where it is not."""
+    copies: int = 1
+    """How many ranks hold every tensor of it as it does, its own counted, and are known to be replicas of it."""
+    copy_matched: bool = False
+    """Whether a checksum of one of these copies was there and agreed."""
     remembered: bool = False
     """True where a ledger says that this very file was checked before, so it was not read again."""
 
     @property
     def word(self) -> VerdictWord:
         """The verdict on this shard alone, in one word."""
-        best = VerdictWord.VERIFIED if self.checksum_matched else VerdictWord.STRUCT_OK
-        return _worst_word(best, self.findings)
+        best = VerdictWord.AGREED if self.copies > 1 else VerdictWord.STRUCT_OK
+        return _worst_word(VerdictWord.VERIFIED if self.checksum_matched else best, self.findings)
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether its content is proven: by a checksum, by one of a copy, or by three copies that agree."""
+        return self.checksum_matched or self.copies >= MIN_COPIES or (self.copies > 1 and self.copy_matched)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,12 +185,30 @@ class Verdict:
     """Shards that are not in the part that was asked for."""
     beside: tuple[ShardReport, ...] = ()
     """Of these, by (rank, path): headers and sizes alone."""
+    compared_with: tuple[str, ...] = ()
+    """Other checkpoints, by name, that told which ranks hold copies of the same tensors; nearest first."""
+    also_read: tuple[str, ...] = ()
+    """Those of these that were read for no other reason."""
 
     @property
     def word(self) -> VerdictWord:
         """The verdict in one word: a checkpoint is as good as its worst shard."""
-        proven = bool(self.reports) and not self.unseen and all(report.checksum_matched for report in self.reports)
-        return _worst_word(VerdictWord.VERIFIED if proven else VerdictWord.STRUCT_OK, self.findings)
+        best = VerdictWord.STRUCT_OK
+        if (
+            self.reports
+            and not self.unseen
+            and all(report.copies > 1 or report.checksum_matched for report in self.reports)
+        ):
+            is_all = all(report.checksum_matched for report in self.reports)
+            best = VerdictWord.VERIFIED if is_all else VerdictWord.AGREED
+        return _worst_word(best, self.findings)
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the content of every shard is proven, and nothing speaks against any."""
+        return self.word in {VerdictWord.VERIFIED, VerdictWord.AGREED} and all(
+            report.is_proven for report in self.reports
+        )
 
     @property
     def looked_at(self) -> bool:

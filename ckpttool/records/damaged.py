@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 SCHEMA = "ckpttool/damaged/1"
 
+_WRONG = frozenset({Code.CHECKSUM_MISMATCH, Code.REPLICA_DIFFERS, Code.REPLICA_STALE})
+"""What says that a file's content is damaged, which no header shows."""
+
 _LIMIT = ByteCount(16 << 20)
 _MOST_FILES = 1 << 12
 """Those that were found last stay; each takes some 500 bytes."""
@@ -88,7 +91,7 @@ class Proofs:
         """
         if report.remembered or report.level < Level.CHECKSUM or not report.path.isprintable():
             return
-        wrong = [finding for finding in report.findings if finding.code is Code.CHECKSUM_MISMATCH]
+        wrong = [finding for finding in report.findings if finding.code in _WRONG]
         if wrong and report.stamp is not None and len(report.stamp.token) == len(_ON_DISK):
             self._news[report.path] = FoundDamaged(
                 path=report.path,
@@ -97,7 +100,7 @@ class Proofs:
                 seal=seal,
                 message=brief(wrong[0]).message,
             )
-        elif was_damaged and report.checksum_matched:
+        elif was_damaged and (report.checksum_matched or report.copies > 1):
             self._news[report.path] = None
 
     def save(self) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ckpttool.domain.finding import Code, Finding, Severity, note, worst
 from ckpttool.domain.manifest import ShardSeal
+from ckpttool.domain.replicas import TensorDigests
 from ckpttool.domain.scalars import spelled
 from ckpttool.domain.shard import FileStamp, FormatName, ShardRole
 from ckpttool.domain.units import ByteCount
@@ -39,6 +40,7 @@ from ckpttool.formats.strict_json import (
 )
 from ckpttool.records import own_cache
 from ckpttool.records.hashed_json import closed, is_whole, scalars_of
+from ckpttool.records.tensor_table import MOST_TENSORS_BYTES, TensorTable, row_of, tensor_rows
 from ckpttool.storage.base import Storage
 from ckpttool.storage.local import LocalStorage
 from ckpttool.write.files import ensure_folder, locked
@@ -86,11 +88,25 @@ class Remembered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KnownTensors:
+    """What reading all of a shard told of its tensors, whether or not a checksum proved them."""
+
+    stamp: FileStamp
+    """The file that was read."""
+    read_at: int
+    """Unix seconds."""
+    schema_hash: str | None
+    digests: TensorDigests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
     """What is remembered of a tree."""
 
     shards: Mapping[str, Remembered] = field(default_factory=dict)
     """By path, relative to the tree's root."""
+    tensors: Mapping[str, KnownTensors] = field(default_factory=dict)
+    """By path, as above."""
 
 
 def ledger_place(root: str, environment: Mapping[str, str], *, disk: str, kind: str = "ledger") -> str | None:
@@ -153,7 +169,9 @@ def lookup(ledger: Ledger, task: CheckTask, stamp: FileStamp, *, now: float, max
         return None
     if known.seal != _seal_of(task.seal) or not 0 <= now - known.verified_at <= max_age:
         return None
-    return replace(known.report, rank=task.rank, role=task.role, level=task.level)
+    told = ledger.tensors.get(task.path)
+    digests = told.digests if told is not None and told.stamp == stamp else None
+    return replace(known.report, rank=task.rank, role=task.role, level=task.level, tensor_digests=digests)
 
 
 def save(place: str | None, reports: Iterable[ShardReport], *, seals: Mapping[str, ShardSeal], began: float) -> None:
@@ -173,15 +191,17 @@ def save(place: str | None, reports: Iterable[ShardReport], *, seals: Mapping[st
         for report in reports
         if not report.remembered and (report.findings or report.level > Level.STRUCTURE)
     }
-    if place is None or not news:
+    tensors = {report.path: known for report in reports if (known := _known_tensors(report, began)) is not None}
+    if place is None or not (news or tensors):
         return
     with suppress(LockedError, UnsafeError, WriteFailedError, NotDurableError):
         ensure_folder(str(Path(place).parent), mode=0o700)
         with locked(place, timeout=PATIENCE_SECONDS):
             data = _content(place)
-            before = _believed(data).shards
-            after = {path: known for path, known in {**before, **news}.items() if known is not None}
-            if (before or after) and (spelled := _spelled(after)) != data:
+            before = _believed(data)
+            after = {path: known for path, known in {**before.shards, **news}.items() if known is not None}
+            ledger = Ledger(shards=after, tensors={**before.tensors, **tensors})
+            if (before.shards or before.tensors or after or tensors) and (spelled := _spelled(ledger)) != data:
                 write(place, spelled, overwrite=True, backup=False)
 
 
@@ -206,6 +226,18 @@ def _remembered(report: ShardReport, seal: ShardSeal | None, began: float) -> Re
     return Remembered(stamp=report.stamp, verified_at=int(began), seal=_seal_of(seal), report=report)
 
 
+def _known_tensors(report: ShardReport, began: float) -> KnownTensors | None:
+    """Return what is to be remembered of a shard's tensors; None where they are not known, or it may be damaged."""
+    stamp = report.stamp
+    if not report.tensor_digests or report.remembered or stamp is None or not _is_utf8(report.path):
+        return None
+    if worst(report.findings) >= Severity.DAMAGE or len(stamp.token) != len(_ON_DISK):
+        return None
+    if stamp.modified_ns is None or stamp.modified_ns > (began - RACY_SECONDS) * 1e9:
+        return None
+    return KnownTensors(stamp=stamp, read_at=int(began), schema_hash=report.schema_hash, digests=report.tensor_digests)
+
+
 def _is_utf8(path: str) -> bool:
     """Tell whether JSON can hold the path; a shard of another name is read each time."""
     try:
@@ -215,17 +247,43 @@ def _is_utf8(path: str) -> bool:
     return True
 
 
-def _spelled(shards: Mapping[str, Remembered]) -> bytes:
-    newest = sorted(shards.items(), key=lambda item: (-item[1].verified_at, item[0]))[:MOST_SHARDS]
+def _spelled(ledger: Ledger) -> bytes:
+    newest = sorted(ledger.shards.items(), key=lambda item: (-item[1].verified_at, item[0]))[:MOST_SHARDS]
     lines = ",\n".join(f"    {json.dumps(_line(path, known))}" for path, known in sorted(newest))
-    return closed(f'{{\n  "schema": "{SCHEMA}",\n  "shards": [\n{lines}\n  ]')
+    return closed(f'{{\n  "schema": "{SCHEMA}",\n  "shards": [\n{lines}\n  ]{_spelled_tensors(ledger.tensors)}')
+
+
+def _spelled_tensors(known: Mapping[str, KnownTensors]) -> str:
+    """Spell what is known of tensors, what was read last first, as far as there is room for it."""
+    if not known:
+        return ""
+    table, kept = TensorTable(), []
+    for path, told in sorted(known.items(), key=lambda item: (-item[1].read_at, item[0]))[:MOST_SHARDS]:
+        place = table.add(told.digests)
+        if table.nbytes > MOST_TENSORS_BYTES:
+            break
+        kept.append(
+            {
+                "path": path,
+                "stamp": _spelled_stamp(told.stamp),
+                "read_at": told.read_at,
+                "schema_hash": told.schema_hash,
+                "tensors": place,
+            }
+        )
+    lines = ",\n".join(f"    {json.dumps(line)}" for line in sorted(kept, key=lambda line: str(line["path"])))
+    return f',\n  "read": [\n{lines}\n  ]{table.member()}' if kept else ""
+
+
+def _spelled_stamp(stamp: FileStamp) -> dict[str, object]:
+    return {"size": stamp.size, **dict(zip(_ON_DISK, stamp.token, strict=True)), "ctime_ns": stamp.changed_ns}
 
 
 def _line(path: str, known: Remembered) -> dict[str, object]:
-    report, stamp = known.report, known.stamp
+    report = known.report
     return {
         "path": path,
-        "stamp": {"size": stamp.size, **dict(zip(_ON_DISK, stamp.token, strict=True)), "ctime_ns": stamp.changed_ns},
+        "stamp": _spelled_stamp(known.stamp),
         "verified_at": known.verified_at,
         "seal": known.seal,
         "format": report.format,
@@ -256,17 +314,38 @@ def _ledger(data: bytes) -> Ledger:
     if get_str(record, "schema") != SCHEMA:
         raise ParseError("another version's", where="the ledger")
     lines = [as_object(value) for value in get_list(record, "shards")]
-    return Ledger(shards={get_str(line, "path"): _known(line) for line in lines})
+    rows = tensor_rows(record, where="the ledger")
+    read = [as_object(value) for value in as_list(record.get("read", []))]
+    return Ledger(
+        shards={get_str(line, "path"): _known(line) for line in lines},
+        tensors={get_str(line, "path"): _read(line, rows) for line in read},
+    )
 
 
-def _known(line: JsonObject) -> Remembered:
+def _stamp(line: JsonObject) -> FileStamp:
     stamp = get_object(line, "stamp")
-    file = FileStamp.on_disk(
+    return FileStamp.on_disk(
         size=get_int(stamp, "size"),
         mtime_ns=get_int(stamp, "mtime_ns", minimum=None),
         inode=get_int(stamp, "inode"),
         ctime_ns=get_optional_int(stamp, "ctime_ns", minimum=None),
     )
+
+
+def _read(line: JsonObject, rows: tuple[TensorDigests, ...]) -> KnownTensors:
+    digests = row_of(line, rows, where="the ledger")
+    if digests is None:
+        raise ParseError("expected a row", where="the ledger", key="tensors")
+    return KnownTensors(
+        stamp=_stamp(line),
+        read_at=get_int(line, "read_at"),
+        schema_hash=get_optional_str(line, "schema_hash"),
+        digests=digests,
+    )
+
+
+def _known(line: JsonObject) -> Remembered:
+    file = _stamp(line)
     report = ShardReport(
         path=get_str(line, "path"),
         rank=None,
@@ -319,6 +398,17 @@ class Memory:
         except OSError:  # the check itself will say what is wrong with it
             return None
         return lookup(self._ledger, task, stamp, now=self._clock(), max_age=self._max_age)
+
+    def tensors(self, path: str) -> tuple[str | None, TensorDigests] | None:
+        """Return schema hash and digests of a file that was read before and has not changed since; None: not known."""
+        known = self._ledger.tensors.get(path)
+        try:
+            stamp = None if known is None else self._storage.stamp(path)
+        except OSError:
+            return None
+        if known is None or (known.stamp, known.stamp.changed_ns) != (stamp, stamp.changed_ns if stamp else None):
+            return None
+        return known.schema_hash, known.digests
 
     def remember(self, reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> None:
         """Keep what was verified; what turned out bad is forgotten. `save` brings the last of it to the disk."""

@@ -18,8 +18,8 @@ from ckpttool.records import OWN_FOLDER, SealPlace
 from ckpttool.storage.base import Storage, is_there, unreadable
 from ckpttool.verify.observation import Engine, Engines, Observation
 from ckpttool.verify.plan import in_bucket, plan_checks
-from ckpttool.verify.replicas.beside import Reading, Replicas
-from ckpttool.verify.replicas.compare import HeldTensors, Place, looking_in, tensors_of
+from ckpttool.verify.replicas.beside import Beside, Reading, Replicas
+from ckpttool.verify.replicas.compare import HeldTensors, Place, Tensors, looking_in, tensors_of
 from ckpttool.verify.report import collect, judge
 from ckpttool.verify.siblings.compare import are_comparable, compare_siblings
 from ckpttool.verify.siblings.neighbours import Neighbours, Sibling, are_all_paired
@@ -51,6 +51,8 @@ class Scope:
     """Who counts how far it has come."""
     asked: Collection[CheckpointKey] = ()
     """Checkpoints that will all be judged, where that is known: to read one of them earlier costs nothing."""
+    reads_other: bool = True
+    """Read others than these, too, where nothing else tells which ranks hold copies of the same tensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +95,21 @@ class Session:
         self._headers: dict[CheckpointKey, tuple[ShardReport, ...]] = {}
         self._read_ahead: tuple[CheckpointKey, list[ShardReport]] | None = None
         """Of the checkpoint before the one at hand, whose numbers were needed: it need not be read again."""
-        reading = Reading(self._read_other, records.slices, looking_in(storage), scope.asked)
-        self._replicas = None if scope.hashes or not scope.level else Replicas(self._neighbours, reading)
+        self._replicas = (
+            None
+            if not scope.level
+            else Replicas(
+                self._neighbours,
+                Reading(
+                    read=self._read_other,
+                    slices=records.slices,
+                    look=looking_in(storage),
+                    asked=scope.asked,
+                    recorded=self._recorded_tensors,
+                    only_asked=scope.hashes or not scope.reads_other,
+                ),
+            )
+        )
 
     def verdict(self, checkpoint: Checkpoint) -> Verdict:
         """Judge one checkpoint."""
@@ -131,8 +146,11 @@ class Session:
             yield report
         if self._scope.level is Level.NUMERICS:
             yield from self._read_before(checkpoint, reports, followed_by=followed_by)
+        beside = Beside()
         if self._replicas is not None:
-            findings += yield from self._replicas.compare(checkpoint, reports, followed_by=followed_by)
+            beside = yield from self._replicas.compare(checkpoint, reports, followed_by=followed_by)
+            self._take(beside, checkpoint, reports, seals)
+        findings += beside.findings
         findings += tuple(_missing_files(checkpoint, seals, self._inventory.unlisted))
         findings += tuple(self._records_differ(checkpoint))
         others = self._beside_part(checkpoint)
@@ -143,9 +161,15 @@ class Session:
         compared = self._beside_siblings(checkpoint, (*reports, *others))
         findings += tuple(finding for finding in compared if finding.path not in sealed)
         judged = {report.path for report in reports if self._scope.hashes or _says_itself(report)}
+        judged |= {finding.path for finding in beside.findings if finding.path is not None}
         left = tuple(f for f in checkpoint.findings if f.code is not Code.FOUND_DAMAGED or f.path not in judged)
         verdict = collect(replace(checkpoint, findings=left), reports, self._scope.level, beside=others)
-        yield replace(verdict, findings=completed(verdict.findings + findings, checkpoint))
+        yield replace(
+            verdict,
+            findings=completed(verdict.findings + findings, checkpoint),
+            compared_with=beside.compared_with,
+            also_read=beside.also_read,
+        )
 
     def differs(self, report: ShardReport, mismatch: Finding) -> None:
         """Keep that a shard is not what was sealed, which its sealer found out."""
@@ -201,7 +225,42 @@ class Session:
         """Check another checkpoint's shards in some places; None: those that are in scope."""
         shards = self._in_scope(other) if places is None else other.shards
         chosen = tuple(shard for shard in shards if places is None or (shard.rank, shard.role) in places)
-        yield from self._run(other, chosen, self._seals(other)[0])
+        seals = self._seals(other)[0]
+        for report in self._run(other, chosen, seals):
+            if self._scope.memory is not None and places is not None:
+                self._scope.memory.remember((report,), seals)
+            yield report
+
+    def _recorded_tensors(self, other: Checkpoint) -> Tensors:
+        """Return what its manifest, or the ledger, has of the tensors of another checkpoint."""
+        seals, memory = self._seals(other)[0], self._scope.memory
+        known: dict[Place, HeldTensors] = {}
+        for shard in other.shards:
+            seal = seals.get(shard.path)
+            if seal is not None and seal.tensors is not None:
+                known[shard.rank, shard.role] = seal.schema_hash, seal.tensors
+            elif memory is not None and (held := memory.tensors(shard.path)) is not None:
+                known[shard.rank, shard.role] = held
+        return known
+
+    def _take(
+        self, beside: Beside, checkpoint: Checkpoint, reports: list[ShardReport], seals: Mapping[str, ShardSeal]
+    ) -> None:
+        """Add to `reports` how many copies agree, and keep which shard is found damaged or is not any more."""
+        proven = {(each.role, each.tensor_digests) for each in reports if each.checksum_matched}
+        wrong = {each.path: each for each in beside.findings if each.severity >= Severity.DAMAGE}
+        doubted = _found_damaged(checkpoint)
+        for index, report in enumerate(reports):
+            copies = beside.agreed.get(report.path, 1)
+            if copies > 1:
+                matched = (report.role, report.tensor_digests) in proven
+                own = tuple(_with_copies(report.findings, copies))
+                reports[index] = replace(report, copies=copies, copy_matched=matched, findings=own)
+            if self._scope.proofs is not None and (report.path in wrong or copies > 1):
+                news = (wrong[report.path],) if report.path in wrong else ()
+                seal, doubt = seals.get(report.path), report.path in doubted and not self._scope.hashes
+                known = replace(reports[index], findings=news)
+                self._scope.proofs.take(known, None if seal is None else seal.xxh3_128, was_damaged=doubt)
 
     def _records_differ(self, checkpoint: Checkpoint) -> Iterator[Finding]:
         """Compare what the save's own digests cover besides its shards: records, which are small."""
@@ -316,9 +375,23 @@ def _found_damaged(checkpoint: Checkpoint) -> set[str | None]:
     return {finding.path for finding in checkpoint.findings if finding.code is Code.FOUND_DAMAGED}
 
 
+def _with_copies(findings: Iterable[Finding], copies: int) -> Iterator[Finding]:
+    """Say of a shard without a checksum that its copies tell what a checksum would."""
+    for finding in findings:
+        if finding.code is Code.CHECKSUM_MISSING:
+            message = f"every byte was read; it carries no checksum, but {copies} ranks hold the same in every tensor"
+            yield replace(finding, message=message)
+        else:
+            yield finding
+
+
 def _says_itself(report: ShardReport) -> bool:
     """Tell whether a shard's content was compared now, so that what was found before is of no interest."""
-    return report.checksum_matched or any(finding.code is Code.CHECKSUM_MISMATCH for finding in report.findings)
+    return (
+        report.checksum_matched
+        or report.copies > 1
+        or any(finding.code is Code.CHECKSUM_MISMATCH for finding in report.findings)
+    )
 
 
 def completed(findings: Iterable[Finding], checkpoint: Checkpoint) -> tuple[Finding, ...]:

@@ -359,8 +359,8 @@ def own_ledger(data: bytes) -> None:
             assert found == ledger.Ledger()
         for known in found.shards.values():
             assert known.stamp.size >= 0
-        if found.shards and all(_is_text(path) for path in found.shards):
-            spelled = ledger._spelled(found.shards)  # noqa: SLF001  saving takes whole reports, which a ledger has not
+        if found.shards and all(_is_text(path) for path in (*found.shards, *found.tensors)):
+            spelled = ledger._spelled(found)  # noqa: SLF001  saving takes whole reports, which a ledger has not
             assert ledger.load(written(spelled)) == found
 
 

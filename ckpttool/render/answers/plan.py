@@ -253,6 +253,8 @@ def renames(checkpoint: Checkpoint) -> list[RenderableType]:
 def _evidence(plan: ResumePlan) -> str:
     if plan.point.evidence is Level.STRUCTURE:
         return "headers and sizes; no tensor data"
+    if plan.point.verdict is VerdictWord.AGREED:
+        return "every byte read, copies on other ranks agree"
     return (
         "every byte read"
         if plan.point.verdict is VerdictWord.VERIFIED

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _STYLE = {
     VerdictWord.VERIFIED: "bold green",
+    VerdictWord.AGREED: "green",
     VerdictWord.STRUCT_OK: "green",
     VerdictWord.UNSUPPORTED: "yellow",
     VerdictWord.SUSPECT: "yellow",
@@ -38,7 +39,7 @@ _LOOKED = {
     Level.NUMERICS: "every byte and every floating-point element was read",
 }
 
-_GOOD = frozenset({VerdictWord.VERIFIED, VerdictWord.STRUCT_OK})
+_GOOD = frozenset({VerdictWord.VERIFIED, VerdictWord.AGREED, VerdictWord.STRUCT_OK})
 
 _MOST_NAMES = 8
 """Checkpoints that a headline names; the table has all."""
@@ -75,6 +76,11 @@ def table(answer: Verification) -> RenderableType:
         parts.append(line(f"{counted(others, 'other')} not looked at: --checkpoint all", style="dim"))
     if remembered:
         parts.append(line(f"{remembered} unchanged shards were checked before and not read again (--no-ledger)"))
+    for verdict in verdicts:
+        if verdict.also_read:
+            names, was = ", ".join(map(shown, verdict.also_read)), "was" if len(verdict.also_read) == 1 else "were"
+            told = f"{names} {was} read, too: to tell which ranks hold copies (--no-replicas spares it)"
+            parts.append(line(told, style="dim"))
     own = [finding for verdict in verdicts for finding in verdict.findings]
     findings = list(dict.fromkeys([*own, *inventory.findings]))
     return stack(*parts, *grouped_findings(findings, world_size(inventory), answer.view), *pointer(findings))
@@ -163,8 +169,16 @@ def _verdict(verdict: Verdict) -> Document:
         "step": verdict.step,
         "verdict": verdict.word.value if verdict.looked_at else None,
         "unseen": verdict.unseen,
+        "compared_with": list(verdict.compared_with),
+        "also_read": list(verdict.also_read),
         "shards": [
-            {"path": report.path, "rank": report.rank, "verdict": report.word.value, "remembered": report.remembered}
+            {
+                "path": report.path,
+                "rank": report.rank,
+                "verdict": report.word.value,
+                "copies": report.copies,
+                "remembered": report.remembered,
+            }
             for report in verdict.reports
         ],
         "findings": [finding_document(finding) for finding in verdict.findings],

@@ -9,15 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from xxhash import xxh3_64, xxh3_64_digest
 
-from ckpttool.domain.replicas import PIECE_BYTES, TensorDigests
+from ckpttool.domain.replicas import PIECE_BYTES, TensorDigests, shared_names
 from ckpttool.domain.shard import TensorEntry
-
-_MOST_SHARED = 10_000
-"""Tensors of a shard up to which their names are kept to be shared with other shards: they come from files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +53,14 @@ class TensorsSeen:
         if len(by_name) < len(self.whole):
             times = Counter(name for name, _ in self.whole)
             by_name = {name: digest for name, digest in by_name.items() if times[name] == 1}
+        by_name = {name: digest for name, digest in by_name.items() if _is_text(name)}
         names = tuple(sorted(by_name))
-        shared = _shared(names) if len(names) <= _MOST_SHARED else names
-        return TensorDigests(names=shared, digests=b"".join([by_name[name] for name in names]))
+        return TensorDigests(names=shared_names(names), digests=b"".join([by_name[name] for name in names]))
 
 
-@lru_cache(maxsize=16)  # the stages of a pipeline differ; what does not fit costs memory, no more
-def _shared(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the first that is equal."""
-    return names
+def _is_text(name: str) -> bool:
+    """Tell whether JSON can hold a name, so that it can be recorded: half a character comes from no trainer."""
+    return name.isascii() or not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def join_tensors(seen: Sequence[TensorsSeen]) -> TensorsSeen:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey
 from ckpttool.domain.finding import Finding, blocking
 from ckpttool.domain.replicas import RecordedSlices
+from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.verdict import ShardReport
 from ckpttool.verify.replicas.compare import (
     Compared,
@@ -20,6 +21,9 @@ from ckpttool.verify.replicas.compare import (
     tensors_of,
 )
 from ckpttool.verify.siblings.neighbours import Neighbours
+
+MOST_LOOKED_UP = 2
+"""Checkpoints before and after of which records are asked: a manifest of thousands of ranks takes a second to read."""
 
 MOST_OTHERS = 8
 """Checkpoints that a comparison takes: of thousands of ranks without any replica each takes some 20 MB."""
@@ -34,6 +38,22 @@ class Reading(NamedTuple):
     look: Look
     asked: Collection[CheckpointKey]
     """Checkpoints that are read in any case, so that to read them now costs nothing."""
+    recorded: Callable[[Checkpoint], Tensors]
+    """What a manifest or the ledger has of another checkpoint, which then need not be read."""
+    only_asked: bool
+    """Read no other checkpoint but these."""
+
+
+class Beside(NamedTuple):
+    """What replicas say of one checkpoint."""
+
+    findings: tuple[Finding, ...] = ()
+    agreed: Mapping[str, int] = {}
+    """By path: how many copies of the file agree in every tensor, its own counted."""
+    compared_with: tuple[str, ...] = ()
+    """Other checkpoints that told whose copies they are, by name, nearest first."""
+    also_read: tuple[str, ...] = ()
+    """Those that were read for no other reason."""
 
 
 class Replicas:
@@ -45,12 +65,13 @@ class Replicas:
         self._reading = reading
         self._known: dict[CheckpointKey, Tensors] = {}
         self._read: set[CheckpointKey] = set()
+        self._looked_up: set[CheckpointKey] = set()
         self.ahead: dict[CheckpointKey, list[ShardReport]] = {}
         """Reports of checkpoints whose turn is still to come."""
 
     def compare(
         self, checkpoint: Checkpoint, reports: Sequence[ShardReport], *, followed_by: Checkpoint | None
-    ) -> Generator[ShardReport, None, tuple[Finding, ...]]:
+    ) -> Generator[ShardReport, None, Beside]:
         """Yield the reports of what else had to be read, and return what is to be said of the checkpoint.
 
         One other checkpoint is read where none is known; a second where the first leaves a doubt; more where they are
@@ -58,18 +79,23 @@ class Replicas:
         """
         own = tensors_of(reports)
         self.keep(checkpoint, own)
-        if len({rank for rank, _ in own if rank is not None}) <= 1:
-            return ()
+        if not _may_have_replicas(own):
+            return Beside()
         asked = {*self._reading.asked, *(() if followed_by is None else (followed_by.key,))}
         older, later = self._neighbours.in_line(checkpoint)
+        self._look_up((*older[:MOST_LOOKED_UP], *later[:MOST_LOOKED_UP]))
         recorded = self._reading.slices(checkpoint)
+        also_read: list[str] = []
         while True:
             others = [*self._saved(checkpoint, older, older=True), *self._saved(checkpoint, later, older=False)]
             compared = compare_replicas(reports, others, recorded, self._reading.look)
-            unread = [other for other in (*older, *later) if other.key not in self._read]
+            unread = [other for other in (*older, *later) if other.key not in self._known.keys() | self._read]
             following = self._following(unread, compared, len(others), asked)
-            if following is None:
-                return compared.findings
+            if following is None or (self._reading.only_asked and following.key not in asked):
+                names = tuple(other.name for other in others)
+                return Beside(compared.findings, compared.agreed, names, tuple(also_read))
+            if following.key not in asked:
+                also_read.append(following.name)
             tensors: dict[Place, HeldTensors] = {}
             ahead = self.ahead.setdefault(following.key, []) if following.key in asked else None
             for report in self._reading.read(following, own.keys() if ahead is None else None):
@@ -100,9 +126,29 @@ class Replicas:
         while len(self._known) > MOST_OTHERS + 1:
             self._known.pop(next(iter(self._known)))
 
+    def _look_up(self, others: Iterable[Checkpoint]) -> None:
+        """Take what records have of the nearest others, each once."""
+        for other in others:
+            if other.key not in self._looked_up and other.key not in self._known:
+                self._looked_up.add(other.key)
+                if tensors := self._reading.recorded(other):
+                    self._known[other.key] = tensors
+
     def _saved(self, own: Checkpoint, others: Iterable[Checkpoint], *, older: bool) -> Iterator[SavedTensors]:
         for other in others:
             if (tensors := self._known.get(other.key)) is not None:
                 yield SavedTensors(
                     name=other.name, step=other.step, older=older, same_run=other.run == own.run, shards=tensors
                 )
+
+
+def _may_have_replicas(tensors: Tensors) -> bool:
+    """Tell whether two ranks hold the same of any tensor: where none do, no other checkpoint is worth reading."""
+    seen: set[tuple[ShardRole, str, bytes]] = set()
+    for (rank, role), (_, digests) in tensors.items():
+        if rank is not None:
+            held = {(role, name, digest) for name, digest in digests.by_name.items()}
+            if not seen.isdisjoint(held):
+                return True
+            seen |= held
+    return False
