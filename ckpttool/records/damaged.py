@@ -91,8 +91,10 @@ class Proofs:
         """
         if report.remembered or report.level < Level.CHECKSUM or not report.path.isprintable():
             return
+        from ckpttool.records.hashed_json import is_on_disk
+
         wrong = [finding for finding in report.findings if finding.code in _WRONG]
-        if wrong and report.stamp is not None and len(report.stamp.token) == len(_ON_DISK):
+        if wrong and report.stamp is not None and is_on_disk(report.stamp):
             self._news[report.path] = FoundDamaged(
                 path=report.path,
                 stamp=report.stamp,
@@ -118,10 +120,6 @@ class Proofs:
         self._news = {}
 
 
-_ON_DISK = ("mtime_ns", "inode")
-"""How the token of a file's stamp on a disk is spelled."""
-
-
 def _content(place: str) -> bytes:
     from ckpttool.storage.local import LocalStorage
 
@@ -141,10 +139,11 @@ def _spelled(files: Mapping[str, FoundDamaged]) -> bytes:
 
 
 def _line(known: FoundDamaged) -> dict[str, object]:
-    stamp = known.stamp
+    from ckpttool.records.hashed_json import spelled_stamp
+
     return {
         "path": known.path,
-        "stamp": {"size": stamp.size, **dict(zip(_ON_DISK, stamp.token, strict=True)), "ctime_ns": stamp.changed_ns},
+        "stamp": spelled_stamp(known.stamp),
         "found_at": known.found_at,
         "seal": known.seal,
         "message": known.message,
@@ -168,19 +167,14 @@ def _believed(data: bytes) -> Mapping[str, FoundDamaged]:
 
 
 def _known(line: JsonObject) -> FoundDamaged:
-    from ckpttool.formats.strict_json import get_int, get_object, get_optional_int, get_optional_str, get_str
+    from ckpttool.formats.strict_json import get_int, get_optional_str, get_str
+    from ckpttool.records.hashed_json import stamp_of
 
-    stamp = get_object(line, "stamp")
     found_at = get_int(line, "found_at")
     moment(found_at)  # it is to be said
     return FoundDamaged(
         path=get_str(line, "path"),
-        stamp=FileStamp.on_disk(
-            size=get_int(stamp, "size"),
-            mtime_ns=get_int(stamp, "mtime_ns", minimum=None),
-            inode=get_int(stamp, "inode"),
-            ctime_ns=get_optional_int(stamp, "ctime_ns", minimum=None),
-        ),
+        stamp=stamp_of(line),
         found_at=found_at,
         seal=get_optional_str(line, "seal"),
         message=get_str(line, "message"),

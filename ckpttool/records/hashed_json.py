@@ -2,7 +2,7 @@
 
 The hash covers bytes, not values: a document is whole exactly where it is the one that was written. It finds
 accidents; whoever can change the document can also hash it anew. Also: training scalars, as
-all of ours have them.
+all of ours have them, and the stamps of files.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 
 from ckpttool.domain.scalars import ScalarValues
-from ckpttool.formats.strict_json import JsonObject, as_float, as_int
+from ckpttool.domain.shard import FileStamp
+from ckpttool.formats.strict_json import JsonObject, as_float, as_int, get_int, get_object, get_optional_int
 
 _TAIL = re.compile(rb',\n  "hash": "xxh3-128:([0-9a-f]{32})"\n\}\n')
 _TAIL_BYTES = len(',\n  "hash": "xxh3-128:"\n}\n') + 32
@@ -30,6 +31,35 @@ def is_whole(document: bytes) -> bool:
     """Tell whether a document is one that `closed` returned, unchanged to the last bit."""
     tail = _TAIL.fullmatch(document[-_TAIL_BYTES:])
     return tail is not None and _hash(memoryview(document)[:-_TAIL_BYTES]) == tail[1].decode("ascii")
+
+
+_ON_DISK = ("mtime_ns", "inode")
+"""How the token of a file's stamp on a disk is spelled; what another storage holds is not remembered."""
+
+
+def is_on_disk(stamp: FileStamp) -> bool:
+    """Tell whether a stamp is of a file of a local file system, which alone can be spelled."""
+    return len(stamp.token) == len(_ON_DISK)
+
+
+def spelled_stamp(stamp: FileStamp) -> dict[str, object]:
+    """Spell the stamp of a file of a local file system; `stamp_of` reads it back."""
+    return {"size": stamp.size, **dict(zip(_ON_DISK, stamp.token, strict=True)), "ctime_ns": stamp.changed_ns}
+
+
+def stamp_of(line: JsonObject) -> FileStamp:
+    """Return the stamp in the member `stamp` of an object.
+
+    Raises:
+        ParseError: There is none, or it is spelled otherwise.
+    """
+    stamp = get_object(line, "stamp")
+    return FileStamp.on_disk(
+        size=get_int(stamp, "size"),
+        mtime_ns=get_int(stamp, "mtime_ns", minimum=None),
+        inode=get_int(stamp, "inode"),
+        ctime_ns=get_optional_int(stamp, "ctime_ns", minimum=None),
+    )
 
 
 def _hash(body: bytes | memoryview) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,14 +33,13 @@ from ckpttool.formats.strict_json import (
     get_int,
     get_list,
     get_object,
-    get_optional_int,
     get_optional_str,
     get_str,
     parse_object,
 )
 from ckpttool.records import own_cache
-from ckpttool.records.hashed_json import closed, is_whole, scalars_of
-from ckpttool.records.tensor_table import MOST_TENSORS_BYTES, TensorTable, row_of, tensor_rows
+from ckpttool.records.hashed_json import closed, is_on_disk, is_whole, scalars_of, spelled_stamp, stamp_of
+from ckpttool.records.tensor_table import KnownTensors, read_tensors, spelled_tensors
 from ckpttool.storage.base import Storage
 from ckpttool.storage.local import LocalStorage
 from ckpttool.write.files import ensure_folder, locked
@@ -63,9 +62,6 @@ RACY_SECONDS = 2
 _BESIDE = ("path", "tensor", "expected", "actual", "remedy")
 """What a note of a shard may say beside its sentence."""
 
-_ON_DISK = ("mtime_ns", "inode")
-"""How the token of a file's stamp on a disk is spelled; what another storage holds is not remembered."""
-
 PATIENCE_SECONDS = 5.0
 """To wait for another writer. To go without costs another read next time, no more."""
 
@@ -85,18 +81,6 @@ class Remembered:
     """xxh3-128 that a manifest recorded and it was compared with; None where only its own checksum was."""
     report: ShardReport
     """What was found; its rank, role and level are those of whoever asks."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownTensors:
-    """What reading all of a shard told of its tensors, whether or not a checksum proved them."""
-
-    stamp: FileStamp
-    """The file that was read."""
-    read_at: int
-    """Unix seconds."""
-    schema_hash: str | None
-    digests: TensorDigests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +158,7 @@ def lookup(ledger: Ledger, task: CheckTask, stamp: FileStamp, *, now: float, max
     return replace(known.report, rank=task.rank, role=task.role, level=task.level, tensor_digests=digests)
 
 
-def save(place: str | None, reports: Iterable[ShardReport], *, seals: Mapping[str, ShardSeal], began: float) -> None:
+def save(place: str | None, reports: Collection[ShardReport], *, seals: Mapping[str, ShardSeal], began: float) -> None:
     """Remember the reports that are good, and forget what was known of shards that no longer are.
 
     Where the cache cannot be written nothing is remembered, and nothing is said: the answer does not depend on it.
@@ -221,7 +205,7 @@ def _remembered(report: ShardReport, seal: ShardSeal | None, began: float) -> Re
         return None
     if report.stamp.modified_ns is None or report.stamp.modified_ns > (began - RACY_SECONDS) * 1e9:
         return None
-    if len(report.stamp.token) != len(_ON_DISK):
+    if not is_on_disk(report.stamp):
         return None
     return Remembered(stamp=report.stamp, verified_at=int(began), seal=_seal_of(seal), report=report)
 
@@ -231,7 +215,7 @@ def _known_tensors(report: ShardReport, began: float) -> KnownTensors | None:
     stamp = report.stamp
     if not report.tensor_digests or report.remembered or stamp is None or not _is_utf8(report.path):
         return None
-    if worst(report.findings) >= Severity.DAMAGE or len(stamp.token) != len(_ON_DISK):
+    if worst(report.findings) >= Severity.DAMAGE or not is_on_disk(stamp):
         return None
     if stamp.modified_ns is None or stamp.modified_ns > (began - RACY_SECONDS) * 1e9:
         return None
@@ -250,40 +234,14 @@ def _is_utf8(path: str) -> bool:
 def _spelled(ledger: Ledger) -> bytes:
     newest = sorted(ledger.shards.items(), key=lambda item: (-item[1].verified_at, item[0]))[:MOST_SHARDS]
     lines = ",\n".join(f"    {json.dumps(_line(path, known))}" for path, known in sorted(newest))
-    return closed(f'{{\n  "schema": "{SCHEMA}",\n  "shards": [\n{lines}\n  ]{_spelled_tensors(ledger.tensors)}')
-
-
-def _spelled_tensors(known: Mapping[str, KnownTensors]) -> str:
-    """Spell what is known of tensors, what was read last first, as far as there is room for it."""
-    if not known:
-        return ""
-    table, kept = TensorTable(), []
-    for path, told in sorted(known.items(), key=lambda item: (-item[1].read_at, item[0]))[:MOST_SHARDS]:
-        place = table.add(told.digests)
-        if table.nbytes > MOST_TENSORS_BYTES:
-            break
-        kept.append(
-            {
-                "path": path,
-                "stamp": _spelled_stamp(told.stamp),
-                "read_at": told.read_at,
-                "schema_hash": told.schema_hash,
-                "tensors": place,
-            }
-        )
-    lines = ",\n".join(f"    {json.dumps(line)}" for line in sorted(kept, key=lambda line: str(line["path"])))
-    return f',\n  "read": [\n{lines}\n  ]{table.member()}' if kept else ""
-
-
-def _spelled_stamp(stamp: FileStamp) -> dict[str, object]:
-    return {"size": stamp.size, **dict(zip(_ON_DISK, stamp.token, strict=True)), "ctime_ns": stamp.changed_ns}
+    return closed(f'{{\n  "schema": "{SCHEMA}",\n  "shards": [\n{lines}\n  ]{spelled_tensors(ledger.tensors)}')
 
 
 def _line(path: str, known: Remembered) -> dict[str, object]:
     report = known.report
     return {
         "path": path,
-        "stamp": _spelled_stamp(known.stamp),
+        "stamp": spelled_stamp(known.stamp),
         "verified_at": known.verified_at,
         "seal": known.seal,
         "format": report.format,
@@ -314,38 +272,14 @@ def _ledger(data: bytes) -> Ledger:
     if get_str(record, "schema") != SCHEMA:
         raise ParseError("another version's", where="the ledger")
     lines = [as_object(value) for value in get_list(record, "shards")]
-    rows = tensor_rows(record, where="the ledger")
-    read = [as_object(value) for value in as_list(record.get("read", []))]
     return Ledger(
         shards={get_str(line, "path"): _known(line) for line in lines},
-        tensors={get_str(line, "path"): _read(line, rows) for line in read},
-    )
-
-
-def _stamp(line: JsonObject) -> FileStamp:
-    stamp = get_object(line, "stamp")
-    return FileStamp.on_disk(
-        size=get_int(stamp, "size"),
-        mtime_ns=get_int(stamp, "mtime_ns", minimum=None),
-        inode=get_int(stamp, "inode"),
-        ctime_ns=get_optional_int(stamp, "ctime_ns", minimum=None),
-    )
-
-
-def _read(line: JsonObject, rows: tuple[TensorDigests, ...]) -> KnownTensors:
-    digests = row_of(line, rows, where="the ledger")
-    if digests is None:
-        raise ParseError("expected a row", where="the ledger", key="tensors")
-    return KnownTensors(
-        stamp=_stamp(line),
-        read_at=get_int(line, "read_at"),
-        schema_hash=get_optional_str(line, "schema_hash"),
-        digests=digests,
+        tensors=read_tensors(record),
     )
 
 
 def _known(line: JsonObject) -> Remembered:
-    file = _stamp(line)
+    file = stamp_of(line)
     report = ShardReport(
         path=get_str(line, "path"),
         rank=None,
@@ -381,7 +315,7 @@ class Memory:
         self._clock = clock
         self._ledger = load(place)
         self._began = clock()
-        self._reports: list[ShardReport] = []
+        self._reports: dict[str, ShardReport] = {}
         self._seals: dict[str, ShardSeal] = {}
         self._saved_at = clock()
 
@@ -413,7 +347,7 @@ class Memory:
     def remember(self, reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> None:
         """Keep what was verified; what turned out bad is forgotten. `save` brings the last of it to the disk."""
         for report in reports:
-            self._reports.append(report)
+            self._reports[report.path] = report
             if report.path in seals:
                 self._seals[report.path] = seals[report.path]
         if self._clock() - self._saved_at > SAVE_SECONDS:
@@ -421,6 +355,6 @@ class Memory:
 
     def save(self) -> None:
         """Write what is new."""
-        save(self._place, self._reports, seals=self._seals, began=self._began)
-        self._reports, self._seals = [], {}
+        save(self._place, self._reports.values(), seals=self._seals, began=self._began)
+        self._reports, self._seals = {}, {}
         self._saved_at = self._clock()

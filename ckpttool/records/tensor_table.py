@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
+from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.replicas import PIECE_BYTES, TENSOR_DIGEST_BYTES, TensorDigests, shared_names
+from ckpttool.domain.shard import FileStamp
 from ckpttool.formats.strict_json import (
     Json,
     JsonObject,
@@ -19,7 +21,10 @@ from ckpttool.formats.strict_json import (
     get_int,
     get_list,
     get_optional_int,
+    get_optional_str,
+    get_str,
 )
+from ckpttool.records.hashed_json import spelled_stamp, stamp_of
 
 MOST_TENSORS_BYTES = 40 << 20
 """Of the table of one record: what 8,192 ranks need of which each holds 300 tensors of its own."""
@@ -113,3 +118,63 @@ def _row(value: Json, names: list[tuple[str, ...]], where: str) -> TensorDigests
     if place >= len(names) or len(text) != 2 * TENSOR_DIGEST_BYTES * len(names[place]) or _HEX.fullmatch(text) is None:
         raise ParseError("expected a digest of each name", where=where, key="xxh3_64")
     return TensorDigests(names=names[place], digests=bytes.fromhex(text))
+
+
+_MOST_SHARDS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownTensors:
+    """What reading all of a shard told of its tensors, whether or not a checksum proved them."""
+
+    stamp: FileStamp
+    """The file that was read."""
+    read_at: int
+    """Unix seconds."""
+    schema_hash: str | None
+    digests: TensorDigests
+
+
+def spelled_tensors(known: Mapping[str, KnownTensors]) -> str:
+    """Spell what is known of tensors, what was read last first, as far as there is room for it."""
+    if not known:
+        return ""
+    table, kept = TensorTable(), []
+    for path, told in sorted(known.items(), key=lambda item: (-item[1].read_at, item[0]))[:_MOST_SHARDS]:
+        place = table.add(told.digests)
+        if table.nbytes > MOST_TENSORS_BYTES:
+            break
+        kept.append(
+            {
+                "path": path,
+                "stamp": spelled_stamp(told.stamp),
+                "read_at": told.read_at,
+                "schema_hash": told.schema_hash,
+                "tensors": place,
+            }
+        )
+    lines = ",\n".join(f"    {json.dumps(line)}" for line in sorted(kept, key=lambda line: str(line["path"])))
+    return f',\n  "read": [\n{lines}\n  ]{table.member()}' if kept else ""
+
+
+def read_tensors(record: JsonObject) -> dict[str, KnownTensors]:
+    """Read back what `spelled_tensors` spelled, by path; nothing of a record that has none.
+
+    Raises:
+        ParseError: It is spelled otherwise.
+    """
+    rows = tensor_rows(record, where="the ledger")
+    lines = [as_object(value) for value in as_list(record.get("read", []))]
+    return {get_str(line, "path"): _read(line, rows) for line in lines}
+
+
+def _read(line: JsonObject, rows: tuple[TensorDigests, ...]) -> KnownTensors:
+    digests = row_of(line, rows, where="the ledger")
+    if digests is None:
+        raise ParseError("expected a row", where="the ledger", key="tensors")
+    return KnownTensors(
+        stamp=stamp_of(line),
+        read_at=get_int(line, "read_at"),
+        schema_hash=get_optional_str(line, "schema_hash"),
+        digests=digests,
+    )

@@ -7,18 +7,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
-from ckpttool.domain.expectation import cut_short
 from ckpttool.domain.finding import Code, Finding, Severity, damage
 from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.remedies import helped
-from ckpttool.domain.scalars import ScalarValues, spelled
 from ckpttool.domain.shard import Shard, ShardRole
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
 from ckpttool.records import OWN_FOLDER, SealPlace
 from ckpttool.storage.base import Storage, is_there, unreadable
+from ckpttool.verify.checks.recorded import changed_headers, cut_short_files, missing_files
 from ckpttool.verify.observation import Engine, Engines, Observation
 from ckpttool.verify.plan import in_bucket, plan_checks
-from ckpttool.verify.replicas.beside import Beside, Reading, Replicas
+from ckpttool.verify.replicas.beside import Beside, Reading, Replicas, with_copies
 from ckpttool.verify.replicas.compare import HeldTensors, Place, Tensors, looking_in, tensors_of
 from ckpttool.verify.report import collect, judge
 from ckpttool.verify.siblings.compare import are_comparable, compare_siblings
@@ -149,13 +148,14 @@ class Session:
         beside = Beside()
         if self._replicas is not None:
             beside = yield from self._replicas.compare(checkpoint, reports, followed_by=followed_by)
-            self._take(beside, checkpoint, reports, seals)
+            reports = with_copies(reports, beside)
+            self._keep_doubts(beside, checkpoint, reports, seals)
         findings += beside.findings
-        findings += tuple(_missing_files(checkpoint, seals, self._inventory.unlisted))
+        findings += tuple(missing_files(checkpoint, seals, self._inventory.unlisted))
         findings += tuple(self._records_differ(checkpoint))
         others = self._beside_part(checkpoint)
-        findings += tuple(_cut_short(checkpoint, (*reports, *others)))
-        findings += tuple(_changed_headers((*reports, *others), seals))
+        findings += tuple(cut_short_files(checkpoint, (*reports, *others)))
+        findings += tuple(changed_headers((*reports, *others), seals))
         # What a manifest proves is what was sealed, whatever its siblings hold.
         sealed = {report.path for report in reports if report.path in seals and report.checksum_matched}
         compared = self._beside_siblings(checkpoint, (*reports, *others))
@@ -227,7 +227,7 @@ class Session:
         chosen = tuple(shard for shard in shards if places is None or (shard.rank, shard.role) in places)
         seals = self._seals(other)[0]
         for report in self._run(other, chosen, seals):
-            if self._scope.memory is not None and places is not None:
+            if self._scope.memory is not None:
                 self._scope.memory.remember((report,), seals)
             yield report
 
@@ -243,24 +243,18 @@ class Session:
                 known[shard.rank, shard.role] = held
         return known
 
-    def _take(
-        self, beside: Beside, checkpoint: Checkpoint, reports: list[ShardReport], seals: Mapping[str, ShardSeal]
+    def _keep_doubts(
+        self, beside: Beside, checkpoint: Checkpoint, reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]
     ) -> None:
-        """Add to `reports` how many copies agree, and keep which shard is found damaged or is not any more."""
-        proven = {(each.role, each.tensor_digests) for each in reports if each.checksum_matched}
-        wrong = {each.path: each for each in beside.findings if each.severity >= Severity.DAMAGE}
-        doubted = _found_damaged(checkpoint)
-        for index, report in enumerate(reports):
-            copies = beside.agreed.get(report.path, 1)
-            if copies > 1:
-                matched = (report.role, report.tensor_digests) in proven
-                own = tuple(_with_copies(report.findings, copies))
-                reports[index] = replace(report, copies=copies, copy_matched=matched, findings=own)
-            if self._scope.proofs is not None and (report.path in wrong or copies > 1):
-                news = (wrong[report.path],) if report.path in wrong else ()
-                seal, doubt = seals.get(report.path), report.path in doubted and not self._scope.hashes
-                known = replace(reports[index], findings=news)
-                self._scope.proofs.take(known, None if seal is None else seal.xxh3_128, was_damaged=doubt)
+        """Keep which shards replicas show to be damaged, and which not any more."""
+        wrong = {each.path: (each,) for each in beside.findings if each.severity >= Severity.DAMAGE}
+        doubted = set() if self._scope.hashes else _found_damaged(checkpoint)
+        for report in reports:
+            if self._scope.proofs is not None and (report.path in wrong or report.copies > 1):
+                seal = seals.get(report.path)
+                told = replace(report, findings=wrong.get(report.path, ()))
+                was_damaged = report.path in doubted
+                self._scope.proofs.take(told, None if seal is None else seal.xxh3_128, was_damaged=was_damaged)
 
     def _records_differ(self, checkpoint: Checkpoint) -> Iterator[Finding]:
         """Compare what the save's own digests cover besides its shards: records, which are small."""
@@ -375,16 +369,6 @@ def _found_damaged(checkpoint: Checkpoint) -> set[str | None]:
     return {finding.path for finding in checkpoint.findings if finding.code is Code.FOUND_DAMAGED}
 
 
-def _with_copies(findings: Iterable[Finding], copies: int) -> Iterator[Finding]:
-    """Say of a shard without a checksum that its copies tell what a checksum would."""
-    for finding in findings:
-        if finding.code is Code.CHECKSUM_MISSING:
-            message = f"every byte was read; it carries no checksum, but {copies} ranks hold the same in every tensor"
-            yield replace(finding, message=message)
-        else:
-            yield finding
-
-
 def _says_itself(report: ShardReport) -> bool:
     """Tell whether a shard's content was compared now, so that what was found before is of no interest."""
     return (
@@ -413,61 +397,3 @@ def reports_of(tasks: Sequence[CheckTask], engine: Engine) -> Iterator[ShardRepo
         observations[path].append(observed)
         if len(observations[path]) == waiting[path]:
             yield judge(observations.pop(path))
-
-
-def _missing_files(
-    checkpoint: Checkpoint, seals: Mapping[str, ShardSeal], unlisted: Iterable[str]
-) -> Iterator[Finding]:
-    """Find files that were sealed and are not listed any more.
-
-    Args:
-        checkpoint: As it was listed.
-        seals: What its manifest recorded, by path.
-        unlisted: Folders that could not be listed: what is in there is unknown, not missing.
-    """
-    known = {shard.path for shard in checkpoint.shards}
-    known |= {finding.path for finding in checkpoint.findings if finding.path is not None}
-    closed = tuple(f"{folder}/" for folder in unlisted)
-    for path in sorted(seals.keys() - known):
-        if not path.startswith(closed):
-            message = f"the manifest recorded this file on {seals[path].first_seen}, and it is not there"
-            yield damage(Code.SHARD_MISSING, message, path=path)
-
-
-def _cut_short(checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> Iterator[Finding]:
-    """Find files that are shorter than the save's own record says, where nothing has told it yet."""
-    said = {(finding.code, finding.path) for report in reports for finding in report.findings}
-    said |= {(finding.code, finding.path) for finding in checkpoint.findings}
-    stamps = {report.path: report.stamp for report in reports if report.stamp is not None}
-    for finding in cut_short(checkpoint.shards, stamps):
-        if (finding.code, finding.path) not in said:
-            yield finding
-
-
-def _changed_headers(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> Iterator[Finding]:
-    """Compare sizes, schemas and training scalars; where content is read, its digests say more."""
-    for report in reports:
-        seal = seals.get(report.path)
-        if seal is None or report.stamp is None or report.level is not Level.STRUCTURE:
-            continue
-        if report.stamp.size != seal.size:
-            message = f"has {report.stamp.size} bytes, the manifest recorded {seal.size} on {seal.first_seen}"
-            expected, actual = str(seal.size), str(report.stamp.size)
-        elif report.schema_hash != seal.schema_hash or report.scalars != seal.scalars:
-            message = f"its header is not the one that the manifest recorded on {seal.first_seen}"
-            expected, actual = _told(seal.schema_hash, seal.scalars), _told(report.schema_hash, report.scalars)
-        else:
-            continue
-        yield damage(
-            Code.CHECKSUM_MISMATCH,
-            message,
-            path=report.path,
-            expected=expected,
-            actual=actual,
-            remedy="ckpttool verify --level checksum names the place",
-        )
-
-
-def _told(schema_hash: str | None, scalars: ScalarValues) -> str:
-    said = ", ".join(f"{name}={value}" for name, value in spelled(scalars).items())
-    return f"{schema_hash} Scalars({said})"

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from typing import NamedTuple
 
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey
-from ckpttool.domain.finding import Finding, blocking
+from ckpttool.domain.finding import Code, Finding, blocking
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.replicas import RecordedSlices
 from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.verdict import ShardReport
@@ -152,3 +153,23 @@ def _may_have_replicas(tensors: Tensors) -> bool:
                 return True
             seen |= held
     return False
+
+
+def with_copies(reports: Iterable[ShardReport], beside: Beside) -> list[ShardReport]:
+    """Return the reports with how many copies agree; of one without a checksum these tell what it would."""
+    known = list(reports)
+    proven = {(report.role, report.tensor_digests) for report in known if report.checksum_matched}
+    for index, report in enumerate(known):
+        copies = beside.agreed.get(report.path, 1)
+        if copies > 1:
+            is_matched = (report.role, report.tensor_digests) in proven
+            findings = tuple(_said_by_copies(finding, copies) for finding in report.findings)
+            known[index] = replace(report, copies=copies, copy_matched=is_matched, findings=findings)
+    return known
+
+
+def _said_by_copies(finding: Finding, copies: int) -> Finding:
+    if finding.code is not Code.CHECKSUM_MISSING:
+        return finding
+    message = f"every byte was read; it carries no checksum, but {copies} ranks hold the same in every tensor"
+    return replace(finding, message=message)
