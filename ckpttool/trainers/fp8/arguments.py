@@ -15,7 +15,8 @@ NAMES = frozenset({
     "fp8_format", "fp8_recipe", "fp8_margin", "fp8_interval", "fp8_amax_history_len", "fp8_amax_compute_algo",
     "fp8_wgrad", "fp8_output_proj", "fp8_dot_product_attention", "fp8_multi_head_attention", "fp8_param_gather",
     "tp_only_amax_red", "first_last_layers_bf16", "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16",
-    "check_for_nan_in_loss_and_grad", "exp_avg_dtype", "exp_avg_sq_dtype", "te_precision_config_file",
+    "check_for_nan_in_loss_and_grad", "exp_avg_dtype", "exp_avg_sq_dtype", "te_precision_config_file", "fp8_e4m3",
+    "fp8_hybrid",
 })  # fmt: skip
 """Those that say something of FP8."""
 
@@ -24,7 +25,7 @@ UNKNOWN = "$"
 
 _SWITCHES = frozenset({
     "fp8_wgrad", "fp8_output_proj", "fp8_dot_product_attention", "fp8_multi_head_attention", "fp8_param_gather",
-    "tp_only_amax_red", "first_last_layers_bf16", "check_for_nan_in_loss_and_grad",
+    "tp_only_amax_red", "first_last_layers_bf16", "check_for_nan_in_loss_and_grad", "fp8_e4m3", "fp8_hybrid",
 })  # fmt: skip
 _COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*")
 _WORD = re.compile(r"(?:\$\{[^{}\s]*\}|[^\s\"'`();,|&<>\\])+")

@@ -48,8 +48,9 @@ class Section:
         if (pattern := layers.get("layer_name_regex_pattern")) is not None:
             compiled = _compiled(pattern) if isinstance(pattern, str) else None
             return None if compiled is None or len(layer) > _LONGEST_NAME else compiled.search(layer) is not None
+        if isinstance(types := layers.get("layer_types"), str):
+            types = list(types)  # which is what becomes of a text
         by_number = _by_number(layers.get("layer_numbers"), layer) if "layer_numbers" in layers else False
-        types = layers.get("layer_types")
         by_type = isinstance(types, list) and any(
             kind in layer or kind == "all" for kind in types if isinstance(kind, str)
         )
@@ -90,7 +91,7 @@ def _by_number(asked: object, layer: str) -> bool | None:
     found = _NUMBER.findall(layer)
     if len(found) != 1:
         return None
-    if asked == "all" or (isinstance(asked, list) and "all" in asked):
+    if (isinstance(asked, str) and asked.lower() == "all") or (isinstance(asked, list) and "all" in asked):
         return True
     return int(found[0]) in _numbers(asked) if isinstance(asked, list) else None
 

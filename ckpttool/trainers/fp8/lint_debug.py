@@ -13,6 +13,7 @@ from itertools import combinations
 from ckpttool.decide.lint_engine import Problem, Rule, note, suspect
 from ckpttool.domain.finding import Code
 from ckpttool.domain.fp8 import Gemm, Operand, Recipe
+from ckpttool.domain.settings import Nested
 from ckpttool.trainers.fp8.debug_config import Section, samples, sections
 from ckpttool.trainers.fp8.lint_layers import ends_in_number, too_many
 from ckpttool.trainers.fp8.settings import NAMESPACE, SELECTORS
@@ -189,10 +190,13 @@ def _needs_delayed(view: Fp8View) -> Iterator[Problem]:
 
 def _unknown(view: Fp8View) -> Iterator[Problem]:
     told = tuple(sections(view))
-    for section in told:
-        if view.setting(f"{section.name}.enabled") is None:
-            yield _stops(section.name, f"the section {section.name!r} has no `enabled`", "write `enabled: True`")
-    if told and not any(section.is_on for section in told):
+    unsaid = [section for section in told if view.setting(f"{section.name}.enabled") is None]
+    for section in unsaid:
+        yield _stops(section.name, f"the section {section.name!r} has no `enabled`", "write `enabled: True`")
+    for entry in view.inside(""):
+        if entry.value is not Nested.MAPPING:
+            yield _stops(str(entry.key[0]), f"`{entry.key[0]}` is no section", "take it out")
+    if told and not unsaid and not any(section.is_on for section in told):
         yield _stops(told[0].name, "no section is enabled", "write `enabled: True` in one")
     for section in told:
         if section.is_on:
@@ -213,7 +217,15 @@ def _unknown_layers(view: Fp8View, section: Section) -> Iterator[Problem]:
             f"write {', '.join(SELECTORS[1:])}",
         )
         return
-    for name in section.layers:
+    for name, picked in section.layers.items():
+        if name == "layer_types" and isinstance(picked, str):
+            yield suspect(
+                f"{key}.{name}",
+                f"`{name}: {picked}` is a text: every layer is picked whose name has one of its letters",
+                f"write `[{picked}]`",
+            )
+        if name == "layer_numbers" and not isinstance(picked, list) and str(picked).lower() != "all":
+            yield _stops(f"{key}.{name}", f"`{name}: {picked}` is no list", f"write `[{picked}]`")
         if name not in SELECTORS:
             yield suspect(
                 f"{key}.{name}", f"`{name}` picks no layers: nobody reads it", f"known are {', '.join(SELECTORS[1:])}"

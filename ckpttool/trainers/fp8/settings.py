@@ -52,12 +52,15 @@ KEYS: Mapping[str, str] = {
 }
 """What the frameworks' keys mean, in one word each."""
 
+FORMAT_SWITCHES = {"fp8_e4m3": "e4m3", "fp8_hybrid": "hybrid"}
+"""As older versions of Megatron and its forks have the format."""
+
 GENERAL = frozenset({"margin", "interval", "reduce_amax"})
 """Keys that mean this only beside others of FP8."""
 
 _ELSEWHERE = frozenset({
     "exp_avg_dtype", "exp_avg_sq_dtype", "use_fast_accum", "scale_calculation_mode", "float8", "mx",
-    "te_precision_config_file", "matchers",
+    "te_precision_config_file", "matchers", *FORMAT_SWITCHES,
 })  # fmt: skip
 """Further keys by which a file is known to say something of FP8."""
 

@@ -8,10 +8,10 @@ from functools import cached_property
 from ckpttool.decide.lint_engine import View
 from ckpttool.domain.fp8 import Recipe
 from ckpttool.domain.fp8_settings import Fp8Input, Fp8Settings
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.settings import KeyPath, Nested, Setting, Value, dotted
 from ckpttool.trainers.fp8.arguments import UNKNOWN
-from ckpttool.trainers.fp8.settings import GENERAL, KEYS
+from ckpttool.trainers.fp8.settings import FORMAT_SWITCHES, GENERAL, KEYS
 
 Version = tuple[int, ...]
 
@@ -145,6 +145,9 @@ class Fp8View(View):
             name = str(entry.key[-1])
             if name in KEYS and entry.value is not Nested.MAPPING:
                 sections.setdefault(entry.key[:-1], {})[KEYS[name]] = entry
+            elif name in FORMAT_SWITCHES and entry.value is True:
+                form = replace(entry, value=FORMAT_SWITCHES[name])
+                sections.setdefault(entry.key[:-1], {})["format"] = form
             elif name == _TARGET:
                 sections.setdefault(entry.key[:-1], {})[_TARGET] = entry
         scopes = (Scope(place=dotted(place), told=told, kind=self.kind) for place, told in sections.items())

@@ -137,6 +137,14 @@ def test_a_version_that_is_none_is_refused(tmp_path: Path) -> None:
         linted(tmp_path, dumped(**HEALTHY), te_version="new")
 
 
+def test_an_old_version_has_a_switch_for_each_format(tmp_path: Path) -> None:
+    off = {"fp8_amax_compute_algo": "max", "fp8_amax_history_len": 1024, "fp8_e4m3": False, "fp8_hybrid": False}
+    assert codes(linted(tmp_path, dumped(**off))) == ()
+    assert codes(linted(tmp_path, dumped(**{**off, "fp8_hybrid": True}))) == DELAYED
+    assert codes(linted(tmp_path, dumped(**{**off, "fp8_e4m3": True}))) == (*DELAYED, "suspect fp8-e4m3-gradients")
+    assert codes(linted(tmp_path, "pretrain_gpt.py --fp8-hybrid --fp8-margin 4\n", "run.sh")) == ()
+
+
 def test_a_finding_stands_on_the_line_of_the_dump(tmp_path: Path) -> None:
     text = "starting\n" * 10 + dumped(**{**HEALTHY, "fp8_margin": -1})
     (reason,) = [

@@ -80,6 +80,9 @@ def test_words_that_nobody_knows(tmp_path: Path, features: str) -> None:
         ("  enabled: True\n", "  enabled: False\n"),
         ("  transformer_engine:", "  transformer_engines:"),
         ("    layer_name_regex_pattern", "    layer_name_pattern"),
+        ("    layer_name_regex_pattern: '.*'", "    layer_numbers: 1"),
+        ("    layer_name_regex_pattern: '.*'", "    layer_types: fc1"),
+        ("e4d:\n", "stray: 1\ne4d:\n"),
     ],
 )
 def test_sections_that_nobody_can_use(tmp_path: Path, old: str, new: str) -> None:
@@ -234,5 +237,5 @@ def test_a_pattern_that_would_keep_us_busy_for_hours_is_not_tried(tmp_path: Path
 
 
 def test_a_debug_config_has_no_rules_of_recipes(tmp_path: Path) -> None:
-    assert codes(linted(tmp_path, debug() + "fp8_margin: -4\n", "e.yaml")) == ()
+    assert codes(linted(tmp_path, debug() + "fp8_margin: -4\n", "e.yaml")) == ("suspect te-debug-unknown",)
     assert OTHER["fp8_amax_history_len"] == 1
