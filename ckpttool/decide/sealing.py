@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, damage, note
 from ckpttool.domain.frozen import replace
-from ckpttool.domain.manifest import Manifest, ShardSeal, differing_chunks
+from ckpttool.domain.manifest import MOST_TENSORS_BYTES, Manifest, ShardSeal, differing_chunks
 from ckpttool.domain.verdict import ShardReport, Verdict
 
 _SHOWN_CHUNKS = 8  # numbers that a message lists; a file that was replaced differs in all of them
@@ -36,8 +36,17 @@ def manifest_of(layout: str, checkpoint: Checkpoint, verdict: Verdict, *, at: st
         world_size=checkpoint.topology.world_size,
         sealed_at=at,
         sealed_by=by,
-        shards=tuple(_seal(reports[path], at) for path in sorted(reports)),
+        shards=_with_room(_seal(reports[path], at) for path in sorted(reports)),
     )
+
+
+def _with_room(seals: Iterable[ShardSeal]) -> tuple[ShardSeal, ...]:
+    """Return the seals, without digests of tensors where all of them would take more room than a manifest has."""
+    known = tuple(seals)
+    distinct = {seal.tensors for seal in known if seal.tensors is not None}
+    nbytes = sum(2 * len(tensors.digests) for tensors in distinct)
+    nbytes += sum(len(name) + 4 for names in {tensors.names for tensors in distinct} for name in names)
+    return known if nbytes <= MOST_TENSORS_BYTES else tuple(replace(seal, tensors=None) for seal in known)
 
 
 def _seal(report: ShardReport, now: str) -> ShardSeal:
@@ -52,6 +61,7 @@ def _seal(report: ShardReport, now: str) -> ShardSeal:
         schema_hash=report.schema_hash,
         scalars=report.scalars,
         first_seen=now,
+        tensors=report.tensor_digests or None,
     )
 
 
@@ -94,7 +104,7 @@ def merge(old: Manifest | None, new: Manifest, *, reseal: bool) -> tuple[Manifes
 def _with_history(seal: ShardSeal, before: ShardSeal | None) -> ShardSeal:
     if before is None or not seal.same_content(before):
         return seal
-    return replace(seal, first_seen=before.first_seen, healed=before.healed)
+    return replace(seal, first_seen=before.first_seen, healed=before.healed, tensors=seal.tensors or before.tensors)
 
 
 def _sorted(seals: dict[str, ShardSeal]) -> tuple[ShardSeal, ...]:

@@ -22,6 +22,10 @@ CHUNK_BYTES = ByteCount(64 << 20)
 Part of the form: hashes over other chunks cannot be compared."""
 
 
+MOST_TENSORS_BYTES = 40 << 20
+"""Of the digests of tensors in one record: what 8,192 ranks need of which each holds 300 tensors of its own."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSeal:
     """What one file was when it was sealed."""

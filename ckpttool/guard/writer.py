@@ -23,7 +23,7 @@ from ckpttool.domain.guarding import GuardEventKind
 from ckpttool.domain.health import Health
 from ckpttool.domain.manifest import Manifest, ShardSeal
 from ckpttool.domain.saving import SavedScalar, SaveLabel, SaveLayout, SaveProgress
-from ckpttool.domain.shard import FormatName, TensorEntry
+from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import ByteCount, Rank, Step, moment
 from ckpttool.errors import CkptToolError, UsageError
 from ckpttool.formats.base import schema_hash, schema_rows
@@ -37,6 +37,7 @@ from ckpttool.guard.tensor_file import block, named
 from ckpttool.records import births_begin
 from ckpttool.records.birth import birth_path
 from ckpttool.records.manifest import manifest_bytes
+from ckpttool.verify.kernels.tensors import TensorHashes
 from ckpttool.write.files import ensure_folder, locked, remove, replace, sweep
 from ckpttool.write.stream import Block, Streamed, stream
 
@@ -244,7 +245,7 @@ class CheckpointWriter:
             size=file.size,
             temporary=self._layout.temporary(save.label, self._rank),
         )
-        manifest = self._certificate(save, path, streamed, file.entries)
+        manifest = self._certificate(save, path, streamed, file)
         replace(birth, manifest_bytes(manifest), overwrite=True, backup=False)
         for record, content in self._layout.records(save.label, self._rank):
             replace(f"{self._tree}/{record}", content, overwrite=True, backup=False)
@@ -252,7 +253,7 @@ class CheckpointWriter:
             self._record_health(save)
         return streamed
 
-    def _certificate(self, save: _Save, path: str, streamed: Streamed, entries: tuple[TensorEntry, ...]) -> Manifest:
+    def _certificate(self, save: _Save, path: str, streamed: Streamed, file: _File) -> Manifest:
         now = moment(time.time())
         scalars = ((each.name, _as_saved(each)) for each in save.scalars)
         seal = ShardSeal(
@@ -261,9 +262,10 @@ class CheckpointWriter:
             xxh3_128=streamed.xxh3_128,
             chunks=streamed.chunks,
             format=FormatName.SAFETENSORS,
-            schema_hash=schema_hash(schema_rows(entries)),
+            schema_hash=schema_hash(schema_rows(file.entries)),
             scalars=tuple(sorted(scalars)),
             first_seen=now,
+            tensors=file.hashes.result().digests(),
         )
         return Manifest(
             layout=self._layout.name,
@@ -328,13 +330,19 @@ class _File:
         rows += [(each.name, each.dtype, each.shape) for each in save.scalars]
         self._head, self.entries = spelled(rows)
         self.size = ByteCount(len(self._head) + sum(entry.nbytes for entry in self.entries))
+        self.hashes = TensorHashes(self.entries, 0, self.size)
+        """Of each tensor, as it was handed to the disk."""
 
     def blocks(self) -> Iterator[Block]:
         """Yield them; a tensor of an accelerator is copied when its turn comes."""
         yield self._head
+        begin = len(self._head)
         for entry in self.entries:
             if entry.nbytes:
-                yield self._ready[entry.name] if entry.name in self._ready else block(self._tensors[entry.name])
+                data = self._ready[entry.name] if entry.name in self._ready else block(self._tensors[entry.name])
+                self.hashes.feed(begin, memoryview(data).cast("B"))
+                begin += entry.nbytes
+                yield data
 
 
 def _state(parts: Spelled, world_size: int) -> bytes:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ckpttool.domain.finding import Code, Finding, unknown
 from ckpttool.domain.manifest import CHUNK_BYTES, VERSION, Manifest, ShardSeal
-from ckpttool.domain.replicas import Healed, Proof, Trust
+from ckpttool.domain.replicas import Healed, Proof, TensorDigests, Trust
 from ckpttool.domain.scalars import spelled
 from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import ByteCount, Rank
@@ -31,6 +31,7 @@ from ckpttool.formats.strict_json import (
 )
 from ckpttool.records import SealPlace, leads_out
 from ckpttool.records.hashed_json import closed, is_whole, scalars_of
+from ckpttool.records.tensor_table import TensorTable, row_of, tensor_rows
 from ckpttool.storage.base import Storage
 
 MANIFEST_LIMIT = ByteCount(128 << 20)
@@ -72,12 +73,13 @@ def manifest_bytes(manifest: Manifest) -> bytes:
         "sealed_by": manifest.sealed_by,
     }
     members = json.dumps(head, indent=2, ensure_ascii=True).removesuffix("\n}")
-    shards = ",\n".join(f"    {_shard_line(seal)}" for seal in sorted(manifest.shards, key=lambda seal: seal.path))
-    return closed(f'{members},\n  "shards": [\n{shards}\n  ]')
+    seals, table = sorted(manifest.shards, key=lambda seal: seal.path), TensorTable()
+    shards = ",\n".join(f"    {_shard_line(seal, table.add(seal.tensors))}" for seal in seals)
+    return closed(f'{members},\n  "shards": [\n{shards}\n  ]{table.member()}')
 
 
-def _shard_line(seal: ShardSeal) -> str:
-    line = {
+def _shard_line(seal: ShardSeal, tensors: int | None) -> str:
+    line: dict[str, object] = {
         "path": _escaped(seal.path),
         "size": seal.size,
         "xxh3_128": seal.xxh3_128,
@@ -87,6 +89,7 @@ def _shard_line(seal: ShardSeal) -> str:
         "scalars": spelled(seal.scalars),
         "first_seen": seal.first_seen,
         **({} if seal.healed is None else {"healed": _healed_spelled(seal.healed)}),
+        **({} if tensors is None else {"tensors": tensors}),
     }
     return json.dumps(line, ensure_ascii=True, allow_nan=False)
 
@@ -180,8 +183,9 @@ def _manifest(record: JsonObject, path: str) -> Manifest:
     chunk_bytes = get_int(record, "chunk_bytes", where=path)
     if chunk_bytes != CHUNK_BYTES:
         raise ParseError(f"expected {CHUNK_BYTES}, found {chunk_bytes}", where=path, key="chunk_bytes")
+    rows = tensor_rows(record, where=path)
     shards = tuple(
-        _shard(as_object(value, where=path, key=f"shards[{index}]"), f"{path}: shards[{index}]")
+        _shard(as_object(value, where=path, key=f"shards[{index}]"), rows, f"{path}: shards[{index}]")
         for index, value in enumerate(get_list(record, "shards", where=path))
     )
     paths = [seal.path for seal in shards]
@@ -198,7 +202,7 @@ def _manifest(record: JsonObject, path: str) -> Manifest:
     )
 
 
-def _shard(record: JsonObject, where: str) -> ShardSeal:
+def _shard(record: JsonObject, rows: tuple[TensorDigests, ...], where: str) -> ShardSeal:
     size = get_int(record, "size", where=where)
     chunks = tuple(_matching(_DIGESTS, record, "chunks", where).split())
     needed = -(-size // CHUNK_BYTES)
@@ -220,6 +224,7 @@ def _shard(record: JsonObject, where: str) -> ShardSeal:
         scalars=scalars_of(get_object(record, "scalars", where=where), where=f"{where}: scalars"),
         first_seen=_matching(_TIME, record, "first_seen", where),
         healed=_healed(as_object(record["healed"], where=where, key="healed"), where) if "healed" in record else None,
+        tensors=row_of(record, rows, where=where),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.manifest import MOST_TENSORS_BYTES
 from ckpttool.domain.replicas import PIECE_BYTES, TENSOR_DIGEST_BYTES, TensorDigests, shared_names
 from ckpttool.domain.shard import FileStamp
 from ckpttool.formats.strict_json import (
@@ -25,9 +26,6 @@ from ckpttool.formats.strict_json import (
     get_str,
 )
 from ckpttool.records.hashed_json import spelled_stamp, stamp_of
-
-MOST_TENSORS_BYTES = 40 << 20
-"""Of the table of one record: what 8,192 ranks need of which each holds 300 tensors of its own."""
 
 _HEX = re.compile("(?:[0-9a-f]{2})+")
 

@@ -96,7 +96,7 @@ class Session:
         """Of the checkpoint before the one at hand, whose numbers were needed: it need not be read again."""
         self._replicas = (
             None
-            if not scope.level
+            if scope.hashes or not scope.level
             else Replicas(
                 self._neighbours,
                 Reading(
@@ -105,7 +105,7 @@ class Session:
                     look=looking_in(storage),
                     asked=scope.asked,
                     recorded=self._recorded_tensors,
-                    only_asked=scope.hashes or not scope.reads_other,
+                    only_asked=not scope.reads_other,
                 ),
             )
         )

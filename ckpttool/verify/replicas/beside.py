@@ -87,12 +87,14 @@ class Replicas:
         self._look_up((*older[:MOST_LOOKED_UP], *later[:MOST_LOOKED_UP]))
         recorded = self._reading.slices(checkpoint)
         also_read: list[str] = []
+        # What checksums prove needs no copy.
+        is_settled = self._reading.only_asked or all(report.checksum_matched for report in reports)
         while True:
             others = [*self._saved(checkpoint, older, older=True), *self._saved(checkpoint, later, older=False)]
             compared = compare_replicas(reports, others, recorded, self._reading.look)
             unread = [other for other in (*older, *later) if other.key not in self._known.keys() | self._read]
             following = self._following(unread, compared, len(others), asked)
-            if following is None or (self._reading.only_asked and following.key not in asked):
+            if following is None or (is_settled and following.key not in asked):
                 names = tuple(other.name for other in others)
                 return Beside(compared.findings, compared.agreed, names, tuple(also_read))
             if following.key not in asked:

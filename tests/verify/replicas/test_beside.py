@@ -1,0 +1,149 @@
+"""Whole commands: which ranks hold copies is learned once, said in the verdict, and damage in one is located."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ckpttool import api
+from ckpttool.domain.finding import Code, Severity
+from ckpttool.domain.verdict import Level, Verdict, VerdictWord
+from tests.cli.running import ask
+
+LEVELS = (Level.CHECKSUM, Level.NUMERICS)
+
+
+@pytest.fixture
+def tree(copy_tree: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    root = copy_tree("sink2_ckpt") / "output/checkpoint"
+    for path in root.rglob("*.ckpt"):
+        os.utime(path, (1_700_000_000, 1_700_000_000))  # what was written a moment ago is not remembered
+    return root
+
+
+def judged(
+    tree: Path, *, level: Level = Level.CHECKSUM, name: str = "20_2", replicas: bool = True, memory: bool = True
+) -> Verdict:
+    scanned = api.scan(api.TreeQuestion(path=str(tree), sizes=True))
+    max_age = 3600.0 if memory else None
+    question = api.CheckQuestion(level=level, name=name, replicas=replicas, jump=0, max_age=max_age)
+    return next(event for event in api.verify(scanned, question) if isinstance(event, Verdict))
+
+
+def flip(tree: Path, rank: int = 2, name: str = "20_2", at: int = 1000) -> Path:
+    (path,) = tree.glob(f"rank_{rank}/*{name}.ckpt")
+    data = bytearray(path.read_bytes())
+    data[at] ^= 4
+    path.write_bytes(data)
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    return path
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_copies_that_agree_are_a_word_between_looked_at_and_verified(tree: Path, level: Level) -> None:
+    verdict = judged(tree, level=level)
+
+    assert verdict.word is VerdictWord.AGREED
+    assert {report.copies for report in verdict.reports} == {4}
+    assert verdict.is_proven
+    assert verdict.compared_with == verdict.also_read == ("15_2",)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_one_flipped_bit_is_located_without_any_checksum(tree: Path, level: Level) -> None:
+    path = flip(tree)
+    verdict = judged(tree, level=level)
+
+    (finding,) = [each for each in verdict.findings if each.severity > Severity.NOTE]
+    assert (finding.code, finding.severity) == (Code.REPLICA_DIFFERS, Severity.DAMAGE)
+    assert (finding.path, finding.ranks) == (str(path.relative_to(tree)), (2,))
+    assert finding.tensor == "optimizer.adam_m.dense.bias"
+    assert "byte 1000, 1 bit" in finding.message
+    assert not verdict.is_proven
+
+
+def test_headers_alone_say_nothing_of_copies(tree: Path) -> None:
+    flip(tree)
+    verdict = judged(tree, level=Level.STRUCTURE)
+
+    assert (verdict.word, verdict.compared_with) == (VerdictWord.STRUCT_OK, ())
+
+
+def test_no_other_checkpoint_is_read_where_that_is_not_wanted(tree: Path) -> None:
+    verdict = judged(tree, replicas=False, memory=False)
+
+    assert (verdict.word, verdict.compared_with, verdict.also_read) == (VerdictWord.STRUCT_OK, (), ())
+
+
+def test_what_was_read_once_is_not_read_again_for_its_copies_sake(tree: Path) -> None:
+    first, second = judged(tree), judged(tree)
+
+    assert (first.also_read, second.also_read) == (("15_2",), ())
+    assert second.compared_with == ("15_2",)
+    assert (first.word, second.word) == (VerdictWord.AGREED, VerdictWord.AGREED)
+
+
+def test_what_the_ledger_had_of_a_file_that_changed_since_teaches_nothing(tree: Path) -> None:
+    judged(tree)
+    for path in tree.glob("rank_*/*15_2.ckpt"):
+        os.utime(path)
+
+    assert judged(tree).also_read == ("15_2",)
+
+
+def test_a_sealed_checkpoint_teaches_without_being_read(tree: Path) -> None:
+    scanned = api.scan(api.TreeQuestion(path=str(tree), sizes=True))
+    assert all(sealing.written for sealing in api.seal(scanned, "15_2"))
+    verdict = judged(tree, memory=False)
+
+    assert (verdict.compared_with, verdict.also_read) == (("15_2",), ())
+    assert verdict.word is VerdictWord.AGREED
+
+
+def test_to_seal_twice_changes_nothing(tree: Path) -> None:
+    scanned = api.scan(api.TreeQuestion(path=str(tree), sizes=True))
+    first, second = (next(iter(api.seal(scanned, "15_2"))) for _ in range(2))
+
+    assert (first.written, second.written) == (True, False)
+    assert first.manifest is not None
+    assert {len(seal.tensors or ()) for seal in first.manifest.shards} == {20}
+
+
+def test_a_verified_checkpoint_needs_no_copies(tree: Path) -> None:
+    scanned = api.scan(api.TreeQuestion(path=str(tree), sizes=True))
+    assert all(sealing.written for sealing in api.seal(scanned, "20_2"))
+    verdict = judged(tree, memory=False)
+
+    assert (verdict.word, verdict.also_read) == (VerdictWord.VERIFIED, ())
+
+
+def test_what_copies_show_is_not_forgotten_by_a_later_look_at_headers(tree: Path) -> None:
+    flip(tree)
+    judged(tree)
+    assert judged(tree, level=Level.STRUCTURE).word is VerdictWord.DAMAGED
+
+    flip(tree)  # back again, with its time set back
+    assert judged(tree, level=Level.STRUCTURE).word is VerdictWord.UNREADABLE
+    assert judged(tree).word is VerdictWord.AGREED
+    assert judged(tree, level=Level.STRUCTURE).word is VerdictWord.STRUCT_OK
+
+
+def test_the_table_says_what_else_was_read_and_how_to_spare_it(tree: Path) -> None:
+    said = ask("verify", str(tree), "--level", "checksum", "--checkpoint", "20_2")
+    spared = ask("verify", str(tree), "--level", "checksum", "--checkpoint", "20_2", "--no-replicas", "--no-ledger")
+
+    assert "15_2 was read, too: to tell which ranks hold copies (--no-replicas spares it)" in said.stdout
+    assert said.stdout.startswith("20_2: agreed\n")
+    assert "--no-replicas" not in spared.stdout
+    assert spared.stdout.startswith("20_2: struct-ok\n")
+
+
+def test_ranks_that_hold_nothing_alike_cost_no_second_read(copy_tree: Callable[[str], Path]) -> None:
+    root = copy_tree("newfmt_1rank") / "output/checkpoint"
+    verdict = judged(root, name="iteration_00000030", memory=False)
+
+    assert verdict.also_read == ()
