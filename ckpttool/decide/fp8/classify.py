@@ -21,6 +21,11 @@ _RISE = 0.02
 _TIMES_THE_BASELINE = 2
 _EARLY_WINDOWS = 3
 _EARLY_SHARE = 0.05
+_BY_SHAPE = {
+    CurveShape.STEP: CurveClass.STEP,
+    CurveShape.DRIFT: CurveClass.DRIFT,
+    CurveShape.OPEN: CurveClass.LATE,
+}
 _TRANSIENT = 3.0
 _NOISE_OF_TWO = 4 / 3
 
@@ -87,13 +92,7 @@ def _class_of_gap(windows: Windows, shape: Shape, *, limit: float, switch: int) 
     soon = max(_EARLY_WINDOWS, _EARLY_SHARE * (len(windows.gaps) - switch))
     if switch <= shape.onset + 1 and shape.onset - switch < soon and shape.ramp_over_step > -STRONG:
         return CurveClass.EARLY
-    match shape_of(shape):
-        case CurveShape.STEP:
-            return CurveClass.STEP
-        case CurveShape.DRIFT:
-            return CurveClass.DRIFT
-        case CurveShape.OPEN:
-            return CurveClass.LATE
+    return _BY_SHAPE[shape_of(shape)]
 
 
 def shape_of(shape: Shape) -> CurveShape:

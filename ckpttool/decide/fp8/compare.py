@@ -222,6 +222,8 @@ def _notes(far: Apart, judged: _Judged | None, ends: Ends, terms: Terms) -> Iter
         yield "the runs did not see the same data in the same order: the noise is larger"
     if far.together > 1:
         yield f"so many values are told by the means of {far.together} neighbours"
+    if any(spike.candidate and far.steps and spike.last >= far.steps[-1] for spike in far.spikes):
+        yield "the candidate's last spike has not ended yet: it may be one, or where its loss now is"
     if judged is None:
         return
     if judged.floor.source is FloorFrom.SAMPLING:

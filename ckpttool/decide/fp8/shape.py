@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import mul
 
 from ckpttool.domain.frozen import dataclass
@@ -32,30 +32,37 @@ class Shape:
 def fit(means: Sequence[float]) -> Shape:
     """Fit a step (nothing, then the same) and a ramp (nothing, then a line that begins there) by least squares.
 
+    Where a ramp that ends on a level fits clearly better than both, it tells where the gap began: what grows and then
+    stays would else seem to have begun long before.
+
     Args:
         means: Of all windows, at least two.
     """
-    steps = _errors(means, lambda _: 1.0)
-    ramps = _errors(means, lambda place: place + 0.5)  # the mean over a window of a line that begins with it
-    step, ramp = steps.index(min(steps)), ramps.index(min(ramps))
-    independent = _independent(means, step)
-    tiny = len(means) * (1e-9 * max(map(abs, means))) ** 2 or 1.0
-    ratio = max(ramps[ramp], tiny) / max(steps[step], tiny)
-    errors, onset = (ramps, ramp) if ratio < 1 else (steps, step)
-    bound = max(errors[onset], tiny) * (1 + _SLACK / independent)
-    likely = [place for place, error in enumerate(errors) if error <= bound]
-    return Shape(ramp_over_step=independent * math.log(ratio), onset=onset, earliest=likely[0], latest=likely[-1])
+    count = len(means)
+    steps, ramps = ([_error(means, start, length) for start in range(count)] for length in (0, count))
+    independent = _independent(means, steps.index(min(steps)))
+    tiny = count * (1e-9 * max(map(abs, means))) ** 2 or 1.0
+    step, ramp = (max(min(errors), tiny) for errors in (steps, ramps))
+    errors, error = (ramps, ramp) if ramp < step else (steps, step)
+    levels = [min(_error(means, start, length) for length in range(count - start)) for start in range(count)]
+    level = max(min(levels), tiny)
+    if independent * math.log(error / level) > STRONG:
+        errors, error = levels, level
+    bound = error * (1 + _SLACK / independent)
+    likely = [place for place, each in enumerate(errors) if each <= bound]
+    return Shape(
+        ramp_over_step=independent * math.log(ramp / step),
+        onset=errors.index(min(errors)),
+        earliest=likely[0],
+        latest=likely[-1],
+    )
 
 
-def _errors(means: Sequence[float], form: Callable[[int], float]) -> list[float]:
-    """Return the squared errors of a form that begins in each window, its height free."""
-    whole = math.fsum(map(mul, means, means))
-    errors = []
-    for start in range(len(means)):
-        heights = [form(place) for place in range(len(means) - start)]
-        explained = math.fsum(map(mul, heights, means[start:])) ** 2 / math.fsum(map(mul, heights, heights))
-        errors.append(max(0.0, whole - explained))
-    return errors
+def _error(means: Sequence[float], start: int, length: int) -> float:
+    """Return the squared error of nothing, a line over so many windows that begins in one, and a level, height free."""
+    heights = [min(1.0, (place + 0.5) / length) if length else 1.0 for place in range(len(means) - start)]
+    explained = math.fsum(map(mul, heights, means[start:])) ** 2 / math.fsum(map(mul, heights, heights))
+    return max(0.0, math.fsum(map(mul, means, means)) - explained)
 
 
 def _independent(means: Sequence[float], start: int) -> float:

@@ -54,13 +54,15 @@ def drifting(losses: Sequence[float], by: float = 0.09, since: int = ONSET) -> l
     return [loss + by * max(0, step - since) / (len(losses) - since) for step, loss in enumerate(losses, 1)]
 
 
-def curve(losses: Sequence[float], *, every: int = 1, first: int = 1, rate: float | None = None) -> Curve:
+def curve(
+    losses: Sequence[float], *, every: int = 1, first: int = 1, rate: float | None = None, norm: float | None = None
+) -> Curve:
     """Return losses as a log shows them, one each so many steps."""
     steps = tuple(Step(first + every * place) for place in range(len(losses)))
     return Curve(
         places=steps,
         steps=steps,
         losses=tuple(losses),
-        norms=(None,) * len(losses),
+        norms=(norm,) * len(losses),
         rates=(rate,) * len(losses),
     )

@@ -1,0 +1,139 @@
+"""What others published of FP8 trainings: our classes of them are theirs.
+
+Of most only a few numbers are public. A curve is led through those, with the noise of a batch on both runs; what is
+published is the gap, and what was made of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from ckpttool.decide.fp8.compare import compare
+from ckpttool.decide.fp8.evals import compare_tasks
+from ckpttool.domain.fp8_curves import (
+    Comparison,
+    Curve,
+    CurveClass,
+    Downstream,
+    TaskScore,
+    Terms,
+    Tolerance,
+)
+from tests.decide.fp8.curves import Runs, curve
+
+
+def published(
+    loss: Callable[[float], float], gap: Callable[[int], float], *, steps: int, every: int = 1, noise: float = 0.02
+) -> tuple[Curve, Curve]:
+    """Return two runs on the same data: the loss by the share of the training, the gap by the step.
+
+    Args:
+        loss: Of the baseline, without noise.
+        gap: Candidate minus baseline.
+        steps: Of both.
+        every: A line each so many steps.
+        noise: Of a batch, the same in both runs; a fifth of it is each run's own.
+    """
+    chance = Random(steps)  # noqa: S311 (a curve, no secret)
+    baseline, candidate = [], []
+    for step in range(every, steps + 1, every):
+        batch = loss(step / steps) + chance.gauss(0, noise)
+        baseline.append(batch + chance.gauss(0, noise / 5))
+        candidate.append(batch + chance.gauss(0, noise / 5) + gap(step))
+    return curve(baseline, every=every, first=every), curve(candidate, every=every, first=every)
+
+
+def falls_to(last: float, first: float = 10.0) -> Callable[[float], float]:
+    """Return a loss that falls as losses do, and ends at a value."""
+    return lambda share: last + (first - last) * math.exp(-20 * share) + 0.15 * (1 - share)
+
+
+def told(curves: tuple[Curve, Curve], tolerance: Tolerance | None = None) -> Comparison:
+    return compare(*curves, terms=Terms() if tolerance is None else Terms(tolerance=tolerance))
+
+
+def loss(value: float) -> Tolerance:
+    return Tolerance(value=value, relative=False)
+
+
+@pytest.mark.parametrize(("last", "candidate"), [(2.007334, 2.009798), (1.852993, 1.855775)])
+def test_mxfp8_on_the_same_data_a_seventh_of_a_percent_off_is_a_match(last: float, candidate: float) -> None:
+    # marin-community/marin #7271, at step 5,000 and 8,000: the mean of the last hundred differs by +0.002335.
+    gap = candidate - last
+    answer = told(published(falls_to(last), lambda _: gap, steps=5000))
+    assert answer.kind is CurveClass.MATCH
+    assert answer.relative_gap == pytest.approx(gap / last, rel=0.15)
+    assert 0.0012 < gap / last < 0.0016
+
+
+def test_fp8_at_four_thousandths_of_the_loss_over_24000_steps_passes_a_bar_of_a_hundredth() -> None:
+    # marin-community/marin #7298: H100, same seed and order, flat; their bar was 0.01.
+    answer = told(published(falls_to(2.5), lambda _: 0.0040, steps=24_000), loss(0.01))
+    assert answer.kind is CurveClass.MATCH
+    assert answer.gap is not None
+    assert answer.gap.mean == pytest.approx(0.0040, abs=0.0005)
+
+
+def test_a_gap_inside_the_tolerance_is_a_match_and_under_a_fine_bar_it_is_not() -> None:
+    # marin-community/marin #6486: 3.5422 became 3.5497 in low precision.
+    curves = published(falls_to(3.5422), lambda _: 0.0075, steps=2000, noise=0.005)
+    assert told(curves).kind is CurveClass.MATCH
+    assert told(curves, loss(0.0005)).kind is CurveClass.EARLY
+
+
+def test_three_percent_at_step_1000_is_early() -> None:
+    # NVIDIA/Megatron-LM #1152, a mixture of experts: 3.147666 in FP8, 3.054385 in BF16 at step 1,000.
+    answer = told(published(falls_to(3.054385), lambda _: 3.147666 - 3.054385, steps=1000))
+    assert (answer.kind, answer.matters) == (CurveClass.EARLY, True)
+    assert answer.relative_gap == pytest.approx(0.0305, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("last", "gap"),
+    [
+        (2.238, 2.27 - 2.238),  # inclusionAI/Ling-V2 #6, after 23 billion tokens
+        (2.8, 0.04),  # NVIDIA/TransformerEngine #358
+    ],
+)
+def test_the_bad_cases_with_figures_are_seen_with_one_baseline(last: float, gap: float) -> None:
+    answer = told(published(falls_to(last), lambda _: gap, steps=4000))
+    assert (answer.kind, answer.matters) == (CurveClass.EARLY, True)
+
+
+def test_the_first_micro_batch_bug_is_worse_from_the_first_step() -> None:
+    # NVIDIA/TransformerEngine #1047.
+    answer = told(published(falls_to(2.6), lambda _: 0.08, steps=1000))
+    assert answer.kind is CurveClass.EARLY
+    assert answer.onset is not None
+    assert answer.onset.not_before == 1
+
+
+def test_a_wrong_group_of_the_largest_magnitude_diverges_near_step_1000() -> None:
+    # NVIDIA/Megatron-LM, pull request 442: a training of 40 B.
+    answer = told(published(falls_to(2.6), lambda step: max(0, step - 1000) * 0.004, steps=2000))
+    assert answer.kind is CurveClass.DIVERGED
+    assert answer.onset is not None
+    assert answer.onset.not_before - 50 <= 1000 <= answer.onset.not_after + 50
+
+
+def test_the_same_config_twice_is_no_difference_of_tasks() -> None:
+    # volcengine/verl #7519: accuracy 0.8719 and 0.8597. One run an arm proves no difference either.
+    one, two = ([TaskScore(task="gsm8k", metric="acc,none", value=value, error=0.0092)] for value in (0.8719, 0.8597))
+    assert compare_tasks(one, two, CurveClass.MATCH).verdict is Downstream.NONE
+
+
+def test_seeds_move_a_small_run_by_more_than_fp8_does() -> None:
+    # The small training of the benchmark: another seed 0.017, another order of the sums 0.00007, FP8 0.0005.
+    runs = Runs(1, noise=0.01, wander=0.0)
+    baseline = runs.run()
+    fp8 = [value + 0.0005 for value in baseline]
+    regrouped, seeded = ([value + by for value in baseline] for by in (0.00007, 0.017))
+    with_regrouped, with_seed = (
+        compare(curve(baseline), curve(fp8), [curve(repeat)], terms=Terms()) for repeat in (regrouped, seeded)
+    )
+    assert (with_regrouped.effect.value, with_regrouped.matters) == ("yes", False)
+    assert (with_seed.effect.value, with_seed.matters) == ("no", False)
