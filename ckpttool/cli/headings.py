@@ -205,7 +205,11 @@ EXITS: dict[str, dict[int, str]] = {
         **_TREE,
         14: "A tensor could not be read, or changed meanwhile.",
     },
-    "fp8 lint": {0: "Nothing to say against it.", 10: "A setting does not do what it says.", 14: _TREE[14]},
+    "fp8 lint": {
+        0: "Nothing to say against it.",
+        10: "A setting does not do what it says.",
+        15: "Refused for safety: a config is larger or deeper than any can be.",
+    },
     "fp8 compare": {
         0: "It does not leave the baseline, or only for spikes that pass as quickly.",
         10: "It leaves the baseline; or downstream tasks do.",

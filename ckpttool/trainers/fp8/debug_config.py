@@ -7,7 +7,8 @@ Source:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping
 from functools import cache
 
 from ckpttool.decide.lint_engine import View
@@ -16,11 +17,12 @@ from ckpttool.domain.frozen import dataclass
 _OWN = frozenset({"enabled", "layers"})
 
 _LONGEST_PATTERN = 500
-_MOST_OPEN = 3  # repeats without an end: each of them multiplies what a name takes by its length
+_MOST_OPEN = 3  # repeats: each of them multiplies what a name takes by its length
 _LONGEST_NAME = 200
 _REPEAT = re.compile(r"(?<!\\)(?:\*|\+|\{\d*,\d*\})")
-_NESTED_REPEAT = re.compile(r"\([^()]*(?<!\\)[*+{][^()]*\)(?:[*+{])|\\[1-9]|\(\?P=")
-_NUMBER = re.compile(r"(?<!fc)\d+")
+_COSTLY = re.compile(r"\)[*+{]|\\[1-9]|\(\?P=")
+_NUMBER = re.compile(r"(?<!fc)\d{1,18}")
+_SPAN = re.compile(r"(\d{1,18})-(\d{1,18})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +80,13 @@ def sections(view: View) -> Iterator[Section]:
 @cache
 def _compiled(pattern: str) -> re.Pattern[str] | None:
     """Compile a pattern of a user's, unless one that is made for it could keep us busy for hours."""
-    if len(pattern) > _LONGEST_PATTERN or _NESTED_REPEAT.search(pattern) or len(_REPEAT.findall(pattern)) > _MOST_OPEN:
+    inner = pattern.removeprefix(".*").removesuffix(".*")  # it is searched for, so that these change nothing
+    if len(pattern) > _LONGEST_PATTERN or _COSTLY.search(inner) or len(_REPEAT.findall(inner)) > _MOST_OPEN:
         return None
     try:
-        return re.compile(pattern)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a later Python may read it in another way
+            return re.compile(inner)
     except (re.error, OverflowError, RecursionError):
         return None
 
@@ -93,17 +98,12 @@ def _by_number(asked: object, layer: str) -> bool | None:
         return None
     if (isinstance(asked, str) and asked.lower() == "all") or (isinstance(asked, list) and "all" in asked):
         return True
-    return int(found[0]) in _numbers(asked) if isinstance(asked, list) else None
+    return any(_holds(item, int(found[0])) for item in asked) if isinstance(asked, list) else None
 
 
-def _numbers(asked: Sequence[object]) -> set[int]:
-    numbers: set[int] = set()
-    for item in asked:
-        if isinstance(item, int):
-            numbers.add(item)
-        elif isinstance(item, str) and (span := re.fullmatch(r"(\d{1,6})-(\d{1,6})", item)):
-            numbers.update(range(int(span[1]), int(span[2]) + 1))
-    return numbers
+def _holds(asked: object, number: int) -> bool:
+    span = _SPAN.fullmatch(asked) if isinstance(asked, str) else None
+    return asked == number if span is None else int(span[1]) <= number <= int(span[2])
 
 
 def samples() -> tuple[str, ...]:

@@ -20,7 +20,9 @@ from ckpttool.trainers.fp8.lint_recipe import RECIPE
 from ckpttool.trainers.fp8.view import Beside, Fp8View, Version
 
 _MOST_LAYERS = 100_000
-_LAYER = re.compile(rb"(?:.*\b(?:LAYER=|Assigned layer name: ))?(?P<name>[A-Za-z_][^\s:,=]*)(?:[:\s].*)?", re.DOTALL)
+_LOGGED = re.compile(rb"\b(?:LAYER=|Assigned layer name: )")
+_LAYER = re.compile(rb"\b(?:LAYER=|Assigned layer name: )(?P<name>[^\s:,=]{1,500})")
+_NAME = re.compile(rb"[A-Za-z_][\w.-]{0,500}")
 _VERSION = re.compile(r"(?:core_)?v?(\d{1,4}(?:\.\d{1,4}){0,3})(?:[.+-].*)?")
 
 
@@ -42,21 +44,24 @@ def read_layers(path: str) -> tuple[str, ...]:
     Raises:
         UsageError: The file cannot be read, or holds none.
     """
+    told: dict[str, None] = {}
     names: dict[str, None] = {}
     for block in blocks_of(path):
         if isinstance(block, LogProblem):
             if block.ends_the_log:
                 raise UsageError(f"--layers {path!r} {block.reason}")
             continue
-        is_log = b"LAYER=" in block.data or b"Assigned layer name: " in block.data
-        for _, line in lines_with(block, re.compile(rb"LAYER=|Assigned layer name: " if is_log else rb"\S[^\n]*")):
-            if not line.lstrip().startswith(b"#") and (found := _LAYER.fullmatch(line.strip())):
-                names[found["name"].decode("utf-8", "replace")] = None
-            if len(names) > _MOST_LAYERS:
-                raise UsageError(f"--layers {path!r} has more names than any model has layers: {_MOST_LAYERS:,}")
-    if not names:
+        for _, line in lines_with(block, _LOGGED):
+            if (found := _LAYER.search(line)) is not None:
+                told[found["name"].decode("utf-8", "replace")] = None
+        if not told:
+            lines = (line.strip() for line in block.data.splitlines())
+            names.update((line.decode("utf-8", "replace"), None) for line in lines if _NAME.fullmatch(line))
+        if max(len(told), len(names)) > _MOST_LAYERS:
+            raise UsageError(f"--layers {path!r} has more names than any model has layers: {_MOST_LAYERS:,}")
+    if not told and not names:
         raise UsageError(f"--layers {path!r} holds no names; write one a line, or give a log of debug features")
-    return tuple(names)
+    return tuple(told or names)
 
 
 def lint(read: Sequence[Fp8Settings], known: Beside) -> tuple[tuple[Finding, ...], ...]:

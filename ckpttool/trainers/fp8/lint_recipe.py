@@ -191,8 +191,8 @@ def _infinity(view: Fp8View) -> Iterator[Problem]:
         if scope.recipe is not Recipe.DELAYED:
             continue
         steps = scope.number("history")
-        stays = "as long as it is in the history" if steps is None else counted(int(steps), "step")
-        said = f"one infinite value freezes a tensor's scale for {stays}"
+        stays = "as long as it is in the history" if steps is None else f"for {counted(int(steps), 'step')}"
+        said = f"one infinite value leaves a tensor's scale as it was {stays}"
         if unchecked is not None:
             yield suspect(
                 dotted(unchecked.key),
@@ -202,7 +202,7 @@ def _infinity(view: Fp8View) -> Iterator[Problem]:
         else:
             yield note(
                 scope.key("recipe", "history", "format"),
-                f"{said}: a current scale has forgotten it at the next one",
+                f"{said}, and nothing says so",
                 "watch for infinite gradients; `ckpttool guard` drops such steps",
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
@@ -89,9 +90,11 @@ class Scope:
         return f"--{key.replace('_', '-')}" if self.kind is Fp8Input.ARGUMENTS else key
 
     def number(self, name: str) -> int | float | None:
-        """Return a number; None where it is not known, or is none."""
+        """Return a finite number; None where it is not known, or is none."""
         value = self.get(name)
-        return None if isinstance(value, bool) or not isinstance(value, (int, float)) else value
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return None
+        return value if isinstance(value, int) or math.isfinite(value) else None
 
     def word(self, name: str) -> str | None:
         """Return a word in small letters, without the class of an enumeration; None where it is not known."""
