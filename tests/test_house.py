@@ -41,7 +41,7 @@ MOST_LINES = {
     "api": 5350,
     "cli": 5270,
     "decide": 11260,
-    "domain": 7180,
+    "domain": 7300,
     "errors": 120,
     "formats": 6730,
     "guard": 6880,
@@ -64,7 +64,7 @@ MOST_LINES = {
     "trainers/torchtitan": 810,
     "trainers/verl": 500,
     "trainers/fp8": 3000,
-    "verify": 6750,
+    "verify": 6950,
     "write": 1580,
 }
 

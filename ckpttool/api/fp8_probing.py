@@ -55,7 +55,7 @@ def fp8_probe(
     wanted = partial(is_wanted, optimizer=question.optimizer)
     history = _history(side, question) if Recipe.DELAYED in question.recipes else []
     passes = [side, *history] if history or Recipe.DELAYED in question.recipes else []
-    tasks = tasks_of(side)
+    tasks = tasks_of(side, copies=2 if question.exact else 1)
     of_history = [task for each in passes for task in tasks_of(each)]
     expect(nbytes=sum(task.cost for task in (*tasks, *of_history)), shards=len(tasks) + len(of_history))
     largest = partial(largest_in_shard, wanted=wanted, as_stored=question.as_stored)

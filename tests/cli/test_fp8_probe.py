@@ -125,7 +125,7 @@ def test_shards_in_any_order_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch
 
     tasks_of = fp8_probe.__globals__["tasks_of"]
     straight = ask("fp8", "probe", "fixtures/newfmt_tp2dp2/output", "--json").stdout
-    monkeypatch.setitem(fp8_probe.__globals__, "tasks_of", lambda side: tasks_of(side)[::-1])
+    monkeypatch.setitem(fp8_probe.__globals__, "tasks_of", lambda side, **more: tasks_of(side, **more)[::-1])
     assert ask("fp8", "probe", "fixtures/newfmt_tp2dp2/output", "--json").stdout == straight
 
 

@@ -40,6 +40,9 @@ _STACK = 3
 _LEAST_WIDTH = 16
 """Columns of a matrix in a stack; kernels of one dimension are narrower."""
 
+_LONGEST = 1 << 23
+"""Rows or columns of a matrix; of more not even their largest magnitudes are kept, and it counts as a vector."""
+
 _GOLDEN = 0.6180339887498949
 
 FLOATING = frozenset({DType.F64, DType.F32, DType.F16, DType.BF16})
@@ -80,6 +83,8 @@ def matrix_of(name: str, shape: tuple[int, ...]) -> Matrix:
         return Matrix(-(-elements // SIDE), SIDE, is_matrix=False)
     is_stack = len(shape) == _STACK and shape[-1] >= _LEAST_WIDTH and "conv" not in name
     columns = shape[-1] if is_stack else elements // shape[0]
+    if max(columns, elements // columns) > _LONGEST:
+        return Matrix(-(-elements // SIDE), SIDE, is_matrix=False)
     return Matrix(elements // columns, columns, is_matrix=True)
 
 
@@ -233,7 +238,7 @@ def magnitudes(patterns: Array, dtype: DType, *, as_stored: bool) -> Array:
     elif dtype is DType.F16:
         found = patterns.view("<f2").astype(np.float32)
     else:
-        found = patterns.view(f"<f{patterns.itemsize}").astype(np.float32)
+        found = np.minimum(patterns.view(f"<f{patterns.itemsize}"), np.finfo(np.float32).max).astype(np.float32)
         if not as_stored:
             bits = found.view(np.uint32)
             odd = (bits >> 16) & 1
