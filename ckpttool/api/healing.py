@@ -82,7 +82,23 @@ def _proposal(tree: Tree, question: TreeQuestion, order: HealOrder) -> tuple[Hea
     meant = chosen(tree, order.checkpoint)
     if not meant:
         raise NothingToResumeError(f"there is no checkpoint in {tree.inventory.root}")
-    checkpoint = tree.closer(meant[0])
+    healing, reports = what_can_be_rebuilt(tree, tree.closer(meant[0]), order)
+    if healing.healable:
+        healing = replace(healing, fixes=_fixes(tree, healing), trash=_trash(tree, healing))
+        healing = replace(healing, refusals=tuple(_against(tree, question, healing, order)))
+    return healing, reports
+
+
+def what_can_be_rebuilt(
+    tree: Tree, checkpoint: Checkpoint, order: HealOrder
+) -> tuple[Healing, Mapping[str, ShardReport]]:
+    """Find for each missing or damaged shard a donor, and return what was seen of all shards, by path.
+
+    Args:
+        tree: Scanned with sizes.
+        checkpoint: Of this tree, with all that its own records tell.
+        order: From which rank, and what of a file.
+    """
     session = session_for(tree, CheckQuestion(level=Level.NUMERICS))
     try:
         verdict = session.verdict(checkpoint)
@@ -105,9 +121,6 @@ def _proposal(tree: Tree, question: TreeQuestion, order: HealOrder) -> tuple[Hea
         apply=order.apply,
         resolved_from=tree.resolved_from,
     )
-    if healing.healable:
-        healing = replace(healing, fixes=_fixes(tree, healing), trash=_trash(tree, healing))
-        healing = replace(healing, refusals=tuple(_against(tree, question, healing, order)))
     return healing, {report.path: report for report in verdict.reports}
 
 

@@ -99,7 +99,7 @@ def resolve(
         point, advice = _pick(tree, evidence, pick)
     decision: ResumePlan | NoResumePoint
     if isinstance(point, NoResumePoint):
-        findings = (*point.findings, *_beyond(tree, point))
+        findings = (*point.findings, *_healable(tree, question, point), *_beyond(tree, point))
         decision = replace(point, findings=findings, advice=advice, in_trash=_in_trash(tree.storage))
     else:
         reports = verdict_of(point.checkpoint).reports
@@ -107,11 +107,19 @@ def resolve(
         point = _timed(tree, point, reports, evidence)
         decision = _plan(tree, point, _Wanted(data=data, sizes=choice.sizes), question, advice)
         findings = _as_to_health((*beyond_limits(point, choice), *decision.findings), tree, question, choice, point)
-        decision = replace(decision, findings=findings)
+        decision = replace(decision, findings=(*findings, *_healable(tree, question, point)))
     if evidence is not None:
         chosen = None if isinstance(point, NoResumePoint) else point.checkpoint
         decision = replace(decision, findings=(*evidence.findings(chosen), *decision.findings))
     return Answer(decision=_from_here(decision, tree, question, node), tree=tree, question=question)
+
+
+def _healable(tree: Tree, question: TreeQuestion, point: ResumePoint | NoResumePoint) -> tuple[Finding, ...]:
+    if not point.rejected:
+        return ()
+    from ckpttool.api.heal_advice import advice_on  # most trees need none
+
+    return advice_on(tree, question, point)
 
 
 def _as_to_health(

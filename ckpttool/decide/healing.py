@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from shlex import quote
 from typing import NamedTuple
 
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Code, Finding, Severity, blocking, unknown, worst
+from ckpttool.domain.finding import Code, Finding, Severity, blocking, note, unknown, worst
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.healing import (
     Donor,
@@ -296,6 +297,42 @@ def is_held_back_by(healing: Healing, point: ResumePoint | NoResumePoint) -> boo
     found = {finding.code for shard in healing.shards for finding in shard.sick.findings}
     reasons = next((each.reasons for each in point.rejected if each.checkpoint.key == key), None)
     return reasons is not None and all(reason.path in paths or reason.code in found for reason in reasons)
+
+
+def is_about_shards(checkpoint: Checkpoint, reasons: Sequence[Finding]) -> bool:
+    """Tell whether all that is against a checkpoint is that ranks' shards are missing or damaged."""
+    paths = {shard.path for shard in checkpoint.shards if shard.rank is not None}
+    return bool(paths and reasons) and all(
+        reason.severity is Severity.DAMAGE
+        and (reason.path in paths or (reason.code in _MISSING and bool(reason.ranks)))
+        for reason in reasons
+    )
+
+
+def heal_advice(
+    point: ResumePoint | NoResumePoint, checkpoint: Checkpoint, *, root: str, is_proven: bool
+) -> Finding | None:
+    """Say what healing a checkpoint would save; None where it saves nothing.
+
+    Args:
+        point: What was chosen without it.
+        checkpoint: One that was passed over.
+        root: Of the tree.
+        is_proven: Whether all of it was looked at and has proven copies; else some rank's files were like the others'.
+    """
+    command = f"ckpttool heal {quote(root)} --checkpoint {quote(checkpoint.name)}"
+    gain = f"make {checkpoint.name} whole"
+    if isinstance(point, ResumePoint):
+        saved = None if checkpoint.step is None else checkpoint.step - point.step
+        if saved is not None and saved <= 0:
+            return None
+        gain = "save what was done since" if saved is None else f"save {counted(saved, 'step')}"
+    if is_proven:
+        message = f"{command} would {gain}: other ranks hold proven copies of all that is missing or damaged"
+    else:
+        message = f"what is missing or damaged may lie on other ranks as well, and to heal it would {gain}"
+    remedy = f"{command} --apply" if is_proven else f"run {command} to see"
+    return note(Code.CAN_BE_HEALED, message, path=checkpoint.name, remedy=remedy)
 
 
 def witnesses_for(checkpoint: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Checkpoint]:

@@ -153,6 +153,7 @@ def _rejected_reasons(decision: NoResumePoint) -> Iterator[Finding]:
 
 def _passed_over(plan: ResumePlan, severity: Severity, view: View) -> Iterator[Finding]:
     """Tell of newer ones. One that could not be looked at may be whole: its steps would be done again for nothing."""
+    healed = {finding.path: finding.remedy for finding in plan.findings if finding.code is Code.CAN_BE_HEALED}
     for place, one in enumerate(plan.point.rejected):
         why = max(one.reasons, key=lambda reason: reason.severity)
         alike = [reason for reason in one.reasons if reason.code is why.code]
@@ -165,7 +166,7 @@ def _passed_over(plan: ResumePlan, severity: Severity, view: View) -> Iterator[F
             message=f"{one.checkpoint.name} ({at_step(one.checkpoint.step)}) is newer and was not chosen: "
             f"{why.code.value}, {told(alike, one.checkpoint.topology.world_size, view)}",
             path=why.path,
-            remedy=why.remedy,
+            remedy=healed.get(one.checkpoint.name, why.remedy),
         )
 
 

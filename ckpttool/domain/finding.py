@@ -93,6 +93,7 @@ class Code(str, Enum):
     BASE_ELSEWHERE = "base-elsewhere"
     RANKS_TO_RESTORE = "ranks-to-restore"
     NO_DONOR = "no-donor"
+    CAN_BE_HEALED = "can-be-healed"
     META_UNREADABLE = "meta-unreadable"
     META_AHEAD = "meta-ahead"
     META_BEHIND = "meta-behind"

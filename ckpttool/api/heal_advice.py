@@ -1,0 +1,94 @@
+"""What healing a checkpoint that was passed over would save, as far as that is known without reading it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ckpttool.api.healing import what_can_be_rebuilt
+from ckpttool.api.scanning import Tree, scan
+from ckpttool.api.verifying import content_engine
+from ckpttool.decide.healing import heal_advice, is_about_shards, sick_shards, witnesses_for
+from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.finding import Finding
+from ckpttool.domain.frozen import replace
+from ckpttool.domain.healing import HealOrder, Sick
+from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePoint
+from ckpttool.domain.question import CheckQuestion, TreeQuestion
+from ckpttool.domain.units import Rank
+from ckpttool.domain.verdict import Level, ShardReport, Verdict
+from ckpttool.storage import is_local
+from ckpttool.trainers.base import Refusal
+from ckpttool.verify.plan import plan_checks
+from ckpttool.verify.session import reports_of
+
+CHEAP_BYTES = 16 << 20
+"""What is read without being asked for: it takes no longer than a look at headers."""
+
+_MOST_LOOKED_AT = 2
+"""Newest ones of those that were passed over; what is older saves less."""
+
+
+def advice_on(tree: Tree, question: TreeQuestion, point: ResumePoint | NoResumePoint) -> tuple[Finding, ...]:
+    """Say of a newer checkpoint that was passed over for its shards whether they can be rebuilt, or may be.
+
+    Args:
+        tree: Where it lies.
+        question: How the tree was asked for.
+        point: What was chosen without it.
+    """
+    advice = (_advice(tree, question, point, rejection) for rejection in point.rejected[:_MOST_LOOKED_AT])
+    return tuple(found for found in advice if found is not None)[:1]
+
+
+def _advice(
+    tree: Tree, question: TreeQuestion, point: ResumePoint | NoResumePoint, rejection: Rejection
+) -> Finding | None:
+    checkpoint, root = rejection.checkpoint, tree.inventory.root
+    if not (is_about_shards(checkpoint, rejection.reasons) and is_local(root)):
+        return None
+    if isinstance(tree.layout.twin(checkpoint, Rank(0), checkpoint.shards[0].role), Refusal):
+        return None
+    if _cost(tree, checkpoint) <= CHEAP_BYTES:
+        sized = scan(replace(question, sizes=True))
+        own = next((each for each in sized.inventory.checkpoints if each.key == checkpoint.key), None)
+        if own is None or not what_can_be_rebuilt(sized, sized.closer(own), HealOrder())[0].is_mended:
+            return None
+        return heal_advice(point, checkpoint, root=root, is_proven=True)
+    verdict = Verdict(
+        key=checkpoint.key,
+        name=checkpoint.name,
+        step=checkpoint.step,
+        level=Level.STRUCTURE,
+        reports=(),
+        findings=rejection.reasons,
+    )
+    sick = sick_shards(checkpoint, verdict, lambda place: str(tree.layout.twin(checkpoint, *place)))
+    kin = [other for other in witnesses_for(checkpoint, tree.inventory.checkpoints) if not other.findings]
+    may_be = bool(sick) and bool(kin) and _may_have_a_copy(tree, kin[0], sick[0])
+    return heal_advice(point, checkpoint, root=root, is_proven=False) if may_be else None
+
+
+def _cost(tree: Tree, checkpoint: Checkpoint) -> int:
+    """Return about how many bytes would be read: it, and two others."""
+    try:
+        largest = max(tree.storage.stamp(shard.path).size for shard in checkpoint.shards[:1])
+    except OSError:
+        return 0
+    return 3 * largest * len(checkpoint.shards)
+
+
+def _may_have_a_copy(tree: Tree, other: Checkpoint, sick: Sick) -> bool:
+    """Tell whether at another checkpoint some rank's file was like this one's, as far as headers and ends tell.
+
+    Only ranks a power of two away are asked: there the copies are, in most layouts.
+    """
+    ranks = {sick.rank, *(sick.rank + sign * 2**power for power in range(13) for sign in (-1, 1))}
+    shards = tuple(shard for shard in other.shards if shard.rank in ranks and shard.role is sick.role)
+    tasks = plan_checks(tree.inventory.root, replace(other, shards=shards), Level.STRUCTURE)
+    reports: Sequence[ShardReport] = list(reports_of(tasks, content_engine(CheckQuestion(), None)))
+    own = next((report for report in reports if report.rank == sick.rank), None)
+    return own is not None and any(
+        (report.schema_hash, report.tail_hash) == (own.schema_hash, own.tail_hash)
+        for report in reports
+        if report is not own and own.tail_hash is not None
+    )
