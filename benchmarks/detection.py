@@ -27,7 +27,7 @@ from ckpttool.domain.shard import FormatName  # noqa: E402
 from ckpttool.domain.verdict import Level  # noqa: E402
 from tests import detection as broken  # noqa: E402
 from tests import healthy  # noqa: E402
-from tests.detection import ALONE, CRC, MANIFEST, SIBLINGS, Scene, Tally  # noqa: E402
+from tests.detection import ALONE, CRC, MANIFEST, PAIR, REPLICAS, SIBLINGS, Scene, Tally  # noqa: E402
 
 FIXTURES = ROOT / "fixtures"
 PAGE = ROOT / "ckpttool" / "guide" / "verify.md"
@@ -41,20 +41,24 @@ FORMATS = {"ckpt": ("sink2_ckpt", ".ckpt"), "st": ("sink2_safetensors", ".safete
 """Short name -> fixture tree and suffix. The shard that is broken is rank 0's of `20_2`, with `15_2` beside it."""
 
 
+PLAIN = "plain"
+"""Shards without a checksum, the large ones slices. Other kinds of scenes: CRC, with one; REPLICAS, all equal."""
+
+
 @cache
-def scene(fmt: str, size: str, *, crc: bool) -> Scene:
+def scene(fmt: str, size: str, kind: str) -> Scene:
     """Set the scene once in each process."""
 
     def change(path: str, data: bytes) -> bytes:
-        large = broken.megabyte(path, data) if size == "1 MB" else data
-        return broken.with_crc(path, large) if crc else large
+        place = path.rpartition("-")[2] if kind == REPLICAS else path
+        large = broken.megabyte(place, data) if size == "1 MB" else data
+        return broken.with_crc(path, large) if kind == CRC else large
 
     return broken.scene(FIXTURES / FORMATS[fmt][0] / "output", "20_2", change=change)
 
 
-def means(one: Scene, *, crc: bool) -> broken.Means:
-    """What a scene is asked."""
-    return broken.means_with_crc(one) if crc else broken.means_of(one)
+MEANS = {PLAIN: broken.means_of, CRC: broken.means_with_crc, REPLICAS: broken.means_with_replicas}
+"""What a scene is asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +70,8 @@ class Fault:
     size: str
     make: Callable[[Scene], Iterable[tuple[broken.Data, str]]] | None = None
     """What breaks the shard; None: bits are flipped."""
-    tally: Callable[[str, bool], Tally] | None = None
-    """What does all by itself, for a format, with CRC or without."""
+    tally: Callable[[str, str], Tally] | None = None
+    """What does all by itself, for a format and a kind of scene."""
     header_only: bool = False
     bar: float | None = None
     """Share that may be missed with siblings at hand; None: no bar but that misses lie in tensor data."""
@@ -82,7 +86,8 @@ def doubled(one: Scene) -> Iterator[tuple[bytes, str]]:
 def other_ranks(one: Scene) -> Iterator[tuple[bytes, str]]:
     """Put each other rank's file in the place of this one's."""
     for report in one.neighbours:
-        yield one.files[report.path], "a rank that held the same before"
+        if one.files[report.path] != one.data:
+            yield one.files[report.path], "a rank that held the same before"
 
 
 def from_elsewhere(one: Scene, data: bytes) -> bytes:
@@ -97,7 +102,7 @@ def short_name(one: Scene) -> str:
 
 def other_stages(one: Scene) -> Iterator[tuple[bytes, str]]:
     """Put a file of another pipeline stage in this one's place: other layers, so other names."""
-    plain = scene(short_name(one), "1 MB", crc=False).data
+    plain = scene(short_name(one), "1 MB", PLAIN).data
     for layer in range(1, 10):
         yield from_elsewhere(one, plain.replace(b"layers.0.", b"stage%d.0." % layer)), "another stage"
 
@@ -105,14 +110,14 @@ def other_stages(one: Scene) -> Iterator[tuple[bytes, str]]:
 LEGACY = {"ckpt": ("sink2_ckpt", "nosink_ckpt", "health_pp2", "async_ckpt"), "st": ("sink2_safetensors",)}
 
 
-def other_steps(fmt: str, crc: bool) -> Tally:  # noqa: FBT001  a column
+def other_steps(fmt: str, kind: str) -> Tally:
     """Put rank 0's file of every other step of a tree in the place of each of its files, in every real tree."""
     tally = Tally()
-    change = broken.with_crc if crc else broken.unchanged
+    change = broken.with_crc if kind == CRC else broken.unchanged
     for tree in LEGACY[fmt]:
         scenes = [broken.scene(FIXTURES / tree / "output", name, change=change) for name in names_in(tree)]
         for here, there in permutations(scenes, 2):
-            tally.ask(there.data, means(here, crc=crc), "another step")
+            tally.ask(there.data, MEANS[kind](here), "another step")
     return tally
 
 
@@ -123,7 +128,7 @@ def names_in(tree: str) -> Sequence[str]:
 
 def same_step_of_another_run(one: Scene) -> Iterator[tuple[bytes, str]]:
     """Put a file in its place that another run saved at the same step: the same scalars, other weights."""
-    small = scene(short_name(one), "small", crc=False).data
+    small = scene(short_name(one), "small", PLAIN).data
     for run in range(1, 10):
         yield from_elsewhere(one, broken.megabyte(f"run {run}", small)), "another run's tensors"
 
@@ -163,21 +168,21 @@ FAULTS = (
     ),
 )
 
-Task = tuple[int, str, bool, tuple[int, int, int] | None]
-"""Row, format, whether with CRC, and which of its bits (from, to, every n-th); None: all that `make` yields."""
+Task = tuple[int, str, str, tuple[int, int, int] | None]
+"""Row, format, kind of scene, and which of its bits (from, to, every n-th); None: all that `make` yields."""
 
 
 def tasks(*, every: int) -> Iterator[Task]:
     """Cut the work into pieces of some seconds."""
     for row, fault in enumerate(FAULTS):
         for fmt in fault.formats:
-            for crc in (False, True):
+            for kind in MEANS:
                 if fault.make is not None or fault.tally is not None:
-                    yield row, fmt, crc, None
+                    yield row, fmt, kind, None
                     continue
-                bits = len(bits_of(fault, scene(fmt, fault.size, crc=crc)))
+                bits = len(bits_of(fault, scene(fmt, fault.size, kind)))
                 step = BITS_A_TASK * every
-                yield from ((row, fmt, crc, (begin, min(begin + step, bits), every)) for begin in range(0, bits, step))
+                yield from ((row, fmt, kind, (begin, min(begin + step, bits), every)) for begin in range(0, bits, step))
 
 
 def bits_of(fault: Fault, one: Scene) -> Sequence[int]:
@@ -187,12 +192,12 @@ def bits_of(fault: Fault, one: Scene) -> Sequence[int]:
 
 def done(task: Task) -> tuple[int, Tally]:
     """Do one piece of the work; in a process of its own."""
-    row, fmt, crc, part = task
+    row, fmt, kind, part = task
     fault = FAULTS[row]
     if fault.tally is not None:
-        return row, fault.tally(fmt, crc)
-    one = scene(fmt, fault.size, crc=crc)
-    asked = means(one, crc=crc)
+        return row, fault.tally(fmt, kind)
+    one = scene(fmt, fault.size, kind)
+    asked = MEANS[kind](one)
     if fault.make is not None:
         return row, broken.count(fault.make(one), asked)
     begin, end, every = part or (0, 0, 1)
@@ -235,12 +240,17 @@ def row_of(fault: Fault, tally: Tally, outcome: Outcome) -> None:
     name = f"{fault.what} ({fault.size} {suffixes})" if fault.size != "small" else f"{fault.what} (small {suffixes})"
     misses = tally.misses.get(SIBLINGS, Counter())
     places = ", ".join(f"{place}: {times}" for place, times in sorted(misses.items(), key=lambda item: -item[1])[:3])
-    columns = " | ".join(share(tally, column) for column in (ALONE, SIBLINGS, CRC, MANIFEST))
+    columns = " | ".join(share(tally, column) for column in (ALONE, SIBLINGS, REPLICAS, CRC, MANIFEST))
     outcome.lines.append(f"| {name} | {tally.tried[SIBLINGS]:,} | {columns} | {places or '–'} |")
     if tally.found[MANIFEST] != tally.tried[MANIFEST]:
         outcome.missed.append(f"{name}: with a manifest {share(tally, MANIFEST)}, not 100 %")
     if tally.found[CRC] != tally.tried[CRC] and "shard" not in fault.what:  # a file in the wrong place is whole
         outcome.missed.append(f"{name}: with CRC {share(tally, CRC)}, not 100 % ({dict(tally.misses[CRC])})")
+    for column, ranks in ((REPLICAS, "three"), (PAIR, "two")):
+        if tally.found[column] != tally.tried[column]:
+            outcome.missed.append(
+                f"{name}: with {ranks} replicas {share(tally, column)} ({dict(tally.misses[column])})"
+            )
     unseen = 1 - tally.found[SIBLINGS] / tally.tried[SIBLINGS]
     if fault.bar is not None and unseen > fault.bar:
         outcome.missed.append(f"{name}: {unseen:.3%} undetected with siblings, the bar is {fault.bar:.1%}")
@@ -249,8 +259,11 @@ def row_of(fault: Fault, tally: Tally, outcome: Outcome) -> None:
 
 
 HEAD = (
-    "| fault | tried | header alone | with siblings | with CRC | with manifest | where siblings miss |",
-    "|---|---|---|---|---|---|---|",
+    (
+        "| fault | tried | header alone | with siblings | with replicas (no checksum) | with CRC | with manifest "
+        "| where siblings miss |"
+    ),
+    "|---|---|---|---|---|---|---|---|",
 )
 
 
@@ -263,20 +276,25 @@ def measured(*, every: int, trees: int) -> Outcome:
         for row, tally in pool.imap_unordered(done, work):
             tallies[row].add(tally)
     outcome = Outcome(lines=list(HEAD))
+    pairs = Tally()
     for fault, tally in zip(FAULTS, tallies, strict=True):
         row_of(fault, tally, outcome)
+        pairs.add(tally)
     alone = written_by_mindspore(every)
     outcome.lines.append(
         f"| one bit flipped in files that MindSpore wrote with `crc_check` | {alone.tried[CRC]:,} | "
-        f"{share(alone, ALONE)} | – | {share(alone, CRC)} | {share(alone, MANIFEST)} | – |"
+        f"{share(alone, ALONE)} | – | – | {share(alone, CRC)} | {share(alone, MANIFEST)} | – |"
     )
     if alone.found[CRC] != alone.tried[CRC]:
         outcome.missed.append(f"MindSpore's own files: CRC {share(alone, CRC)} {dict(alone.misses[CRC])}")
     alarms = list(false_alarms(trees))
     outcome.lines += [
         "",
-        "An earlier run's shard is a whole file, with a CRC of its own that is right: only a manifest knows that it is",
-        "not this run's. Without a checksum, every miss lies in tensor data.",
+        "An earlier run's shard is a whole file, with a CRC of its own that is right: only a manifest or replicas know",
+        "that it is not this run's. Without a checksum, every miss lies in tensor data.",
+        "",
+        "With replicas: three ranks hold the same tensors, every byte is read, and the broken file is named. Where two",
+        f"hold them, {share(pairs, PAIR)} of these {pairs.tried[PAIR]:,} faults are noticed.",
         "",
         f"False alarms: {len(alarms)} in {trees:,} generated healthy trees and all of `fixtures/`, at each level.",
     ]

@@ -24,6 +24,7 @@ from ckpttool.trainers.mindformers.scalars import FACTS
 from ckpttool.verify.check import check
 from ckpttool.verify.kernels.digest import digest_pass
 from ckpttool.verify.kernels.passes import Wants
+from ckpttool.verify.replicas.compare import SavedTensors, compare_replicas, tensors_of
 from ckpttool.verify.report import collect, judge
 from ckpttool.verify.siblings.compare import compare_siblings
 from ckpttool.verify.siblings.neighbours import Neighbours, Sibling
@@ -92,6 +93,8 @@ class Scene:
     neighbours: tuple[ShardReport, ...]
     """The other ranks' shards, whole."""
     siblings: tuple[Sibling, ...]
+    others: tuple[Checkpoint, ...]
+    """The siblings' checkpoints, and one more where there is one."""
 
     @property
     def data(self) -> bytes:
@@ -116,6 +119,25 @@ class Scene:
         verdict = collect(self.checkpoint, reports, report.level)
         return blocking([*verdict.findings, *compare_siblings(reports, self.siblings)])
 
+    def beside_replicas(self, data: bytearray | bytes, *, copies: int) -> tuple[Finding, ...]:
+        """Everything above a note that is said of so many ranks' files, read whole, beside two other checkpoints."""
+        known = _read_whole(self)
+        others = [report for report in known[0] if report.rank is not None and 0 < report.rank < copies]
+        reports = [looked_at(self.task(Level.CHECKSUM), data), *others]
+        saved = [
+            SavedTensors(
+                name=checkpoint.name,
+                step=checkpoint.step,
+                older=(checkpoint.run, checkpoint.step or 0) < (self.checkpoint.run, self.checkpoint.step or 0),
+                same_run=checkpoint.run == self.checkpoint.run,
+                shards=tensors_of(then),
+            )
+            for checkpoint, then in zip(self.others, known[1:], strict=True)
+        ]
+        verdict = collect(self.checkpoint, reports, Level.CHECKSUM)
+        compared = compare_siblings(reports, self.siblings)
+        return blocking([*verdict.findings, *compared, *compare_replicas(reports, saved).findings])
+
     def with_manifest(self, data: bytearray | bytes) -> tuple[Finding, ...]:
         """Everything above a note that a manifest alone shows."""
         return blocking(looked_at(self.task(Level.CHECKSUM, seal=self.seal()), data).findings)
@@ -135,6 +157,18 @@ class Scene:
     def header(self) -> Sequence[TensorEntry]:
         """The tensors of the whole shard."""
         return read_header(MemorySource(self.data), named=self.checkpoint.format, facts=FACTS).entries
+
+
+@lru_cache(maxsize=64)
+def _read_whole(one: Scene) -> tuple[tuple[ShardReport, ...], ...]:
+    """Read every shard of a scene's checkpoint, and of the others."""
+    return tuple(
+        tuple(
+            looked_at(task_of(shard.path, checkpoint, Level.CHECKSUM), one.files[shard.path])
+            for shard in checkpoint.shards
+        )
+        for checkpoint in (one.checkpoint, *one.others)
+    )
 
 
 _SEALS: dict[bytes, ShardSeal] = {}
@@ -223,6 +257,7 @@ def staged(checkpoint: Checkpoint, others: Sequence[Checkpoint], files: Mapping[
             )
             for one in others[:1]
         ),
+        others=tuple(others),
     )
 
 
@@ -253,6 +288,9 @@ Means = Callable[[Data], Mapping[str, bool]]
 ALONE, SIBLINGS, CRC, MANIFEST = "alone", "siblings", "crc", "manifest"
 """The columns: a header by itself; with other ranks and another step; the file's own checksum; a manifest."""
 
+REPLICAS, PAIR = "replicas", "pair"
+"""Three ranks that hold the same, and the file must be named; two, and one of them must be doubted."""
+
 SCALARS = frozenset({"epoch_num", "step_num", "global_step", "loss_scale", "global_batch_size"})
 
 
@@ -266,6 +304,19 @@ def means_of(one: Scene) -> Means:
             ALONE: bool(blocking(report.findings)),
             SIBLINGS: bool(blocking(report.findings) or one.beside_siblings(report)),
             MANIFEST: is_damaged or bool(one.with_manifest(data)),
+        }
+
+    return ask
+
+
+def means_with_replicas(one: Scene) -> Means:
+    """What can be asked about a scene whose shards carry no checksum, and are read whole."""
+
+    def ask(data: Data) -> dict[str, bool]:
+        of_three = one.beside_replicas(data, copies=3)
+        return {
+            REPLICAS: bool(of_three) and all(finding.path in {None, one.path} for finding in of_three),
+            PAIR: bool(one.beside_replicas(data, copies=2)),
         }
 
     return ask

@@ -12,7 +12,7 @@ import pytest
 from ckpttool.domain.verdict import Level
 from tests import detection as broken
 from tests.conftest import FIXTURES
-from tests.detection import ALONE, CRC, MANIFEST, SIBLINGS, Scene
+from tests.detection import ALONE, CRC, MANIFEST, PAIR, REPLICAS, SIBLINGS, Scene
 from tests.healthy import alarms, healthy_tree
 
 TREES = {"ckpt": "sink2_ckpt", "safetensors": "sink2_safetensors"}
@@ -177,3 +177,43 @@ def test_a_megabyte_has_its_size_and_the_training_state_of_the_real_shard() -> N
     assert 1 << 20 <= len(one.data) < 1.2 * (1 << 20)
     assert len(one.header()) > 250
     assert {entry.name for entry in one.header()} >= broken.SCALARS
+
+
+def replicated(fmt: str, *, large: bool = False) -> Scene:
+    """The scene with shards that are replicas of each other: real ones are; the large ones are made so."""
+
+    def change(path: str, data: bytes) -> bytes:
+        return broken.megabyte(path.rpartition("-")[2], data) if large else data
+
+    return broken.scene(FIXTURES / TREES[fmt] / "output", "20_2", change=change)
+
+
+@FORMATS
+@pytest.mark.parametrize("large", [False, True])
+def test_whole_replicas_are_left_alone(fmt: str, large: bool) -> None:
+    one = replicated(fmt, large=large)
+    assert one.beside_replicas(one.data, copies=3) == one.beside_replicas(one.data, copies=2) == ()
+
+
+@FORMATS
+def test_of_three_replicas_every_flipped_bit_is_found_in_its_file_and_of_two_it_is_noticed(fmt: str) -> None:
+    one = replicated(fmt)
+    bits = sample(list(range(8 * len(one.data))), fmt)
+    tally = broken.count_flips(one, bits, broken.means_with_replicas(one))
+    assert tally.found[REPLICAS] == tally.found[PAIR] == SAMPLE
+
+
+@FORMATS
+@pytest.mark.parametrize("breaking", [broken.zeroed_pages, broken.swapped_pages])
+def test_lost_and_swapped_pages_of_replicas_are_found(fmt: str, breaking: Callable[[Scene], object]) -> None:
+    one = replicated(fmt, large=True)
+    files = list(breaking(one))[::20]  # type: ignore[call-overload]
+    tally = broken.count(files, broken.means_with_replicas(one))
+    assert tally.found[REPLICAS] == tally.found[PAIR] == len(files)
+
+
+@FORMATS
+def test_a_shard_of_another_run_at_the_same_step_is_found_by_replicas(fmt: str) -> None:
+    one = replicated(fmt, large=True)
+    other = broken.megabyte("another run", scene(fmt).data)
+    assert broken.means_with_replicas(one)(other) == {REPLICAS: True, PAIR: True}

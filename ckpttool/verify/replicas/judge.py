@@ -152,7 +152,7 @@ class _Seen:
         for value, history, one in holders:
             one.agrees(1)
             proof = family.proof(history, value)
-            if proof in {Proof.RECORDED, Proof.LEARNED}:
+            if proof is not None:
                 ranks = tuple(sorted(rank for other, _, like in holders if other != value for rank in like.ranks))
                 one.compared += 1
                 self._odd[one].append(_Row(name, None, ranks, proof))
@@ -251,8 +251,10 @@ class _Seen:
         """Tell whether what was equal once was so because the files are replicas: then nearly all of them was equal."""
         if row.proof is not Proof.ONCE:
             return True
-        times = self._same_run.intersection(row.equal) or row.equal
-        return row.like is not None and any(self._nearly_equal(odd, row.like, time) for time in times)
+        if row.like is None:
+            return False
+        in_run = [self._nearly_equal(odd, row.like, time) for time in self._same_run.intersection(row.equal)]
+        return any(in_run) if in_run else all(self._nearly_equal(odd, row.like, time) for time in row.equal)
 
     def _nearly_equal(self, one: Alike, other: Alike, time: int) -> bool:
         """Tell whether two files differed in few tensors at a time."""
