@@ -109,6 +109,7 @@ def plan(trials: Iterable[Trial] | None = None, *, number: int = 1, kind: CurveC
         limit=0.0066,
         baseline=("baseline.log",),
         candidate=("candidate.log",),
+        columns=None,
         experiments=tuple(experiment(trial) for trial in found),
         extras=("sequence parallel", "fp8 attention"),
         layers=tuple(range(1, 9)),

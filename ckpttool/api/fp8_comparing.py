@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from ckpttool.decide.fp8.align import batch_size, curve_of
 from ckpttool.decide.fp8.compare import compare
 from ckpttool.decide.fp8.evals import compare_tasks
-from ckpttool.domain.fp8_curves import CurvesAnswer, CurvesQuestion, PairedBy, Terms
+from ckpttool.domain.fp8_curves import Curve, CurvesAnswer, CurvesQuestion, PairedBy, Terms
+from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.log_answer import LogReading
 from ckpttool.domain.log_question import STDIN
 from ckpttool.errors import UsageError
@@ -16,11 +17,37 @@ from ckpttool.trainers.registry import log_reader
 if TYPE_CHECKING:
     from ckpttool.domain.metrics import TrainingLog
 
-_FIELDS = ("loss", "global_norm", "time", "consumed_samples", "learning_rate", "validation_loss")
+FIELDS = ("loss", "global_norm", "time", "consumed_samples", "learning_rate", "validation_loss")
 """What is compared; of several logs the norm and the time also tell which one is the later."""
 
 _OTHER_BATCH = 0.01
 """Share by which two batch sizes differ when it is not for a batch that was cut short."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsRead:
+    """What the logs of the runs in question show, the baseline first, the candidate next."""
+
+    logs: tuple[TrainingLog, ...]
+    curves: tuple[Curve, ...]
+    terms: Terms
+
+
+def read_runs(question: CurvesQuestion) -> RunsRead:
+    """Read the runs that are to be held against each other.
+
+    Raises:
+        UsageError: A log is not there or of no known kind, or samples are not counted.
+    """
+    names = (question.baseline, question.candidate, *question.repeats)
+    if names.count(STDIN) > 1:
+        raise UsageError("standard input can be one of the logs, not two")
+    reader = log_reader(question.columns, curves=True)
+    logs = [log for name in names if (log := reader.merged([name], keep=FIELDS)) is not None]
+    by = _by(question.by, logs)
+    terms = Terms(by=by, metric=question.metric, tolerance=question.tolerance, switch_step=question.switch_step)
+    curves = tuple(curve_of(log.metrics, metric=terms.metric, by=by) for log in logs)
+    return RunsRead(logs=tuple(logs), curves=curves, terms=terms)
 
 
 def fp8_compare(question: CurvesQuestion) -> CurvesAnswer:
@@ -29,16 +56,10 @@ def fp8_compare(question: CurvesQuestion) -> CurvesAnswer:
     Raises:
         UsageError: A log or a file of scores is not there or of no known kind, or samples are not counted.
     """
-    names = (question.baseline, question.candidate, *question.repeats)
-    if names.count(STDIN) > 1:
-        raise UsageError("standard input can be one of the logs, not two")
-    reader = log_reader(question.columns, curves=True)
-    logs = [log for name in names if (log := reader.merged([name], keep=_FIELDS)) is not None]
-    by = _by(question.by, logs)
-    terms = Terms(by=by, metric=question.metric, tolerance=question.tolerance, switch_step=question.switch_step)
-    baseline, candidate, *repeats = (curve_of(log.metrics, metric=terms.metric, by=by) for log in logs)
-    comparison = compare(baseline, candidate, repeats, terms=terms)
-    readings = [LogReading.of(log) for log in logs]
+    runs = read_runs(question)
+    baseline, candidate, *repeats = runs.curves
+    comparison = compare(baseline, candidate, repeats, terms=runs.terms)
+    readings = [LogReading.of(log) for log in runs.logs]
     evals = None
     if question.evals is not None:
         from ckpttool.logs.evals import read_evals

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ckpttool.domain.demo import Demo
+    from ckpttool.domain.fp8_plan import Fp8Plan, NoPlan
     from ckpttool.domain.plan import SkipAnswer
     from ckpttool.render.json import Document
 
@@ -70,7 +71,9 @@ REPLAY = Answer("replay", exits.of_replay)
 CALIBRATION = Answer("calibration", exits.of_calibration)
 ASD = Answer("asd", exits.of_asd)
 FP8_COMPARE = Answer("fp8-compare", exits.of_curves)
+FP8_PLAN: Answer[Fp8Plan | NoPlan] = Answer("fp8-plan", exits.of_experiments)
 FP8_PROBE = Answer("fp8-probe", exits.of_probe)
+FP8_VERDICT = Answer("fp8-verdict", exits.of_verdict)
 GUARD_REPORT = Answer("guard-report", exits.of_guard_report)
 PRUNE = Answer("prune", exits.of_pruning)
 TRASH = Answer("trash", exits.of_trash)

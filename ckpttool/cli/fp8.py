@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from ckpttool import api
 from ckpttool.cli import output_files, progress, reports
-from ckpttool.cli.answers import FP8_COMPARE, FP8_PROBE, show
+from ckpttool.cli.answers import FP8_COMPARE, FP8_PLAN, FP8_PROBE, FP8_VERDICT, show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.helped import Command, Group
 from ckpttool.cli.log_options import Columns
-from ckpttool.cli.options import Format, FormatOpt, LayoutOpt, OneName, Quiet, Verbose, one_name
+from ckpttool.cli.options import Dir, Format, FormatOpt, LayoutOpt, OneName, Quiet, Verbose, one_name
 from ckpttool.cli.reports import ReportOptions
 from ckpttool.domain.fp8 import Fp8Format, Recipe
 from ckpttool.domain.fp8_curves import CurveMetric, PairedBy, Tolerance
@@ -21,6 +22,7 @@ from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.units import Step
 from ckpttool.domain.view import View
 from ckpttool.errors import UsageError
+from ckpttool.trainers.fp8.frameworks import framework_names
 
 app = typer.Typer(
     name="fp8",
@@ -136,16 +138,24 @@ def probe(
 # --- compare ---------------------------------------------------------------------------------------------------------
 
 Run = "Its log: a file, a folder of logs, a glob, or - for stdin."
+Repeats = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--repeat", metavar="LOG", help="Another run of the baseline, to tell how far apart two are; repeat it."
+    ),
+]
+Tolerated = Annotated[str, typer.Option(metavar="X|X%", help="What counts as the same: of the loss, or in its units.")]
+SwitchStep = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="STEP", help="Where the candidate begins with FP8, if not at its start."),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareOptions:
     """How two runs are held against each other."""
 
-    repeat: Annotated[
-        list[str] | None,
-        typer.Option(metavar="LOG", help="Another run of the baseline, to tell how far apart two are; repeat it."),
-    ] = None
+    repeat: Repeats = None
     metric: Annotated[CurveMetric, typer.Option(help="Losses of the training, or of its validations.")] = (
         CurveMetric.LOSS
     )
@@ -153,13 +163,8 @@ class CompareOptions:
         PairedBy | None,
         typer.Option(help="What belongs together.  [default: step; samples where batches differ in size]"),
     ] = None
-    tolerance: Annotated[
-        str, typer.Option(metavar="X|X%", help="What counts as the same: of the loss, or in its units.")
-    ] = "0.25%"
-    switch_step: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="STEP", help="Where the candidate begins with FP8, if not at its start."),
-    ] = None
+    tolerance: Tolerated = "0.25%"
+    switch_step: SwitchStep = None
     evals: Annotated[
         tuple[str, str] | None,
         typer.Option(metavar="BASE CAND", help="Results of lm-evaluation-harness for both, as JSON files."),
@@ -254,3 +259,142 @@ def lint(
     view = View(everything=verbose)
     answer = api.fp8_lint(files, allowed=report.allowed(), te_version=te_version, layers=layers, view=view)
     raise typer.Exit(reports.show(answer, report))
+
+
+# --- plan ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsOptions:
+    """The runs in question."""
+
+    baseline: Annotated[
+        str | None, typer.Option(metavar="LOG", help=f"The run that is trusted. {Run} Round 1 needs it.")
+    ] = None
+    candidate: Annotated[str | None, typer.Option(metavar="LOG", help=f"The run in FP8. {Run}")] = None
+    repeat: Annotated[list[str] | None, typer.Option(metavar="LOG", help="Another run of the baseline; repeat it.")] = (
+        None
+    )
+    tolerance: Tolerated = "0.25%"
+    switch_step: SwitchStep = None
+    columns: Columns = None
+
+    def curves(self) -> api.CurvesQuestion | None:
+        """Ask how they differ; None where no run is given.
+
+        Raises:
+            UsageError: One is given without the other, or the tolerance cannot be meant.
+        """
+        if self.baseline is None or self.candidate is None:
+            if self.baseline is self.candidate:
+                return None
+            raise UsageError("--baseline and --candidate belong together: give both")
+        return api.CurvesQuestion(
+            baseline=self.baseline,
+            candidate=self.candidate,
+            repeats=tuple(self.repeat or ()),
+            columns=self.columns,
+            tolerance=_tolerance(self.tolerance),
+            switch_step=None if self.switch_step is None else Step(self.switch_step),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """For what experiments are planned, and where they are written."""
+
+    framework: Annotated[str, typer.Option(metavar="NAME", help=f"What trains: {', '.join(framework_names())}.")]
+    output: Annotated[str, typer.Option(metavar="OUT", help="The folder for the plan: new, or that of a plan.")]
+    framework_version: Annotated[
+        str | None,
+        typer.Option("--framework-version", metavar="V", help="Its version: what it can express hangs on it."),
+    ] = None
+    te_version: EngineVersion = None
+    recipe: Annotated[
+        Recipe | None, typer.Option(metavar="R", help="The candidate's recipe, where its log does not print it.")
+    ] = None
+    round: Annotated[
+        int, typer.Option("--round", min=1, metavar="N", help="The next round, by what was run so far.")
+    ] = 1
+    checkpoint_step: Annotated[
+        int | None,
+        typer.Option(
+            "--checkpoint-step", min=0, metavar="STEP", help="Start from this step's, on trust: DIR is not read."
+        ),
+    ] = None
+    debug_logs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--stats", metavar="LOG", help="Statistics of debug features: the worst layers go first; repeat it."
+        ),
+    ] = None
+    devices: Annotated[int | None, typer.Option(min=1, metavar="N", help="Also say the cost in device-hours.")] = None
+
+    def question(self, tree: str | None, curves: api.CurvesQuestion | None) -> api.PlanQuestion:
+        """Ask the library."""
+        return api.PlanQuestion(
+            curves=curves,
+            framework=self.framework,
+            output=self.output,
+            tree=tree,
+            checkpoint_step=None if self.checkpoint_step is None else Step(self.checkpoint_step),
+            framework_version=self.framework_version,
+            engine_version=self.te_version,
+            recipe=self.recipe,
+            round=self.round,
+            stats=tuple(self.debug_logs or ()),
+            devices=self.devices,
+        )
+
+
+@app.command(cls=Command)
+@grouped
+def plan(
+    *,
+    directory: Dir = None,
+    runs: RunsOptions,
+    options: PlanOptions,
+    fmt: FormatOpt = Format.TABLE,
+    quiet: Quiet = False,
+) -> None:
+    """Plan the experiments that tell who is guilty: a folder each, with what to change and what each outcome means.
+
+    All start from the newest good checkpoint before the gap, so all are paired. Nothing is started or edited.
+
+    Example: ckpttool fp8 plan output --baseline bf16.log --candidate fp8.log --framework te --output plan
+    """
+    with progress.busy("reading the logs", quiet=quiet):
+        found = api.fp8_plan(options.question(directory, runs.curves()))
+    raise typer.Exit(show(FP8_PLAN, found, fmt))
+
+
+# --- verdict ---------------------------------------------------------------------------------------------------------
+
+OwnLogs = Annotated[
+    list[str] | None,
+    typer.Option("--log", metavar="ID=LOG", help="An experiment's log, where it is not in its folder; repeat it."),
+]
+Planned = Annotated[str, typer.Argument(metavar="OUT", help="The folder that fp8 plan wrote.")]
+
+
+@app.command(cls=Command)
+@grouped
+def verdict(*, output: Planned, logs: OwnLogs = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False) -> None:
+    """Judge the experiments of a plan: who is guilty, what makes it well, or which round comes next.
+
+    A run counts only where it reached its end and, as far as logs tell, computed what was planned.
+
+    Example: ckpttool fp8 verdict plan
+    """
+    with progress.busy("reading the logs", quiet=quiet):
+        found = api.fp8_verdict(output, _logs(logs or ()))
+    raise typer.Exit(show(FP8_VERDICT, found, fmt))
+
+
+def _logs(given: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    logs: dict[str, tuple[str, ...]] = {}
+    for name, equals, path in (text.partition("=") for text in given):
+        if not (name and path):
+            raise UsageError(f"--log takes ID=LOG, as in --log E4d=runs/e4d.log, not {name + equals + path!r}")
+        logs[name] = (*logs.get(name, ()), path)
+    return logs

@@ -9,7 +9,7 @@ from ckpttool.cli.settings import variable_of
 HEADINGS = {
     "Arguments": (
         "FILE|DIR...", "FILE...", "LOG...", "EVENTS...", "NAME", "NAME...", "CODE", "TOPIC", "STRING", "FOLDER",
-        "BASELINE", "CANDIDATE",
+        "BASELINE", "CANDIDATE", "OUT",
     ),
     "Which tree": (
         "DIR", "DIR...", "FILE|DIR|NAME", "A", "B", "--tree", "--layout", "--world-size", "--config", "--sink-size",
@@ -37,6 +37,7 @@ HEADINGS = {
         "--disable",
     ),
     "FP8": (
+        "--baseline", "--candidate", "--framework", "--framework-version", "--round", "--checkpoint-step",
         "--recipe", "--format-of", "--optimizer", "--as-stored", "--history", "--swiglu", "--te-version", "--layers",
         "--repeat", "--metric", "--by", "--tolerance", "--switch-step", "--evals",
     ),
@@ -214,6 +215,19 @@ EXITS: dict[str, dict[int, str]] = {
         0: "It does not leave the baseline, or only for spikes that pass as quickly.",
         10: "It leaves the baseline; or downstream tasks do.",
         14: "That cannot be told from these logs, or one could not be read.",
+    },
+    "fp8 plan": {
+        0: "The experiments are written.",
+        11: "No good checkpoint lies before the gap.",
+        **_TREE,
+        14: "Nothing can be learned by experiments: the answer says why.",
+        15: "The folder holds something else, or logs that would be lost.",
+    },
+    "fp8 verdict": {
+        0: "FP8 is innocent, or a cure that keeps all products in FP8 was shown.",
+        10: "Somebody is guilty; the cure says what to change.",
+        14: "Not decidable yet: the answer says what is missing.",
+        15: "The folder holds no plan of ckpttool's.",
     },
     "asd": {0: "The setting is read as it is meant.", 10: "It is not."},
     "guard": {

@@ -80,13 +80,13 @@ def with_log(point: ResumePoint, attempts: Sequence[LogAttempt], home: int) -> R
         steps = attempt.last - step
         point = replace(point, lost_steps=steps, lost_samples=None if size is None else steps * size)
     since = [row for row in attempt.rows if row.step >= step]
-    pace = _pace(since) or _pace(attempt.rows)
+    pace = pace_of(since) or pace_of(attempt.rows)
     if pace is None or not point.lost_steps:
         return point
     return replace(point, lost_time=LostTime(seconds=pace * point.lost_steps, source=LostTimeSource.LOG))
 
 
-def _pace(rows: Sequence[StepMetrics]) -> float | None:
+def pace_of(rows: Sequence[StepMetrics]) -> float | None:
     """Return the seconds that a step took, from the first line that tells its time to the last; None: not told."""
     from ckpttool.domain.metrics import local_time_of  # where a log was read it is there
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.contents import Contents
     from ckpttool.domain.difference import Difference
     from ckpttool.domain.fp8_curves import CurvesAnswer
+    from ckpttool.domain.fp8_plan import Fp8Plan, Fp8Verdict, NoPlan
     from ckpttool.domain.fp8_probe import Fp8Probe
     from ckpttool.domain.guard_report import GuardReport
     from ckpttool.domain.healing import Healing
@@ -150,6 +151,25 @@ def of_probe(answer: Fp8Probe) -> ExitCode:
     lost = any(tensor.risk is Risk.LOST and tensor.role is TensorRole.LINEAR for tensor in answer.tensors)
     codes = {of_findings(answer.findings), *([ExitCode.DAMAGE] if lost else [])}
     return next((code for code in _SAFEST_FIRST if code in codes), ExitCode.OK)
+
+
+def of_experiments(answer: Fp8Plan | NoPlan) -> ExitCode:
+    """Return 0 where experiments are planned, 14 where none can tell anything."""
+    from ckpttool.domain.fp8_plan import NoPlan
+
+    return ExitCode.INCOMPLETE if isinstance(answer, NoPlan) else ExitCode.OK
+
+
+def of_verdict(answer: Fp8Verdict) -> ExitCode:
+    """Return 10 where something of FP8 is guilty and no cure that keeps FP8 was shown, 14 where it is not decided."""
+    from ckpttool.domain.fp8_plan import VerdictKind
+
+    if answer.kind is VerdictKind.INNOCENT:
+        return ExitCode.OK
+    if answer.kind not in {VerdictKind.CULPRIT, VerdictKind.SOFTWARE, VerdictKind.STALE_SCALE, VerdictKind.FORMAT}:
+        return ExitCode.INCOMPLETE
+    cured = answer.cure is not None and answer.cure.keeps_fp8 and answer.cure.restores
+    return ExitCode.OK if cured else ExitCode.DAMAGE
 
 
 def of_guard_report(answer: GuardReport) -> ExitCode:

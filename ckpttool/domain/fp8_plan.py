@@ -5,9 +5,8 @@ from __future__ import annotations
 from enum import Enum
 
 from ckpttool.domain.answered import Answered
-from ckpttool.domain.finding import Finding
 from ckpttool.domain.fp8 import Arithmetic, Gemm, Operand, Recipe
-from ckpttool.domain.fp8_curves import CurveClass, FloorFrom, Gap, Onset
+from ckpttool.domain.fp8_curves import CurveClass, CurvesQuestion, FloorFrom, Gap, Onset
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import Step
 
@@ -182,6 +181,8 @@ class Fp8Plan(Answered):
     baseline: tuple[str, ...]
     """Paths of its logs."""
     candidate: tuple[str, ...]
+    columns: str | None
+    """What the fields are called in logs with named columns."""
     experiments: tuple[Experiment, ...]
     """By round, then by cost of knowing."""
     extras: tuple[str, ...]
@@ -193,12 +194,34 @@ class Fp8Plan(Answered):
     output: str
     """The folder that holds a folder for each."""
     notes: tuple[str, ...] = ()
-    findings: tuple[Finding, ...] = ()
 
     @property
     def steps_in_all(self) -> int:
         """Of all that can be expressed and have no log yet."""
         return sum(each.steps for each in self.experiments if each.change is not None and not each.logs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanQuestion:
+    """Which experiments are asked for."""
+
+    curves: CurvesQuestion | None
+    """The runs in question; None in a later round, which knows them from the plan."""
+    framework: str
+    output: str
+    """The folder of the plan."""
+    tree: str | None = None
+    """Of the candidate's checkpoints; None: as `resolve` looks for one."""
+    checkpoint_step: Step | None = None
+    """Start here, on the user's word: nothing is looked at."""
+    framework_version: str | None = None
+    engine_version: str | None = None
+    recipe: Recipe | None = None
+    """The candidate's; None: what its log prints."""
+    round: int = 1
+    stats: tuple[str, ...] = ()
+    """Logs of statistics by debug features: they say which layers are the most suspicious."""
+    devices: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

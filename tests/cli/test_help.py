@@ -98,6 +98,8 @@ HELPED = [
     "fp8 compare",
     "fp8 probe",
     "fp8 lint",
+    "fp8 plan",
+    "fp8 verdict",
     "guard report",
     "nan list",
     "nan inspect",

@@ -86,7 +86,7 @@ def test_a_document_goes_by_its_noun_or_by_its_whole_name(name: str) -> None:
     ("name", "why"),
     [
         ("plans", "did you mean plan"),
-        ("../plan", "did you mean plan?"),
+        ("../plan", "did you mean plan or fp8-plan?"),
         ("finding", "`ckpttool schema` lists them"),
         ("", "is a shell variable not set?"),
     ],

@@ -115,9 +115,9 @@ def _inside(curve: Curve, window: tuple[Step, Step]) -> range:
 def worst(*told: tuple[AsPlanned, str | None]) -> tuple[AsPlanned, str | None]:
     """Put together what several things say: one no is enough, and one yes outweighs what does not tell."""
     for wanted in (AsPlanned.NO, AsPlanned.YES, AsPlanned.UNKNOWN):
-        for answer in told:
-            if answer[0] is wanted:
-                return answer
+        alike = [answer for answer in told if answer[0] is wanted]
+        if alike:
+            return next((answer for answer in alike if answer[1] is not None), alike[0])
     return AsPlanned.UNKNOWN, None
 
 

@@ -79,6 +79,11 @@ class Framework(Protocol):
         ...
 
 
+def framework_names() -> tuple[str, ...]:
+    """Return the names of those that experiments can be planned for."""
+    return tuple(_MODULES)
+
+
 def framework_of(name: str) -> Framework:
     """Return a framework by its name.
 

@@ -85,7 +85,7 @@ def _refused(trial: Trial) -> str | None:
 def _conversion(trial: Trial, base: Recipe) -> str:
     """Return a module whose `convert` takes the place of torchao's own."""
     casts = [name for gemm in Gemm if gemm in trial.products.changed for name in _CASTS[gemm]]
-    changed = "".join(f"\n    {name}=_BF16," for name in casts)
+    changed = "".join(f"\n    {name}=_in_bf16(_CANDIDATE.{name})," for name in casts)
     lines = [
         f'"""{trial.id}: {trial.title}."""',
         "",
@@ -95,7 +95,12 @@ def _conversion(trial: Trial, base: Recipe) -> str:
         "from torchao.float8 import CastConfig, Float8LinearConfig, convert_to_float8_training",
         "from torchao.float8.config import ScalingType",
         "",
-        "_BF16 = CastConfig(scaling_type=ScalingType.DISABLED)",
+        "",
+        "def _in_bf16(cast):",
+        '    """Leave an operand as it is; torchao wants one type of number for both uses of a tensor all the same."""',
+        "    return CastConfig(scaling_type=ScalingType.DISABLED, target_dtype=cast.target_dtype)",
+        "",
+        "",
         f'_CANDIDATE = Float8LinearConfig.from_recipe_name("{base.value}")',
         f"CONFIG = replace(\n    _CANDIDATE,{changed}\n)" if casts else "CONFIG = _CANDIDATE",
         f'LAYERS = re.compile(r"{trial.layers or ".*"}")',

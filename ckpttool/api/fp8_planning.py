@@ -1,0 +1,362 @@
+"""Plan the FP8 experiments that tell most, from a checkpoint that was found good, and write them down."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ckpttool.api.fp8_comparing import read_runs
+from ckpttool.api.fp8_judging import judged, read_plan, with_logs
+from ckpttool.api.resolving import resolve
+from ckpttool.decide.fp8.compare import apart, compare
+from ckpttool.decide.fp8.experiments import Known, first_round, next_round
+from ckpttool.decide.fp8.horizon import horizon, latest_start, window, without_onset
+from ckpttool.decide.lost import pace_of
+from ckpttool.domain.fp8 import Recipe
+from ckpttool.domain.fp8_curves import Comparison, CurveClass, CurvesQuestion, PairedBy
+from ckpttool.domain.fp8_plan import (
+    Evidence,
+    Experiment,
+    Fp8Plan,
+    NoPlan,
+    PlanQuestion,
+    StartPoint,
+    Suspicion,
+    Trial,
+)
+from ckpttool.domain.fp8_settings import RunArithmetic
+from ckpttool.domain.frozen import dataclass, replace
+from ckpttool.domain.plan import ResumePlan
+from ckpttool.domain.question import ResumeQuestion, TreeQuestion
+from ckpttool.domain.units import Step
+from ckpttool.errors import NothingToResumeError, UnknownLayoutError, UnsafeError, UsageError
+from ckpttool.records.fp8_plan import NAME, plan_document
+from ckpttool.render.fp8_experiment import files_of
+from ckpttool.render.json import dumps
+from ckpttool.trainers.fp8.frameworks import Framework, Setting, framework_of
+from ckpttool.trainers.fp8.inspect_log import read_statistics
+from ckpttool.trainers.fp8.lint import version
+from ckpttool.trainers.fp8.ran import read_arithmetic
+from ckpttool.write import files as write_files
+from ckpttool.write.folders import foreign, place
+
+if TYPE_CHECKING:
+    from ckpttool.domain.metrics import TrainingLog
+
+_LAYER = re.compile(r"(?:^|\.)(?P<inside>[A-Za-z_]+)\.(?P<number>[0-9]{1,6})\.")
+_SECONDS_PER_HOUR = 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    """What is known of the run in FP8 besides its loss."""
+
+    seen: RunArithmetic
+    recipe: Recipe | None
+    seconds: float | None
+    """A step takes so long."""
+    layers: tuple[int, ...]
+    layers_in: str
+
+
+def fp8_plan(question: PlanQuestion) -> Fp8Plan | NoPlan:
+    """Plan experiments and write them, a folder each.
+
+    Raises:
+        UsageError: The framework trains no FP8, or what a round needs is not given.
+        NothingToResumeError: No checkpoint lies before the gap.
+        UnsafeError: The folder holds something else.
+    """
+    framework = framework_of(question.framework)
+    old = read_plan(question.output)
+    if old is None and foreign(question.output, ()):
+        raise UnsafeError(f"{question.output} holds no plan of ckpttool's: name a new folder")
+    if question.round > 1:
+        if old is None:
+            raise UsageError(f"there is no plan in {question.output} yet: leave --round out")
+        answer = _further(old, question, framework)
+    else:
+        if old is not None and any(each.logs for each in with_logs(old, {}).experiments):
+            raise UnsafeError(f"{question.output} holds logs of experiments: name a new folder, or plan the next round")
+        answer = _first(question, framework)
+    if isinstance(answer, Fp8Plan):
+        _write(answer, old)
+    return answer
+
+
+def _first(question: PlanQuestion, framework: Framework) -> Fp8Plan | NoPlan:
+    if question.curves is None:
+        raise UsageError("give --baseline and --candidate: what is planned hangs on how they differ")
+    runs = read_runs(question.curves)
+    baseline, candidate, *repeats = runs.curves
+    comparison = compare(baseline, candidate, repeats, terms=runs.terms)
+    suspicion = _suspicion(comparison)
+    why = _nothing(comparison)
+    if why is not None:
+        return NoPlan(reason=why, suspicion=suspicion)
+    known = _candidate(question, framework, runs.logs[1])
+    start = _start(question, question.curves, comparison)
+    onset = comparison.onset
+    limit = comparison.limit or 0.0
+    if onset is None or comparison.kind is CurveClass.INCONCLUSIVE:
+        steps: int | None = without_onset(comparison.first or Step(0), comparison.last or Step(0))
+    else:
+        far = apart(baseline, candidate, metric=runs.terms.metric)
+        steps = horizon(far.steps, far.differences, onset, start=start.step, limit=limit)
+    if steps is None:
+        why = "the gap is under three times what can be seen: no experiment of 5,000 steps can tell"
+        return NoPlan(reason=why, suspicion=suspicion)
+    plan = Fp8Plan(
+        round=1,
+        framework=question.framework,
+        framework_version=question.framework_version,
+        engine_version=question.engine_version,
+        recipe=known.recipe,
+        suspicion=suspicion,
+        start=start,
+        horizon=steps,
+        window=window(start.step, steps),
+        limit=limit,
+        baseline=tuple(map(os.path.abspath, runs.logs[0].sources)),
+        candidate=tuple(map(os.path.abspath, runs.logs[1].sources)),
+        columns=question.curves.columns,
+        experiments=(),
+        extras=framework.extras(_arguments(known.seen)),
+        layers=known.layers,
+        layers_in=known.layers_in,
+        output=os.path.abspath(question.output),
+        notes=tuple(_notes(comparison, known, start)),
+    )
+    return _with(plan, first_round(Known.of(plan, framework.recipes)), question, framework, known)
+
+
+def _further(old: Fp8Plan, question: PlanQuestion, framework: Framework) -> Fp8Plan | NoPlan:
+    """Add what tells more than those that were run."""
+    if question.framework != old.framework:
+        raise UsageError(f"the plan is for {old.framework}: its rounds are too")
+    verdict, plan = judged(old, {}, framework)
+    planned = [each.trial for each in plan.experiments]
+    trials = next_round(question.round, Known.of(plan, framework.recipes), verdict, planned)
+    if not trials:
+        missing = "" if verdict.next is None else f" without {', '.join(verdict.next.ids)}"
+        why = f"{verdict.kind.value}: {verdict.because}: no further experiment tells more{missing}"
+        return NoPlan(reason=why, suspicion=plan.suspicion)
+    question = replace(
+        question,
+        framework_version=question.framework_version or plan.framework_version,
+        engine_version=question.engine_version or plan.engine_version,
+    )
+    seen = read_arithmetic([path for path in (*plan.candidate, *question.stats) if os.path.exists(path)])
+    known = _Candidate(seen=seen, recipe=plan.recipe, seconds=None, layers=plan.layers, layers_in=plan.layers_in)
+    return _with(replace(plan, round=question.round), trials, question, framework, known)
+
+
+def _suspicion(comparison: Comparison) -> Suspicion:
+    return Suspicion(
+        kind=comparison.kind,
+        gap=None if comparison.gap is None else comparison.gap.mean,
+        relative_gap=comparison.relative_gap,
+        limit=comparison.limit,
+        tolerance=comparison.tolerance,
+        floor_from=None if comparison.floor is None else comparison.floor.source,
+        onset=comparison.onset,
+    )
+
+
+_WELL = {
+    CurveClass.MATCH: "the candidate matches its baseline: there is nothing to explain",
+    CurveClass.SPIKES: "but for ordinary spikes the candidate matches its baseline: there is nothing to explain",
+    CurveClass.TRANSIENT: "the candidate came back by itself: there is no gap at its end to explain",
+}
+
+
+def _nothing(comparison: Comparison) -> str | None:
+    """Say why nothing can be learned, where that is so."""
+    if comparison.kind in _WELL:
+        return _WELL[comparison.kind]
+    if comparison.findings:
+        return f"the runs cannot be compared: {comparison.findings[0].message}"
+    if comparison.gap is None:
+        return f"the runs cannot be compared: {comparison.notes[0]}"
+    if comparison.by is PairedBy.SAMPLES:
+        return "the runs have different batch sizes, and experiments are held against each other step by step"
+    if comparison.onset is None and comparison.kind is not CurveClass.INCONCLUSIVE:
+        return "since when the candidate leaves its baseline cannot be told"
+    return None
+
+
+def _start(question: PlanQuestion, curves: CurvesQuestion, comparison: Comparison) -> StartPoint:
+    """Find the newest good checkpoint before the gap."""
+    tree = question.tree
+    if question.checkpoint_step is not None:
+        path = None if tree is None else os.path.abspath(tree)
+        step = question.checkpoint_step
+        return StartPoint(name=None, step=step, path=path, evidence=Evidence.TRUSTED, has_history=None)
+    is_early = comparison.kind is CurveClass.EARLY
+    before = _before(comparison, curves.switch_step)
+    try:
+        answer = resolve(TreeQuestion(path=tree), ResumeQuestion(before=before))
+    except UnknownLayoutError:
+        if tree is not None or not is_early:
+            raise
+        answer = None
+    decision = None if answer is None else answer.decision
+    if isinstance(decision, ResumePlan):
+        chosen = decision.point.checkpoint
+        path = os.path.abspath(decision.root)
+        return StartPoint(
+            name=chosen.name,
+            step=decision.point.step,
+            path=path,
+            evidence=Evidence.RESOLVED,
+            has_history=_has_history(decision.root, chosen.name),
+        )
+    if is_early and curves.switch_step is None:
+        return StartPoint(name=None, step=Step(0), path=None, evidence=Evidence.SCRATCH, has_history=False)
+    where = tree or (decision.root if decision is not None else ".")
+    raise NothingToResumeError(
+        f"no good checkpoint of {where} lies at or before step {before}, and what is later has the gap in it; "
+        f"ckpttool resolve --before {before} says why, and --checkpoint-step takes one on trust"
+    )
+
+
+def _before(comparison: Comparison, switch: Step | None) -> Step:
+    onset = comparison.onset
+    if switch is not None and comparison.kind is CurveClass.EARLY:
+        return switch
+    if onset is None:
+        last = comparison.last or Step(0)
+        return Step(max(0, last - without_onset(comparison.first or Step(0), last)))
+    return onset.not_before if comparison.kind is CurveClass.EARLY else latest_start(onset)
+
+
+def _has_history(root: str, name: str) -> bool | None:
+    """Tell whether a checkpoint holds a scale history; what is no tensor may not be listed, so there is no "no"."""
+    from ckpttool.api.inspecting import inspect
+
+    names = [row.name for row in inspect(tree=root, checkpoint=name).tensors]
+    return True if any("_extra_state" in each for each in names) else None
+
+
+def _candidate(question: PlanQuestion, framework: Framework, log: TrainingLog) -> _Candidate:
+    """Read what the candidate's own logs tell of its settings, its pace and its layers."""
+    seen = read_arithmetic((*log.sources, *question.stats))
+    printed = seen.argument("fp8_recipe") or seen.recipe
+    known = {recipe.value: recipe for recipe in Recipe}
+    attempts = log.attempts
+    layers, inside = _layers(question.stats, seen, framework)
+    return _Candidate(
+        seen=seen,
+        recipe=question.recipe or known.get(printed or ""),
+        seconds=pace_of(attempts[-1].rows if attempts else log.metrics),
+        layers=layers,
+        layers_in=inside,
+    )
+
+
+def _layers(stats: Sequence[str], seen: RunArithmetic, framework: Framework) -> tuple[tuple[int, ...], str]:
+    """Return the numbers of layers, those first of which most becomes zero, and what stands before them in names."""
+    measured, _ = read_statistics(stats)
+    worst: dict[int, float] = {}
+    inside = "layers"
+    names = [(each.layer, each.mean if each.name.startswith("underflows") else 0.0) for each in measured]
+    for layer, share in (*names, *((each.layer, 0.0) for each in seen.operands)):
+        found = _LAYER.search(layer)
+        if found is not None:
+            inside, number = found["inside"], int(found["number"])
+            worst[number] = max(worst.get(number, 0.0), share)
+    count = seen.argument("num_layers")
+    if not worst and count is not None and count.isdecimal():
+        first = framework.first_layer
+        worst = dict.fromkeys(range(first, first + int(count)), 0.0)
+    return tuple(sorted(worst, key=lambda number: (-worst[number], number))), inside
+
+
+def _arguments(seen: RunArithmetic) -> Mapping[str, str] | None:
+    return None if seen.arguments is None else dict(seen.arguments)
+
+
+def _notes(comparison: Comparison, known: _Candidate, start: StartPoint) -> list[str]:
+    notes = list(comparison.notes)
+    if known.recipe is None:
+        notes.append("the candidate's recipe is not known (--recipe): what only a delayed scale needs is planned, too")
+    if start.evidence is Evidence.TRUSTED:
+        notes.append(f"the checkpoint of step {start.step} is taken on trust: nothing of it was looked at")
+    if not known.layers:
+        notes.append("how many layers there are is not known (--stats, or a log that prints its arguments): no layers")
+    return notes
+
+
+def _with(
+    plan: Fp8Plan, trials: Sequence[Trial], question: PlanQuestion, framework: Framework, known: _Candidate
+) -> Fp8Plan:
+    """Add trials, each as its framework expresses it."""
+    last = _last_of(question, plan)
+    made = tuple(_experiment(trial, plan, question, (framework, known, last)) for trial in trials)
+    return replace(plan, experiments=(*plan.experiments, *made))
+
+
+def _last_of(question: PlanQuestion, plan: Fp8Plan) -> Step | None:
+    """Return the step of the candidate's last good checkpoint; None where it is not known."""
+    if plan.start.evidence is not Evidence.RESOLVED or plan.start.path is None:
+        return None
+    decision = resolve(TreeQuestion(path=question.tree or plan.start.path)).decision
+    return decision.point.step if isinstance(decision, ResumePlan) else None
+
+
+def _experiment(
+    trial: Trial, plan: Fp8Plan, question: PlanQuestion, whose: tuple[Framework, _Candidate, Step | None]
+) -> Experiment:
+    framework, known, last = whose
+    first = (last if trial.from_last else plan.start.step) or Step(0)
+    setting = Setting(
+        folder=os.path.join(plan.output, trial.id),
+        first_step=first,
+        last_step=Step(first + plan.horizon),
+        load=None if plan.start.evidence is Evidence.SCRATCH and not trial.from_last else _loaded(plan),
+        recipe=plan.recipe,
+        framework_version=_numbers(question.framework_version, "--framework-version"),
+        engine_version=_numbers(question.engine_version, "--te-version"),
+        arguments=_arguments(known.seen),
+        in_e5m2=known.seen.argument("fp8") != "e4m3",
+    )
+    change = framework.change(trial, setting)
+    if trial.from_last and last is None:
+        change = "the candidate's last checkpoint is not known"
+    hours = None
+    if known.seconds is not None and question.devices is not None:
+        hours = round(known.seconds * plan.horizon * question.devices / _SECONDS_PER_HOUR, 3)
+    return Experiment(
+        trial=trial,
+        change=None if isinstance(change, str) else change,
+        reason=f"not expressible here: {change}" if isinstance(change, str) else None,
+        first_step=first,
+        last_step=setting.last_step,
+        device_hours=hours,
+    )
+
+
+def _loaded(plan: Fp8Plan) -> str:
+    return plan.start.path or "<the folder of the candidate's checkpoints>"
+
+
+def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
+    return None if text is None else version(text, option)
+
+
+def _write(plan: Fp8Plan, old: Fp8Plan | None) -> None:
+    """Write a folder for each experiment that has no log there, and the plan last: it names what lies beside it."""
+    write_files.ensure_folder(plan.output)
+    before = {} if old is None else {each.trial.id: each for each in old.experiments}
+    for experiment in plan.experiments:
+        name = experiment.trial.id
+        folder = os.path.join(plan.output, name)
+        own = files_of(before[name], old).keys() if name in before and old is not None else ()
+        if name in before and (experiment.trial.round < plan.round or foreign(folder, own)):
+            continue
+        texts = files_of(experiment, plan)
+        place(folder, {file: text.encode() for file, text in texts.items()}, instead_of=own)
+    text = dumps(plan_document(plan))
+    write_files.replace(os.path.join(plan.output, NAME), text.encode(), overwrite=True, backup=False)

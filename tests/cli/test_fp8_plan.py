@@ -1,0 +1,259 @@
+"""`ckpttool fp8 plan` and `fp8 verdict`: from two logs and a tree to folders, and from their logs to a culprit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.cli.running import Said, ask
+from tests.curve_logs import csv
+from tests.decide.fp8.curves import Runs, stepped
+from tests.fp8_runs import TOY
+from tests.trees import TreeBuilder
+
+Golden = Callable[[str, str], None]
+
+LAST = 400
+SINCE = 240
+
+
+def runs(here: Path) -> None:
+    """A baseline, a repeat of it, a candidate that is worse since step 240, and its checkpoints."""
+    found = Runs(3, steps=LAST, wander=0.002)
+    (here / "base.csv").write_text(csv(found.run()))
+    (here / "repeat.csv").write_text(csv(found.run()))
+    (here / "same.csv").write_text(csv(found.run()))
+    (here / "worse.csv").write_text(csv(stepped(found.run(), by=0.06, since=SINCE)))
+    tree = TreeBuilder(here).legacy(ranks=2)
+    for epoch in (25, 50, 100, 200):
+        tree.save(epoch=epoch, step=2)
+
+
+RUNS = ("--baseline", "base.csv", "--candidate", "worse.csv", "--repeat", "repeat.csv")
+
+
+def planned(*options: str, framework: str = "te") -> Said:
+    return ask("fp8", "plan", *RUNS, "--framework", framework, "--output", "plan", *options)
+
+
+@pytest.fixture
+def here_with_runs(here: Path) -> Path:
+    runs(here)
+    return here
+
+
+def read(here: Path) -> dict[str, object]:
+    document = json.loads((here / "plan" / "plan.json").read_text())
+    assert isinstance(document, dict)
+    return document
+
+
+def log_all(here: Path, gaps: Mapping[str, float | None] = TOY) -> None:
+    """Write a log into each folder that has none."""
+    experiments = read(here)["experiments"]
+    assert isinstance(experiments, list)
+    rows = [line.split(",") for line in (here / "base.csv").read_text().splitlines()[1:]]
+    bf16 = {int(row[0]): float(row[1]) for row in rows}
+    for each in experiments:
+        gap = gaps.get(each["id"])
+        folder = here / "plan" / each["id"]
+        if gap is None or not each["expressible"] or (folder / "train.csv").exists():
+            continue
+        noise = Random(each["id"])  # noqa: S311  the same in every run
+        steps = range(each["start_step"] + 2, each["last_step"] + 1, 2)
+        lines = [f"{step},{bf16.get(step, 2.0) + gap + noise.gauss(0, 0.0005):.6f}" for step in steps]
+        (folder / "train.csv").write_text("\n".join(["step,loss", *lines, ""]))
+
+
+@pytest.mark.parametrize(("form", "suffix"), [("table", "txt"), ("json", "json")])
+def test_a_plan_gives_the_golden_answer(
+    form: str, suffix: str, here_with_runs: Path, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")  # a path of any length stays on its line
+    said = planned("--recipe", "delayed", "--devices", "8", "--format", form)
+    assert said.code == 0
+    golden(f"fp8-plan/first.{suffix}", said.stdout.replace(str(here_with_runs), "HERE"))
+    if form == "json":
+        assert said.json == read(here_with_runs)
+
+
+def test_each_folder_says_what_to_run_and_what_each_outcome_means(here_with_runs: Path, golden: Golden) -> None:
+    planned("--recipe", "delayed")
+    folder = here_with_runs / "plan" / "E4d"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "README.md", "experiment.json", "flags.txt", "inspect.yaml",
+    ]  # fmt: skip
+    text = "".join(f"--- {path.name}\n{path.read_text()}" for path in sorted(folder.iterdir()))
+    golden("fp8-plan/E4d.txt", text.replace(str(here_with_runs), "HERE"))
+
+
+def test_it_starts_from_the_newest_good_checkpoint_before_the_gap(here_with_runs: Path) -> None:
+    document = planned("--json").json
+    assert isinstance(document["start"], dict)
+    assert (document["start"]["name"], document["start"]["step"], document["start"]["evidence"]) == (
+        "50_2", 100, "resolved",
+    )  # fmt: skip
+    tree = TreeBuilder(here_with_runs).legacy(ranks=2)
+    tree.remove(tree.shard(1, 50, 2))
+    again = planned("--json").json
+    assert isinstance(again["start"], dict)
+    assert again["start"]["name"] == "25_2"
+
+
+def test_11_where_no_good_checkpoint_lies_before_the_gap_and_one_can_be_taken_on_trust(here_with_runs: Path) -> None:
+    tree = TreeBuilder(here_with_runs).legacy(ranks=2)
+    for epoch in (25, 50):
+        tree.remove(tree.shard(1, epoch, 2))
+    said = planned()
+    assert said.code == 11
+    assert "ckpttool resolve --before" in said.stderr
+    assert not (here_with_runs / "plan").exists()
+    trusted = planned("--checkpoint-step", "100", "--json")
+    assert trusted.code == 0
+    assert "taken on trust" in " ".join(map(str, trusted.json["notes"]))  # type: ignore[call-overload]
+
+
+def test_14_where_there_is_nothing_to_explain(here_with_runs: Path) -> None:
+    said = ask(
+        "fp8", "plan", "--baseline", "base.csv", "--candidate", "same.csv", "--repeat", "repeat.csv",
+        "--framework", "te", "--output", "plan", "--json",
+    )  # fmt: skip
+    assert (said.code, said.json["reason"]) == (14, "the candidate matches its baseline: there is nothing to explain")
+    assert not (here_with_runs / "plan").exists()
+
+
+def test_one_baseline_that_cannot_tell_gets_the_three_that_can(here_with_runs: Path) -> None:
+    found = Runs(3, steps=LAST, wander=0.002)
+    (here_with_runs / "slightly.csv").write_text(csv(stepped(found.run(), by=0.01, since=0)))
+    said = ask(
+        "fp8", "plan", "--baseline", "base.csv", "--candidate", "slightly.csv", "--framework", "te",
+        "--output", "plan", "--json",
+    )  # fmt: skip
+    assert said.code == 0
+    experiments = said.json["experiments"]
+    assert isinstance(experiments, list)
+    assert [each["id"] for each in experiments] == ["B", "E0", "C"]
+
+
+def test_15_where_the_folder_is_no_plan_of_ours(here_with_runs: Path) -> None:
+    (here_with_runs / "plan").mkdir()
+    (here_with_runs / "plan" / "notes.txt").write_text("mine")
+    assert planned().code == 15
+    (here_with_runs / "plan" / "plan.json").write_text('{"schema": "mine/1"}')
+    said = planned()
+    assert said.code == 15
+    assert "no plan of ckpttool's" in said.stderr
+    assert ask("fp8", "verdict", "plan").code == 15
+    assert sorted(path.name for path in (here_with_runs / "plan").iterdir()) == ["notes.txt", "plan.json"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--framework", "mindformers"), "MindFormers 2.1.0 trains no FP8"),
+        (("--framework", "nemo"), "they are te, megatron, bridge, torchtitan, torchao"),
+        (("--framework", "te", "--round", "2"), "there is no plan in plan yet"),
+        (("--framework", "te", "--te-version", "new"), "--te-version 'new' is no version"),
+    ],
+)
+def test_2_where_it_cannot_be_meant(options: tuple[str, ...], words: str, here_with_runs: Path) -> None:
+    assert here_with_runs.exists()
+    said = ask("fp8", "plan", *RUNS, "--output", "plan", *options)
+    assert said.code == 2
+    assert words in " ".join(said.stderr.split())
+
+
+def test_a_run_without_the_other_is_refused_and_so_is_a_first_round_without_any(here_with_runs: Path) -> None:
+    assert here_with_runs.exists()
+    alone = ("fp8", "plan", "--framework", "te", "--output", "plan")
+    assert ask(*alone, "--baseline", "base.csv").code == 2
+    assert ask(*alone).code == 2
+
+
+class TestRounds:
+    def test_nothing_that_has_a_log_is_written_again(self, here_with_runs: Path) -> None:
+        planned("--recipe", "delayed")
+        readme = here_with_runs / "plan" / "B" / "README.md"
+        readme.write_text("old")
+        assert planned("--recipe", "delayed").code == 0
+        assert readme.read_text() != "old"
+        log_all(here_with_runs)
+        assert planned("--recipe", "delayed").code == 15
+        mine = {path: path.read_bytes() for path in (here_with_runs / "plan").glob("*/*")}
+        assert planned("--round", "2").code == 0
+        assert {path: path.read_bytes() for path in mine} == mine
+
+    def test_three_rounds_name_the_culprits_and_the_cure_that_keeps_fp8(
+        self, here_with_runs: Path, golden: Golden, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "400")  # a path of any length stays on its line
+        assert planned("--recipe", "delayed").code == 0
+        assert ask("fp8", "verdict", "plan").code == 14
+        log_all(here_with_runs)
+        first = ask("fp8", "verdict", "plan", "--json")
+        assert (first.code, first.json["verdict"], first.json["culprits"]) == (14, "undecided", [])
+        assert planned("--round", "2").code == 0
+        log_all(here_with_runs)
+        second = ask("fp8", "verdict", "plan", "--json")
+        assert (second.code, second.json["verdict"], second.json["culprits"]) == (10, "culprit", ["dgrad", "wgrad"])
+        golden("fp8-verdict/second.json", second.stdout.replace(str(here_with_runs), "HERE"))
+        golden("fp8-verdict/second.txt", ask("fp8", "verdict", "plan").stdout.replace(str(here_with_runs), "HERE"))
+        assert planned("--round", "3").code == 0
+        log_all(here_with_runs)
+        third = ask("fp8", "verdict", "plan", "--json")
+        assert third.code == 0
+        cure = third.json["cure"]
+        assert isinstance(cure, dict)
+        assert (cure["id"], cure["restores"], cure["keeps_fp8"]) == ("E5", True, True)
+
+    def test_a_round_that_tells_nothing_more_is_not_planned(self, here_with_runs: Path) -> None:
+        planned("--recipe", "delayed")
+        log_all(here_with_runs, {**TOY, "C": 0.62, "E0": 0.1})
+        said = planned("--round", "2", "--json")
+        assert said.code == 14
+        assert str(said.json["reason"]).startswith("weak: ")
+
+    def test_the_rounds_of_a_plan_are_for_one_framework(self, here_with_runs: Path) -> None:
+        assert here_with_runs.exists()
+        planned("--recipe", "delayed")
+        said = planned("--round", "2", framework="bridge")
+        assert (said.code, "the plan is for te" in said.stderr) == (2, True)
+
+
+class TestVerdict:
+    def test_a_log_may_lie_elsewhere_and_a_name_that_is_none_is_refused(self, here_with_runs: Path) -> None:
+        planned("--recipe", "delayed")
+        log_all(here_with_runs)
+        moved = here_with_runs / "b.csv"
+        (here_with_runs / "plan" / "B" / "train.csv").rename(moved)
+        assert "without B" in ask("fp8", "verdict", "plan", "--json").json["because"]  # type: ignore[operator]
+        found = ask("fp8", "verdict", "plan", "--log", "B=b.csv", "--json")
+        assert "without B" not in found.json["because"]  # type: ignore[operator]
+        assert ask("fp8", "verdict", "plan", "--log", "E9=b.csv").code == 2
+        assert ask("fp8", "verdict", "plan", "--log", "b.csv").code == 2
+        assert ask("fp8", "verdict", "nowhere").code == 2
+
+    def test_a_run_whose_debug_log_shows_another_arithmetic_counts_for_nothing(self, here_with_runs: Path) -> None:
+        planned("--recipe", "delayed")
+        log_all(here_with_runs, {**TOY, "E4d": 0.001})
+        assert ask("fp8", "verdict", "plan", "--json").json["culprits"] == ["dgrad"]
+        words = (
+            ("fprop", ("activation", "weight")),
+            ("dgrad", ("gradient", "weight")),
+            ("wgrad", ("activation", "gradient")),
+        )
+        start = "2026-11-22 10:33:57,259 - INFO - LAYER=decoder.layers.1.mlp.linear_fc1: Tensor:"
+        lines = [f"{start} {operand}, gemm {gemm} - FP8 Quantize" for gemm, operands in words for operand in operands]
+        debug = here_with_runs / "plan" / "E4d" / "inspect" / "nvdlfw_inspect_logs"
+        debug.mkdir(parents=True)
+        (debug / "nvdlfw_inspect_globalrank-0.log").write_text("\n".join([*lines, ""]))
+        found = ask("fp8", "verdict", "plan", "--json")
+        experiments = found.json["experiments"]
+        assert isinstance(experiments, list)
+        (shown,) = (each for each in experiments if each["id"] == "E4d")
+        assert (shown["valid"], shown["as_planned"]) == (False, "no")
+        assert found.json["culprits"] == []
