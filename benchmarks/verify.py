@@ -20,7 +20,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,10 +61,44 @@ FIGURES = {
     "numbers of BF16, two threads / one, CPU": 1.1,
     "cold CRC32, wall / cold dd": 1.0,
     "cold CRC32, CPU / cold dd": 0.6,
+    "tensor digests: numbers and CRC32 / without": 1.1,
+    "tensor digests: CRC32 / without": 1.1,
+    "tensor digests: manifest's chunks / without": 1.1,
+    "tensor digests: cold CRC32, wall / without": 1.1,
     "zip of 300 tensors / zipfile": 0.6,
     "zip of 3000 tensors / zipfile": 0.6,
     "peak memory of a sparse file, MiB": 44,
+    "digests of 8,192 ranks x 300 tensors, twice, MiB": 256,
 }
+MANY_CHILD = """
+import random
+from ckpttool.domain.shard import FormatName, ShardRole
+from ckpttool.domain.verdict import Level, ShardReport
+from ckpttool.verify.kernels.tensors import TensorsSeen
+from ckpttool.verify.replicas.compare import SavedTensors, compare_replicas, tensors_of
+
+def peak():
+    return next(int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+
+def reports(seed, odd):
+    chance = random.Random(seed)
+    slices = [[chance.randbytes(8) for _ in range(300)] for _ in range(8)]
+    for rank in range(8192):
+        digests = list(slices[rank % 8])
+        if rank in odd:
+            digests[5] = chance.randbytes(8)
+        whole = tuple((f"model.layers.{index}.weight", digest) for index, digest in enumerate(digests))
+        yield ShardReport(path=f"rank_{rank}/{seed}.ckpt", rank=rank, role=ShardRole.FULL, level=Level.CHECKSUM,
+            format=FormatName.MINDSPORE_CKPT, stamp=None, scalars=(), schema_hash="0" * 32, tensors=300,
+            checksum_matched=False, bytes_read=0, findings=(), tensor_digests=TensorsSeen(whole=whole).digests())
+
+begin = peak()
+other = SavedTensors(name="then", step=10, older=True, same_run=True, shards=tensors_of(reports(1, ())))
+odd = range(7, 8192, 1000)
+found = compare_replicas(list(reports(2, odd)), [other]).findings
+assert [finding.path for finding in found] == [f"rank_{rank}/2.ckpt" for rank in odd], found
+print(peak() - begin)
+"""
 MEMORY_CHILD = """
 import sys
 sys.path.insert(0, sys.argv[2])
@@ -132,12 +166,12 @@ def drop(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def entries(path: Path, dtype: DType) -> list[TensorEntry]:
-    """Say that a file is nothing but four tensors."""
-    step = path.stat().st_size // TENSORS
+def entries(path: Path, dtype: DType, tensors: int = TENSORS) -> list[TensorEntry]:
+    """Say that a file is nothing but so many tensors."""
+    step = path.stat().st_size // tensors // 8 * 8
     shape = (step * 8 // dtype.bits,)
     return [
-        TensorEntry(name=f"t{i}", dtype=dtype, shape=shape, spans=((i * step, (i + 1) * step),)) for i in range(TENSORS)
+        TensorEntry(name=f"t{i}", dtype=dtype, shape=shape, spans=((i * step, (i + 1) * step),)) for i in range(tensors)
     ]
 
 
@@ -289,6 +323,42 @@ def cold_figures(f32: Path, rounds: int) -> None:
     show("cold CRC32, CPU / cold dd", ratio(costs, "ours", "dd", of="cpu"))
 
 
+def digest_figures(f32: Path, rounds: int) -> None:
+    """Compare a pass that takes the digest of each tensor, too, with the same pass without."""
+    size, tensors = f32.stat().st_size, entries(f32, DType.F32, 300)
+    for name, wants, dtype in (
+        ("numbers and CRC32", Wants(crc_end=size, numerics=True), DType.F32),
+        ("CRC32", Wants(crc_end=size), None),
+        ("manifest's chunks", Wants(chunks=True), None),
+    ):
+        works = {
+            "without": partial(passed, f32, wants, dtype),
+            "ours": partial(passed, f32, replace(wants, tensors=tensors), dtype),
+        }
+        costs = in_turn(2 * rounds, **works)
+        show(f"tensor digests: {name} / without", ratio(costs, "ours", "without", of="cpu"))
+    costs = {"without": [], "ours": []}
+    wants = Wants(crc_end=size)
+    for _ in range(max(3, rounds // 2)):
+        for name, each in (("without", wants), ("ours", replace(wants, tensors=tensors))):
+            drop(f32)
+            costs[name].append(cost_of(partial(passed, f32, each)))
+    show("tensor digests: cold CRC32, wall / without", ratio(costs, "ours", "without"))
+
+
+def many_ranks_figure() -> None:
+    """Measure what the digests of two checkpoints of the largest training take, with some ranks that differ."""
+    root = Path(__file__).resolve().parent.parent
+    done = subprocess.run(
+        [sys.executable, "-c", MANY_CHILD],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(root)},
+    )
+    show("digests of 8,192 ranks x 300 tensors, twice, MiB", int(done.stdout))
+
+
 def zip_figures(folder: Path, rounds: int) -> None:
     """Compare with zipfile doing the same: the directory, and every local header."""
     for count in (300, 3000):
@@ -345,8 +415,10 @@ def main() -> None:
             torch_figures(f32, bf16, options.rounds)
             thread_figures(f32, bf16, options.rounds)
             cold_figures(f32, options.rounds)
+            digest_figures(f32, options.rounds)
         zip_figures(folder, options.rounds)
         memory_figure(folder, options.sparse)
+    many_ranks_figure()
 
 
 if __name__ == "__main__":

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey
 from ckpttool.domain.finding import Code, Finding, blocking
 from ckpttool.domain.frozen import replace
-from ckpttool.domain.replicas import RecordedSlices
+from ckpttool.domain.replicas import TENSOR_DIGEST_BYTES, RecordedSlices
 from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.verdict import ShardReport
 from ckpttool.verify.replicas.compare import (
@@ -87,8 +88,7 @@ class Replicas:
         self._look_up((*older[:MOST_LOOKED_UP], *later[:MOST_LOOKED_UP]))
         recorded = self._reading.slices(checkpoint)
         also_read: list[str] = []
-        # What checksums prove needs no copy.
-        is_settled = self._reading.only_asked or all(report.checksum_matched for report in reports)
+        is_settled = self._reading.only_asked or all(map(_has_checksum, reports))
         while True:
             others = [*self._saved(checkpoint, older, older=True), *self._saved(checkpoint, later, older=False)]
             compared = compare_replicas(reports, others, recorded, self._reading.look)
@@ -146,15 +146,28 @@ class Replicas:
 
 
 def _may_have_replicas(tensors: Tensors) -> bool:
-    """Tell whether two ranks hold the same of any tensor: where none do, no other checkpoint is worth reading."""
-    seen: set[tuple[ShardRole, str, bytes]] = set()
+    """Tell whether two ranks hold the same of any tensor: where none do, no other checkpoint is worth reading.
+
+    One tensor after the other: all digests of thousands of ranks at once would be half a GB of small values.
+    """
+    alike: dict[tuple[ShardRole, tuple[str, ...]], list[bytes]] = defaultdict(list)
     for (rank, role), (_, digests) in tensors.items():
         if rank is not None:
-            held = {(role, name, digest) for name, digest in digests.by_name.items()}
-            if not seen.isdisjoint(held):
-                return True
-            seen |= held
+            alike[role, digests.names].append(digests.digests)
+    places: dict[tuple[ShardRole, str], list[tuple[list[bytes], int]]] = defaultdict(list)
+    for (role, names), held in alike.items():
+        for index, name in enumerate(names):
+            places[role, name].append((held, index * TENSOR_DIGEST_BYTES))
+    for columns in places.values():
+        column = [held[at : at + TENSOR_DIGEST_BYTES] for several, at in columns for held in several]
+        if len(set(column)) < len(column):
+            return True
     return False
+
+
+def _has_checksum(report: ShardReport) -> bool:
+    """Tell whether a checksum says what a copy would, for the shard or against it."""
+    return report.checksum_matched or any(finding.code is Code.CHECKSUM_MISMATCH for finding in report.findings)
 
 
 def with_copies(reports: Iterable[ShardReport], beside: Beside) -> list[ShardReport]:
