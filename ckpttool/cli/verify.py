@@ -152,8 +152,8 @@ def verify(
 ) -> None:
     """Tell whether every shard is whole: headers, bytes, elements.
 
-    Without a checksum (ckpttool seal writes them), and without copies on other ranks, changed tensor data is not seen at
-    any level, nor is a zeroed page in the middle, another rank's shard of the same shape, or an older shard that was
+    Without a checksum (ckpttool seal writes them), and without copies on other ranks, changed tensor data is not seen
+    at any level, nor is a zeroed page in the middle, another rank's shard of the same shape, or an older shard that was
     saved at the same step.
 
     Example: ckpttool verify ./output/checkpoint --level checksum --checkpoint all
