@@ -9,6 +9,8 @@ import pytest
 from ckpttool import api
 from ckpttool.domain.preflight import Lint
 from ckpttool.errors import UsageError
+from ckpttool.trainers.fp8.ran import read_arithmetic
+from tests.conftest import FIXTURES
 from tests.trainers.fp8.test_ran import dumped
 
 HEALTHY = {
@@ -39,6 +41,21 @@ def codes(answer: Lint) -> tuple[str, ...]:
 
 def test_a_run_with_transformer_engines_own_defaults_is_healthy(tmp_path: Path) -> None:
     assert codes(linted(tmp_path, dumped(**HEALTHY))) == DELAYED
+
+
+def test_what_megatron_really_prints_is_read(tmp_path: Path) -> None:
+    defaults = (FIXTURES / "fp8" / "megatron_0.14_hybrid.log").read_text(encoding="utf-8")
+    assert codes(linted(tmp_path, defaults)) == (*DELAYED, "suspect fp8-history-short")
+    assert codes(linted(tmp_path, defaults.replace(". hybrid", ". None"))) == ()
+    several = FIXTURES / "fp8" / "megatron_0.16_tensorwise.log"
+    assert codes(api.fp8_lint(str(several))) == (
+        *CURRENT, "note fp8-optimizer-state", "suspect fp8-bf16-layers-none", "suspect fp8-e4m3-gradients",
+        "suspect fp8-setting-ignored", "suspect fp8-wgrad-ignored",
+    )  # fmt: skip
+    ran = read_arithmetic([str(several)])
+    assert ran.argument("fp8_wgrad") == "False"
+    assert ran.arguments is not None
+    assert len(ran.arguments) == several.read_text(encoding="utf-8").count(" ..")
 
 
 def test_a_run_in_bf16_has_no_settings_of_fp8(tmp_path: Path) -> None:
