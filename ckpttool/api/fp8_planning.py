@@ -40,7 +40,7 @@ from ckpttool.trainers.fp8.inspect_log import read_statistics
 from ckpttool.trainers.fp8.lint import version
 from ckpttool.trainers.fp8.ran import read_arithmetic
 from ckpttool.write import files as write_files
-from ckpttool.write.folders import foreign, place
+from ckpttool.write.folders import filled, foreign, place
 
 if TYPE_CHECKING:
     from ckpttool.domain.metrics import TrainingLog
@@ -76,6 +76,8 @@ def fp8_plan(question: PlanQuestion) -> Fp8Plan | NoPlan:
     if question.round > 1:
         if old is None:
             raise UsageError(f"there is no plan in {question.output} yet: leave --round out")
+        if question.round > old.round + 1:
+            raise UsageError(f"the plan in {question.output} is at round {old.round}: the next one is {old.round + 1}")
         answer = _further(old, question, framework)
     else:
         if old is not None and any(each.logs for each in with_logs(old, {}).experiments):
@@ -348,15 +350,15 @@ def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
 
 def _write(plan: Fp8Plan, old: Fp8Plan | None) -> None:
     """Write a folder for each experiment that has no log there, and the plan last: it names what lies beside it."""
-    write_files.ensure_folder(plan.output)
     before = {} if old is None else {each.trial.id: each for each in old.experiments}
-    for experiment in plan.experiments:
-        name = experiment.trial.id
-        folder = os.path.join(plan.output, name)
-        own = files_of(before[name], old).keys() if name in before and old is not None else ()
-        if name in before and (experiment.trial.round < plan.round or foreign(folder, own)):
-            continue
-        texts = files_of(experiment, plan)
-        place(folder, {file: text.encode() for file, text in texts.items()}, instead_of=own)
-    text = dumps(plan_document(plan))
-    write_files.replace(os.path.join(plan.output, NAME), text.encode(), overwrite=True, backup=False)
+    with filled(plan.output) as output:
+        for experiment in plan.experiments:
+            name = experiment.trial.id
+            folder = os.path.join(output, name)
+            own = files_of(before[name], old).keys() if name in before and old is not None else ()
+            if name in before and (experiment.trial.round < plan.round or foreign(folder, own)):
+                continue
+            texts = files_of(experiment, plan)
+            place(folder, {file: text.encode() for file, text in texts.items()}, instead_of=own)
+        text = dumps(plan_document(plan))
+        write_files.replace(os.path.join(output, NAME), text.encode(), overwrite=True, backup=False)

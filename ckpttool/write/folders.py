@@ -6,8 +6,8 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 from ckpttool.errors import NotDurableError, UnsafeError, WriteFailedError
 from ckpttool.write.files import close, ensure_folder, replace
@@ -28,6 +28,34 @@ def foreign(path: str, own: Collection[str]) -> tuple[str, ...]:
         return ()
     except OSError as error:
         raise WriteFailedError(f"{path!r} cannot be listed: {error.strerror or error}") from error
+
+
+@contextmanager
+def filled(path: str) -> Iterator[str]:
+    """Hand out a folder to fill that gets its name when it is: nobody ever sees a part of it.
+
+    Where there is a folder of that name already, it is handed out itself.
+
+    Args:
+        path: The folder.
+
+    Raises:
+        WriteFailedError: It could not be made, or given its name; nothing is left of it.
+    """
+    if os.path.lexists(path):
+        yield path
+        return
+    parent, name = os.path.split(os.path.abspath(path))
+    new = os.path.join(parent, f".{name}.{secrets.token_hex(8)}.tmp")
+    try:
+        ensure_folder(new)
+        yield new
+        os.rename(new, path)
+    except OSError as error:
+        raise WriteFailedError(f"cannot write the folder {path!r}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    _confirm(parent, path)
 
 
 def place(path: str, files: Mapping[str, bytes], *, instead_of: Iterable[str] = ()) -> None:
@@ -64,6 +92,10 @@ def place(path: str, files: Mapping[str, bytes], *, instead_of: Iterable[str] = 
         shutil.rmtree(new, ignore_errors=True)
     with suppress(OSError):
         shutil.rmtree(old)
+    _confirm(parent, path)
+
+
+def _confirm(parent: str, path: str) -> None:
     try:
         handle = os.open(parent or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

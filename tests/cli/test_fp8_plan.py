@@ -183,6 +183,7 @@ class TestRounds:
         assert readme.read_text() != "old"
         log_all(here_with_runs)
         assert planned("--recipe", "delayed").code == 15
+        assert planned("--round", "3").code == 2
         mine = {path: path.read_bytes() for path in (here_with_runs / "plan").glob("*/*")}
         assert planned("--round", "2").code == 0
         assert {path: path.read_bytes() for path in mine} == mine
