@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,10 +11,11 @@ from ckpttool.api.fp8_judging import judged, read_plan, with_logs
 from ckpttool.api.resolving import resolve
 from ckpttool.decide.fp8.compare import apart, compare
 from ckpttool.decide.fp8.experiments import Known, first_round, next_round
-from ckpttool.decide.fp8.horizon import horizon, latest_start, window, without_onset
+from ckpttool.decide.fp8.grounds import nothing_to_learn, start_before, suspicion_of
+from ckpttool.decide.fp8.horizon import horizon, window, without_onset
 from ckpttool.decide.lost import pace_of
 from ckpttool.domain.fp8 import Recipe
-from ckpttool.domain.fp8_curves import Comparison, CurveClass, CurvesQuestion, PairedBy
+from ckpttool.domain.fp8_curves import Comparison, CurveClass, CurvesQuestion
 from ckpttool.domain.fp8_plan import (
     Evidence,
     Experiment,
@@ -23,7 +23,6 @@ from ckpttool.domain.fp8_plan import (
     NoPlan,
     PlanQuestion,
     StartPoint,
-    Suspicion,
     Trial,
 )
 from ckpttool.domain.fp8_settings import RunArithmetic
@@ -36,7 +35,7 @@ from ckpttool.records.fp8_plan import NAME, plan_document
 from ckpttool.render.fp8_experiment import files_of
 from ckpttool.render.json import dumps
 from ckpttool.trainers.fp8.frameworks import Framework, Setting, framework_of
-from ckpttool.trainers.fp8.inspect_log import read_statistics
+from ckpttool.trainers.fp8.inspect_log import layers_of, read_statistics
 from ckpttool.trainers.fp8.lint import version
 from ckpttool.trainers.fp8.ran import read_arithmetic
 from ckpttool.write import files as write_files
@@ -45,7 +44,6 @@ from ckpttool.write.folders import filled, foreign, place
 if TYPE_CHECKING:
     from ckpttool.domain.metrics import TrainingLog
 
-_LAYER = re.compile(r"(?:^|\.)(?P<inside>[A-Za-z_]+)\.(?P<number>[0-9]{1,6})\.")
 _SECONDS_PER_HOUR = 3600
 
 
@@ -94,8 +92,8 @@ def _first(question: PlanQuestion, framework: Framework) -> Fp8Plan | NoPlan:
     runs = read_runs(question.curves)
     baseline, candidate, *repeats = runs.curves
     comparison = compare(baseline, candidate, repeats, terms=runs.terms)
-    suspicion = _suspicion(comparison)
-    why = _nothing(comparison)
+    suspicion = suspicion_of(comparison)
+    why = nothing_to_learn(comparison)
     if why is not None:
         return NoPlan(reason=why, suspicion=suspicion)
     known = _candidate(question, framework, runs.logs[1])
@@ -155,40 +153,6 @@ def _further(old: Fp8Plan, question: PlanQuestion, framework: Framework) -> Fp8P
     return _with(replace(plan, round=question.round), trials, question, framework, known)
 
 
-def _suspicion(comparison: Comparison) -> Suspicion:
-    return Suspicion(
-        kind=comparison.kind,
-        gap=None if comparison.gap is None else comparison.gap.mean,
-        relative_gap=comparison.relative_gap,
-        limit=comparison.limit,
-        tolerance=comparison.tolerance,
-        floor_from=None if comparison.floor is None else comparison.floor.source,
-        onset=comparison.onset,
-    )
-
-
-_WELL = {
-    CurveClass.MATCH: "the candidate matches its baseline: there is nothing to explain",
-    CurveClass.SPIKES: "but for ordinary spikes the candidate matches its baseline: there is nothing to explain",
-    CurveClass.TRANSIENT: "the candidate came back by itself: there is no gap at its end to explain",
-}
-
-
-def _nothing(comparison: Comparison) -> str | None:
-    """Say why nothing can be learned, where that is so."""
-    if comparison.kind in _WELL:
-        return _WELL[comparison.kind]
-    if comparison.findings:
-        return f"the runs cannot be compared: {comparison.findings[0].message}"
-    if comparison.gap is None:
-        return f"the runs cannot be compared: {comparison.notes[0]}"
-    if comparison.by is PairedBy.SAMPLES:
-        return "the runs have different batch sizes, and experiments are held against each other step by step"
-    if comparison.onset is None and comparison.kind is not CurveClass.INCONCLUSIVE:
-        return "since when the candidate leaves its baseline cannot be told"
-    return None
-
-
 def _start(question: PlanQuestion, curves: CurvesQuestion, comparison: Comparison) -> StartPoint:
     """Find the newest good checkpoint before the gap."""
     tree = question.tree
@@ -197,7 +161,7 @@ def _start(question: PlanQuestion, curves: CurvesQuestion, comparison: Compariso
         step = question.checkpoint_step
         return StartPoint(name=None, step=step, path=path, evidence=Evidence.TRUSTED, has_history=None)
     is_early = comparison.kind is CurveClass.EARLY
-    before = _before(comparison, curves.switch_step)
+    before = start_before(comparison, curves.switch_step)
     try:
         answer = resolve(TreeQuestion(path=tree), ResumeQuestion(before=before))
     except UnknownLayoutError:
@@ -224,16 +188,6 @@ def _start(question: PlanQuestion, curves: CurvesQuestion, comparison: Compariso
     )
 
 
-def _before(comparison: Comparison, switch: Step | None) -> Step:
-    onset = comparison.onset
-    if switch is not None and comparison.kind is CurveClass.EARLY:
-        return switch
-    if onset is None:
-        last = comparison.last or Step(0)
-        return Step(max(0, last - without_onset(comparison.first or Step(0), last)))
-    return onset.not_before if comparison.kind is CurveClass.EARLY else latest_start(onset)
-
-
 def _has_history(root: str, name: str) -> bool | None:
     """Tell whether a checkpoint holds a scale history; what is no tensor may not be listed, so there is no "no"."""
     from ckpttool.api.inspecting import inspect
@@ -248,7 +202,8 @@ def _candidate(question: PlanQuestion, framework: Framework, log: TrainingLog) -
     printed = seen.argument("fp8_recipe") or seen.recipe
     known = {recipe.value: recipe for recipe in Recipe}
     attempts = log.attempts
-    layers, inside = _layers(question.stats, seen, framework)
+    measured, _ = read_statistics(question.stats)
+    layers, inside = layers_of(measured, seen, framework.first_layer)
     return _Candidate(
         seen=seen,
         recipe=question.recipe or known.get(printed or ""),
@@ -256,24 +211,6 @@ def _candidate(question: PlanQuestion, framework: Framework, log: TrainingLog) -
         layers=layers,
         layers_in=inside,
     )
-
-
-def _layers(stats: Sequence[str], seen: RunArithmetic, framework: Framework) -> tuple[tuple[int, ...], str]:
-    """Return the numbers of layers, those first of which most becomes zero, and what stands before them in names."""
-    measured, _ = read_statistics(stats)
-    worst: dict[int, float] = {}
-    inside = "layers"
-    names = [(each.layer, each.mean if each.name.startswith("underflows") else 0.0) for each in measured]
-    for layer, share in (*names, *((each.layer, 0.0) for each in seen.operands)):
-        found = _LAYER.search(layer)
-        if found is not None:
-            inside, number = found["inside"], int(found["number"])
-            worst[number] = max(worst.get(number, 0.0), share)
-    count = seen.argument("num_layers")
-    if not worst and count is not None and count.isdecimal():
-        first = framework.first_layer
-        worst = dict.fromkeys(range(first, first + int(count)), 0.0)
-    return tuple(sorted(worst, key=lambda number: (-worst[number], number))), inside
 
 
 def _arguments(seen: RunArithmetic) -> Mapping[str, str] | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ckpttool.domain.fp8 import Gemm, Operand
-from ckpttool.domain.fp8_settings import Computed, OperandSeen, TensorStatistic
+from ckpttool.domain.fp8_settings import Computed, OperandSeen, RunArithmetic, TensorStatistic
 from ckpttool.domain.metrics import LogProblem
 from ckpttool.logs.base import lines_with
 from ckpttool.logs.reading import blocks_of
@@ -161,3 +161,30 @@ def _statistic(measured: _Measured, seen: _Sum) -> TensorStatistic:
         first_step=seen.first,
         last_step=seen.last,
     )
+
+
+_NUMBERED = re.compile(r"(?:^|\.)(?P<inside>[A-Za-z_]+)\.(?P<number>[0-9]{1,6})\.")
+
+
+def layers_of(
+    measured: Iterable[TensorStatistic], seen: RunArithmetic, first_layer: int
+) -> tuple[tuple[int, ...], str]:
+    """Return the numbers of layers, those first of which most becomes zero, and what stands before them in names.
+
+    Args:
+        measured: Statistics of tensors.
+        seen: What else the logs of the run say.
+        first_layer: The number of the first layer, where only their count is known.
+    """
+    worst: dict[int, float] = {}
+    inside = "layers"
+    names = [(each.layer, each.mean if each.name.startswith("underflows") else 0.0) for each in measured]
+    for layer, share in (*names, *((each.layer, 0.0) for each in seen.operands)):
+        found = _NUMBERED.search(layer)
+        if found is not None:
+            inside, number = found["inside"], int(found["number"])
+            worst[number] = max(worst.get(number, 0.0), share)
+    count = seen.argument("num_layers")
+    if not worst and count is not None and count.isdecimal():
+        worst = dict.fromkeys(range(first_layer, first_layer + int(count)), 0.0)
+    return tuple(sorted(worst, key=lambda number: (-worst[number], number))), inside

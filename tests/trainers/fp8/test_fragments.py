@@ -9,12 +9,13 @@ from ckpttool.decide.fp8.experiments import first_round, next_round
 from ckpttool.domain.fp8 import Gemm, Recipe
 from ckpttool.domain.fp8_curves import CurveClass
 from ckpttool.domain.fp8_plan import AsPlanned, Change, Outcome, Trial, VerdictKind
-from ckpttool.domain.fp8_settings import RunArithmetic
+from ckpttool.domain.fp8_settings import RunArithmetic, TensorStatistic
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
 from ckpttool.trainers.fp8.bridge import regrouped
 from ckpttool.trainers.fp8.frameworks import Setting, framework_of
+from ckpttool.trainers.fp8.inspect_log import layers_of
 from ckpttool.trainers.fp8.lint import version
 from tests.decide.fp8.test_experiments import found
 from tests.fp8_runs import experiment, known
@@ -326,3 +327,32 @@ def test_what_is_no_version_is_refused() -> None:
 )
 def test_samples_are_regrouped_in_half_or_pairs(size: str | None, other: str | None) -> None:
     assert regrouped(size) == other
+
+
+def measured(layer: str, share: float, name: str = "underflows%") -> TensorStatistic:
+    return TensorStatistic(
+        layer=layer,
+        tensor="gradient",
+        name=name,
+        recipe=None,
+        columnwise=False,
+        count=1,
+        mean=share,
+        largest=share,
+        nonfinite=0,
+        first_step=1,
+        last_step=1,
+    )
+
+
+def test_the_layer_of_which_most_becomes_zero_comes_first() -> None:
+    shares = [measured("decoder.layers.1.mlp", 2.0), measured("decoder.layers.3.mlp", 9.0), measured("head", 50.0)]
+    quiet = measured("decoder.layers.2.mlp", 99.0, name="mse")
+    assert layers_of([*shares, quiet], seen(), 1) == ((3, 1, 2), "layers")
+    assert layers_of([measured("model.h.7.attn", 1.0)], seen(), 1) == ((7,), "h")
+
+
+def test_where_no_layer_is_named_their_count_is_taken() -> None:
+    assert layers_of([], printed({"num_layers": "3"}), 0) == ((0, 1, 2), "layers")
+    assert layers_of([], printed({"num_layers": "many"}), 0) == ((), "layers")
+    assert layers_of([], seen(), 1) == ((), "layers")

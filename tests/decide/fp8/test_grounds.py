@@ -1,0 +1,55 @@
+"""Whether anything can be learned by experiments, and from where they begin."""
+
+from __future__ import annotations
+
+import pytest
+
+from ckpttool.decide.fp8.compare import compare
+from ckpttool.decide.fp8.grounds import nothing_to_learn, start_before, suspicion_of
+from ckpttool.domain.finding import Code, unknown
+from ckpttool.domain.fp8_curves import Comparison, CurveClass, Onset, PairedBy, Terms
+from ckpttool.domain.frozen import replace
+from ckpttool.domain.units import Step
+from tests.decide.fp8.curves import Runs, curve, stepped
+
+RUNS = Runs(3, steps=400, wander=0.002)
+WORSE = compare(curve(RUNS.run()), curve(stepped(RUNS.run(), by=0.06, since=240)), [curve(RUNS.run())], terms=Terms())
+SHORT = compare(curve([1.0] * 9), curve([1.0] * 9), terms=Terms())
+ONSET = Onset(step=Step(240), not_before=Step(230), not_after=Step(250))
+
+
+def test_a_gap_that_began_somewhere_can_be_explained() -> None:
+    assert WORSE.kind is CurveClass.STEP
+    assert nothing_to_learn(WORSE) is None
+    assert nothing_to_learn(replace(WORSE, kind=CurveClass.INCONCLUSIVE, onset=None)) is None
+    suspicion = suspicion_of(WORSE)
+    assert (suspicion.kind, suspicion.onset, suspicion.limit) == (CurveClass.STEP, WORSE.onset, WORSE.limit)
+    assert suspicion_of(SHORT).gap is None
+
+
+@pytest.mark.parametrize(
+    ("comparison", "why"),
+    [
+        (replace(WORSE, kind=CurveClass.MATCH), "nothing to explain"),
+        (replace(WORSE, kind=CurveClass.TRANSIENT), "came back by itself"),
+        (replace(WORSE, findings=(unknown(Code.FP8_LR_DIFFERS, "other rates"),)), "cannot be compared: other rates"),
+        (SHORT, "9 pairs of values are too few"),
+        (replace(WORSE, by=PairedBy.SAMPLES), "different batch sizes"),
+        (replace(WORSE, onset=None), "since when"),
+    ],
+)
+def test_what_cannot_be_explained_is_told(comparison: Comparison, why: str) -> None:
+    assert why in (nothing_to_learn(comparison) or "")
+
+
+def test_experiments_begin_well_before_the_gap() -> None:
+    late = replace(WORSE, onset=ONSET)
+    assert start_before(late, None) == 130
+    assert start_before(late, Step(50)) == 130
+    early = replace(late, kind=CurveClass.EARLY)
+    assert (start_before(early, None), start_before(early, Step(50))) == (230, 50)
+
+
+def test_without_a_gap_the_last_fifth_is_repeated() -> None:
+    assert start_before(replace(WORSE, kind=CurveClass.INCONCLUSIVE, onset=None), None) == 200
+    assert start_before(replace(SHORT, last=None, first=None), None) == 0
