@@ -44,13 +44,15 @@ def curve_of(rows: Iterable[StepMetrics], *, metric: CurveMetric = CurveMetric.L
     )
 
 
-def batch_size(rows: Iterable[StepMetrics]) -> float | None:
+def batch_size(rows: Sequence[StepMetrics]) -> float | None:
     """Return the samples a step that a log counts, by its first and last row that do; None where it does not."""
-    counted = [row for row in rows if row.consumed_samples is not None]
-    if not counted or counted[0].step == counted[-1].step:
+    counted = ((row.step, row.consumed_samples) for row in rows if row.consumed_samples is not None)
+    backwards = ((row.step, row.consumed_samples) for row in reversed(rows) if row.consumed_samples is not None)
+    first = next(counted, None)
+    last = None if first is None else next(backwards, None)
+    if first is None or last is None or first[0] == last[0]:
         return None
-    first, last = counted[0], counted[-1]
-    return ((last.consumed_samples or 0) - (first.consumed_samples or 0)) / (last.step - first.step)
+    return (last[1] - first[1]) / (last[0] - first[0])
 
 
 def common(baseline: Curve, candidate: Curve) -> list[tuple[int, int]]:

@@ -42,7 +42,10 @@ _CASES = {
 }
 """Of the published triage; match and inconclusive are none."""
 
-_PLAN = "ckpttool fp8 plan: experiments that tell which product, operand and layers, from a checkpoint before it began"
+_PLAN = (
+    "ckpttool fp8 plan DIR --baseline LOG --candidate LOG --framework NAME --output OUT: experiments that tell which "
+    "product, operand and layers, from a checkpoint before it began"
+)
 _ADVICE = {
     CurveClass.DIVERGED: ("stop it", _PLAN),
     CurveClass.EARLY: (
@@ -142,7 +145,10 @@ def _evals_document(evals: Evals) -> Document:
 def table(answer: CurvesAnswer) -> RenderableType:
     """Show the class in a sentence, the numbers it rests on, the gap over the steps, and what to do."""
     comparison = answer.comparison
-    parts: list[RenderableType] = [_headline(answer), line(), Pairs(_numbers(comparison))]
+    numbers = list(_numbers(comparison))
+    parts: list[RenderableType] = [_headline(answer)]
+    if numbers:
+        parts += [line(), Pairs(numbers)]
     if comparison.windows:
         parts += [line(), _chart(comparison)]
     if answer.evals is not None:

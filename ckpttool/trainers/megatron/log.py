@@ -14,7 +14,8 @@ from ckpttool.logs.fields import CURVES
 
 _ITERATION = re.compile(rb"\biteration +(\d{1,18})/ *\d+ \|([^\n]*)")
 _VALIDATION = (
-    rb"\bvalidation loss at iteration (\d{1,18})(?: on validation set)? \|(?:[^\n]*\|)? lm loss value: ([^ |\n]+)"
+    rb"\bvalidation loss at iteration (\d{1,18})(?: on validation set)? \|"
+    rb"(?:[^\n]{0,2000}\|)? lm loss value: ([^ |\n]+)"
 )
 _OF_CURVES = re.compile(_ITERATION.pattern + b"|" + _VALIDATION)
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")

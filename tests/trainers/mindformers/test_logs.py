@@ -256,3 +256,14 @@ def test_a_file_without_line_ends_is_passed_over_in_bounded_memory() -> None:
     assert [row.step for row in steps(items)] == [1]
     unending = list(MindFormers().read(LogSource(name="log", stream=io.BytesIO(b"x" * (3 * LONGEST_LINE)))))
     assert len(unending) == 1
+
+
+def test_who_holds_runs_against_each_other_sees_the_loss_of_the_language_model_alone_and_the_learning_rate() -> None:
+    balanced = usual(2).replace(b"loss: 2.500, ", b"loss: 2.500, lm_loss: 2.100, load_balancing_loss: 0.400, ")
+    odd = balanced.replace(b"step:[    2", b"step:[    3").replace(b"[1.5]", b"None")
+    rows = steps(read(MindFormers(), usual(1) + balanced + odd, curves=True))
+    assert [(row.loss, row.learning_rate) for row in rows] == [(2.5, 1e-5), (2.1, 1e-5), (2.1, 1e-5)]
+    assert [row.loss for row in steps(read(MindFormers(), usual(1) + balanced + odd))] == [2.5, 2.5, 2.5]
+    assert {row.learning_rate for row in steps(read(MindFormers(), usual(1)))} == {None}
+    unscheduled = usual(1).replace(b"lr: 1e-05, ", b"")
+    assert {row.learning_rate for row in steps(read(MindFormers(), unscheduled, curves=True))} == {None}

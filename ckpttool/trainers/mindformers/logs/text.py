@@ -27,6 +27,8 @@ _POSITION = re.compile(rb"Epoch:\[\s*(\d{1,18})/\s*\d+\],\s*step:\[\s*(\d{1,18})
 _LOSS = re.compile(rb"(?<!_)loss:\s*(?:\[\s*)?([^,\]/\s]+)")
 _NORM = re.compile(rb"global_norm:?\s*(\[[^\]\n]*\]|[^,\s]+)")
 _OVERFLOW = re.compile(rb"overflow cond:\s*(?:\[\s*)?(True|False)")
+_LM_LOSS = re.compile(rb"\blm_loss: (\d+\.\d+)")
+"""Without what a mixture of experts adds for its balance: two runs are held against each other by this one."""
 _RATE = re.compile(rb"\blr: *(\d+\.?\d*(?:e[+-]\d+)?)")
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 _TIME_CHARS = len("2024-05-01 12:30:00")
@@ -161,6 +163,11 @@ class _Reader:
         if not matches:
             return []
         epochs, steps, sizes, losses, overflows, norms = zip(*[match.groups() for match in matches], strict=True)
+        if self._source.curves:
+            losses = tuple(
+                found[1] if (found := _LM_LOSS.search(match[0])) else loss
+                for match, loss in zip(matches, losses, strict=True)
+            )
         begins = {pair: self._begin(*pair) for pair in set(zip(epochs, sizes, strict=True))}
         if None in begins.values():
             known = [begins[epoch, size] is not None for epoch, size in zip(epochs, sizes, strict=True)]
@@ -222,7 +229,8 @@ class _Reader:
             yield self._problem(block, start, "epoch 0, but epochs count from 1")
             return
         values: list[float | None] = []
-        for field, pattern in (("loss", _LOSS), ("global_norm", _NORM)):
+        own = self._source.curves and _LM_LOSS.search(line) is not None
+        for field, pattern in (("loss", _LM_LOSS if own else _LOSS), ("global_norm", _NORM)):
             found = pattern.search(line)
             try:
                 values.append(number(found[1]) if found else None)
