@@ -54,13 +54,16 @@ Probed = Annotated[
 ]
 
 
+_RECIPES = f"Judge by: {', '.join(recipe.value for recipe in Recipe)}; repeat it.  [default: tensorwise]"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeOptions:
     """What is asked of every tensor."""
 
     recipe: Annotated[
         list[Recipe] | None,
-        typer.Option(metavar="R", help="Judge by this recipe of scaling; repeat it.  [default: tensorwise]"),
+        typer.Option(metavar="R", help=_RECIPES),
     ] = None
     format_of: Annotated[
         str, typer.Option(metavar="weight=F,…", help="Formats of weights: e4m3, e5m2. The first one decides.")
@@ -68,7 +71,7 @@ class ProbeOptions:
     exact: Annotated[bool, typer.Option("--exact", help="Cast every element, not a sample.")] = False
     optimizer: Annotated[bool, typer.Option("--optimizer", help="Look at the states of the optimizer, too.")] = False
     swiglu: Annotated[
-        bool, typer.Option("--swiglu/--no-swiglu", help="Compare gate and up weights where they are found.")
+        bool, typer.Option("--swiglu/--no-swiglu", show_default="yes", help="Compare gate and up weights where found.")
     ] = True
     history: Annotated[
         int | None, typer.Option(min=1, metavar="STEPS", help="So far back a delayed scale looks at checkpoints.")

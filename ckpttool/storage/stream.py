@@ -67,10 +67,12 @@ def read_blocks(
     Raises:
         ShrankError: The file ends inside the range. All blocks before that have been yielded.
         OSError: The disk did not answer.
-        ValueError: The range ends before it begins, or the buffer is too small.
+        ValueError: The range ends before it begins, the buffer is too small, or the size of blocks impossible.
     """
     if not 0 <= begin <= end:
         raise ValueError(f"no range of bytes: {begin} to {end}")
+    if size is not None and not 0 < size <= BLOCK_BYTES:
+        raise ValueError(f"a block has 1 to {BLOCK_BYTES} bytes, not {size}")
     most = min(BLOCK_BYTES, end - begin)  # of thousands of tiny files each would pay for memory that it never fills
     view = memoryview(bytearray(most)) if buffer is None else buffer
     if buffer is not None and len(buffer) < BLOCK_BYTES:

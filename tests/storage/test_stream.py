@@ -87,6 +87,21 @@ def test_blocks_cover_any_range_once_and_end_at_whole_mebibytes(begin: int, leng
     assert expected == begin + length
 
 
+def test_blocks_of_a_size_that_is_asked_for_are_counted_from_the_first_byte() -> None:
+    source = MemorySource(1_000)
+    assert [(offset, len(block)) for offset, block in read_blocks(source, 7, 1_000, size=400)] == [
+        (7, 400),
+        (407, 400),
+        (807, 193),
+    ]
+
+
+@pytest.mark.parametrize("size", [0, -1, BLOCK_BYTES + 1])
+def test_blocks_larger_than_a_block_or_without_a_byte_are_refused(size: int) -> None:
+    with pytest.raises(ValueError, match="a block has 1 to"):
+        list(read_blocks(MemorySource(10), 0, 10, size=size))
+
+
 def test_all_blocks_share_one_buffer() -> None:
     buffer = memoryview(bytearray(BLOCK_BYTES))
     for _, block in read_blocks(MemorySource(4 * BLOCK_BYTES), 0, 4 * BLOCK_BYTES, buffer=buffer):

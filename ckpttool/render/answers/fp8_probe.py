@@ -92,9 +92,9 @@ def _gate(pair: GatedNumbers) -> Document:
         "path": pair.path,
         "rank": pair.rank,
         "units": pair.units,
-        "gain_over_median": _figure(pair.gain_over_median) if math.isfinite(pair.gain_over_median) else "inf",
+        "gain_over_median": float(f"{pair.gain_over_median:.4g}") if math.isfinite(pair.gain_over_median) else "inf",
         "unit": pair.unit,
-        "alignment": round(pair.alignment, 5),
+        "alignment": round(pair.alignment, 4),
     }
 
 

@@ -86,8 +86,8 @@ def gains(
         gate, up = (_values(source, half, at, step, passed) for half in (gated.gate, gated.up))
         with np.errstate(invalid="ignore", over="ignore"):
             both = ((gate, up), (gate, gate), (up, up))
-            found.append([np.einsum("ij,ij->i", one, other, dtype=np.float64) for one, other in both])
-    dot, of_gate, of_up = (np.concatenate(each) for each in zip(*found, strict=True))
+            found.append([np.einsum("ij,ij->i", one, other) for one, other in both])
+    dot, of_gate, of_up = (np.concatenate(each).astype(np.float64) for each in zip(*found, strict=True))
     lengths = np.sqrt(of_gate * of_up)
     there = np.isfinite(lengths) & (lengths > 0)
     if not there.any():
@@ -113,7 +113,9 @@ def _values(source: ByteSource, half: _Half, at: int, rows: int, passed: Callabl
     first = half.first + at
     entry = rows_of(half.entry, first, min(first + rows, half.last))
     columns = matrix_of(entry.name, entry.shape).columns
-    raw = b"".join(map(bytes, pieces(source, entry)))
+    raw = bytearray()
+    for piece in pieces(source, entry):
+        raw += piece
     if passed is not None:
         passed(len(raw))
     if entry.dtype is DType.BF16:
