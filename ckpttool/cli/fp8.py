@@ -14,7 +14,7 @@ from ckpttool.cli.answers import FP8_COMPARE, FP8_PLAN, FP8_PROBE, FP8_VERDICT, 
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.helped import Command, Group
 from ckpttool.cli.log_options import Columns
-from ckpttool.cli.options import Dir, Format, FormatOpt, LayoutOpt, OneName, Quiet, Verbose, one_name
+from ckpttool.cli.options import Dir, Format, FormatOpt, LayoutOpt, OneName, Quiet, Verbose, What, one_name
 from ckpttool.cli.reports import ReportOptions
 from ckpttool.domain.fp8 import Fp8Format, Recipe
 from ckpttool.domain.fp8_curves import CurveMetric, PairedBy, Tolerance
@@ -44,16 +44,6 @@ def fp8() -> None:
 
 # --- probe -----------------------------------------------------------------------------------------------------------
 
-Probed = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[FILE|DIR|NAME]",
-        show_default=api.DEFAULT_DIR,
-        help="A shard of any format, a checkpoint folder, DIR:NAME, or a checkpoint's name.",
-    ),
-]
-
-
 _RECIPES = f"Judge by: {', '.join(recipe.value for recipe in Recipe)}; repeat it.  [default: tensorwise]"
 
 
@@ -61,10 +51,7 @@ _RECIPES = f"Judge by: {', '.join(recipe.value for recipe in Recipe)}; repeat it
 class ProbeOptions:
     """What is asked of every tensor."""
 
-    recipe: Annotated[
-        list[Recipe] | None,
-        typer.Option(metavar="R", help=_RECIPES),
-    ] = None
+    recipe: Annotated[list[Recipe] | None, typer.Option(metavar="R", help=_RECIPES)] = None
     format_of: Annotated[
         str, typer.Option(metavar="weight=F,…", help="Formats of weights: e4m3, e5m2. The first one decides.")
     ] = "weight=e4m3"
@@ -112,7 +99,7 @@ def _formats(text: str) -> tuple[Fp8Format, ...]:
 @grouped
 def probe(
     *,
-    what: Probed = None,
+    what: What = None,
     checkpoint: OneName = None,
     options: ProbeOptions,
     stats: Annotated[

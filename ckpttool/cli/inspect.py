@@ -10,17 +10,9 @@ from ckpttool import api
 from ckpttool.cli import progress
 from ckpttool.cli.answers import CONTENTS, show
 from ckpttool.cli.grouped import grouped
-from ckpttool.cli.options import Format, FormatOpt, LayoutOpt, OneName, Patterns, Quiet, RowOptions, one_name
+from ckpttool.cli.options import Format, FormatOpt, LayoutOpt, OneName, Patterns, Quiet, RowOptions, What, one_name
 from ckpttool.domain.frozen import replace
 
-What = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[FILE|DIR|NAME]",
-        show_default=api.DEFAULT_DIR,
-        help="A shard of any format, a checkpoint folder, DIR:NAME, or a checkpoint's name.",
-    ),
-]
 Tree = Annotated[
     str | None,
     typer.Option(

@@ -163,6 +163,14 @@ OneName = Annotated[
     ),
 ]
 
+What = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[FILE|DIR|NAME]",
+        show_default=api.DEFAULT_DIR,
+        help="A shard of any format, a checkpoint folder, DIR:NAME, or a checkpoint's name.",
+    ),
+]
 Patterns = Annotated[
     list[str] | None,
     typer.Option("--tensor", metavar="PATTERN", help="Only tensors of this name, * and ? as in a shell; repeat it."),
