@@ -106,7 +106,7 @@ FAULTS: tuple[Fault, ...] = (
          "tests/verify/siblings/test_compare.py::TestZeroTails": (
              "test_a_page_that_was_not_zero_before_is_suspect",
              "test_moments_of_a_layer_that_is_never_trained_are_left_alone")}),
-    Fault(7, "a page is zeroed or swapped in the middle of tensor data", "by a checksum alone",
+    Fault(7, "a page is zeroed or swapped in the middle of tensor data", "copies on other ranks; a checksum",
         {"hole": "verify output --level checksum -> struct-ok, exit 0",
          "hole-sealed pages-swapped-sealed": "verify output --level checksum -> damaged, exit 10: checksum-mismatch"},
         {"tests/verify/test_detection.py":
@@ -119,8 +119,8 @@ FAULTS: tuple[Fault, ...] = (
              "test_no_bit_of_header_and_training_state_flips_unseen_beside_siblings",
              "test_of_the_header_bits_of_a_megabyte_at_most_one_in_a_thousand_flips_unseen"),
          "tests/formats/test_every_fault.py": "test_no_bit_of_what_a_header_says_can_flip_unseen"}),
-    Fault(9, "a bit flips in a tensor", "by a checksum alone: a manifest, MindSpore's own, a zip file's",
-        {"bit-of-a-weight": "verify output --level checksum -> struct-ok, exit 0",
+    Fault(9, "a bit flips in a tensor", "copies on other ranks; a checksum: a manifest, MindSpore's own, a zip file's",
+        {"bit-of-a-weight": "verify output --level checksum -> damaged, exit 10: replica-differs",
          "bit-of-a-weight-sealed": ("verify output --level checksum -> damaged, exit 10: checksum-mismatch",
                                     "resolve output --level checksum -> an older one, exit 0: found-damaged"),
          "bit-of-a-weight-ckpt-crc bit-of-a-weight-safetensors-crc":
@@ -152,10 +152,10 @@ FAULTS: tuple[Fault, ...] = (
         {"tests/verify/test_detection.py": "test_another_ranks_shard_is_seen_beside_siblings_and_by_the_manifest",
          "tests/verify/siblings/test_compare.py::TestCopies": "test_replicas_and_slices_are_left_alone"}),
     Fault(12, "a file is an older one under the newer name",
-        "step and epoch inside, against the name and other ranks; of another run's same step: by a manifest alone",
+        "step and epoch inside, against the name and other ranks; of another run's same step: copies, a manifest",
         {"older-shard": ("verify output -> damaged, exit 10: epoch-disagrees name-disagrees step-disagrees",
                          "resolve output -> an older one, exit 0: epoch-disagrees name-disagrees step-disagrees"),
-         "earlier-run-at-the-same-step": "verify output --level checksum -> struct-ok, exit 0",
+         "earlier-run-at-the-same-step": "verify output --level checksum -> damaged, exit 10: replica-differs",
          "earlier-run-at-the-same-step-sealed":
             "verify output --level checksum -> damaged, exit 10: checksum-mismatch"},
         {"tests/verify/test_session.py::TestFilesInTheWrongPlace": "test_an_older_shard_under_a_newer_name_is_found",

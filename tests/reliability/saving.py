@@ -24,7 +24,7 @@ PREFIX = "llama2_7b"
 KEPT = 3
 CHANGED = ExitCode.INCOMPLETE
 """Of what was not looked at whole."""
-GOOD = frozenset({"struct-ok", "verified"})
+GOOD = frozenset({"struct-ok", "agreed", "verified"})
 FOREVER = float("inf")
 _ELEMENTS = 16_384
 _PIECES = 5

@@ -20,7 +20,7 @@ from tests.reliability.faults import FAULTS
 ROOT = TESTS.parent
 NOTES = frozenset({"checksum-missing"})
 """What is said of a healthy tree: that a file without a checksum was not verified."""
-HEALTHY = {"struct-ok", "verified", "clean", "the newest", "healthy", "written", "go", "0 to write", "4 go"}
+HEALTHY = {"struct-ok", "agreed", "verified", "clean", "the newest", "healthy", "written", "go", "0 to write", "4 go"}
 
 LINES = {f"{fault.number:02}-{name}": lines for fault in FAULTS for name, lines in fault.lines.items()}
 
