@@ -62,3 +62,29 @@ def with_found_damaged(
         return replace(checkpoint, findings=(*checkpoint.findings, *findings)) if findings else checkpoint
 
     return replace(inventory, checkpoints=tuple(map(judged, inventory.checkpoints))) if known else inventory
+
+
+_SMALL_MANIFEST = 4 << 20
+"""Bytes of a manifest that is read for a list: of some ten thousand shards."""
+
+
+def with_healed(
+    inventory: Inventory, storage: Storage, seal_place: Callable[[Checkpoint], SealPlace | None]
+) -> Inventory:
+    """Attach to checkpoints which of their shards were rebuilt, by their manifests; one that is huge is not read."""
+    from ckpttool.decide.healing import healed_notes
+    from ckpttool.domain.manifest import Manifest
+    from ckpttool.records.manifest import read_manifest
+
+    def told(checkpoint: Checkpoint) -> Checkpoint:
+        place = seal_place(checkpoint)
+        try:
+            if place is None or storage.stamp(place.path).size > _SMALL_MANIFEST:
+                return checkpoint
+        except OSError:  # most have none
+            return checkpoint
+        manifest = read_manifest(storage, place)
+        notes = tuple(healed_notes(checkpoint, manifest.shards)) if isinstance(manifest, Manifest) else ()
+        return replace(checkpoint, findings=(*checkpoint.findings, *notes)) if notes else checkpoint
+
+    return replace(inventory, checkpoints=tuple(map(told, inventory.checkpoints)))

@@ -107,7 +107,8 @@ def resolve(
         point = _timed(tree, point, reports, evidence)
         decision = _plan(tree, point, _Wanted(data=data, sizes=choice.sizes), question, advice)
         findings = _as_to_health((*beyond_limits(point, choice), *decision.findings), tree, question, choice, point)
-        decision = replace(decision, findings=(*findings, *_healable(tree, question, point)))
+        healed = (finding for finding in point.checkpoint.findings if finding.code is Code.HEALED)
+        decision = replace(decision, findings=(*findings, *healed, *_healable(tree, question, point)))
     if evidence is not None:
         chosen = None if isinstance(point, NoResumePoint) else point.checkpoint
         decision = replace(decision, findings=(*evidence.findings(chosen), *decision.findings))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ckpttool.api.remembering import with_found_damaged
+from ckpttool.api.remembering import with_found_damaged, with_healed
 from ckpttool.decide.completeness import assess, believable, without_effect
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, Listing
 from ckpttool.domain.expectation import Evidence, WorldEvidence
@@ -170,6 +170,7 @@ def _scanned(located: Located, question: TreeQuestion) -> Tree:
     if located.listing.beginning(OWN_FOLDER):
         halfway = interrupted(located.storage)
         assessed = replace(assessed, findings=in_order((*assessed.findings, *halfway))) if halfway else assessed
+        assessed = with_healed(assessed, located.storage, lambda checkpoint: _seal_place(layout, checkpoint))
     return Tree(
         inventory=with_found_damaged(assessed, located.storage, lambda checkpoint: _seal_place(layout, checkpoint)),
         layout=layout,

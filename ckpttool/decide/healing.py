@@ -19,6 +19,7 @@ from ckpttool.domain.healing import (
     ShardHealing,
     Sick,
 )
+from ckpttool.domain.manifest import ShardSeal
 from ckpttool.domain.plan import NoResumePoint, ResumePoint
 from ckpttool.domain.replicas import Proof, RecordedSlices, Trust
 from ckpttool.domain.shard import Shard
@@ -333,6 +334,29 @@ def heal_advice(
         message = f"what is missing or damaged may lie on other ranks as well, and to heal it would {gain}"
     remedy = f"{command} --apply" if is_proven else f"run {command} to see"
     return note(Code.CAN_BE_HEALED, message, path=checkpoint.name, remedy=remedy)
+
+
+_PROVEN = {Proof.RECORDED: "the record of the layout says so"}
+_TRUSTED = {
+    Trust.CHECKSUM: "and was verified by a checksum",
+    Trust.COPY: "and another rank held the same",
+    Trust.NUMERICS: "and was whole, its numbers sound",
+}
+
+
+def healed_notes(checkpoint: Checkpoint, seals: Iterable[ShardSeal]) -> Iterator[Finding]:
+    """Say which of a checkpoint's shards were rebuilt, from whom, by which proof, and when."""
+    ranks = {shard.path: shard.rank for shard in checkpoint.shards}
+    for seal in seals:
+        rank, healed = ranks.get(seal.path), seal.healed
+        if rank is not None and healed is not None:
+            what = "" if healed.tensor is None else f"its tensor {healed.tensor} was "
+            same = _PROVEN.get(healed.proof, "they were equal at other checkpoints")
+            message = (
+                f"{what}rebuilt on {healed.at} from rank {healed.rank}'s, which holds the same ({same}) "
+                f"{_TRUSTED[healed.trust]}"
+            )
+            yield note(Code.HEALED, message, path=seal.path, ranks=(rank,))
 
 
 def witnesses_for(checkpoint: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Checkpoint]:

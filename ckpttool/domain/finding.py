@@ -94,6 +94,7 @@ class Code(str, Enum):
     RANKS_TO_RESTORE = "ranks-to-restore"
     NO_DONOR = "no-donor"
     CAN_BE_HEALED = "can-be-healed"
+    HEALED = "healed"
     META_UNREADABLE = "meta-unreadable"
     META_AHEAD = "meta-ahead"
     META_BEHIND = "meta-behind"

@@ -213,6 +213,14 @@ def test_the_documentation_s_example_goes_on_where_it_was_after_healing(tmp_path
     assert resumes(tree) == "15_2"
     healing = asked(tree, apply=True)
     assert resumes(tree) == "20_2"
+    for found in (
+        [finding for one in api.scan(str(tree)).inventory.checkpoints for finding in one.findings],
+        api.verify(str(tree)).answer().verdicts[0].findings,
+        api.resolve(str(tree)).decision.findings,
+    ):
+        (told,) = [finding for finding in found if finding.code is Code.HEALED]
+        assert told.path == "rank_3/llama2_7b_rank_3-20_2.ckpt"
+        assert "from rank 0's, which holds the same (they were equal at other checkpoints) and another" in told.message
     assert {fix.text.name for fix in healing.fixes} == {f"llama2_7b_rank_{rank}-20_2.ckpt" for rank in range(4)}
     last = json.loads((tree / "rank_3/meta.json").read_text())
     assert (last["last_epoch"], last["last_ckpt_file"]) == (20, "llama2_7b_rank_3-20_2.ckpt")
@@ -313,3 +321,27 @@ def test_the_text_beside_the_tensors_is_the_rank_s_own_of_another_step(tmp_path:
 def without_metadata(head: bytes) -> dict[str, object]:
     header = json.loads(head)
     return {name: value for name, value in header.items() if name != "__metadata__"}
+
+
+def test_of_a_large_save_only_headers_are_asked_and_it_may_be_healed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ckpttool.api.heal_advice.CHEAP_BYTES", 0)
+    tree = copied("sink2_ckpt", tmp_path)
+    (tree / "rank_3/llama2_7b_rank_3_1-30_2.ckpt").unlink()
+    told = [finding for finding in api.resolve(str(tree)).decision.findings if finding.code is Code.CAN_BE_HEALED]
+    assert [finding.remedy for finding in told] == [f"run ckpttool heal {tree} --checkpoint _1-30_2 to see"]
+
+
+def test_of_tensor_parallel_neighbours_alone_nothing_is_promised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ckpttool.api.heal_advice.CHEAP_BYTES", 0)
+    tree = TreeBuilder(tmp_path).legacy(ranks=2)
+    for epoch in (10, 15, 20):
+        tree.save(epoch=epoch, step=2)
+        path = tree.output / tree.shard(1, epoch, 2)
+        flip(path, place_of(path, "adam_m.dense.bias") + 1)
+    (tree.output / tree.shard(1, 20, 2)).write_bytes(b"")
+    found = api.resolve(str(tree.checkpoint)).decision.findings
+    assert Code.CAN_BE_HEALED not in {finding.code for finding in found}

@@ -6,14 +6,26 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from ckpttool.decide.healing import find_donors, metadata_of
-from ckpttool.domain.finding import Code, Finding, suspect
+from ckpttool.decide.healing import (
+    find_donors,
+    heal_advice,
+    healed_notes,
+    is_about_shards,
+    is_held_back_by,
+    metadata_of,
+    with_shards,
+)
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, StepSource, Topology
+from ckpttool.domain.finding import Code, Finding, damage, suspect
 from ckpttool.domain.frozen import replace
-from ckpttool.domain.healing import Donor, HealOrder, Place, SavedShards, Sick
-from ckpttool.domain.replicas import Proof, RecordedSlices, TensorDigests, Trust
-from ckpttool.domain.shard import FormatName, ShardRole
-from ckpttool.domain.units import ByteCount, Rank
-from ckpttool.domain.verdict import Level, ShardReport
+from ckpttool.domain.healing import Donor, Healing, HealOrder, Place, SavedShards, ShardHealing, Sick
+from ckpttool.domain.manifest import ShardSeal
+from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePoint
+from ckpttool.domain.replicas import Healed, Proof, RecordedSlices, TensorDigests, Trust
+from ckpttool.domain.scalars import Scalars
+from ckpttool.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.domain.units import ByteCount, Rank, Step
+from ckpttool.domain.verdict import Level, ShardReport, VerdictWord
 
 GONE = Sick(rank=Rank(3), role=ShardRole.FULL, path="3", is_missing=True, findings=())
 
@@ -243,3 +255,131 @@ def test_a_header_s_text_is_the_donor_s_but_for_what_each_rank_says_of_itself(
         return [(name, value) for name, _, value in (word.partition("=") for word in text.split())]
 
     assert list(metadata_of(pairs(donor), pairs(own_then), pairs(donor_then))) == pairs(expected)
+
+
+def test_a_witness_with_other_types_or_shapes_than_now_teaches_nothing() -> None:
+    def at_other_shapes(name: str) -> SavedShards:
+        both = {(Rank(rank), ShardRole.FULL): replace(held(rank, "cd"), schema_hash="other") for rank in (0, 3)}
+        return SavedShards(name=name, shards=both)
+
+    others = (at_other_shapes("15_2"), at_other_shapes("10_2"))
+    assert answered(shards(r0="ab"), others) == "rank 0 was equal at 0 other checkpoints of the run"
+
+
+def save(name: str = "20_2", step: int | None = 40, *, missing: bool = True) -> Checkpoint:
+    """A save on ranks 0 to 3, of which the last one's shard may be missing."""
+    ranks = range(3 if missing else 4)
+    return Checkpoint(
+        name=name,
+        scalars=Scalars(),
+        step=None if step is None else Step(step),
+        step_source=StepSource.CONTENT,
+        shards=tuple(
+            Shard(path=str(rank), rank=Rank(rank), role=ShardRole.FULL, format=FormatName.MINDSPORE_CKPT)
+            for rank in ranks
+        ),
+        topology=Topology(world_size=4),
+        format=FormatName.MINDSPORE_CKPT,
+        commit=CommitState.UNRECORDED,
+        content=Content.FULL,
+    )
+
+
+def chosen(checkpoint: Checkpoint, *rejected: Rejection) -> ResumePoint:
+    return ResumePoint(
+        checkpoint=checkpoint,
+        step=Step(checkpoint.step or 0),
+        evidence=Level.STRUCTURE,
+        verdict=VerdictWord.STRUCT_OK,
+        lost_steps=0,
+        rejected=rejected,
+        findings=(),
+    )
+
+
+LOST = damage(Code.SHARD_MISSING, "is gone", path="3", ranks=(Rank(3),))
+
+
+def healing(checkpoint: Checkpoint) -> Healing:
+    sick = Sick(rank=Rank(3), role=ShardRole.FULL, path="3", is_missing=True, findings=(LOST,))
+    donor = Donor(rank=Rank(0), path="0", proof=Proof.LEARNED, trust=Trust.COPY)
+    return Healing(
+        root="tree",
+        layout="mindformers-rank",
+        checkpoint=checkpoint,
+        shards=(ShardHealing(sick=sick, donor=donor),),
+        lost=(),
+        refusals=(),
+        apply=False,
+        resolved_from=None,
+    )
+
+
+def test_records_follow_only_where_the_healed_save_will_be_the_newest_whole_one() -> None:
+    sick, older = healing(save()), save("15_2", 30, missing=False)
+    assert is_held_back_by(sick, chosen(sick.checkpoint))
+    assert is_held_back_by(sick, chosen(older, Rejection(checkpoint=sick.checkpoint, reasons=(LOST,))))
+    odd = suspect(Code.MARKED_UNHEALTHY, "is not well", path="20_2")
+    assert not is_held_back_by(sick, chosen(older, Rejection(checkpoint=sick.checkpoint, reasons=(LOST, odd))))
+    assert not is_held_back_by(sick, chosen(save("25_2", 50, missing=False)))
+    assert [shard.path for shard in with_shards(sick).shards] == ["0", "1", "2", "3"]
+
+
+def test_advice_counts_what_healing_saves_and_says_how_sure_it_is() -> None:
+    older = chosen(save("15_2", 30, missing=False))
+    proven = heal_advice(older, save(), root="my tree", is_proven=True)
+    assert proven is not None
+    assert proven.message.startswith("ckpttool heal 'my tree' --checkpoint 20_2 would save 10 steps: ")
+    assert proven.remedy == "ckpttool heal 'my tree' --checkpoint 20_2 --apply"
+    may = heal_advice(older, save(), root="t", is_proven=False)
+    assert may is not None
+    assert may.message.endswith("may lie on other ranks as well, and to heal it would save 10 steps")
+    assert may.remedy == "run ckpttool heal t --checkpoint 20_2 to see"
+    unknown_step = heal_advice(older, save(step=None), root="t", is_proven=True)
+    assert unknown_step is not None
+    assert "would save what was done since" in unknown_step.message
+    assert heal_advice(older, save(step=30), root="t", is_proven=True) is None
+    nothing = NoResumePoint(root="t", evidence=Level.STRUCTURE, rejected=(), findings=())
+    whole = heal_advice(nothing, save(), root="t", is_proven=True)
+    assert whole is not None
+    assert "would make 20_2 whole" in whole.message
+
+
+def test_advice_is_for_saves_that_lack_nothing_but_shards() -> None:
+    odd = suspect(Code.NORM_JUMP, "jumps", path="0")
+    cut = damage(Code.SHARD_TRUNCATED, "is cut", path="0")
+    record = damage(Code.METADATA_INCOMPLETE, "no common.json", path="common.json")
+    assert is_about_shards(save(), [LOST, cut])
+    assert not any(is_about_shards(save(), reasons) for reasons in ([], [LOST, odd], [record]))
+
+
+@pytest.mark.parametrize(
+    ("proof", "trust", "tensor", "words"),
+    [
+        (
+            Proof.LEARNED,
+            Trust.COPY,
+            None,
+            "rebuilt on NOW|they were equal at other checkpoints|another rank held the same",
+        ),
+        (
+            Proof.RECORDED,
+            Trust.CHECKSUM,
+            "w",
+            "its tensor w was rebuilt on NOW|the record of the layout says so|was verified by a checksum",
+        ),
+    ],
+)
+def test_a_note_says_from_whom_a_shard_is(proof: Proof, trust: Trust, tensor: str | None, words: str) -> None:
+    def sealed(path: str, healed: Healed | None) -> ShardSeal:
+        return ShardSeal(
+            path=path, size=ByteCount(1), xxh3_128="0", chunks=("0",), format=FormatName.MINDSPORE_CKPT,
+            schema_hash=None, scalars=(), first_seen="NOW", healed=healed,
+        )  # fmt: skip
+
+    healed = Healed(rank=Rank(0), proof=proof, trust=trust, tensor=tensor, at="NOW")
+    seals = [sealed("0", None), sealed("2", healed), sealed("gone", healed)]
+    (told,) = healed_notes(save(), seals)
+    what, same, speaks = words.split("|")
+    assert (told.code, told.path, told.ranks) == (Code.HEALED, "2", (2,))
+    assert told.message == f"{what} from rank 0's, which holds the same ({same}) and {speaks}"

@@ -15,6 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from ckpttool import api
+from ckpttool.domain.finding import Code, blocking
+from ckpttool.domain.shard import FormatName
+from ckpttool.domain.verdict import Level
+from ckpttool.formats import read_header
+from ckpttool.storage import open_storage
 from tests.conftest import FIXTURES
 from tests.nightly.real_mindformers import PLACE, Row, Trace, Training, config, home_of
 
@@ -65,6 +71,45 @@ def zero(rank: int, name: str) -> Damage:
     return act
 
 
+def flip_and_heal(rank: int, name: str) -> Damage:
+    """Flip one bit of a weight, which no checksum covers; find it among the replicas, and heal it."""
+
+    def act(training: Training) -> None:
+        shard = training.shard(rank, name)
+        content = bytearray(shard.read_bytes())
+        original = bytes(content)
+        with open_storage(str(shard.parent)).open(shard.name) as source:
+            entries = read_header(source, named=FormatName.MINDSPORE_CKPT).entries
+        weight = next(entry for entry in entries if not entry.name.startswith(("adam", "optimizer")))
+        content[weight.spans[0][0] + 2] ^= 0x10
+        shard.chmod(0o600)
+        shard.write_bytes(content)
+        save = f"{shard.stem.rpartition('-')[2]}"
+        question = api.CheckQuestion(level=Level.CHECKSUM, name=save)
+        (found,) = api.verify(str(training.checkpoints), question).answer().verdicts
+        (odd,) = [finding for finding in found.findings if finding.code is Code.REPLICA_DIFFERS]
+        assert (odd.ranks, odd.tensor) == ((rank,), weight.name)
+        healing = api.heal(str(training.checkpoints), api.HealOrder(checkpoint=save, grace=0, apply=True))
+        assert healing.applied
+        assert shard.read_bytes() == original
+        (found,) = api.verify(str(training.checkpoints), question).answer().verdicts
+        assert blocking(found.findings) == ()
+
+    return act
+
+
+def lose_and_heal(rank: int, name: str) -> Damage:
+    """Remove a shard, and heal the save."""
+
+    def act(training: Training) -> None:
+        shard = training.shard(rank, name)
+        save = f"{shard.stem.rpartition('-')[2]}"
+        shard.unlink()
+        assert api.heal(str(training.checkpoints), api.HealOrder(checkpoint=save, grace=0, apply=True)).applied
+
+    return act
+
+
 def empty_newest_optimizer(training: Training) -> None:
     newest = max(training.checkpoints.glob("iteration_*"))
     (shard,) = newest.glob("*-opt-*")
@@ -104,6 +149,15 @@ EXACT = {
         ranks=4, text=config(**FOUR, **SINKING, load_ckpt_format="safetensors").replace(
             "    prefix:", "    checkpoint_format: safetensors\n    prefix:"
         ), die_at=44, damage=zero(1, "-20_2.safetensors"), chosen="15_2", step=30,
+    ),
+    "sink 2, .ckpt, one bit of the newest flipped on a rank, and healed": Resume(
+        ranks=4, text=config(**FOUR, **SINKING), die_at=44, damage=flip_and_heal(3, "-20_2.ckpt"),
+        chosen="20_2", step=40,
+    ),
+    "sink 2, safetensors, newest lost on a rank, and healed": Resume(
+        ranks=4, text=config(**FOUR, **SINKING, load_ckpt_format="safetensors").replace(
+            "    prefix:", "    checkpoint_format: safetensors\n    prefix:"
+        ), die_at=44, damage=lose_and_heal(1, "-20_2.safetensors"), chosen="20_2", step=40,
     ),
     "async_save, killed": Resume(text=config(async_save=True), chosen="2_7", step=27),
     "end of an epoch": Resume(text=config(save_checkpoint_steps=4), die_at=22, chosen="1_20", step=20),
