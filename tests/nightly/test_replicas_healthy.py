@@ -12,6 +12,8 @@ from tests.healthy import alarms
 from tests.parallel import drawn, parallel_tree
 from tests.verify.replicas.test_healthy import BY_REPLICAS, said
 
+pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="ten minutes: --nightly")
+
 TREES = 1000
 
 

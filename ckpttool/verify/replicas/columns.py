@@ -23,13 +23,15 @@ class Alike:
     What is learned of them is noted as the columns go by.
     """
 
-    __slots__ = ("agreed", "compared", "names", "now", "ranks", "thens")
+    __slots__ = ("agreed", "compared", "names", "now", "ranks", "thens", "unproven")
 
     def __init__(self, ranks: tuple[Rank, ...], names: tuple[str, ...], now: bytes, thens: History) -> None:
         """Take the ranks, ascending, the names of their tensors, and the digests now and then."""
         self.ranks, self.names, self.now, self.thens = ranks, names, now, thens
         self.compared = 0
         """Tensors of which replicas are known."""
+        self.unproven = 0
+        """Those that never changed, so that it is not known, and all agree in them."""
         self.agreed: int | None = None
         """The fewest ranks that hold one of its tensors as it does."""
 

@@ -118,6 +118,7 @@ class _Seen:
                     one.agrees(family.size)
                 else:  # what never changes teaches nothing by itself, but the file may be a copy in all that does
                     one.agrees(len(one.ranks) if one.changed_together() else 1)
+                    one.unproven += family.size > 1
 
     def _outvoted(self, name: str, family: Family, usual: bytes) -> None:
         holders = sorted(family.holders(usual), key=lambda holder: -len(holder[1].ranks))
@@ -196,7 +197,9 @@ class _Seen:
         return ReplicaJudgement(
             doubts=tuple(sorted(_weighed(doubts, self._systematic(doubts), ranks), key=lambda doubt: doubt.rank)),
             agreed={rank: one.agreed or 1 for one in self._alike for rank in one.ranks},
-            is_open=any(0 < len(one.names) - one.compared <= _few(len(one.names)) for one in self._alike),
+            is_open=any(
+                0 < len(one.names) - one.compared - one.unproven <= _few(len(one.names)) for one in self._alike
+            ),
         )
 
     def _settled(self) -> dict[Alike, list[_Row]]:
