@@ -1,4 +1,4 @@
-"""A real training of two replicas, in one of which a bit flips: checkpoints alone tell whose, and between which steps."""
+"""A real training of two replicas, in one of which a bit flips: checkpoints tell whose, and between which steps."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ckpttool.domain.checkpoint import Checkpoint, Topology
 from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.replicas import TensorDigests
 from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.verdict import ShardReport
 from ckpttool.trainers.mindformers.scalars import TrainState
@@ -258,6 +259,15 @@ class TestCopies:
         now[3] = replace(now[3], tail_hash=now[2].tail_hash)
         paths = [one.path for one in compare_siblings(now, [before(*self.slices("a"))])]
         assert paths == ["rank_2/now", "rank_3/now"]  # nobody can tell which of the two it is
+
+    @pytest.mark.parametrize("is_copy", [True, False])
+    def test_where_every_byte_was_read_slices_that_only_end_alike_are_left_alone(self, is_copy: bool) -> None:
+        """Their last page is of numbers that each rank counts for itself, and for once are equal."""
+        digests = [TensorDigests(names=("w",), digests=bytes([rank]) * 8) for rank in range(4)]
+        now = [replace(one, tensor_digests=held) for one, held in zip(self.slices("b"), digests, strict=True)]
+        now[3] = replace(now[3], tail_hash=now[2].tail_hash, tensor_digests=digests[2] if is_copy else digests[3])
+        paths = [one.path for one in compare_siblings(now, [before(*self.slices("a"))])]
+        assert paths == (["rank_2/now", "rank_3/now"] if is_copy else [])
 
     def test_among_replicas_only_the_copy_is_named(self) -> None:
         then = [report(rank, tail=f"a{rank % 2}") for rank in range(6)]
