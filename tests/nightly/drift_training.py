@@ -38,7 +38,7 @@ def train(rank: int, folder: str, odd: int, at: int) -> None:
         optimizer.step()
         if rank == odd and step == at:
             with torch.no_grad():
-                model[0].weight.view(torch.int32)[3, 5] ^= _BIT
+                model.get_parameter(FLIPPED).view(torch.int32)[3, 5] ^= _BIT
         if step % EACH == 0:
             save(Path(folder), rank, step, model.state_dict(), optimizer.state_dict()["state"])
     distributed.barrier()
@@ -60,10 +60,10 @@ def save(folder: Path, rank: int, step: int, weights: dict[str, Any], moments: d
 
 def main(folder: str, odd: str, at: str) -> None:
     """Start both ranks."""
-    from torch import multiprocessing
+    from torch.multiprocessing.spawn import spawn
 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ.get("MASTER_PORT", "29517")}
-    multiprocessing.spawn(train, (folder, int(odd), int(at)), nprocs=RANKS)
+    spawn(train, (folder, int(odd), int(at)), nprocs=RANKS)
 
 
 if __name__ == "__main__":
