@@ -48,13 +48,14 @@ def fit(means: Sequence[float]) -> Shape:
     level = max(min(levels), tiny)
     if independent * math.log(error / level) > STRONG:
         errors, error = levels, level
-    bound = error * (1 + _SLACK / independent)
-    likely = [place for place, each in enumerate(errors) if each <= bound]
+    slack = 1 + _SLACK / independent
+    likely = [place for place, each in enumerate(errors) if each <= error * slack]
+    later = [place for place, each in enumerate(levels) if each <= level * slack]  # a line may reach back too far
     return Shape(
         ramp_over_step=independent * math.log(ramp / step),
         onset=errors.index(min(errors)),
         earliest=likely[0],
-        latest=likely[-1],
+        latest=max(likely[-1], later[-1]),
     )
 
 
