@@ -230,7 +230,8 @@ def _zero_tail(report: ShardReport, *, against: Sequence[ShardReport]) -> Findin
 def _copied(peers: Peers) -> Iterator[Finding]:
     """Find one rank's file in another rank's place, where their tensors have the same names and shapes.
 
-    Where every byte was read, digests tell whether two files that end alike are equal before that, too.
+    Where every byte was read, digests tell whether two files that end alike are equal before that, too; and one that
+    agrees in every tensor with ranks that are known to hold the same is in its place.
 
     Ranks that held different last pages before hold different slices, and slices never become equal. (The other
     way round is no sign: slices that nobody has trained yet are equal, and part later.)
@@ -238,7 +239,7 @@ def _copied(peers: Peers) -> Iterator[Finding]:
     steps = _steps(peers)
     alike: dict[tuple[str | None, str, bytes | None], list[ShardReport]] = defaultdict(list)
     for report in peers.reports:
-        if report.tail_hash is not None and not report.zero_tail:
+        if report.tail_hash is not None and not report.zero_tail and report.copies == 1:
             digests = None if report.tensor_digests is None else report.tensor_digests.digests
             alike[report.schema_hash, report.tail_hash, digests].append(report)
     for group in alike.values():

@@ -1,0 +1,68 @@
+"""On copies of a real data-parallel tree, without any manifest: what differs is located, to the byte."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ckpttool import api
+from ckpttool.domain.finding import Code, Finding, Severity, blocking
+from ckpttool.domain.verdict import Level, Verdict
+from tests.conftest import FIXTURES
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(FIXTURES / "sink2_ckpt" / "output", tmp_path / "output"))
+
+
+def shard(tree: Path, rank: int, name: str = "20_2") -> Path:
+    return tree / "checkpoint" / f"rank_{rank}" / f"llama2_7b_rank_{rank}-{name}.ckpt"
+
+
+def flip(path: Path, byte: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[byte] ^= 4
+    path.chmod(0o644)
+    path.write_bytes(data)
+
+
+def said(tree: Path, name: str | None) -> dict[str, tuple[Finding, ...]]:
+    question = api.CheckQuestion(level=Level.CHECKSUM, name=name)
+    verdicts = [event for event in api.verify(str(tree), question) if isinstance(event, Verdict)]
+    return {verdict.name: blocking(verdict.findings) for verdict in verdicts}
+
+
+@pytest.mark.parametrize("name", ["20_2", "all"])
+def test_one_flipped_bit_in_one_rank_s_weight_is_located(tree: Path, name: str) -> None:
+    flip(shard(tree, 1), 884)
+    found = said(tree, name)
+    (finding,) = found.pop("20_2")
+    assert (finding.code, finding.severity) == (Code.REPLICA_DIFFERS, Severity.DAMAGE)
+    assert (finding.ranks, finding.tensor) == ((1,), "optimizer.adam_m.dense.weight")
+    assert "ranks 0, 2-3 in 1 of" in finding.message
+    assert "(byte 884, 1 bit in all)" in finding.message
+    assert not any(found.values())
+
+
+def test_of_two_ranks_both_are_doubted(tree: Path) -> None:
+    for rank in (2, 3):
+        shutil.rmtree(tree / "checkpoint" / f"rank_{rank}")
+    flip(shard(tree, 1), 884)
+    found = [finding for finding in said(tree, "20_2")["20_2"] if finding.code is Code.REPLICA_DIFFERS]
+    assert [(finding.ranks, finding.severity) for finding in found] == [
+        ((0,), Severity.SUSPECT),
+        ((1,), Severity.SUSPECT),
+    ]
+
+
+def test_a_rank_that_differs_from_a_step_on_drifted(tree: Path) -> None:
+    for name in ("15_2", "20_2"):
+        flip(shard(tree, 2, name), 884)
+    found = said(tree, "all")
+    for name in ("15_2", "20_2"):
+        assert not found[name] or {finding.ranks for finding in found[name]} == {(2,)}
+    assert not found["10_2"]
+    assert any(found.values())
