@@ -108,7 +108,7 @@ def _with_history(seal: ShardSeal, before: ShardSeal | None) -> ShardSeal:
 
 
 def _sorted(seals: dict[str, ShardSeal]) -> tuple[ShardSeal, ...]:
-    return tuple(seals[path] for path in sorted(seals))
+    return _with_room(seals[path] for path in sorted(seals))
 
 
 def _changed(old: Manifest, new: Manifest) -> Manifest:

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ckpttool.decide import sealing
 from ckpttool.decide.sealing import merge
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.manifest import CHUNK_BYTES, Manifest, ShardSeal
+from ckpttool.domain.replicas import TensorDigests
 from tests.answers import codes
 from tests.manifests import EARLIER, LATER, manifest, seal
 
@@ -26,6 +28,23 @@ def now(*seals: ShardSeal, world_size: int | None = 4) -> Manifest:
 def test_the_first_seal_is_taken_as_it_is() -> None:
     new = now(seal("a"))
     assert merge(None, new, reseal=False) == (new, ())
+
+
+def test_digests_of_tensors_are_taken_over_and_added_to_an_older_seal() -> None:
+    held = TensorDigests(names=("w",), digests=bytes(8))
+    merged, findings = merge(OLD, now(*(replace(one, tensors=held) for one in OLD.shards)), reseal=False)
+    assert findings == ()
+    assert {one.tensors for one in merged.shards} == {held}
+    assert merge(merged, now(*OLD.shards), reseal=False) == (merged, ())
+
+
+def test_digests_of_tensors_for_which_a_manifest_has_no_room_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = [TensorDigests(names=("w",), digests=bytes([number]) * 8) for number in range(2)]
+    new = now(*(replace(one, tensors=each) for one, each in zip(OLD.shards, held, strict=True)))
+    monkeypatch.setattr(sealing, "MOST_TENSORS_BYTES", 37)  # 32 digits and a name of 5
+    assert [one.tensors for one in merge(OLD, new, reseal=False)[0].shards] == held
+    monkeypatch.setattr(sealing, "MOST_TENSORS_BYTES", 36)
+    assert merge(OLD, new, reseal=False) == (OLD, ())
 
 
 @pytest.mark.parametrize("reseal", [False, True])
