@@ -2,7 +2,7 @@ r"""A small training in FP8 that goes wrong, and the experiments that tell why: 
 
     python benchmarks/fp8_toy.py train OUT        bf16, bf16_regrouped and fp8, a folder each: about a minute
     python benchmarks/fp8_toy.py run PLAN TRAINED experiments of `ckpttool fp8 plan --framework te`, without a log yet
-    python benchmarks/fp8_toy.py table OUT        all sets of products, and three cures: some four minutes
+    python benchmarks/fp8_toy.py table OUT        all sets of products, and three cures, into the guide: four minutes
 
 A transformer of two layers learns the text of Python's standard library. Each of its linear layers quantises the six
 operands of its three matrix products by itself, with delayed scaling, to E4M3. The loss of one step is a million times
@@ -37,11 +37,12 @@ from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attentio
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ckpttool.domain.fp8 import OPERANDS, Arithmetic, Gemm, Operand
-from ckpttool.domain.fp8_plan import FRESH_HISTORY, REGROUPED
 
+PAGE = Path(__file__).resolve().parent.parent / "ckpttool" / "guide" / "fp8.md"
+BEGIN, END = "<!-- toy:begin -->", "<!-- toy:end -->"
 LAYERS, WIDTH, HEADS, CONTEXT, LETTERS, BATCH = 2, 64, 4, 48, 256, 8
-STEPS, RATE, WARM_UP, SAVE_EVERY = 600, 3e-3, 20, 20
-BAD_STEP, BAD_WEIGHT = 250, 1e6
+STEPS, RATE, SAVE_EVERY = 400, 3e-3, 10
+BAD_STEP, BAD_WEIGHT = 20, 1e6
 HISTORY = 1024
 LOG, COLUMNS = "log.csv", ("step", "loss", "grad_norm", "learning_rate", "validation_loss")
 LARGEST = 448.0  # of E4M3
@@ -288,15 +289,13 @@ class Training:
             (loss * weight).backward()
             told += loss.item()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), 1.0).item()
-        rate = RATE * min(1.0, step / WARM_UP)
-        self.optimizer.param_groups[0]["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad()
         for linear in self.model.linears().values():
             for quantiser in linear.quantisers.values():
                 quantiser.end_step()
         validation = f"{self.validate():.5f}" if step % VALIDATION_EVERY == 0 else ""
-        return f"{told:.5f},{norm:.5f},{rate:.6f},{validation}"
+        return f"{told:.5f},{norm:.5f},{RATE:.6f},{validation}"
 
     @torch.no_grad()
     def validate(self) -> float:
@@ -362,23 +361,26 @@ def run(plan: Path, trained: Path) -> None:
         experiment = json.loads(file.read_text(encoding="utf-8"))
         if experiment["change"] is None or (file.parent / LOG).exists():
             continue
-        print(f"{experiment['id']}: {experiment['title']}", flush=True)
-        _run_of(experiment, file.parent, trained)()
+        planned = _run_of(experiment, file.parent, trained)
+        print(f"{experiment['id']}: {experiment['title']}{'' if planned else ': nothing here does that'}", flush=True)
+        if planned:
+            planned()
 
 
-def _run_of(experiment: Mapping[str, Any], folder: Path, trained: Path) -> Run:
-    """Return the run that an experiment asks of a script on Transformer Engine."""
+def _run_of(experiment: Mapping[str, Any], folder: Path, trained: Path) -> Run | None:
+    """Return the run that an experiment asks of a script on Transformer Engine; None for what it does not have."""
     asked, first = experiment["change"]["set"], experiment["start_step"]
-    config = asked.get("debug_api.initialize.config_file")
-    in_fp8 = asked.get("fp8_autocast.enabled") != "False"
-    current = asked.get("fp8_autocast.fp8_recipe") == "Float8CurrentScaling()"
+    config, recipe = asked.get("debug_api.initialize.config_file"), asked.get("fp8_autocast.fp8_recipe")
+    if recipe not in {None, "Float8CurrentScaling()"} or experiment["id"].startswith("E1"):
+        return None
+    in_fp8 = Arithmetic.CURRENT if recipe else Arithmetic.FP8
     return Run(
         folder=folder,
-        cell=cell(*Gemm, as_=Arithmetic.CURRENT if current else Arithmetic.FP8) if in_fp8 else cell(),
+        cell=cell() if asked.get("fp8_autocast.enabled") == "False" else cell(*Gemm, as_=in_fp8),
         start=trained / CANDIDATE.folder / "saves" / f"step_{first:06d}" if first else None,
-        keep_history=experiment["id"] != FRESH_HISTORY,
+        keep_history=not experiment["drops_history"],
         last=experiment["last_step"],
-        parts=2 if experiment["id"] == REGROUPED else 1,
+        parts=2 if experiment["regrouped"] else 1,
         debug=next(iter(yaml.safe_load(Path(config).read_text("utf-8")).values())) if config else None,
     )
 
@@ -418,7 +420,11 @@ def main() -> None:
     elif asked.task == "run":
         run(asked.plan, asked.trained)
     else:
-        print(table(asked.out))
+        rows = table(asked.out)
+        print(rows)
+        page = PAGE.read_text(encoding="utf-8")
+        before, (_, after) = page.split(BEGIN)[0], page.split(END)
+        PAGE.write_text(f"{before}{BEGIN}\n{rows}\n{END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":
