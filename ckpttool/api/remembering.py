@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.finding import Finding
+from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.units import Rank
+from ckpttool.errors import IncompleteError
 from ckpttool.records import SealPlace, own_cache
 from ckpttool.storage.base import Storage
 
@@ -88,3 +89,18 @@ def with_healed(
         return replace(checkpoint, findings=(*checkpoint.findings, *notes)) if notes else checkpoint
 
     return replace(inventory, checkpoints=tuple(map(told, inventory.checkpoints)))
+
+
+def rebuilt(checkpoint: Checkpoint) -> tuple[Finding, ...]:
+    """Return what was attached of shards that were rebuilt."""
+    return tuple(finding for finding in checkpoint.findings if finding.code is Code.HEALED)
+
+
+def saves_in_trash(storage: Storage) -> int:
+    """Count what prunes moved away, on which nothing rests but that somebody is told where to look."""
+    from ckpttool.records.journal import trash_folders
+
+    try:
+        return len(list(trash_folders(storage)))
+    except IncompleteError:
+        return 0

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from ckpttool.api.remembering import rebuilt, saves_in_trash
 from ckpttool.api.scanning import Tree, Where, asked, scan, surroundings
 from ckpttool.api.verifying import session_for
 from ckpttool.decide.data_position import exact_batches_near, plan_data
@@ -97,18 +98,18 @@ def resolve(
 
     with closing(session):
         point, advice = _pick(tree, evidence, pick)
+    healable = _healable(tree, question, point) if point.rejected else ()
     decision: ResumePlan | NoResumePoint
     if isinstance(point, NoResumePoint):
-        findings = (*point.findings, *_healable(tree, question, point), *_beyond(tree, point))
-        decision = replace(point, findings=findings, advice=advice, in_trash=_in_trash(tree.storage))
+        findings = (*point.findings, *healable, *_beyond(tree, point))
+        decision = replace(point, findings=findings, advice=advice, in_trash=saves_in_trash(tree.storage))
     else:
         reports = verdict_of(point.checkpoint).reports
         _assert_unchanged(tree.storage, reports)
         point = _timed(tree, point, reports, evidence)
         decision = _plan(tree, point, _Wanted(data=data, sizes=choice.sizes), question, advice)
         findings = _as_to_health((*beyond_limits(point, choice), *decision.findings), tree, question, choice, point)
-        healed = (finding for finding in point.checkpoint.findings if finding.code is Code.HEALED)
-        decision = replace(decision, findings=(*findings, *healed, *_healable(tree, question, point)))
+        decision = replace(decision, findings=(*findings, *rebuilt(point.checkpoint), *healable))
     if evidence is not None:
         chosen = None if isinstance(point, NoResumePoint) else point.checkpoint
         decision = replace(decision, findings=(*evidence.findings(chosen), *decision.findings))
@@ -116,8 +117,6 @@ def resolve(
 
 
 def _healable(tree: Tree, question: TreeQuestion, point: ResumePoint | NoResumePoint) -> tuple[Finding, ...]:
-    if not point.rejected:
-        return ()
     from ckpttool.api.heal_advice import advice_on  # most trees need none
 
     return advice_on(tree, question, point)
@@ -205,16 +204,6 @@ def _from_here(
     from ckpttool.decide.one_node import judge_one_node
 
     return judge_one_node(decision, tree.inventory, surroundings(tree, question, jobs, node))
-
-
-def _in_trash(storage: Storage) -> int:
-    """Count what prunes moved away, on which nothing rests but that somebody is told where to look."""
-    from ckpttool.records.journal import trash_folders
-
-    try:
-        return len(list(trash_folders(storage)))
-    except IncompleteError:
-        return 0
 
 
 def _beyond(tree: Tree, point: ResumePoint | NoResumePoint) -> tuple[Finding, ...]:
