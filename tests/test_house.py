@@ -38,7 +38,7 @@ ALLOWED_AT_THE_TOP = {
 MOST_LINES = {
     "__init__": 50,
     "__main__": 40,
-    "api": 5900,
+    "api": 5930,
     "cli": 5270,
     "decide": 11260,
     "domain": 7300,

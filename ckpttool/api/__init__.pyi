@@ -27,7 +27,6 @@ from ckpttool.api.replaying import calibrate as calibrate
 from ckpttool.api.replaying import replay as replay
 from ckpttool.api.resolving import Answer as Answer
 from ckpttool.api.resolving import resolve as resolve
-from ckpttool.api.resolving import scale_skip as scale_skip
 from ckpttool.api.resolving import simulate as simulate
 from ckpttool.api.scanning import Tree as Tree
 from ckpttool.api.scanning import read_config as read_config
@@ -35,6 +34,7 @@ from ckpttool.api.scanning import scan as scan
 from ckpttool.api.scanning import trees_below as trees_below
 from ckpttool.api.scanning import with_note_of_others as with_note_of_others
 from ckpttool.api.sealing import seal as seal
+from ckpttool.api.skipping import scale_skip as scale_skip
 from ckpttool.api.training import checkpoint_writer as checkpoint_writer
 from ckpttool.api.training import resume_training as resume_training
 from ckpttool.api.trashing import empty_trash as empty_trash

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import closing
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from ckpttool.api.remembering import rebuilt, saves_in_trash
 from ckpttool.api.scanning import Tree, Where, asked, scan, surroundings
 from ckpttool.api.verifying import session_for
-from ckpttool.decide.data_position import exact_batches_near, plan_data
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.lost import beyond_limits, with_saves
 from ckpttool.decide.naming import focused
@@ -21,17 +19,16 @@ from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.domain.data_position import Unknown, skip_of
 from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.frozen import dataclass, replace
-from ckpttool.domain.plan import NoResumePoint, PastSizes, Resolution, ResumePlan, ResumePoint, Simulation, SkipAnswer
-from ckpttool.domain.question import DEFAULT_DIR, AskedSizes, CheckQuestion, DataQuestion, ResumeQuestion, TreeQuestion
+from ckpttool.domain.plan import NoResumePoint, Resolution, ResumePlan, ResumePoint, Simulation
+from ckpttool.domain.question import AskedSizes, CheckQuestion, DataQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.domain.shard import Shard
 from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
-from ckpttool.errors import IncompleteError, NothingToResumeError, UnknownLayoutError, UsageError
+from ckpttool.errors import IncompleteError, UnknownLayoutError, UsageError
 from ckpttool.storage.base import Storage
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import Refusal, Resume, no_effects
 from ckpttool.trainers.common.launchers import jobs_of
-from ckpttool.trainers.registry import told_skip
 
 if TYPE_CHECKING:
     from ckpttool.decide.detour import Pick
@@ -315,55 +312,6 @@ def _assert_unchanged(storage: Storage, reports: Iterable[ShardReport]) -> None:
             now = None
         if now != report.stamp:
             raise IncompleteError(f"{report.path} changed while the plan was made; run again when nothing writes here")
-
-
-def scale_skip(data: DataQuestion, *, steps: int | None = None, path: str | None = None) -> SkipAnswer:
-    """Compute where the data starts after the global batch size changed.
-
-    Args:
-        data: Batch sizes, segments and sink size.
-        steps: Batches consumed; None: those of the segments, or of the tree's resume point.
-        path: A tree whose resume point gives steps and old batch size.
-
-    Raises:
-        UsageError: Steps or the old batch size are not known.
-    """
-    if path is not None and steps is not None:
-        raise UsageError("give --steps or DIR, not both")
-    told = sum(segment.steps for segment in data.segments)
-    recorded, past, whose = None, PastSizes(), None
-    if steps is None and (path is not None or not data.segments):
-        steps, recorded, past, whose = _resume_point_of(path, data)
-    total = Step(told if steps is None else steps)
-    old = recorded if recorded is not None else data.old_global_batch
-    if old is None and told < total:
-        raise UsageError("give --old-gbs: the global batch size of the run that wrote the checkpoint")
-    skip = plan_data(total, recorded, data, past)
-    samples, new = skip.samples or 0, skip.global_batch_size or 1
-    exact = () if skip.repeated_samples == 0 else exact_batches_near(samples, new, sink_size=skip.sink_size)
-    before = None if data.segments else old
-    return SkipAnswer(skip=skip, steps=total, old_global_batch=before, exact_sizes=exact, told=told_skip(skip, whose))
-
-
-def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[int | None, int | None, PastSizes, Trainer | None]:
-    """Return step and batch size of the checkpoint that `resolve` would choose, what came before, and whose it is."""
-    try:
-        answer = resolve(TreeQuestion(path=path), ResumeQuestion(), DataQuestion())
-    except UnknownLayoutError:
-        if path is not None or os.path.isdir(DEFAULT_DIR):
-            raise
-        old, new = data.old_global_batch or 1, data.new_global_batch or 1
-        common = math.gcd(old, new)
-        rule = f"data_skip_steps = steps * {old // common} // {new // common}"
-        if data.old_global_batch is None:
-            rule = f"data_skip_steps = steps * old // {data.new_global_batch or 'new'}; --old-gbs says the old size"
-        raise UsageError(f"give --steps or DIR, there is no {DEFAULT_DIR} here (the rule: {rule})") from None
-    decision = answer.decision
-    if isinstance(decision, NoResumePoint):
-        raise NothingToResumeError(f"nothing in {decision.root} can be resumed from; ckpttool resolve says why")
-    chosen = decision.point.checkpoint
-    past = Course(answer.tree.inventory).past(chosen)
-    return decision.point.step, chosen.scalars.global_batch_size, past, answer.tree.trainer
 
 
 def simulate(answer: Answer, version: str | None = None, *, trainer: str | None = None) -> Simulation:
