@@ -20,10 +20,8 @@ from ckpttool.domain.replicas import (
     Witness,
 )
 from ckpttool.domain.units import Rank
+from ckpttool.domain.verdict import MIN_COPIES
 from ckpttool.verify.replicas.columns import Alike, Family, History, all_alike, columns, families
-
-MIN_COPIES = 3
-"""Copies from which on a single odd one is outvoted."""
 
 _FEW = 2
 """Tensors that are a few, however many there are."""
