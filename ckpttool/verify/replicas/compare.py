@@ -6,12 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ckpttool.domain.finding import Code, Finding, Severity, worst
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.replicas import DifferingBytes, Doubt, RecordedSlices, TensorDigests, Witness
 from ckpttool.domain.scalars import NO_FACTS
-from ckpttool.domain.shard import ShardRole
+from ckpttool.domain.shard import FileStamp, ShardRole
 from ckpttool.domain.units import Rank, Step
 from ckpttool.domain.verdict import ShardReport
+from ckpttool.records.hashed_json import is_on_disk
 from ckpttool.storage.base import ByteSource, Storage
 from ckpttool.storage.stream import BLOCK_BYTES
 from ckpttool.verify.replicas.findings import decided, replica_findings
@@ -82,16 +83,23 @@ def compare_replicas(
     agreed: dict[str, int] = {}
     is_open = False
     for role, by_rank in _by_role(reports).items():
-        now = {rank: report.tensor_digests for rank, report in by_rank.items() if report.tensor_digests is not None}
+        same_file = _same_files(by_rank)
+        now = {
+            rank: report.tensor_digests
+            for rank, report in by_rank.items()
+            if report.tensor_digests is not None and rank not in same_file
+        }
         judged = judge_replicas(now, [_witness(other, role, by_rank) for other in others], recorded)
         is_open |= judged.is_open
-        agreed |= {by_rank[rank].path: copies for rank, copies in judged.agreed.items()}
+        agreed |= {by_rank[rank].path: judged.agreed[same_file.get(rank, rank)] for rank in by_rank}
         sound = {rank for rank, report in by_rank.items() if report.checksum_matched}
         unsound = {rank for rank, report in by_rank.items() if any(one.code in _UNSOUND for one in report.findings)}
         # What is damaged by itself is told.
         broken = {rank for rank, report in by_rank.items() if worst(report.findings) >= Severity.DAMAGE}
         doubts = tuple(
-            doubt for doubt in decided(judged.doubts, sound=sound, unsound=unsound) if doubt.rank not in broken
+            doubt
+            for doubt in decided(_of_every_rank(judged.doubts, same_file), sound=sound, unsound=unsound)
+            if doubt.rank not in broken
         )
         places = {} if look is None else dict(_places(doubts, by_rank, look))
         findings += replica_findings(doubts, {rank: report.path for rank, report in by_rank.items()}, places)
@@ -106,6 +114,27 @@ def _by_role(reports: Iterable[ShardReport]) -> dict[ShardRole, dict[Rank, Shard
         if report.rank is not None and times[report.rank, report.role] == 1 and report.tensor_digests is not None:
             found[report.role][report.rank] = report
     return found
+
+
+def _same_files(by_rank: Mapping[Rank, ShardReport]) -> dict[Rank, Rank]:
+    """Return whose file a rank's is, too, by hard or symbolic links: one file is no copy of itself."""
+    first: dict[FileStamp, Rank] = {}
+    same: dict[Rank, Rank] = {}
+    for rank, report in sorted(by_rank.items()):
+        # Objects of equal content have equal stamps in some stores, where no two names are of one object.
+        if report.stamp is not None and is_on_disk(report.stamp):
+            other = first.setdefault(report.stamp, rank)
+            if other != rank:
+                same[rank] = other
+    return same
+
+
+def _of_every_rank(doubts: Iterable[Doubt], same_file: Mapping[Rank, Rank]) -> tuple[Doubt, ...]:
+    """Return what is doubted of a file once for each rank whose file it is."""
+    ranks: dict[Rank, list[Rank]] = defaultdict(list)
+    for rank, other in same_file.items():
+        ranks[other].append(rank)
+    return tuple(replace(doubt, rank=rank) for doubt in doubts for rank in (doubt.rank, *ranks[doubt.rank]))
 
 
 def _witness(other: SavedTensors, role: ShardRole, now: Mapping[Rank, ShardReport]) -> Witness:

@@ -147,3 +147,37 @@ def test_ranks_that_hold_nothing_alike_cost_no_second_read(copy_tree: Callable[[
     verdict = judged(root, name="iteration_00000030", memory=False)
 
     assert verdict.also_read == ()
+
+
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+def test_one_file_under_several_ranks_names_is_no_copy_of_itself(
+    tree: Path, link: Callable[[Path, Path], None]
+) -> None:
+    (first,) = tree.glob("rank_0/*20_2.ckpt")
+    for rank in (1, 2, 3):
+        (path,) = tree.glob(f"rank_{rank}/*20_2.ckpt")
+        path.unlink()
+        link(first, path)
+    verdict = judged(tree)
+    assert verdict.word is VerdictWord.STRUCT_OK
+    assert not verdict.is_proven
+
+    (path,) = tree.glob("rank_3/*20_2.ckpt")  # its neighbour: a second file is a second copy
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content)
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    verdict = judged(tree)
+    assert verdict.word is VerdictWord.AGREED
+    assert {report.copies for report in verdict.reports} == {2}
+
+
+def test_a_file_that_two_ranks_share_is_doubted_at_both(tree: Path) -> None:
+    first, second = flip(tree, rank=0), next(tree.glob("rank_1/*20_2.ckpt"))
+    second.unlink()
+    second.hardlink_to(first)
+    found = [finding for finding in judged(tree).findings if finding.code is Code.REPLICA_DIFFERS]
+    assert [(finding.ranks, finding.severity) for finding in found] == [
+        ((0,), Severity.DAMAGE),
+        ((1,), Severity.DAMAGE),
+    ]
