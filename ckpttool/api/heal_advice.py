@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
 
-from ckpttool.api.healing import what_can_be_rebuilt
+from ckpttool.api.healing import MOST_WITNESSES, what_can_be_rebuilt
 from ckpttool.api.scanning import Tree, scan
 from ckpttool.api.verifying import content_engine
 from ckpttool.decide.healing import heal_advice, is_about_shards, sick_shards, witnesses_for
@@ -69,12 +71,18 @@ def _advice(
 
 
 def _cost(tree: Tree, checkpoint: Checkpoint) -> int:
-    """Return about how many bytes would be read: it, and two others."""
-    try:
-        largest = max(tree.storage.stamp(shard.path).size for shard in checkpoint.shards[:1])
-    except OSError:
-        return 0
-    return 3 * largest * len(checkpoint.shards)
+    """Return about how many bytes would be read: it, and those that prove copies; past what is cheap, no more count.
+
+    Of every file, and of all of these: what was cut short is small, and what it is compared with is not.
+    """
+    cost = 0
+    for read in (checkpoint, *islice(witnesses_for(checkpoint, tree.inventory.checkpoints), MOST_WITNESSES)):
+        for shard in read.shards:
+            with suppress(OSError):
+                cost += tree.storage.stamp(shard.path).size
+            if cost > CHEAP_BYTES:
+                return cost
+    return cost
 
 
 def _may_have_a_copy(tree: Tree, other: Checkpoint, sick: Sick) -> bool:

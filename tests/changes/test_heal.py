@@ -333,6 +333,27 @@ def test_of_a_large_save_only_headers_are_asked_and_it_may_be_healed(
     assert [finding.remedy for finding in told] == [f"run ckpttool heal {tree} --checkpoint _1-30_2 to see"]
 
 
+@pytest.mark.parametrize("cut", [(0,), (0, 1, 2)])
+def test_what_is_cut_short_hides_from_resolve_no_cost_of_reading_the_rest(
+    cut: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = copied("sink2_ckpt", tmp_path)
+    for rank in cut:
+        path = tree / f"rank_{rank}/llama2_7b_rank_{rank}_1-30_2.ckpt"
+        path.chmod(0o644)
+        path.write_bytes(b"")
+
+    def remedies() -> list[str | None]:
+        found = api.resolve(str(tree)).decision.findings
+        return [finding.remedy for finding in found if finding.code is Code.CAN_BE_HEALED]
+
+    proven = remedies()
+    monkeypatch.setattr("ckpttool.api.heal_advice.CHEAP_BYTES", 5_000)  # of files of 1,768 bytes
+    assert remedies() == [f"run ckpttool heal {tree} --checkpoint _1-30_2 to see"]
+    monkeypatch.setattr("ckpttool.api.heal_advice.CHEAP_BYTES", 20_000)
+    assert remedies() == proven
+
+
 def test_of_tensor_parallel_neighbours_alone_nothing_is_promised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
