@@ -147,6 +147,8 @@ class _Seen:
                 self._add(odd, _Row(name, like, like.ranks, proof), then, own)
 
     def _split(self, name: str, family: Family) -> None:
+        if self._is_outnumbered(name, family):
+            return
         holders = [(value, *holder) for value in family.values for holder in family.holders(value)]
         for value, history, one in holders:
             one.agrees(1)
@@ -155,6 +157,28 @@ class _Seen:
                 ranks = tuple(sorted(rank for other, _, like in holders if other != value for rank in like.ranks))
                 one.compared += 1
                 self._odd[one].append(_Row(name, None, ranks, proof))
+
+    def _is_outnumbered(self, name: str, family: Family) -> bool:
+        """Note who differs from the most that agree, fewer than half of all though they be; False where none do.
+
+        Only in files that are equal otherwise: where an arrangement changed, much differs.
+        """
+        (most, times), (_, next_times) = Counter(family.values).most_common(2)
+        _, like = max(family.holders(most), key=lambda holder: len(holder[1].ranks))
+        odd = [holder for value in sorted(family.values) if value != most for holder in family.holders(value)]
+        if times == next_times or not all(self._is_alike_otherwise(one, like) for _, one in odd):
+            return False
+        ranks = tuple(sorted(rank for _, one in family.holders(most) for rank in one.ranks))
+        then = [family.usual_then(index) for index in range(len(self._others))]
+        for _, one in family.holders(most):
+            one.agrees(1)
+        for own, one in odd:
+            one.agrees(1)
+            self._add(one, _Row(name, like, ranks, family.proof(own, most)), then, own)
+        return True
+
+    def _is_alike_otherwise(self, one: Alike, like: Alike) -> bool:
+        return one.is_twin_of(like) and self._nearly_equal(one, like, 0)
 
     def _add(self, odd: Alike, row: _Row, then: Sequence[bytes | None], own: History) -> None:
         """Note that a file differs, unless it did so everywhere: that is what each rank has of its own.

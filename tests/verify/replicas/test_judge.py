@@ -108,3 +108,22 @@ def test_a_record_proves_replicas_without_another_checkpoint() -> None:
     (doubt,) = judged.doubts
     assert (doubt.kind, doubt.rank, doubt.others, doubt.proof) == (DoubtKind.DIFFERS, 4, (0, 2), Proof.RECORDED)
     assert judged.agreed == {0: 2, 1: 3, 2: 2, 3: 3, 4: 1, 5: 3}
+
+
+@pytest.mark.parametrize("most", [1, 2, None])
+def test_two_of_four_that_are_damaged_in_the_same_tensor_are_both_named(most: int | None) -> None:
+    trees = saved(4, 4)
+    trees[3][Rank(1)] = changed(trees[3][Rank(1)], NAMES[5], by="one bit")
+    trees[3][Rank(2)] = changed(trees[3][Rank(2)], NAMES[5], by="another bit")
+    found = doubts(3, trees, most=most)
+    assert [(doubt.rank, doubt.kind, doubt.others) for doubt in found] == [
+        (1, DoubtKind.DIFFERS, (0, 3)),
+        (2, DoubtKind.DIFFERS, (0, 3)),
+    ]
+
+
+def test_four_that_now_hold_two_slices_each_are_replicas_no_more() -> None:
+    trees = saved(4, 4)
+    for rank in (1, 3):
+        trees[3][Rank(rank)] = changed(trees[3][Rank(rank)], *NAMES, by="another slice")
+    assert {doubt.kind for doubt in doubts(3, trees)} == {DoubtKind.PARTED}
