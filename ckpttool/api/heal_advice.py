@@ -65,7 +65,8 @@ def _advice(
         findings=rejection.reasons,
     )
     sick = sick_shards(checkpoint, verdict, lambda place: str(tree.layout.twin(checkpoint, *place)))
-    kin = [other for other in witnesses_for(checkpoint, tree.inventory.checkpoints) if not other.findings]
+    others = witnesses_for(checkpoint, tree.inventory.checkpoints)
+    kin = [other for other in others if other.run == checkpoint.run and not other.findings]
     may_be = bool(sick) and bool(kin) and _may_have_a_copy(tree, kin[0], sick[0])
     return heal_advice(point, checkpoint, root=root, is_proven=False) if may_be else None
 

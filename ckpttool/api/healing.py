@@ -157,7 +157,9 @@ def _donors(
             break
         if not blocking(other.findings):
             roles = {each.role for each in sick}
-            others.append(SavedShards(name=other.name, shards=_read(tree, other, roles)))
+            is_same = other.run == checkpoint.run
+            shards = _read(tree, other, roles)
+            others.append(SavedShards(name=other.name, step=other.step, same_run=is_same, shards=shards))
             answer = find_donors(sick, now, others, recorded, order)
     return tuple(_with_metadata(tree, checkpoint, each) for each in answer)
 

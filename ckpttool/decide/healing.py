@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from shlex import quote
-from typing import NamedTuple
 
+from ckpttool.decide.copy_proof import CopyProof, Evidence, is_sound
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Code, Finding, Severity, blocking, note, unknown, worst
+from ckpttool.domain.finding import Code, Finding, Severity, blocking, note, unknown
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.healing import (
     Donor,
@@ -26,14 +26,11 @@ from ckpttool.domain.shard import Shard
 from ckpttool.domain.units import Rank, counted, on_ranks
 from ckpttool.domain.verdict import ShardReport, Verdict
 
-MIN_WITNESSES = 2
-"""Other checkpoints that must show two ranks equal: at one alone, they may be equal by chance, as at the start."""
-
 _MISSING = frozenset({Code.RANK_MISSING, Code.SHARD_MISSING})
 
 _TO_PROVE = (
-    "two other whole checkpoints of the same run on which all tensors of both ranks are equal, or a record of the "
-    "layout beside the checkpoints, would prove it"
+    "two other whole checkpoints on which all tensors of both ranks are equal, at least one of them of the same run, "
+    "or a record of the layout beside the checkpoints, would prove it"
 )
 
 
@@ -86,104 +83,22 @@ def find_donors(
     Args:
         sick: The shards.
         now: All that could be read of the checkpoint, every element, with what was found about each.
-        others: Other checkpoints of the same run, nearest first.
+        others: Other checkpoints, those of the same run first, nearest first.
         recorded: What the training's own record says of the ranks' slices; None: there is none.
         order: What was asked for.
     """
     doubted = {each.place for each in sick}
     sound = {place: report for place, report in now.items() if place not in doubted}
-    return tuple(_healing(each, sound, _Evidence(others, recorded, order.tensor), order) for each in sick)
+    evidence = Evidence(others, recorded, order.tensor, now, doubted, {})
+    return tuple(_healing(each, sound, evidence, order) for each in sick)
 
 
-class _Proof(NamedTuple):
-    proof: Proof
-    record: str | None = None
-    witnesses: tuple[str, ...] = ()
-
-
-class _Evidence(NamedTuple):
-    others: Sequence[SavedShards]
-    recorded: RecordedSlices | None
-    tensor: str | None
-    """The one that is to be replaced; None: all must be the same."""
-
-    def held(self, report: ShardReport) -> dict[str, bytes] | None:
-        """Return the digests that count; None where one of them is not known."""
-        if report.tensor_digests is None:
-            return None
-        found = report.tensor_digests.by_name
-        if self.tensor is not None:
-            return {self.tensor: found[self.tensor]} if self.tensor in found else None
-        return found if len(found) == report.tensors else None
-
-    def of(self, sick: Place, other: Place, now: ShardReport) -> _Proof | str:
-        """Return what proves that two shards are copies, or say why nothing does."""
-        held_now = self.held(now) or {}
-        told = self._recorded(sick[0], other[0], held_now)
-        return self._learned(sick, other, now, held_now) if told is None else told
-
-    def _recorded(self, sick: Rank, other: Rank, tensors: Iterable[str]) -> _Proof | str | None:
-        """Return what a record proves or says against it; None where it does not tell of all tensors."""
-        if self.recorded is None:
-            return None
-        slices = self.recorded.slices
-        for name in sorted(slices) if self.tensor is None else tensors:
-            held = slices.get(name, {})
-            if held.get(sick) != held.get(other):
-                return f"rank {other} holds another slice of {name} by {self.recorded.source}"
-        if not all({sick, other} <= slices.get(name, {}).keys() for name in tensors):
-            return None
-        return _Proof(Proof.RECORDED, record=self.recorded.source)
-
-    def _learned(self, sick: Place, other: Place, now: ShardReport, held_now: Mapping[str, bytes]) -> _Proof | str:
-        equal: list[tuple[str, Mapping[str, bytes]]] = []
-        for saved in self.others:
-            ours, theirs = saved.shards.get(sick), saved.shards.get(other)
-            if ours is None or theirs is None or not (_is_sound(ours) and _is_sound(theirs)):
-                continue
-            a, b = self.held(ours), self.held(theirs)
-            if a is None or b is None:
-                continue
-            if ours.schema_hash != theirs.schema_hash or a != b:
-                return f"rank {other[0]} {_differs_in(a, b)} at {saved.name}"
-            if theirs.schema_hash == now.schema_hash:
-                equal.append((saved.name, a))
-        if len(equal) < MIN_WITNESSES:
-            return f"rank {other[0]} was equal at {counted(len(equal), 'other checkpoint')} of the run"
-        if (still := _never_changed(held_now, [held for _, held in equal])) is not None:
-            return f"{still} did not change where rank {other[0]} was equal, and has changed since"
-        return _Proof(Proof.LEARNED, witnesses=tuple(name for name, _ in equal))
-
-
-def _is_sound(report: ShardReport) -> bool:
-    return worst(report.findings) < Severity.SUSPECT
-
-
-def _differs_in(a: Mapping[str, bytes], b: Mapping[str, bytes]) -> str:
-    if a.keys() != b.keys():
-        return "held other tensors"
-    first = next((name for name in a if a[name] != b[name]), None)
-    return "held tensors of other shapes" if first is None else f"differed in {first}"
-
-
-def _never_changed(now: Mapping[str, bytes], then: Sequence[Mapping[str, bytes]]) -> str | None:
-    """Return a tensor that was the same at all witnesses and is another now: that it was equal taught nothing."""
-    return next(
-        (
-            name
-            for name, digest in now.items()
-            if len(found := {held[name] for held in then}) == 1 and {digest} != found
-        ),
-        None,
-    )
-
-
-def _healing(sick: Sick, now: Mapping[Place, ShardReport], evidence: _Evidence, order: HealOrder) -> ShardHealing:
+def _healing(sick: Sick, now: Mapping[Place, ShardReport], evidence: Evidence, order: HealOrder) -> ShardHealing:
     others = {place: each for place, each in sorted(now.items()) if place[1] is sick.role and place[0] != sick.rank}
-    proofs: dict[Place, _Proof] = {}
+    proofs: dict[Place, CopyProof] = {}
     against: list[str] = []
     for place, report in others.items():
-        if not _is_sound(report):
+        if not is_sound(report):
             why = max(report.findings, key=lambda finding: finding.severity).message
             against.append(f"rank {place[0]} is doubted itself: {why}")
         elif evidence.held(report) is None:
@@ -210,7 +125,7 @@ def _healing(sick: Sick, now: Mapping[Place, ShardReport], evidence: _Evidence, 
     return ShardHealing(sick=sick, donor=donor, tensor=order.tensor)
 
 
-def _donor(rank: Rank, report: ShardReport, proof: _Proof, agrees: Rank | None) -> Donor:
+def _donor(rank: Rank, report: ShardReport, proof: CopyProof, agrees: Rank | None) -> Donor:
     """Say what speaks for a donor; at the least that its numbers were looked at, and none was odd."""
     trust = Trust.NUMERICS if agrees is None else Trust.COPY
     if report.checksum_matched:
@@ -221,12 +136,13 @@ def _donor(rank: Rank, report: ShardReport, proof: _Proof, agrees: Rank | None) 
         proof=proof.proof,
         record=proof.record,
         witnesses=proof.witnesses,
+        rest_agrees=proof.rest_agrees,
         trust=trust,
         agrees=agrees,
     )
 
 
-def _agreed(copies: Mapping[Place, ShardReport], evidence: _Evidence) -> tuple[Place, ...] | str:
+def _agreed(copies: Mapping[Place, ShardReport], evidence: Evidence) -> tuple[Place, ...] | str:
     """Return those of several copies that are to be believed, or say why none is.
 
     Where they differ, a checksum decides, else most of them do.
@@ -360,12 +276,12 @@ def healed_notes(checkpoint: Checkpoint, seals: Iterable[ShardSeal]) -> Iterator
 
 
 def witnesses_for(checkpoint: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
-    """Yield the other checkpoints of the same run, nearest first: between two runs the layout may change."""
+    """Yield the other checkpoints of the same run, then those of other starts of it: each nearest first."""
     kin = [each for each in others if _kind(each) == _kind(checkpoint)]
     at = next((index for index, each in enumerate(kin) if each.key == checkpoint.key), len(kin))
-    nearest = sorted(range(len(kin)), key=lambda index: (abs(index - at), index > at))
+    nearest = sorted(range(len(kin)), key=lambda index: (kin[index].run != checkpoint.run, abs(index - at), index > at))
     return (kin[index] for index in nearest if index != at)
 
 
 def _kind(checkpoint: Checkpoint) -> tuple[object, ...]:
-    return checkpoint.prefix, checkpoint.run, checkpoint.format, checkpoint.topology.world_size
+    return checkpoint.prefix, checkpoint.format, checkpoint.topology.world_size

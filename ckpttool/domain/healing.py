@@ -12,7 +12,7 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.pointer import PointerFix
 from ckpttool.domain.replicas import Proof, Trust
 from ckpttool.domain.shard import FileStamp, ShardRole
-from ckpttool.domain.units import Rank
+from ckpttool.domain.units import Rank, Step
 from ckpttool.domain.verdict import ShardReport
 
 Place: TypeAlias = "tuple[Rank, ShardRole]"
@@ -21,9 +21,12 @@ Place: TypeAlias = "tuple[Rank, ShardRole]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedShards:
-    """What another checkpoint of the same run holds."""
+    """What another checkpoint holds."""
 
     name: str
+    step: Step | None
+    same_run: bool
+    """Whether the same start of the training wrote both: between two starts ranks may change places."""
     shards: Mapping[Place, ShardReport]
     """Those that were read, every byte."""
 
@@ -57,6 +60,8 @@ class Donor:
     """Path of the record that says so, where it is recorded."""
     witnesses: tuple[str, ...] = ()
     """The checkpoints that prove it, where it was learned."""
+    rest_agrees: bool = False
+    """Whether what is whole of the damaged file proves it, too: it changed as the donor's did."""
     trust: Trust
     agrees: Rank | None = None
     """The rank that holds the same, where that is what speaks for it."""

@@ -67,14 +67,31 @@ def test_a_lost_shard_is_found_on_a_rank_that_was_equal_at_two_other_steps(
     assert found.donor.trust is Trust.COPY
 
 
-def test_after_a_lone_resume_one_other_step_is_too_few(tmp_path: Path) -> None:
+def test_after_a_lone_resume_one_other_step_is_too_few_but_an_earlier_start_s_is_the_second(tmp_path: Path) -> None:
     tree = copied("sink2_ckpt", tmp_path)
     (tree / "rank_3/llama2_7b_rank_3_1-30_2.ckpt").unlink()
+    (found,) = asked(tree).shards
+    assert found.donor is not None
+    assert (found.donor.witnesses, found.donor.trust) == (("_1-25_2", "20_2"), Trust.COPY)
+    for earlier in tree.glob("rank_?/*_rank_?-*.ckpt"):
+        earlier.unlink()
     healing = asked(tree)
     assert of_healing(healing) is ExitCode.NOTHING_TO_RESUME
     (found,) = healing.shards
     assert found.refusal is not None
     assert "rank 0 was equal at 1 other checkpoint of the run" in found.refusal.message
+
+
+def test_a_flipped_bit_after_a_lone_resume_is_put_right_by_what_is_whole_of_the_file(tmp_path: Path) -> None:
+    tree = copied("sink2_ckpt", tmp_path)
+    shard = tree / "rank_2/llama2_7b_rank_2_1-30_2.ckpt"
+    before = shard.read_bytes()
+    flip(shard, len(before) * 2 // 3)
+    (found,) = asked(tree, apply=True).shards
+    assert found.donor is not None
+    assert (found.donor.witnesses, found.donor.rest_agrees) == (("_1-25_2",), True)
+    assert shard.read_bytes() == before
+    assert asked(tree).shards == ()
 
 
 @pytest.mark.parametrize("rank", range(4))

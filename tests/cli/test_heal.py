@@ -25,6 +25,9 @@ def lost(here: Path, name: str) -> None:
     if name == "proven":
         for later in tree.glob("rank_*/*_rank_?_1-*.ckpt"):
             later.unlink()
+    if name == "too-few":
+        for earlier in tree.glob("rank_*/*_rank_?-*.ckpt"):
+            earlier.unlink()
     max((tree / "rank_3").glob("*_2.ckpt")).unlink()
 
 

@@ -56,7 +56,12 @@ def shards(**texts: str) -> dict[Place, ShardReport]:
 
 
 def at(name: str, **texts: str) -> SavedShards:
-    return SavedShards(name=name, shards=shards(**texts))
+    return of_run(shards(**texts), name)
+
+
+def of_run(held_there: Mapping[Place, ShardReport], name: str = "15_2") -> SavedShards:
+    """Another checkpoint of the same run."""
+    return SavedShards(name=name, step=Step(30), same_run=True, shards=held_there)
 
 
 EQUAL = (at("15_2", r0="cd", r1="cd", r3="cd"), at("10_2", r0="ef", r1="ef", r3="ef"))
@@ -108,6 +113,75 @@ def test_one_other_checkpoint_proves_nothing() -> None:
     assert answered(shards(r0="ab"), EQUAL[:1]) == "rank 0 was equal at 1 other checkpoint of the run"
 
 
+EARLIER = replace(EQUAL[1], name="7_2", same_run=False)
+"""A checkpoint of another start at which they were equal, too."""
+
+
+def test_beside_one_of_the_same_run_a_checkpoint_of_another_start_is_the_second_proof() -> None:
+    donor = answered(shards(r0="ab", r1="ab"), (EQUAL[0], EARLIER))
+    assert isinstance(donor, Donor)
+    assert (donor.rank, donor.proof, donor.witnesses) == (0, Proof.LEARNED, ("15_2", "7_2"))
+    another = replace(EARLIER, name="5_2")
+    assert answered(shards(r0="ab"), (EARLIER, another)) == "rank 0 was equal at 0 other checkpoints of the run"
+
+
+def test_another_start_in_which_they_differed_shows_that_ranks_changed_places() -> None:
+    parted = replace(at("7_2", r0="ef", r1="ef", r3="eX"), same_run=False)
+    assert str(answered(shards(r0="ab", r1="ab"), (EQUAL[0], parted, EARLIER))).startswith(
+        "rank 0 differed in x at 7_2"
+    )
+    shapes = {place: replace(report, schema_hash="other") for place, report in shards(r0="eg", r3="ef").items()}
+    other = replace(of_run(shapes, "7_2"), same_run=False)
+    assert isinstance(answered(shards(r0="ab"), (EQUAL[0], other, EARLIER)), Donor)
+
+
+def test_another_start_proves_nothing_where_other_ranks_were_equal_then_than_are_now() -> None:
+    now = shards(r0="ab", r1="gh")
+    assert str(answered(now, (EQUAL[0], EARLIER))).startswith("rank 0 was equal at 1 other checkpoint of the run")
+    kept = at("15_2", r0="cd", r1="gh", r3="cd")
+    assert str(answered(now, (kept, EARLIER))).startswith("rank 0 was equal at 1 other checkpoint of the run")
+    told = replace(at("7_2", r0="ef", r1="gi", r3="ef"), same_run=False)
+    assert isinstance(answered(now, (kept, told)), Donor)
+
+
+def test_from_before_the_first_step_a_checkpoint_is_no_witness_beside_another_start_s() -> None:
+    begun = replace(EQUAL[0], step=Step(0))
+    assert answered(shards(r0="ab"), (begun, EARLIER)) == "rank 0 was equal at 1 other checkpoint of the run"
+    assert isinstance(answered(shards(r0="ab"), (begun, EQUAL[1])), Donor)
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "order", "is_proven"),
+    [
+        ("abX", ("abc", "abc"), HealOrder(), True),
+        ("abX", ("abc", "abc"), HealOrder(tensor="y"), True),
+        ("aXX", ("abc", "abc"), HealOrder(), False),  # more differs than changed together
+        ("aeX", ("aec", "aec"), HealOrder(), False),  # so it does where one tensor never changed
+        ("abXz", ("abc", "abc"), HealOrder(), False),  # another schema
+        ("abX", ("abc",), HealOrder(), False),  # as many are damaged as are whole: nobody else could tell
+        ("abX", ("abc", "abz"), HealOrder(), False),  # one that was equal then is another now
+    ],
+)
+def test_what_is_whole_of_a_damaged_file_proves_a_copy_where_it_changed_as_the_donor_s(
+    own: str, others: Sequence[str], order: HealOrder, is_proven: bool
+) -> None:
+    sick = replace(GONE, is_missing=False)
+    now = shards(r3=own, **{f"r{rank}": text for rank, text in enumerate(others)})
+    then = at("15_2", **dict.fromkeys(("r0", "r1", "r3"), "def"))
+    (found,) = find_donors([sick], now, [then], None, order)
+    assert (found.donor is not None) is is_proven
+    if found.donor is not None:
+        assert (found.donor.rank, found.donor.witnesses, found.donor.rest_agrees) == (0, ("15_2",), True)
+
+
+def test_of_a_damaged_file_that_could_not_all_be_read_nothing_is_taken_for_proof() -> None:
+    sick = replace(GONE, is_missing=False)
+    part = replace(held(3, "ab"), tensors=3)
+    now = {**shards(r0="ab", r1="ab"), (Rank(3), ShardRole.FULL): part}
+    (found,) = find_donors([sick], now, EQUAL[:1], None, HealOrder())
+    assert found.donor is None
+
+
 def test_a_rank_that_differed_once_is_no_copy() -> None:
     witnesses = (*EQUAL, at("5_2", r0="gh", r3="gi"))
     assert answered(shards(r0="ab"), (witnesses[2], *EQUAL)) == "rank 0 differed in x at 5_2"
@@ -124,7 +198,7 @@ def test_a_rank_that_held_other_tensors_is_no_copy(text: str) -> None:
 
 def test_a_rank_that_held_tensors_of_other_shapes_is_no_copy() -> None:
     other = replace(held(0, "cd"), schema_hash="other shapes")
-    witness = SavedShards(name="15_2", shards={**shards(r3="cd"), (Rank(0), ShardRole.FULL): other})
+    witness = of_run({**shards(r3="cd"), (Rank(0), ShardRole.FULL): other})
     assert answered(shards(r0="ab"), (witness, EQUAL[1])) == "rank 0 held tensors of other shapes at 15_2"
 
 
@@ -136,9 +210,7 @@ def test_a_tensor_that_never_changed_then_and_has_since_teaches_nothing() -> Non
 
 def test_a_witness_that_is_in_doubt_itself_is_passed_over() -> None:
     odd = suspect(Code.NORM_JUMP, "jumps", path="0")
-    doubted = SavedShards(
-        name="15_2", shards={**shards(r3="cd"), (Rank(0), ShardRole.FULL): held(0, "cd", findings=(odd,))}
-    )
+    doubted = of_run({**shards(r3="cd"), (Rank(0), ShardRole.FULL): held(0, "cd", findings=(odd,))})
     assert answered(shards(r0="ab"), (doubted, EQUAL[1])) == "rank 0 was equal at 1 other checkpoint of the run"
 
 
@@ -152,7 +224,7 @@ def test_a_donor_in_doubt_is_never_taken() -> None:
 def test_a_donor_that_could_not_be_read_whole_is_never_taken(known: TensorDigests | None) -> None:
     unread = replace(held(0), tensor_digests=known)
     assert answered({(Rank(0), ShardRole.FULL): unread}) == ("rank 0 tells nothing: its tensors could not all be read")
-    witness = SavedShards(name="15_2", shards={**shards(r3="cd"), (Rank(0), ShardRole.FULL): unread})
+    witness = of_run({**shards(r3="cd"), (Rank(0), ShardRole.FULL): unread})
     assert answered(shards(r0="ab"), (witness, EQUAL[1])) == "rank 0 was equal at 1 other checkpoint of the run"
 
 
@@ -260,7 +332,7 @@ def test_a_header_s_text_is_the_donor_s_but_for_what_each_rank_says_of_itself(
 def test_a_witness_with_other_types_or_shapes_than_now_teaches_nothing() -> None:
     def at_other_shapes(name: str) -> SavedShards:
         both = {(Rank(rank), ShardRole.FULL): replace(held(rank, "cd"), schema_hash="other") for rank in (0, 3)}
-        return SavedShards(name=name, shards=both)
+        return of_run(both, name)
 
     others = (at_other_shapes("15_2"), at_other_shapes("10_2"))
     assert answered(shards(r0="ab"), others) == "rank 0 was equal at 0 other checkpoints of the run"

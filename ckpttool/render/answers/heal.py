@@ -54,6 +54,7 @@ def _shard(shard: ShardHealing) -> Document:
             "proof": donor.proof.value,
             "record": donor.record,
             "checkpoints": list(donor.witnesses),
+            "rest_agrees": donor.rest_agrees,
             "trust": donor.trust.value,
             "agrees": donor.agrees,
         },
@@ -115,7 +116,8 @@ def _told(shard: ShardHealing, *, done: bool) -> Iterator[Text]:
 def _same(donor: Donor) -> str:
     if donor.record is not None:
         return f"it holds the same slices by {shown(donor.record)}"
-    return f"equal in every tensor at {' and '.join(map(shown, donor.witnesses))}"
+    rest = ", and now in all that is whole of it" if donor.rest_agrees else ""
+    return f"equal in every tensor at {' and '.join(map(shown, donor.witnesses))}{rest}"
 
 
 def _trust(donor: Donor) -> str:

@@ -1,0 +1,182 @@
+"""What proves that two ranks' shards are copies: a record of the layout, or what other checkpoints show of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from ckpttool.domain.finding import Severity, worst
+from ckpttool.domain.healing import Place, SavedShards
+from ckpttool.domain.replicas import Proof, RecordedSlices
+from ckpttool.domain.shard import ShardRole
+from ckpttool.domain.units import Rank, counted
+from ckpttool.domain.verdict import ShardReport
+
+MIN_WITNESSES = 2
+"""Other checkpoints that must show two ranks equal: at one alone, they may be equal by chance, as at the start."""
+
+_BEGINNING = 0
+"""The step at which slices may be equal that are no copies: nothing was trained yet."""
+
+
+class CopyProof(NamedTuple):
+    """Why two shards are known to hold the same."""
+
+    proof: Proof
+    record: str | None = None
+    witnesses: tuple[str, ...] = ()
+    rest_agrees: bool = False
+
+
+class _Held(NamedTuple):
+    """What a shard holds."""
+
+    schema: str | None
+    held: Mapping[str, bytes]
+
+
+class _Equal(NamedTuple):
+    """Another checkpoint at which a shard was what a donor's was."""
+
+    saved: SavedShards
+    held: Mapping[str, bytes]
+
+
+class Evidence(NamedTuple):
+    """All there is to tell which shards are copies."""
+
+    others: Sequence[SavedShards]
+    recorded: RecordedSlices | None
+    tensor: str | None
+    """The one that is to be replaced; None: all must be the same."""
+    now: Mapping[Place, ShardReport]
+    doubted: Collection[Place]
+    steady: dict[tuple[str, ShardRole, str | None], bool]
+    """What `_is_steady` found before: thousands of donors ask the same."""
+
+    def held(self, report: ShardReport) -> dict[str, bytes] | None:
+        """Return the digests that count; None where one of them is not known."""
+        if self.tensor is None:
+            return _all_held(report)
+        found = {} if report.tensor_digests is None else report.tensor_digests.by_name
+        return {self.tensor: found[self.tensor]} if self.tensor in found else None
+
+    def of(self, sick: Place, other: Place, now: ShardReport) -> CopyProof | str:
+        """Return what proves that two shards are copies, or say why nothing does."""
+        held_now = self.held(now) or {}
+        told = self._recorded(sick[0], other[0], held_now)
+        return self._learned(sick, other, now, held_now) if told is None else told
+
+    def _recorded(self, sick: Rank, other: Rank, tensors: Iterable[str]) -> CopyProof | str | None:
+        """Return what a record proves or says against it; None where it does not tell of all tensors."""
+        if self.recorded is None:
+            return None
+        slices = self.recorded.slices
+        for name in sorted(slices) if self.tensor is None else tensors:
+            held = slices.get(name, {})
+            if held.get(sick) != held.get(other):
+                return f"rank {other} holds another slice of {name} by {self.recorded.source}"
+        if not all({sick, other} <= slices.get(name, {}).keys() for name in tensors):
+            return None
+        return CopyProof(Proof.RECORDED, record=self.recorded.source)
+
+    def _learned(self, sick: Place, other: Place, now: ShardReport, held_now: Mapping[str, bytes]) -> CopyProof | str:
+        equal: list[_Equal] = []
+        elsewhere: list[_Equal] = []
+        for saved in self.others:
+            ours, theirs = self._sound(saved, sick), self._sound(saved, other)
+            if ours is None or theirs is None:
+                continue
+            is_alike = theirs.schema == now.schema_hash
+            if ours != theirs:
+                if saved.same_run or is_alike:
+                    return f"rank {other[0]} {_differs_in(ours.held, theirs.held)} at {saved.name}"
+            elif is_alike:
+                (equal if saved.same_run else elsewhere).append(_Equal(saved, ours.held))
+        if len(equal) < MIN_WITNESSES:
+            kept = [each for each in (*equal, *elsewhere) if self._is_steady(each.saved, other[1], now.schema_hash)]
+            if equal and equal[0] in kept and self._rest_agrees(sick, now, equal[0].saved.shards[other]):
+                return CopyProof(Proof.LEARNED, witnesses=(equal[0].saved.name,), rest_agrees=True)
+            if not equal or equal[0] not in kept or len(kept) < MIN_WITNESSES:
+                return f"rank {other[0]} was equal at {counted(len(equal), 'other checkpoint')} of the run"
+            equal = kept
+        if (still := _never_changed(held_now, [each.held for each in equal])) is not None:
+            return f"{still} did not change where rank {other[0]} was equal, and has changed since"
+        return CopyProof(Proof.LEARNED, witnesses=tuple(each.saved.name for each in equal))
+
+    def _sound(self, saved: SavedShards, place: Place) -> _Held | None:
+        """Return what a shard held at another checkpoint; None where that is not known, or in doubt."""
+        report = saved.shards.get(place)
+        held = None if report is None or not is_sound(report) else self.held(report)
+        return None if report is None or held is None else _Held(report.schema_hash, held)
+
+    def _is_steady(self, saved: SavedShards, role: ShardRole, schema: str | None) -> bool:
+        """Tell whether those who held the same of a tensor at another checkpoint, and no others, do so now.
+
+        Between two starts of a training ranks may change places, and what nobody trained yet is equal by chance: both
+        show in the ranks that can still be asked.
+        """
+        asked = saved.name, role, schema
+        if asked not in self.steady:
+            pairs = [
+                (now, then.held)
+                for place, report in self.now.items()
+                if place[1] is role and place not in self.doubted and is_sound(report)
+                if (now := self.held(report)) is not None and (then := self._sound(saved, place)) is not None
+                if report.schema_hash == then.schema == schema
+            ]
+            columns = ({(now[name], then[name]) for now, then in pairs} for name in (pairs[0][0] if pairs else ()))
+            self.steady[asked] = saved.step != _BEGINNING and all(
+                len(both) == len({now for now, _ in both}) == len({then for _, then in both}) for both in columns
+            )
+        return self.steady[asked]
+
+    def _rest_agrees(self, sick: Place, now: ShardReport, then: ShardReport) -> bool:
+        """Tell whether what is whole of a damaged file changed as the donor's did, since a witness of the same run.
+
+        Only where most ranks are whole: those who hold another slice are then among them, and would show.
+        """
+        own = self.now.get(sick)
+        doubted = sum(place[1] is sick[1] for place in self.doubted)
+        whole = sum(
+            place[1] is sick[1] and report.schema_hash == now.schema_hash and place not in self.doubted
+            for place, report in self.now.items()
+        )
+        if own is None or own.schema_hash != now.schema_hash or doubted >= whole:
+            return False
+        ours, theirs, before = map(_all_held, (own, now, then))
+        if ours is None or theirs is None or before is None:
+            return False
+        differing = sum(ours[name] != theirs[name] for name in theirs)
+        changed = sum(ours[name] == theirs[name] != before[name] for name in theirs)
+        return changed > differing
+
+
+def _all_held(report: ShardReport) -> dict[str, bytes] | None:
+    """Return the digests of all tensors; None where one of them is not known."""
+    known = report.tensor_digests
+    return None if known is None or len(known) != report.tensors else known.by_name
+
+
+def is_sound(report: ShardReport) -> bool:
+    """Tell whether nothing speaks against a shard."""
+    return worst(report.findings) < Severity.SUSPECT
+
+
+def _differs_in(a: Mapping[str, bytes], b: Mapping[str, bytes]) -> str:
+    if a.keys() != b.keys():
+        return "held other tensors"
+    first = next((name for name in a if a[name] != b[name]), None)
+    return "held tensors of other shapes" if first is None else f"differed in {first}"
+
+
+def _never_changed(now: Mapping[str, bytes], then: Sequence[Mapping[str, bytes]]) -> str | None:
+    """Return a tensor that was the same at all witnesses and is another now: that it was equal taught nothing."""
+    return next(
+        (
+            name
+            for name, digest in now.items()
+            if len(found := {held[name] for held in then}) == 1 and {digest} != found
+        ),
+        None,
+    )
