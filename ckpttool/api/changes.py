@@ -18,6 +18,7 @@ from ckpttool.domain.pointer import Pointer, PointerFix
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.errors import IncompleteError, NotDurableError, UnknownLayoutError, UnsafeError, UsageError
 from ckpttool.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER
+from ckpttool.records.damaged import FOUND_EARLIER
 from ckpttool.records.journal import TRASH, TrashFolder, read_heal_journal, read_journal, trash_folders
 from ckpttool.storage import assert_changeable, open_storage
 from ckpttool.trainers.base import Members, Refusal
@@ -280,7 +281,7 @@ def _listed(tree: Tree) -> Inventory:
     checkpoints = (
         replace(
             checkpoint,
-            findings=tuple(finding for finding in checkpoint.findings if finding.code is not Code.FOUND_DAMAGED),
+            findings=tuple(finding for finding in checkpoint.findings if finding.code not in FOUND_EARLIER),
         )
         for checkpoint in tree.inventory.checkpoints
     )

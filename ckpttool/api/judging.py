@@ -12,6 +12,7 @@ from ckpttool.decide.checkpoint_health import (
     newest,
     other_findings,
     weigh,
+    with_drift,
     with_newest,
     with_weights,
 )
@@ -59,7 +60,7 @@ def health(
         assert_read_to_its_end(log)
     report = judge_checkpoints(inventory, log, threshold=question.threshold, pipeline_stages=question.pipeline_stages)
     weights = {verdict.key: weigh(verdict) for verdict in verdicts}
-    report = with_newest(with_weights(report, weights, inventory), inventory)
+    report = with_newest(with_drift(with_weights(report, weights, inventory), inventory), inventory)
     file = health_file_of(tree.layout)
     place = question.health_file or (None if file is None else health_file_beside(inventory.root, file.name))
     written = False

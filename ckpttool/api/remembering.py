@@ -32,10 +32,13 @@ def with_found_damaged(
     base = own_cache(os.environ)
     if base is None or not os.path.isdir(f"{base}/{DAMAGED}"):
         return inventory
+    from ckpttool.decide.drift import Drift, with_drift
     from ckpttool.records.birth import recorded
     from ckpttool.records.damaged import FoundDamaged, found_before, kept
 
     known = kept(memory_place(inventory.root, DAMAGED))
+    if not known:
+        return inventory
 
     def said(checkpoint: Checkpoint, files: list[FoundDamaged]) -> list[Finding]:
         place = seal_place(checkpoint) if any(file.seal for file in files) else None
@@ -60,9 +63,17 @@ def with_found_damaged(
     def judged(checkpoint: Checkpoint) -> Checkpoint:
         files = [known[path] for path in sorted({shard.path for shard in checkpoint.shards} & known.keys())]
         findings = said(checkpoint, files) if files else []
+        drifts.extend(
+            Drift(checkpoint=checkpoint, shard=shard, since=since)
+            for finding in findings
+            if finding.code is Code.REPLICA_DRIFTED
+            for shard in checkpoint.shards
+            if shard.path == finding.path and (since := known[shard.path].since) is not None
+        )
         return replace(checkpoint, findings=(*checkpoint.findings, *findings)) if findings else checkpoint
 
-    return replace(inventory, checkpoints=tuple(map(judged, inventory.checkpoints))) if known else inventory
+    drifts: list[Drift] = []
+    return with_drift(replace(inventory, checkpoints=tuple(map(judged, inventory.checkpoints))), drifts)
 
 
 _SMALL_MANIFEST = 4 << 20

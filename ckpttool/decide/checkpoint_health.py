@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.log_evidence import log_findings
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
-from ckpttool.domain.finding import Finding, Severity
+from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.health import Health
 from ckpttool.domain.health_events import HealthJudgement, HealthReport
 from ckpttool.domain.log_answer import WeightNumbers
 from ckpttool.domain.metrics import StepMetrics, TrainingLog
 from ckpttool.domain.progress import newest_first
-from ckpttool.domain.units import Rank, Step
+from ckpttool.domain.units import Rank, Step, on_ranks
 from ckpttool.domain.verdict import TensorStat, Verdict
 from ckpttool.errors import IncompleteError
 
@@ -78,6 +78,21 @@ def _weighed(judgement: HealthJudgement, numbers: WeightNumbers | None) -> Healt
         return judgement
     note = f"its shards hold {numbers.nonfinite} NaN or infinite values"
     return replace(judgement, health=Health.UNHEALTHY, source="weights", note=note)
+
+
+def with_drift(report: HealthReport, inventory: Inventory) -> HealthReport:
+    """Call unhealthy what a rank saved whose copy of the weights had drifted from its replicas'."""
+    pairs = zip(report.judgements, inventory.checkpoints, strict=True)
+    return replace(report, judgements=tuple(_drifted(*pair) for pair in pairs))
+
+
+def _drifted(judgement: HealthJudgement, checkpoint: Checkpoint) -> HealthJudgement:
+    found = [finding for finding in checkpoint.findings if finding.code is Code.REPLICA_DRIFTED]
+    if not found or judgement.health is Health.UNHEALTHY:
+        return judgement
+    ranks = tuple(sorted({rank for finding in found for rank in finding.ranks}))
+    note = f"what it holds of {on_ranks(ranks)} drifted from its replicas: ckpttool verify says since when"
+    return replace(judgement, health=Health.UNHEALTHY, source="replicas", note=note)
 
 
 def _pairs(report: HealthReport, inventory: Inventory) -> list[tuple[Checkpoint, HealthJudgement]]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.finding import Code, Finding, Severity, in_order, note, suspect, unknown
+from ckpttool.domain.finding import Code, Finding, Severity, blocking, in_order, note, suspect, unknown
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.health import Health, HealthBook, worst_health
 
@@ -13,7 +13,13 @@ IGNORE_HEALTH = "--ignore-health takes it all the same"
 """What to do about a checkpoint that nothing but its health speaks against; whoever says it looks at the rest."""
 
 IGNORED_WITH_HEALTH = frozenset(
-    {Code.MARKED_UNHEALTHY, Code.NORM_ABOVE_THRESHOLD, Code.SAVED_AFTER_STRIKE, Code.SAVED_IN_SPIKE}
+    {
+        Code.MARKED_UNHEALTHY,
+        Code.NORM_ABOVE_THRESHOLD,
+        Code.SAVED_AFTER_STRIKE,
+        Code.SAVED_IN_SPIKE,
+        Code.REPLICA_DRIFTED,
+    }
 )
 """What it ignores."""
 
@@ -55,6 +61,16 @@ def _ghosts(names: list[str], path: str | None) -> Finding:
         f"the health file has an entry for {names[0]}{more} but there is no such checkpoint: pruned, or never written",
         path=path,
     )
+
+
+def against(findings: Iterable[Finding], *, ignore: bool) -> list[Finding]:
+    """Return what is against a checkpoint: of a copy that drifted, which is whole, its health alone.
+
+    Args:
+        findings: Of the checkpoint, or of its shards.
+        ignore: Health is no reason.
+    """
+    return [finding for finding in blocking(findings) if not ignore or finding.code not in IGNORED_WITH_HEALTH]
 
 
 def health_reason(checkpoint: Checkpoint, *, require: bool, ignore: bool) -> Finding | None:

@@ -8,7 +8,7 @@ from ckpttool.decide.lineage import Course
 from ckpttool.decide.lost import lost_steps, perhaps_lost
 from ckpttool.decide.mixed_runs import told_apart, two_runs_in
 from ckpttool.decide.naming import LATEST, named, none_called
-from ckpttool.decide.recorded_health import IGNORED_WITH_HEALTH, health_reason
+from ckpttool.decide.recorded_health import IGNORED_WITH_HEALTH, against, health_reason
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Content, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, note, suspect, unknown
 from ckpttool.domain.frozen import replace
@@ -161,7 +161,7 @@ def _in_order_of(candidates: Sequence[Checkpoint], rejected: Sequence[Rejection]
 
 def _reasons_by_name(checkpoint: Checkpoint, course: Course, question: ResumeQuestion) -> list[Finding]:
     """Collect what rules a checkpoint out before any of its shards is opened. Of a named one no doubt is asked."""
-    reasons = list(blocking(checkpoint.findings))
+    reasons = against(checkpoint.findings, ignore=question.ignore_health)
     if question.name in {None, LATEST}:
         reasons += _doubts(checkpoint, course, course.abandoned(checkpoint))
     if checkpoint.content is Content.WEIGHTS_ONLY and not question.allow_weights_only:
@@ -208,7 +208,7 @@ def _not_said(found: Iterable[Finding], said: Iterable[Finding]) -> list[Finding
 
 
 def _reasons_by_content(checkpoint: Checkpoint, question: ResumeQuestion, verdict: Verdict) -> list[Finding]:
-    reasons = list(blocking(verdict.findings))
+    reasons = against(verdict.findings, ignore=question.ignore_health)
     if not reasons and checkpoint.step is None:  # where shards are damaged, that is why none tells
         reasons.append(_no_step(checkpoint))
     if not reasons and checkpoint.renames and not question.allow_renames:

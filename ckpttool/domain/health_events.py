@@ -192,7 +192,7 @@ class HealthJudgement:
     """Its root."""
     health: Health
     source: str
-    """`log`, `record` or `none`: what `health` rests on."""
+    """`log`, `record`, `weights`, `replicas` or `none`: what `health` rests on."""
     note: str | None = None
     """One sentence, where something hinders the judgement."""
 

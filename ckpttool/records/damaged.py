@@ -13,10 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.finding import Code, Finding, Severity, brief
+from ckpttool.domain.finding import Code, Finding, Severity, brief, suspect
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.shard import FileStamp
-from ckpttool.domain.units import ByteCount, moment
+from ckpttool.domain.units import ByteCount, Step, moment
 from ckpttool.domain.verdict import Level, ShardReport
 from ckpttool.errors import LockedError, NotDurableError, UnsafeError, WriteFailedError
 
@@ -28,6 +28,9 @@ SCHEMA = "ckpttool/damaged/1"
 _WRONG = frozenset({Code.CHECKSUM_MISMATCH, Code.REPLICA_DIFFERS, Code.REPLICA_STALE})
 """What says that a file's content is damaged, which no header shows."""
 
+FOUND_EARLIER = frozenset({Code.FOUND_DAMAGED, Code.REPLICA_DRIFTED})
+"""What an earlier look at content left against a save, while its files are the same."""
+
 _LIMIT = ByteCount(16 << 20)
 _MOST_FILES = 1 << 12
 """Those that were found last stay; each takes some 500 bytes."""
@@ -35,7 +38,7 @@ _MOST_FILES = 1 << 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundDamaged:
-    """A file whose content did not match its checksum."""
+    """A file whose content did not match its checksum, or was not what other ranks' copies hold."""
 
     path: str
     """Relative to the tree's root."""
@@ -47,6 +50,10 @@ class FoundDamaged:
     """xxh3-128 that a manifest recorded and it was compared with; None where only its own checksum was."""
     message: str
     """What was found."""
+    drifted: bool = False
+    """Whether the training itself saved it so: it differs from its replicas since an earlier save."""
+    since: Step | None = None
+    """Of what drifted: the step of the first save that is known to differ; None where no step is known."""
 
 
 def kept(place: str | None) -> Mapping[str, FoundDamaged]:
@@ -61,6 +68,9 @@ def found_before(known: FoundDamaged, now: FileStamp) -> Finding | None:
     """
     if known.stamp != now:
         return None
+    if known.drifted:
+        message = f"found at {moment(known.found_at)}, and the file was not written since: {known.message}"
+        return suspect(Code.REPLICA_DRIFTED, message, path=known.path)
     is_same = known.stamp.changed_ns == now.changed_ns
     since = "and the file is unchanged since" if is_same else "and its content was not read since it was touched"
     return Finding(
@@ -80,6 +90,27 @@ class Proofs:
         self._place = place
         self._clock = clock
         self._news: dict[str, FoundDamaged | None] = {}
+
+    def drifted(self, report: ShardReport, finding: Finding, since: Step | None) -> None:
+        """Take that a shard is not what its replicas hold since an earlier save, though nothing is damaged.
+
+        Args:
+            report: Of the shard.
+            finding: What was found of it.
+            since: The step of the first save that is known to differ.
+        """
+        from ckpttool.records.hashed_json import is_on_disk
+
+        if report.path.isprintable() and report.stamp is not None and is_on_disk(report.stamp):
+            self._news[report.path] = FoundDamaged(
+                path=report.path,
+                stamp=report.stamp,
+                found_at=int(self._clock()),
+                seal=None,
+                message=brief(finding).message,
+                drifted=True,
+                since=since,
+            )
 
     def take(self, report: ShardReport, seal: str | None, *, was_damaged: bool) -> None:
         """Take what was found of a shard; one whose name JSON may not hold is left out.
@@ -147,6 +178,7 @@ def _line(known: FoundDamaged) -> dict[str, object]:
         "found_at": known.found_at,
         "seal": known.seal,
         "message": known.message,
+        **({"drifted": True, "since": known.since} if known.drifted else {}),
     }
 
 
@@ -167,15 +199,18 @@ def _believed(data: bytes) -> Mapping[str, FoundDamaged]:
 
 
 def _known(line: JsonObject) -> FoundDamaged:
-    from ckpttool.formats.strict_json import get_int, get_optional_str, get_str
+    from ckpttool.formats.strict_json import get_bool, get_int, get_optional_int, get_optional_str, get_str
     from ckpttool.records.hashed_json import stamp_of
 
     found_at = get_int(line, "found_at")
     moment(found_at)  # it is to be said
+    drifted = "drifted" in line and get_bool(line, "drifted")
     return FoundDamaged(
         path=get_str(line, "path"),
         stamp=stamp_of(line),
         found_at=found_at,
         seal=get_optional_str(line, "seal"),
         message=get_str(line, "message"),
+        drifted=drifted,
+        since=Step(since) if drifted and (since := get_optional_int(line, "since")) is not None else None,
     )

@@ -13,13 +13,14 @@ from ckpttool.domain.remedies import helped
 from ckpttool.domain.shard import Shard, ShardRole
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
 from ckpttool.records import OWN_FOLDER, SealPlace
+from ckpttool.records.damaged import FOUND_EARLIER
 from ckpttool.storage.base import Storage, is_there, unreadable
 from ckpttool.verify.checks.recorded import changed_headers, cut_short_files, missing_files
 from ckpttool.verify.observation import Engine, Engines, Observation
 from ckpttool.verify.plan import in_bucket, plan_checks
 from ckpttool.verify.replicas.beside import Beside, Reading, Replicas, with_copies
 from ckpttool.verify.replicas.compare import HeldTensors, Place, Tensors, looking_in, tensors_of
-from ckpttool.verify.report import collect, judge
+from ckpttool.verify.report import collect, judge, says_itself
 from ckpttool.verify.siblings.compare import are_comparable, compare_siblings
 from ckpttool.verify.siblings.neighbours import Neighbours, Sibling, are_all_paired
 
@@ -160,9 +161,9 @@ class Session:
         sealed = {report.path for report in reports if report.path in seals and report.checksum_matched}
         compared = self._beside_siblings(checkpoint, (*reports, *others))
         findings += tuple(finding for finding in compared if finding.path not in sealed)
-        judged = {report.path for report in reports if self._scope.hashes or _says_itself(report)}
+        judged = {report.path for report in reports if self._scope.hashes or says_itself(report)}
         judged |= {finding.path for finding in beside.findings if finding.path is not None}
-        left = tuple(f for f in checkpoint.findings if f.code is not Code.FOUND_DAMAGED or f.path not in judged)
+        left = tuple(f for f in checkpoint.findings if f.code not in FOUND_EARLIER or f.path not in judged)
         verdict = collect(replace(checkpoint, findings=left), reports, self._scope.level, beside=others)
         yield replace(
             verdict,
@@ -248,12 +249,17 @@ class Session:
     ) -> None:
         """Keep which shards replicas show to be damaged, and which not any more."""
         wrong = {each.path: (each,) for each in beside.findings if each.severity >= Severity.DAMAGE}
-        doubted = set() if self._scope.hashes else _found_damaged(checkpoint)
+        doubted = {finding.path for finding in checkpoint.findings if finding.code in FOUND_EARLIER}
+        drifted = {each.path: each for each in beside.findings if each.path in beside.drifted}
         for report in reports:
-            if self._scope.proofs is not None and (report.path in wrong or report.copies > 1):
+            if self._scope.proofs is not None and report.path in drifted:
+                since = beside.drifted[report.path]
+                step = checkpoint.step if since is None else since.step
+                self._scope.proofs.drifted(report, drifted[report.path], step)
+            elif self._scope.proofs is not None and (report.path in wrong or report.copies > 1):
                 seal = seals.get(report.path)
                 told = replace(report, findings=wrong.get(report.path, ()))
-                was_damaged = report.path in doubted
+                was_damaged = report.path in doubted and not self._scope.hashes
                 self._scope.proofs.take(told, None if seal is None else seal.xxh3_128, was_damaged=was_damaged)
 
     def _records_differ(self, checkpoint: Checkpoint) -> Iterator[Finding]:
@@ -367,15 +373,6 @@ class Session:
 
 def _found_damaged(checkpoint: Checkpoint) -> set[str | None]:
     return {finding.path for finding in checkpoint.findings if finding.code is Code.FOUND_DAMAGED}
-
-
-def _says_itself(report: ShardReport) -> bool:
-    """Tell whether a shard's content was compared now, so that what was found before is of no interest."""
-    return (
-        report.checksum_matched
-        or report.copies > 1
-        or any(finding.code is Code.CHECKSUM_MISMATCH for finding in report.findings)
-    )
 
 
 def completed(findings: Iterable[Finding], checkpoint: Checkpoint) -> tuple[Finding, ...]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey
 from ckpttool.domain.finding import Code, Finding, blocking
 from ckpttool.domain.frozen import replace
-from ckpttool.domain.replicas import TENSOR_DIGEST_BYTES, RecordedSlices
+from ckpttool.domain.replicas import TENSOR_DIGEST_BYTES, RecordedSlices, SavedAt
 from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.verdict import ShardReport
 from ckpttool.verify.replicas.compare import (
@@ -56,6 +56,8 @@ class Beside(NamedTuple):
     """Other checkpoints that told whose copies they are, by name, nearest first."""
     also_read: tuple[str, ...] = ()
     """Those that were read for no other reason."""
+    drifted: Mapping[str, SavedAt | None] = {}
+    """By path, of files that differ here and at every later checkpoint: the first one at which they do; None: this."""
 
 
 class Replicas:
@@ -96,7 +98,7 @@ class Replicas:
             following = self._following(unread, compared, len(others), asked)
             if following is None or (is_settled and following.key not in asked):
                 names = tuple(other.name for other in others)
-                return Beside(compared.findings, compared.agreed, names, tuple(also_read))
+                return Beside(compared.findings, compared.agreed, names, tuple(also_read), compared.drifted)
             if following.key not in asked:
                 also_read.append(following.name)
             tensors: dict[Place, HeldTensors] = {}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ckpttool.domain.finding import Code, Finding, Severity, worst
 from ckpttool.domain.frozen import dataclass, replace
-from ckpttool.domain.replicas import DifferingBytes, Doubt, RecordedSlices, TensorDigests, Witness
+from ckpttool.domain.replicas import DifferingBytes, Doubt, DoubtKind, RecordedSlices, SavedAt, TensorDigests, Witness
 from ckpttool.domain.scalars import NO_FACTS
 from ckpttool.domain.shard import FileStamp, ShardRole
 from ckpttool.domain.units import Rank, Step
@@ -54,6 +54,8 @@ class Compared:
     """By path: how many copies of the file agree in every tensor, its own counted; 1 where that is not known of all."""
     is_open: bool
     """Whether yet another checkpoint may tell more."""
+    drifted: Mapping[str, SavedAt | None]
+    """By path, of files that differ here and at every later checkpoint: the first one at which they do; None: this."""
 
 
 def tensors_of(reports: Iterable[ShardReport]) -> dict[Place, HeldTensors]:
@@ -82,6 +84,7 @@ def compare_replicas(
     findings: list[Finding] = []
     agreed: dict[str, int] = {}
     is_open = False
+    drifted: dict[str, SavedAt | None] = {}
     for role, by_rank in _by_role(reports).items():
         same_file = _same_files(by_rank)
         now = {
@@ -103,7 +106,8 @@ def compare_replicas(
         )
         places = {} if look is None else dict(_places(doubts, by_rank, look))
         findings += replica_findings(doubts, {rank: report.path for rank, report in by_rank.items()}, places)
-    return Compared(findings=tuple(findings), agreed=agreed, is_open=is_open)
+        drifted |= {by_rank[doubt.rank].path: doubt.since for doubt in doubts if doubt.kind is DoubtKind.DRIFTED}
+    return Compared(findings=tuple(findings), agreed=agreed, is_open=is_open, drifted=drifted)
 
 
 def _by_role(reports: Iterable[ShardReport]) -> dict[ShardRole, dict[Rank, ShardReport]]:

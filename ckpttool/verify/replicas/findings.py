@@ -31,7 +31,8 @@ def decided(doubts: Iterable[Doubt], *, sound: Collection[Rank], unsound: Collec
     for doubt in doubts:
         other = doubt.others[0]
         is_pair = len(doubt.others) == 1 and doubt.kind in {DoubtKind.DIFFERS, DoubtKind.STALE}
-        if doubt.rank in sound or (is_pair and other in unsound and doubt.rank not in unsound):
+        is_whole = doubt.rank in sound and doubt.kind is not DoubtKind.DRIFTED  # what drifted was saved as it was
+        if is_whole or (is_pair and other in unsound and doubt.rank not in unsound):
             continue
         if is_pair and (other in sound or (doubt.rank in unsound and other not in unsound)):
             yield replace(doubt, is_decided=True)
