@@ -8,7 +8,7 @@ from functools import partial
 
 from ckpttool.api.inspecting import TIMEOUT_SECONDS, Side, opened, side_of, tasks_of
 from ckpttool.api.verifying import cores, counted, expect
-from ckpttool.decide.fp8.risk import aligned, is_wanted, layers_of, most_amplifying, ranked
+from ckpttool.decide.fp8.risk import aligned, is_wanted, layers_of, most_amplifying, ranked, scattered
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Severity, worst
 from ckpttool.domain.fp8 import Recipe
@@ -71,8 +71,9 @@ def fp8_probe(
         reports.append(observed.report)
         tensors += observed.probed
         gated += observed.gated
-    findings = completed(collect(side.checkpoint, reports, Level.STRUCTURE).findings, side.checkpoint)
     found, gates = ranked(tensors, question), most_amplifying(gated)
+    reported = collect(side.checkpoint, reports, Level.STRUCTURE).findings
+    findings = (*completed(reported, side.checkpoint), *scattered(found))
     return Fp8Probe(
         inventory=side.tree.inventory,
         checkpoint=side.checkpoint.name if side.file is None else side.file,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from ckpttool.decide.contents import WEIGHTS, as_counted, kind_of, whole_name
 from ckpttool.domain.contents import elements_in
-from ckpttool.domain.finding import Code, Finding, note
+from ckpttool.domain.finding import Code, Finding, note, unknown
 from ckpttool.domain.fp8 import Fp8Format
 from ckpttool.domain.fp8_histogram import MagnitudeHistogram
 from ckpttool.domain.fp8_probe import (
@@ -23,6 +23,7 @@ from ckpttool.domain.fp8_probe import (
     TensorRole,
 )
 from ckpttool.domain.shard import TensorEntry
+from ckpttool.domain.units import counted
 
 GAUSSIAN_DB = {Fp8Format.E4M3: 30.1, Fp8Format.E5M2: 24.2}
 """What the worst channels of normally distributed numbers keep: as good as it gets."""
@@ -160,6 +161,28 @@ def layers_of(tensors: Sequence[ProbedTensor]) -> tuple[LayerRisk, ...]:
         if tensor.layer is not None and tensor.role is TensorRole.LINEAR and tensor.layer not in worst:
             worst[tensor.layer] = LayerRisk(layer=tensor.layer, risk=tensor.risk, worst=tensor.numbers.name)
     return tuple(worst.values())
+
+
+_FLAT = frozenset({"flat_param", "_flat_param"})
+"""What PyTorch calls the weights of several layers that it laid end to end, to cut them into pieces for the ranks."""
+
+
+def scattered(tensors: Iterable[ProbedTensor]) -> tuple[Finding, ...]:
+    """Say that weights of linear layers are here in pieces that are no matrices, or by their names alone.
+
+    Some trainers cut weights regardless of rows: of one that lies elsewhere in the save they leave a name without
+    elements, and several in one row have a name of their own. A rank whose part of a tensor is empty is none of these.
+    """
+    names: dict[str, bool] = {}
+    for tensor in tensors:
+        name, shape = tensor.whole_name, tensor.numbers.shape
+        flat = re.split(r"[./]", name)[-1] in _FLAT and len(shape) < _MATRIX
+        names[name] = names.get(name, True) and (flat or (shape == (0,) and role_of(name, (0, 0)) is TensorRole.LINEAR))
+    left = counted(sum(names.values()), "weight")
+    if not any(names.values()):
+        return ()
+    message = f"{left} could not be looked at: the trainer cut them into flat pieces, and no rows or columns are left"
+    return (unknown(Code.UNSUPPORTED_FORMAT, message),)
 
 
 ALIGNED = 4.0

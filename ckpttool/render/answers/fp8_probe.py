@@ -151,7 +151,7 @@ def _headline(answer: Fp8Probe, weights: Sequence[ProbedTensor]) -> Text:
     told = f"{count[Risk.LOST]} lost, {count[Risk.WEAK]} weak, {count[Risk.FINE]} fine"
     said = f"{counted(count.total(), 'weight')} in FP8 ({answer.question.formats[0].value}, {by}): {told}"
     if not weights:
-        said = "no weight of a linear layer that could be put into FP8"
+        said = f"no weight of a linear layer that could be {'put into FP8' if answer.read_all else 'looked at'}"
     return line(f"{shown(answer.checkpoint.rpartition('/')[2])}: {said}", style=_STYLE[worst] or "bold")
 
 
@@ -289,7 +289,7 @@ def _apart(answer: Fp8Probe) -> Iterator[str]:
     others = {
         tensor.whole_name: tensor.role
         for tensor in answer.tensors
-        if tensor.numbers.recipes and tensor.role not in {*_STATES, TensorRole.LINEAR}
+        if tensor.numbers.recipes and tensor.numbers.elements and tensor.role not in {*_STATES, TensorRole.LINEAR}
     }
     if Recipe.DELAYED in answer.question.recipes:
         steps = ", ".join(map(str, answer.history))

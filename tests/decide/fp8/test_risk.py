@@ -14,6 +14,7 @@ from ckpttool.decide.fp8.risk import (
     ranked,
     risk_of,
     role_of,
+    scattered,
 )
 from ckpttool.domain.dtype import DType
 from ckpttool.domain.finding import Code, Severity
@@ -221,3 +222,29 @@ def test_a_gate_that_amplifies_one_unit_four_times_as_much_as_most_is_noted_and_
 def test_the_history_of_a_layers_scales_is_none_of_its_weights(name: str, wanted: bool) -> None:
     entry = TensorEntry(name=name, dtype=DType.F32, shape=(6, 1024), spans=((0, 24576),))
     assert is_wanted(entry, optimizer=True) is wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("layers.0.w1.weight", (0,)), ("_fsdp_wrapped_module._flat_param", (6000,)), ("flat_param", (3,))],
+)
+def test_weights_that_were_cut_into_flat_pieces_are_said_to_be_unseen(name: str, shape: tuple[int, ...]) -> None:
+    parts = [replace(WEIGHT, name=name, shape=shape, elements=sum(shape), path=path) for path in ("a", "b")]
+    (finding,) = scattered(ranked(parts, ProbeQuestion()))
+    assert (finding.code, finding.severity) == (Code.UNSUPPORTED_FORMAT, Severity.UNKNOWN)
+    assert "1 weight could not be looked at" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("layers.0.w1.weight", [(4, 8), (0, 8)]),
+        ("layers.0.w1.weight", [(0,), (4,)]),
+        ("layers.0.norm.weight", [(0,)]),
+        ("layers.0.w1.bias", [(0,)]),
+        ("flat_param", [(3, 4)]),
+    ],
+)
+def test_an_empty_part_of_a_tensor_is_no_weight_that_is_unseen(name: str, shapes: list[tuple[int, ...]]) -> None:
+    parts = [replace(WEIGHT, name=name, shape=shape, path=str(shape)) for shape in shapes]
+    assert scattered(ranked(parts, ProbeQuestion())) == ()
