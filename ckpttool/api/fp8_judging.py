@@ -71,9 +71,13 @@ def judged(plan: Fp8Plan, logs: Mapping[str, tuple[str, ...]], framework: Framew
     plan = with_logs(plan, logs)
     reader = log_reader(plan.columns, curves=True)
     runs = [_run(experiment, plan, reader, framework) for experiment in plan.experiments]
+    return judge(plan, runs, baseline_of(plan), recipes=framework.recipes), plan
+
+
+def baseline_of(plan: Fp8Plan) -> Curve | None:
+    """Return the loss of the old BF16 run; None where its log is not there any more."""
     there = [path for path in plan.baseline if os.path.exists(path)]
-    baseline = _curve(reader, there) if there else None
-    return judge(plan, runs, baseline, recipes=framework.recipes), plan
+    return _curve(log_reader(plan.columns, curves=True), there) if there else None
 
 
 def with_logs(plan: Fp8Plan, logs: Mapping[str, tuple[str, ...]]) -> Fp8Plan:

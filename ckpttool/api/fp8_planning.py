@@ -7,16 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.api.fp8_comparing import read_runs
-from ckpttool.api.fp8_judging import judged, read_plan, with_logs
+from ckpttool.api.fp8_judging import baseline_of, judged, read_plan, with_logs
 from ckpttool.api.resolving import resolve
 from ckpttool.decide.fp8.compare import apart, compare
 from ckpttool.decide.fp8.experiments import Known, first_round, next_round
-from ckpttool.decide.fp8.grounds import nothing_to_learn, start_before, suspicion_of
+from ckpttool.decide.fp8.grounds import LastStart, last_judged, last_start, nothing_to_learn, start_before, suspicion_of
 from ckpttool.decide.fp8.horizon import horizon, window, without_onset
 from ckpttool.decide.lost import pace_of
 from ckpttool.domain.fp8 import Recipe
 from ckpttool.domain.fp8_curves import Comparison, CurveClass, CurvesQuestion
 from ckpttool.domain.fp8_plan import (
+    Change,
     Evidence,
     Experiment,
     Fp8Plan,
@@ -30,7 +31,7 @@ from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.question import ResumeQuestion, TreeQuestion
 from ckpttool.domain.units import Step
-from ckpttool.errors import NothingToResumeError, UnknownLayoutError, UnsafeError, UsageError
+from ckpttool.errors import CkptToolError, NothingToResumeError, UnknownLayoutError, UnsafeError, UsageError
 from ckpttool.records.fp8_plan import NAME, plan_document
 from ckpttool.render.fp8_experiment import files_of
 from ckpttool.render.json import dumps
@@ -49,7 +50,7 @@ _SECONDS_PER_HOUR = 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
-    """What is known of the run in FP8 besides its loss."""
+    """What is known of the run in FP8 besides its loss, and of where the baseline's ends."""
 
     seen: RunArithmetic
     recipe: Recipe | None
@@ -57,6 +58,8 @@ class _Candidate:
     """A step takes so long."""
     layers: tuple[int, ...]
     layers_in: str
+    baseline_ends: Step | None
+    """The last step that its log shows; None where it shows none."""
 
 
 def fp8_plan(question: PlanQuestion) -> Fp8Plan | NoPlan:
@@ -74,6 +77,8 @@ def fp8_plan(question: PlanQuestion) -> Fp8Plan | NoPlan:
     if question.round > 1:
         if old is None:
             raise UsageError(f"there is no plan in {question.output} yet: leave --round out")
+        if question.horizon is not None:
+            raise UsageError("all rounds of a plan have one length: --horizon is for a new folder")
         if question.round > old.round + 1:
             raise UsageError(f"the plan in {question.output} is at round {old.round}: the next one is {old.round + 1}")
         answer = _further(old, question, framework)
@@ -96,12 +101,14 @@ def _first(question: PlanQuestion, framework: Framework) -> Fp8Plan | NoPlan:
     why = nothing_to_learn(comparison)
     if why is not None:
         return NoPlan(reason=why, suspicion=suspicion)
-    known = _candidate(question, framework, runs.logs[1])
+    known = _candidate(question, framework, runs.logs[1], baseline.steps)
     start = _start(question, question.curves, comparison)
     onset = comparison.onset
     limit = comparison.limit or 0.0
-    if onset is None or comparison.kind is CurveClass.INCONCLUSIVE:
-        steps: int | None = without_onset(comparison.first or Step(0), comparison.last or Step(0))
+    if question.horizon is not None:
+        steps: int | None = question.horizon
+    elif onset is None or comparison.kind is CurveClass.INCONCLUSIVE:
+        steps = without_onset(comparison.first or Step(0), comparison.last or Step(0))
     else:
         far = apart(baseline, candidate, metric=runs.terms.metric)
         steps = horizon(far.steps, far.differences, onset, start=start.step, limit=limit)
@@ -149,7 +156,15 @@ def _further(old: Fp8Plan, question: PlanQuestion, framework: Framework) -> Fp8P
         engine_version=question.engine_version or plan.engine_version,
     )
     seen = read_arithmetic([path for path in (*plan.candidate, *question.stats) if os.path.exists(path)])
-    known = _Candidate(seen=seen, recipe=plan.recipe, seconds=None, layers=plan.layers, layers_in=plan.layers_in)
+    old_run = baseline_of(plan)
+    known = _Candidate(
+        seen=seen,
+        recipe=plan.recipe,
+        seconds=None,
+        layers=plan.layers,
+        layers_in=plan.layers_in,
+        baseline_ends=old_run.steps[-1] if old_run is not None and old_run.steps else None,
+    )
     return _with(replace(plan, round=question.round), trials, question, framework, known)
 
 
@@ -196,7 +211,7 @@ def _has_history(root: str, name: str) -> bool | None:
     return True if any("_extra_state" in each for each in names) else None
 
 
-def _candidate(question: PlanQuestion, framework: Framework, log: TrainingLog) -> _Candidate:
+def _candidate(question: PlanQuestion, framework: Framework, log: TrainingLog, baseline: Sequence[Step]) -> _Candidate:
     """Read what the candidate's own logs tell of its settings, its pace and its layers."""
     seen = read_arithmetic((*log.sources, *question.stats))
     printed = seen.argument("fp8_recipe") or seen.recipe
@@ -210,6 +225,7 @@ def _candidate(question: PlanQuestion, framework: Framework, log: TrainingLog) -
         seconds=pace_of(attempts[-1].rows if attempts else log.metrics),
         layers=layers,
         layers_in=inside,
+        baseline_ends=baseline[-1] if baseline else None,
     )
 
 
@@ -232,29 +248,35 @@ def _with(
     plan: Fp8Plan, trials: Sequence[Trial], question: PlanQuestion, framework: Framework, known: _Candidate
 ) -> Fp8Plan:
     """Add trials, each as its framework expresses it."""
-    last = _last_of(question, plan)
+    last = _last_of(question, plan, known.baseline_ends) if any(trial.from_last for trial in trials) else None
     made = tuple(_experiment(trial, plan, question, (framework, known, last)) for trial in trials)
-    return replace(plan, experiments=(*plan.experiments, *made))
+    more = (last.note,) if isinstance(last, LastStart) and last.note is not None else ()
+    return replace(plan, experiments=(*plan.experiments, *made), notes=(*plan.notes, *more))
 
 
-def _last_of(question: PlanQuestion, plan: Fp8Plan) -> Step | None:
-    """Return the step of the candidate's last good checkpoint; None where it is not known."""
-    if plan.start.evidence is not Evidence.RESOLVED or plan.start.path is None:
-        return None
-    decision = resolve(TreeQuestion(path=question.tree or plan.start.path)).decision
-    return decision.point.step if isinstance(decision, ResumePlan) else None
+def _last_of(question: PlanQuestion, plan: Fp8Plan, ends: Step | None) -> LastStart | str:
+    """Find where BF16 is tried on the candidate's own weights, or say why not; the baseline's log ends at `ends`."""
+    tree = TreeQuestion(path=question.tree or plan.start.path)
+    try:
+        found = [resolve(tree, ResumeQuestion(before=step)).decision for step in (None, last_judged(plan, ends))]
+    except CkptToolError as error:
+        why = "name the folder of its checkpoints (DIR)" if isinstance(error, UnknownLayoutError) else f"{error}"
+        return f"the candidate's last checkpoint is not known: {why}"
+    good = {each.point.step: os.path.abspath(each.root) for each in found if isinstance(each, ResumePlan)}
+    return last_start(plan, ends, good)
 
 
 def _experiment(
-    trial: Trial, plan: Fp8Plan, question: PlanQuestion, whose: tuple[Framework, _Candidate, Step | None]
+    trial: Trial, plan: Fp8Plan, question: PlanQuestion, whose: tuple[Framework, _Candidate, LastStart | str | None]
 ) -> Experiment:
     framework, known, last = whose
-    first = (last if trial.from_last else plan.start.step) or Step(0)
+    other = last if trial.from_last and isinstance(last, LastStart) else None
+    first = plan.start.step if other is None else other.step
     setting = Setting(
         folder=os.path.join(plan.output, trial.id),
         first_step=first,
         last_step=Step(first + plan.horizon),
-        load=None if plan.start.evidence is Evidence.SCRATCH and not trial.from_last else _loaded(plan),
+        load=other.path if other is not None else None if plan.start.evidence is Evidence.SCRATCH else _loaded(plan),
         recipe=plan.recipe,
         framework_version=_numbers(question.framework_version, "--framework-version"),
         engine_version=_numbers(question.engine_version, "--te-version"),
@@ -262,8 +284,10 @@ def _experiment(
         in_e5m2=known.seen.argument("fp8") != "e4m3",
     )
     change = framework.change(trial, setting)
-    if trial.from_last and last is None:
-        change = "the candidate's last checkpoint is not known"
+    if trial.from_last and isinstance(last, str):
+        change = last
+    elif other is not None and other.note is not None and isinstance(change, Change):
+        change = replace(change, notes=(*change.notes, other.note))
     hours = None
     if known.seconds is not None and question.devices is not None:
         hours = round(known.seconds * plan.horizon * question.devices / _SECONDS_PER_HOUR, 3)

@@ -309,8 +309,12 @@ class PlanOptions:
     checkpoint_step: Annotated[
         int | None,
         typer.Option(
-            "--checkpoint-step", min=0, metavar="STEP", help="Start from this step's, on trust: DIR is not read."
+            "--checkpoint-step", min=0, metavar="STEP", help="Start from this step's, on trust: it is not looked at."
         ),
+    ] = None
+    horizon: Annotated[
+        int | None,
+        typer.Option(min=50, metavar="STEPS", help="Train each so long; default: as long as the gap needs."),
     ] = None
     debug_logs: Annotated[
         list[str] | None,
@@ -330,6 +334,7 @@ class PlanOptions:
             checkpoint_step=None if self.checkpoint_step is None else Step(self.checkpoint_step),
             framework_version=self.framework_version,
             engine_version=self.te_version,
+            horizon=self.horizon,
             recipe=self.recipe,
             round=self.round,
             stats=tuple(self.debug_logs or ()),

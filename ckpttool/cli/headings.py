@@ -37,7 +37,7 @@ HEADINGS = {
         "--disable",
     ),
     "FP8": (
-        "--baseline", "--candidate", "--framework", "--framework-version", "--round", "--checkpoint-step",
+        "--baseline", "--candidate", "--framework", "--framework-version", "--round", "--checkpoint-step", "--horizon",
         "--recipe", "--format-of", "--optimizer", "--as-stored", "--history", "--swiglu", "--te-version", "--layers",
         "--repeat", "--metric", "--by", "--tolerance", "--switch-step", "--evals",
     ),

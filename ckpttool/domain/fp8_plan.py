@@ -213,7 +213,9 @@ class PlanQuestion:
     tree: str | None = None
     """Of the candidate's checkpoints; None: as `resolve` looks for one."""
     checkpoint_step: Step | None = None
-    """Start here, on the user's word: nothing is looked at."""
+    """Start here, on the user's word: nothing of it is looked at."""
+    horizon: int | None = None
+    """Steps that each experiment trains; None: as many as the gap needs."""
     framework_version: str | None = None
     engine_version: str | None = None
     recipe: Recipe | None = None
@@ -338,7 +340,7 @@ class Fp8Verdict(Answered):
     layers: str | None
     """A regular expression for their names, where experiments told them apart."""
     explains: float | None
-    """Share of the gap that is closed with the culprits in BF16."""
+    """Share of the gap that is closed with the culprits in BF16; None where all three are: then that is no proof."""
     cure: Cure | None
     experiments: tuple[Shown, ...]
     shares: tuple[tuple[Gemm, float], ...] | None

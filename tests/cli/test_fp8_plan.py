@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -115,6 +116,66 @@ def test_11_where_no_good_checkpoint_lies_before_the_gap_and_one_can_be_taken_on
     trusted = planned("--checkpoint-step", "100", "--json")
     assert trusted.code == 0
     assert "taken on trust" in " ".join(map(str, trusted.json["notes"]))  # type: ignore[call-overload]
+
+
+class TestFromLast:
+    """BF16 from the candidate's last checkpoint is held against the old baseline, which must have gone on so far."""
+
+    def last(self, *options: str) -> dict[str, Any]:
+        experiments: Any = planned(*options, "--json").json["experiments"]
+        (found,) = (each for each in experiments if each["id"] == "E2")
+        assert isinstance(found, dict)
+        return found
+
+    def test_it_starts_where_the_baseline_goes_on_long_enough(self, here_with_runs: Path) -> None:
+        TreeBuilder(here_with_runs).legacy(ranks=2).save(epoch=150, step=2)
+        found = self.last("--horizon", "80")
+        assert (found["start_step"], found["last_step"], found["expressible"]) == (300, 380, True)
+        assert not any("can be judged" in note for note in found["change"]["notes"])
+
+    def test_else_it_is_said_how_far_the_baseline_must_train_on(self, here_with_runs: Path) -> None:
+        found = self.last("--horizon", "80")
+        assert found["start_step"] == 400
+        said = "E2 starts from step 400, and the baseline's log ends at step 400: it can be judged once that run is at"
+        assert f"{said} step 480" in found["change"]["notes"]
+        assert f"{said} step 480" in (here_with_runs / "plan" / "E2" / "README.md").read_text()
+
+    def test_a_checkpoint_from_before_the_gap_is_not_its_start(self, here_with_runs: Path) -> None:
+        tree = TreeBuilder(here_with_runs).legacy(ranks=2)
+        tree.remove(tree.shard(1, 200, 2))
+        reason = self.last("--horizon", "80")["reason"]
+        assert reason.startswith("not expressible here: no good checkpoint of the candidate lies after step 2")
+
+    def test_it_is_found_where_the_start_is_taken_on_trust(self, here_with_runs: Path) -> None:
+        assert here_with_runs.exists()
+        assert self.last("--checkpoint-step", "100")["start_step"] == 400
+
+    def test_it_is_found_where_all_else_starts_from_scratch(self, here_with_runs: Path) -> None:
+        found = Runs(3, steps=LAST, wander=0.002)
+        found.run()
+        (here_with_runs / "worse.csv").write_text(csv(stepped(found.run(), by=0.06, since=0)))
+        tree = TreeBuilder(here_with_runs).legacy(ranks=2)
+        for epoch in (25, 50, 100):
+            tree.remove(tree.shard(1, epoch, 2))
+        found_last = self.last("--horizon", "80")
+        assert read(here_with_runs)["start"]["evidence"] == "scratch"  # type: ignore[index]
+        load = f"load the checkpoint of step 400 from {here_with_runs / 'output' / 'checkpoint'}"
+        assert load in found_last["change"]["notes"]
+
+    def test_without_a_tree_it_is_said_that_it_is_not_known(self, here_with_runs: Path) -> None:
+        (here_with_runs / "output").rename(here_with_runs / "elsewhere")
+        reason = self.last("--checkpoint-step", "100")["reason"]
+        assert "last checkpoint is not known: name the folder of its checkpoints (DIR)" in reason
+        (here_with_runs / "output").write_text("mine")
+        assert self.last("--checkpoint-step", "100")["reason"].startswith("not expressible here: the candidate's last")
+
+
+def test_the_length_of_runs_can_be_chosen_for_a_new_plan_alone(here_with_runs: Path) -> None:
+    assert here_with_runs.exists()
+    document = planned("--horizon", "90", "--json").json
+    assert (document["horizon"], document["window"]) == (90, [160, 190])
+    said = planned("--horizon", "90", "--round", "2")
+    assert (said.code, "--horizon is for a new folder" in said.stderr) == (2, True)
 
 
 def test_14_where_there_is_nothing_to_explain(here_with_runs: Path) -> None:

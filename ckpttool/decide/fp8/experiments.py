@@ -220,12 +220,20 @@ def _without_extras(name: str, number: int, extras: tuple[str, ...]) -> Trial:
     return Trial(
         id=name,
         round=number,
-        title=f"the candidate without {', '.join(extras)}" if extras else "the candidate without any extra",
+        title=f"the candidate without {_counted(extras)}",
         products=Products.all(Arithmetic.FP8),
         without=extras,
         if_guilty="It is software: one of what was switched off. The next round halves them.",
         if_innocent="It is the arithmetic.",
     )
+
+
+def _counted(extras: tuple[str, ...]) -> str:
+    """Name them, or where that would fill lines say how many there are."""
+    most = 2
+    if len(extras) > most:
+        return f"its {len(extras)} extras"
+    return " and ".join(extras) or "any extra"
 
 
 def _halves(number: int, planned: Sequence[Trial], outcomes: dict[str, Outcome | None]) -> Iterator[Trial]:

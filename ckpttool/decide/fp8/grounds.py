@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ckpttool.decide.fp8.horizon import latest_start, without_onset
 from ckpttool.domain.fp8_curves import Comparison, CurveClass, PairedBy
-from ckpttool.domain.fp8_plan import Suspicion
+from ckpttool.domain.fp8_plan import LAST, Fp8Plan, Suspicion
+from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import Step
 
 
@@ -57,3 +60,45 @@ def start_before(comparison: Comparison, switch: Step | None) -> Step:
         last = comparison.last or Step(0)
         return Step(max(0, last - without_onset(comparison.first or Step(0), last)))
     return onset.not_before if comparison.kind is CurveClass.EARLY else latest_start(onset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastStart:
+    """The candidate's checkpoint from which BF16 is tried on the weights that FP8 made."""
+
+    step: Step
+    path: str
+    """The folder that it lies in."""
+    note: str | None
+    """What must be done so that it can be judged; None: nothing."""
+
+
+def last_judged(plan: Fp8Plan, ends: Step | None) -> Step | None:
+    """Return the last step from which a run can be held against the old baseline to its end; None: from nowhere.
+
+    Args:
+        plan: Says how long a run is.
+        ends: The last step of the baseline's log; None where there is none.
+    """
+    return None if ends is None or ends < plan.horizon else Step(ends - plan.horizon)
+
+
+def last_start(plan: Fp8Plan, ends: Step | None, good: Mapping[Step, str]) -> LastStart | str:
+    """Choose the newest checkpoint that holds the gap, if it can one that the baseline's log outlasts; or say why not.
+
+    Args:
+        plan: Says since when the gap is there, and how long a run is.
+        ends: The last step of the baseline's log; None where there is none.
+        good: Steps of the candidate's good checkpoints -> the folder that each lies in.
+    """
+    onset, judged = plan.suspicion.onset, last_judged(plan, ends)
+    since = plan.start.step if onset is None else onset.not_after
+    later = [step for step in good if step > since]
+    if not later:
+        return f"no good checkpoint of the candidate lies after step {since}, when the gap was there"
+    step = max([step for step in later if judged is not None and step <= judged] or later)
+    if judged is not None and step <= judged:
+        return LastStart(step=step, path=good[step], note=None)
+    shown = "no log of the baseline is there" if ends is None else f"the baseline's log ends at step {ends}"
+    once = f"it can be judged once that run is at step {step + plan.horizon}"
+    return LastStart(step=step, path=good[step], note=f"{LAST} starts from step {step}, and {shown}: {once}")

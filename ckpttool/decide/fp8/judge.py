@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ckpttool.decide.fp8.experiments import CHEAPEST_FIRST, Known, name_of, next_round
 from ckpttool.decide.fp8.measure import Cell, Measured, Run, cell_of, measure
-from ckpttool.decide.fp8.shares import shapley
+from ckpttool.decide.fp8.shares import RESTORED, is_settled, shapley
 from ckpttool.domain.fp8 import Arithmetic, Gemm, Recipe
 from ckpttool.domain.fp8_curves import Curve, CurveClass
 from ckpttool.domain.fp8_plan import (
@@ -138,7 +138,7 @@ def _groundwork(measured: Measured) -> _Row | None:
         return _Row(
             kind=VerdictKind.WEAK,
             because=f"the gap of C, {gap:.4g}, is under three times the noise floor of {measured.floor:.4g}",
-            notes=("plan a longer horizon from an earlier checkpoint",),
+            notes=(f"plan longer runs in a new folder: --horizon {2 * plan.horizon}",),
         )
     return None
 
@@ -187,8 +187,28 @@ def _culprits(measured: Measured, cells: Mapping[Cell, Shown]) -> Cell:
     well = sorted((cell for cell, shown in cells.items() if shown.outcome is Outcome.RESTORES), key=_price)
     if well and not any(_price(cell) < _price(well[0]) for cell in _untried(measured, cells)):
         return well[0]
-    pairs = [cell for cell in cells if len(cell) == len(Gemm) - 1]
-    return frozenset(Gemm) if not well and len(pairs) == len(Gemm) else frozenset()
+    takes_all = not well and len(_pairs(cells)) == len(Gemm) and _doubt(measured) is None
+    return frozenset(Gemm) if takes_all else frozenset()
+
+
+def _pairs(cells: Mapping[Cell, Shown]) -> list[Shown]:
+    """Return what two products in BF16 did, what closes most first."""
+    pairs = [shown for cell, shown in cells.items() if len(cell) == len(Gemm) - 1]
+    return sorted(pairs, key=lambda shown: shown.recovered or 0.0, reverse=True)
+
+
+def _doubt(measured: Measured) -> str | None:
+    """Say why all three products cannot be blamed, though no pair brings the loss back; None: they can.
+
+    That B is well says nothing: it is what all are held against.
+    """
+    for shown in _pairs(measured.cells):
+        closes = f"{shown.id} closes {shown.recovered or 0.0:.0%} of the gap"
+        if (shown.recovered_high or 0.0) >= RESTORED:
+            return f"{closes}, and it may be {shown.recovered_high:.0%}"
+        if measured.unchanged is None or not is_settled(measured.unchanged, measured.stretches[shown.id]):
+            return f"{closes}, and that or the gap itself still grows"
+    return None
 
 
 def _untried(measured: Measured, cells: Mapping[Cell, Shown]) -> list[Cell]:
@@ -201,9 +221,13 @@ def _untried(measured: Measured, cells: Mapping[Cell, Shown]) -> list[Cell]:
 def _named(measured: Measured, culprits: Cell) -> _Row:
     named = " and ".join(gemm.value for gemm in Gemm if gemm in culprits)
     closed = _explains(measured, culprits)
-    share = "" if closed is None else f" ({closed:.1%} of the gap is closed)"
     stale = measured.outcome(FAKE) is Outcome.RESTORES
-    because = f"with {named} in BF16 it is well{share}"
+    if culprits == frozenset(Gemm):
+        best = _pairs(measured.cells)[0]
+        because = f"it takes all three products: of the pairs {best.id} closes most, {best.recovered:.1%} of the gap"
+    else:
+        share = "" if closed is None else f" ({closed:.1%} of the gap is closed)"
+        because = f"with {named} in BF16 it is well{share}"
     if stale:
         because += f", and so it is in FP8 with a current scale: the delayed scale of {named} does it"
     smaller = [run.experiment for run in measured.runs if run.experiment.change is None]
@@ -227,6 +251,13 @@ def _open(measured: Measured, cells: Mapping[Cell, Shown]) -> _Row:
         missing = tuple(name_of(cell) for cell in untried if len(cell) == least)
         return _Row(
             kind=VerdictKind.UNDECIDED, because=f"nobody can be named without {' and '.join(missing)}", run=missing
+        )
+    doubt = _doubt(measured) if len(_pairs(cells)) == len(Gemm) else None
+    if doubt is not None:
+        return _Row(
+            kind=VerdictKind.UNDECIDED,
+            because=f"no two products bring the loss back, but {doubt}: too short to tell whether it takes all three",
+            notes=(f"plan longer runs in a new folder: --horizon {2 * measured.plan.horizon}",),
         )
     return _Row(
         kind=VerdictKind.UNDECIDED,
@@ -259,10 +290,8 @@ def _best_cure(measured: Measured, culprits: Cell) -> Cure | None:
 
 
 def _explains(measured: Measured, culprits: Cell) -> float | None:
-    if not culprits:
-        return None
     shown = measured.cells.get(culprits)
-    return 1.0 if culprits == frozenset(Gemm) else None if shown is None else shown.recovered
+    return None if not culprits or shown is None or culprits == frozenset(Gemm) else shown.recovered
 
 
 def _layers(measured: Measured) -> str | None:

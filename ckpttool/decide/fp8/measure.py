@@ -50,6 +50,8 @@ class Measured:
     shown: tuple[Shown, ...]
     baseline: Stretch | None
     """From the old baseline to B, in the window."""
+    stretches: Mapping[str, Stretch]
+    """By experiment: of those that count, from BF16 to it."""
     unchanged: Stretch | None
     floor: float | None
     limit: float | None
@@ -115,6 +117,7 @@ def measure(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None) -> Measu
             for run, passed, found in zip(runs, gates, stretches, strict=True)
         ),
         baseline=None if baseline is None or reference is None else stretch(baseline, reference, plan.window),
+        stretches={name: found for name, found in by_id.items() if found is not None},
         unchanged=unchanged,
         floor=floor,
         limit=counts,

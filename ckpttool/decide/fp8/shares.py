@@ -21,6 +21,10 @@ RESTORED = 0.9
 
 _PART = 0.25
 _TIMES_FLOOR = 3
+_GROWING = 0.5
+"""By so much of its mean a gap grows within the window that is not there whole yet: a drift since the start by 0.4."""
+_RISING = 0.05
+"""By so much a share rises within the window that is not what longer runs would show."""
 _PARTS = 10
 """Windows by whose means a slope is told."""
 _STUDENT = 2.306
@@ -110,17 +114,43 @@ def recovery(left: Stretch, counts: float) -> tuple[Outcome, float | None]:
     """
     if abs(left.gap.mean) <= counts:
         return Outcome.RECOVERED, None
-    parts = min(_PARTS, len(left.values))
-    if parts < _PARTS:
+    if len(left.values) < _PARTS:
         return Outcome.STUCK, None
-    bounds = [place * len(left.values) // parts for place in range(parts + 1)]
-    means = [math.fsum(left.values[one:two]) / (two - one) for one, two in pairwise(bounds)]
-    places = [math.fsum(left.steps[one:two]) / (two - one) for one, two in pairwise(bounds)]
+    means, places = _means(left.values), _means(left.steps)
     slope, error = _slope(places, means)
     towards = -slope if left.gap.mean > 0 else slope
     if towards - _STUDENT * error <= 0:
         return Outcome.STUCK, None
     return Outcome.RECOVERING, abs(means[-1]) / towards
+
+
+def is_settled(unchanged: Stretch, other: Stretch) -> bool:
+    """Tell whether longer runs would show the same share: the gap is there whole, and what is closed of it stays.
+
+    Args:
+        unchanged: The candidate's distance to BF16 in the window.
+        other: That of an experiment.
+    """
+    whole = dict(zip(unchanged.steps, unchanged.values, strict=True))
+    common = [(step, whole[step], left) for step, left in zip(other.steps, other.values, strict=True) if step in whole]
+    if len(common) < _PARTS:
+        return False
+    places, gaps, lefts = (_means(values) for values in zip(*common, strict=True))
+    shares = [_closed(left, gap) for gap, left in zip(gaps, lefts, strict=True)]
+    parts_of_gap = [gap / unchanged.gap.mean for gap in gaps]
+    return not (_rises(places, parts_of_gap, by=_GROWING) or _rises(places, shares, by=_RISING))
+
+
+def _rises(places: Sequence[float], values: Sequence[float], *, by: float) -> bool:
+    """Tell whether values rise by so much from the first place to the last, and not by chance."""
+    slope, error = _slope(places, values)
+    return slope > _STUDENT * error and slope * (places[-1] - places[0]) >= by
+
+
+def _means(values: Sequence[float]) -> list[float]:
+    """Return the means of as many windows as a slope is told by."""
+    bounds = [place * len(values) // _PARTS for place in range(_PARTS + 1)]
+    return [math.fsum(values[one:two]) / (two - one) for one, two in pairwise(bounds)]
 
 
 def _slope(places: Sequence[float], values: Sequence[float]) -> tuple[float, float]:

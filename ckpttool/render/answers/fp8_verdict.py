@@ -114,9 +114,9 @@ def _table(answer: Fp8Verdict) -> RenderableType:
 
 def _headline(answer: Fp8Verdict) -> str:
     named = " and ".join(gemm.value for gemm in answer.culprits)
-    operands = f", of them the {' and the '.join(each.value for each in answer.operands)}" if answer.operands else ""
+    operands = f"the {' and the '.join(each.value for each in answer.operands)} of " if answer.operands else ""
     layers = f", in the layers {answer.layers}" if answer.layers else ""
-    return f"{_HEADLINES[answer.kind]}{f': {named}{operands}{layers}' if named else ''}"
+    return f"{_HEADLINES[answer.kind]}{f': {operands}{named}{layers}' if named else ''}"
 
 
 def _cure_title(cure: Cure) -> str:

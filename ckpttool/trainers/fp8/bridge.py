@@ -53,7 +53,8 @@ class Bridge:
             return Change(set=tuple(settings), notes=tuple(notes))
         if trial.drops_history:
             return no_delayed(trial, setting, "the candidate") or (
-                "no setting leaves the scale history out of a checkpoint: a copy of it without `_extra_state` would do"
+                "no setting leaves the scale history out (checkpoint.dist_ckpt_strictness passes over what a "
+                "checkpoint lacks, never over what it holds): a copy of the checkpoint without `_extra_state` would do"
             )
         if trial.recipe is not None:
             refused = te.no_recipe(trial.recipe, setting.engine_version)

@@ -42,7 +42,10 @@ _OFF = frozenset({"False", "None", "none"})
 _PRECISION_FILE = (0, 16)
 _OVERRIDE = (2, 15)
 _CONFIG = "precision.yaml"
-_NO_FLAG = "no flag leaves the scale history out of a checkpoint: a copy of it without `_extra_state` would do"
+_NO_FLAG = (
+    "no flag leaves the scale history out (--dist-ckpt-strictness passes over what a checkpoint lacks, never over what "
+    "it holds): a copy of the checkpoint without `_extra_state` would do"
+)
 _CHECKED = frozenset({"--fp8-recipe", "--micro-batch-size", "--te-precision-config-file"})
 """Flags by whose printed value is told whether a run is the experiment."""
 _BACKWARD = frozenset({Gemm.DGRAD, Gemm.WGRAD})

@@ -52,6 +52,12 @@ class TestFirstRound:
     def test_an_early_one_asks_for_the_extras_too(self) -> None:
         assert names(first_round(known(CurveClass.EARLY)))[4] == "E1"
 
+    def test_few_extras_are_named_and_many_counted(self) -> None:
+        named = [replace(known(CurveClass.EARLY), extras=extras) for extras in ((), ("a", "b"), ("a", "b", "c"))]
+        assert [first_round(each)[4].title for each in named] == [
+            "the candidate without any extra", "the candidate without a and b", "the candidate without its 3 extras",
+        ]  # fmt: skip
+
     def test_what_needs_a_history_is_left_out_where_scales_are_current(self) -> None:
         current = first_round(replace(known(), recipe=Recipe.TENSORWISE))
         assert names(current) == ["B", "E0", "C", "E2", "E4f", "E4d", "E4w"]

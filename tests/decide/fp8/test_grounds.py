@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from ckpttool.decide.fp8.compare import compare
-from ckpttool.decide.fp8.grounds import nothing_to_learn, start_before, suspicion_of
+from ckpttool.decide.fp8.grounds import LastStart, last_judged, last_start, nothing_to_learn, start_before, suspicion_of
 from ckpttool.domain.finding import Code, unknown
 from ckpttool.domain.fp8_curves import Comparison, CurveClass, Onset, PairedBy, Terms
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.units import Step
 from tests.decide.fp8.curves import Runs, curve, stepped
+from tests.fp8_runs import START, STEPS, plan
 
 RUNS = Runs(3, steps=400, wander=0.002)
 WORSE = compare(curve(RUNS.run()), curve(stepped(RUNS.run(), by=0.06, since=240)), [curve(RUNS.run())], terms=Terms())
@@ -53,3 +54,32 @@ def test_experiments_begin_well_before_the_gap() -> None:
 def test_without_a_gap_the_last_fifth_is_repeated() -> None:
     assert start_before(replace(WORSE, kind=CurveClass.INCONCLUSIVE, onset=None), None) == 200
     assert start_before(replace(SHORT, last=None, first=None), None) == 0
+
+
+GOOD = {Step(200): "out", Step(500): "out", Step(900): "out"}
+
+
+class TestLastStart:
+    """BF16 on weights of the candidate is held against the old baseline, which must have gone on so far."""
+
+    def test_it_is_the_newest_that_the_baseline_outlasts(self) -> None:
+        assert last_start(plan(), Step(1200), GOOD) == LastStart(step=Step(500), path="out", note=None)
+        assert last_start(plan(), Step(900 + STEPS), GOOD) == LastStart(step=Step(900), path="out", note=None)
+
+    def test_else_it_is_the_newest_with_what_must_be_done(self) -> None:
+        silent = "no log of the baseline is there"
+        for ends, shown in ((Step(1000), "the baseline's log ends at step 1000"), (None, silent)):
+            note = f"E2 starts from step 900, and {shown}: it can be judged once that run is at step 1500"
+            assert last_start(plan(), ends, GOOD) == LastStart(step=Step(900), path="out", note=note)
+
+    def test_weights_from_before_the_gap_tell_nothing(self) -> None:
+        why = "no good checkpoint of the candidate lies after step {}, when the gap was there"
+        early = {Step(200): "out"}
+        assert last_start(plan(), Step(5000), early) == why.format(220)
+        of = plan()
+        open_end = replace(of, suspicion=replace(of.suspicion, onset=None))
+        assert last_start(open_end, Step(5000), {START: "out"}) == why.format(START)
+        assert isinstance(last_start(open_end, Step(5000), early), LastStart)
+
+    def test_a_baseline_that_is_shorter_than_a_run_judges_none(self) -> None:
+        assert [last_judged(plan(), ends) for ends in (None, Step(STEPS - 1), Step(STEPS))] == [None, None, 0]
