@@ -38,34 +38,34 @@ ALLOWED_AT_THE_TOP = {
 MOST_LINES = {
     "__init__": 50,
     "__main__": 40,
-    "api": 5930,
-    "cli": 5270,
-    "decide": 11260,
-    "domain": 7300,
+    "api": 5970,
+    "cli": 5030,
+    "decide": 11040,
+    "domain": 7250,
     "errors": 120,
-    "formats": 6730,
-    "guard": 6880,
-    "guide": 440,
-    "logs": 2460,
-    "records": 2730,
-    "render": 8035,
-    "storage": 1070,
-    "trainers": 2160,
+    "formats": 6250,
+    "guard": 6500,
+    "guide": 140,
+    "logs": 2090,
+    "records": 2570,
+    "render": 7130,
+    "storage": 880,
+    "trainers": 1570,
     "trainers/hf_saves": 330,
-    "trainers/common": 825,
+    "trainers/common": 840,
     "trainers/accelerate": 490,
     "trainers/deepspeed": 770,
-    "trainers/huggingface": 1130,
+    "trainers/huggingface": 1030,
     "trainers/lightning": 780,
-    "trainers/megatron": 1290,
-    "trainers/mindformers": 8130,
+    "trainers/megatron": 1020,
+    "trainers/mindformers": 7850,
     "trainers/orbax": 550,
     "trainers/torch_dcp": 790,
-    "trainers/torchtitan": 810,
+    "trainers/torchtitan": 600,
     "trainers/verl": 500,
-    "trainers/fp8": 3000,
+    "trainers/fp8": 2610,
     "verify": 6950,
-    "write": 1580,
+    "write": 1380,
 }
 
 ROOMS_WITHOUT_TRAINERS = (
@@ -164,6 +164,8 @@ def test_no_room_has_more_lines_than_it_is_allowed() -> None:
         name = f"{room}/{below[0]}" if room == "trainers" and len(below) > 1 else room
         lines[name] += len(module.read_text(encoding="utf-8").splitlines())
     assert {room: count for room, count in lines.items() if count > MOST_LINES.get(room, 0)} == {}
+    unused = {room: most for room, most in MOST_LINES.items() if lines[room] < most - max(20, most // 20)}
+    assert unused == {}, "lower what is allowed with what you delete"
 
 
 def test_no_function_is_longer_than_a_screen() -> None:
