@@ -101,11 +101,17 @@ def _began_elsewhere(experiment: Experiment, curve: Curve) -> str | None:
 def _apart(curve: Curve, against: Curve | None, window: tuple[Step, Step]) -> str | None:
     if against is None:
         return None
-    there = {against.steps[place] for place in _inside(against, window) if math.isfinite(against.losses[place])}
-    if not any(curve.steps[place] in there for place in _inside(curve, window)):
+    near = _inside(against, window)
+    there = {against.steps[place]: against.losses[place] for place in near if math.isfinite(against.losses[place])}
+    common = [place for place in _inside(curve, window) if curve.steps[place] in there]
+    if not common:
         return "no step of the window is in its log and in that of BF16"
     differs = other_rates(against, curve)
-    return None if differs is None else f"its learning rate is not that of BF16 at {differs[0]} of {differs[1]} steps"
+    if differs is not None:
+        return f"its learning rate is not that of BF16 at {differs[0]} of {differs[1]} steps"
+    if all(curve.losses[place] == there[curve.steps[place]] for place in common):
+        return "its losses are those of BF16 to the last digit: it is the same log, or nothing was changed"
+    return None
 
 
 def _inside(curve: Curve, window: tuple[Step, Step]) -> range:

@@ -20,6 +20,7 @@ from ckpttool.domain.fp8_plan import (
     UNCHANGED,
     AsPlanned,
     Cure,
+    Evidence,
     Fp8Plan,
     Fp8Verdict,
     NextRound,
@@ -165,7 +166,8 @@ def _not_reproduced(measured: Measured, gap: float) -> _Row:
             because=f"the gap comes back once in two runs: C2 is {again.gap.mean:+.4g} from B",
             notes=("something outside the arithmetic decides whether it comes: run on other machines",),
         )
-    if plan.recipe is Recipe.DELAYED and plan.start.has_history is False:
+    is_restart = plan.start.evidence is not Evidence.SCRATCH  # from scratch nobody ever has a history
+    if plan.recipe is Recipe.DELAYED and is_restart and plan.start.has_history is False:
         return _Row(
             kind=VerdictKind.STALE_SCALE,
             because=f"{said}; the checkpoint holds no scale history, so the restart itself has dropped it",

@@ -36,7 +36,12 @@ def judged(shown: Curve | None, against: Curve | None = None, told: tuple[AsPlan
 
 class TestGates:
     def test_a_whole_run_counts(self) -> None:
-        assert judged(curve(WHOLE), curve(WHOLE)) == Gate(is_valid=True, as_planned=AsPlanned.YES, reason=None)
+        passed = Gate(is_valid=True, as_planned=AsPlanned.YES, reason=None)
+        assert judged(curve(WHOLE, own=1), curve(WHOLE)) == passed
+        same = judged(curve(WHOLE), curve(WHOLE))
+        assert (same.is_valid, (same.reason or "").split(":")[0]) == (
+            False, "its losses are those of BF16 to the last digit",
+        )  # fmt: skip
 
     def test_what_logs_do_not_tell_is_allowed_and_said(self) -> None:
         unknown = judged(curve(WHOLE), told=(AsPlanned.UNKNOWN, "its logs do not say"))

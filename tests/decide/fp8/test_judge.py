@@ -12,7 +12,7 @@ from ckpttool.decide.fp8.experiments import next_round
 from ckpttool.decide.fp8.judge import judge
 from ckpttool.domain.fp8 import Gemm, Recipe
 from ckpttool.domain.fp8_curves import CurveClass
-from ckpttool.domain.fp8_plan import AsPlanned, Fp8Plan, Fp8Verdict, Outcome, VerdictKind
+from ckpttool.domain.fp8_plan import AsPlanned, Evidence, Fp8Plan, Fp8Verdict, Outcome, VerdictKind
 from ckpttool.domain.frozen import replace
 from tests.fp8_runs import TOY, WHOLE, baseline, curve, experiment, known, plan, runs
 
@@ -151,6 +151,19 @@ class TestRows:
         bare = replace(of, start=replace(of.start, has_history=False))
         assert verdict(bare, {"C": 0.004}).kind is VerdictKind.STALE_SCALE
         assert verdict(replace(bare, recipe=Recipe.TENSORWISE), {"C": 0.004}).kind is VerdictKind.NOT_REPRODUCED
+
+    def test_from_scratch_no_restart_has_dropped_a_history(self) -> None:
+        of = plan()
+        anew = replace(of, start=replace(of.start, evidence=Evidence.SCRATCH, has_history=False))
+        assert verdict(anew, {"C": 0.004}).kind is VerdictKind.NOT_REPRODUCED
+
+    @pytest.mark.parametrize("name", ["E0", "C"])
+    def test_the_log_of_b_given_for_another_run_counts_for_nothing(self, name: str) -> None:
+        of = plan()
+        done = runs(of)
+        same = [replace(each, curve=done[0].curve) if each.experiment.trial.id == name else each for each in done]
+        found = judge(of, same, baseline(), recipes=RECIPES)
+        assert (found.kind, found.because) == (VerdictKind.UNDECIDED, f"nothing can be said without {name}")
 
     def test_a_gap_within_three_floors_is_too_weak(self) -> None:
         quiet = replace(plan(), suspicion=replace(plan().suspicion, tolerance=0.001))
