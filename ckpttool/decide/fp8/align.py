@@ -17,6 +17,8 @@ SAME_DATA = 0.8
 """Correlation from which two runs saw the same data in the same order: such runs show 0.92 and more, others 0.45."""
 _TREND = 51
 """Values of a running median: what is slower is the course of the training, not the batch."""
+_MOST_LOSS = 1e100
+"""A larger one is no loss, and its square is no number."""
 _OTHER_RATE = 0.01
 _OTHER_RATES = 0.01
 """Share of the pairs."""
@@ -61,12 +63,17 @@ def common(baseline: Curve, candidate: Curve) -> list[tuple[int, int]]:
     return [(index, where[place]) for index, place in enumerate(baseline.places) if place in where]
 
 
+def is_number(loss: float) -> bool:
+    """Tell whether it can be reckoned with."""
+    return abs(loss) < _MOST_LOSS
+
+
 def align(baseline: Curve, candidate: Curve) -> Pairs:
-    """Return what both runs show at the same places, where both losses are finite."""
+    """Return what both runs show at the same places, where both losses are numbers."""
     places = [
         (own, other)
         for own, other in common(baseline, candidate)
-        if math.isfinite(baseline.losses[own]) and math.isfinite(candidate.losses[other])
+        if is_number(baseline.losses[own]) and is_number(candidate.losses[other])
     ]
     return Pairs(
         places=tuple(baseline.places[own] for own, _ in places),

@@ -32,12 +32,16 @@ _NOISE_OF_TWO = 4 / 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """How the losses of a run that are no numbers lie."""
+    """How the losses of two runs that are no numbers lie."""
 
     lost: int
     """Places at which the candidate's is none and the baseline's is one."""
     last: bool
     """Whether the candidate's last one is none."""
+    lost_baseline: int
+    """Places at which the baseline's is none."""
+    last_baseline: bool
+    """Whether the baseline's last one is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +53,14 @@ class Windows:
     candidate: tuple[float, ...]
 
 
+def is_no_reference(ends: Ends) -> bool:
+    """Tell whether the baseline's own loss is no number any more, or was none too often."""
+    return ends.last_baseline or ends.lost_baseline >= _LOST_VALUES
+
+
 def has_diverged_to_nothing(ends: Ends) -> bool:
-    """Tell whether the candidate's loss is no number any more, or was none too often."""
-    return ends.last or ends.lost >= _LOST_VALUES
+    """Tell whether the candidate's loss is no number any more, or was none too often, and the baseline's was one."""
+    return not is_no_reference(ends) and (ends.last or ends.lost >= _LOST_VALUES)
 
 
 def classify(  # noqa: PLR0913 (all that a class rests on)

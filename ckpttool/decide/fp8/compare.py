@@ -6,8 +6,15 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
-from ckpttool.decide.fp8.align import SAME_DATA, align, common, interval, other_rates, pairing
-from ckpttool.decide.fp8.classify import Ends, classify, has_diverged_to_nothing, shape_of, windows_of
+from ckpttool.decide.fp8.align import SAME_DATA, align, common, interval, is_number, other_rates, pairing
+from ckpttool.decide.fp8.classify import (
+    Ends,
+    classify,
+    has_diverged_to_nothing,
+    is_no_reference,
+    shape_of,
+    windows_of,
+)
 from ckpttool.decide.fp8.noise import floor_and_limit, gap_of
 from ckpttool.decide.fp8.shape import Shape, fit
 from ckpttool.decide.fp8.spikes import Span, calmed, find_spikes, spiked, told
@@ -54,12 +61,11 @@ def compare(baseline: Curve, candidate: Curve, repeats: Sequence[Curve] = (), *,
     ends = _ends(baseline, candidate)
     pairs = len(far.steps) * far.together
     short = pairs < _LEAST_PAIRS[terms.metric]
-    refusal = (
-        [f"{counted(pairs, 'pair')} of values are too few: {_LEAST_PAIRS[terms.metric]} are needed"] if short else []
-    )
+    refusal = _too_few(baseline, candidate, pairs, terms) if short else ()
     judged = None if short else _judge(far, [_repeat(baseline, each, far, terms) for each in repeats], terms)
-    kind = CurveClass.INCONCLUSIVE if judged is None or findings else judged.kind
-    if has_diverged_to_nothing(ends):
+    kind = CurveClass.INCONCLUSIVE if judged is None or findings or is_no_reference(ends) else judged.kind
+    is_lost = has_diverged_to_nothing(ends)
+    if is_lost:
         kind = CurveClass.DIVERGED
     return Comparison(
         by=terms.by,
@@ -71,7 +77,7 @@ def compare(baseline: Curve, candidate: Curve, repeats: Sequence[Curve] = (), *,
         pairing=far.pairing,
         shape=None if judged is None else judged.shape,
         effect=Effect.UNKNOWN if judged is None else judged.effect,
-        matters=None if kind is CurveClass.INCONCLUSIVE or judged is None else abs(judged.gap.mean) > judged.limit,
+        matters=is_lost or (None if kind is CurveClass.INCONCLUSIVE or judged is None else judged.matters),
         gap=None if judged is None else judged.gap,
         relative_gap=None if judged is None else judged.relative_gap,
         floor=None if judged is None else judged.floor,
@@ -103,6 +109,18 @@ class _Judged:
     effect: Effect
     windows: tuple[GapWindow, ...]
 
+    @property
+    def matters(self) -> bool:
+        """Whether the gap is larger than what counts."""
+        return abs(self.gap.mean) > self.limit
+
+
+def _too_few(baseline: Curve, candidate: Curve, pairs: int, terms: Terms) -> tuple[str, ...]:
+    """Say how many values in common are needed, and which log shows none."""
+    named = (("baseline", baseline), ("candidate", candidate))
+    empty = (f"the {name}'s log shows none" for name, curve in named if not curve.losses)
+    return (f"{counted(pairs, 'pair')} of values are too few: {_LEAST_PAIRS[terms.metric]} are needed", *empty)
+
 
 def _judge(far: Apart, repeats: Sequence[tuple[Sequence[float], bool]], terms: Terms) -> _Judged:
     bounds = _bounds(len(far.steps), terms.metric)
@@ -129,7 +147,7 @@ def _judge(far: Apart, repeats: Sequence[tuple[Sequence[float], bool]], terms: T
         kind=kind,
         tail=tail,
         gap=gap,
-        relative_gap=gap.mean / loss if loss else None,
+        relative_gap=gap.mean / abs(loss) if loss else None,
         floor=floor,
         tolerance=tolerance,
         limit=limit,
@@ -175,10 +193,12 @@ def is_paired(far: Apart) -> bool:
 
 def _ends(baseline: Curve, candidate: Curve) -> Ends:
     both = common(baseline, candidate)
-    lost = sum(
-        math.isfinite(baseline.losses[own]) and not math.isfinite(candidate.losses[other]) for own, other in both
+    return Ends(
+        lost=sum(is_number(baseline.losses[own]) and not is_number(candidate.losses[other]) for own, other in both),
+        last=bool(candidate.losses) and not is_number(candidate.losses[-1]),
+        lost_baseline=sum(not is_number(loss) for loss in baseline.losses),
+        last_baseline=bool(baseline.losses) and not is_number(baseline.losses[-1]),
     )
-    return Ends(lost=lost, last=bool(candidate.losses) and not math.isfinite(candidate.losses[-1]))
 
 
 def _norm_gap(baseline: Curve, candidate: Curve, since: Step, seed: int) -> Gap | None:
@@ -216,6 +236,9 @@ def objections(baseline: Curve, candidate: Curve, terms: Terms) -> tuple[Finding
 
 
 def _notes(far: Apart, judged: _Judged | None, ends: Ends, terms: Terms) -> Iterator[str]:
+    if is_no_reference(ends):
+        places = counted(ends.lost_baseline, "place")
+        yield f"the baseline's own loss is no number at {places}: it is nothing to compare with"
     if ends.lost:
         yield f"the candidate's loss is no number at {counted(ends.lost, 'place')} where the baseline's is one"
     if far.pairing is not None and far.pairing < SAME_DATA:

@@ -68,6 +68,41 @@ class TestClasses:
         assert compared(runs, drifting(runs.run(), by=1.5)).kind is CurveClass.DIVERGED
         assert compared(runs, drifting(runs.run(), by=0.06, since=200)).kind is not CurveClass.DIVERGED
 
+    @pytest.mark.parametrize("nothing", [math.nan, math.inf, 1e300])
+    def test_a_baseline_that_ends_in_nothing_is_no_reference_and_one_that_lost_a_few_values_is(
+        self, nothing: float
+    ) -> None:
+        runs = Runs(6)
+        broken, well = runs.run(), curve(runs.run())
+        broken[300] = nothing
+        notes = compare(curve(broken), well, (), terms=Terms()).notes
+        assert not any("nothing to compare with" in note for note in notes)
+        broken[1500:] = [nothing] * 500
+        for candidate in (well, curve(broken)):
+            answer = compare(curve(broken), candidate, (), terms=Terms())
+            assert (answer.kind, answer.matters) == (CurveClass.INCONCLUSIVE, None)
+            assert "nothing to compare with" in answer.notes[0]
+        answer = compare(well, curve(broken), (), terms=Terms())
+        assert (answer.kind, answer.matters) == (CurveClass.DIVERGED, True)
+
+    def test_a_candidate_that_ends_in_nothing_soon_matters_though_too_little_is_in_common(self) -> None:
+        answer = compare(curve([2.0] * 30), curve([2.0] * 29 + [math.nan]), (), terms=Terms())
+        assert (answer.kind, answer.matters) == (CurveClass.DIVERGED, True)
+
+    def test_a_log_that_shows_no_loss_is_named(self) -> None:
+        assert compare(curve([]), curve([2.0]), (), terms=Terms()).notes == (
+            "0 pairs of values are too few: 200 are needed",
+            "the baseline's log shows none",
+        )
+
+    def test_a_gap_of_losses_below_zero_has_the_sign_of_its_share(self) -> None:
+        runs = Runs(7, wander=0.002)
+        lower = [loss - 20 for loss in runs.run()]
+        answer = compare(curve([loss - 20 for loss in runs.run()]), curve(stepped(lower)), (), terms=Terms())
+        assert answer.gap is not None
+        assert answer.relative_gap is not None
+        assert answer.gap.mean > 0 < answer.relative_gap
+
     def test_ten_losses_that_are_no_numbers_are_a_divergence_and_nine_are_a_spike(self) -> None:
         runs = Runs(6)
         broken = runs.run()
