@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
 
 from ckpttool import api
@@ -39,10 +40,12 @@ class MemorySource:
     """An open file of bytes that may be changed between two checks."""
 
     data: bytearray | bytes
+    inode: int = field(default_factory=count(1).__next__)
+    """Of another file, another one: two names of one file are no copies."""
 
     @property
     def stamp(self) -> FileStamp:
-        return FileStamp.on_disk(size=len(self.data), mtime_ns=0, inode=0)
+        return FileStamp.on_disk(size=len(self.data), mtime_ns=0, inode=self.inode)
 
     def read(self, offset: int, length: int) -> bytes:
         return bytes(self.data[offset : offset + length])

@@ -12,7 +12,6 @@ from ckpttool.domain.scalars import NO_FACTS
 from ckpttool.domain.shard import FileStamp, ShardRole
 from ckpttool.domain.units import Rank, Step
 from ckpttool.domain.verdict import ShardReport
-from ckpttool.records.hashed_json import is_on_disk
 from ckpttool.storage.base import ByteSource, Storage
 from ckpttool.storage.stream import BLOCK_BYTES
 from ckpttool.verify.replicas.findings import decided, replica_findings
@@ -122,6 +121,8 @@ def _by_role(reports: Iterable[ShardReport]) -> dict[ShardRole, dict[Rank, Shard
 
 def _same_files(by_rank: Mapping[Rank, ShardReport]) -> dict[Rank, Rank]:
     """Return whose file a rank's is, too, by hard or symbolic links: one file is no copy of itself."""
+    from ckpttool.records.hashed_json import is_on_disk
+
     first: dict[FileStamp, Rank] = {}
     same: dict[Rank, Rank] = {}
     for rank, report in sorted(by_rank.items()):
