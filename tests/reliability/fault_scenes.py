@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.finding import Severity
+from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats import read_header
 from ckpttool.trainers.mindformers.scalars import FACTS
@@ -203,8 +203,8 @@ class Heard:
 
     @property
     def codes(self) -> frozenset[str]:
-        """Of all findings."""
-        return frozenset(self.told)
+        """Of all findings but the advice to heal, which is about the checkpoint and not about the fault."""
+        return frozenset(self.told) - {Code.CAN_BE_HEALED.value}
 
     def elsewhere(self, healthy: Heard, where: str) -> list[str]:
         """Return the codes that are news and are nowhere told of the place of the fault."""
