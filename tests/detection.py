@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 import zlib
 from collections import Counter
@@ -9,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import count
 from pathlib import Path
 
 from ckpttool import api
@@ -40,7 +40,7 @@ class MemorySource:
     """An open file of bytes that may be changed between two checks."""
 
     data: bytearray | bytes
-    inode: int = field(default_factory=count(1).__next__)
+    inode: int = field(default_factory=itertools.count(1).__next__)
     """Of another file, another one: two names of one file are no copies."""
 
     @property
