@@ -210,6 +210,28 @@ def test_a_full_disk_loses_lines_and_the_next_one_that_fits_says_how_many(file: 
     assert file.lost == 0
 
 
+def test_of_lines_written_at_once_only_those_without_room_are_counted(file: EventFile) -> None:
+    file.flush()
+    size = len(raw(file))
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 500, hard))
+        for step in range(2, 42):
+            file.emit(STEP, step=Step(step))
+        file.flush()
+        assert 30 < file.lost < 40, "some had room"
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        signal.signal(signal.SIGXFSZ, ignored)
+    whole, lost = raw(file).count(b"\n") - 1, file.lost
+    assert whole + lost == 40
+    file.emit(SKIP, step=Step(42))
+    file.flush()
+    assert json.loads(raw(file).splitlines()[-1])["lost"] == lost
+    assert file.lost == 0
+
+
 @pytest.mark.parametrize("in_the_way", ["file", "link"])
 def test_a_folder_that_cannot_be_made_stops_nobody(tmp_path: Path, in_the_way: str) -> None:
     guard = tmp_path / "guard"
