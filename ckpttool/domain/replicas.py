@@ -150,6 +150,8 @@ class DoubtKind(str, Enum):
     """In most tensors, and at no other checkpoint before or after."""
     DRIFTED = "drifted"
     """From some checkpoint on, here and at every later one that is known."""
+    TIED = "tied"
+    """In some tensors from as many as hold what it holds."""
     PARTED = "parted"
     """So do all: they are replicas no more."""
     ODD = "odd"

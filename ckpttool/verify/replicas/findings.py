@@ -12,6 +12,7 @@ from ckpttool.domain.units import Rank, at_step, counted, on_ranks
 _OF_KIND = {
     DoubtKind.ODD: Code.REPLICA_DIFFERS,
     DoubtKind.DIFFERS: Code.REPLICA_DIFFERS,
+    DoubtKind.TIED: Code.REPLICA_DIFFERS,
     DoubtKind.STALE: Code.REPLICA_STALE,
     DoubtKind.DRIFTED: Code.REPLICA_DRIFTED,
 }
@@ -28,13 +29,18 @@ def decided(doubts: Iterable[Doubt], *, sound: Collection[Rank], unsound: Collec
         sound: Whose file a checksum or a manifest proves.
         unsound: In whose file values are not finite, or jumped since the checkpoint before.
     """
+    doubts = tuple(doubts)
+    tied = (doubt for doubt in doubts if doubt.kind is DoubtKind.TIED)
+    whole_halves = {(doubt.others, doubt.tensors) for doubt in tied if doubt.rank in sound}
     for doubt in doubts:
+        is_in_whole = doubt.kind is DoubtKind.TIED and (doubt.others, doubt.tensors) in whole_halves
         other = doubt.others[0]
         is_pair = len(doubt.others) == 1 and doubt.kind in {DoubtKind.DIFFERS, DoubtKind.STALE}
         is_whole = doubt.rank in sound and doubt.kind is not DoubtKind.DRIFTED  # what drifted was saved as it was
-        if is_whole or (is_pair and other in unsound and doubt.rank not in unsound):
+        if is_whole or is_in_whole or (is_pair and other in unsound and doubt.rank not in unsound):
             continue
-        if is_pair and (other in sound or (doubt.rank in unsound and other not in unsound)):
+        is_outproven = doubt.kind is DoubtKind.TIED and any(rank in sound for rank in doubt.others)
+        if is_outproven or (is_pair and (other in sound or (doubt.rank in unsound and other not in unsound))):
             yield replace(doubt, is_decided=True)
         else:
             yield doubt
@@ -85,7 +91,7 @@ def _found(doubt: Doubt, path: str, places: Mapping[tuple[Rank, str], DifferingB
 
 def _severity(doubt: Doubt) -> Severity:
     """Weigh a doubt: damage where several agree against one, or where something else decides between two."""
-    if doubt.kind is DoubtKind.DRIFTED:
+    if doubt.kind is DoubtKind.DRIFTED or (doubt.kind is DoubtKind.TIED and not doubt.is_decided):
         return Severity.SUSPECT
     if doubt.is_decided or doubt.as_of is not None or doubt.copy_of is not None:
         return Severity.DAMAGE
@@ -112,9 +118,9 @@ def _why(doubt: Doubt) -> str:
         return f": it is this rank's own of {doubt.as_of}, an older file under a newer name"
     if doubt.kind is DoubtKind.STALE:
         return ": another run's file under this name, or a device that computed wrongly"
-    if len(doubt.others) == 1 and not doubt.is_decided:
-        return ": one of the two is damaged"
-    return ""
+    if doubt.kind is DoubtKind.TIED and not doubt.is_decided:
+        return ", and as many hold what it holds: nothing tells who is right"
+    return ": one of the two is damaged" if len(doubt.others) == 1 and not doubt.is_decided else ""
 
 
 def _named(saved: SavedAt) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ckpttool.domain.frozen import replace
 from ckpttool.domain.replicas import (
     TENSOR_DIGEST_BYTES,
     Doubt,
@@ -22,17 +21,15 @@ from ckpttool.domain.replicas import (
 from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import MIN_COPIES
 from ckpttool.verify.replicas.columns import Alike, Family, History, all_alike, columns, families
+from ckpttool.verify.replicas.weighing import weighed
 
 _FEW = 2
 """Tensors that are a few, however many there are."""
 _FEW_OF = 10
 """One in so many is few, too: damage hits a place, and another file or another arrangement all of it."""
 
-_PAIR = 2
-"""Ranks that one fault may concern: of two that differ nobody knows which is whole."""
-
-_MOST_STALE = 4
-"""One in so many ranks may hold another file: where more differ, it was the arrangement that changed."""
+_HALVES = 2
+"""Contents of which as many hold the one as the other: nobody knows which is whole."""
 
 
 def judge_replicas(
@@ -69,6 +66,8 @@ class _Row(NamedTuple):
     equal: tuple[int, ...] = ()
     """When they were equal, as `_Seen.times` counts."""
     unequal: tuple[int, ...] = ()
+    is_tied: bool = False
+    """Whether as many hold the one as hold the other."""
 
 
 class _Seen:
@@ -147,6 +146,9 @@ class _Seen:
                 self._add(odd, _Row(name, like, like.ranks, proof), then, own)
 
     def _split(self, name: str, family: Family) -> None:
+        if len(family.values) == _HALVES and len(set(family.values.values())) == 1:
+            self._tied(name, family)
+            return
         if self._is_outnumbered(name, family):
             return
         holders = [(value, *holder) for value in family.values for holder in family.holders(value)]
@@ -157,6 +159,16 @@ class _Seen:
                 ranks = tuple(sorted(rank for other, _, like in holders if other != value for rank in like.ranks))
                 one.compared += 1
                 self._odd[one].append(_Row(name, None, ranks, proof))
+
+    def _tied(self, name: str, family: Family) -> None:
+        """Note two halves that differ, at each of all."""
+        halves = [(value, list(family.holders(value))) for value in sorted(family.values)]
+        then = [family.usual_then(index) for index in range(len(self._others))]
+        for (value, half), (_, other) in (halves, halves[::-1]):
+            ranks = tuple(sorted(rank for _, one in other for rank in one.ranks))
+            for own, one in half:
+                one.agrees(1)
+                self._add(one, _Row(name, other[0][1], ranks, family.proof(own, value), is_tied=True), then, own)
 
     def _is_outnumbered(self, name: str, family: Family) -> bool:
         """Note who differs from the most that agree, fewer than half of all though they be; False where none do.
@@ -217,7 +229,7 @@ class _Seen:
         ranks = sum(len(one.ranks) for one in self._alike)
         doubts = [doubt for one, rows in self._settled().items() for doubt in self._doubts(one, rows)]
         return ReplicaJudgement(
-            doubts=tuple(sorted(_weighed(doubts, self._systematic(doubts), ranks), key=lambda doubt: doubt.rank)),
+            doubts=tuple(sorted(weighed(doubts, self._holders, ranks), key=lambda doubt: doubt.rank)),
             agreed={rank: one.agreed or 1 for one in self._alike for rank in one.ranks},
             is_open=any(
                 0 < len(one.names) - one.compared - one.unproven <= _few(len(one.names)) for one in self._alike
@@ -227,7 +239,9 @@ class _Seen:
     def _settled(self) -> dict[Alike, list[_Row]]:
         """Return the rows, but for those of one that differs from a file that others outvote as well."""
         outvoted = {
-            one for one, rows in self._odd.items() if any(len(row.others) > 1 and row.like is not None for row in rows)
+            one
+            for one, rows in self._odd.items()
+            if any(len(row.others) > 1 and row.like is not None and not row.is_tied for row in rows)
         }
         settled = {}
         for one, rows in self._odd.items():
@@ -241,7 +255,9 @@ class _Seen:
         parted = len(against) < len(rows) - len(against)
         rows = [row for row in rows if (row.like is None) is parted]
         drifted = [row for row in rows if _is_drift(row)]
-        usual = max(rows, key=lambda row: len(row.others))
+        usual = max(rows, key=lambda row: (not row.is_tied, len(row.others)))
+        # Rarely trained slices are an older step's by right, in tensors where as many are as are not.
+        as_of = self._as_of(one, rows) if not usual.is_tied or _are_most(rows, one) else None
         kind = DoubtKind.STALE if _are_most(rows, one) else DoubtKind.DIFFERS
         since = agreed_at = None
         if parted:
@@ -253,6 +269,12 @@ class _Seen:
             first = min((0, *(time for row in drifted for time in row.unequal)))
             since = self._at(first)
             agreed_at = self._at(max(time for row in drifted for time in row.equal if time < first))
+        if usual.is_tied and as_of is None:
+            # Much that differs in halves is an arrangement that changed, unless a record says that it did not.
+            is_sure = usual.proof is Proof.RECORDED or (
+                usual.like is not None and self._is_alike_otherwise(one, usual.like)
+            )
+            kind = DoubtKind.PARTED if not is_sure else kind if kind is DoubtKind.DRIFTED else DoubtKind.TIED
         proof = max((row.proof for row in rows if row.proof is not None), key=_PROOFS.index)
         is_twin = usual.like is not None and one.is_twin_of(usual.like)
         if len(usual.others) == 1 and proof is Proof.ONCE and not (is_twin and _are_few(rows, one)):
@@ -266,7 +288,7 @@ class _Seen:
                 compared=one.compared,
                 proof=proof,
                 is_twin=is_twin,
-                as_of=self._as_of(one, rows),
+                as_of=as_of,
                 copy_of=self._copy_of(one, rows, usual.others),
                 since=since,
                 agreed_at=agreed_at,
@@ -290,13 +312,6 @@ class _Seen:
             apart = sum(_at(ours, place) != _at(theirs, place) for place in places)
             self._apart[one, other, time] = apart if one.names == other.names else len(one.names)
         return self._apart[one, other, time] <= _few(len(one.names))
-
-    def _systematic(self, doubts: Iterable[Doubt]) -> frozenset[str]:
-        """Return the tensors in which so many ranks differ that no fault of single files explains it."""
-        times = Counter(name for doubt in doubts if doubt.kind in _OF_FILES for name in doubt.tensors)
-        return frozenset(
-            name for name, count in times.items() if count > _PAIR and count * _MOST_STALE > self._holders[name]
-        )
 
     def _at(self, time: int) -> SavedAt | None:
         """Return the checkpoint of a time; None for the one that is judged."""
@@ -333,9 +348,6 @@ class _Seen:
         return None
 
 
-_OF_FILES = frozenset({DoubtKind.DIFFERS, DoubtKind.STALE, DoubtKind.DRIFTED})
-"""What says that something went wrong."""
-
 _PROOFS = tuple(Proof)
 """Best first, as they are listed."""
 
@@ -360,25 +372,3 @@ def _few(tensors: int) -> int:
 
 def _are_most(rows: Sequence[_Row], one: Alike) -> bool:
     return len(rows) > _FEW and 2 * len(rows) > one.compared
-
-
-def _are_in(names: Sequence[str], systematic: frozenset[str]) -> bool:
-    return 2 * sum(name in systematic for name in names) >= len(names)
-
-
-def _weighed(doubts: Sequence[Doubt], systematic: frozenset[str], ranks: int) -> Iterator[Doubt]:
-    """Leave out who is not to blame, and take many files that differ for an arrangement that changed.
-
-    A file that is known as another's, or as the same rank's of another step, is the odd one of two. But where several
-    ranks have what others had, they changed places.
-    """
-    have_changed_places = sum(doubt.copy_of is not None for doubt in doubts) > 1
-    many = sum(doubt.kind is DoubtKind.STALE and doubt.as_of is None for doubt in doubts)
-    is_rearranged = have_changed_places or (many > _PAIR and many * _MOST_STALE > ranks)
-    known = {doubt.rank for doubt in doubts if doubt.as_of is not None or doubt.copy_of is not None}
-    for doubt in doubts:
-        is_moved = is_rearranged and (doubt.kind is DoubtKind.STALE or doubt.copy_of is not None)
-        if doubt.kind in _OF_FILES and doubt.as_of is None and (is_moved or _are_in(doubt.tensors, systematic)):
-            yield replace(doubt, kind=DoubtKind.PARTED)
-        elif len(doubt.others) > 1 or doubt.rank in known or doubt.others[0] not in known:
-            yield doubt

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from ckpttool.domain.finding import Severity
 from ckpttool.domain.replicas import Doubt, DoubtKind, Proof, RecordedSlices, TensorDigests
 from ckpttool.domain.units import Rank
+from ckpttool.verify.replicas.findings import decided, replica_findings
 from ckpttool.verify.replicas.judge import judge_replicas
 from tests.verify.replicas.held import NAMES, Slices, changed, held, others
 
@@ -119,6 +121,51 @@ def test_two_of_four_that_are_damaged_in_the_same_tensor_are_both_named(most: in
     assert [(doubt.rank, doubt.kind, doubt.others) for doubt in found] == [
         (1, DoubtKind.DIFFERS, (0, 3)),
         (2, DoubtKind.DIFFERS, (0, 3)),
+    ]
+
+
+@pytest.mark.parametrize("ranks", [4, 8])
+@pytest.mark.parametrize("most", [1, 2, None])
+def test_two_halves_that_differ_in_one_tensor_are_all_doubted_and_nobody_is_blamed(
+    ranks: int, most: int | None
+) -> None:
+    trees = saved(ranks, 4)
+    for rank in range(1, ranks, 2):
+        trees[3][Rank(rank)] = changed(trees[3][Rank(rank)], NAMES[5], by="one bit in both")
+    found = doubts(3, trees, most=most)
+    assert [(doubt.rank, doubt.kind, doubt.tensors) for doubt in found] == [
+        (rank, DoubtKind.TIED, (NAMES[5],)) for rank in range(ranks)
+    ]
+    assert {finding.severity for finding in replica_findings(found, {Rank(rank): "a" for rank in range(ranks)})} == {
+        Severity.SUSPECT
+    }
+    assert doubts(2, trees, most=most) == ()
+
+
+def test_of_two_halves_that_differ_the_one_with_a_checksum_is_whole() -> None:
+    trees = saved(4, 4)
+    for rank in (1, 3):
+        trees[3][Rank(rank)] = changed(trees[3][Rank(rank)], NAMES[5], by="one bit in both")
+    found = tuple(decided(doubts(3, trees), sound={Rank(2)}, unsound=()))
+    assert [(doubt.rank, doubt.is_decided) for doubt in found] == [(1, True), (3, True)]
+    assert {each.severity for each in replica_findings(found, dict.fromkeys(trees[3], "a"))} == {Severity.DAMAGE}
+
+
+def test_a_record_says_that_two_halves_should_be_equal_however_much_differs() -> None:
+    lies = {name: {Rank(rank): 0 for rank in range(4)} for name in NAMES}
+    now = held(range(4), 0, lambda rank, name: rank % 2)  # noqa: ARG005
+    judged = judge_replicas(now, (), RecordedSlices(source="record.json", slices=lies))
+    assert {(doubt.kind, len(doubt.tensors)) for doubt in judged.doubts} == {(DoubtKind.TIED, len(NAMES))}
+
+
+def test_of_two_halves_the_one_that_holds_an_older_step_is_damaged() -> None:
+    trees = saved(4, 4)
+    for rank in (1, 3):
+        trees[3][Rank(rank)] = trees[1][Rank(rank)]
+    found = doubts(3, trees)
+    assert [(doubt.rank, doubt.kind, doubt.as_of) for doubt in found] == [
+        (1, DoubtKind.STALE, "step-1"),
+        (3, DoubtKind.STALE, "step-1"),
     ]
 
 
