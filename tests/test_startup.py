@@ -27,6 +27,7 @@ HEAVY = {
     "isal",
     "zstandard",
     "numpy",
+    "obstore",
     "pydantic",
     "rich",
     "ruamel",

@@ -18,7 +18,7 @@ from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.errors import IncompleteError, UsageError
 from ckpttool.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER, SealPlace
-from ckpttool.storage import above, open_storage, shortest
+from ckpttool.storage import above, look_anew, open_storage, shortest
 from ckpttool.storage.base import LostLinkError, Storage, is_there, unreadable
 from ckpttool.trainers.base import Layout, Refusal, ScanOptions
 from ckpttool.trainers.listing import list_root
@@ -104,7 +104,13 @@ def scan(question: Where = None) -> Tree:
         IncompleteError: The tree's folder cannot be read.
     """
     question = asked(question, sizes=True)
-    return _scanned(locate(question.path, layout=question.layout, config=question.config), question)
+    return _scanned(_located(question), question)
+
+
+def _located(question: TreeQuestion) -> Located:
+    if question.path is not None:
+        look_anew(question.path)
+    return locate(question.path, layout=question.layout, config=question.config)
 
 
 def scan_emptied(question: TreeQuestion) -> Tree | None:
@@ -145,7 +151,7 @@ def scans_without(question: TreeQuestion) -> Callable[[Collection[str]], Invento
     """
     from ckpttool.storage.hidden import HiddenStorage
 
-    located = locate(question.path, layout=question.layout, config=question.config)
+    located = _located(question)
     storage = HiddenStorage(located.storage)
 
     def scan_without(hidden: Collection[str]) -> Inventory:

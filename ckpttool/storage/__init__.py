@@ -10,7 +10,14 @@ from ckpttool.errors import UnsafeError, UsageError
 from ckpttool.storage.base import Kind, Storage
 from ckpttool.storage.local import LocalStorage
 
-STORAGES: dict[str, Callable[[str], Storage]] = {"": LocalStorage}
+
+def _objects(root: str) -> Storage:
+    from ckpttool.storage.objects import ObjectStorage
+
+    return ObjectStorage(root)
+
+
+STORAGES: dict[str, Callable[[str], Storage]] = {"": LocalStorage, **dict.fromkeys(("s3", "gs", "az"), _objects)}
 """Who opens a root, by the scheme before its `://`; a folder has none."""
 
 _SCHEME = r"([a-z][a-z0-9+.-]*)://(?s:(.*))"
@@ -27,6 +34,14 @@ def open_storage(root: str) -> Storage:
     if opener is None:
         raise UsageError(f"{root}: ckpttool reads folders, and knows nothing of {scheme}://; copy it to a disk first")
     return opener(root)
+
+
+def look_anew(root: str) -> None:
+    """Forget what was listed of a root where listings are kept: another question is asked."""
+    if not is_local(root):
+        from ckpttool.storage.objects import forget
+
+        forget(root)
 
 
 def path_text(path: object, what: str) -> str:
@@ -67,11 +82,15 @@ def assert_changeable(root: str) -> None:
 def shortest(root: str) -> str:
     """Return the same root without `.` and `..`, which are taken out by their letters, links or not."""
     scheme, path = _split(root)
-    return f"{scheme}://{os.path.normpath(path)}" if scheme else os.path.normpath(root)
+    if not scheme:
+        return os.path.normpath(root)
+    bucket, _, inside = path.partition("/")
+    inside = os.path.normpath(f"/{inside}").lstrip("/")  # there is nothing above a bucket
+    return f"{scheme}://{bucket}/{inside}" if inside else f"{scheme}://{bucket}"
 
 
 def above(root: str) -> str:
-    """Return the folder in which a root lies, as it is spelled."""
+    """Return the folder in which a root lies, as it is spelled; `/` and a bucket lie in none but themselves."""
     return shortest(os.path.join(root, os.pardir))
 
 

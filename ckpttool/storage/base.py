@@ -37,6 +37,14 @@ class OverLimitError(OSError):
     """The file is larger than anything a trainer writes there."""
 
 
+class ReplacedError(OSError):
+    """The file is not the one that was listed: somebody wrote it anew."""
+
+
+class WithheldError(OSError):
+    """An object store knows us and does not let us look, or does not know us."""
+
+
 class Entry(NamedTuple):
     """One name in a folder."""
 
@@ -135,7 +143,8 @@ def is_there(storage: Storage, path: str) -> bool:
 
 LOST_LINK_REMEDY = "mount the disk that it leads to, or mend the link"
 _OTHER_USER: dict[type[OSError], str] = {
-    PermissionError: "run ckpttool as the user that trained, or open the file's mode"
+    PermissionError: "run ckpttool as the user that trained, or open the file's mode",
+    WithheldError: "give this shell credentials that may list and read there",
 }
 
 

@@ -6,6 +6,7 @@ import os
 import re
 
 from ckpttool.domain.node import Mount, Reach
+from ckpttool.storage import is_local
 
 _SHARED = frozenset({
     "acfs", "afs", "beegfs", "ceph", "cifs", "dpc", "gfs2", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "ocfs2",
@@ -46,9 +47,12 @@ def mount_of(path: str, table: str) -> Mount:
     """Return the file system that holds a path, links followed.
 
     Args:
-        path: A file or folder.
+        path: A file or folder; what an object store holds, every machine sees.
         table: In the form of `/proc/self/mountinfo`. Of several mounts at one place the last covers the others.
     """
+    if not is_local(path):
+        kind, _, place = path.partition("://")
+        return Mount(kind=kind, source=place.partition("/")[0], reach=Reach.SHARED)
     wanted = os.path.realpath(path)
     best, found = "", Mount(kind="", source="", reach=Reach.UNKNOWN)
     for line in table.splitlines():

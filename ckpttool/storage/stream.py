@@ -45,6 +45,15 @@ class Descriptor(Protocol):
         ...
 
 
+@runtime_checkable
+class Foreseeing(Protocol):
+    """A source that reads faster if it knows what will be read."""
+
+    def expect(self, begin: int, end: int) -> None:
+        """Be told that a range will be read front to back; what has been told before is still true."""
+        ...
+
+
 def read_blocks(
     source: ByteSource, begin: int, end: int, *, buffer: memoryview | None = None, size: int | None = None
 ) -> Iterator[tuple[int, memoryview]]:
@@ -77,6 +86,8 @@ def read_blocks(
     view = memoryview(bytearray(most)) if buffer is None else buffer
     if buffer is not None and len(buffer) < BLOCK_BYTES:
         raise ValueError(f"a block has {BLOCK_BYTES} bytes, the buffer only {len(buffer)}")
+    if isinstance(source, Foreseeing):
+        source.expect(begin, end)
     cache = _PageCache(source, begin, end)
     offset = begin
     try:

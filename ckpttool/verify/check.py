@@ -12,7 +12,7 @@ from ckpttool.domain.shard import FileStamp, FormatName, TensorEntry
 from ckpttool.domain.units import ByteCount, counted
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport
 from ckpttool.storage import open_storage
-from ckpttool.storage.base import ByteSource, NotRegularError, Storage, unreadable
+from ckpttool.storage.base import ByteSource, NotRegularError, ReplacedError, Storage, unreadable
 from ckpttool.storage.stream import ShrankError
 from ckpttool.verify.checks.structure import observe_header
 from ckpttool.verify.observation import Observation
@@ -77,6 +77,8 @@ def _attempt(task: CheckTask, storage: Storage, look: Look) -> Observation:
     except ShrankError as error:
         message = f"was cut while it was read ({error.strerror}): somebody writes it"
         return changed(task, message)
+    except ReplacedError as error:
+        return changed(task, f"was {error}: somebody writes it")
     except NotRegularError:
         message = "expected a regular file, found a FIFO, a device or a folder"
         return refused(task, unsafe(Code.NOT_A_REGULAR_FILE, message, path=task.path))

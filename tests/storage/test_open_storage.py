@@ -21,7 +21,7 @@ def test_what_has_no_scheme_is_a_folder(root: str) -> None:
     assert storage.root == root
 
 
-@pytest.mark.parametrize("root", ["s3://bucket/run", "gs://", "hdfs://name:9000/a\nb"])
+@pytest.mark.parametrize("root", ["s4://bucket/run", "gs://", "hdfs://name:9000/a\nb"])
 def test_a_scheme_that_nobody_opens_is_a_usage_error(root: str) -> None:
     with pytest.raises(UsageError, match=root.partition("/")[0]):
         open_storage(root)

@@ -342,8 +342,8 @@ class TestWhereWeStand:
 
 
 def test_a_tree_at_a_place_that_nobody_reads_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="s3://bucket/run"):
-        locate("s3://bucket/run")
+    with pytest.raises(UsageError, match="s4://bucket/run"):
+        locate("s4://bucket/run")
 
 
 def test_a_link_that_leads_nowhere_is_no_tree_and_one_in_a_loop_cannot_be_read(tmp_path: Path) -> None:

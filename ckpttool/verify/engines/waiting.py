@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from ckpttool.domain.verdict import CheckTask
-from ckpttool.storage.fan_out import PROBE_ITEMS, WORKERS, Probe
+from ckpttool.storage import is_local
+from ckpttool.storage.fan_out import PROBE_ITEMS, STORE_WORKERS, WORKERS, Probe
 from ckpttool.verify.check import check, guarded, hung
 from ckpttool.verify.engines.crew import TICK_SECONDS, Crew
 from ckpttool.verify.observation import Observation
@@ -17,7 +18,7 @@ TIMEOUT_SECONDS = 600.0
 
 
 class WaitingEngine:
-    """One thread as long as the disk answers at once, then many; none of them is the caller's.
+    """One thread as long as the disk answers at once, then many; none of them is the caller's. A store never does.
 
     So a disk that never answers does not hang the run: after `timeout` the task is reported as unreadable, its
     thread is left behind, and another one goes on with the rest.
@@ -34,7 +35,8 @@ class WaitingEngine:
         if not tasks:
             return
         run = _Run(tasks, self._work, self._crew)
-        run.hire()
+        for _ in range(1 if is_local(tasks[0].root) else min(STORE_WORKERS, len(tasks))):
+            run.hire()
         while not run.wait(TICK_SECONDS):
             run.replace_hung(self._timeout)
         yield from run.observations()

@@ -1,0 +1,209 @@
+"""A tree in an object store is judged as on a disk, nothing is asked twice, and what the wire does is never damage."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ckpttool.errors import ExitCode
+from ckpttool.storage import above, look_anew, open_storage
+from ckpttool.storage.base import Entry, Kind, ReplacedError, Storage
+from ckpttool.storage.objects import FIRST_READ
+from ckpttool.storage.stream import read_blocks
+from tests.cli.running import ask
+from tests.storage.test_storage_sees_all import QUESTIONS, TREES, answer, copied, plain
+from tests.stores import Relay, relay_over
+
+pytest.importorskip("obstore", reason="object stores are read by obstore, which is not installed")
+
+
+@pytest.fixture
+def relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Relay]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "stores" / "bucket").mkdir(parents=True)
+    with relay_over(tmp_path / "stores", monkeypatch) as relay:
+        yield relay
+
+
+@pytest.fixture
+def bucket(relay: Relay) -> Path:
+    return relay.folder / "bucket"
+
+
+def put(bucket: Path, key: str, data: bytes) -> None:
+    path = bucket / key
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_a_tree_in_a_store_is_judged_as_the_same_tree_on_a_disk(tree: str, relay: Relay, bucket: Path) -> None:
+    folder = copied(tree, bucket)
+    for question in QUESTIONS:
+        disk, store = answer(question, str(folder)), answer(question, "s3://bucket/tree")
+        assert store.code == disk.code in {0, 10, 11, 14}, store.stderr
+        assert plain(store) == plain(disk).replace(str(folder), "s3://bucket/tree"), question
+    assert relay.asked["HEAD"] == 0
+
+
+@pytest.mark.parametrize("spelled", ["tree", "tree/", "tree/checkpoint", "tree/checkpoint/rank_0", "tree/./checkpoint"])
+def test_a_tree_is_found_from_wherever_it_is_named(spelled: str, relay: Relay, bucket: Path) -> None:
+    copied("sink2_ckpt/output", bucket)
+    said = ask("resolve", f"s3://bucket/{spelled}", "--format", "json")
+    assert said.code == 0
+    assert said.json["root"] == "s3://bucket/tree/checkpoint"
+    assert relay.asked["LIST"] <= 7
+
+
+def test_a_whole_tree_is_listed_once_and_no_object_asked_about(relay: Relay, bucket: Path) -> None:
+    for rank in range(700):
+        put(bucket, f"run/checkpoint/rank_{rank}/meta.json", b"{}")
+        put(bucket, f"run/checkpoint/rank_{rank}/llama_rank_{rank}-1_1.ckpt", b"\0")
+    assert ask("scan", "s3://bucket/run/checkpoint").code == 0
+    assert relay.asked["LIST"] == 2 + 1
+    assert relay.asked["HEAD"] == 0
+
+
+def test_what_is_not_there_is_no_tree_and_a_store_that_fails_is_unknown(
+    relay: Relay, bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied("sink2_ckpt/output", bucket)
+    assert ask("resolve", "s3://bucket/treee").code == ExitCode.UNKNOWN_LAYOUT
+    assert ask("resolve", "s3://buckett/tree").code == ExitCode.UNKNOWN_LAYOUT
+    relay.unavailable[""] = 1000
+    monkeypatch.setattr("ckpttool.storage.objects._RETRIES", {"max_retries": 1})
+    monkeypatch.setattr("ckpttool.storage.objects._STORES", {})
+    said = ask("resolve", "s3://bucket/tree")
+    assert said.code == ExitCode.INCOMPLETE
+    assert "the store answers 503 Service Unavailable (SlowDown)" in said.stderr
+    assert "secret" not in said.stderr
+    assert "AKIA" not in said.stderr
+
+
+def test_a_key_that_comes_twice_makes_the_listing_worth_nothing(relay: Relay, bucket: Path) -> None:
+    copied("sink2_ckpt/output", bucket)
+    relay.repeated = "llama2_7b_rank_1-10_2.ckpt"
+    said = ask("resolve", "s3://bucket/tree")
+    assert said.code == ExitCode.INCOMPLETE
+    assert "twice" in said.stderr
+
+
+def shard_of(bucket: Path, size: int) -> bytes:
+    data = bytes(range(256)) * (size // 256) + b"end"
+    put(bucket, "run/shard.ckpt", data)
+    return data
+
+
+def test_small_reads_cost_one_request_and_a_long_one_another(relay: Relay, bucket: Path) -> None:
+    data = shard_of(bucket, 5 << 20)
+    with open_storage("s3://bucket/run").open("shard.ckpt") as source:
+        assert source.read(0, 8) == data[:8]
+        assert source.read(100, 60_000) == data[100:60_100]
+        assert relay.ranges == [("run/shard.ckpt", 0, FIRST_READ)]
+        assert source.read(len(data) - 100, 200) == data[-100:]
+        assert b"".join(bytes(block) for _, block in read_blocks(source, 1000, len(data))) == data[1000:]
+    assert len(relay.ranges) == 3
+    assert relay.asked == {"LIST": 1, "GET": 3}
+
+
+def test_an_object_that_is_replaced_is_never_mixed(relay: Relay, bucket: Path) -> None:
+    shard_of(bucket, 5 << 20)
+    for blind in (False, True):
+        relay.blind = blind
+        look_anew("s3://bucket")
+        with open_storage("s3://bucket/run").open("shard.ckpt") as source:
+            source.read(0, 8)
+            put(bucket, "run/shard.ckpt", bytes([blind]) * ((5 << 20) + 3))
+            with pytest.raises(ReplacedError):
+                source.read(1 << 20, 8)
+
+
+@pytest.mark.parametrize("cuts", [1, 3])
+def test_a_stream_that_breaks_off_goes_on_where_it_was(
+    cuts: int, relay: Relay, bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ckpttool.storage.objects._PAUSE_SECONDS", 0.0)
+    data = shard_of(bucket, 12 << 20)
+    with open_storage("s3://bucket/run").open("shard.ckpt") as source:
+        relay.cuts["run/shard.ckpt"] = cuts
+        assert b"".join(bytes(block) for _, block in read_blocks(source, 0, len(data))) == data
+    assert relay.cuts["run/shard.ckpt"] == 0
+
+
+def test_503_is_waited_for(relay: Relay, bucket: Path) -> None:
+    copied("sink2_ckpt/output", bucket)
+    relay.unavailable[""] = 1
+    relay.unavailable["tree/checkpoint/rank_0/llama2_7b_rank_0-10_2.ckpt"] = 2
+    assert ask("verify", "s3://bucket/tree", "--level", "checksum", "--checkpoint", "all").code == 0
+
+
+def test_a_store_that_stays_busy_is_unreadable_and_never_damage(
+    relay: Relay, bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied("sink2_ckpt/output", bucket)
+    monkeypatch.setattr("ckpttool.storage.objects._RETRIES", {"max_retries": 1})
+    relay.unavailable["tree/checkpoint/rank_0/llama2_7b_rank_0_1-30_2.ckpt"] = 1000
+    said = ask("verify", "s3://bucket/tree", "--format", "json")
+    assert said.code == ExitCode.INCOMPLETE
+    assert '"unreadable"' in said.stdout
+    assert "503" in said.stdout
+
+
+def test_a_bit_that_arrives_otherwise_is_found(relay: Relay, bucket: Path) -> None:
+    copied("async_ckpt/output", bucket)
+    shard = max((bucket / "tree").rglob("*.ckpt"))
+    asked = ["verify", "s3://bucket/tree", "--level", "checksum", "--checkpoint", "all"]
+    healthy = ask(*asked)
+    relay.flips = frozenset({str(shard.relative_to(bucket))})
+    assert (healthy.code, ask(*asked).code) == (0, ExitCode.DAMAGE)
+
+
+@pytest.mark.parametrize("markers", [False, True])
+def test_folders_are_what_lies_in_them_and_what_a_tool_left_for_them(markers: bool, relay: Relay, bucket: Path) -> None:
+    put(bucket, "run/tree/rank_0/shard.ckpt", b"x")
+    put(bucket, "run/tree/done", b"")
+    (bucket / "run/tree/rank_1").mkdir()
+    relay.markers = markers
+    folders = {Entry("rank_0", Kind.FOLDER), *([Entry("rank_1", Kind.FOLDER)] if markers else [])}
+    storage = open_storage("s3://bucket/run/tree")
+    assert {*storage.entries("")} == {*folders, Entry("done", Kind.FILE)}
+    assert storage.small_file("done", limit=9) == b""
+    assert storage.entries("rank_1") == [] if markers else not any(e.name == "rank_1" for e in storage.entries(""))
+
+
+def test_what_lies_above_is_listed_by_names_alone(relay: Relay, bucket: Path) -> None:
+    put(bucket, "run/tree/rank_0/shard.ckpt", b"x")
+    for number in range(1500):
+        put(bucket, f"run/other/{number}", b"")
+    put(bucket, "run/health.json", b"[]")
+    assert open_storage("s3://bucket/run/tree").kind("") is Kind.FOLDER
+    output: Storage = open_storage(above("s3://bucket/run/tree"))
+    assert {entry.name for entry in output.entries("")} == {"tree", "other", "health.json"}
+    assert output.small_file("health.json", limit=9) == b"[]"
+    assert relay.asked == {"LIST": 2, "GET": 1}
+
+
+def test_a_bucket_lies_in_nothing_else() -> None:
+    assert above("s3://bucket") == above("s3://bucket/run") == "s3://bucket"
+    assert open_storage("s3://bucket/run/../..").root == "s3://bucket/run/../.."
+
+
+def test_a_storage_goes_to_another_process_by_its_name_alone(bucket: Path) -> None:
+    put(bucket, "run/tree/rank_0/shard.ckpt", b"x")
+    storage = open_storage("s3://bucket/run/tree")
+    assert storage.kind("rank_0/shard.ckpt") is Kind.FILE
+    sent = pickle.dumps(storage)
+    assert not re.search(rb"secret|AKIA|127\.0", sent)
+    assert pickle.loads(sent).kind("rank_0/shard.ckpt") is Kind.FILE  # noqa: S301  it is our own
+
+
+def test_a_lone_file_in_a_store_is_read(bucket: Path) -> None:
+    folder = copied("sink2_ckpt/output", bucket)
+    shutil.copy(folder / "checkpoint/rank_0/llama2_7b_rank_0-10_2.ckpt", bucket / "lone.ckpt")
+    said = ask("inspect", "s3://bucket/lone.ckpt")
+    assert said.code == 0, said.stderr
