@@ -24,6 +24,8 @@ from ckpttool.api.pruning import prune as prune
 from ckpttool.api.repairing import repair_meta as repair_meta
 from ckpttool.api.replaying import calibrate as calibrate
 from ckpttool.api.replaying import replay as replay
+from ckpttool.api.reports import report as report
+from ckpttool.api.reports import survey as survey
 from ckpttool.api.resolving import Answer as Answer
 from ckpttool.api.resolving import resolve as resolve
 from ckpttool.api.resolving import simulate as simulate
@@ -177,6 +179,9 @@ from ckpttool.domain.scalars import Scalars as Scalars
 from ckpttool.domain.settings import RunConfig as RunConfig
 from ckpttool.domain.shard import FormatName as FormatName
 from ckpttool.domain.shard import Shard as Shard
+from ckpttool.domain.tree_report import PageForm as PageForm
+from ckpttool.domain.tree_report import ReportQuestion as ReportQuestion
+from ckpttool.domain.tree_report import TreeReport as TreeReport
 from ckpttool.domain.units import ByteCount as ByteCount
 from ckpttool.domain.units import Rank as Rank
 from ckpttool.domain.units import Step as Step

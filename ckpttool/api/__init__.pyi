@@ -25,6 +25,8 @@ from ckpttool.api.pruning import prune as prune
 from ckpttool.api.repairing import repair_meta as repair_meta
 from ckpttool.api.replaying import calibrate as calibrate
 from ckpttool.api.replaying import replay as replay
+from ckpttool.api.reports import report as report
+from ckpttool.api.reports import survey as survey
 from ckpttool.api.resolving import Answer as Answer
 from ckpttool.api.resolving import resolve as resolve
 from ckpttool.api.resolving import simulate as simulate
@@ -61,4 +63,5 @@ from ckpttool.domain.question import DataQuestion as DataQuestion
 from ckpttool.domain.question import LaunchOrder as LaunchOrder
 from ckpttool.domain.question import ResumeQuestion as ResumeQuestion
 from ckpttool.domain.question import TreeQuestion as TreeQuestion
+from ckpttool.domain.tree_report import ReportQuestion as ReportQuestion
 from ckpttool.verify.meter import Meter as Meter

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ckpttool.api.scanning import Tree, Where, health_file_beside, recorded_names, tree_of
 from ckpttool.decide.checkpoint_health import (
@@ -29,6 +30,9 @@ from ckpttool.trainers.abilities import HealthFile
 from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.registry import health_file_of, log_reader
 
+if TYPE_CHECKING:
+    from ckpttool.domain.metrics import TrainingLog
+
 LOCK_SECONDS = 60.0
 """How long to wait for another ckpttool that writes the health file: each holds it for milliseconds."""
 
@@ -52,12 +56,19 @@ def health(
         NotDurableError: It is written, but the disk did not confirm it.
     """
     tree = tree_of(tree)
-    inventory = tree.inventory
     if question.write:
         _assert_writable(tree, question)
-    log = log_reader(question.logs.columns).merged(question.logs.patterns, inventory.root)
+    log = log_reader(question.logs.columns).merged(question.logs.patterns, tree.inventory.root)
     if question.write and log is not None:
         assert_read_to_its_end(log)
+    return judged(tree, question, log, verdicts)
+
+
+def judged(
+    tree: Tree, question: HealthQuestion, log: TrainingLog | None, verdicts: Sequence[Verdict] = ()
+) -> HealthAnswer:
+    """Answer as `health` does, by a log that was read already; None where there is none."""
+    inventory = tree.inventory
     report = judge_checkpoints(inventory, log, threshold=question.threshold, pipeline_stages=question.pipeline_stages)
     weights = {verdict.key: weigh(verdict) for verdict in verdicts}
     report = with_newest(with_drift(with_weights(report, weights, inventory), inventory), inventory)

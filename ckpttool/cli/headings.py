@@ -47,10 +47,9 @@ HEADINGS = {
         "--trash-days", "--older-than", "--apply", "--reseal", "--write",
     ),
     "Output": (
-        "--format", "--json", "--print", "--top", "--limit", "--all", "--exit-code", "--report", "--prometheus",
-        "--stats",
-        "--fix", "--diff", "--simulate", "--simulate-mindformers", "--ranks-per-node", "--verbose", "--quiet",
-        "--no-config", "--debug",
+        "--output", "--format", "--json", "--print", "--top", "--limit", "--all", "--exit-code", "--report",
+        "--prometheus", "--stats", "--fix", "--diff", "--simulate", "--simulate-mindformers", "--ranks-per-node",
+        "--verbose", "--quiet", "--no-config", "--debug",
     ),
 }  # fmt: skip
 """Every option by its first long name, every argument by its name, in the order in which help shows them."""
@@ -65,7 +64,11 @@ _OF_ONE_COMMAND = {
     ("fp8", "--exact"): "FP8",
     ("launch", "--config"): "Launch",
     ("preflight", "--config"): "Launch",
-    **{(command, "--sink-size"): "Data position" for command in ("resolve", "launch", "preflight", "scale-skip")},
+    ("report", "--output"): OUTPUT,
+    **{
+        (command, "--sink-size"): "Data position"
+        for command in ("resolve", "launch", "preflight", "report", "scale-skip")
+    },
 }
 """One word, two meanings: where a command means the other."""
 
@@ -133,6 +136,13 @@ EXITS: dict[str, dict[int, str]] = {
         16: _WRITES[16],
     },
     "preflight": {0: "Go.", 10: "No-go.", 11: "No-go: nothing can be resumed from.", **_TREE},
+    "report": {
+        0: "Written; a checkpoint was chosen, even if newer ones were passed over.",
+        10: "Written; a newer one was passed over, with --strict; or more is lost than --max-lost-… allows.",
+        11: "Written; nothing can be resumed from.",
+        **_TREE,
+        16: _WRITES[16],
+    },
     "lint-config": {0: "Nothing to say against it.", 10: "A start would not do what it should.", 14: _TREE[14]},
     "prune": {
         0: "The plan stands, done or (without --apply) not.",

@@ -62,10 +62,12 @@ class EvidenceOptions:
     health_threshold: Annotated[
         float | None,
         typer.Option(
+            "--health-threshold",
+            "--threshold",
             callback=finite,
             min=0,
             metavar="X",
-            help="Embedding local norm (sum of squares) that is unhealthy; needs a log.",
+            help="Or --threshold: embedding local norm (sum of squares) that is unhealthy; needs a log.",
         ),
     ] = None
     log: LogOpt = None

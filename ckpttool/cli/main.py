@@ -24,6 +24,7 @@ COMMANDS = {
     "scale-skip": "Compute data_skip_steps after the global batch size changed.",
     "launch": "Write the config, and print the command, that resume there.",
     "preflight": "Say go or no-go before a launch. Changes nothing.",
+    "report": "Write one page of all that is known, to look at and to send.",
     "lint-config": "Say what in training configs is found wrong late or never.",
     "seal": "Record a checksum of every shard: later damage is seen.",
     "heal": "Rebuild a lost or damaged shard from a proven copy, with --apply.",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckpttool.domain.units import ByteCount
 from ckpttool.errors import CkptToolError, UsageError
+from ckpttool.render.escape import shown
 from ckpttool.storage.base import ByteSource
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.locate import locate
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ckpttool.api import Tree
     from ckpttool.domain.fp8_probe import Fp8Probe
     from ckpttool.domain.question import TreeQuestion
+    from ckpttool.domain.tree_report import PageForm, TreeReport
     from ckpttool.domain.verdict import Verification
 
 
@@ -153,6 +155,65 @@ def _is_markdown(text: str) -> bool:
 def _is_github(text: str) -> bool:
     *annotations, verdict = text.rstrip("\n").split("\n")
     return _VERDICT.match(verdict) is not None and all(_ANNOTATION.match(line) for line in annotations)
+
+
+def assert_page_replaceable(path: str, form: PageForm, *, tree: TreeQuestion, as_json: bool) -> None:
+    """Refuse a target that is not ours, before the tree is looked at for what cannot be written.
+
+    Raises:
+        UsageError: It lies in the tree, its folder is not there, or something else stands in its place; or two results
+            would go to stdout.
+    """
+    if path == STDOUT:
+        if as_json:
+            raise UsageError("--output - and --json both write to stdout: name a file")
+        return
+    root = _root_of(tree)
+    if root is not None and _lies_under(path, root):
+        raise UsageError(f"--output {path!r} lies in the checkpoint tree, in which nothing is changed")
+    begins = _PAGES[form.value]
+    _assert_replaceable(
+        path, option="--output", is_ours=_whole(lambda text: begins.match(text) is not None), what="report"
+    )
+
+
+_PAGES = {
+    "html": re.compile(
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="generator" content="ckpttool report '
+    ),
+    "markdown": re.compile("<!-- ckpttool report -->\n## ckpttool report: "),
+}
+"""How a page of ours begins."""
+
+
+STDOUT = "-"
+"""As a file to write."""
+
+
+def write_page(path: str, form: PageForm, answer: TreeReport, *, as_json: bool) -> None:
+    """Write a report to a file, and say in a line what the answer is, or as JSON all of it; for `-` to stdout.
+
+    Raises:
+        CkptToolError: It could not be written.
+    """
+    from ckpttool.api.reports import page
+    from ckpttool.cli import output
+    from ckpttool.render.answers.plan import document
+    from ckpttool.render.json import pieces
+    from ckpttool.render.page.content import lead
+
+    text = page(answer, form)
+    if path == STDOUT:
+        output.result(text)
+        return
+    from ckpttool.write.files import replace
+
+    replace(path, (text + "\n").encode("utf-8", errors="backslashreplace"), overwrite=True, backup=False)
+    if as_json:
+        output.result(*pieces(document(answer.resolution)))
+    else:
+        output.result(f"{lead(answer).headline}\nWrote {shown(path)}")
 
 
 def assert_stats_replaceable(path: str, tree: Tree) -> None:

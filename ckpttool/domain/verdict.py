@@ -242,10 +242,11 @@ _WORD_OF_SEVERITY = {
 
 
 def _worst_word(best: VerdictWord, findings: Iterable[Finding]) -> VerdictWord:
-    return max((best, *(_word_of(finding) for finding in findings)), key=_BADNESS.index)
+    return max((best, *(word_of(finding) for finding in findings)), key=_BADNESS.index)
 
 
-def _word_of(finding: Finding) -> VerdictWord:
+def word_of(finding: Finding) -> VerdictWord:
+    """Return the verdict that one finding alone asks for; a note asks for none."""
     if finding.severity in {Severity.NOTE, Severity.UNSAFE}:
         return _WORD_OF_SEVERITY[finding.severity]
     return _WORD_OF_CODE.get(finding.code, _WORD_OF_SEVERITY[finding.severity])

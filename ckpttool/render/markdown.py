@@ -28,9 +28,9 @@ def summary(answer: Preflight | Lint) -> str:
 
 def _lines(answer: Preflight | Lint) -> Iterator[str]:
     command = "preflight" if isinstance(answer, Preflight) else answer.command
-    yield from (f"## ckpttool {command}: {_text(verdict(answer))}", "", "| | check | what was seen |", "|---|---|---|")
+    yield from (f"## ckpttool {command}: {plain(verdict(answer))}", "", "| | check | what was seen |", "|---|---|---|")
     for check in answer.checks:
-        yield f"| {_text(word(check)[0])} | {_text(check.name)} | {_text(check.summary)} |"
+        yield f"| {plain(word(check)[0])} | {plain(check.name)} | {plain(check.summary)} |"
     found = kinds([reason for check in answer.checks for reason in check.reasons])
     if found:
         yield from ("", "| weight | finding | what | fix |", "|---|---|---|---|")
@@ -38,7 +38,7 @@ def _lines(answer: Preflight | Lint) -> Iterator[str]:
         first = kind[0].finding
         what = told([each.finding for each in kind], ranks_of(answer), answer.view)
         cells = (first.severity.word, first.code.value, f"{_place(kind[0])}{what}", first.remedy or "")
-        yield f"| {' | '.join(map(_text, cells))} |"
+        yield f"| {' | '.join(map(plain, cells))} |"
     if len(found) > MOST_ROWS:
         yield from ("", f"and {counted(len(found) - MOST_ROWS, 'other kind')}")
 
@@ -49,7 +49,7 @@ def _place(reason: Reason) -> str:
     return f"{reason.file}:{reason.finding.line}: " if reason.finding.line is not None else f"{reason.file}: "
 
 
-def _text(text: str) -> str:
+def plain(text: str) -> str:
     """Spell text so that it is shown as it is, on one line, inside a cell."""
     marked = _MARKS.sub(r"\\\g<0>", shown(text).strip())
     return "".join(_ENTITIES.get(character, character) for character in marked)

@@ -54,7 +54,7 @@ def yaml(answer: Resolution) -> str:
         return f"# nothing to resume from in {shown(plan.root)}: ckpttool resolve says why"
     checkpoint = plan.point.checkpoint
     remarks = [f"ckpttool: resume from {checkpoint.name}, {at_step(checkpoint.step)}", lost(plan)]
-    remarks += [f"{name}: {value}" for name, value in _beside_settings(plan)]
+    remarks += [f"{name}: {value}" for name, value in beside_settings(plan)]
     if not plan.load.data:  # else it stands among the settings
         remarks += [f"{name}: {value}" for name, value in data_rows(plan)]
     grave = blocking((*plan.point.findings, *plan.findings))
@@ -168,23 +168,10 @@ def plan_table(
         parts = [*_chosen(answer, code, now), *rejections("Not chosen:", answer.point.rejected, view)]
         findings = [*answer.point.findings, *answer.findings]
     else:
-        named = f"{answer.rejected[0].checkpoint.name} cannot be resumed from" if answer.is_named else None
-        headline = line(shown(named or f"Nothing to resume from in {answer.root}"), style="bold red")
-        if code is ExitCode.INCOMPLETE:
-            headline = line(
-                f"ckpttool knows of no way to load what is whole in {shown(answer.root)}", style="bold yellow"
-            )
-        if seen_in_part(answer.findings):
-            headline = line(f"Nobody knows from this machine what {shown(answer.root)} holds", style="bold yellow")
-        way_out = [finding for finding in answer.findings if finding.code is Code.RANKS_TO_RESTORE]
-        ways = [(told([way], view=view), way.remedy) for way in way_out]
-        sentences = [line(shown(f"{message[:1].upper()}{message[1:]}: {remedy}")) for message, remedy in ways]
-        if answer.where_else:
-            sentences.append(line(shown(f"{answer.where_else[:1].upper()}{answer.where_else[1:]}")))
-        elif not answer.rejected and not answer.findings:
-            sentences = [line("No checkpoint was saved here: name another folder, or start the training anew")]
-        parts = [headline, *sentences, *rejections("Rejected:", answer.rejected, view)]
-        findings = [finding for finding in answer.findings if finding not in way_out]
+        unsure = code is ExitCode.INCOMPLETE or seen_in_part(answer.findings)
+        headline = line(refusal(answer, code), style="bold yellow" if unsure else "bold red")
+        parts = [headline, *map(line, ways_on(answer, view)), *rejections("Rejected:", answer.rejected, view)]
+        findings = [finding for finding in answer.findings if finding.code is not Code.RANKS_TO_RESTORE]
     if answer.advice is not None:
         from ckpttool.render.answers.advice import advice_parts
 
@@ -196,6 +183,28 @@ def plan_table(
     return stack(*parts, *grouped_findings(findings, _world(rejected), view), *pointer([*findings, *reasons]))
 
 
+def refusal(answer: NoResumePoint, code: ExitCode) -> str:
+    """Say in a line that there is nothing to resume from, or that nobody knows."""
+    if seen_in_part(answer.findings):
+        return f"Nobody knows from this machine what {shown(answer.root)} holds"
+    if code is ExitCode.INCOMPLETE:
+        return f"ckpttool knows of no way to load what is whole in {shown(answer.root)}"
+    if answer.is_named:
+        return f"{shown(answer.rejected[0].checkpoint.name)} cannot be resumed from"
+    return f"Nothing to resume from in {shown(answer.root)}"
+
+
+def ways_on(answer: NoResumePoint, view: View) -> list[str]:
+    """Say what may help where there is nothing to resume from, a sentence each."""
+    ways = [finding for finding in answer.findings if finding.code is Code.RANKS_TO_RESTORE]
+    sentences = [f"{told([way], view=view)}: {way.remedy}" for way in ways]
+    if answer.where_else:
+        sentences.append(answer.where_else)
+    elif not answer.rejected and not answer.findings:
+        sentences = ["No checkpoint was saved here: name another folder, or start the training anew"]
+    return [shown(f"{sentence[:1].upper()}{sentence[1:]}") for sentence in sentences]
+
+
 def _world(rejected: Sequence[Rejection]) -> int | None:
     return rejected[0].checkpoint.topology.world_size if rejected else None
 
@@ -204,13 +213,10 @@ def _chosen(plan: ResumePlan, code: ExitCode, now: float | None) -> list[Rendera
     from ckpttool.render.text import Pairs, line
 
     checkpoint = plan.point.checkpoint
-    ranks = checkpoint.topology.world_size
     in_part = seen_in_part(plan.findings)
-    here = None if ranks is None else f"on the {counted(ranks, 'rank')} seen here" if in_part else on_all(ranks)
-    on = "" if here is None else f" {here}"
     style = "bold yellow" if in_part or code is not ExitCode.OK else "bold green"
     end = "" if code is ExitCode.OK else f" (exit {code.value})"
-    headline = line(f"Resume from {shown(checkpoint.name)}: step {plan.point.step}, whole{on}{end}", style=style)
+    headline = line(f"Resume from {shown(checkpoint.name)}: {whole_at(plan)}{end}", style=style)
     # Names of files are one word to whoever copies them, blanks and all.
     names = {setting.place.name for setting in plan.load.settings if isinstance(setting.value, str)}
     rows = [(key, line(value, no_wrap=key in names)) for key, value in _settings(plan)]
@@ -225,6 +231,15 @@ def _chosen(plan: ResumePlan, code: ExitCode, now: float | None) -> list[Rendera
         parts += [line(), *load_it_with(plan.load)]
     parts += [line(), line(lost(plan))]
     return parts
+
+
+def whole_at(plan: ResumePlan) -> str:
+    """Say at which step the chosen one is, and on how many ranks it is whole: `step 40, whole on all 4 ranks`."""
+    ranks = plan.point.checkpoint.topology.world_size
+    at = f"step {plan.point.step}, whole"
+    if ranks is None:
+        return at
+    return f"{at} on the {counted(ranks, 'rank')} seen here" if seen_in_part(plan.findings) else f"{at} {on_all(ranks)}"
 
 
 def _stands_in_config(load: LoadSettings) -> bool:
@@ -266,10 +281,10 @@ def _settings(plan: ResumePlan) -> list[tuple[str, str]]:
     wanted = [setting for setting in plan.load.settings if not setting.is_default]
     settings = [(setting.place.name, shown(str(setting.value))) for setting in wanted if _stands_in_config(plan.load)]
     settings += data_rows(plan)
-    return [*settings, *_beside_settings(plan)]
+    return [*settings, *beside_settings(plan)]
 
 
-def _beside_settings(plan: ResumePlan) -> list[tuple[str, str]]:
+def beside_settings(plan: ResumePlan) -> list[tuple[str, str]]:
     """Say what is known of the checkpoint and no trainer is told."""
     evidence = f"{plan.point.evidence.word}: {plan.point.verdict.value}  ({_evidence(plan)})"
     return [("health", plan.point.checkpoint.health.value), ("evidence", evidence)]

@@ -1,0 +1,166 @@
+"""Look at all that is known of a tree, and write it down as one page."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ckpttool.api.judging import judged
+from ckpttool.api.pruning import prune
+from ckpttool.api.resolving import TRUSTED_SECONDS, Answer, resolve
+from ckpttool.api.scanning import Where, asked
+from ckpttool.api.verifying import verify
+from ckpttool.decide.checkpoint_health import embedding_norms
+from ckpttool.decide.log_evidence import large_spikes
+from ckpttool.decide.policies.base import judge
+from ckpttool.decide.policies.skip import SkipPolicy
+from ckpttool.domain.frozen import replace
+from ckpttool.domain.health_events import MARKS_SPIKE, HealthEvent
+from ckpttool.domain.log_question import HealthQuestion
+from ckpttool.domain.plan import Resolution
+from ckpttool.domain.question import CheckQuestion
+from ckpttool.domain.retention import PruneOrder, Pruning, RetentionPolicy
+from ckpttool.domain.tree_report import Curve, PageForm, ReportQuestion, TreeReport
+from ckpttool.domain.units import ByteCount
+from ckpttool.domain.verdict import Level
+from ckpttool.errors import CkptToolError
+from ckpttool.storage import is_local
+from ckpttool.storage.disk import LocalDisk
+from ckpttool.trainers.registry import log_reader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ckpttool.domain.metrics import StepMetrics, TrainingLog
+    from ckpttool.domain.plan import Simulation
+
+_DRAWN = ("embedding_local_norm", "global_norm", "loss", "skipped", "time")
+"""What is asked of a log."""
+
+
+def report(question: ReportQuestion | Where = None, *, form: PageForm | str = PageForm.HTML) -> str:
+    """Return one page of all that is known of a tree: for a file, a notebook, a comment.
+
+    Args:
+        question: What it is about; or the tree's path alone.
+        form: `html`, a whole page that asks for nothing; or `markdown`, under 60,000 characters.
+
+    Raises:
+        CkptToolError: As of `resolve`.
+    """
+    return page(survey(question), PageForm(form))
+
+
+def page(answer: TreeReport, form: PageForm) -> str:
+    """Write down what was seen."""
+    if form is PageForm.MARKDOWN:
+        from ckpttool.render.page.markdown import markdown
+
+        return markdown(answer)
+    from ckpttool.render.page.html import html
+
+    return html(answer)
+
+
+def survey(
+    question: ReportQuestion | Where = None, *, own: Callable[[Answer], Simulation | None] = lambda _: None
+) -> TreeReport:
+    """Look at every checkpoint of a tree as hard as is asked for, at its logs, and at its disk. Changes nothing.
+
+    Args:
+        question: What to look at; or the tree's path alone.
+        own: Tells what the trainer would take by itself.
+
+    Raises:
+        CkptToolError: As of `resolve`.
+    """
+    if not isinstance(question, ReportQuestion):
+        question = ReportQuestion(tree=asked(question))
+    began = time.monotonic()
+    question = replace(question, tree=replace(question.tree, sizes=True))
+    answer = resolve(question.tree, question.choice, question.data)
+    tree, level = answer.tree, question.choice.evidence
+    # Of one shard alone no other checkpoint is read to compare it with; of all of them every one is read in any case.
+    alone = tree.focus is not None
+    everything = CheckQuestion(level=level, name=None if alone else "all", max_age=TRUSTED_SECONDS, replicas=not alone)
+    verification = verify(tree, everything).answer()
+    log = log_reader(question.logs.columns).merged(question.logs.patterns, tree.inventory.root, keep=_DRAWN)
+    health = judged(tree, _as_to_health(question), log, verification.verdicts if level is Level.NUMERICS else ())
+    pruning, why_not = _pruning(question)
+    return TreeReport(
+        resolution=Resolution(
+            decision=answer.decision,
+            simulation=own(answer),
+            strict=question.strict,
+            now=time.time(),
+        ),
+        layout=tree.inventory.layout,
+        trainer=None if tree.trainer is None else tree.trainer.title,
+        verification=verification,
+        health=health,
+        curves=() if log is None else tuple(_curves(log.metrics, question.threshold)),
+        spikes=() if log is None else tuple(_spikes(log, question.spike_threshold)),
+        notes=() if log is None else log.notes,
+        pruning=pruning,
+        why_not_pruned=why_not,
+        free_bytes=_free(tree.inventory.root),
+        settings=(),
+        resolved_from=tree.resolved_from,
+        made=time.time(),
+        seconds=time.monotonic() - began,
+    )
+
+
+def _as_to_health(question: ReportQuestion) -> HealthQuestion:
+    config = question.tree.config
+    return HealthQuestion(
+        threshold=question.threshold,
+        logs=question.logs,
+        health_file=question.tree.health_file,
+        pipeline_stages=None if config is None else config.pipeline_stages,
+    )
+
+
+def _curves(rows: Sequence[StepMetrics], threshold: float | None) -> Iterator[Curve]:
+    embedding = embedding_norms(rows)
+    norms = tuple((row.step, row.global_norm) for row in rows if row.global_norm is not None)
+    losses = tuple((row.step, row.loss) for row in rows if row.loss is not None)
+    if embedding:
+        title = "Embedding local norm"
+        yield Curve(title=title, unit="sum of squares", points=embedding, threshold=threshold)
+    if norms:
+        yield Curve(title="Global norm", unit="L2 norm of all gradients", points=norms, shows_spikes=True)
+    if losses:
+        yield Curve(title="Loss", unit="of the batch", points=losses)
+
+
+def _spikes(log: TrainingLog, threshold: float | None) -> Iterator[HealthEvent]:
+    applied = (row for row in log.metrics if not row.skipped)
+    if threshold is None:
+        events = large_spikes(applied)
+    else:
+        events = judge(SkipPolicy(threshold=threshold, count_threshold=sys.maxsize), applied)
+    yield from (event for event in events if event.kind in MARKS_SPIKE and event.step is not None)
+
+
+def _pruning(question: ReportQuestion) -> tuple[Pruning | None, str | None]:
+    """Ask what a prune would do; what stops it stops no report."""
+    if question.keep_last is None:
+        return None, None
+    policy = RetentionPolicy(keep_last=question.keep_last, prefix=question.choice.prefix)
+    try:
+        return prune(question.tree, policy, PruneOrder(level=question.choice.evidence)), None
+    except CkptToolError as error:
+        return None, str(error)
+
+
+def _free(root: str) -> ByteCount | None:
+    if not is_local(root):
+        return None
+    disk = LocalDisk()
+    try:
+        return ByteCount(disk.room(disk.nearest(root)).free_bytes)
+    except OSError:
+        return None

@@ -1,0 +1,79 @@
+"""`ckpttool report`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ckpttool import api
+from ckpttool.cli import output, output_files, progress
+from ckpttool.cli.grouped import grouped
+from ckpttool.cli.log_options import EvidenceOptions
+from ckpttool.cli.options import ChoiceOptions, ConfigPath, DataOptions, Quiet, TreeOptions
+from ckpttool.cli.resolve import SimulateOptions, Strict
+from ckpttool.domain import exits
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.tree_report import PageForm, ReportQuestion
+
+Output = Annotated[
+    str, typer.Option("--output", metavar="FILE", help="Where to write it: new, or an earlier report; - for stdout.")
+]
+Form = Annotated[PageForm, typer.Option("--format", help="A page for a browser, or for a comment on a pull request.")]
+KeepLast = Annotated[int | None, typer.Option(min=1, metavar="N", help="Also say what `prune --keep-last N` would do.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageOptions:
+    """What is on the page beside the answer, and where it goes."""
+
+    output: Output
+    form: Form = PageForm.HTML
+    keep_last: KeepLast = None
+    strict: Strict = False
+    json: Annotated[bool, typer.Option("--json", help="Print the answer as `resolve --json` does.")] = False
+
+    def question(
+        self, tree: api.TreeQuestion, choice: api.ResumeQuestion, data: api.DataQuestion, logs: EvidenceOptions
+    ) -> ReportQuestion:
+        """Ask the library."""
+        return ReportQuestion(
+            tree=tree,
+            choice=choice,
+            data=data,
+            logs=api.LogQuestion(patterns=tuple(logs.log or ()), columns=logs.columns),
+            threshold=logs.health_threshold,
+            spike_threshold=logs.spike_threshold,
+            keep_last=self.keep_last,
+            strict=self.strict,
+        )
+
+
+@grouped
+def report(
+    *,
+    tree: TreeOptions,
+    choice: ChoiceOptions,
+    logs: EvidenceOptions,
+    data: DataOptions,
+    page: PageOptions,
+    config: ConfigPath = None,
+    own: SimulateOptions,
+    quiet: Quiet = False,
+) -> None:
+    """Write one page of all that is known, to look at and to send.
+
+    The answer of `resolve` first, then every rank of every checkpoint, the norms of the training log, what was found
+    and what to do, the disk. Asks for nothing: no script, no font, no network. Looks at all checkpoints.
+
+    Example: ckpttool report ./output --output report.html
+    """
+    question = page.question(
+        tree.question(config=config), choice.question(logs.question()), data.question(sink_size=tree.sink_size), logs
+    )
+    output_files.assert_page_replaceable(page.output, page.form, tree=question.tree, as_json=page.json)
+    with progress.watched(quiet=quiet):
+        answer = api.survey(question, own=own.simulation)
+    output.looking_at(answer.resolved_from, quiet=quiet)
+    output_files.write_page(page.output, page.form, answer, as_json=page.json)
+    raise typer.Exit(exits.of_resolution(answer.resolution))

@@ -1,0 +1,92 @@
+"""All that is known of a tree at one moment: the choice, every save, the logs, the disk."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.health_events import HealthEvent
+from ckpttool.domain.log_answer import HealthAnswer
+from ckpttool.domain.log_question import LogQuestion
+from ckpttool.domain.metrics import LogNote
+from ckpttool.domain.plan import Resolution
+from ckpttool.domain.question import DataQuestion, ResumeQuestion, TreeQuestion
+from ckpttool.domain.retention import Pruning
+from ckpttool.domain.units import ByteCount, Step
+from ckpttool.domain.verdict import Verification
+
+
+class PageForm(str, Enum):
+    """In which form a report is written."""
+
+    HTML = "html"
+    MARKDOWN = "markdown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportQuestion:
+    """What a report is about."""
+
+    tree: TreeQuestion = TreeQuestion()
+    choice: ResumeQuestion = ResumeQuestion()
+    """Which checkpoints may be chosen, and how hard all of them are looked at."""
+    data: DataQuestion = DataQuestion()
+    logs: LogQuestion = LogQuestion()
+    """Whose norms are drawn; without patterns: what lies in the output folder."""
+    threshold: float | None = None
+    """Embedding local norm (sum of squares) from which a checkpoint is unhealthy."""
+    spike_threshold: float | None = None
+    """Global norm from which a step is a spike; None: a robust z-score tells."""
+    keep_last: int | None = None
+    """Newest good checkpoints that a prune would keep; None: nobody asks what it would do."""
+    strict: bool = False
+    """Whether a newer checkpoint that was rejected is an exit of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """One quantity that a log shows, over the steps."""
+
+    title: str
+    unit: str
+    """What it is measured in, for people."""
+    points: tuple[tuple[Step, float], ...]
+    """Ascending by step; a value may be NaN or infinite."""
+    threshold: float | None = None
+    """From which on a value is too high; None: nobody said."""
+    shows_spikes: bool = False
+    """Whether the spikes of the report are of this quantity."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeReport:
+    """What a report shows."""
+
+    resolution: Resolution
+    layout: str
+    """The word by which `--layout` knows it."""
+    trainer: str | None
+    """What people call whose tree it is; None for a lone file."""
+    verification: Verification
+    """Of every checkpoint."""
+    health: HealthAnswer
+    curves: tuple[Curve, ...]
+    """What the logs show; none where there is no log."""
+    spikes: tuple[HealthEvent, ...]
+    """Steps whose global norm was a spike, ascending."""
+    notes: tuple[LogNote, ...]
+    """Where training stopped, and where it was resumed."""
+    pruning: Pruning | None
+    """What a prune would do; None where nobody asked, or there is no answer."""
+    why_not_pruned: str | None
+    """Why there is none, where somebody asked."""
+    free_bytes: ByteCount | None
+    """What is left on the disk; None where the disk does not tell."""
+    settings: tuple[tuple[str, str], ...]
+    """What was asked for, by name."""
+    resolved_from: str | None
+    """What was taken instead of the path that was given, for people."""
+    made: float
+    """Seconds since 1970."""
+    seconds: float
+    """How long it took to look."""

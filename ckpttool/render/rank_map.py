@@ -1,0 +1,254 @@
+"""Which rank, or which file, of which save is how: columns of a map, the worst of those that share one."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from itertools import groupby
+
+from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.finding import Finding, Severity
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.units import counted
+from ckpttool.domain.verdict import VerdictWord, word_of
+
+
+class Mark(str, Enum):
+    """How a part of a save is drawn, best first. Each has a shape of its own, not only a colour."""
+
+    GOOD = "whole"
+    DOUBT = "in doubt"
+    MISSING = "missing"
+    DAMAGED = "damaged"
+
+
+_MARK = {
+    VerdictWord.UNSUPPORTED: Mark.DOUBT,
+    VerdictWord.SUSPECT: Mark.DOUBT,
+    VerdictWord.UNREADABLE: Mark.DOUBT,
+    VerdictWord.UNSTABLE: Mark.DOUBT,
+    VerdictWord.MISSING: Mark.MISSING,
+    VerdictWord.DAMAGED: Mark.DAMAGED,
+    VerdictWord.UNSAFE: Mark.DAMAGED,
+}
+
+_BEST_FIRST = {word: place for place, word in enumerate(VerdictWord)}
+
+
+def mark_of(word: VerdictWord) -> Mark:
+    """Return how a verdict is drawn."""
+    return _MARK.get(word, Mark.GOOD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Neighbouring columns that are alike."""
+
+    first: int
+    """Column, from 0."""
+    last: int
+    mark: Mark
+    title: str
+    """What it covers, and how that is: `ranks 512 to 527: damaged (1)`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One save, over all columns."""
+
+    spans: tuple[Span, ...]
+    """Ascending; where nothing is expected there is none."""
+    summary: str
+    """All of it in words: `ranks 0 to 8191: 8189 whole, 1 missing, 1 damaged`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMap:
+    """Ranks, or files where saves are not arranged by ranks, by saves."""
+
+    noun: str
+    """What a column is about: `rank` or `file`."""
+    width: int
+    """Ranks or files."""
+    columns: int
+    """As many or fewer; each then stands for several."""
+    rows: tuple[Row, ...]
+
+    @property
+    def is_good(self) -> bool:
+        """Whether every part of every save is there, and whole as far as it was looked at."""
+        return all(span.mark is Mark.GOOD for row in self.rows for span in row.spans)
+
+
+MANY_MARKS = 400
+"""Spans of a row from which on all are drawn coarser."""
+
+
+def rank_map(
+    saves: Sequence[tuple[Checkpoint, Sequence[Finding]]], *, columns: int, coarse: int | None = None
+) -> RankMap:
+    """Draw up the map of saves.
+
+    Args:
+        saves: In the order of the rows, each with all that was found of it.
+        columns: At most so many.
+        coarse: So many where a row would have more than `MANY_MARKS` spans; None: there is no such limit.
+    """
+    axis = _axis(saves)
+    parts = [axis.parts(checkpoint, findings) for checkpoint, findings in saves]
+    drawn = _drawn(parts, axis, min(columns, axis.width))
+    if coarse is not None and any(len(row.spans) > MANY_MARKS for row in drawn.rows):
+        return _drawn(parts, axis, min(coarse, axis.width))
+    return drawn
+
+
+def _drawn(parts: Iterable[_Parts], axis: _Axis, columns: int) -> RankMap:
+    rows = tuple(Row(spans=tuple(_spans(each, axis, columns)), summary=_summary(each, axis)) for each in parts)
+    return RankMap(noun=axis.noun, width=axis.width, columns=columns, rows=rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """How each of a save's ranks or files is."""
+
+    there: Sequence[int]
+    """Places, ascending."""
+    bad: Mapping[int, VerdictWord]
+    """What is not well, by place."""
+    expected: int
+    """As many places, from 0, must be there."""
+    whole: VerdictWord | None
+    """What is wrong with the save as a whole; None: nothing."""
+
+    def has(self, place: int) -> bool:
+        at = bisect_left(self.there, place)
+        return at < len(self.there) and self.there[at] == place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Axis:
+    """What the columns stand for."""
+
+    noun: str
+    width: int
+    places: Mapping[str, int] | None
+    """Of files, by name; None: ranks."""
+    names: Sequence[str] = ()
+    """Of files, by place."""
+
+    def parts(self, checkpoint: Checkpoint, findings: Iterable[Finding]) -> _Parts:
+        bad: dict[int, VerdictWord] = {}
+        whole: VerdictWord | None = None
+        ranks = {shard.path: shard.rank for shard in checkpoint.shards} if self.places is None else {}
+        for finding in findings:
+            if finding.severity is Severity.NOTE:
+                continue
+            word, meant = word_of(finding), self._meant(finding, checkpoint, ranks)
+            for place in meant:
+                bad[place] = _worse(bad.get(place), word)
+            whole = whole if meant else _worse(whole, word)
+        if self.places is None:
+            world = checkpoint.topology.world_size or 0
+            return _Parts(there=checkpoint.ranks, bad=bad, expected=world, whole=whole)
+        there = sorted({self.places[inner(shard.path, checkpoint)] for shard in checkpoint.shards})
+        return _Parts(there=there, bad=bad, expected=0, whole=whole)
+
+    def _meant(self, finding: Finding, checkpoint: Checkpoint, ranks: Mapping[str, int | None]) -> Sequence[int]:
+        """Return the places that a finding is about; none where it is about the save as a whole."""
+        if self.places is None:
+            rank = None if finding.path is None else ranks.get(finding.path)
+            return finding.ranks or (() if rank is None else (rank,))
+        place = None if finding.path is None else self.places.get(inner(finding.path, checkpoint))
+        return () if place is None else (place,)
+
+    def named(self, first: int, last: int) -> str:
+        if self.places is None:
+            return f"rank {first}" if first == last else f"ranks {first} to {last}"
+        return self.names[first] if first == last else f"{self.names[first]} to {self.names[last]}"
+
+
+def _axis(saves: Sequence[tuple[Checkpoint, Sequence[Finding]]]) -> _Axis:
+    """Return ranks where every file is one's, else files."""
+    if all(shard.rank is not None for checkpoint, _ in saves for shard in checkpoint.shards):
+        worlds = [checkpoint.topology.world_size or 0 for checkpoint, _ in saves]
+        lasts = [checkpoint.ranks[-1] + 1 for checkpoint, _ in saves if checkpoint.ranks]
+        return _Axis(noun="rank", width=max([*worlds, *lasts], default=0), places=None)
+    found: set[str] = set()
+    for checkpoint, findings in saves:
+        found.update(inner(shard.path, checkpoint) for shard in checkpoint.shards)
+        found.update(inner(path, checkpoint) for path in checkpoint.expected or ())
+        missing = (finding.path for finding in findings if finding.path and word_of(finding) is VerdictWord.MISSING)
+        found.update(inner(path, checkpoint) for path in missing)
+    names = sorted(found)
+    places = {name: place for place, name in enumerate(names)}
+    return _Axis(noun="file", width=len(names), places=places, names=names)
+
+
+def inner(path: str, checkpoint: Checkpoint) -> str:
+    """Return a file's path without the folder that is its save's own, so that those of two saves can be compared."""
+    *folders, name = path.split("/")
+    return "/".join([*(folder for folder in folders if folder != checkpoint.name), name])
+
+
+def _worse(known: VerdictWord | None, word: VerdictWord) -> VerdictWord:
+    return word if known is None or _BEST_FIRST[word] > _BEST_FIRST[known] else known
+
+
+def _spans(parts: _Parts, axis: _Axis, columns: int) -> Iterator[Span]:
+    """Yield what is drawn of a save, neighbours that are alike as one."""
+    cells = list(_cells(parts, axis.width, columns))
+    if parts.whole is not None and all(word is None for _, word, _ in cells):
+        cells = [(column, parts.whole, 0) for column in range(columns)]
+    # What is not expected and not there is no cell: neighbours are alike only where nothing lies between them.
+    for (_, word), alike in groupby(enumerate(cells), key=lambda each: (each[1][0] - each[0], each[1][1])):
+        run = [cell for _, cell in alike]
+        first, last = run[0][0], run[-1][0]
+        named = axis.named(_first(first, axis.width, columns), _first(last + 1, axis.width, columns) - 1)
+        number = sum(count for _, _, count in run)
+        told = "whole" if word is None else f"{_told(word)} ({number})" if number else f"{_told(word)} as a whole"
+        yield Span(first=first, last=last, mark=Mark.GOOD if word is None else mark_of(word), title=f"{named}: {told}")
+
+
+def _cells(parts: _Parts, width: int, columns: int) -> Iterator[tuple[int, VerdictWord | None, int]]:
+    """Yield each column that has something, with its worst word (None: all is well) and of how many it is so."""
+    bad: dict[int, list[tuple[int, VerdictWord]]] = {}
+    for place, word in parts.bad.items():
+        bad.setdefault(min(place * columns // width, columns - 1), []).append((place, word))
+    for column in range(columns):
+        first, after = _first(column, width, columns), _first(column + 1, width, columns)
+        low, high = bisect_left(parts.there, first), bisect_left(parts.there, after)
+        here = bad.get(column, [])
+        silent = high - low - sum(map(parts.has, (place for place, _ in here)))
+        absent = max(0, min(after, parts.expected) - first) - silent - sum(place < parts.expected for place, _ in here)
+        words = Counter(word for _, word in here)
+        if absent > 0:
+            words[VerdictWord.MISSING] += absent
+        if words:
+            worst = max(words, key=_BEST_FIRST.__getitem__)
+            yield column, worst, words[worst]
+        elif low < high:
+            yield column, None, high - low
+
+
+def _first(column: int, width: int, columns: int) -> int:
+    """Return the first place that a column stands for."""
+    return -(-column * width // columns)
+
+
+def _summary(parts: _Parts, axis: _Axis) -> str:
+    words = Counter(_told(word) for word in parts.bad.values())
+    silent = len(parts.there) - sum(map(parts.has, parts.bad))
+    absent = parts.expected - silent - sum(place < parts.expected for place in parts.bad)
+    if absent > 0:
+        words["missing"] += absent
+    told = [f"{silent} whole"] if silent or not words else []
+    told += [f"{number} {word}" for word, number in sorted(words.items())]
+    if parts.whole is not None:
+        told.append(f"the save as a whole {_told(parts.whole)}")
+    return f"{counted(silent + sum(words.values()), axis.noun)}: {', '.join(told)}"
+
+
+def _told(word: VerdictWord) -> str:
+    return word.value

@@ -1,0 +1,63 @@
+"""`ckpttool report`: what it writes, where it may, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.answers import cli, writable_copy
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TREE = str(ROOT / "fixtures" / "sink2_ckpt" / "output")
+
+
+def test_the_page_is_written_and_the_answer_is_told(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    done = cli("report", TREE, "--output", str(page))
+    assert (done.exit_code, done.stdout) == (0, f"Resume from _1-30_2\nWrote {page}\n")
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_markdown_goes_to_stdout_for_a_pipe() -> None:
+    done = cli("report", TREE, "--format", "markdown", "--output", "-")
+    assert done.exit_code == 0
+    assert done.stdout.startswith("<!-- ckpttool report -->\n## ckpttool report: Resume from \\_1-30\\_2\n")
+
+
+def test_as_json_the_answer_is_that_of_resolve(tmp_path: Path) -> None:
+    done = cli("report", TREE, "--output", str(tmp_path / "report.html"), "--json")
+    assert json.loads(done.stdout) == json.loads(cli("resolve", TREE, "--json").stdout)
+
+
+def test_an_earlier_report_is_replaced_and_nothing_else(tmp_path: Path) -> None:
+    page, other = tmp_path / "report.html", tmp_path / "other.html"
+    other.write_text("<!doctype html>\n<html lang='en'>mine")
+    assert cli("report", TREE, "--output", str(page)).exit_code == 0
+    assert cli("report", TREE, "--output", str(page)).exit_code == 0
+    assert cli("report", TREE, "--output", str(page), "--format", "markdown").exit_code == 2
+    assert cli("report", TREE, "--output", str(other)).exit_code == 2
+    assert other.read_text() == "<!doctype html>\n<html lang='en'>mine"
+
+
+@pytest.mark.parametrize("place", ["report.html", "checkpoint/report.html", "checkpoint/rank_0/report.html"])
+def test_nothing_is_written_into_the_tree_and_beside_it_a_file_may_lie(tmp_path: Path, place: str) -> None:
+    output = writable_copy("sink2_ckpt", tmp_path / "copy")
+    done = cli("report", str(output), "--output", str(output / place))
+    inside = place.startswith("checkpoint/")
+    assert (done.exit_code, (output / place).exists()) == ((2, False) if inside else (0, True))
+
+
+def test_where_nothing_can_be_resumed_from_the_page_says_so_and_the_exit_is_that_of_resolve(tmp_path: Path) -> None:
+    output = writable_copy("sink2_ckpt", tmp_path / "copy")
+    for shard in (output / "checkpoint" / "rank_2").iterdir():
+        shard.unlink()
+    page = tmp_path / "report.html"
+    done = cli("report", str(output), "--output", str(page))
+    assert done.exit_code == cli("resolve", str(output)).exit_code == 11
+    assert "<h1>Nothing to resume from in " in page.read_text(encoding="utf-8")
+
+
+def test_two_results_do_not_go_to_stdout() -> None:
+    assert cli("report", TREE, "--output", "-", "--json").exit_code == 2
