@@ -17,7 +17,7 @@ from ckpttool.domain.healing import HealOrder, Sick
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePoint
 from ckpttool.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.domain.units import Rank
-from ckpttool.domain.verdict import Level, ShardReport, Verdict
+from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.storage import is_local
 from ckpttool.trainers.base import Refusal
 from ckpttool.verify.plan import plan_checks
@@ -28,6 +28,13 @@ CHEAP_BYTES = 16 << 20
 
 _MOST_LOOKED_AT = 2
 """Newest ones of those that were passed over; what is older saves less."""
+
+
+_MOST_ASKED = 8
+"""Shards of which it is asked whether they may have a copy: a node's."""
+
+_ALL_ASKED = 32
+"""Ranks up to which all are asked for copies."""
 
 
 def advice_on(tree: Tree, question: TreeQuestion, point: ResumePoint | NoResumePoint) -> tuple[Finding, ...]:
@@ -67,7 +74,7 @@ def _advice(
     sick = sick_shards(checkpoint, verdict, lambda place: str(tree.layout.twin(checkpoint, *place)))
     others = witnesses_for(checkpoint, tree.inventory.checkpoints)
     kin = [other for other in others if other.run == checkpoint.run and not other.findings]
-    may_be = bool(sick) and bool(kin) and _may_have_a_copy(tree, kin[0], sick[0])
+    may_be = bool(sick) and bool(kin) and _may_all_have_copies(tree, kin[0], sick)
     return heal_advice(point, checkpoint, root=root, is_proven=False) if may_be else None
 
 
@@ -86,18 +93,29 @@ def _cost(tree: Tree, checkpoint: Checkpoint) -> int:
     return cost
 
 
-def _may_have_a_copy(tree: Tree, other: Checkpoint, sick: Sick) -> bool:
-    """Tell whether at another checkpoint some rank's file was like this one's, as far as headers and ends tell.
+def _may_all_have_copies(tree: Tree, other: Checkpoint, sick: Sequence[Sick]) -> bool:
+    """Tell whether at another checkpoint whole ranks' files were like each of these, as far as headers and ends tell.
 
-    Only ranks a power of two away are asked: there the copies are, in most layouts.
+    Of many ranks only those a power of two away are asked: there the copies are, in most layouts.
     """
-    ranks = {sick.rank, *(sick.rank + sign * 2**power for power in range(13) for sign in (-1, 1))}
-    shards = tuple(shard for shard in other.shards if shard.rank in ranks and shard.role is sick.role)
+    world = {shard.rank for shard in other.shards if shard.rank is not None}
+    near = {
+        each.place: world.difference({each.rank})
+        if len(world) <= _ALL_ASKED
+        else {Rank(each.rank + sign * 2**power) for power in range(13) for sign in (-1, 1)}
+        for each in sick[:_MOST_ASKED]
+    }
+    wanted = {(rank, role) for (own, role), ranks in near.items() for rank in (own, *ranks)}
+    shards = tuple(shard for shard in other.shards if (shard.rank, shard.role) in wanted)
     tasks = plan_checks(tree.inventory.root, replace(other, shards=shards), Level.STRUCTURE)
-    reports: Sequence[ShardReport] = list(reports_of(tasks, content_engine(CheckQuestion(), None)))
-    own = next((report for report in reports if report.rank == sick.rank), None)
-    return own is not None and any(
-        (report.schema_hash, report.tail_hash) == (own.schema_hash, own.tail_hash)
-        for report in reports
-        if report is not own and own.tail_hash is not None
+    reports = {
+        (report.rank, report.role): (report.schema_hash, report.tail_hash)
+        for report in reports_of(tasks, content_engine(CheckQuestion(), None))
+        if report.tail_hash is not None
+    }
+    doubted = {each.place for each in sick}
+    whole = {(rank, role): like for (rank, role), like in reports.items() if (rank, role) not in doubted}
+    return all(
+        own in reports and any(whole.get((rank, own[1])) == reports[own] for rank in ranks)
+        for own, ranks in near.items()
     )

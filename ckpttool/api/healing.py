@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -145,11 +146,10 @@ def _donors(
     """Read of other checkpoints no more than it takes to find donors."""
     with looking_at(tree.inventory.root):
         recorded = tree.layout.slices(tree.storage, checkpoint)
-    wrong = blocking(verdict.findings)
-    now = _by_place(
-        replace(report, findings=tuple(finding for finding in wrong if finding.path == report.path))
-        for report in verdict.reports
-    )
+    told: dict[str | None, list[Finding]] = defaultdict(list)
+    for finding in verdict.findings:
+        told[finding.path].append(finding)
+    now = _by_place(replace(report, findings=tuple(told[report.path])) for report in verdict.reports)
     others: list[SavedShards] = []
     answer = find_donors(sick, now, others, recorded, order)
     for other in witnesses_for(checkpoint, tree.inventory.checkpoints):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ckpttool.domain.finding import Severity, worst
+from ckpttool.domain.finding import Code, Severity, worst
 from ckpttool.domain.healing import Place, SavedShards
 from ckpttool.domain.replicas import Proof, RecordedSlices
 from ckpttool.domain.shard import ShardRole
@@ -17,6 +17,13 @@ MIN_WITNESSES = 2
 
 _BEGINNING = 0
 """The step at which slices may be equal that are no copies: nothing was trained yet."""
+
+
+_BY_COPIES = frozenset({Code.REPLICA_DIFFERS, Code.REPLICA_STALE, Code.REPLICA_DRIFTED})
+"""What is said of a shard only for its copies' sake."""
+
+_OF_NUMBERS = frozenset({Code.NONFINITE_VALUES, Code.NORM_JUMP, Code.ALL_ZERO_TENSOR})
+"""What speaks against one of two that differ, however light it is by itself."""
 
 
 class CopyProof(NamedTuple):
@@ -66,6 +73,47 @@ class Evidence(NamedTuple):
         held_now = self.held(now) or {}
         told = self._recorded(sick[0], other[0], held_now)
         return self._learned(sick, other, now, held_now) if told is None else told
+
+    def blamed(self, sick: Place, copies: Mapping[Place, ShardReport]) -> tuple[dict[Place, ShardReport], int]:
+        """Return who is doubted for nothing but that copies differ, and count who may be a copy and says nothing.
+
+        Args:
+            sick: Which shard's copies, it among them.
+            copies: Those that are proven and not doubted.
+        """
+        like = next(iter(copies.values()))
+        blamed: dict[Place, ShardReport] = {}
+        silent = 0
+        for place in {*self.now, *self.doubted} - copies.keys():
+            report = self.now.get(place)
+            if place[1] is not sick[1] or not self._may_be_copy(sick, place):
+                continue
+            if report is None or not _is_only_outvoted(report) or self.held(report) is None:
+                silent += 1
+            elif report.schema_hash == like.schema_hash and not self.is_older_than(place, like):
+                blamed[place] = report
+        return blamed, silent
+
+    def _may_be_copy(self, sick: Place, other: Place) -> bool:
+        """Tell whether nothing speaks against it that a shard is, or was, a copy."""
+        slices = {} if self.recorded is None else self.recorded.slices
+        if any(sick[0] in ranks and ranks[sick[0]] != ranks.get(other[0]) for ranks in slices.values()):
+            return False
+        then = ((self._sound(saved, sick), self._sound(saved, other)) for saved in self.others if saved.same_run)
+        return all(ours is None or theirs is None or ours == theirs for ours, theirs in then)
+
+    def is_older_than(self, place: Place, other: ShardReport) -> bool:
+        """Tell whether a shard's tensors are most of them not another's, and its own at another save of the run."""
+        report = self.now[place]
+        ours, theirs = self.held(report) or {}, self.held(other) or {}
+        differing = [name for name in ours if ours[name] != theirs.get(name)]
+        if 2 * len(differing) <= len(ours):
+            return False
+        then = (self._sound(saved, place) for saved in self.others if saved.same_run)
+        return any(
+            saved is not None and 2 * sum(saved.held.get(name) == ours[name] for name in differing) > len(differing)
+            for saved in then
+        )
 
     def _recorded(self, sick: Rank, other: Rank, tensors: Iterable[str]) -> CopyProof | str | None:
         """Return what a record proves or says against it; None where it does not tell of all tensors."""
@@ -156,6 +204,16 @@ def _all_held(report: ShardReport) -> dict[str, bytes] | None:
     """Return the digests of all tensors; None where one of them is not known."""
     known = report.tensor_digests
     return None if known is None or len(known) != report.tensors else known.by_name
+
+
+def _is_only_outvoted(report: ShardReport) -> bool:
+    """Tell whether all that speaks against a shard is that its copies differ from it."""
+    against = {
+        finding.code
+        for finding in report.findings
+        if finding.severity >= Severity.SUSPECT or finding.code in _OF_NUMBERS
+    }
+    return bool(against) and against <= _BY_COPIES
 
 
 def is_sound(report: ShardReport) -> bool:

@@ -24,7 +24,7 @@ from ckpttool.domain.plan import NoResumePoint, ResumePoint
 from ckpttool.domain.replicas import Proof, RecordedSlices, Trust
 from ckpttool.domain.shard import Shard
 from ckpttool.domain.units import Rank, counted, on_ranks
-from ckpttool.domain.verdict import ShardReport, Verdict
+from ckpttool.domain.verdict import MIN_COPIES, ShardReport, Verdict
 
 _MISSING = frozenset({Code.RANK_MISSING, Code.SHARD_MISSING})
 
@@ -95,6 +95,11 @@ def find_donors(
 
 def _healing(sick: Sick, now: Mapping[Place, ShardReport], evidence: Evidence, order: HealOrder) -> ShardHealing:
     others = {place: each for place, each in sorted(now.items()) if place[1] is sick.role and place[0] != sick.rank}
+    if order.donor is not None and order.donor not in {rank for rank, _ in others}:
+        has = (
+            f"leave --from out, or take one that has: {on_ranks([rank for rank, _ in others])}" if others else _TO_PROVE
+        )
+        return _refused(sick, f"rank {order.donor} has no such shard", has)
     proofs: dict[Place, CopyProof] = {}
     against: list[str] = []
     for place, report in others.items():
@@ -110,17 +115,20 @@ def _healing(sick: Sick, now: Mapping[Place, ShardReport], evidence: Evidence, o
             proofs[place] = proof
     if order.donor is not None and proofs and not any(rank == order.donor for rank, _ in proofs):
         said = [why for why in against if why.startswith(f"rank {order.donor} ")]
-        return _refused(sick, "; ".join(said) or f"rank {order.donor} has no such shard", _TO_PROVE)
+        ranks = on_ranks(sorted(rank for rank, _ in proofs))
+        remedy = f"leave --from out, or name one that is proven: {ranks}"
+        return _refused(sick, "; ".join(said), remedy)
     if not proofs:
         return _refused(sick, _in_short(against), _TO_PROVE)
-    copies = _agreed({place: others[place] for place in proofs}, evidence)
-    if isinstance(copies, str):
-        return _refused(sick, copies, "a checksum of one of them (ckpttool seal), or a third copy, would tell")
-    meant = [place for place in copies if order.donor in {None, place[0]}]
+    copies = {place: others[place] for place in proofs}
+    believed = _believed(sick, copies, evidence)
+    if isinstance(believed, str):
+        return _refused(sick, believed, "a checksum of one of them (ckpttool seal), or more copies, would tell")
+    meant = [place for place in believed if order.donor in {None, place[0]}]
     if not meant:
         return _refused(sick, f"rank {order.donor} differs from the other copies", "take another donor, or none")
     chosen = min(meant, key=lambda place: (not others[place].checksum_matched, place))
-    agrees = next((place[0] for place in copies if place != chosen), None)
+    agrees = next((place[0] for place in believed if _are_two_files(others[place], others[chosen])), None)
     donor = _donor(chosen[0], others[chosen], proofs[chosen], agrees)
     return ShardHealing(sick=sick, donor=donor, tensor=order.tensor)
 
@@ -142,22 +150,41 @@ def _donor(rank: Rank, report: ShardReport, proof: CopyProof, agrees: Rank | Non
     )
 
 
-def _agreed(copies: Mapping[Place, ShardReport], evidence: Evidence) -> tuple[Place, ...] | str:
+def _are_two_files(report: ShardReport, other: ShardReport) -> bool:
+    """Tell whether they are no two names of one file, which is no copy of itself."""
+    return report is not other and (report.stamp is None or report.stamp != other.stamp)
+
+
+def _believed(sick: Sick, copies: Mapping[Place, ShardReport], evidence: Evidence) -> tuple[Place, ...] | str:
     """Return those of several copies that are to be believed, or say why none is.
 
-    Where they differ, a checksum decides, else most of them do.
+    Where copies differ, those that are blamed for it counted, a checksum decides. Without one, so many must agree as
+    are proof elsewhere, and they must be most of all that there ever were: two that were damaged alike, as by copying
+    one over the other, would outvote the last that is whole.
     """
+    blamed, lost = evidence.blamed(sick.place, copies)
     alike: dict[tuple[str | None, tuple[tuple[str, bytes], ...]], list[Place]] = defaultdict(list)
-    for place, report in copies.items():
+    heard = {**copies, **blamed}
+    for place, report in heard.items():
         alike[report.schema_hash, tuple(sorted((evidence.held(report) or {}).items()))].append(place)
     groups = sorted(alike.values(), key=len, reverse=True)
-    verified = [group for group in groups if any(copies[place].checksum_matched for place in group)]
+    verified = [group for group in groups if any(heard[place].checksum_matched for place in group)]
     if len(groups) == 1 or len(verified) == 1:
-        return tuple((verified or groups)[0])
-    if not verified and 2 * len(groups[0]) > len(copies) and len(groups[0]) > 1:
-        return tuple(groups[0])
-    ranks = [place[0] for place in copies]
-    return f"{on_ranks(ranks)} hold the same slices and differ: which of them is right, nothing tells"
+        return tuple(place for place in (verified or groups)[0] if place in copies)
+    ranks = sorted(place[0] for place in heard)
+    files = [_files(heard[place] for place in group) for group in groups]
+    believed = tuple(place for place in groups[0] if place in copies)
+    if verified or files[0] < MIN_COPIES or 2 * files[0] <= sum(files) + lost or not believed:
+        return f"{on_ranks(ranks)} hold the same slices and differ: which of them is right, nothing tells"
+    if any(evidence.is_older_than(believed[0], heard[group[0]]) for group in groups[1:]):
+        return f"{on_ranks([place[0] for place in believed])} agree, but hold an older step's tensors"
+    return believed
+
+
+def _files(reports: Iterable[ShardReport]) -> int:
+    """Count files, each once whatever its names."""
+    stamps = [report.stamp for report in reports]
+    return len({stamp for stamp in stamps if stamp is not None}) + stamps.count(None)
 
 
 def _in_short(against: Sequence[str]) -> str:

@@ -67,6 +67,17 @@ def test_a_lost_shard_is_found_on_a_rank_that_was_equal_at_two_other_steps(
     assert found.donor.trust is Trust.COPY
 
 
+def test_two_names_of_one_file_are_no_donor_and_its_copy(tmp_path: Path) -> None:
+    tree = copied("sink2_ckpt", tmp_path)
+    paths = [tree / f"rank_{rank}/llama2_7b_rank_{rank}-20_2.ckpt" for rank in range(4)]
+    for path in paths[1:]:
+        path.unlink()
+    os.link(paths[0], paths[1])
+    for found in asked(tree, "20_2").shards:
+        assert found.donor is not None
+        assert (found.donor.trust, found.donor.agrees) == (Trust.NUMERICS, None)
+
+
 def test_after_a_lone_resume_one_other_step_is_too_few_but_an_earlier_start_s_is_the_second(tmp_path: Path) -> None:
     tree = copied("sink2_ckpt", tmp_path)
     (tree / "rank_3/llama2_7b_rank_3_1-30_2.ckpt").unlink()
@@ -348,6 +359,35 @@ def test_of_a_large_save_only_headers_are_asked_and_it_may_be_healed(
     (tree / "rank_3/llama2_7b_rank_3_1-30_2.ckpt").unlink()
     told = [finding for finding in api.resolve(str(tree)).decision.findings if finding.code is Code.CAN_BE_HEALED]
     assert [finding.remedy for finding in told] == [f"run ckpttool heal {tree} --checkpoint _1-30_2 to see"]
+
+
+@pytest.mark.parametrize(("lost", "is_promised"), [((0, 3), True), ((0, 1, 2), True), ((0, 1, 2, 3), False)])
+def test_every_lost_shard_of_a_large_save_must_have_a_copy_on_a_rank_that_is_whole(
+    lost: tuple[int, ...], is_promised: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ckpttool.api.heal_advice.CHEAP_BYTES", 0)
+    tree = copied("sink2_ckpt", tmp_path)
+    for rank in lost:
+        path = tree / f"rank_{rank}/llama2_7b_rank_{rank}_1-30_2.ckpt"
+        path.chmod(0o644)
+        path.write_bytes(b"")
+    codes = {finding.code for finding in api.resolve(str(tree)).decision.findings}
+    assert (Code.CAN_BE_HEALED in codes) is is_promised
+
+
+def test_of_two_slices_that_lack_their_shard_the_one_without_a_copy_promises_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ckpttool.api.heal_advice.CHEAP_BYTES", 0)
+    tree = TreeBuilder(tmp_path).legacy(ranks=3)
+    for epoch in (10, 15, 20):
+        tree.save(epoch=epoch, step=2)
+        path = tree.output / tree.shard(2, epoch, 2)
+        flip(path, place_of(path, "adam_m.dense.bias") + 1)
+    (tree.output / tree.shard(0, 20, 2)).write_bytes(b"")
+    assert Code.CAN_BE_HEALED in {finding.code for finding in api.resolve(str(tree.checkpoint)).decision.findings}
+    (tree.output / tree.shard(2, 20, 2)).write_bytes(b"")
+    assert Code.CAN_BE_HEALED not in {finding.code for finding in api.resolve(str(tree.checkpoint)).decision.findings}
 
 
 @pytest.mark.parametrize("cut", [(0,), (0, 1, 2)])

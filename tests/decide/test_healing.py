@@ -23,7 +23,7 @@ from ckpttool.domain.manifest import ShardSeal
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePoint
 from ckpttool.domain.replicas import Healed, Proof, RecordedSlices, TensorDigests, Trust
 from ckpttool.domain.scalars import Scalars
-from ckpttool.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.domain.shard import FileStamp, FormatName, Shard, ShardRole
 from ckpttool.domain.units import ByteCount, Rank, Step
 from ckpttool.domain.verdict import Level, ShardReport, VerdictWord
 
@@ -241,15 +241,17 @@ def test_for_one_tensor_it_is_enough_that_this_one_was_equal() -> None:
     assert answered(shards(r0="ab"), (), record) == "rank 0 holds another slice of x by metadata.json"
 
 
-WITNESSES_OF_FOUR = tuple(
-    at(name, **dict.fromkeys(("r0", "r1", "r2", "r3"), text)) for name, text in (("15_2", "cd"), ("10_2", "ef"))
+WITNESSES_OF_FIVE = tuple(
+    at(name, **dict.fromkeys(("r0", "r1", "r2", "r3", "r4"), text)) for name, text in (("15_2", "cd"), ("10_2", "ef"))
 )
 
 
 def test_of_copies_that_differ_most_are_believed_and_of_two_none() -> None:
-    donor = answered(shards(r0="aX", r1="ab", r2="ab"), WITNESSES_OF_FOUR)
+    donor = answered(shards(r0="aX", r1="ab", r2="ab", r4="ab"), WITNESSES_OF_FIVE)
     assert isinstance(donor, Donor)
     assert (donor.rank, donor.agrees) == (1, 2)
+    for texts in ({"r0": "aX", "r1": "ab", "r2": "ab"}, {"r0": "aX", "r1": "aX", "r2": "ab", "r4": "ab"}):
+        assert str(answered(shards(**texts), WITNESSES_OF_FIVE)).endswith("which of them is right, nothing tells")
     assert answered(shards(r0="aX", r1="ab")) == (
         "ranks 0-1 hold the same slices and differ: which of them is right, nothing tells"
     )
@@ -257,7 +259,7 @@ def test_of_copies_that_differ_most_are_believed_and_of_two_none() -> None:
 
 def test_of_copies_that_differ_a_checksum_decides() -> None:
     now = {**shards(r0="aX", r1="aX", r2="ab"), (Rank(2), ShardRole.FULL): held(2, "ab", verified=True)}
-    donor = answered(now, WITNESSES_OF_FOUR)
+    donor = answered(now, WITNESSES_OF_FIVE)
     assert isinstance(donor, Donor)
     assert (donor.rank, donor.trust) == (2, Trust.CHECKSUM)
 
@@ -269,10 +271,39 @@ def test_a_named_donor_must_be_proven_all_the_same() -> None:
     assert donor.rank == 1
     assert answered(now, order=HealOrder(donor=Rank(2))) == "rank 2 was equal at 0 other checkpoints of the run"
     assert answered(now, order=HealOrder(donor=Rank(7))) == "rank 7 has no such shard"
-    three = shards(r0="aX", r1="ab", r2="ab")
-    assert answered(three, WITNESSES_OF_FOUR, order=HealOrder(donor=Rank(0))) == (
-        "rank 0 differs from the other copies"
-    )
+    four = shards(r0="aX", r1="ab", r2="ab", r4="ab")
+    assert answered(four, WITNESSES_OF_FIVE, order=HealOrder(donor=Rank(0))) == ("rank 0 differs from the other copies")
+
+
+def with_stamp(report: ShardReport, inode: int) -> ShardReport:
+    return replace(report, stamp=FileStamp.on_disk(size=1, mtime_ns=1, inode=inode))
+
+
+def test_two_names_of_one_file_are_no_two_copies() -> None:
+    now = {place: with_stamp(report, 7) for place, report in shards(r0="ab", r1="ab").items()}
+    donor = answered(now)
+    assert isinstance(donor, Donor)
+    assert (donor.trust, donor.agrees) == (Trust.NUMERICS, None)
+    two = {place: with_stamp(report, place[0]) for place, report in now.items()}
+    donor = answered(two)
+    assert isinstance(donor, Donor)
+    assert (donor.trust, donor.agrees) == (Trust.COPY, 1)
+
+
+def test_three_names_of_one_file_outvote_nobody() -> None:
+    now = {place: with_stamp(report, 7) for place, report in shards(r1="ab", r2="ab", r4="ab").items()}
+    assert str(answered(now | shards(r0="aX"), WITNESSES_OF_FIVE)).endswith("nothing tells")
+
+
+def test_what_to_do_about_a_rank_that_has_no_such_shard_is_said() -> None:
+    for now, remedy in ((shards(r0="ab", r1="ab"), "leave --from out, or take one that has: ranks 0-1"), ({}, "two o")):
+        (found,) = find_donors([GONE], now, EQUAL, None, HealOrder(donor=Rank(9)))
+        assert found.refusal is not None
+        assert "rank 9 has no such shard" in found.refusal.message
+        assert (found.refusal.remedy or "").startswith(remedy)
+    (found,) = find_donors([GONE], shards(r0="ab", r2="ab"), EQUAL, None, HealOrder(donor=Rank(2)))
+    assert found.refusal is not None
+    assert found.refusal.remedy == "leave --from out, or name one that is proven: rank 0"
 
 
 def recorded(*names: str, slices: Sequence[int]) -> RecordedSlices:

@@ -93,7 +93,7 @@ class Replicas:
         is_settled = self._reading.only_asked or all(map(_has_checksum, reports))
         while True:
             others = [*self._saved(checkpoint, older, older=True), *self._saved(checkpoint, later, older=False)]
-            compared = compare_replicas(reports, others, recorded, self._reading.look)
+            compared = compare_replicas(reports, others, recorded, self._reading.look, checkpoint.name)
             unread = [other for other in (*older, *later) if other.key not in self._known.keys() | self._read]
             following = self._following(unread, compared, len(others), asked)
             if following is None or (is_settled and following.key not in asked):

@@ -71,6 +71,7 @@ def compare_replicas(
     others: Sequence[SavedTensors],
     recorded: RecordedSlices | None = None,
     look: Look | None = None,
+    name: str | None = None,
 ) -> Compared:
     """Find shards that differ from their replicas.
 
@@ -79,6 +80,7 @@ def compare_replicas(
         others: Other checkpoints of the training, nearest first; may be empty.
         recorded: What the trainer's own record says of this checkpoint's slices.
         look: Finds the differing bytes of two shards; None: they are not looked for.
+        name: The checkpoint's, for advice.
     """
     findings: list[Finding] = []
     agreed: dict[str, int] = {}
@@ -104,7 +106,8 @@ def compare_replicas(
             if doubt.rank not in broken
         )
         places = {} if look is None else dict(_places(doubts, by_rank, look))
-        findings += replica_findings(doubts, {rank: report.path for rank, report in by_rank.items()}, places)
+        paths = {rank: report.path for rank, report in by_rank.items()}
+        findings += replica_findings(doubts, paths, places, name)
         drifted |= {by_rank[doubt.rank].path: doubt.since for doubt in doubts if doubt.kind is DoubtKind.DRIFTED}
     return Compared(findings=tuple(findings), agreed=agreed, is_open=is_open, drifted=drifted)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from shlex import quote
 
 from ckpttool.domain.finding import Code, Finding, Severity, damage, note, suspect
 from ckpttool.domain.frozen import replace
@@ -47,7 +48,10 @@ def decided(doubts: Iterable[Doubt], *, sound: Collection[Rank], unsound: Collec
 
 
 def replica_findings(
-    doubts: Sequence[Doubt], paths: Mapping[Rank, str], places: Mapping[tuple[Rank, str], DifferingBytes] | None = None
+    doubts: Sequence[Doubt],
+    paths: Mapping[Rank, str],
+    places: Mapping[tuple[Rank, str], DifferingBytes] | None = None,
+    name: str | None = None,
 ) -> tuple[Finding, ...]:
     """Say what the replicas of a checkpoint show.
 
@@ -55,9 +59,10 @@ def replica_findings(
         doubts: Of the files of one role.
         paths: Of these files.
         places: Where a rank's file differs in a tensor, as far as somebody looked.
+        name: The checkpoint's; None: nobody is advised to heal it.
     """
     parted = [doubt for doubt in doubts if doubt.kind is DoubtKind.PARTED]
-    findings = [_found(doubt, paths[doubt.rank], places or {}) for doubt in doubts if doubt not in parted]
+    findings = [_found(doubt, paths[doubt.rank], places or {}, name) for doubt in doubts if doubt not in parted]
     if parted:
         ranks = tuple(sorted({doubt.rank for doubt in parted}))
         tensors = {name for doubt in parted for name in doubt.tensors}
@@ -69,7 +74,7 @@ def replica_findings(
     return tuple(findings)
 
 
-def _found(doubt: Doubt, path: str, places: Mapping[tuple[Rank, str], DifferingBytes]) -> Finding:
+def _found(doubt: Doubt, path: str, places: Mapping[tuple[Rank, str], DifferingBytes], name: str | None) -> Finding:
     tensor = next((name for name in doubt.tensors if (doubt.rank, name) in places), doubt.tensors[0])
     place = places.get((doubt.rank, tensor))
     share = f"{len(doubt.tensors)} of {counted(doubt.compared, 'tensor')}"
@@ -85,8 +90,16 @@ def _found(doubt: Doubt, path: str, places: Mapping[tuple[Rank, str], DifferingB
         f"differs from {others} in {share}, first in {tensor}{_spelled(place)}{_why(doubt)}",
         path=path,
         tensor=tensor,
-        remedy=_LOOK_AT_DEVICE if doubt.kind is DoubtKind.DRIFTED else _ANOTHER,
+        remedy=_remedy(doubt, name),
     )
+
+
+def _remedy(doubt: Doubt, name: str | None) -> str:
+    if doubt.kind is DoubtKind.DRIFTED:
+        return _LOOK_AT_DEVICE
+    if name is None or _severity(doubt) is not Severity.DAMAGE:
+        return _ANOTHER
+    return f"ckpttool heal DIR --checkpoint {quote(name)} rebuilds it from a copy that is proven; or {_ANOTHER}"
 
 
 def _severity(doubt: Doubt) -> Severity:

@@ -245,7 +245,7 @@ class _Seen:
         }
         settled = {}
         for one, rows in self._odd.items():
-            left = [row for row in rows if one in outvoted or row.like not in outvoted]
+            left = [row for row in rows if one in outvoted or row.is_tied or row.like not in outvoted]
             if left:
                 settled[one] = left
         return settled
@@ -254,8 +254,9 @@ class _Seen:
         against = [row for row in rows if row.like is not None]
         parted = len(against) < len(rows) - len(against)
         rows = [row for row in rows if (row.like is None) is parted]
+        rows = [row for row in rows if not row.is_tied] or rows  # who is known to be wrong elsewhere is told of that
         drifted = [row for row in rows if _is_drift(row)]
-        usual = max(rows, key=lambda row: (not row.is_tied, len(row.others)))
+        usual = max(rows, key=lambda row: len(row.others))
         # Rarely trained slices are an older step's by right, in tensors where as many are as are not.
         as_of = self._as_of(one, rows) if not usual.is_tied or _are_most(rows, one) else None
         kind = DoubtKind.STALE if _are_most(rows, one) else DoubtKind.DIFFERS
