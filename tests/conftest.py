@@ -11,7 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from ckpttool.trainers.common.launchers import VARIABLES
+from ckpttool.trainers.common import launchers, processes
 
 TESTS = Path(__file__).resolve().parent
 FIXTURES = TESTS.parent / "fixtures"
@@ -39,7 +39,7 @@ def same_terminal_everywhere() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}.items():
             patch.setenv(name, value)
-        for name in ("FORCE_COLOR", "GITHUB_ACTIONS", "LINES", "PY_COLORS", *VARIABLES):
+        for name in ("FORCE_COLOR", "GITHUB_ACTIONS", "LINES", "PY_COLORS", *launchers.VARIABLES, *processes.VARIABLES):
             patch.delenv(name, raising=False)
         yield
 

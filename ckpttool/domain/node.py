@@ -66,3 +66,25 @@ class Surroundings:
     """What launchers say."""
     mount: Mount
     """Of the tree's files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """Which of the processes this is that a launcher started all alike."""
+
+    launcher: str
+    """As its people call it: `srun`, `torchrun`."""
+    index: int
+    """Among all processes of the start, from 0."""
+    count: int
+    """All processes of the start, on all machines."""
+    local_index: int | None
+    """Among those on this machine, from 0; None where the launcher does not tell."""
+    local_count: int | None
+    """Those on this machine; None where the launcher does not tell."""
+    run: str | None
+    """Names the start, the same in all of its processes, of letters, digits, dots, dashes and underscores; None where
+    the launcher has no name for it.
+    """
+    attempt: int
+    """How often the launcher started all of this anew, from 0."""

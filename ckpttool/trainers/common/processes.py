@@ -1,0 +1,269 @@
+"""Which of a launcher's processes this is, by what it leaves in their environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import NoReturn
+
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.node import Process
+from ckpttool.errors import UsageError
+
+_Environment = Mapping[str, str]
+
+_BY_HAND = "say which part this is, from 1: --part I/N"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """One way in which processes are started, and what tells them apart; variables that are empty are not there."""
+
+    launcher: str
+    needs: tuple[str, ...]
+    """Variables that must be there, each with its value after a `=` where that tells."""
+    lacks: tuple[str, ...] = ()
+    """Variables that must not be there."""
+    index: str = ""
+    count: tuple[str, ...] = ()
+    """The first that is there tells. Where none is, the user has to."""
+    local_index: str = ""
+    local_count: str | Callable[[_Environment, int | None], int | None] = ""
+    alone: bool = False
+    """Whether it starts one process on a machine."""
+    run: tuple[str, ...] = ()
+    """Joined by dots."""
+    attempt: str = ""
+    looks: bool = True
+    """False where it only keeps others together, and has nothing to look at."""
+    refusal: str = ""
+    """Why a process started so cannot know which one it is."""
+
+
+def _tasks_here(environment: _Environment, local_index: int | None) -> int | None:
+    """Read the count of this node from `2(x3),1`; None where that cannot be meant, then nobody relies on it."""
+    spelled = environment.get("SLURM_STEP_TASKS_PER_NODE", "")
+    node = _whole_number(environment.get("SLURM_NODEID", ""))
+    if node is None or local_index is None:
+        return None
+    for run in spelled.split(","):
+        found = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", run)
+        if found is None:
+            return None
+        count, nodes = int(found[1]), int(found[2] or 1)
+        if node < nodes:
+            return count if local_index < count else None
+        node -= nodes
+    return None
+
+
+_TABLE = (
+    _Row(
+        launcher="torchrun",
+        needs=("TORCHELASTIC_RUN_ID",),
+        index="RANK",
+        count=("WORLD_SIZE",),
+        local_index="LOCAL_RANK",
+        local_count="LOCAL_WORLD_SIZE",
+        run=("TORCHELASTIC_RUN_ID",),
+        attempt="TORCHELASTIC_RESTART_COUNT",
+    ),
+    _Row(
+        launcher="Open MPI",
+        needs=("OMPI_COMM_WORLD_RANK",),
+        index="OMPI_COMM_WORLD_RANK",
+        count=("OMPI_COMM_WORLD_SIZE",),
+        local_index="OMPI_COMM_WORLD_LOCAL_RANK",
+        local_count="OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    _Row(  # under Slurm it has the variables of srun's as well, but those of the one task that started them all
+        launcher="MPICH",
+        needs=("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+        index="PMI_RANK",
+        count=("PMI_SIZE",),
+        local_index="MPI_LOCALRANKID",
+        local_count="MPI_LOCALNRANKS",
+    ),
+    _Row(launcher="msrun", needs=("MS_ROLE=MS_SCHED",), looks=False),
+    # RANK_ID would not do: where nobody told msrun the node's rank, it exports 0 to all workers.
+    _Row(
+        launcher="msrun",
+        needs=("MS_ROLE=MS_WORKER", "MS_NODE_ID"),
+        index="MS_NODE_ID",
+        count=("MS_WORKER_NUM",),
+        local_index="DEVICE_ID",
+    ),
+    _Row(
+        launcher="msrun",
+        needs=("MS_ROLE=MS_WORKER",),
+        refusal="msrun was started without --node_rank, so this worker does not know which one it is: start it with "
+        "--node_rank on each machine, or",
+    ),
+    _Row(  # srun's own tasks; `--mpi=pmi2` adds PMI_RANK, but nothing of those on the same machine
+        launcher="srun",
+        needs=("SLURM_STEP_ID", "SLURM_PROCID"),
+        index="SLURM_PROCID",
+        count=("SLURM_STEP_NUM_TASKS",),
+        local_index="SLURM_LOCALID",
+        local_count=_tasks_here,
+        run=("SLURM_JOB_ID", "SLURM_STEP_ID"),
+        attempt="SLURM_RESTART_COUNT",
+    ),
+    _Row(
+        launcher="sbatch",
+        needs=("SLURM_JOB_ID",),
+        refusal="this is Slurm's batch script or allocation, which runs on its first machine alone: put srun before "
+        "it, or",
+    ),
+    _Row(
+        launcher="Kubeflow",
+        needs=("PET_NODE_RANK", "PET_NNODES"),
+        lacks=("LOCAL_RANK",),
+        index="PET_NODE_RANK",
+        count=("PET_NNODES",),
+        alone=True,
+    ),
+    _Row(
+        launcher="Kubeflow",
+        needs=("RANK", "WORLD_SIZE"),
+        lacks=("LOCAL_RANK",),
+        index="RANK",
+        count=("WORLD_SIZE",),
+        alone=True,
+    ),
+    _Row(
+        launcher="Volcano",
+        needs=("VC_TASK_INDEX",),
+        index="VC_TASK_INDEX",
+        count=("MA_NUM_HOSTS", "VC_WORKER_NUM"),
+        alone=True,
+    ),
+    _Row(launcher="Kubernetes", needs=("JOB_COMPLETION_INDEX",), index="JOB_COMPLETION_INDEX", alone=True),
+)
+"""The innermost launcher speaks: the first row that fits. Recorded from real starts, but for the last four rows."""
+
+_MOST_DIGITS = 10
+
+_LARGEST_STEP = 0xFFFFFFF0
+"""Slurm's own steps, such as the shell of an allocation, have the numbers above: before these nobody put srun."""
+
+
+def _variables() -> Iterator[str]:
+    for row in _TABLE:
+        yield from (need.partition("=")[0] for need in (*row.needs, *row.lacks, *row.count, *row.run))
+        yield from (name for name in (row.index, row.local_index, row.attempt) if name)
+        if isinstance(row.local_count, str) and row.local_count:
+            yield row.local_count
+    yield from ("SLURM_NODEID", "SLURM_STEP_TASKS_PER_NODE")
+
+
+VARIABLES = tuple(sorted({*_variables()}))
+"""All that is looked at, but for `VC_…_NUM`."""
+
+
+def process_of(environment: Mapping[str, str], *, count: int | None = None) -> Process | None:
+    """Return which of its launcher's processes this is; None for one that only keeps others together.
+
+    Args:
+        environment: This process's.
+        count: How many there are, where the user says so; a launcher that tells must say the same.
+
+    Raises:
+        UsageError: No launcher is known by this environment, or what it says cannot be.
+
+    Source:
+        Recorded from torchrun 2.13, Open MPI 4.1, MPICH 4.0, MindSpore 2.10's msrun and Slurm 22.05; read in
+        Kubeflow's, Volcano's and Kubernetes' documentation.
+    """
+    there = {name: value for name, value in environment.items() if value}
+    if _is_slurms_own(there):
+        del there["SLURM_STEP_ID"]
+    row = next((row for row in _TABLE if _fits(row, there)), None)
+    if row is None:
+        raise UsageError(f"nothing in the environment tells which of how many parts this is: {_BY_HAND}")
+    if row.refusal:
+        raise UsageError(f"{row.refusal} {_BY_HAND}")
+    return _process(row, there, count) if row.looks else None
+
+
+def _is_slurms_own(there: _Environment) -> bool:
+    return (_whole_number(there.get("SLURM_STEP_ID", "")) or 0) > _LARGEST_STEP
+
+
+def _fits(row: _Row, there: _Environment) -> bool:
+    for need in row.needs:
+        name, _, value = need.partition("=")
+        if name not in there or (value and there[name] != value):
+            return False
+    return not any(name in there for name in row.lacks)
+
+
+def _process(row: _Row, there: _Environment, count: int | None) -> Process:
+    index = _needed(row, there, row.index)
+    told = next((name for name in row.count if name in there), None)
+    if told is not None:
+        said = _needed(row, there, told)
+        if count not in {None, said}:
+            _refuse(row, f"{told} is {said}, not the {count} of --part")
+        count = said
+    if count is None:
+        which = f"{row.launcher} tells that this is process {index} from 0 on, not of how many"
+        raise UsageError(f"{which}: say --part auto/N")
+    if index >= count:
+        _refuse(row, f"{row.index} is {index}, which is none of {count}")
+    _not_of_several_kinds(row, there)
+    local_index, local_count = _local(row, there)
+    names = [there[name] for name in row.run if name in there]
+    return Process(
+        launcher=row.launcher,
+        index=index,
+        count=count,
+        local_index=local_index,
+        local_count=local_count,
+        run=_run(".".join(names)) if names and names != ["none"] else None,
+        attempt=_whole_number(there.get(row.attempt, "")) or 0,
+    )
+
+
+def _local(row: _Row, there: _Environment) -> tuple[int | None, int | None]:
+    """Return which process of this machine it is, and of how many; neither where one contradicts the other."""
+    if row.alone:
+        return 0, 1
+    index = _whole_number(there.get(row.local_index, ""))
+    if callable(row.local_count):
+        count = row.local_count(there, index)
+    else:
+        count = _whole_number(there.get(row.local_count, ""))
+    if index is None or (count is not None and index >= count):
+        return None, None
+    return index, count
+
+
+def _not_of_several_kinds(row: _Row, there: _Environment) -> None:
+    """Refuse where another kind of pods is counted from 0 as well: two of them would be the same part."""
+    if row.launcher != "Volcano":
+        return
+    kinds = sorted(name for name in there if re.fullmatch(r"VC_[A-Z0-9_]+_NUM", name) and name != "VC_WORKER_NUM")
+    if kinds:
+        _refuse(row, f"{row.index} counts the pods of one kind alone, and {kinds[0]} tells of another")
+
+
+def _needed(row: _Row, there: _Environment, name: str) -> int:
+    number = _whole_number(there.get(name, ""))
+    if number is None:
+        _refuse(row, f"{name} is no whole number" if name in there else f"there is no {name}")
+    return number
+
+
+def _refuse(row: _Row, why: str) -> NoReturn:
+    raise UsageError(f"{row.launcher} started this, but {why}: {_BY_HAND}")
+
+
+def _run(text: str) -> str:
+    """Spell a name that anybody may have chosen so that it can be a file's."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", text)[:64].strip(".-") or "run"
+
+
+def _whole_number(text: str) -> int | None:
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
