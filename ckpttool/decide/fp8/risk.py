@@ -47,13 +47,18 @@ _MOMENTS = {
     **dict.fromkeys(("adam_v", "exp_avg_sq", "max_exp_avg_sq", "moment2", "square_avg"), TensorRole.SECOND_MOMENT),
 }
 _STATES = frozenset(_MOMENTS.values())
-_EMBEDDINGS = frozenset({"wte", "wpe"})
+_EMBEDDINGS = re.compile(r".*embed.*|(?:.*_)?emb|wte|wpe|relative_(?:attention|position)_bias(?:_table)?")
+_SHARED = ["shared", "weight"]
+"""How T5 ends the name of its one embedding."""
+_NO_PRODUCT = re.compile(r"(?:.*_)?conv(?:[0-9]*|[0-9]d)(?:_.*)?|(?:.*_)?bias(?:_.*)?|a_log|d")
+"""Convolutions, biases of any shape, and what a state space decays and passes on by: no matrix product of FP8 has them.
+"""
 _ROUTERS = frozenset({"router", "gate", "shared_expert_gate", "gating"})
 _HEADS = frozenset({"lm_head", "output_layer", "head", "classifier", "score", "unembed", "unembedding"})
 _NORM = re.compile(r".*norm.*|ln_?(?:[0-9]+|f|[a-z]+)?")
 _LAYER = re.compile(r"(?:.*?[./])?(?:layers?|blocks?|h|resblocks)[._/][0-9]+(?=[./])")
 _MATRIX = 2
-"""Dimensions from which a tensor is one."""
+"""Dimensions other than one from which a tensor is one."""
 
 
 def is_wanted(entry: TensorEntry, *, optimizer: bool) -> bool:
@@ -74,13 +79,15 @@ def role_of(name: str, shape: Sequence[int]) -> TensorRole:
     words = re.split(r"[./]", whole_name(name).lower())
     if any(_NORM.fullmatch(word) for word in words):
         return TensorRole.NORM
-    if any("embed" in word or word in _EMBEDDINGS for word in words) and _HEADS.isdisjoint(words):
+    is_embedding = words[-2:] == _SHARED or any(map(_EMBEDDINGS.fullmatch, words))
+    if is_embedding and _HEADS.isdisjoint(words):
         return TensorRole.EMBEDDING
     if not _ROUTERS.isdisjoint(words):
         return TensorRole.ROUTER
     if not _HEADS.isdisjoint(words) or ("output" in words and layer_of(name) is None):
         return TensorRole.HEAD
-    return TensorRole.LINEAR if len(shape) >= _MATRIX and words[-1] != "bias" else TensorRole.OTHER
+    is_matrix = sum(size != 1 for size in shape) >= _MATRIX
+    return TensorRole.LINEAR if is_matrix and not any(map(_NO_PRODUCT.fullmatch, words)) else TensorRole.OTHER
 
 
 def layer_of(name: str) -> str | None:
