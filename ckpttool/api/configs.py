@@ -153,8 +153,8 @@ def _yaml_files(folder: str, unseen: dict[str, Check]) -> Iterator[str]:
         yield from (os.path.join(place, name) for name in sorted(names) if name.endswith(_ENDINGS))
 
 
-def unusable(path: str, error: CkptToolError) -> Check:
-    """Make a check of what keeps a config from being used."""
+def unusable(path: str, error: CkptToolError, *, remedy: str | None = None) -> Check:
+    """Make a check of what keeps a config from being used; what to do about it, where that is not to mend it."""
     line = error.line if isinstance(error, ConfigError) else None
-    reason = Reason(finding=judge.unusable(str(error), path, line), file=path)
+    reason = Reason(finding=judge.unusable(str(error), path, line, remedy), file=path)
     return Check(name="config", summary="cannot be used", reasons=(reason,), stopped=error.exit_code)

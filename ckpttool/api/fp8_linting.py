@@ -13,11 +13,13 @@ from ckpttool.domain.fp8_settings import Fp8Settings
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.preflight import Check, Lint, Reason
 from ckpttool.domain.view import USUAL, View
-from ckpttool.errors import CkptToolError
+from ckpttool.errors import CkptToolError, ForeignConfigError
 from ckpttool.render.answers import preflight_summaries as summaries
-from ckpttool.trainers.fp8.lint import lint, read_layers, version
+from ckpttool.trainers.fp8.lint import is_without, lint, read_layers, version
 from ckpttool.trainers.fp8.settings import read_settings
 from ckpttool.trainers.fp8.view import Beside
+
+_NONE = "no FP8 is switched on in it"
 
 
 def fp8_lint(
@@ -61,16 +63,24 @@ def fp8_lint(
     checks = []
     for path, settings in read.items():
         if isinstance(settings, CkptToolError):
-            checks.append(replace(unusable(path, settings), name=path))
+            checks.append(replace(unusable(path, settings, remedy=_remedy(path, settings)), name=path))
             continue
         parted = part(found[path], settings.text, path=path)
         findings = judge.allow(parted.findings, allowed)
         checks.append(
             Check(
                 name=path,
-                summary=summaries.config_summary(findings, parted.silenced),
+                summary=_NONE
+                if is_without(settings) and not findings
+                else summaries.config_summary(findings, parted.silenced),
                 reasons=tuple(Reason(finding=finding, file=path) for finding in findings),
                 allowed=tuple(Reason(finding=finding, file=path) for finding in parted.silenced),
             )
         )
     return Lint(checks=tuple(checks), view=view, command="fp8 lint")
+
+
+def _remedy(path: str, error: CkptToolError) -> str | None:
+    if not os.path.lexists(path):
+        return "name a file that is there"
+    return "give a file that sets FP8" if isinstance(error, ForeignConfigError) else None

@@ -245,7 +245,8 @@ def lint(
 
     Example: ckpttool fp8 lint train.log
     """
-    output_files.assert_reports_replaceable(report.files(), inputs=report.existing(*files))
+    there = report.existing(*files, advice="name files that are there")
+    output_files.assert_reports_replaceable(report.files(), inputs=there)
     view = View(everything=verbose)
     answer = api.fp8_lint(files, allowed=report.allowed(), te_version=te_version, layers=layers, view=view)
     raise typer.Exit(reports.show(answer, report))

@@ -43,7 +43,7 @@ class ReportOptions:
         """Return `codes` of the `--allow` options."""
         return codes(self.allow)
 
-    def existing(self, *configs: str | None) -> list[str]:
+    def existing(self, *configs: str | None, advice: str = "name the training config") -> list[str]:
         """Return files that were named if all are there: only what others read needs a report of one that is not.
 
         Raises:
@@ -52,7 +52,7 @@ class ReportOptions:
         named = [path for path in configs if path]
         missing = [path for path in named if not os.path.lexists(path)]
         if missing and self.fmt is ReportFormat.TABLE and not self.report:
-            raise UsageError(f"there is no {' and no '.join(map(repr, missing))}: name the training config")
+            raise UsageError(f"there is no {' and no '.join(map(repr, missing))}: {advice}")
         return named
 
     def files(self) -> tuple[tuple[ReportFormat, str], ...]:

@@ -93,13 +93,13 @@ def stopped(message: str, code: ExitCode) -> Finding:
     return unknown(Code.CANNOT_ANSWER, message)
 
 
-def unusable(message: str, path: str, line: int | None) -> Finding:
+def unusable(message: str, path: str, line: int | None, remedy: str | None = None) -> Finding:
     """Say why a config cannot be used at all, by its trainer either."""
     return damage(
         Code.CONFIG_UNUSABLE,
         message,
         path=path,
-        remedy="mend the file, or give another: its trainer reads it no better",
+        remedy=remedy or "mend the file, or give another: its trainer reads it no better",
         line=line,
     )
 

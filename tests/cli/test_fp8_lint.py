@@ -10,6 +10,7 @@ import pytest
 from tests.cli.running import ask
 from tests.cli.test_answers import Golden, lines_too_long
 from tests.published import junit_suite, sarif_run
+from tests.trainers.fp8.test_ran import dumped
 
 GOOD = "torchrun pretrain_gpt.py --fp8-format e4m3 --fp8-recipe blockwise\n"
 BAD = """\
@@ -87,3 +88,48 @@ def test_an_option_that_cannot_be_meant_is_refused(option: str, said: str, files
     answer = ask("fp8", "lint", "good.sh", option, "none")
     assert (answer.code, answer.stdout) == (2, "")
     assert said in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("plain.yaml", "model: {hidden_size: 64}\nlr: 0.001\n"),
+        ("off.yaml", "fp8: null\nfp8_recipe: delayed\n"),
+        ("plain.sh", "torchrun pretrain_gpt.py --bf16 --num-layers 4\n"),
+        ("plain.log", dumped(fp8=None, fp8_recipe="delayed", bf16=True)),
+    ],
+)
+def test_a_sound_file_without_fp8_is_said_to_switch_none_on(name: str, text: str, here: Path) -> None:
+    (here / name).write_text(text)
+    said = ask("fp8", "lint", name)
+    assert said.code == 0
+    assert "no FP8 is switched on in it" in said.stdout
+    (here / "good.sh").write_text(GOOD)
+    beside = ask("fp8", "lint", name, "good.sh")
+    assert beside.code == 0
+    assert beside.stdout.count("no FP8 is switched on") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("accelerate.yaml", "mixed_precision: fp8\n"),
+        ("words.sh", "train.py --bf16 ${FP8_ARGS[@]}\n"),
+        ("train.log", "step 1 loss 2.0\nstep 2 loss 1.9\n"),
+    ],
+)
+def test_a_file_that_may_switch_fp8_on_in_another_way_is_asked_for_another(name: str, text: str, here: Path) -> None:
+    (here / name).write_text(text)
+    said = ask("fp8", "lint", name)
+    assert said.code == 2
+    assert "switched on" not in said.stdout
+    assert "fix: give a file that sets FP8" in said.stdout
+
+
+def test_a_file_that_is_not_there_is_said_to_be_missing(here: Path) -> None:
+    assert here.exists()
+    said = ask("fp8", "lint", "none.sh")
+    assert (said.code, said.stdout) == (2, "")
+    assert "there is no 'none.sh': name files that are there" in said.stderr
+    (finding,) = json.loads(ask("fp8", "lint", "none.sh", "--json").stdout)["checks"][0]["findings"]
+    assert finding["remedy"] == "name a file that is there"

@@ -27,6 +27,11 @@ _SWITCHES = frozenset({
     "fp8_wgrad", "fp8_output_proj", "fp8_dot_product_attention", "fp8_multi_head_attention", "fp8_param_gather",
     "tp_only_amax_red", "first_last_layers_bf16", "check_for_nan_in_loss_and_grad", "fp8_e4m3", "fp8_hybrid",
 })  # fmt: skip
+_COMMON = frozenset({
+    "bf16", "fp16", "num_layers", "hidden_size", "micro_batch_size", "global_batch_size", "tensor_model_parallel_size",
+})  # fmt: skip
+"""Names that trainings with and without FP8 are given."""
+
 _COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*")
 _WORD = re.compile(r"(?:\$\{[^{}\s]*\}|[^\s\"'`();,|&<>\\])+")
 _FLAG = re.compile(r"--(?P<off>no-|disable-)?(?P<name>[a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?:=(?P<value>.*))?", re.DOTALL)
@@ -48,6 +53,12 @@ def read_arguments(text: str) -> tuple[Setting, ...]:
         is_open = before is not None and before.value != setting.value and _BRANCH.search(text) is not None
         found[name] = Setting(key=setting.key, value=UNKNOWN, line=setting.line) if is_open else setting
     return tuple(found.values())
+
+
+def has_arguments(text: str) -> bool:
+    """Tell whether a text gives a training its arguments, of whatever they speak."""
+    flags = (_FLAG.fullmatch(match[0]) for match in _WORD.finditer(_COMMENT.sub("", text)))
+    return any(flag is not None and flag["name"].replace("-", "_") in _COMMON for flag in flags)
 
 
 def value_of(text: str) -> Value:

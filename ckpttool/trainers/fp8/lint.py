@@ -11,12 +11,14 @@ from ckpttool.domain.fp8 import Recipe
 from ckpttool.domain.fp8_settings import Fp8Input, Fp8Settings
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.metrics import LogProblem
+from ckpttool.domain.settings import dotted
 from ckpttool.errors import UsageError
 from ckpttool.logs.base import lines_with
 from ckpttool.logs.reading import blocks_of
 from ckpttool.trainers.fp8.lint_debug import DEBUG
 from ckpttool.trainers.fp8.lint_layers import LAYERS
 from ckpttool.trainers.fp8.lint_recipe import RECIPE
+from ckpttool.trainers.fp8.settings import ELSEWHERE, KEYS, MENTIONED
 from ckpttool.trainers.fp8.view import Beside, Fp8View, Version
 
 _MOST_LAYERS = 100_000
@@ -87,6 +89,16 @@ def lint(read: Sequence[Fp8Settings], known: Beside) -> tuple[tuple[Finding, ...
         view = Fp8View(settings, beside)
         found.append(findings(view, problems(view, _rules(settings.kind)), path=settings.settings.path))
     return tuple(found)
+
+
+def is_without(read: Fp8Settings) -> bool:
+    """Tell whether a file is known to switch no FP8 on."""
+    if read.kind is Fp8Input.DEBUG or Fp8View(read, Beside()).scopes:
+        return False
+    others = (entry for entry in read.settings.entries if entry.key[-1] not in KEYS)
+    return read.kind is Fp8Input.DUMP or not any(
+        entry.key[-1] in ELSEWHERE or MENTIONED.search(f"{dotted(entry.key)} {entry.value}") for entry in others
+    )
 
 
 def _rules(kind: Fp8Input) -> Iterable[Rule[Fp8View]]:

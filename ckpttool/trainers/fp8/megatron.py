@@ -17,10 +17,13 @@ from ckpttool.trainers.fp8 import transformer_engine as te
 from ckpttool.trainers.fp8.bridge import regrouped
 from ckpttool.trainers.fp8.frameworks import KEEP_OPTIMIZER, SAME_BATCH, Setting, in_bf16, no_delayed, printed_otherwise
 
+_MXFP8_BUFFER = "--reuse-grad-buf-for-mxfp8-param-ag"
 _FP8 = (
     "--fp8-format", "--fp8-recipe", "--fp8-margin", "--fp8-interval", "--fp8-amax-history-len",
     "--fp8-amax-compute-algo", "--no-fp8-wgrad", "--fp8-param-gather", "--first-last-layers-bf16",
     "--num-layers-at-start-in-bf16", "--num-layers-at-end-in-bf16", "--te-precision-config-file",
+    "--fp8-quantizer-factory", _MXFP8_BUFFER, "--moe-router-padding-for-fp8",
+    "--moe-router-padding-for-quantization",
 )  # fmt: skip
 _DELAYED = ("--fp8-margin", "--fp8-interval", "--fp8-amax-history-len", "--fp8-amax-compute-algo")
 _EXTRAS = {
@@ -37,6 +40,19 @@ _EXTRAS = {
     "--recompute-granularity": "recompute_granularity",
 }
 """Flag -> what it is called where arguments are printed."""
+
+_GO_WITH = {
+    "--sequence-parallel": ("--tp-comm-overlap",),
+    "--overlap-grad-reduce": ("--overlap-param-gather", "--overlap-param-gather-with-optimizer-step"),
+    "--overlap-param-gather": ("--overlap-param-gather-with-optimizer-step",),
+    "--fp8-param-gather": (_MXFP8_BUFFER,),
+    "--cuda-graph-impl": ("--enable-cuda-graph", "--external-cuda-graph", "--cuda-graph-scope"),
+    "--recompute-granularity": (
+        "--recompute-activations", "--recompute-method", "--recompute-num-layers", "--recompute-modules",
+        "--distribute-saved-activations",
+    ),
+}  # fmt: skip
+"""Flag -> those that Megatron refuses without it, or that are another way to say it."""
 
 _OFF = frozenset({"False", "None", "none"})
 _PRECISION_FILE = (0, 16)
@@ -59,19 +75,22 @@ class Megatron:
     first_layer = 0
 
     def extras(self, arguments: Mapping[str, str] | None) -> tuple[str, ...]:
-        """Return the flags that are given."""
+        """Return the flags that are given, but for those that the model cannot be without."""
         if arguments is None:
             return tuple(_EXTRAS)
-        return tuple(flag for flag, name in _EXTRAS.items() if arguments.get(name, "False") not in _OFF)
+        # experts that are cut by tensor parallelism are refused without sequence parallelism
+        needed = {"--sequence-parallel"} if arguments.get("num_experts", "None") not in _OFF else set()
+        given = (flag for flag, name in _EXTRAS.items() if arguments.get(name, "False") not in _OFF)
+        return tuple(flag for flag in given if flag not in needed)
 
     def change(self, trial: Trial, setting: Setting) -> Change | str:
         """Return the flags."""
         settings, notes = [*_start(setting)], list(_stops(setting))
         remove: tuple[str, ...] = ()
         if trial.is_regrouped:
-            size = regrouped(setting.argument("micro_batch_size"))
-            settings.append(("--micro-batch-size", size or "<half of what it was>"))
-            notes.append(SAME_BATCH)
+            size, told = _regroup(setting)
+            settings.append(("--micro-batch-size", size))
+            notes.append(told)
         if in_bf16(trial):
             remove = _FP8
             settings.append(("--bf16", ""))
@@ -82,11 +101,12 @@ class Megatron:
             refused = te.no_recipe(trial.recipe, setting.engine_version)
             if refused is not None:
                 return refused
-            remove = _DELAYED
+            remove = (*_DELAYED, *(() if trial.recipe is Recipe.MXFP8 else (_MXFP8_BUFFER,)))
             settings.append(("--fp8-recipe", trial.recipe.value))
             notes += te.for_devices(trial.recipe)
         elif trial.without or trial.id.startswith("E1"):
-            remove = trial.without or tuple(_EXTRAS)
+            flags = trial.without or tuple(_EXTRAS)
+            remove = tuple(dict.fromkeys(each for flag in flags for each in (flag, *_GO_WITH.get(flag, ()))))
         elif trial.products.changed:
             return _products(trial, setting, tuple(settings), tuple(notes))
         return Change(remove=remove, set=tuple(settings), notes=tuple(notes))
@@ -107,6 +127,18 @@ class Megatron:
         if trial.products.changed and not in_bf16(trial):
             return AsPlanned.UNKNOWN, "its arguments do not tell what single products did"
         return AsPlanned.YES, None
+
+
+def _regroup(setting: Setting) -> tuple[str, str]:
+    """Return a micro-batch size for the same samples in other groups, and what to know of it."""
+    size = regrouped(setting.argument("micro_batch_size"))
+    told = [setting.argument(name) or "" for name in ("global_batch_size", "data_parallel_size")]
+    if size is None or not all(map(str.isdecimal, told)) or int(told[0]) % (int(size) * max(int(told[1]), 1)) == 0:
+        return size or "<half of what it was>", SAME_BATCH
+    return (
+        "1",
+        "no other micro-batch size divides a rank's samples: run it on half as many devices, that others sum them",
+    )
 
 
 def _products(
@@ -166,7 +198,8 @@ def _start(setting: Setting) -> Iterator[tuple[str, str]]:
     if setting.load is not None:
         yield "--load", setting.load
         yield "--ckpt-step", str(setting.first_step)
-    yield "--save", f"{setting.folder}/checkpoints"
+    if setting.argument("save_interval") not in _OFF:  # without it --save is refused, and nothing is saved anyway
+        yield "--save", f"{setting.folder}/checkpoints"
     yield "--exit-interval", str(setting.last_step)
 
 

@@ -20,7 +20,7 @@ from ckpttool.formats.safe_yaml import MAX_BYTES, Document, read_head, settings_
 from ckpttool.logs.base import lines_with
 from ckpttool.logs.reading import blocks_of
 from ckpttool.trainers.fp8 import dump
-from ckpttool.trainers.fp8.arguments import read_arguments, value_of
+from ckpttool.trainers.fp8.arguments import has_arguments, read_arguments, value_of
 
 KEYS: Mapping[str, str] = {
     "fp8": "format",
@@ -58,7 +58,7 @@ FORMAT_SWITCHES = {"fp8_e4m3": "e4m3", "fp8_hybrid": "hybrid"}
 GENERAL = frozenset({"margin", "interval", "reduce_amax"})
 """Keys that mean this only beside others of FP8."""
 
-_ELSEWHERE = frozenset({
+ELSEWHERE = frozenset({
     "exp_avg_dtype", "exp_avg_sq_dtype", "use_fast_accum", "scale_calculation_mode", "float8", "mx",
     "te_precision_config_file", "matchers", *FORMAT_SWITCHES,
 })  # fmt: skip
@@ -67,13 +67,16 @@ _ELSEWHERE = frozenset({
 SELECTORS = ("exact_layer_names", "layer_name_regex_pattern", "layer_numbers", "layer_types")
 NAMESPACE = "transformer_engine"
 
+MENTIONED = re.compile(r"fp8|float8|transformer[_-]?engine|\bmx\b", re.IGNORECASE)
+"""A file that has such a word may switch FP8 on in a way that nobody here knows."""
+
 _PRINTED = re.compile(b"|".join([re.escape(dump.BEGINS), re.escape(dump.ENDS), dump.DOTS]))
-_SPELT = re.compile(rf"\b(?:{'|'.join(sorted(KEYS.keys() - GENERAL | _ELSEWHERE))})\b[\"']?\s*[:=]")
+_SPELT = re.compile(rf"\b(?:{'|'.join(sorted(KEYS.keys() - GENERAL | ELSEWHERE))})\b[\"']?\s*[:=]")
 _TOML_LINE = re.compile(r"^\s*\[\[?[A-Za-z0-9_.\"' -]+\]\]?\s*(?:#.*)?$", re.MULTILINE)
 
 
 def read_settings(path: str) -> Fp8Settings:
-    """Return what a file sets of FP8.
+    """Return what a file sets of FP8; nothing, where it is a sound one of a run that uses none.
 
     A log may be of any size, and compressed; everything else is bounded as configs are. Nothing of it is run.
 
@@ -99,7 +102,8 @@ def read_settings(path: str) -> Fp8Settings:
         if (kind := _kind(document, settings)) is not None:
             return Fp8Settings(kind=kind, settings=settings, text=document.text)
     text = head.decode("utf-8", "replace")
-    if arguments := read_arguments(text):
+    arguments = read_arguments(text)
+    if arguments or (has_arguments(text) and not MENTIONED.search(text)):
         return Fp8Settings(kind=Fp8Input.ARGUMENTS, settings=Settings(path=path, entries=arguments), text=text)
     if why is not None and (_SPELT.search(text) or not isinstance(why, ConfigError)):
         raise why
@@ -146,7 +150,8 @@ def _kind(document: Document, settings: Settings) -> Fp8Input | None:
     if any(map(_is_section, document.data.values())):
         return Fp8Input.DEBUG
     keys = {entry.key[-1] for entry in settings.entries}
-    return Fp8Input.CONFIG if keys & (KEYS.keys() - GENERAL | _ELSEWHERE) else None
+    is_other = keys.isdisjoint(KEYS.keys() - GENERAL | ELSEWHERE) and (not keys or MENTIONED.search(document.text))
+    return None if is_other else Fp8Input.CONFIG
 
 
 def _is_section(value: object) -> bool:

@@ -189,6 +189,48 @@ class TestMegatron:
         assert framework.extras(printed) == ("--sequence-parallel",)
         assert len(framework.extras(None)) == 11
 
+    def test_what_megatron_refuses_without_an_extra_goes_with_it(self) -> None:
+        framework = framework_of("megatron")
+
+        def removed(flag: str) -> set[str]:
+            made = framework.change(replace(TRIALS["E1"], without=(flag,)), setting())
+            assert isinstance(made, Change)
+            return set(made.remove)
+
+        assert removed("--sequence-parallel") == {"--sequence-parallel", "--tp-comm-overlap"}
+        assert {"--overlap-param-gather", "--overlap-grad-reduce"} <= removed("--overlap-grad-reduce")
+        assert "--overlap-grad-reduce" not in removed("--overlap-param-gather")
+        assert "--recompute-method" in removed("--recompute-granularity")
+        assert removed("--fp8-dot-product-attention") == {"--fp8-dot-product-attention"}
+        experts = {"sequence_parallel": "True", "num_experts": "8", "overlap_grad_reduce": "True"}
+        assert framework.extras(experts) == ("--overlap-grad-reduce",)
+        assert framework.extras({**experts, "num_experts": "None"})[0] == "--sequence-parallel"
+
+    def test_bf16_takes_what_only_fp8_may_have_with_it(self) -> None:
+        only_fp8 = {"--moe-router-padding-for-fp8", "--reuse-grad-buf-for-mxfp8-param-ag"}
+        assert only_fp8 <= set(change("megatron", "B").remove)
+        assert "--reuse-grad-buf-for-mxfp8-param-ag" in change("megatron", "E6-blockwise").remove
+        assert "--reuse-grad-buf-for-mxfp8-param-ag" not in change("megatron", "E6-mxfp8").remove
+        assert not change("megatron", "C").remove
+
+    def test_a_run_that_saves_nothing_is_given_no_folder_to_save_in(self) -> None:
+        assert "--save" not in dict(change("megatron", "C", arguments={"save_interval": "None"}).set)
+        assert "--save" in dict(change("megatron", "C", arguments={"save_interval": "500"}).set)
+
+    def test_samples_are_regrouped_only_as_they_divide(self) -> None:
+        def regrouped_to(batch: int, micro: int, ranks: int) -> tuple[str, str]:
+            sizes = {"global_batch_size": f"{batch}", "micro_batch_size": f"{micro}", "data_parallel_size": f"{ranks}"}
+            made = change("megatron", "E0", arguments=sizes)
+            return dict(made.set)["--micro-batch-size"], made.notes[1]
+
+        assert regrouped_to(64, 4, 8)[0] == "2"
+        assert regrouped_to(64, 1, 8)[0] == "2"
+        for batch in (8, 24):
+            size, told = regrouped_to(batch, 1, 8)
+            assert size == "1"
+            assert "half as many devices" in told
+        assert dict(change("megatron", "E0").set)["--micro-batch-size"] == "<half of what it was>"
+
     def test_its_printed_arguments_tell_whether_it_ran_as_planned(self) -> None:
         framework = framework_of("megatron")
 

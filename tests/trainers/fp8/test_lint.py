@@ -386,7 +386,7 @@ def test_a_comment_allows_a_finding_where_it_stands(tmp_path: Path) -> None:
     [
         (b"\x7fELF\0\1\2" * 100, "says nothing of FP8"),
         (b"", "says nothing of FP8"),
-        (b"a: 1\n", "says nothing of FP8"),
+        (b"mixed_precision: fp8\n", "says nothing of FP8"),
         (b"#!/bin/sh\necho hello\n", "says nothing of FP8"),
         (b"fp8_recipe: [unclosed\n", "line 2"),
         (b"step 1 loss 2.0\n" * 100_000, "holds no printed arguments"),

@@ -1,0 +1,167 @@
+"""What an FP8 experiment changes is taken by the real Megatron-LM and the real torchtitan, and does what the plan says.
+
+CKPTTOOL_MEGATRON=CHECKOUT[:CHECKOUT…]    folders of Megatron-LM; its wheel has no `megatron.training`
+CKPTTOOL_MEGATRON_PYTHON=PYTHON           with torch, triton, six, einops, regex, pyyaml, psutil, pydantic
+CKPTTOOL_TORCHTITAN_PYTHON=PYTHON         with torch and torchtitan 0.2
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ckpttool.decide.fp8.experiments import first_round, next_round
+from ckpttool.domain.fp8 import Arithmetic, Gemm, Recipe
+from ckpttool.domain.fp8_curves import CurveClass
+from ckpttool.domain.fp8_plan import AsPlanned, Change, Outcome, Products, Trial, VerdictKind
+from ckpttool.domain.frozen import replace
+from ckpttool.trainers.fp8.frameworks import Framework, Setting, framework_of
+from tests.decide.fp8.test_experiments import found
+from tests.fp8_runs import experiment, known
+from tests.trainers.fp8.test_fragments import printed as seen
+from tests.trainers.fp8.test_fragments import setting
+
+pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="real packages: --nightly")
+
+HERE = Path(__file__).parent
+CHECKOUTS = [path for path in os.environ.get("CKPTTOOL_MEGATRON", "").split(":") if path]
+ENGINE = "2.15.0"
+LAYERS = tuple(f"decoder.layers.{number}.mlp.linear_fc1" for number in (0, 1, 2, 3, 10, 11))
+
+
+def python(variable: str) -> str:
+    """Return the interpreter that has the real packages."""
+    path = os.environ.get(variable)
+    if not path:
+        pytest.skip(f"{variable} names no interpreter with the real packages")
+    return path
+
+
+def asked(command: Sequence[str | Path], questions: Sequence[object]) -> list[dict[str, Any]]:
+    """Put questions to a script, a line each, and return its answers."""
+    lines = "".join(f"{json.dumps(question)}\n" for question in questions)
+    done = subprocess.run([*map(str, command)], input=lines, capture_output=True, text=True, check=False)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == len(questions), done.stderr[-3000:]
+    return answers
+
+
+def all_trials(recipes: tuple[Recipe, ...], extras: tuple[str, ...]) -> list[Trial]:
+    """Return every trial of a candidate with these extras, and one without each of them alone."""
+    of = replace(known(CurveClass.EARLY), recipes=recipes, extras=extras)
+    rounds = [
+        first_round(of),
+        next_round(2, of, found(VerdictKind.UNDECIDED), ()),
+        next_round(3, of, found(VerdictKind.CULPRIT, Gemm.DGRAD, Gemm.WGRAD, E3=Outcome.RESTORES), ()),
+    ]
+    by_id = {trial.id: trial for each in rounds for trial in each}
+    alone = [replace(by_id["E1"], id=f"E1-{extra}", without=(extra,)) for extra in extras]
+    return [*by_id.values(), *alone]
+
+
+def changes(framework: Framework, where: Setting, extras: tuple[str, ...]) -> list[tuple[Trial, Change]]:
+    """Return what the framework is told in each experiment that it can express."""
+    made = (
+        (trial, framework.change(trial, replace(where, folder=f"{where.folder}/{trial.id}")))
+        for trial in all_trials(framework.recipes, extras)
+    )
+    return [(trial, change) for trial, change in made if isinstance(change, Change)]
+
+
+# --- Megatron-LM -----------------------------------------------------------------------------------------------------
+
+PLAIN = [
+    "--num-layers=12", "--hidden-size=512", "--num-attention-heads=8", "--seq-length=1024", "--lr=3e-4", "--bf16",
+    "--max-position-embeddings=1024", "--micro-batch-size=4", "--global-batch-size=64", "--train-iters=100000",
+    "--tensor-model-parallel-size=2", "--transformer-impl=transformer_engine", "--tokenizer-type=NullTokenizer",
+    "--vocab-size=1000", "--use-distributed-optimizer", "--load=/old", "--save=/old", "--save-interval=100",
+    "--exit-interval=50", "--sequence-parallel", "--tp-comm-overlap", "--overlap-grad-reduce",
+    "--overlap-param-gather",
+    "--recompute-granularity=full", "--recompute-method=uniform", "--recompute-num-layers=1",
+]  # fmt: skip
+EXPERTS = [
+    *PLAIN, "--num-experts=8", "--expert-model-parallel-size=2", "--moe-grouped-gemm", "--disable-bias-linear",
+    "--moe-router-load-balancing-type=aux_loss", "--moe-token-dispatcher-type=alltoall",
+    "--moe-router-padding-for-fp8",
+]  # fmt: skip
+DELAYED = ["--fp8-format=hybrid", "--fp8-recipe=delayed", "--fp8-amax-history-len=1024", "--fp8-margin=0"]
+CURRENT = ["--fp8-format=hybrid", "--fp8-recipe=tensorwise", "--first-last-layers-bf16", "--fp8-param-gather"]
+MXFP8 = ["--fp8-format=e4m3", "--fp8-recipe=mxfp8", "--fp8-param-gather", "--reuse-grad-buf-for-mxfp8-param-ag"]
+CANDIDATES = {
+    "delayed": (PLAIN + DELAYED, Recipe.DELAYED),
+    "tensorwise": (PLAIN + CURRENT, Recipe.TENSORWISE),
+    "mxfp8": (PLAIN + MXFP8, Recipe.MXFP8),
+    "experts": (EXPERTS + MXFP8, Recipe.MXFP8),
+}
+SINCE = {"mxfp8": "core_v0.13", "experts": "core_v0.13"}
+
+
+def with_change(words: Sequence[str], change: Change) -> list[str]:
+    """Do by hand what flags.txt asks for: take flags out, and set others."""
+    kept = [word for word in words if word.partition("=")[0] not in {*change.remove, *dict(change.set)}]
+    return [*kept, *(f"{flag}={value}" if value else flag for flag, value in change.set)]
+
+
+@pytest.mark.parametrize("candidate", CANDIDATES)
+@pytest.mark.parametrize("checkout", CHECKOUTS or [""])
+def test_megatron_starts_every_experiment_with_what_the_plan_says(
+    checkout: str, candidate: str, tmp_path: Path
+) -> None:
+    interpreter = python("CKPTTOOL_MEGATRON_PYTHON")
+    if not checkout:
+        pytest.skip("CKPTTOOL_MEGATRON names no checkout of Megatron-LM: its wheel has no megatron.training")
+    if Path(checkout).name < SINCE.get(candidate, ""):
+        pytest.skip(f"{candidate} came with {SINCE[candidate]}")
+    words, recipe = CANDIDATES[candidate]
+    command = (interpreter, HERE / "inject" / "ask_megatron.py", checkout, ENGINE, ",".join(LAYERS))
+    (before,) = asked(command, [words])
+    assert "error" not in before, before["error"]
+    printed = {name: f"{value}" for name, value in before.items() if name != "precisions"}
+    framework = framework_of("megatron")
+    number = tuple(map(int, Path(checkout).name.removeprefix("core_v").split("."))) if "core_v" in checkout else None
+    where = replace(
+        setting(), folder=f"{tmp_path}", recipe=recipe, arguments=printed, framework_version=number,
+        engine_version=tuple(map(int, ENGINE.split("."))),
+    )  # fmt: skip
+    extras = framework.extras(printed)
+    assert set(extras) >= {"--overlap-grad-reduce", "--recompute-granularity", "--overlap-param-gather"}
+    made = changes(framework, where, extras)
+    assert len(made) >= 12
+    for trial, change in made:
+        (tmp_path / trial.id).mkdir()
+        for name, text in change.files:
+            (tmp_path / trial.id / name).write_text(text)
+    for (trial, change), after in zip(
+        made, asked(command, [with_change(words, change) for _, change in made]), strict=True
+    ):
+        assert "error" not in after, (trial.id, after["error"])
+        assert_as_planned(trial, before, after, f"{tmp_path}/{trial.id}")
+        told = framework.told(
+            replace(experiment(trial), change=change), seen({name: f"{value}" for name, value in after.items()})
+        )
+        assert told[0] is not AsPlanned.NO, (trial.id, told)
+
+
+def assert_as_planned(trial: Trial, before: dict[str, Any], after: dict[str, Any], folder: str) -> None:
+    same = {"train_iters", "lr_decay_iters", "global_batch_size", "bf16"}
+    assert {name: after[name] for name in same} == {name: before[name] for name in same}, trial.id
+    started = {"load": "/runs/checkpoints", "ckpt_step": 100, "save": f"{folder}/checkpoints", "exit_interval": 700}
+    assert {name: after[name] for name in started} == started, trial.id
+    assert after["micro_batch_size"] == (2 if trial.is_regrouped else 4), trial.id
+    if trial.products == Products.all(Arithmetic.BF16):
+        assert (after["fp8"], after["config_fp8"]) == (None, None), trial.id
+    else:
+        assert after["fp8"] == after["config_fp8"] == before["fp8"], trial.id
+        assert after["fp8_recipe"] == (before["fp8_recipe"] if trial.recipe is None else trial.recipe.value), trial.id
+    for flag in trial.without:
+        assert after[flag.lstrip("-").replace("-", "_")] in {False, None, "none"}, (trial.id, flag)
+    if trial.layers is not None:
+        in_fp8 = {layer: re.fullmatch(trial.layers, layer) is None for layer in LAYERS}
+        assert after["precisions"] == in_fp8, trial.id
