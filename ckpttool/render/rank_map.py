@@ -133,38 +133,40 @@ class _Axis:
 
     noun: str
     width: int
-    places: Mapping[str, int] | None
-    """Of files, by name; None: ranks."""
+    places: Mapping[str, int]
+    """Of files, by what they are called in every save."""
     names: Sequence[str] = ()
-    """Of files, by place."""
+    """Of files, by place; none where a place is a rank."""
+
+    @property
+    def by_rank(self) -> bool:
+        return not self.names
 
     def parts(self, checkpoint: Checkpoint, findings: Iterable[Finding]) -> _Parts:
         bad: dict[int, VerdictWord] = {}
         whole: VerdictWord | None = None
-        ranks = {shard.path: shard.rank for shard in checkpoint.shards} if self.places is None else {}
         for finding in findings:
             if finding.severity is Severity.NOTE:
                 continue
-            word, meant = word_of(finding), self._meant(finding, checkpoint, ranks)
+            word, meant = word_of(finding), self._meant(finding, checkpoint)
             for place in meant:
                 bad[place] = _worse(bad.get(place), word)
             whole = whole if meant else _worse(whole, word)
-        if self.places is None:
+        if self.by_rank:
             world = checkpoint.topology.world_size or 0
             return _Parts(there=checkpoint.ranks, bad=bad, expected=world, whole=whole)
         there = sorted({self.places[inner(shard.path, checkpoint)] for shard in checkpoint.shards})
         return _Parts(there=there, bad=bad, expected=0, whole=whole)
 
-    def _meant(self, finding: Finding, checkpoint: Checkpoint, ranks: Mapping[str, int | None]) -> Sequence[int]:
+    def _meant(self, finding: Finding, checkpoint: Checkpoint) -> Sequence[int]:
         """Return the places that a finding is about; none where it is about the save as a whole."""
-        if self.places is None:
-            rank = None if finding.path is None else ranks.get(finding.path)
-            return finding.ranks or (() if rank is None else (rank,))
+        if finding.ranks and self.by_rank:
+            return finding.ranks
         place = None if finding.path is None else self.places.get(inner(finding.path, checkpoint))
         return () if place is None else (place,)
 
     def named(self, first: int, last: int) -> str:
-        if self.places is None:
+        if self.by_rank:
             return f"rank {first}" if first == last else f"ranks {first} to {last}"
         return self.names[first] if first == last else f"{self.names[first]} to {self.names[last]}"
 
@@ -174,7 +176,14 @@ def _axis(saves: Sequence[tuple[Checkpoint, Sequence[Finding]]]) -> _Axis:
     if all(shard.rank is not None for checkpoint, _ in saves for shard in checkpoint.shards):
         worlds = [checkpoint.topology.world_size or 0 for checkpoint, _ in saves]
         lasts = [checkpoint.ranks[-1] + 1 for checkpoint, _ in saves if checkpoint.ranks]
-        return _Axis(noun="rank", width=max([*worlds, *lasts], default=0), places=None)
+        # What one save lacks another has: that says whose it is.
+        places: dict[str, int] = {
+            inner(shard.path, checkpoint): shard.rank
+            for checkpoint, _ in (saves if any(f.path and not f.ranks for _, found in saves for f in found) else ())
+            for shard in checkpoint.shards
+            if shard.rank is not None
+        }
+        return _Axis(noun="rank", width=max([*worlds, *lasts], default=0), places=places)
     found: set[str] = set()
     for checkpoint, findings in saves:
         found.update(inner(shard.path, checkpoint) for shard in checkpoint.shards)

@@ -8,12 +8,12 @@ from enum import Enum
 
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.exits import of_resolution
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, Severity, told
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePlan
 from ckpttool.domain.tree_report import TreeReport
-from ckpttool.domain.units import counted, lasting, moment_if_any, on_ranks
+from ckpttool.domain.units import Rank, counted, lasting, moment_if_any, on_ranks
 from ckpttool.domain.verdict import Level, VerdictWord
 from ckpttool.errors import ExitCode
 from ckpttool.render.answers.inventory import age, minute, to_the_minute, unconfirmed
@@ -42,9 +42,13 @@ class Lead:
     """The answer in a word or two."""
     headline: str
     sentences: tuple[str, ...]
+    passed: tuple[tuple[str, str], ...]
+    """Newer checkpoints that were not chosen: name and why, newest first."""
+    more_passed: int
+    """How many there are beside them."""
     facts: tuple[tuple[str, str], ...]
     load: tuple[tuple[str, str], ...]
-    """What to tell the trainer: the kind of place, and a text to copy."""
+    """What to tell the trainer: where, in words, and a text to copy."""
     first: tuple[tuple[str, str], ...]
     """Files to rename before: from, to."""
     remarks: tuple[str, ...]
@@ -53,33 +57,77 @@ class Lead:
 def lead(report: TreeReport) -> Lead:
     """Say what `resolve` says."""
     answer, code = report.resolution.decision, of_resolution(report.resolution)
+    rejected = _rejected(report)
+    passed = tuple((shown(each.checkpoint.name), _why(each)) for each in rejected[:_MOST_PASSED])
     if isinstance(answer, NoResumePoint):
         unsure = code is ExitCode.INCOMPLETE
         return Lead(
             tone=Tone.DOUBT if unsure else Tone.BAD,
-            word="Not known" if unsure else "No way to resume",
+            word="Nobody knows" if unsure else "Stop: no way on",
             headline=refusal(answer, code),
             sentences=tuple(ways_on(answer, report.resolution.view)),
+            passed=passed,
+            more_passed=len(rejected) - len(passed),
             facts=(),
             load=(),
             first=(),
             remarks=(),
         )
-    checkpoint, told = answer.point.checkpoint, whole_at(answer)
+    checkpoint, whole = answer.point.checkpoint, whole_at(answer)
     doubt = unconfirmed(checkpoint, "--config or --world-size")
     grouped: dict[str, list[str]] = {}
     for kind, text in fragment((*answer.load.settings, *answer.load.data)):
         grouped.setdefault(kind, []).append(text)
     return Lead(
         tone=Tone.GOOD if code is ExitCode.OK else Tone.DOUBT,
-        word="Resume" if code is ExitCode.OK else f"Resume, but look (exit {code.value})",
+        word="Good to resume from" if code is ExitCode.OK else f"Look before you resume (exit {code.value})",
         headline=f"Resume from {shown(checkpoint.name)}",
-        sentences=tuple(filter(None, (f"{told[:1].upper()}{told[1:]}.", lost(answer), doubt))),
+        sentences=tuple(filter(None, (f"{whole[:1].upper()}{whole[1:]}.", lost(answer), doubt))),
+        passed=passed,
+        more_passed=len(rejected) - len(passed),
         facts=tuple(_facts(answer, report)),
-        load=tuple((kind, "\n".join(texts)) for kind, texts in grouped.items()),
+        load=tuple((_told_at(kind), "\n".join(texts)) for kind, texts in grouped.items()),
         first=tuple((shown(rename.source), shown(rename.target)) for rename in answer.load.first),
         remarks=tuple(map(shown, answer.load.remarks)),
     )
+
+
+_TOLD_AT = {
+    "first write": "First write",
+    "environment": "Set in the environment",
+    "arguments": "Start with the arguments",
+    "config": "Set in the config",
+    "code": "Say in the code",
+}
+"""By the word that `fragment` has for it."""
+
+
+def _told_at(kind: str) -> str:
+    told_at = _TOLD_AT[kind.removeprefix("or ")]
+    return f"Or {told_at[:1].lower()}{told_at[1:]}" if kind.startswith("or ") else told_at
+
+
+_MOST_PASSED = 4
+"""Rejected checkpoints that the answer itself names; the table has all."""
+
+
+def _why(rejection: Rejection) -> str:
+    """Say in a line what speaks against a checkpoint, what is gravest first: `damaged on ranks 30-31 of 48`."""
+    grave: dict[Code, list[Finding]] = {}
+    for reason in sorted(rejection.reasons, key=lambda reason: -reason.severity):
+        if reason.severity > Severity.NOTE:
+            grave.setdefault(reason.code, []).append(reason)
+    return "; ".join(shown(_in_short(reasons)) for reasons in grave.values())
+
+
+def _in_short(reasons: Sequence[Finding]) -> str:
+    """Say what several findings of one kind have in common."""
+    ranks = sorted({rank for reason in reasons for rank in reason.ranks})
+    if not ranks:
+        return told(reasons)
+    explanation = explained(reasons[0].code.value)
+    title = reasons[0].code.value if explanation is None else explanation.title
+    return f"{title[:1].lower()}{title[1:]} ({on_ranks(ranks)})"
 
 
 def _facts(plan: ResumePlan, report: TreeReport) -> Iterator[tuple[str, str]]:
@@ -178,7 +226,7 @@ class Found:
 
     finding: Finding
     save: str
-    """The checkpoint's name; empty where it is about the whole tree."""
+    """The checkpoint's name; or what else it is about."""
 
     @property
     def place(self) -> str:
@@ -201,6 +249,8 @@ class Kind:
     found: tuple[Found, ...]
     """Those that are told one by one."""
     total: int
+    where: tuple[tuple[str, str], ...]
+    """Checkpoints and their ranks, where that is shorter than the list."""
 
 
 MOST_FIXES = 3
@@ -217,12 +267,12 @@ def kinds(report: TreeReport, most: int) -> list[Kind]:
     for each in found(report):
         groups.setdefault((each.finding.severity, each.finding.code), []).append(each)
     left = most
-    told = []
+    kinds = []
     for (severity, code), those in sorted(groups.items(), key=lambda group: -group[0][0]):
         ways = Counter(each.finding.remedy for each in those if each.finding.remedy is not None)
         explanation = explained(code.value)
         room = max(left, 1)
-        told.append(
+        kinds.append(
             Kind(
                 code=code,
                 severity=severity,
@@ -230,10 +280,25 @@ def kinds(report: TreeReport, most: int) -> list[Kind]:
                 fixes=tuple(shown(way) for way, _ in ways.most_common(MOST_FIXES)),
                 found=tuple(those[:room]),
                 total=len(those),
+                where=_where(those),
             )
         )
         left -= min(room, len(those))
-    return told
+    return kinds
+
+
+_MOST_PLACES = 6
+
+
+def _where(those: Sequence[Found]) -> tuple[tuple[str, str], ...]:
+    """Say of each checkpoint on which ranks it is, newest first."""
+    ranks: dict[str, set[Rank]] = {}
+    for each in those:
+        if each.finding.ranks:
+            ranks.setdefault(each.save, set()).update(each.finding.ranks)
+    if sum(map(len, ranks.values())) <= len(ranks):  # the table says it as shortly
+        return ()
+    return tuple((save, on_ranks(sorted(those))) for save, those in list(ranks.items())[:_MOST_PLACES])
 
 
 def found(report: TreeReport) -> list[Found]:
@@ -245,10 +310,10 @@ def found(report: TreeReport) -> list[Found]:
     places += [(rejection.checkpoint.name, rejection.reasons) for rejection in _rejected(report)]
     if isinstance(decision, ResumePlan):
         places.append((decision.point.checkpoint.name, decision.point.findings))
-    places += [("", decision.findings), ("", report.verification.inventory.findings)]
-    places.append(("", report.health.report.findings))
+    places += [("the tree", report.verification.inventory.findings), ("the resume", decision.findings)]
+    places.append(("the health", report.health.report.findings))
     if report.pruning is not None:
-        places.append(("", report.pruning.refusals))
+        places.append(("the prune", report.pruning.refusals))
     known: dict[Finding, Found] = {}
     for name, findings in places:
         for finding in findings:
@@ -306,5 +371,5 @@ def _logs(report: TreeReport) -> str:
         return "none found; --log names one"
     names = [shown(name) for name in reading.sources[:_SHOWN_LOGS]]
     more = len(reading.sources) - len(names)
-    told = f"{', '.join(names)}{f' and {more} more' if more else ''}: {counted(reading.steps, 'step')}"
-    return f"{told}, {counted(reading.problem_count, 'line')} not readable" if reading.problem_count else told
+    which = f"{', '.join(names)}{f' and {more} more' if more else ''}: {counted(reading.steps, 'step')}"
+    return f"{which}, {counted(reading.problem_count, 'line')} not readable" if reading.problem_count else which

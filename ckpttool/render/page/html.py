@@ -14,7 +14,7 @@ from ckpttool.domain.units import counted, moment_if_any
 from ckpttool.render.escape import shown, size
 from ckpttool.render.page import content
 from ckpttool.render.page.content import Save
-from ckpttool.render.page.svg import Scale, curve, strip
+from ckpttool.render.page.svg import Scale, curve, round_values, strip
 from ckpttool.render.rank_map import rank_map
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def html(report: TreeReport) -> str:
         map=drawn,
         ticks=list(_rank_ticks(drawn.width)) if drawn.noun == "rank" else [],
         charts=[chart for each in report.curves if (chart := _chart(each, report, saves)) is not None],
-        notes=report.notes,
+        notes=[],
         grave=[kind for kind in kinds if kind.severity > 0],
         remarks=[kind for kind in kinds if not kind.severity > 0],
         counted=counted,
@@ -123,7 +123,7 @@ def _chart(each: Curve, report: TreeReport, saves: Sequence[Save]) -> _Chart | N
         unit=each.unit,
         svg=curve(each.points, scale, threshold=each.threshold, spikes=spikes, summary=summary),
         ticks=[(at * 100, text) for at, text in ticks if limit is None or abs(at - limit[0]) > _TALL],
-        steps=[(0.0, f"{scale.first:,}"), (50.0, f"{(scale.first + scale.last) // 2:,}"), (100.0, f"{scale.last:,}")],
+        steps=list(_step_ticks(scale)),
         limit=None if limit is None else (limit[0] * 100, limit[1]),
         marks=[
             (scale.x(step) * 100, save.health_tone.value, f"{save.name}, step {step:,}: {save.health}")
@@ -132,6 +132,20 @@ def _chart(each: Curve, report: TreeReport, saves: Sequence[Save]) -> _Chart | N
         ],
         summary=summary,
     )
+
+
+_APART = 0.2
+"""Of the width: as above."""
+
+
+def _step_ticks(scale: Scale) -> Iterator[tuple[float, str]]:
+    """Yield where steps are labelled, in per cent: the first one, round ones, and the last."""
+    yield 0.0, f"{scale.first:,}"
+    for step in round_values(scale.first, scale.last):
+        at = (step - scale.first) / (scale.last - scale.first)
+        if _APART < at < 1 - _APART and step == int(step):
+            yield at * 100, f"{int(step):,}"
+    yield 100.0, f"{scale.last:,}"
 
 
 def _summary(each: Curve, scale: Scale, spikes: int) -> str:

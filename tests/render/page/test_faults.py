@@ -1,0 +1,68 @@
+"""A page shows every fault that was planted, at its save, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import ckpttool
+from ckpttool.api.reports import page
+from ckpttool.domain.finding import Severity
+from ckpttool.domain.verdict import Level
+from ckpttool.errors import UnknownLayoutError
+from tests.layouts import damaged, faults, healthy, truths
+from tests.page_reading import findings, marks, read
+
+AT_CHECKSUM = ckpttool.ResumeQuestion(evidence=Level.CHECKSUM)
+
+
+def asked(root: Path) -> ckpttool.ReportQuestion:
+    return ckpttool.ReportQuestion(tree=ckpttool.TreeQuestion(path=str(root)), choice=AT_CHECKSUM)
+
+
+def edited(fault: str) -> list[str]:
+    return [str(edit.get("to", edit["path"])) for edit in faults()[fault]["edits"]]
+
+
+@pytest.mark.parametrize("fault", sorted(faults()))
+def test_a_fault_is_shown_at_its_save_and_no_other_save_is_marked(fault: str, tmp_path: Path) -> None:
+    recipe, root = faults()[fault], damaged(fault, tmp_path)
+    shown = read(ckpttool.report(asked(root)))
+    chosen = recipe.get("should_resume_at_checksum", recipe["should_resume"])
+    headline = shown.all("h1")[0].text
+    assert headline.startswith("Nothing to resume from" if chosen is None else f"Resume from {chosen}")
+    bad = {name for name, kinds in marks(shown).items() if kinds != {"ok"}}
+    assert all(any(name in path for path in edited(fault)) for name in bad), (bad, edited(fault))
+    if chosen != truths()[recipe["tree"]]["should_resume"]:
+        assert bad, "what was damaged is marked"
+    grave = [found for found in findings(shown) if found[0] != "note"]
+    assert {save for _, _, save, _ in grave} - bad <= {"the tree", "the resume"}
+    for name in bad:
+        assert any(save == name for _, _, save, _ in grave), f"{name} is marked, and nothing says why"
+
+
+@pytest.mark.parametrize("fault", sorted(faults()))
+def test_a_page_has_exactly_the_findings_that_verify_and_resolve_have(fault: str, tmp_path: Path) -> None:
+    root = damaged(fault, tmp_path)
+    answer = ckpttool.survey(asked(root))
+    told = [found for verdict in answer.verification.verdicts for found in verdict.findings]
+    told += answer.verification.inventory.findings
+    decision = answer.resolution.decision
+    point = decision.point if isinstance(decision, ckpttool.ResumePlan) else decision
+    told += [*decision.findings, *point.findings, *(why for each in point.rejected for why in each.reasons)]
+    shown = findings(read(page(answer, ckpttool.PageForm.HTML)))
+    grave = {(found.severity.word, found.code.value) for found in told if found.severity > Severity.NOTE}
+    assert {(weight, code) for weight, code, _, _ in shown if weight != "note"} == grave
+
+
+@pytest.mark.parametrize("tree", sorted(truths()))
+def test_of_a_healthy_tree_no_save_is_marked(tree: str, tmp_path: Path) -> None:
+    try:
+        shown = read(ckpttool.report(asked(healthy(tree, tmp_path))))
+    except UnknownLayoutError:
+        pytest.skip("no tree of checkpoints")
+    assert {name: kinds for name, kinds in marks(shown).items() if kinds != {"ok"}} == {}
+    grave = {(code, about) for weight, code, about, _ in findings(shown) if weight != "note"}
+    by_design = {each for each in grave if each[0] == "weights-only" or each[1] in {"the tree", "the resume"}}
+    assert grave - by_design == set()
