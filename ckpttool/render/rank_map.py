@@ -7,12 +7,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Finding, Severity
+from ckpttool.domain.finding import Finding, Severity, blocking
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import counted
 from ckpttool.domain.verdict import VerdictWord, word_of
+from ckpttool.render.escape import shown
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 
 class Mark(str, Enum):
@@ -75,11 +80,6 @@ class RankMap:
     columns: int
     """As many or fewer; each then stands for several."""
     rows: tuple[Row, ...]
-
-    @property
-    def is_good(self) -> bool:
-        """Whether every part of every save is there, and whole as far as it was looked at."""
-        return all(span.mark is Mark.GOOD for row in self.rows for span in row.spans)
 
 
 MANY_MARKS = 400
@@ -261,3 +261,62 @@ def _summary(parts: _Parts, axis: _Axis) -> str:
 
 def _told(word: VerdictWord) -> str:
     return word.value
+
+
+MANY_RANKS = 16
+"""Ranks from which on a terminal shows a map: of fewer, the table and the findings say as much."""
+
+_LEAST_CELLS = 32
+"""Cells without which there is no room for a map."""
+
+_MOST_ROWS = 20
+
+_SIGNS = {Mark.GOOD: "▪", Mark.DOUBT: "?", Mark.MISSING: "○", Mark.DAMAGED: "✗"}
+_ASCII = {Mark.GOOD: ".", Mark.DOUBT: "?", Mark.MISSING: "o", Mark.DAMAGED: "x"}
+_STYLES = {Mark.GOOD: "green", Mark.DOUBT: "yellow", Mark.MISSING: "red", Mark.DAMAGED: "bold red"}
+
+
+class Drawn:
+    """Where in the saves what is bad lies: a row of cells a save, for a terminal that is wide enough.
+
+    Only for eyes: a pipe gets nothing of it, and neither does a tree in which nothing is wrong.
+    """
+
+    def __init__(self, saves: Sequence[tuple[Checkpoint, Sequence[Finding]]]) -> None:
+        """Take saves in the order in which they are shown, each with all that was found of it."""
+        self._saves = [(checkpoint, findings) for checkpoint, findings in saves if blocking(findings)][:_MOST_ROWS]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
+        if not self._saves or not console.file.isatty():
+            return
+        names = [Text(shown(checkpoint.name)) for checkpoint, _ in self._saves]
+        margin = max(name.cell_len for name in names) + 2
+        room = options.max_width - margin
+        drawn = rank_map(self._saves, columns=room)
+        if drawn.width < MANY_RANKS or room < _LEAST_CELLS:
+            return
+        signs = _ASCII if options.ascii_only else _SIGNS
+        yield Text()
+        yield Text(" " * margin + self._axis(drawn), style="dim")
+        for name, row in zip(names, drawn.rows, strict=True):
+            line = name.copy()
+            line.pad_right(margin - name.cell_len)
+            for span in row.spans:
+                line.append(" " * (margin + span.first - line.cell_len))
+                line.append(signs[span.mark] * (span.last - span.first + 1), style=_STYLES[span.mark])
+            yield line
+        told = {span.mark for row in drawn.rows for span in row.spans}
+        yield Text(
+            " " * margin + "  ".join(f"{signs[mark]} {mark.value}" for mark in Mark if mark in told), style="dim"
+        )
+
+    def _axis(self, drawn: RankMap) -> str:
+        """Say what the columns are, and of ranks which is the last."""
+        each = "" if drawn.columns == drawn.width else ", the worst of each cell"
+        if drawn.noun == "file":
+            return f"{drawn.width} files{each}"
+        last = str(drawn.width - 1)
+        first = f"rank 0{each}"
+        return first + last.rjust(drawn.columns - len(first))

@@ -112,6 +112,7 @@ def rename_document(rename: Rename) -> dict[str, Document]:
 
 def table(answer: Listing) -> RenderableType:
     """Show what `scan` found, newest first."""
+    from ckpttool.render.rank_map import Drawn
     from ckpttool.render.text import grouped_findings, line, pointer, stack
 
     inventory = answer.inventory
@@ -124,7 +125,9 @@ def table(answer: Listing) -> RenderableType:
     count = len(inventory.checkpoints)
     if answer.limit is not None and answer.limit < count:
         parts.append(line(f"and {count - answer.limit} older: --limit {count}", style="dim"))
-    findings = [finding for checkpoint in newest_first(inventory.checkpoints) for finding in checkpoint.findings]
+    ordered = newest_first(inventory.checkpoints)
+    parts.append(Drawn([(checkpoint, checkpoint.findings) for checkpoint in ordered[: answer.limit]]))
+    findings = [finding for checkpoint in ordered for finding in checkpoint.findings]
     findings += inventory.findings
     parts += grouped_findings(findings, world_size(inventory), answer.view)
     return stack(*parts, *pointer(findings))

@@ -14,6 +14,7 @@ from ckpttool.domain.view import View
 from ckpttool.render.answers.inventory import world_size
 from ckpttool.render.escape import shown, size
 from ckpttool.render.json import Document, finding_document
+from ckpttool.render.rank_map import Drawn
 from ckpttool.render.text import columns, grouped_findings, line, pointer, stack, whole_words
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ def table(answer: Verification) -> RenderableType:
         )
     # On a line of its own: dimmed red cannot be read.
     parts: list[RenderableType] = [headline, line(_looked(verdicts, answer.level)), line(), whole_words(rows)]
+    saves = {checkpoint.key: checkpoint for checkpoint in inventory.checkpoints}
+    parts.append(Drawn([(saves[verdict.key], verdict.findings) for verdict in verdicts]))
     others = len(inventory.checkpoints) - len(verdicts)
     if others > 0:
         parts.append(line(f"{counted(others, 'other')} not looked at: --checkpoint all", style="dim"))
