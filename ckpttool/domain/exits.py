@@ -201,7 +201,7 @@ def of_resolution(answer: Resolution) -> ExitCode:
 def of_plan(answer: ResumePlan | NoResumePoint, *, strict: bool) -> ExitCode:
     """Return 0 where a checkpoint was chosen; with `strict`, only where no newer one was rejected for damage.
 
-    Where the choice loses more than may be lost: 10.
+    Where the choice loses more than may be lost, or a rank would start where its files are not: 10.
 
     Where a log that was to have a say could not be read to its end, or showed no step, the choice was made without it:
     14.
@@ -215,13 +215,15 @@ def of_plan(answer: ResumePlan | NoResumePoint, *, strict: bool) -> ExitCode:
             unsure = seen_in_part(answer.findings) or any(_may_be_good(one) for one in answer.rejected)
             return ExitCode.INCOMPLETE if unsure else ExitCode.NOTHING_TO_RESUME
         case ResumePlan():
-            if (strict and answer.point.rejected) or any(_is_too_much(finding) for finding in answer.findings):
+            if (strict and answer.point.rejected) or any(_is_wrong_start(finding) for finding in answer.findings):
                 return ExitCode.DAMAGE
             return ExitCode.INCOMPLETE if without_answer(answer.findings) else ExitCode.OK
 
 
-def _is_too_much(finding: Finding) -> bool:
-    return finding.code is Code.TOO_MUCH_LOST and finding.severity is Severity.SUSPECT
+def _is_wrong_start(finding: Finding) -> bool:
+    """Tell whether a start from what was chosen is not what anybody wants, whole as it is."""
+    codes = {Code.TOO_MUCH_LOST, Code.SHARD_ELSEWHERE}
+    return finding.code in codes and finding.severity in {Severity.SUSPECT, Severity.DAMAGE}
 
 
 def _may_be_good(rejection: Rejection) -> bool:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.advice import SpikeAdvice, StopAdvice
     from ckpttool.domain.data_position import DataPosition, SkipBatches
     from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.domain.placement import Placed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +220,8 @@ class ResumePlan:
     """About the resume as a whole: counters that the trainer will get wrong, settings that disagree."""
     advice: SpikeAdvice | StopAdvice | None = None
     """The way around a spike or on after a stop, where that was asked for; `data` follows it."""
+    placement: tuple[Placed, ...] = ()
+    """Which ranks start where, as the machines said that looked; empty where none did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,6 +88,8 @@ def plan_document(answer: ResumePlan | NoResumePoint, simulation: Simulation | N
         document["lost_samples"] = answer.point.lost_samples
         document |= lost_time_document(answer.point)
         findings = (*answer.point.findings, *answer.findings)
+        if answer.placement:
+            document["placement"] = [{"ranks": [*placed.ranks], "host": placed.host} for placed in answer.placement]
     document["rejected"] = [_rejection(rejection) for rejection in point.rejected]
     document["findings"] = [finding_document(finding) for finding in findings]
     if answer.advice is not None:

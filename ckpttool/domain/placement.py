@@ -1,0 +1,32 @@
+"""Which ranks start on which machine, and where their files lie."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.units import Rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """What one machine has of a tree, and which ranks are to start there."""
+
+    host: str
+    root: str
+    """The tree's folder, as it is spelled there."""
+    shared: bool
+    """Whether other machines see its disk."""
+    claims: tuple[Rank, Rank] | None
+    """The first and the last rank that will start there; None where nobody said so."""
+    files: Collection[str]
+    """What it has, by paths relative to the tree's folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Ranks that will start on one machine."""
+
+    ranks: tuple[Rank, ...]
+    """Ascending."""
+    host: str

@@ -1,0 +1,120 @@
+"""A rank whose file lies on another machine would start without it; one whose file lies right is not spoken of."""
+
+from __future__ import annotations
+
+import shlex
+from itertools import permutations
+
+import pytest
+
+from ckpttool.decide.placement import Placement, placement_of
+from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.frozen import replace
+from ckpttool.domain.placement import Home, Placed
+from ckpttool.domain.units import Rank
+from tests.inventories import checkpoint
+
+SAVE = checkpoint(ranks=range(4))
+PATHS = [shard.path for shard in SAVE.shards]
+
+
+def home(host: str, files: str, claims: tuple[int, int] | None = None, *, shared: bool = False) -> Home:
+    """One machine with the files of ranks: `01`."""
+    return Home(
+        host=host,
+        root="/data/output",
+        shared=shared,
+        claims=None if claims is None else (Rank(claims[0]), Rank(claims[1])),
+        files={PATHS[int(rank)] for rank in files},
+    )
+
+
+def placed(*homes: Home) -> Placement:
+    """Say what is said in any order of the machines."""
+    (found, *others) = (placement_of(SAVE, order) for order in permutations(homes))
+    assert all(other == found for other in others)
+    return found
+
+
+def ranks(found: Placement) -> dict[str, tuple[int, ...]]:
+    return {one.host: one.ranks for one in found.placed}
+
+
+def test_ranks_whose_files_lie_where_they_start_are_placed_without_a_word() -> None:
+    found = placed(home("b", "23", (2, 3)), home("a", "01", (0, 1)))
+    assert found.placed == (Placed(ranks=(Rank(0), Rank(1)), host="a"), Placed(ranks=(Rank(2), Rank(3)), host="b"))
+    assert found.findings == ()
+
+
+def test_where_no_machine_claims_ranks_nothing_is_said() -> None:
+    assert placed(home("a", "01"), home("b", "23")) == Placement(placed=(), findings=())
+
+
+def test_two_machines_that_changed_places_name_each_rank_with_the_command_that_mends_it() -> None:
+    found = placed(home("a", "01", (2, 3)), home("b", "23", (0, 1)))
+    assert [(one.severity, one.ranks, one.expected, one.actual) for one in found.findings] == [
+        (Severity.DAMAGE, (0,), "b", "a"),
+        (Severity.DAMAGE, (1,), "b", "a"),
+        (Severity.DAMAGE, (2,), "a", "b"),
+        (Severity.DAMAGE, (3,), "a", "b"),
+    ]
+    assert found.findings[0].remedy == f"on b: rsync -asR -- a:/data/output/./{PATHS[0]} /data/output/"
+    assert ranks(found) == {"b": (0, 1), "a": (2, 3)}
+
+
+def test_a_copy_where_the_rank_starts_is_enough() -> None:
+    assert placed(home("a", "0123", (0, 1)), home("b", "23", (2, 3))).findings == ()
+
+
+def test_what_lies_on_a_shared_disk_lies_where_every_rank_starts() -> None:
+    assert placed(home("a", "0123", (0, 1), shared=True), home("b", "", (2, 3))).findings == ()
+    assert len(placed(home("a", "0123", (0, 1)), home("b", "", (2, 3))).findings) == 2
+
+
+def test_two_processes_of_one_machine_have_one_disk() -> None:
+    assert placed(home("a", "01", (2, 3)), home("a", "23", (0, 1))).findings == ()
+
+
+def test_a_file_that_nobody_has_is_not_elsewhere() -> None:
+    assert placed(home("a", "01", (0, 1)), home("b", "2", (2, 3))).findings == ()
+
+
+def test_ranks_that_nobody_claims_are_a_note_and_have_no_place() -> None:
+    found = placed(home("a", "01", (0, 1)), home("b", "23"))
+    (only,) = found.findings
+    assert (only.severity, only.ranks) == (Severity.NOTE, (2, 3))
+    assert ranks(found) == {"a": (0, 1)}
+
+
+def test_ranks_that_two_machines_claim_are_suspect_and_have_no_place() -> None:
+    found = placed(home("a", "012", (0, 2)), home("b", "23", (2, 3)))
+    (only,) = found.findings
+    assert (only.severity, only.ranks) == (Severity.SUSPECT, (2,))
+    assert "a and b each say" in only.message
+    assert ranks(found) == {"a": (0, 1), "b": (3,)}
+
+
+def test_files_that_all_ranks_share_have_no_place() -> None:
+    shared = replace(SAVE, shards=tuple(replace(shard, rank=None) for shard in SAVE.shards))
+    assert placement_of(shared, [home("a", "0123", (0, 3)), home("b", "", (4, 7))]) == Placement(placed=(), findings=())
+
+
+def test_all_files_of_a_rank_come_by_one_command() -> None:
+    shards = tuple(replace(shard, rank=Rank(0)) for shard in SAVE.shards[:2])
+    found = placement_of(replace(SAVE, shards=shards), [home("a", "01"), home("b", "", (0, 0))])
+    (only,) = found.findings
+    assert only.remedy == (f"on b: rsync -asR -- a:/data/output/./{PATHS[0]} :/data/output/./{PATHS[1]} /data/output/")
+
+
+@pytest.mark.parametrize("odd", ["it's $HOME `id`", "-e sh", "a\nb", "q;reboot"])
+def test_whatever_a_part_calls_its_host_and_folder_the_command_holds_it_as_one_word(odd: str) -> None:
+    evil = replace(home(odd, "0123"), root=f"/{odd}")
+    (only, *_) = placement_of(SAVE, [evil, home("b", "", (0, 3))]).findings
+    assert only.remedy is not None
+    words = shlex.split(only.remedy.removeprefix("on b: "))
+    assert words == ["rsync", "-asR", "--", f"{odd}:/{odd}/./{PATHS[0]}", "/data/output/"]
+
+
+def test_what_lies_elsewhere_has_one_code() -> None:
+    found: tuple[Finding, ...] = placed(home("a", "01", (2, 3)), home("b", "23")).findings
+    assert {one.code for one in found} == {Code.SHARD_ELSEWHERE}
