@@ -12,7 +12,7 @@ from ckpttool.api.resolving import resolve
 from ckpttool.decide.fp8.compare import apart, compare
 from ckpttool.decide.fp8.experiments import Known, first_round, next_round
 from ckpttool.decide.fp8.grounds import LastStart, last_judged, last_start, nothing_to_learn, start_before, suspicion_of
-from ckpttool.decide.fp8.horizon import horizon, window, without_onset
+from ckpttool.decide.fp8.horizon import LONGEST, SHORTEST, horizon, window, without_onset
 from ckpttool.decide.lost import pace_of
 from ckpttool.domain.fp8 import Recipe
 from ckpttool.domain.fp8_curves import Comparison, CurveClass, CurvesQuestion
@@ -71,6 +71,8 @@ def fp8_plan(question: PlanQuestion) -> Fp8Plan | NoPlan:
         UnsafeError: The folder holds something else.
     """
     framework = framework_of(question.framework)
+    if question.horizon is not None and not SHORTEST <= question.horizon <= LONGEST:
+        raise UsageError(f"--horizon takes {SHORTEST} to {LONGEST:,} steps, not {question.horizon}")
     old = read_plan(question.output)
     if old is None and foreign(question.output, ()):
         raise UnsafeError(f"{question.output} holds no plan of ckpttool's: name a new folder")

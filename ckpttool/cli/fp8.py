@@ -16,6 +16,7 @@ from ckpttool.cli.helped import Command, Group
 from ckpttool.cli.log_options import Columns
 from ckpttool.cli.options import Dir, Format, FormatOpt, LayoutOpt, OneName, Quiet, Verbose, What, one_name
 from ckpttool.cli.reports import ReportOptions
+from ckpttool.decide.fp8.horizon import LONGEST, SHORTEST
 from ckpttool.domain.fp8 import Fp8Format, Recipe
 from ckpttool.domain.fp8_curves import CurveMetric, PairedBy, Tolerance
 from ckpttool.domain.frozen import dataclass, replace
@@ -315,7 +316,9 @@ class PlanOptions:
     ] = None
     horizon: Annotated[
         int | None,
-        typer.Option(min=50, metavar="STEPS", help="Train each so long; default: as long as the gap needs."),
+        typer.Option(
+            min=SHORTEST, max=LONGEST, metavar="STEPS", help="Train each so long; default: as long as the gap needs."
+        ),
     ] = None
     debug_logs: Annotated[
         list[str] | None,

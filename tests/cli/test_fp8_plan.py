@@ -178,6 +178,30 @@ def test_the_length_of_runs_can_be_chosen_for_a_new_plan_alone(here_with_runs: P
     assert (said.code, "--horizon is for a new folder" in said.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("steps", ["0", "49", "1000001", "99999999999999999999"])
+def test_a_length_that_no_experiment_has_is_refused(steps: str, here_with_runs: Path) -> None:
+    said = planned("--horizon", steps)
+    assert (said.code, said.stdout) == (2, "")
+    assert "--horizon takes a whole number from 50 to 1000000" in said.stderr
+    assert not (here_with_runs / "plan").exists()
+
+
+def test_a_log_given_for_two_experiments_counts_for_neither(here_with_runs: Path) -> None:
+    planned("--recipe", "delayed")
+    log_all(here_with_runs, {"B": 0.0, "E0": 0.0001, "C": 0.3, "E3": 0.3, "E4f": 0.3, "E4d": 0.001, "E4w": 0.25})
+    honest = ask("fp8", "verdict", "plan", "--json").json
+    assert honest["culprits"] == ["dgrad"]
+    log = (here_with_runs / "plan" / "C" / "train.csv").read_bytes()
+    (here_with_runs / "plan" / "E4d" / "train.csv").write_bytes(log)
+    found = ask("fp8", "verdict", "plan", "--json").json
+    experiments = found["experiments"]
+    assert isinstance(experiments, list)
+    (shown,) = (each for each in experiments if each["id"] == "E4d")
+    assert (shown["valid"], shown["recovered"]) == (False, None)
+    assert shown["reason"].startswith("its losses are those of C to the last digit")
+    assert found["culprits"] == []
+
+
 def test_14_where_there_is_nothing_to_explain(here_with_runs: Path) -> None:
     said = ask(
         "fp8", "plan", "--baseline", "base.csv", "--candidate", "same.csv", "--repeat", "repeat.csv",

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -165,3 +165,128 @@ def assert_as_planned(trial: Trial, before: dict[str, Any], after: dict[str, Any
     if trial.layers is not None:
         in_fp8 = {layer: re.fullmatch(trial.layers, layer) is None for layer in LAYERS}
         assert after["precisions"] == in_fp8, trial.id
+
+
+# --- torchtitan ------------------------------------------------------------------------------------------------------
+
+TITAN = {
+    "job.dump_folder": "/old",
+    "model.converters": ["quantize.linear.float8"],
+    "training.steps": 1000,
+    "training.local_batch_size": 4,
+    "training.global_batch_size": 64,
+    "lr_scheduler.warmup_steps": 100,
+    "lr_scheduler.decay_ratio": 0.5,
+    "checkpoint.enable": True,
+    "checkpoint.initial_load_in_hf": True,
+    "compile.enable": True,
+    "parallelism.enable_async_tensor_parallel": True,
+    "activation_checkpoint.mode": "full",
+    "quantize.linear.float8.filter_fqns": ["output"],
+}
+TITANS: dict[str, tuple[dict[str, object], Recipe]] = {
+    "gathered": ({"quantize.linear.float8.enable_fsdp_float8_all_gather": True}, Recipe.TENSORWISE),
+    "tensorwise": ({"quantize.linear.float8.recipe_name": "tensorwise"}, Recipe.TENSORWISE),
+    "rowwise": ({"quantize.linear.float8.recipe_name": "rowwise"}, Recipe.ROWWISE),
+}
+FILLED = {"<the old training.steps>": "1000", "<half of what it was>": "2", "<what it was>": "64"}
+MODULES = (*(f"layers.{number}.feed_forward.w1" for number in (0, 1, 2, 3, 10, 11)), "output")
+GRAINS = {Recipe.TENSORWISE: "tensorwise", Recipe.ROWWISE: "axiswise"}
+
+
+def with_keys(keys: Mapping[str, object], change: Change) -> dict[str, object]:
+    """Do by hand what flags.txt asks for: take a converter out, set keys, and fill in what was."""
+    found = dict(keys)
+    for removed in change.remove:
+        key, _, word = removed.partition(": ")
+        values = found[key]
+        assert isinstance(values, list)
+        found[key] = [value for value in values if value != word]
+    for key, value in change.set:
+        text = value.replace(", <what it was>]", ', "output"]') if key.endswith("fqns") else FILLED.get(value, value)
+        found[key] = json.loads(text) if text[0] in "[0123456789" or text in {"true", "false"} else text
+    return found
+
+
+def toml(keys: Mapping[str, object]) -> str:
+    """Write keys as a config; JSON's values are TOML's."""
+    sections: dict[str, list[str]] = {}
+    for key, value in keys.items():
+        section, _, name = key.rpartition(".")
+        sections.setdefault(section, []).append(f"{name} = {json.dumps(value)}")
+    return "".join(f"[{section}]\n{chr(10).join(lines)}\n" for section, lines in sections.items())
+
+
+@pytest.mark.parametrize("candidate", TITANS)
+def test_torchtitan_starts_every_experiment_with_what_the_plan_says(candidate: str, tmp_path: Path) -> None:
+    interpreter = python("CKPTTOOL_TORCHTITAN_PYTHON")
+    (tmp_path / "tree" / "step-100").mkdir(parents=True)
+    command = (interpreter, HERE / "inject" / "ask_torchtitan.py", ",".join(MODULES))
+    more, recipe = TITANS[candidate]
+    keys = {**TITAN, **more}
+    (before,) = asked(command, [toml({**keys, "checkpoint.initial_load_in_hf": False})])
+    assert "error" not in before, before["error"]
+    framework = framework_of("torchtitan")
+    where = replace(
+        setting(), folder=f"{tmp_path}", load=f"{tmp_path / 'tree'}", recipe=recipe, framework_version=(0, 2, 2),
+        arguments={"local_batch_size": "4"},
+    )  # fmt: skip
+    extras = framework.extras(None)
+    made = changes(framework, where, extras)
+    assert len(made) >= 13
+    answers = asked(command, [toml(with_keys(keys, change)) for _, change in made])
+    for (trial, _), after in zip(made, answers, strict=True):
+        assert "error" not in after, (trial.id, after["error"])
+        start = (trial.id, "step-100")
+        assert after["loaded"] == [["all", f"{tmp_path / 'tree' / start[1]}", False]], trial.id
+        assert after["rates"] == before["rates"], trial.id
+        assert after["config"]["training"]["steps"] == 700, trial.id
+        assert after["config"]["training"]["local_batch_size"] == (2 if trial.is_regrouped else 4), trial.id
+        assert after["products"] == products_of(trial, recipe), trial.id
+        if "compile" in trial.without:
+            assert after["config"]["compile"]["enable"] is False
+        if "FP8 all-gather" in trial.without:
+            assert after["gathers"] is False
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"compile.enable": False}, "Async TP requires"),
+        (
+            {
+                "quantize.linear.float8.recipe_name": "rowwise",
+                "quantize.linear.float8.enable_fsdp_float8_all_gather": True,
+            },
+            "is not supported",
+        ),
+        (
+            {"checkpoint.initial_load_model_only": False, "checkpoint.initial_load_path": "."},
+            "Only model can be loaded",
+        ),
+        ({"lr_scheduler.total": 1000}, "Invalid field names"),
+    ],
+)
+def test_torchtitan_stops_at_what_the_experiments_go_around(more: dict[str, object], why: str) -> None:
+    interpreter = python("CKPTTOOL_TORCHTITAN_PYTHON")
+    command = (interpreter, HERE / "inject" / "ask_torchtitan.py", ",".join(MODULES))
+    (answer,) = asked(command, [toml({**TITAN, **more})])
+    assert why in answer["error"]
+
+
+def products_of(trial: Trial, recipe: Recipe) -> dict[str, dict[str, str]]:
+    """Return what the plan says computes each product of every module."""
+    told = {}
+    for name in MODULES:
+        meant = name != "output" and (trial.layers is None or re.fullmatch(trial.layers, name) is not None)
+        in_fp8 = name != "output"
+        own = {gemm: trial.products.of(gemm) if meant else Arithmetic.FP8 for gemm in Gemm}
+        if meant and trial.layers is not None:  # a filter is a module's: all its products are in BF16
+            own = dict.fromkeys(Gemm, Arithmetic.BF16)
+        told[name] = {
+            gemm.value: GRAINS[trial.recipe or recipe] if in_fp8 and own[gemm] is Arithmetic.FP8 else "bf16"
+            for gemm in Gemm
+        }
+        if trial.products.changed == {Gemm.WGRAD} and in_fp8 and trial.layers is None:
+            told[name]["dgrad"] = "axiswise-tensorwise"  # that recipe's own; the experiment says so
+    return told

@@ -76,17 +76,17 @@ def _too_short(experiment: Experiment, curve: Curve, window: tuple[Step, Step]) 
     needed = experiment.first_step + _REACHES * experiment.steps
     if curve.steps[-1] < needed:
         return f"it ends at step {curve.steps[-1]}, and {math.ceil(needed)} is needed"
-    inside = _inside(curve, window)
-    if len(inside) < LEAST_VALUES:
+    values = len(inside(curve, window))
+    if values < LEAST_VALUES:
         return (
-            f"its log shows {len(inside)} losses from step {window[0]} to {window[1]}, and {LEAST_VALUES} are needed: "
+            f"its log shows {values} losses from step {window[0]} to {window[1]}, and {LEAST_VALUES} are needed: "
             "log more often"
         )
     return None
 
 
 def _not_finite(curve: Curve, window: tuple[Step, Step]) -> str | None:
-    bad = next((curve.steps[place] for place in _inside(curve, window) if not math.isfinite(curve.losses[place])), None)
+    bad = next((curve.steps[place] for place in inside(curve, window) if not math.isfinite(curve.losses[place])), None)
     return None if bad is None else f"its loss at step {bad} is no finite number"
 
 
@@ -101,9 +101,9 @@ def _began_elsewhere(experiment: Experiment, curve: Curve) -> str | None:
 def _apart(curve: Curve, against: Curve | None, window: tuple[Step, Step]) -> str | None:
     if against is None:
         return None
-    near = _inside(against, window)
+    near = inside(against, window)
     there = {against.steps[place]: against.losses[place] for place in near if math.isfinite(against.losses[place])}
-    common = [place for place in _inside(curve, window) if curve.steps[place] in there]
+    common = [place for place in inside(curve, window) if curve.steps[place] in there]
     if not common:
         return "no step of the window is in its log and in that of BF16"
     differs = other_rates(against, curve)
@@ -114,7 +114,8 @@ def _apart(curve: Curve, against: Curve | None, window: tuple[Step, Step]) -> st
     return None
 
 
-def _inside(curve: Curve, window: tuple[Step, Step]) -> range:
+def inside(curve: Curve, window: tuple[Step, Step]) -> range:
+    """Return the places of a curve in a stretch of steps, its first and last one included."""
     return range(bisect_left(curve.steps, window[0]), bisect_right(curve.steps, window[1]))
 
 

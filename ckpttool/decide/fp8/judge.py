@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ckpttool.decide.fp8.experiments import CHEAPEST_FIRST, Known, name_of, next_round
+from ckpttool.decide.fp8.horizon import LONGEST
 from ckpttool.decide.fp8.measure import Cell, Measured, Run, cell_of, measure
 from ckpttool.decide.fp8.shares import RESTORED, is_settled, shapley
 from ckpttool.domain.fp8 import Arithmetic, Gemm, Recipe
@@ -259,7 +260,7 @@ def _open(measured: Measured, cells: Mapping[Cell, Shown]) -> _Row:
         return _Row(
             kind=VerdictKind.UNDECIDED,
             because=f"no two products bring the loss back, but {doubt}: too short to tell whether it takes all three",
-            notes=(f"plan longer runs in a new folder: --horizon {2 * measured.plan.horizon}",),
+            notes=(f"plan longer runs in a new folder: --horizon {min(2 * measured.plan.horizon, LONGEST)}",),
         )
     return _Row(
         kind=VerdictKind.UNDECIDED,
@@ -328,10 +329,12 @@ def _shares(measured: Measured) -> tuple[tuple[Gemm, float], ...] | None:
 
 
 def _not_told(measured: Measured) -> Iterator[str]:
-    """Say which runs count though nothing tells that they ran as planned."""
+    """Say which runs count though nothing tells that they ran as planned, or that they ran at all."""
     names = [shown.id for shown in measured.shown if shown.gate.is_valid and shown.gate.as_planned is AsPlanned.UNKNOWN]
     if names:
         yield f"nothing in their logs tells what was computed, so they are taken at their word: {', '.join(names)}"
+    for alike in measured.alike:
+        yield f"the losses of {' and '.join(alike)} are the same to the last digit: is it one log, given twice?"
     last = measured.of(LAST)
     if last is not None and last.outcome is not None:
         closed = "" if last.note is None else f" ({last.note})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ckpttool.decide.fp8.gates import gate
+from ckpttool.decide.fp8.gates import gate, inside
 from ckpttool.decide.fp8.horizon import window
 from ckpttool.decide.fp8.shares import Stretch, floor_of, limit, outcome, recovered, recovery, stretch
 from ckpttool.domain.fp8 import Arithmetic, Gemm
@@ -55,6 +55,8 @@ class Measured:
     unchanged: Stretch | None
     floor: float | None
     limit: float | None
+    alike: tuple[tuple[str, ...], ...] = ()
+    """Experiments of one arithmetic that count, though their losses are the same to the last digit."""
 
     def of(self, name: str) -> Shown | None:
         """Return what an experiment showed; None where it was not planned."""
@@ -97,6 +99,8 @@ def measure(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None) -> Measu
     )
     against = [_against(run.experiment.trial, baseline, reference) for run in runs]
     gates = [_gate(plan, run, other) for run, other in zip(runs, against, strict=True)]
+    twins = _twins(plan, runs, gates)
+    gates = [_no_twin(run.experiment.trial, passed, twins) for run, passed in zip(runs, gates, strict=True)]
     stretches = [
         None
         if other is None or run.curve is None or not passed.is_valid
@@ -121,7 +125,33 @@ def measure(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None) -> Measu
         unchanged=unchanged,
         floor=floor,
         limit=counts,
+        alike=tuple(tuple(trial.id for trial in trials) for trials in map(_unchanged_of, twins) if len(trials) > 1),
     )
+
+
+def _twins(plan: Fp8Plan, runs: Sequence[Run], gates: Sequence[Gate]) -> list[list[Trial]]:
+    """Return which experiments that count show the same losses to the last digit; B's own are told apart before."""
+    alike: dict[tuple[tuple[Step, ...], tuple[float, ...]], list[Trial]] = {}
+    for run, passed in zip(runs, gates, strict=True):
+        if run.curve is not None and passed.is_valid:
+            within = inside(run.curve, _window(plan, run.experiment))
+            shown = (run.curve.steps[within.start : within.stop], run.curve.losses[within.start : within.stop])
+            alike.setdefault(shown, []).append(run.experiment.trial)
+    return [trials for trials in alike.values() if len(trials) > 1]
+
+
+def _unchanged_of(trials: Sequence[Trial]) -> list[Trial]:
+    """Return those that change no arithmetic: in a trainer that repeats itself exactly they may be the same."""
+    return [trial for trial in trials if not trial.products.changed and trial.recipe is None]
+
+
+def _no_twin(trial: Trial, passed: Gate, twins: Sequence[Sequence[Trial]]) -> Gate:
+    """Refuse a run in another arithmetic whose losses another one shows, too: one of the two logs is not its own."""
+    others = [other.id for trials in twins if trial in trials for other in trials if other != trial]
+    if not others or _unchanged_of([trial]):
+        return passed
+    reason = f"its losses are those of {others[0]} to the last digit: it is the same log, or nothing was changed"
+    return replace(passed, is_valid=False, reason=reason)
 
 
 def _against(trial: Trial, baseline: Curve | None, reference: Curve | None) -> Curve | None:

@@ -19,11 +19,14 @@ from ckpttool.trainers.fp8.frameworks import SAME_BATCH, Setting, in_bf16
 _FLOAT8 = "quantize.linear.float8"
 _REGISTRY = (0, 3)
 _WGRAD_HIGH = "rowwise_with_gw_hp"
+_TOTAL_STEPS = (0, 2, 2)
+_NO_GATHER = (f"{_FLOAT8}.enable_fsdp_float8_all_gather", "false")
+_NO_ASYNC = ("parallelism.enable_async_tensor_parallel", "false")
 _EXTRAS = {
-    "FP8 all-gather": (f"{_FLOAT8}.enable_fsdp_float8_all_gather", "false"),
-    "asynchronous tensor parallelism": ("parallelism.enable_async_tensor_parallel", "false"),
-    "compile": ("compile.enable", "false"),
-    "recompute": ("activation_checkpoint.mode", "none"),
+    "FP8 all-gather": (_NO_GATHER,),
+    "asynchronous tensor parallelism": (_NO_ASYNC,),
+    "compile": (("compile.enable", "false"), _NO_ASYNC),  # which it is refused without
+    "recompute": (("activation_checkpoint.mode", "none"),),
 }
 
 
@@ -53,9 +56,10 @@ class Torchtitan:
         if trial.recipe is not None:
             if trial.recipe not in self.recipes:
                 return f"torchtitan's Float8 has no recipe {trial.recipe.value}"
-            settings.append((f"{_FLOAT8}.recipe_name", trial.recipe.value))
+            settings += _recipe(trial.recipe.value)
         elif trial.without or trial.id.startswith("E1"):
-            settings += [_EXTRAS[name] for name in trial.without or tuple(_EXTRAS)]
+            off = (each for name in trial.without or tuple(_EXTRAS) for each in _EXTRAS[name])
+            settings += list(dict.fromkeys(off))
         elif trial.drops_history:
             return "there is no delayed scaling in torchtitan, and so no history"
         elif trial.layers is not None:
@@ -66,7 +70,10 @@ class Torchtitan:
             refused = _no_products(trial, setting)
             if refused is not None:
                 return refused
-            settings.append((f"{_FLOAT8}.recipe_name", _WGRAD_HIGH))
+            settings += _recipe(_WGRAD_HIGH)
+            notes.append(
+                f"{_WGRAD_HIGH} also scales the weight of dgrad by the tensor, not by rows, so that may restore, too"
+            )
         return Change(set=tuple(settings), notes=tuple(notes))
 
     def told(self, experiment: Experiment, seen: RunArithmetic) -> tuple[AsPlanned, str | None]:
@@ -95,26 +102,37 @@ def _no_products(trial: Trial, setting: Setting) -> str | None:
     return None
 
 
+def _recipe(name: str) -> list[tuple[str, str]]:
+    """Set a recipe by its name: torchtitan stops where that is to be gathered in FP8, too."""
+    return [(f"{_FLOAT8}.recipe_name", name), _NO_GATHER]
+
+
 def _start(setting: Setting) -> list[tuple[str, str]]:
     """Start at the checkpoint as a whole, and save elsewhere: its own folder would take the experiment's saves."""
     load = (
         []
         if setting.load is None
         else [
+            ("checkpoint.enable", "true"),
             ("checkpoint.initial_load_path", f"{setting.load}/step-{setting.first_step}"),
             ("checkpoint.initial_load_model_only", "false"),
+            ("checkpoint.initial_load_in_hf", "false"),
         ]
     )
-    return [
-        *load,
-        ("job.dump_folder", setting.folder),
-        ("training.steps", str(setting.last_step)),
-        ("lr_scheduler.total_steps", "<the old training.steps>"),
-    ]
+    stop = [("training.steps", str(setting.last_step)), ("lr_scheduler.total_steps", "<the old training.steps>")]
+    return [*load, ("job.dump_folder", setting.folder), *(stop if _has_total_steps(setting) else [])]
+
+
+def _has_total_steps(setting: Setting) -> bool:
+    return setting.framework_version is None or setting.framework_version >= _TOTAL_STEPS
 
 
 def _notes(setting: Setting) -> list[str]:
-    notes = ["without lr_scheduler.total_steps (from 0.2 on) fewer steps would change the learning rates"]
+    notes = [
+        "without lr_scheduler.total_steps (from 0.2.2 on) fewer steps would change the learning rates"
+        if _has_total_steps(setting)
+        else f"stop it after step {setting.last_step}: before 0.2.2 fewer training.steps change the learning rates"
+    ]
     if setting.framework_version is not None and setting.framework_version >= _REGISTRY:
         notes.append("these keys are fields of a Python config_registry in this version")
     return notes

@@ -165,6 +165,31 @@ class TestRows:
         found = judge(of, same, baseline(), recipes=RECIPES)
         assert (found.kind, found.because) == (VerdictKind.UNDECIDED, f"nothing can be said without {name}")
 
+    @pytest.mark.parametrize(("name", "other"), [("E4d", "C"), ("E4w", "E4f"), ("E3", "C")])
+    def test_the_log_of_another_run_given_again_counts_for_nothing(self, name: str, other: str) -> None:
+        of = plan()
+        done = runs(of)
+        curves = {each.experiment.trial.id: each.curve for each in done}
+        twice = [replace(each, curve=curves[other]) if each.experiment.trial.id == name else each for each in done]
+        found = judge(of, twice, baseline(), recipes=RECIPES)
+        refused = {shown.id: shown.gate.reason for shown in found.experiments if not shown.gate.is_valid}
+        assert (
+            refused[name]
+            == f"its losses are those of {other} to the last digit: it is the same log, or nothing was changed"
+        )
+        assert refused.keys() == ({name} if other == "C" else {name, other})  # C is what it should be
+        assert found.kind is VerdictKind.UNDECIDED
+
+    def test_runs_of_one_arithmetic_may_be_alike_and_that_is_said(self) -> None:
+        of = plan()
+        done = runs(of)
+        own = next(each.curve for each in done if each.experiment.trial.id == "C")
+        twice = [replace(each, curve=own) if each.experiment.trial.id == "F" else each for each in done]
+        found = judge(of, twice, baseline(), recipes=RECIPES)
+        assert all(shown.gate.is_valid for shown in found.experiments)
+        assert "the losses of C and F are the same to the last digit: is it one log, given twice?" in found.notes
+        assert not any("to the last digit" in note for note in first_verdict().notes)
+
     def test_a_gap_within_three_floors_is_too_weak(self) -> None:
         quiet = replace(plan(), suspicion=replace(plan().suspicion, tolerance=0.001))
         assert verdict(quiet, {"E0": 0.01, "C": 0.08}).kind is VerdictKind.WEAK

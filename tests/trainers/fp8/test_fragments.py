@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 import yaml
 
@@ -290,9 +292,35 @@ class TestTorchtitan:
         assert settings["job.dump_folder"] == "/plans/E"
         assert settings["training.steps"] == "700"
 
+        assert settings["checkpoint.enable"] == "true"
+        assert settings["checkpoint.initial_load_in_hf"] == "false"
+        assert "checkpoint.enable" not in dict(change("torchtitan", "C", load=None).set)
+
+    @pytest.mark.parametrize("version", [(0, 2, 0), (0, 2, 1), (0, 1)])
+    def test_before_it_can_keep_the_learning_rates_its_steps_stay(self, version: tuple[int, ...]) -> None:
+        made = change("torchtitan", "C", framework_version=version)
+        assert not {"training.steps", "lr_scheduler.total_steps"} & dict(made.set).keys()
+        assert "stop it after step 700" in made.notes[0]
+        later = dict(change("torchtitan", "C", framework_version=(0, 2, 2)).set)
+        assert {"training.steps", "lr_scheduler.total_steps"} <= later.keys()
+
+    def test_what_it_refuses_together_is_switched_together(self) -> None:
+        gather = "quantize.linear.float8.enable_fsdp_float8_all_gather"
+        for trial in ("E4w", "E6-tensorwise", "E6-rowwise"):
+            assert dict(change("torchtitan", trial, recipe=Recipe.ROWWISE).set)[gather] == "false"
+        assert gather not in dict(change("torchtitan", "C").set)
+        off = dict(
+            cast(
+                "Change", framework_of("torchtitan").change(replace(TRIALS["E1"], without=("compile",)), setting())
+            ).set
+        )
+        assert off["parallelism.enable_async_tensor_parallel"] == "false"
+        assert "activation_checkpoint.mode" not in off
+
     def test_wgrad_alone_can_stay_in_bf16(self) -> None:
         made = change("torchtitan", "E4w", recipe=Recipe.ROWWISE)
         assert dict(made.set)["quantize.linear.float8.recipe_name"] == "rowwise_with_gw_hp"
+        assert "dgrad by the tensor" in made.notes[-1]
         assert "change the recipe" in refusal("torchtitan", "E4w", recipe=Recipe.TENSORWISE)
         assert "no other setting" in refusal("torchtitan", "E4d", recipe=Recipe.ROWWISE)
         assert "no delayed scaling" in refusal("torchtitan", "F")
