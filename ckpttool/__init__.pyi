@@ -42,6 +42,7 @@ from ckpttool.api.trashing import empty_trash as empty_trash
 from ckpttool.api.trashing import restore as restore
 from ckpttool.api.trashing import trash as trash
 from ckpttool.api.trying import demo as demo
+from ckpttool.api.verifying import forecast as forecast
 from ckpttool.api.verifying import verify as verify
 from ckpttool.decide.guarding import SpikeGuard as SpikeGuard
 from ckpttool.decide.policies.olmo import OlmoPolicy as OlmoPolicy
@@ -76,6 +77,8 @@ from ckpttool.domain.difference import TensorChange as TensorChange
 from ckpttool.domain.finding import Code as Code
 from ckpttool.domain.finding import Finding as Finding
 from ckpttool.domain.finding import Severity as Severity
+from ckpttool.domain.forecast import CheckpointForecast as CheckpointForecast
+from ckpttool.domain.forecast import Forecast as Forecast
 from ckpttool.domain.fp8 import Fp8Format as Fp8Format
 from ckpttool.domain.fp8 import Recipe as Recipe
 from ckpttool.domain.fp8_curves import Comparison as Comparison

@@ -44,6 +44,7 @@ from ckpttool.api.trashing import restore as restore
 from ckpttool.api.trashing import trash as trash
 from ckpttool.api.trying import demo as demo
 from ckpttool.api.verifying import bytes_to_read as bytes_to_read
+from ckpttool.api.verifying import forecast as forecast
 from ckpttool.api.verifying import verify as verify
 from ckpttool.api.verifying import watched as watched
 from ckpttool.domain.capture import NanQuestion as NanQuestion

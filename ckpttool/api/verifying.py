@@ -17,16 +17,19 @@ from ckpttool.decide.naming import LATEST, focused, named, none_called
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import CheckQuestion
+from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level, ShardReport, Verdict, Verification
+from ckpttool.storage import is_local
 from ckpttool.verify.check import check
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.meter import Meter, Work
 from ckpttool.verify.observation import Engines, Observation
-from ckpttool.verify.plan import in_bucket, plan_checks
+from ckpttool.verify.plan import HEADER_COST, in_bucket, plan_checks
 from ckpttool.verify.session import SaveRecords, Scope, Session
 from ckpttool.verify.siblings.neighbours import Neighbours
 
 if TYPE_CHECKING:
+    from ckpttool.domain.forecast import Forecast
     from ckpttool.domain.verdict import CheckTask
     from ckpttool.records.damaged import Proofs
     from ckpttool.records.ledger import Memory
@@ -209,6 +212,51 @@ def _shards_to_judge(tree: Tree, question: CheckQuestion) -> int:
 
 def bytes_to_read(tree: Tree, question: CheckQuestion) -> int:
     """Return about how many bytes `verify` will read."""
+    return sum(task.cost for checkpoint in _read(tree, question) for task in _tasks(tree, checkpoint, question))
+
+
+def forecast(tree: Tree | Where = None, question: CheckQuestion = CheckQuestion()) -> Forecast:
+    """Tell what `verify` would read; nothing is read but what `scan` reads.
+
+    Args:
+        tree: Scanned with sizes, or which.
+        question: As `verify` takes it.
+
+    Raises:
+        UsageError: The checkpoint that was named is not there.
+    """
+    from ckpttool.domain.forecast import CheckpointForecast, Forecast
+
+    found = tree_of(tree)
+    asked = {checkpoint.key for checkpoint in chosen(found, question.name)}
+    forecasts = []
+    for checkpoint in newest_first(_read(found, question)):
+        tasks = _tasks(found, checkpoint, question)
+        forecasts.append(
+            CheckpointForecast(
+                name=checkpoint.name,
+                asked=checkpoint.key in asked,
+                shards=len({task.path for task in tasks}),
+                tasks=len(tasks),
+                nbytes=ByteCount(sum(task.cost for task in tasks)),
+                requests=None if is_local(found.inventory.root) else _requests(tasks),
+            )
+        )
+    return Forecast(inventory=found.inventory, level=question.level, checkpoints=tuple(forecasts))
+
+
+def _requests(tasks: Sequence[CheckTask]) -> int:
+    """Count one request for a header, and one for the rest of what is read of a shard, or of a part of it."""
+    return sum(1 + (task.cost > HEADER_COST) for task in tasks)
+
+
+def _tasks(tree: Tree, checkpoint: Checkpoint, question: CheckQuestion) -> list[CheckTask]:
+    tasks = plan_checks(tree.inventory.root, checkpoint, question.level)
+    return [task for task in tasks if in_bucket(task.path, question.bucket)]
+
+
+def _read(tree: Tree, question: CheckQuestion) -> Collection[Checkpoint]:
+    """Return the checkpoints that are asked for, and those that are read to be compared with them."""
     judged: Collection[Checkpoint] = chosen(tree, question.name)
     neighbours = Neighbours(tree.inventory.checkpoints)
     if question.level is Level.NUMERICS and question.jump != 0:
@@ -219,9 +267,4 @@ def bytes_to_read(tree: Tree, question: CheckQuestion) -> int:
         (only,) = judged
         nearest = (*neighbours.in_line(only)[0], *neighbours.in_line(only)[1])[:1]
         judged = (only, *(nearest if len(only.shards) > 1 else ()))
-    return sum(
-        task.cost
-        for checkpoint in judged
-        for task in plan_checks(tree.inventory.root, checkpoint, question.level)
-        if in_bucket(task.path, question.bucket)
-    )
+    return judged

@@ -59,6 +59,7 @@ class Answer(Generic[A]):
 
 INVENTORY = Answer("inventory", exits.of_listing)
 VERDICTS = Answer("verdicts", exits.of_verification)
+FORECAST = Answer("forecast", exits.of_forecast)
 CONTENTS = Answer("contents", exits.of_contents)
 DIFFERENCE = Answer("difference", exits.of_difference)
 SEALS = Answer("seals", exits.of_sealed)

@@ -19,9 +19,9 @@ HEADINGS = {
         "--strict", "--tp", "--pp", "--dp", "--max-lost-steps", "--max-lost-time",
     ),
     "Evidence": (
-        "--level", "--subset", "--jump", "--max-age", "--no-ledger", "--no-replicas", "--jobs", "--timeout",
-        "--health-file", "--require-health", "--ignore-health", "--threshold", "--health-threshold", "--log",
-        "--columns", "--from-weights", "--spikes-from", "--health-timeline", "--spike-threshold", "--margin",
+        "--level", "--dry-run", "--yes", "--subset", "--jump", "--max-age", "--no-ledger", "--no-replicas", "--jobs",
+        "--timeout", "--health-file", "--require-health", "--ignore-health", "--threshold", "--health-threshold",
+        "--log", "--columns", "--from-weights", "--spikes-from", "--health-timeline", "--spike-threshold", "--margin",
         "--around-spike", "--every", "--warm-up",
     ),
     "Data position": (

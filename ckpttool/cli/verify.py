@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from math import ceil
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +12,7 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli import output, output_files, progress
-from ckpttool.cli.answers import VERDICTS, show_each
+from ckpttool.cli.answers import FORECAST, VERDICTS, show_each
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import (
     Format,
@@ -27,9 +28,12 @@ from ckpttool.cli.options import (
     say_tree,
 )
 from ckpttool.cli.units import duration, share
+from ckpttool.domain.forecast import Forecast
 from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.verdict import Verdict, Verification
 from ckpttool.errors import UsageError
+from ckpttool.render.escape import size
+from ckpttool.storage import is_local
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -75,6 +79,12 @@ class CheckOptions:
     no_replicas: Annotated[
         bool, typer.Option("--no-replicas", help="Read no other checkpoint to tell which ranks hold copies.")
     ] = False
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be read: bytes, tasks, a store's requests.")
+    ] = False
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Read more than 1 TiB from an object store though nobody watches.")
+    ] = False
 
     def question(self, *, trees: int) -> api.CheckQuestion:
         """Ask the library about so many trees.
@@ -110,6 +120,10 @@ class CheckOptions:
         if not quiet:
             output.note(f"--subset {self.subset} is {number}/{parts} today, and another part on other days")
         return replace(question, bucket=(number, parts))
+
+
+_DEAR_BYTES = 1 << 40
+"""What leaves a region is paid for: 92 $ for so much, at 0.09 $ a GB."""
 
 
 def part_of(day: int, parts: int) -> int:
@@ -158,20 +172,42 @@ def verify(
 
     Example: ckpttool verify ./output/checkpoint --level checksum --checkpoint all
     """
-    asked, with_stats = check.question(trees=1 + len(more or ())), []
+    asked, paths = check.question(trees=1 + len(more or ())), (tree.path, *(more or ()))
+    with_stats: list[Verification] = []
 
-    def ask(path: str | None) -> Verification:
+    def found(path: str | None) -> api.Tree:
         question = tree.question(sizes=True, path=path)
         found = api.with_note_of_others(api.scan(question), question)
         say_tree(found, quiet=quiet, verbose=look.verbose)
-        answer = replace(_verified(found, asked, check, quiet=quiet), view=look.view())
+        return found
+
+    def ask(path: str | None) -> Verification:
+        answer = replace(_verified(found(path), asked, check, quiet=quiet), view=look.view())
         with_stats.extend([answer] if check.stats is not None else [])
         return answer
 
-    code = show_each(VERDICTS, ask, (tree.path, *(more or ())), fmt)
+    def foresee(path: str | None) -> Forecast:
+        return api.forecast(there := found(path), check.today(asked, there, quiet=quiet))
+
+    code = show_each(FORECAST, foresee, paths, fmt) if check.dry_run else show_each(VERDICTS, ask, paths, fmt)
     for answer in with_stats:
         output_files.write_stats(str(check.stats), answer)
     raise typer.Exit(code)
+
+
+def _assert_watched(found: api.Tree, question: api.CheckQuestion, *, yes: bool) -> None:
+    """See that somebody means it where so much leaves a store that it costs.
+
+    Raises:
+        UsageError: Nobody does.
+    """
+    if yes or is_local(found.inventory.root) or (sys.stderr is not None and sys.stderr.isatty()):
+        return
+    nbytes = api.bytes_to_read(found, question)
+    if nbytes > _DEAR_BYTES:
+        raise UsageError(
+            f"{size(nbytes)} would leave {found.inventory.root}, and nobody watches: --yes, or --dry-run first"
+        )
 
 
 def _verified(found: api.Tree, asked: api.CheckQuestion, check: CheckOptions, *, quiet: bool) -> Verification:
@@ -179,6 +215,7 @@ def _verified(found: api.Tree, asked: api.CheckQuestion, check: CheckOptions, *,
     question = check.today(asked, found, quiet=quiet)
     if check.stats is not None:
         output_files.assert_stats_replaceable(check.stats, found)
+    _assert_watched(found, question, yes=check.yes)
     started = time.monotonic()
     with progress.watched(quiet=quiet):
         verdicts = [event for event in api.verify(found, question) if isinstance(event, Verdict)]

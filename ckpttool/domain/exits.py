@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Listing
     from ckpttool.domain.contents import Contents
     from ckpttool.domain.difference import Difference
+    from ckpttool.domain.forecast import Forecast
     from ckpttool.domain.fp8_curves import CurvesAnswer
     from ckpttool.domain.fp8_plan import Fp8Plan, Fp8Verdict, NoPlan
     from ckpttool.domain.fp8_probe import Fp8Probe
@@ -82,6 +83,11 @@ def of_verification(answer: Verification) -> ExitCode:
         return ExitCode.NOTHING_TO_RESUME
     own = (finding for verdict in answer.verdicts for finding in verdict.findings)
     return of_findings([*answer.inventory.findings, *own])
+
+
+def of_forecast(answer: Forecast) -> ExitCode:
+    """Return whether there is anything to read."""
+    return ExitCode.OK if answer.checkpoints else ExitCode.NOTHING_TO_RESUME
 
 
 def of_contents(answer: Contents) -> ExitCode:

@@ -1,0 +1,34 @@
+"""What a verification would read, before it reads anything."""
+
+from __future__ import annotations
+
+from ckpttool.domain.checkpoint import Inventory
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.units import ByteCount
+from ckpttool.domain.verdict import Level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointForecast:
+    """What would be read of one checkpoint."""
+
+    name: str
+    asked: bool
+    """False: it would only be read to compare with another one."""
+    shards: int
+    tasks: int
+    """Pieces of work that can be done beside each other: a big shard is several."""
+    nbytes: ByteCount
+    """About so many; of headers alone a guess."""
+    requests: int | None
+    """At least so many, of an object store; None on a disk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What `verify` would read. What its ledger still knows of may be less."""
+
+    inventory: Inventory
+    level: Level
+    checkpoints: tuple[CheckpointForecast, ...]
+    """Newest first."""
