@@ -82,6 +82,10 @@ class Model(ABC):
         """Return the saves whose damage only some trees show without a checksum."""
 
     @abstractmethod
+    def rotten(self) -> set[Save]:
+        """Return the saves with flipped bits of weights: where all bytes are read, only a copy of them shows it."""
+
+    @abstractmethod
     def misread(self) -> dict[Save, list[int | None]]:
         """Return the saves that may be taken for another step, or for one of no known step, with all it may be."""
 

@@ -115,6 +115,9 @@ class Legacy(Model):
         kinds = [shard.kind for shard in self.of(save).values()]
         return Kind.BROKEN in kinds or (kinds.count(Kind.BENT) == 1 and Kind.TWIN not in kinds)
 
+    def rotten(self) -> set[Save]:
+        return {(run, step) for (run, step, _), shard in self.shards.items() if shard.kind is Kind.ROTTEN}
+
     def doubtful(self) -> set[Save]:
         """Return what nobody can tell from headers: where siblings differ, and too few are left to outvote one."""
         odd = {(run, step) for (run, step, _), shard in self.shards.items() if shard.kind in {Kind.BENT, Kind.TWIN}}

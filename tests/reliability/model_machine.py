@@ -111,12 +111,14 @@ class Judged(RuleBasedStateMachine, Generic[M]):
             return None
         return decision.point.checkpoint.name, decision.point.lost_steps
 
-    def right(self, rows: list[Kept], *, ignore: bool, require: bool) -> list[Answer | tuple[str, None]] | None:
+    def right(
+        self, rows: list[Kept], level: Level, *, ignore: bool, require: bool
+    ) -> list[Answer | tuple[str, None]] | None:
         """Return all right answers, without lost steps where a wrong step is told; None where nobody can count them."""
         worlds = None if self.model.is_tangled() else readings(rows, self.model.misread())
         if worlds is None:
             return None
-        doubtful = self.model.doubtful()
+        doubtful = self.model.doubtful() | (self.model.rotten() if level == "checksum" else set())
         doubts = {number for number, row in enumerate(rows) if (row.run, row.step) in doubtful}
         found = list[Answer | tuple[str, None]]()
         for world in worlds:
@@ -131,7 +133,7 @@ class Judged(RuleBasedStateMachine, Generic[M]):
         answer = self.resolved(level, ignore=ignore, require=require)
         self.tally.resolves += 1
         asked = f"{level}, ignore_health={ignore}, require_health={require}"
-        right = self.right(rows, ignore=ignore, require=require)
+        right = self.right(rows, level, ignore=ignore, require=require)
         if right is not None:
             named = right[0] if answer is None else (answer[0], None)
             if answer not in right and not (answer and named in right):

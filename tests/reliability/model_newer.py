@@ -95,6 +95,9 @@ class Newer(Model):
         there = len(files) == PARTS * WORLD + len(RECORDS) and files.keys() >= set(RECORDS)
         return there and all(_is_json(files[name].data) for name in RECORDS)
 
+    def rotten(self) -> set[Save]:
+        return self._with({Kind.ROTTEN})
+
     def doubtful(self) -> set[Save]:
         """Return those with a stale shard or a bent header: no rank's file says what is in another's, or its step.
 

@@ -367,8 +367,8 @@ def _are_few(rows: Sequence[_Row], one: Alike) -> bool:
 
 
 def _few(tensors: int) -> int:
-    """Return how many are few: of a file of two or three tensors, two are not."""
-    return min(max(_FEW, tensors // _FEW_OF), (tensors - 1) // 2)
+    """Return how many are few: of a file of six tensors, half of which count the steps and such, two are not."""
+    return min(max(_FEW, tensors // _FEW_OF), (tensors - 1) // 3)
 
 
 def _are_most(rows: Sequence[_Row], one: Alike) -> bool:

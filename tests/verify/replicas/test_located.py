@@ -11,6 +11,7 @@ from ckpttool import api
 from ckpttool.domain.finding import Code, Finding, Severity, blocking
 from ckpttool.domain.verdict import Level, Verdict
 from tests.conftest import FIXTURES
+from tests.trees import TreeBuilder, floats, shard_bytes, training_scalars
 
 
 @pytest.fixture
@@ -66,3 +67,16 @@ def test_a_rank_that_differs_from_a_step_on_drifted(tree: Path) -> None:
         assert not found[name] or {finding.ranks for finding in found[name]} == {(2,)}
     assert not found["10_2"]
     assert any(found.values())
+
+
+def test_a_shard_put_under_another_ranks_name_accuses_no_later_save(tmp_path: Path) -> None:
+    # Half of the tensors of these files count steps and such, which all ranks have in common.
+    builder = TreeBuilder(tmp_path).legacy(ranks=0, fmt="ckpt")
+    for step in (4, 5):
+        for rank in range(3):
+            held = 1 if (step, rank) == (4, 0) else rank
+            weights = [floats(name, [4, 2], seed=step * 10 + held) for name in ("dense.weight", "adam_m.dense.weight")]
+            path = builder.shard(rank, step, 1)
+            builder.file(path, shard_bytes([*weights, *training_scalars(epoch=step, true_step=step)], "ckpt"))
+            builder.meta(rank, step, 1, path.rpartition("/")[2])
+    assert said(builder.output, "5_1") == {"5_1": ()}
