@@ -175,7 +175,7 @@ def _axis(saves: Sequence[tuple[Checkpoint, Sequence[Finding]]]) -> _Axis:
     """Return ranks where every file is one's, else files."""
     if all(shard.rank is not None for checkpoint, _ in saves for shard in checkpoint.shards):
         worlds = [checkpoint.topology.world_size or 0 for checkpoint, _ in saves]
-        lasts = [checkpoint.ranks[-1] + 1 for checkpoint, _ in saves if checkpoint.ranks]
+        lasts = [checkpoint.shards[-1].rank or 0 for checkpoint, _ in saves if checkpoint.shards]  # by rank
         # What one save lacks another has: that says whose it is.
         places: dict[str, int] = {
             inner(shard.path, checkpoint): shard.rank
@@ -183,7 +183,7 @@ def _axis(saves: Sequence[tuple[Checkpoint, Sequence[Finding]]]) -> _Axis:
             for shard in checkpoint.shards
             if shard.rank is not None
         }
-        return _Axis(noun="rank", width=max([*worlds, *lasts], default=0), places=places)
+        return _Axis(noun="rank", width=max([*worlds, *(last + 1 for last in lasts)], default=0), places=places)
     found: set[str] = set()
     for checkpoint, findings in saves:
         found.update(inner(shard.path, checkpoint) for shard in checkpoint.shards)
@@ -228,17 +228,19 @@ def _cells(parts: _Parts, width: int, columns: int) -> Iterator[tuple[int, Verdi
     for column in range(columns):
         first, after = _first(column, width, columns), _first(column + 1, width, columns)
         low, high = bisect_left(parts.there, first), bisect_left(parts.there, after)
-        here = bad.get(column, [])
-        silent = high - low - sum(map(parts.has, (place for place, _ in here)))
-        absent = max(0, min(after, parts.expected) - first) - silent - sum(place < parts.expected for place, _ in here)
-        words = Counter(word for _, word in here)
+        here = bad.get(column)
+        lacking = min(after, parts.expected) - first
+        if here is None and lacking <= high - low:
+            if low < high:
+                yield column, None, high - low
+            continue
+        words = Counter(word for _, word in here or ())
+        silent = high - low - sum(map(parts.has, (place for place, _ in here or ())))
+        absent = lacking - silent - sum(place < parts.expected for place, _ in here or ())
         if absent > 0:
             words[VerdictWord.MISSING] += absent
-        if words:
-            worst = max(words, key=_BEST_FIRST.__getitem__)
-            yield column, worst, words[worst]
-        elif low < high:
-            yield column, None, high - low
+        worst = max(words, key=_BEST_FIRST.__getitem__)
+        yield column, worst, words[worst]
 
 
 def _first(column: int, width: int, columns: int) -> int:
