@@ -14,8 +14,12 @@ from ckpttool.render.escape import shown
 MOST_ROWS = 500
 """Kinds of reasons; GitHub takes a megabyte of summaries a step. Every other format has all."""
 
-_MARKS = re.compile(r"[\\`*_{}\[\]#~$!@]|:(?=\S)")
+_MARKS = re.compile(r"[\\`*_{}\[\]#~$!@]|:(?=\S)|(?<=\bwww)\.", re.IGNORECASE)
 """What Markdown, or a service that shows it, could take for more than itself; a backslash before it says it is not."""
+
+_CALLS = re.compile(r"@(?=\w)|(?<!&)#(?=\d)")
+"""What calls a person or links an issue even behind a backslash: services look for it in what Markdown has become.
+A blank without a width behind it says it is not; other tools that write comments do the same."""
 
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}
 """What would end a cell or begin a tag, and is safest where it does not stand at all."""
@@ -52,4 +56,5 @@ def _place(reason: Reason) -> str:
 def plain(text: str) -> str:
     """Spell text so that it is shown as it is, on one line, inside a cell."""
     marked = _MARKS.sub(r"\\\g<0>", shown(text).strip())
-    return "".join(_ENTITIES.get(character, character) for character in marked)
+    spelled = "".join(_ENTITIES.get(character, character) for character in marked)
+    return _CALLS.sub(r"\g<0>&#8203;", spelled)

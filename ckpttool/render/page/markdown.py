@@ -10,7 +10,6 @@ from ckpttool.domain.tree_report import TreeReport
 from ckpttool.domain.units import counted
 from ckpttool.render.markdown import plain
 from ckpttool.render.page import content
-from ckpttool.render.page.content import Tone
 
 MOST_FINDINGS = 20
 """Findings that are told one by one; the rest is counted."""
@@ -41,13 +40,15 @@ def markdown(report: TreeReport) -> str:
     return "\n".join(kept)
 
 
-_SIGNS = {Tone.GOOD: "OK", Tone.DOUBT: "?", Tone.BAD: "NO", Tone.PLAIN: ""}
-
-
 def _lines(report: TreeReport) -> Iterator[str]:
     lead = content.lead(report)
     yield from (MARKER, f"## ckpttool report: {_cell(lead.headline)}", "")
     yield " ".join([f"**{_cell(lead.word)}.**", *map(_cell, lead.sentences)])
+    if lead.passed:
+        yield ""
+        yield from (f"- **{_cell(name)}** was not chosen: {_cell(why)}" for name, why in lead.passed)
+    if lead.more_passed:
+        yield f"- nor {counted(lead.more_passed, 'more checkpoint')}"
     if lead.load or lead.facts or lead.first:
         yield from ("", "| | |", "|---|---|")
         yield from (f"| first rename | {_cell(old)} to {_cell(new)} |" for old, new in lead.first)

@@ -21,8 +21,8 @@ _TALL = 12
 _BAR = (3, 6)
 """Where the bar of what is whole begins, and how high it is: what is bad is taller."""
 
-_LEAST = 3
-"""Units that a bad mark has at least: one of ten thousand ranks must be seen."""
+_LEAST = {Mark.DOUBT: 3, Mark.MISSING: 5, Mark.DAMAGED: 3}
+"""Units that a bad mark has at least: one of ten thousand ranks must be seen, and that a mark is hollow, too."""
 
 _CLASS = {Mark.GOOD: "ok", Mark.DOUBT: "doubt", Mark.MISSING: "gone", Mark.DAMAGED: "bad"}
 
@@ -41,9 +41,10 @@ def strip(row: Row, columns: int, title: str) -> str:
         marks.append(f'<path class="cut" d="{cuts}"/>' if cuts else "")
     for span in bad:
         low, high = span.first * unit, (span.last + 1) * unit
-        if high - low < _LEAST:
-            low = min(max((low + high - _LEAST) / 2, 0), STRIP - _LEAST)
-            high = low + _LEAST
+        least = _LEAST[span.mark]
+        if high - low < least:
+            low = min(max((low + high - least) / 2, 0), STRIP - least)
+            high = low + least
         marks.append(_rect(low, high, (0, _TALL), _CLASS[span.mark], span.title))
     label = escape(f"{title}: {row.summary}")
     return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 
@@ -61,6 +62,13 @@ def test_the_page_asks_for_nothing() -> None:
     assert re.findall(r"(?i)url\(|@import|@font-face|https?:", text) == []
     (policy,) = [each for each in shown().all("meta") if each.attributes.get("http-equiv") == "Content-Security-Policy"]
     assert policy.attributes["content"] == "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def test_a_strict_parser_accepts_the_page() -> None:
+    strict = import_module("html5lib").HTMLParser(strict=True)  # it brings no types
+    strict.parse(page(answer(), ckpttool.PageForm.HTML))
+    with pytest.raises(Exception, match="Expected DOCTYPE"):
+        import_module("html5lib").HTMLParser(strict=True).parse("<p>no doctype")
 
 
 def colours(block: str) -> dict[str, str]:

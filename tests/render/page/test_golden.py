@@ -1,0 +1,61 @@
+"""Whole pages, as a reader gets them; the style sheet is left out, for it is the same for all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import ckpttool
+from ckpttool.api.reports import page
+from ckpttool.domain.units import ByteCount
+from ckpttool.domain.verdict import Level
+from tests.layouts import damaged
+
+ROOT = Path(__file__).resolve().parents[3]
+MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d")
+AGE = re.compile(r"(?<=UTC, )[0-9.]+ \w+(?= before)")
+STYLE = re.compile(r"(?<=<style>\n).*?(?=</style>)", re.DOTALL)
+
+HEALTH = ckpttool.ReportQuestion(
+    tree=ckpttool.TreeQuestion(path="fixtures/health_pp2/output"),
+    logs=ckpttool.LogQuestion(patterns=("fixtures/health_pp2/train_log_first_rank_0.jsonl",)),
+    choice=ckpttool.ResumeQuestion(
+        logs=ckpttool.EvidenceQuestion(
+            threshold=0.2, logs=ckpttool.LogQuestion(patterns=("fixtures/health_pp2/train_log_first_rank_0.jsonl",))
+        )
+    ),
+    threshold=0.2,
+    keep_last=2,
+)
+"""The newest one is unhealthy by the log."""
+
+
+def steady(text: str) -> str:
+    """Return a page without what differs from day to day and from machine to machine."""
+    text = STYLE.sub("", text)
+    return AGE.sub("2 h", MOMENT.sub("2026-11-20 03:00", text)) + "\n"
+
+
+def of_a_fault(fault: str, folder: Path) -> ckpttool.ReportQuestion:
+    damaged(fault, folder)
+    choice = ckpttool.ResumeQuestion(evidence=Level.CHECKSUM)
+    return ckpttool.ReportQuestion(tree=ckpttool.TreeQuestion(path="run"), choice=choice, keep_last=1)
+
+
+@pytest.mark.parametrize("form", ckpttool.PageForm)
+@pytest.mark.parametrize("name", ["health", "dcp_fsdp2_4ranks--cut-shard", "mcore_integrity--flipped"])
+def test_a_page_is_as_it_was_read_when_it_was_last_changed(
+    name: str,
+    form: ckpttool.PageForm,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    golden: Callable[[str, str], None],
+) -> None:
+    monkeypatch.chdir(ROOT if name == "health" else tmp_path)
+    answer = ckpttool.survey(HEALTH if name == "health" else of_a_fault(name, tmp_path))
+    answer = replace(answer, free_bytes=ByteCount(1 << 40), seconds=2.0)
+    golden(f"report/{name}.{form.value}", steady(page(answer, form)))

@@ -1,0 +1,86 @@
+"""The page for a comment: short, whole, and what stands in a name does nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+
+import ckpttool
+from ckpttool.api.reports import page
+from ckpttool.domain.finding import Code, damage
+from ckpttool.render.page.markdown import MOST_CHARACTERS, MOST_FINDINGS
+from tests.trees import TreeBuilder
+
+NAME = "a|b`c`<img src=x onerror=y>@everyone [x](http:evil) ![y](z) www.evil.org #17 **b** \\| $x$ ~~s~~ &amp;"
+
+
+def surveyed(folder: Path, *, prefix: str = "llama2_7b") -> ckpttool.TreeReport:
+    builder = TreeBuilder(folder).legacy(ranks=2, prefix=prefix).save(epoch=1, step=2).save(epoch=2, step=2)
+    builder.truncate(builder.shard(1, 2, 2), 40)
+    return ckpttool.survey(str(builder.output))
+
+
+def many(answer: ckpttool.TreeReport, number: int, message: str) -> ckpttool.TreeReport:
+    found = tuple(damage(Code.SHARD_EMPTY, f"{message} {at}", path=f"rank_{at}/a.ckpt") for at in range(number))
+    newest, *older = answer.verification.verdicts
+    verdicts = (replace(newest, findings=found), *older)
+    return replace(answer, verification=replace(answer.verification, verdicts=verdicts))
+
+
+def test_whatever_a_name_holds_is_shown_and_does_nothing(tmp_path: Path) -> None:
+    text = page(surveyed(tmp_path, prefix=NAME), ckpttool.PageForm.MARKDOWN)
+    parser = MarkdownIt("gfm-like", {"linkify": False})
+    tokens = [child for token in parser.parse(text) for child in (token, *(token.children or ()))]
+    used = {token.type for token in tokens if token.type.endswith("_open") or token.type in {"image", "code_inline"}}
+    assert used <= {
+        f"{kind}_open"
+        for kind in (
+            "heading",
+            "paragraph",
+            "strong",
+            "table",
+            "bullet_list",
+            "list_item",
+            "thead",
+            "tbody",
+            "tr",
+            "th",
+            "td",
+        )
+    }
+    assert [token.content for token in tokens if token.type.startswith("html")] == ["<!-- ckpttool report -->\n"]
+    assert NAME in "".join(token.content for token in tokens if token.type.startswith("text")).replace("\u200b", "")
+    assert all(mark not in text for mark in ("www.", "@everyone", "http:evil", "#17"))
+
+
+def test_every_row_of_a_table_has_as_many_cells_as_its_heading(tmp_path: Path) -> None:
+    parser = MarkdownIt("gfm-like", {"linkify": False})
+    rows: list[int] = []
+    for token in parser.parse(page(surveyed(tmp_path, prefix=NAME), ckpttool.PageForm.MARKDOWN)):
+        if token.type == "table_open":
+            rows = []
+        elif token.type == "tr_open":
+            rows.append(0)
+        elif token.type in {"th_open", "td_open"}:
+            rows[-1] += 1
+        elif token.type == "table_close":
+            assert len({*rows}) == 1
+
+
+def test_twenty_findings_are_told_and_the_rest_is_counted(tmp_path: Path) -> None:
+    answer = surveyed(tmp_path)
+    text = page(many(answer, MOST_FINDINGS + 7, "the file has no bytes"), ckpttool.PageForm.MARKDOWN)
+    assert text.count("| damage |") == MOST_FINDINGS
+    assert "\nand 8 other findings\n" in text  # and why it was not chosen
+    assert "other finding" not in page(answer, ckpttool.PageForm.MARKDOWN)
+
+
+def test_a_page_fits_a_comment_whatever_names_and_messages_hold(tmp_path: Path) -> None:
+    answer = surveyed(tmp_path)
+    whole = many(answer, 20, "|" * 5000)
+    verdicts = whole.verification.verdicts * 400
+    text = page(replace(whole, verification=replace(whole.verification, verdicts=verdicts)), ckpttool.PageForm.MARKDOWN)
+    assert len(text) <= MOST_CHARACTERS
+    assert text.endswith("has all)") or "looked at by" in text
