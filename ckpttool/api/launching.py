@@ -58,7 +58,7 @@ def launch(  # noqa: PLR0913  # the last two are what the machine says, where it
     devices = None if order.devices_per_node is None else order.nodes * order.devices_per_node
     base = read_base(order.base, order.allowed, devices=devices)
     answer = resolve(replace(question, config=base.run), choice, data, node=node)
-    target = assert_startable(answer.tree)
+    target = assert_startable(answer.tree, order.load_checkpoint)
     wanted = _preflight_of(order, question, choice, data)
     decision, disk = answer.decision, disk or LocalDisk()
     if isinstance(decision, NoResumePoint):
@@ -121,6 +121,7 @@ def _preflight_of(
         strict=order.strict,
         allowed=order.allowed,
         view=order.view,
+        load_checkpoint=order.load_checkpoint,
     )
 
 

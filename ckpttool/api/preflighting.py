@@ -17,6 +17,7 @@ from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import Check, DiskNeed, NextSaves, Preflight, PreflightQuestion, Reason
+from ckpttool.domain.units import counted
 from ckpttool.errors import CkptToolError, ExitCode, UsageError
 from ckpttool.render.answers import preflight_summaries as summaries
 from ckpttool.storage import is_local
@@ -63,7 +64,7 @@ def preflight(
         trainer = answer.tree.trainer
         if trainer is not None and trainer.launch is None:
             return _told_by_hand(question, answer, disk, trainer=trainer.title, before=(first,))
-        assert_startable(answer.tree)
+        assert_startable(answer.tree, question.load_checkpoint)
     except CkptToolError as error:
         return _cut_short(question, [first, _stopped("checkpoint", error)], _AFTER_CONFIG[1:])
     return judged(question, config, answer, disk).answer
@@ -197,11 +198,15 @@ class Judged:
 
 def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk: Disk) -> Judged:
     """Say what stands against a launch of what was decided: for `preflight`, and for `launch` before it writes."""
-    decision, target, teller = answer.decision, assert_startable(answer.tree), _teller(question, answer)
+    decision, target, teller = (
+        answer.decision,
+        assert_startable(answer.tree, question.load_checkpoint),
+        _teller(question, answer),
+    )
     plan, edited = None, None
     of_devices = judge.devices_unknown(decision, config.run) if question.devices is None else ()
     if isinstance(decision, ResumePlan):
-        plan = replace(decision, load=decision.load.at(os.path.abspath(decision.load.path)))
+        plan = replace(decision, load=decision.load.at(_on_disk(decision, answer.tree, question.load_checkpoint)))
         edited = _edited(target, config, plan)
         if question.devices is not None:
             of_devices = target.other_devices(config.run, question.devices)
@@ -217,19 +222,50 @@ def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk
     return Judged(answer=_answered(question, answer, checks, need), plan=plan, edited=edited)
 
 
-def assert_startable(tree: Tree) -> LaunchTarget:
+def assert_startable(tree: Tree, copied_to: str | None) -> LaunchTarget:
     """Return how the trainer of a tree is started.
+
+    Args:
+        tree: Which.
+        copied_to: The folder to which a tree of an object store was copied.
 
     Raises:
         UsageError: Nobody knows how, or the tree is in no folder.
     """
-    if not is_local(tree.inventory.root):
-        raise UsageError(f"a training loads from a folder, which {tree.inventory.root} is not: copy it to one")
+    if copied_to is None and not is_local(tree.inventory.root):
+        way = "copy it to one, and give launch that as --load-checkpoint"
+        raise UsageError(f"a training loads from a folder, which {tree.inventory.root} is not: {way}")
+    if copied_to is not None and is_local(tree.inventory.root):
+        raise UsageError(f"--load-checkpoint is for trees in object stores; {tree.inventory.root} is loaded as it lies")
     if tree.trainer is None or tree.trainer.launch is None:
         whose = "a lone file" if tree.trainer is None else tree.trainer.title
         way = "without --config and --output `ckpttool launch` says what to tell it"
         raise UsageError(f"ckpttool does not know how a training is started from {whose}: {tree.inventory.root}; {way}")
     return tree.trainer.launch
+
+
+def _on_disk(plan: ResumePlan, tree: Tree, copied_to: str | None) -> str:
+    """Return what the trainer loads, as a path on a disk.
+
+    Raises:
+        UsageError: The copy lacks files of the plan, or they have other sizes.
+    """
+    if copied_to is None:
+        return os.path.abspath(plan.load.path)
+    lacking = [path for path in plan.copies if not _is_copied(tree, path, copied_to)]
+    if lacking:
+        what = (
+            f"{copied_to} lacks {len(lacking)} of {counted(len(plan.copies), 'file')} of {plan.point.checkpoint.name}"
+        )
+        raise UsageError(f"{what}, {lacking[0]} first: copy them from {plan.root} (`copy` of resolve --format json)")
+    return os.path.abspath(copied_to) + plan.load.path.removeprefix(plan.root)
+
+
+def _is_copied(tree: Tree, path: str, folder: str) -> bool:
+    try:
+        return os.path.getsize(os.path.join(folder, path)) == tree.storage.stamp(path).size
+    except OSError:
+        return False
 
 
 def _edited(target: LaunchTarget, config: BaseConfig, plan: ResumePlan) -> LaunchConfig | CkptToolError:

@@ -25,7 +25,8 @@ from ckpttool.domain.shard import Shard
 from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.errors import IncompleteError, UnknownLayoutError, UsageError
-from ckpttool.storage.base import Storage
+from ckpttool.storage import is_object_store
+from ckpttool.storage.base import Kind, Storage
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import Refusal, Resume, no_effects
 from ckpttool.trainers.common.launchers import jobs_of
@@ -273,6 +274,7 @@ def _plan(
         next_step=Step(point.step + 1),
         findings=_beyond(tree, point),
         advice=advice,
+        copies=_to_copy(tree, checkpoint) if is_object_store(tree.inventory.root) else (),
     )
     resume = Resume(
         plan=plan,
@@ -295,6 +297,23 @@ def _plan(
         next_step=effects.next_step or plan.next_step,
         findings=(*effects.findings, *objections, *(each for each in plan.findings if each.code not in said)),
     )
+
+
+def _to_copy(tree: Tree, checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return the files of a checkpoint, and what its trainer keeps beside them."""
+    members = tree.layout.members(checkpoint)
+    paths = {shard.path for shard in checkpoint.shards}
+    waiting = [] if isinstance(members, Refusal) else [*members.paths, *members.records]
+    while waiting:
+        path = waiting.pop()
+        try:
+            if tree.storage.kind(path) is Kind.FOLDER:
+                waiting += [f"{path}/{entry.name}" for entry in tree.storage.entries(path)]
+            else:
+                paths.add(path)
+        except FileNotFoundError:  # a record that need not be there
+            continue
+    return tuple(sorted(paths))
 
 
 def _assert_it_skips(position: DataPosition, data: DataQuestion, trainer: Trainer | None) -> None:

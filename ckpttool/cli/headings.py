@@ -29,6 +29,7 @@ HEADINGS = {
     ),
     "Launch": (
         "--output", "--force", "--nodes", "--devices-per-node", "--devices", "--master-addr", "--script", "--allow",
+        "--load-checkpoint",
         "--skip-foreign",
     ),
     "Policy": (

@@ -50,6 +50,9 @@ class JobOptions:
         bool, typer.Option("--strict", help="Write nothing, exit 10, where a newer checkpoint was rejected.")
     ] = False
     allow: Allow = None
+    load_checkpoint: Annotated[
+        str | None, typer.Option(metavar="LOCALDIR", help="Where a tree of an object store was copied to.")
+    ] = None
 
     def order(self, base: str, output: str, view: View) -> api.LaunchOrder:
         """Ask the library."""
@@ -64,6 +67,7 @@ class JobOptions:
             script=self.script,
             allowed=codes(self.allow),
             view=view,
+            load_checkpoint=self.load_checkpoint,
         )
 
 

@@ -222,6 +222,8 @@ class ResumePlan:
     """The way around a spike or on after a stop, where that was asked for; `data` follows it."""
     placement: tuple[Placed, ...] = ()
     """Which ranks start where, as the machines said that looked; empty where none did."""
+    copies: tuple[str, ...] = ()
+    """Files that have to be copied to a disk before a trainer can load them, relative to `root`; empty on a disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

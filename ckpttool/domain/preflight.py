@@ -187,3 +187,5 @@ class PreflightQuestion:
     """Findings that the user has seen and accepts: they become notes."""
     view: View = USUAL
     """How the report is to be told."""
+    load_checkpoint: str | None = None
+    """The folder to which a tree of an object store was copied."""

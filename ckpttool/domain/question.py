@@ -136,6 +136,8 @@ class LaunchOrder:
     """Findings that the user has seen and accepts; any other that weighs more than a note stops the launch."""
     view: View = USUAL
     """How what stops the launch is to be told."""
+    load_checkpoint: str | None = None
+    """The folder to which a tree of an object store was copied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,9 @@ def _objects(root: str) -> Storage:
     return ObjectStorage(root)
 
 
-STORAGES: dict[str, Callable[[str], Storage]] = {"": LocalStorage, **dict.fromkeys(("s3", "gs", "az"), _objects)}
+OBJECT_STORES = ("s3", "gs", "az")
+
+STORAGES: dict[str, Callable[[str], Storage]] = {"": LocalStorage, **dict.fromkeys(OBJECT_STORES, _objects)}
 """Who opens a root, by the scheme before its `://`; a folder has none."""
 
 _SCHEME = r"([a-z][a-z0-9+.-]*)://(?s:(.*))"
@@ -67,6 +69,11 @@ def is_folder(root: str) -> bool:
 def is_local(root: str) -> bool:
     """Tell whether a root is spelled as a folder of this machine, where others find it, too."""
     return not _split(root)[0]
+
+
+def is_object_store(root: str) -> bool:
+    """Tell whether a root lies in an object store: to load from it, it has to be copied to a disk."""
+    return _split(root)[0] in OBJECT_STORES
 
 
 def assert_changeable(root: str) -> None:

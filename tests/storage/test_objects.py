@@ -15,6 +15,7 @@ from ckpttool.storage import above, look_anew, open_storage
 from ckpttool.storage.base import Entry, Kind, ReplacedError, Storage
 from ckpttool.storage.objects import FIRST_READ
 from ckpttool.storage.stream import read_blocks
+from tests.answers import FIXTURES
 from tests.cli.running import ask
 from tests.storage.test_storage_sees_all import QUESTIONS, TREES, answer, copied, plain
 from tests.stores import Relay, relay_over
@@ -207,3 +208,48 @@ def test_a_lone_file_in_a_store_is_read(bucket: Path) -> None:
     shutil.copy(folder / "checkpoint/rank_0/llama2_7b_rank_0-10_2.ckpt", bucket / "lone.ckpt")
     said = ask("inspect", "s3://bucket/lone.ckpt")
     assert said.code == 0, said.stderr
+
+
+def test_a_launch_needs_a_copy_on_a_disk_and_says_which_files(bucket: Path, tmp_path: Path) -> None:
+    folder = copied("sink2_ckpt/output", bucket)
+    asked = ["launch", "s3://bucket/tree", "--config", str(FIXTURES / "configs" / "pretrain_sink2.yaml")]
+    asked += ["--output", str(tmp_path / "new.yaml")]
+    refused = ask(*asked)
+    assert refused.code == ExitCode.USAGE
+    assert "--load-checkpoint" in refused.stderr
+    plan = ask("resolve", "s3://bucket/tree", "--format", "json").json
+    copies = plan["copy"]
+    assert isinstance(copies, list)
+    assert {path for path in copies if path.endswith(".ckpt")} == {
+        str(path.relative_to(folder / "checkpoint")) for path in folder.rglob("*_1-30_2.ckpt")
+    }
+    copy = tmp_path / "copy"
+    for path in copies[1:]:
+        (copy / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(folder / "checkpoint" / path, copy / path)
+    lacking = ask(*asked, "--load-checkpoint", str(copy))
+    assert (lacking.code, copies[0] in " ".join(lacking.stderr.split())) == (ExitCode.USAGE, True)
+    shutil.copytree(folder / "checkpoint", copy, dirs_exist_ok=True)
+    said = ask(*asked, "--load-checkpoint", str(copy))
+    assert said.code == 0, said.stdout + said.stderr
+    assert str(copy) in (tmp_path / "new.yaml").read_text()
+    assert ask("launch", str(folder), *asked[2:], "--load-checkpoint", str(copy), "--force").code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["seal"],
+        ["prune", "--keep-last", "1", "--apply"],
+        ["repair-meta", "--apply"],
+        ["health", "--threshold", "5", "--write"],
+        ["heal", "--apply"],
+    ],
+    ids=" ".join,
+)
+def test_nothing_in_a_store_is_changed(command: list[str], bucket: Path) -> None:
+    folder = copied("health_pp2/output", bucket)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    said = ask(command[0], "s3://bucket/tree", *command[1:])
+    assert said.code == ExitCode.UNSAFE, said.stderr
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before

@@ -90,6 +90,8 @@ def plan_document(answer: ResumePlan | NoResumePoint, simulation: Simulation | N
         findings = (*answer.point.findings, *answer.findings)
         if answer.placement:
             document["placement"] = [{"ranks": [*placed.ranks], "host": placed.host} for placed in answer.placement]
+        if answer.copies:
+            document["copy"] = [*answer.copies]
     document["rejected"] = [_rejection(rejection) for rejection in point.rejected]
     document["findings"] = [finding_document(finding) for finding in findings]
     if answer.advice is not None:
@@ -231,8 +233,15 @@ def _chosen(plan: ResumePlan, code: ExitCode, now: float | None) -> list[Rendera
         parts += [line(), *renames(checkpoint)]
     if not _stands_in_config(plan.load):
         parts += [line(), *load_it_with(plan.load)]
+    if plan.copies:
+        parts += [line(), line(_copied_first(plan))]
     parts += [line(), line(lost(plan))]
     return parts
+
+
+def _copied_first(plan: ResumePlan) -> str:
+    files = counted(len(plan.copies), "file")
+    return f"A trainer loads from a disk: copy {files} of {shown(plan.root)} first (--format json lists them in `copy`)"
 
 
 def whole_at(plan: ResumePlan) -> str:
