@@ -88,3 +88,5 @@ class Process:
     """
     attempt: int
     """How often the launcher started all of this anew, from 0."""
+    node: int | None = None
+    """This machine among those of the start, from 0; None where the launcher does not tell."""

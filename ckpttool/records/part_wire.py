@@ -15,8 +15,10 @@ from collections.abc import Iterable, Iterator
 from ckpttool.domain.frozen import dataclass
 from ckpttool.errors import UnsafeError
 
-LINE_BYTES = 480
-"""At most, with the line's end. srun and mpirun keep lines of 900 bytes whole, and tear those of 1,100."""
+LINE_BYTES = 256
+"""Of every line, with its end: shorter ones are filled up with blanks. Launchers read what a process wrote in pieces
+of 1,024 (srun) or 4,096 bytes (Open MPI), and another's may come between two: so each ends where a line does.
+"""
 
 MOST_BYTES = 64 << 20
 """Of a part, before and after it is deflated."""
@@ -71,7 +73,7 @@ def lines_of(part: bytes, name: PartName) -> Iterator[bytes]:
     pieces = [text[at : at + room] for at in range(0, len(text), room)]
     for number, piece in enumerate(pieces, 1):
         line = b"%s %d/%d %s" % (head, number, len(pieces), piece)
-        yield b"%s %08x\n" % (line, crc32(line))
+        yield (b"%s %08x" % (line, crc32(line))).ljust(LINE_BYTES - 1) + b"\n"
 
 
 def parts_in(lines: Iterable[bytes]) -> Received:

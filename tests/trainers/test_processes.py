@@ -16,7 +16,7 @@ from tests.conftest import FIXTURES
 
 RECORDED: dict[str, list[dict[str, str]]] = json.loads((FIXTURES / "launchers" / "recorded.json").read_text("utf-8"))
 
-RUN = {"index": 1, "count": 2, "local_index": None, "local_count": None, "run": None, "attempt": 0}
+RUN = {"index": 1, "count": 2, "local_index": None, "local_count": None, "node": 1, "run": None, "attempt": 0}
 KUBEFLOW = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "job-master-0"}
 
 
@@ -50,7 +50,7 @@ def test_every_process_of_a_real_start_is_another_part_of_the_same_whole(
 
 def test_workers_of_one_machine_of_msrun_are_the_first_of_all_and_its_scheduler_is_none() -> None:
     assert sum(process_of(environment) is None for environment in RECORDED["msrun"]) == 1
-    first = Process(launcher="msrun", index=0, count=4, local_index=0, local_count=None, run=None, attempt=0)
+    first = Process(launcher="msrun", index=0, count=4, local_index=0, local_count=None, node=0, run=None, attempt=0)
     assert processes("msrun")[0] == first
     assert [(process.index, process.local_index) for process in processes("msrun")] == [(0, 0), (1, 1)]
 
@@ -81,6 +81,13 @@ def test_an_allocation_without_srun_is_never_part_1(title: str) -> None:
         process_of(environment)
     with pytest.raises(UsageError, match="put srun before it"):  # many a script exports these for torchrun
         process_of({**environment, "RANK": "0", "WORLD_SIZE": "6"})
+
+
+def test_launchers_that_tell_the_machine_agree_with_how_many_processes_it_has() -> None:
+    assert [process.node for process in processes("srun")] == [0, 0, 0, 1, 1, 2, 2]
+    assert [process.node for process in processes("srun --mpi=pmi2")] == [0, 1]
+    assert [process.node for process in processes("torchrun")] == [0, 0]
+    assert {process.node for process in processes("mpirun of Open MPI")} == {None}
 
 
 def test_a_job_that_slurm_started_anew_is_a_later_attempt() -> None:

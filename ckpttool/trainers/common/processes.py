@@ -29,6 +29,7 @@ class _Row:
     """The first that is there tells. Where none is, the user has to."""
     local_index: str = ""
     local_count: str | Callable[[_Environment, int | None], int | None] = ""
+    node: str = ""
     alone: bool = False
     """Whether it starts one process on a machine."""
     run: tuple[str, ...] = ()
@@ -65,6 +66,7 @@ _TABLE = (
         count=("WORLD_SIZE",),
         local_index="LOCAL_RANK",
         local_count="LOCAL_WORLD_SIZE",
+        node="GROUP_RANK",
         run=("TORCHELASTIC_RUN_ID",),
         attempt="TORCHELASTIC_RESTART_COUNT",
     ),
@@ -92,6 +94,7 @@ _TABLE = (
         index="MS_NODE_ID",
         count=("MS_WORKER_NUM",),
         local_index="DEVICE_ID",
+        node="MS_NODE_RANK",
     ),
     _Row(
         launcher="msrun",
@@ -106,6 +109,7 @@ _TABLE = (
         count=("SLURM_STEP_NUM_TASKS",),
         local_index="SLURM_LOCALID",
         local_count=_tasks_here,
+        node="SLURM_NODEID",
         run=("SLURM_JOB_ID", "SLURM_STEP_ID"),
         attempt="SLURM_RESTART_COUNT",
     ),
@@ -151,10 +155,10 @@ _LARGEST_STEP = 0xFFFFFFF0
 def _variables() -> Iterator[str]:
     for row in _TABLE:
         yield from (need.partition("=")[0] for need in (*row.needs, *row.lacks, *row.count, *row.run))
-        yield from (name for name in (row.index, row.local_index, row.attempt) if name)
+        yield from (name for name in (row.index, row.local_index, row.node, row.attempt) if name)
         if isinstance(row.local_count, str) and row.local_count:
             yield row.local_count
-    yield from ("SLURM_NODEID", "SLURM_STEP_TASKS_PER_NODE")
+    yield "SLURM_STEP_TASKS_PER_NODE"
 
 
 VARIABLES = tuple(sorted({*_variables()}))
@@ -220,6 +224,7 @@ def _process(row: _Row, there: _Environment, count: int | None) -> Process:
         count=count,
         local_index=local_index,
         local_count=local_count,
+        node=index if row.alone else _whole_number(there.get(row.node, "")),
         run=_run(".".join(names)) if names and names != ["none"] else None,
         attempt=_whole_number(there.get(row.attempt, "")) or 0,
     )

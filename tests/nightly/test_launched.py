@@ -1,0 +1,132 @@
+"""Real launchers: each process knows which part it is, and its lines come through what the launcher makes of them."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from ckpttool.domain.node import Process
+from ckpttool.records.part_wire import PartName, parts_in
+from ckpttool.trainers.common.processes import process_of
+from tests.nightly.clusters import Slurm, needs, plain_environment, slurm
+
+nightly = pytest.mark.skipif("not config.getoption('--nightly')", reason="starts real launchers: --nightly")
+
+TELL = "import json, os, sys; json.dump({**os.environ}, open(f'{sys.argv[1]}/{os.getpid()}', 'x'))"
+"""Into files: launchers tear lines as long as an environment."""
+
+SENDER = """
+import os, random, sys
+from ckpttool.cli import output
+from ckpttool.records.part_wire import PartName, lines_of
+from ckpttool.trainers.common.processes import process_of
+
+process = process_of(os.environ)
+content = random.Random(process.index).randbytes(int(sys.argv[1]))
+for line in lines_of(content, PartName(run="test", index=process.index + 1, count=process.count)):
+    output.line(line)
+"""
+
+SIZE = 20_000
+"""Bytes of a part, which do not deflate: those of a hundred ranks."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    with slurm(tmp_path_factory.mktemp("slurm")) as started:
+        yield started
+
+
+def launched(line: Sequence[str]) -> bytes:
+    """Run a command, and return what it writes."""
+    return subprocess.run(line, env=plain_environment(), capture_output=True, timeout=120, check=True).stdout
+
+
+def tells(folder: Path) -> list[str]:
+    """Return a command that leaves its environment in a folder."""
+    folder.mkdir(exist_ok=True)
+    return [sys.executable, "-c", TELL, str(folder)]
+
+
+def processes_in(folder: Path) -> list[Process]:
+    """Ask each environment that was left there which process it is of."""
+    found = [process_of(json.loads(path.read_text("utf-8"))) for path in folder.iterdir()]
+    return sorted((process for process in found if process is not None), key=lambda process: process.index)
+
+
+def assert_all_came(output: bytes, count: int) -> None:
+    """Find every part, whole."""
+    received = parts_in(output.splitlines(keepends=True))
+    assert received.torn == ()
+    wanted = [
+        (PartName(run="test", index=number + 1, count=count), random.Random(number).randbytes(SIZE))  # noqa: S311
+        for number in range(count)
+    ]
+    assert [*received.parts] == wanted
+
+
+@nightly
+class TestSlurm:
+    def test_every_task_of_srun_is_another_part_and_knows_its_node(self, cluster: Slurm, tmp_path: Path) -> None:
+        told = cluster.srun(["-N3", "-n7", "--overcommit"], tells(tmp_path))
+        assert told.returncode == 0, told.stderr
+        found = processes_in(tmp_path)
+        assert [(one.index, one.count, one.local_count) for one in found] == [
+            (index, 7, count) for index, count in enumerate((3, 3, 3, 2, 2, 2, 2))
+        ]
+        assert [one.node for one in found] == [0, 0, 0, 1, 1, 2, 2]
+
+    @pytest.mark.parametrize("options", [[], ["-l"], ["--overcommit", "-n12"]])
+    def test_parts_come_through_srun_whole(self, cluster: Slurm, options: list[str]) -> None:
+        for _ in range(10):
+            told = cluster.srun(["-N3", *options], [sys.executable, "-c", SENDER, str(SIZE)])
+            assert told.returncode == 0, told.stderr
+            assert_all_came(told.stdout, 12 if "-n12" in options else 3)
+
+    def test_what_srun_loses_when_a_task_is_killed_is_known_to_be_lost(self, cluster: Slurm) -> None:
+        """It then often ends before it has read what the other tasks wrote: part of that is gone, too."""
+        killed = SENDER.replace(
+            "output.line(line)", "output.line(line); process.index == 1 and os.kill(os.getpid(), 9)"
+        )
+        for _ in range(5):
+            told = cluster.srun(["-N3"], [sys.executable, "-c", killed, str(SIZE)])
+            assert told.returncode != 0
+            received = parts_in(told.stdout.splitlines(keepends=True))
+            whole = {name.index: content for name, content in received.parts}
+            assert whole.keys() <= {1, 3}
+            assert all(content == random.Random(index - 1).randbytes(SIZE) for index, content in whole.items())  # noqa: S311
+            assert not whole.keys() & {name.index for name in received.torn}
+
+
+@nightly
+class TestOthers:
+    @pytest.mark.parametrize("options", [[], ["--tag-output"]])
+    def test_parts_come_through_open_mpi_whole(self, tmp_path: Path, options: list[str]) -> None:
+        mpirun = [needs("mpirun.openmpi", "openmpi-bin"), "--allow-run-as-root", "--oversubscribe", "-n", "4"]
+        launched([*mpirun, *tells(tmp_path)])
+        found = processes_in(tmp_path)
+        assert [(one.index, one.count, one.local_index, one.local_count) for one in found] == [
+            (index, 4, index, 4) for index in range(4)
+        ]
+        for _ in range(6):
+            assert_all_came(launched([*mpirun, *options, sys.executable, "-c", SENDER, str(SIZE)]), 4)
+
+    def test_parts_come_through_mpich_whole(self, tmp_path: Path) -> None:
+        mpirun = [needs("mpirun.mpich", "mpich"), "-n", "4"]
+        launched([*mpirun, *tells(tmp_path)])
+        found = processes_in(tmp_path)
+        assert [(one.index, one.launcher, one.local_count) for one in found] == [(n, "MPICH", 4) for n in range(4)]
+        assert_all_came(launched([*mpirun, sys.executable, "-c", SENDER, str(SIZE)]), 4)
+
+    def test_parts_come_through_torchrun_whole(self, tmp_path: Path) -> None:
+        torchrun = [needs("torchrun", "torch, by pip"), "--no-python", "--nproc-per-node", "4"]
+        launched([*torchrun, *tells(tmp_path)])
+        found = processes_in(tmp_path)
+        assert [(one.index, one.launcher, one.local_count) for one in found] == [(n, "torchrun", 4) for n in range(4)]
+        assert_all_came(launched([*torchrun, sys.executable, "-c", SENDER, str(SIZE)]), 4)
