@@ -8,6 +8,7 @@ from ckpttool.api.explaining import explain as explain
 from ckpttool.api.fixing import fix_config as fix_config
 from ckpttool.api.fp8_comparing import fp8_compare as fp8_compare
 from ckpttool.api.fp8_judging import fp8_verdict as fp8_verdict
+from ckpttool.api.fp8_linting import fp8_lint as fp8_lint
 from ckpttool.api.fp8_planning import fp8_plan as fp8_plan
 from ckpttool.api.fp8_probing import fp8_probe as fp8_probe
 from ckpttool.api.guard_reports import guard_report as guard_report

@@ -179,6 +179,8 @@ class Apart:
 
     steps: tuple[Step, ...]
     """Of the baseline; the first of those that one value stands for."""
+    ends: tuple[Step, ...]
+    """Of the baseline; the last of these."""
     baseline: tuple[float, ...]
     differences: tuple[float, ...]
     """Of the run to the baseline."""
@@ -188,6 +190,8 @@ class Apart:
     """Correlation of what moves both curves from step to step; None where it cannot be told."""
     together: int
     """Neighbouring pairs for which one value stands; 1 but for very long logs."""
+    pairs: int
+    """All that values stand for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,6 +111,11 @@ def number(value: float | None) -> Json:
     return value if value is None or math.isfinite(value) else str(float(value))
 
 
+def measured(value: float | None) -> Json:
+    """Spell what was measured, by six digits that say something: the others are only those of the arithmetic."""
+    return None if value is None else number(float(f"{value:.6g}"))
+
+
 def as_number(value: Json) -> float:
     """Return what `number` spelled, to the bit; a ParseError where it is something else."""
     return float(value) if isinstance(value, str) and value in _NONFINITE else as_float(value)

@@ -34,6 +34,7 @@ from ckpttool.formats.strict_json import (
     get_optional_float,
     get_optional_str,
     get_str,
+    measured,
     parse_json,
 )
 
@@ -64,7 +65,7 @@ def plan_document(plan: Fp8Plan) -> dict[str, Json]:
         },
         "horizon": plan.horizon,
         "window": [*plan.window],
-        "limit": plan.limit,
+        "limit": measured(plan.limit),
         "baseline": [*plan.baseline],
         "candidate": [*plan.candidate],
         "columns": plan.columns,
@@ -83,10 +84,10 @@ def suspicion_document(suspicion: Suspicion) -> dict[str, Json]:
     onset = suspicion.onset
     return {
         "class": suspicion.kind.value,
-        "gap": suspicion.gap,
-        "relative_gap": suspicion.relative_gap,
-        "limit": suspicion.limit,
-        "tolerance": suspicion.tolerance,
+        "gap": measured(suspicion.gap),
+        "relative_gap": measured(suspicion.relative_gap),
+        "limit": measured(suspicion.limit),
+        "tolerance": measured(suspicion.tolerance),
         "floor_from": None if suspicion.floor_from is None else suspicion.floor_from.value,
         "onset": None
         if onset is None

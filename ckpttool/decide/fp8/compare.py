@@ -59,7 +59,7 @@ def compare(baseline: Curve, candidate: Curve, repeats: Sequence[Curve] = (), *,
     far = apart(baseline, candidate, metric=terms.metric)
     findings = objections(baseline, candidate, terms)
     ends = _ends(baseline, candidate)
-    pairs = len(far.steps) * far.together
+    pairs = far.pairs
     short = pairs < _LEAST_PAIRS[terms.metric]
     refusal = _too_few(baseline, candidate, pairs, terms) if short else ()
     judged = None if short else _judge(far, [_repeat(baseline, each, far, terms) for each in repeats], terms)
@@ -73,7 +73,7 @@ def compare(baseline: Curve, candidate: Curve, repeats: Sequence[Curve] = (), *,
         kind=kind,
         pairs=pairs,
         first=far.steps[0] if far.steps else None,
-        last=far.steps[-1] if far.steps else None,
+        last=far.ends[-1] if far.ends else None,
         pairing=far.pairing,
         shape=None if judged is None else judged.shape,
         effect=Effect.UNKNOWN if judged is None else judged.effect,
@@ -131,7 +131,7 @@ def _judge(far: Apart, repeats: Sequence[tuple[Sequence[float], bool]], terms: T
     tolerance = terms.tolerance.of(loss)
     floor, limit = floor_and_limit(gap, repeats, length=len(far.steps) - tail, tolerance=tolerance)
     shape = fit(windows.gaps)
-    lasts = [far.steps[end - 1] for _, end in bounds]
+    lasts = [far.ends[end - 1] for _, end in bounds]
     kind = classify(
         windows,
         gap,
@@ -245,7 +245,7 @@ def _notes(far: Apart, judged: _Judged | None, ends: Ends, terms: Terms) -> Iter
         yield "the runs did not see the same data in the same order: the noise is larger"
     if far.together > 1:
         yield f"so many values are told by the means of {far.together} neighbours"
-    if any(spike.candidate and far.steps and spike.last >= far.steps[-1] for spike in far.spikes):
+    if any(spike.candidate and far.ends and spike.last >= far.ends[-1] for spike in far.spikes):
         yield "the candidate's last spike has not ended yet: it may be one, or where its loss now is"
     if judged is None:
         return
@@ -276,10 +276,13 @@ def apart(
         rho = pairing([pairs.baseline[place] for place in kept], [pairs.candidate[place] for place in kept])
     together = together or math.ceil(len(pairs.places) / _MOST_PAIRS) or 1
     differences = [two - one for one, two in zip(pairs.baseline, pairs.candidate, strict=True)]
+    groups = _groups(len(pairs.places), together)
     return Apart(
-        steps=pairs.steps[: len(pairs.steps) // together * together : together],
-        baseline=_averaged(calmed(pairs.baseline, out), together),
-        differences=_averaged(calmed(differences, out), together),
+        steps=tuple(pairs.steps[first] for first, _ in groups),
+        ends=tuple(pairs.steps[end - 1] for _, end in groups),
+        baseline=_averaged(calmed(pairs.baseline, out), groups),
+        differences=_averaged(calmed(differences, out), groups),
+        pairs=len(pairs.places) if groups else 0,
         spikes=told(own, other, by_step=_by_step(baseline)),
         pairing=rho,
         together=together,
@@ -305,10 +308,11 @@ def _by_step(curve: Curve) -> float:
     return (curve.places[-1] - curve.places[0]) / (curve.steps[-1] - curve.steps[0])
 
 
-def _averaged(values: Sequence[float], together: int) -> tuple[float, ...]:
-    if together == 1:
-        return tuple(values)
-    return tuple(
-        math.fsum(values[first : first + together]) / together
-        for first in range(0, len(values) - together + 1, together)
-    )
+def _groups(pairs: int, together: int) -> list[tuple[int, int]]:
+    """Return where groups of neighbours begin and end; what is left over belongs to the last one."""
+    count = pairs // together
+    return [(at * together, pairs if at == count - 1 else (at + 1) * together) for at in range(count)]
+
+
+def _averaged(values: Sequence[float], groups: Sequence[tuple[int, int]]) -> tuple[float, ...]:
+    return tuple(math.fsum(values[first:end]) / (end - first) for first, end in groups)

@@ -21,7 +21,7 @@ from ckpttool.domain.fp8_curves import (
     TaskChange,
 )
 from ckpttool.domain.units import counted
-from ckpttool.formats.strict_json import number
+from ckpttool.formats.strict_json import measured
 from ckpttool.render.answers.reading import listed, reading_document, reading_parts
 from ckpttool.render.escape import shown
 from ckpttool.render.json import Document, finding_document
@@ -74,28 +74,30 @@ def document(answer: CurvesAnswer) -> Document:
         "pairs": comparison.pairs,
         "first": comparison.first,
         "last": comparison.last,
-        "pairing": number(comparison.pairing),
+        "pairing": measured(comparison.pairing),
         "class": comparison.kind.value,
         "case": _case(answer),
         "shape": None if comparison.shape is None else comparison.shape.value,
         "effect": comparison.effect.value,
         "matters": comparison.matters,
-        "gap": None if comparison.gap is None else comparison.gap.mean,
-        "relative_gap": comparison.relative_gap,
+        "gap": None if comparison.gap is None else measured(comparison.gap.mean),
+        "relative_gap": measured(comparison.relative_gap),
         "interval": _interval(comparison.gap),
-        "floor": None if floor is None else floor.value,
+        "floor": None if floor is None else measured(floor.value),
         "floor_from": None if floor is None else floor.source.value,
-        "tolerance": comparison.tolerance,
-        "limit": comparison.limit,
-        "smallest_visible": comparison.limit,
+        "tolerance": measured(comparison.tolerance),
+        "limit": measured(comparison.limit),
+        "smallest_visible": measured(comparison.limit),
         "onset": None
         if onset is None
         else {"step": onset.step, "not_before": onset.not_before, "not_after": onset.not_after},
         "spikes": [_spike_document(spike) for spike in comparison.spikes],
         "gradient_norm": None
         if comparison.norm_gap is None
-        else {"gap_of_log": comparison.norm_gap.mean, "interval": _interval(comparison.norm_gap)},
-        "windows": [{"first": window.first, "last": window.last, "gap": window.gap} for window in comparison.windows],
+        else {"gap_of_log": measured(comparison.norm_gap.mean), "interval": _interval(comparison.norm_gap)},
+        "windows": [
+            {"first": window.first, "last": window.last, "gap": measured(window.gap)} for window in comparison.windows
+        ],
         "evals": None if answer.evals is None else _evals_document(answer.evals),
         "notes": list(comparison.notes),
         "findings": [finding_document(finding) for finding in comparison.findings],
@@ -110,7 +112,7 @@ def _case(answer: CurvesAnswer) -> str | None:
 
 
 def _interval(gap: Gap | None) -> Document:
-    return None if gap is None else [gap.low, gap.high]
+    return None if gap is None else [measured(gap.low), measured(gap.high)]
 
 
 def _spike_document(spike: Spike) -> Document:
@@ -118,7 +120,7 @@ def _spike_document(spike: Spike) -> Document:
         "run": "candidate" if spike.candidate else "baseline",
         "first": spike.first,
         "last": spike.last,
-        "height": number(spike.height),
+        "height": measured(spike.height),
         "shared": spike.shared,
     }
 
@@ -134,8 +136,8 @@ def _evals_document(evals: Evals) -> Document:
                 "metric": task.metric,
                 "baseline": task.baseline,
                 "candidate": task.candidate,
-                "error": task.error,
-                "z": task.z,
+                "error": measured(task.error),
+                "z": measured(task.z),
             }
             for task in evals.tasks
         ],

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.fp8_plan import Cure, Fp8Verdict, Shown, VerdictKind
 from ckpttool.domain.units import counted
+from ckpttool.formats.strict_json import measured
 from ckpttool.records.fp8_plan import change_document
 from ckpttool.render.answers.reading import listed
 from ckpttool.render.escape import shown
@@ -39,12 +40,12 @@ def document(answer: Fp8Verdict) -> Document:
         "culprits": [gemm.value for gemm in answer.culprits],
         "operands": [operand.value for operand in answer.operands],
         "layers": answer.layers,
-        "explains": answer.explains,
+        "explains": measured(answer.explains),
         "cure": None if answer.cure is None else _cure_document(answer.cure),
         "experiments": [_shown_document(each) for each in answer.experiments],
-        "shares": None if answer.shares is None else {gemm.value: share for gemm, share in answer.shares},
-        "floor": answer.floor,
-        "limit": answer.limit,
+        "shares": None if answer.shares is None else {gemm.value: measured(share) for gemm, share in answer.shares},
+        "floor": measured(answer.floor),
+        "limit": measured(answer.limit),
         "next": None
         if answer.next is None
         else {"round": answer.next.round, "ids": list(answer.next.ids), "steps": answer.next.steps},
@@ -67,12 +68,12 @@ def _shown_document(each: Shown) -> Document:
         "valid": each.gate.is_valid,
         "as_planned": each.gate.as_planned.value,
         "reason": each.gate.reason,
-        "gap": None if each.gap is None else each.gap.mean,
-        "interval": None if each.gap is None else [each.gap.low, each.gap.high],
-        "recovered": each.recovered,
+        "gap": None if each.gap is None else measured(each.gap.mean),
+        "interval": None if each.gap is None else [measured(each.gap.low), measured(each.gap.high)],
+        "recovered": measured(each.recovered),
         "recovered_interval": None
         if each.recovered_low is None or each.recovered_high is None
-        else [each.recovered_low, each.recovered_high],
+        else [measured(each.recovered_low), measured(each.recovered_high)],
         "answer": None if each.outcome is None else each.outcome.value,
         "note": each.note,
     }

@@ -55,6 +55,7 @@ _GO_WITH = {
 """Flag -> those that Megatron refuses without it, or that are another way to say it."""
 
 _OFF = frozenset({"False", "None", "none"})
+_BLOCKWISE = (0, 13)
 _PRECISION_FILE = (0, 16)
 _OVERRIDE = (2, 15)
 _CONFIG = "precision.yaml"
@@ -101,6 +102,8 @@ class Megatron:
             refused = te.no_recipe(trial.recipe, setting.engine_version)
             if refused is not None:
                 return refused
+            if trial.recipe is Recipe.BLOCKWISE and (setting.framework_version or _BLOCKWISE) < _BLOCKWISE:
+                return "--fp8-recipe blockwise came with Megatron core 0.13"
             remove = (*_DELAYED, *(() if trial.recipe is Recipe.MXFP8 else (_MXFP8_BUFFER,)))
             settings.append(("--fp8-recipe", trial.recipe.value))
             notes += te.for_devices(trial.recipe)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ckpttool.domain.metrics import LogItem
@@ -13,20 +14,30 @@ from ckpttool.logs.fields import json_row, steps_of
 STATE_LIMIT = ByteCount(64 << 20)
 """Over a hundred thousand log entries; the file is one JSON document, so it has to be in memory whole."""
 
+_NO_STEPS = "the Trainer prints no steps: give trainer_state.json of its newest checkpoint, which has them"
+_PRINTED = re.compile(rb"\{'(?:eval_)?loss': [^{}\n]*'epoch': ")
+"""What the Trainer prints while it trains; of the step it says nothing."""
+
 
 class HfTrainer:
-    """The `log_history` of a `trainer_state.json`."""
+    """The `log_history` of a `trainer_state.json`, or what was printed instead: that is told, and not read."""
 
     name = "hf-trainer"
 
     def recognise(self, head: bytes) -> bool:
         """Tell from the beginning of the content."""
-        return head.lstrip().startswith(b"{") and b'"log_history"' in head
+        is_state = head.lstrip().startswith(b"{") and b'"log_history"' in head
+        return is_state or _PRINTED.search(head) is not None
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
         """Yield the training entries; those of evaluations have no loss of their own: who wants no curves sees none."""
+        start = source.stream.read(STATE_LIMIT)
+        if (printed := _PRINTED.search(start)) is not None:
+            line = start.count(b"\n", 0, printed.start()) + 1
+            yield problem(source, line, _NO_STEPS, start[printed.start() :].partition(b"\n")[0])
+            return
         wanted = {"loss", "grad_norm", *(("eval_loss",) if source.curves else ())}
-        parts: list[bytes] = []
+        parts = [start]
         while sum(map(len, parts)) <= STATE_LIMIT and (part := source.stream.read(STATE_LIMIT)):
             parts.append(part)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 
@@ -229,7 +230,9 @@ class TestTerms:
     def test_a_very_long_log_is_averaged_and_answers_alike(self) -> None:
         runs = Runs(17, steps=20_401, wander=0.002)
         answer = compared(runs, stepped(runs.run(), since=12_401))
-        assert (answer.kind, answer.pairs) == (CurveClass.STEP, 20_400)
+        assert (answer.kind, answer.pairs) == (CurveClass.STEP, 20_401)
+        assert (answer.first, answer.last, answer.windows[-1].last) == (1, 20_401, 20_401)
+        assert all(before.last < after.first for before, after in pairwise(answer.windows))
         assert "2 neighbours" in " ".join(answer.notes)
         assert answer.onset is not None
         assert answer.onset.not_before <= 12_401 <= answer.onset.not_after

@@ -42,6 +42,7 @@ NAMES = (
     "fp8", "fp8_recipe", "fp8_margin", "fp8_amax_history_len", "fp8_param_gather", "bf16", "load", "ckpt_step", "save",
     "exit_interval", "train_iters", "lr_decay_iters", "micro_batch_size", "global_batch_size", "sequence_parallel",
     "tp_comm_overlap", "overlap_grad_reduce", "overlap_param_gather", "recompute_granularity", "cuda_graph_impl",
+    "num_experts", "save_interval", "data_parallel_size", "pipeline_model_parallel_size",
     "enable_cuda_graph", "external_cuda_graph", "moe_router_padding_for_fp8", "first_last_layers_bf16",
 )  # fmt: skip
 

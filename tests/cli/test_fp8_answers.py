@@ -1,0 +1,160 @@
+"""Every answer about FP8, over all that lies in the fixtures: its JSON, its exit code, and what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from decimal import Decimal
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+import ckpttool
+from ckpttool.cli.headings import ends
+from tests.cli.running import Said, ask
+from tests.conftest import FIXTURES
+from tests.decide.fp8.curves import Runs, stepped
+from tests.logs.test_tensorboard import VERSION, event, record, scalar
+from tests.published import problems_of
+
+TOY = FIXTURES / "fp8"
+CURVES = ("bf16.csv", "bf16_regrouped.csv", "fp8.csv")
+TREES = sorted(path for path in (FIXTURES / "layouts").iterdir() if path.is_dir())
+MOST_DIGITS = 6
+
+
+def kept(command: str, said: Said) -> None:
+    """Hold an answer against its schema, the codes that its help lists, and the digits that were measured."""
+    assert problems_of(said.json) == []
+    listed = {code.strip() for codes, _ in ends(command) for code in codes.split(",")}
+    assert f"{said.code}" in listed
+    if command not in {"fp8 lint", "fp8 probe"}:
+        own = {key: value for key, value in said.json.items() if key not in {"baseline", "candidate", "repeats"}}
+        assert [number for number in numbers(own) if digits(number) > MOST_DIGITS] == []
+
+
+def numbers(value: object) -> Iterator[float]:
+    if isinstance(value, dict):
+        for each in value.values():
+            yield from numbers(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from numbers(each)
+    elif isinstance(value, float):
+        yield value
+
+
+def digits(value: float) -> int:
+    return len(Decimal(repr(value)).normalize().as_tuple().digits)
+
+
+def lying(folder: Path) -> dict[str, bytes | None]:
+    """Return all that lies in a folder."""
+    return {f"{path}": path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
+
+
+@pytest.mark.parametrize(("baseline", "candidate"), list(permutations(CURVES, 2)))
+def test_each_comparison_keeps_to_its_schema(baseline: str, candidate: str) -> None:
+    runs = (f"{TOY / baseline}", f"{TOY / candidate}")
+    kept("fp8 compare", ask("fp8", "compare", *runs, "--json"))
+    kept("fp8 compare", ask("fp8", "compare", runs[0], runs[0], "--repeat", runs[1], "--json"))
+
+
+@pytest.mark.parametrize("log", sorted((FIXTURES / "logs").glob("*_*.*")), ids=lambda log: log.name)
+def test_each_trainers_log_gives_an_answer_that_keeps_to_its_schema(log: Path) -> None:
+    said = ask("fp8", "compare", f"{log}", f"{log}", "--json")
+    if said.code == 2:  # nothing that a log of losses is
+        assert said.stdout == ""
+        assert said.stderr.count("\n") == 1
+    else:
+        kept("fp8 compare", said)
+
+
+@pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.name)
+def test_each_probe_keeps_to_its_schema_and_leaves_the_tree_alone(tree: Path) -> None:
+    before = lying(tree)
+    said = ask("fp8", "probe", f"{tree}", "--json", "--optimizer")
+    if said.code in {2, 11, 12} and not said.stdout:
+        assert said.stderr.count("\n") == 1
+    else:
+        kept("fp8 probe", said)
+    assert lying(tree) == before
+
+
+@pytest.mark.parametrize("framework", ["te", "megatron", "bridge", "torchtitan", "torchao"])
+def test_each_plan_and_the_verdicts_of_all_rounds_keep_to_their_schemas(framework: str, here: Path) -> None:
+    shutil.copytree(TOY, here / "fp8")
+    logs = ("--baseline", "fp8/bf16.csv", "--candidate", "fp8/fp8.csv", "--repeat", "fp8/bf16_regrouped.csv")
+    for number in (1, 2, 3):
+        more = (*logs, "--recipe", "delayed") if number == 1 else ("--round", f"{number}")
+        said = ask("fp8", "plan", *more, "--framework", framework, "--output", "plan", "--json")
+        kept("fp8 plan", said)
+        for log in sorted((here / "fp8" / f"round_{number}").glob("*.csv")):
+            if said.code == 0 and (here / "plan" / log.stem).is_dir():
+                shutil.copy(log, here / "plan" / log.stem)
+        before = lying(here)
+        judged = ask("fp8", "verdict", "plan", "--json")
+        kept("fp8 verdict", judged)
+        assert lying(here) == before
+    again = ask(
+        "fp8", "plan", *logs[:2], "--candidate", "fp8/bf16.csv", "--framework", framework, "--output", "no", "--json"
+    )
+    kept("fp8 plan", again)
+    assert (again.code, again.json["experiments"]) == (14, [])
+
+
+@pytest.mark.parametrize("file", ["megatron_0.14_hybrid.log", "megatron_0.16_tensorwise.log", "bf16.csv", "none.log"])
+def test_each_lint_keeps_to_its_schema(file: str) -> None:
+    kept("fp8 lint", ask("fp8", "lint", f"{TOY / file}", "--json"))
+
+
+def test_the_library_gives_what_the_commands_print(here: Path) -> None:
+    shutil.copytree(TOY, here / "fp8")
+    curves = ckpttool.CurvesQuestion(
+        baseline="fp8/bf16.csv", candidate="fp8/fp8.csv", repeats=("fp8/bf16_regrouped.csv",)
+    )
+    said = ask("fp8", "compare", "fp8/bf16.csv", "fp8/fp8.csv", "--repeat", "fp8/bf16_regrouped.csv", "--json")
+    assert ckpttool.fp8_compare(curves).to_dict() == said.json
+    asked = ckpttool.PlanQuestion(curves=curves, framework="te", output="plan", recipe=ckpttool.Recipe.DELAYED)
+    assert ckpttool.fp8_plan(asked).to_dict() == json.loads((here / "plan" / "plan.json").read_text())
+    assert ckpttool.fp8_verdict("plan").to_dict() == ask("fp8", "verdict", "plan", "--json").json
+    log = "fp8/megatron_0.14_hybrid.log"
+    assert ckpttool.fp8_lint(log).to_dict() == ask("fp8", "lint", log, "--json").json
+    tree = f"{FIXTURES / 'layouts' / 'hf_single'}"
+    assert ckpttool.fp8_probe(tree).to_dict() == ask("fp8", "probe", tree, "--json").json
+    with pytest.raises(ckpttool.UsageError, match="50 to 1,000,000 steps"):
+        ckpttool.fp8_plan(ckpttool.PlanQuestion(curves=curves, framework="te", output="other", horizon=10**9))
+
+
+def test_tensorboards_events_are_a_log_by_their_tags(here: Path) -> None:
+    runs = Runs(3, steps=300, wander=0.002)
+    for name, losses in (
+        ("base", runs.run()),
+        ("again", runs.run()),
+        ("worse", stepped(runs.run(), by=0.06, since=180)),
+    ):
+        events = (event(varint(step), scalar("train/loss", loss)) for step, loss in enumerate(losses, 1))
+        (here / name).mkdir()
+        (here / name / "events.out.tfevents.1").write_bytes(b"".join(map(record, (VERSION, *events))))
+    found = [f"{name}/events*" for name in ("base", "worse", "again")]
+    said = ask("fp8", "compare", *found[:2], "--repeat", found[2], "--columns", "loss=train/loss", "--json")
+    kept("fp8 compare", said)
+    assert (said.code, said.json["class"], said.json["pairs"]) == (10, "step", 300)
+
+
+def varint(number: int) -> bytes:
+    return bytes([number]) if number < 1 << 7 else bytes([number & 0x7F | 0x80, number >> 7])
+
+
+def test_what_the_trainer_of_hugging_face_prints_has_no_steps_and_the_way_on_is_named(here: Path) -> None:
+    lines = (
+        f"{{'loss': {2 - place / 1000:.4f}, 'grad_norm': 1.5, 'learning_rate': 5e-05, 'epoch': {place / 100}}}\n"
+        for place in range(300)
+    )
+    (here / "printed.log").write_text("  0%|          | 0/300 [00:00<?, ?it/s]\n" + "".join(lines))
+    said = ask("fp8", "compare", "printed.log", "printed.log")
+    assert said.code == 14
+    assert said.stdout.count("printed.log:2: the Trainer prints no steps: give trainer_state.json") == 2
+    assert "not JSON" not in said.stdout
