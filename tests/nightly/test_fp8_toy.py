@@ -38,7 +38,8 @@ def test_real_trainings_name_both_backward_products_and_current_scaling_as_their
     logs = ("--baseline", baseline, "--candidate", candidate, "--repeat", repeat)
     there = ("--framework", "te", "--recipe", "delayed", "--output", "plan")
     plan = asked("plan", "trained/fp8/saves", "--checkpoint-step", "10", *logs, *there, folder=tmp_path)
-    assert {each["start_step"] for each in plan["experiments"] if each["expressible"]} == {10}  # before the damage
+    starts = {each["from_last"]: each["start_step"] for each in plan["experiments"] if each["expressible"]}
+    assert starts == {False: 10, True: 200}  # before the damage, and where the baseline's log can still judge
     train("run", "plan", "trained", folder=tmp_path)
     first = asked("verdict", "plan", folder=tmp_path)
     restored = {shown["id"]: shown["recovered"] for shown in first["experiments"]}

@@ -41,6 +41,8 @@ from ckpttool.domain.units import Step, counted
 _LEAST_PAIRS = {CurveMetric.LOSS: 200, CurveMetric.VALIDATION: 12}
 _MOST_PAIRS = 20_000
 """More are averaged: no window would show more of them."""
+_LEAST_SAME = 12
+"""Values in common from which no two runs show the same by chance."""
 _WINDOWS = 40
 _LEAST_WINDOW = {CurveMetric.LOSS: 10, CurveMetric.VALIDATION: 1}
 _TAIL_SHARE = 5
@@ -62,7 +64,8 @@ def compare(baseline: Curve, candidate: Curve, repeats: Sequence[Curve] = (), *,
     pairs = far.pairs
     short = pairs < _LEAST_PAIRS[terms.metric]
     refusal = _too_few(baseline, candidate, pairs, terms) if short else ()
-    judged = None if short else _judge(far, [_repeat(baseline, each, far, terms) for each in repeats], terms)
+    told_apart = [each for each in repeats if not (_is_same(baseline, each) or _is_same(candidate, each))]
+    judged = None if short else _judge(far, [_repeat(baseline, each, far, terms) for each in told_apart], terms)
     kind = CurveClass.INCONCLUSIVE if judged is None or findings or is_no_reference(ends) else judged.kind
     is_lost = has_diverged_to_nothing(ends)
     if is_lost:
@@ -87,7 +90,7 @@ def compare(baseline: Curve, candidate: Curve, repeats: Sequence[Curve] = (), *,
         spikes=far.spikes,
         norm_gap=None if judged is None else _norm_gap(baseline, candidate, far.steps[judged.tail], terms.seed),
         windows=() if judged is None else judged.windows,
-        notes=(*refusal, *_notes(far, judged, ends, terms)),
+        notes=(*refusal, *_notes(far, judged, ends, terms), *_same(baseline, candidate, repeats)),
         findings=findings,
     )
 
@@ -233,6 +236,24 @@ def objections(baseline: Curve, candidate: Curve, terms: Terms) -> tuple[Finding
         )
         found.append(unknown(Code.FP8_INTERVAL_DIFFERS, message))
     return tuple(found)
+
+
+def _is_same(one: Curve, two: Curve) -> bool:
+    """Tell whether two runs show the same losses to the last digit: chance moves no two runs alike."""
+    both = common(one, two)
+    return len(both) >= _LEAST_SAME and all(one.losses[own] == two.losses[other] for own, other in both)
+
+
+def _same(baseline: Curve, candidate: Curve, repeats: Sequence[Curve]) -> Iterator[str]:
+    """Say which logs are those of others: whoever gives one twice learns nothing."""
+    if _is_same(baseline, candidate):
+        yield "the candidate's losses are the baseline's to the last digit: is it one log, given twice?"
+    for place, repeat in enumerate(repeats, 1):
+        of = next(
+            (name for name, run in (("baseline", baseline), ("candidate", candidate)) if _is_same(run, repeat)), None
+        )
+        if of is not None:
+            yield f"repeat {place} has the {of}'s losses to the last digit, and counts for nothing: is it the same log?"
 
 
 def _notes(far: Apart, judged: _Judged | None, ends: Ends, terms: Terms) -> Iterator[str]:

@@ -55,7 +55,7 @@ _GO_WITH = {
 """Flag -> those that Megatron refuses without it, or that are another way to say it."""
 
 _OFF = frozenset({"False", "None", "none"})
-_BLOCKWISE = (0, 13)
+_NEW_RECIPES = (0, 13)
 _PRECISION_FILE = (0, 16)
 _OVERRIDE = (2, 15)
 _CONFIG = "precision.yaml"
@@ -99,14 +99,7 @@ class Megatron:
         elif trial.drops_history:
             return no_delayed(trial, setting, "the candidate") or _NO_FLAG
         elif trial.recipe is not None:
-            refused = te.no_recipe(trial.recipe, setting.engine_version)
-            if refused is not None:
-                return refused
-            if trial.recipe is Recipe.BLOCKWISE and (setting.framework_version or _BLOCKWISE) < _BLOCKWISE:
-                return "--fp8-recipe blockwise came with Megatron core 0.13"
-            remove = (*_DELAYED, *(() if trial.recipe is Recipe.MXFP8 else (_MXFP8_BUFFER,)))
-            settings.append(("--fp8-recipe", trial.recipe.value))
-            notes += te.for_devices(trial.recipe)
+            return _recipe(trial.recipe, setting, tuple(settings), tuple(notes))
         elif trial.without or trial.id.startswith("E1"):
             flags = trial.without or tuple(_EXTRAS)
             remove = tuple(dict.fromkeys(each for flag in flags for each in (flag, *_GO_WITH.get(flag, ()))))
@@ -130,6 +123,25 @@ class Megatron:
         if trial.products.changed and not in_bf16(trial):
             return AsPlanned.UNKNOWN, "its arguments do not tell what single products did"
         return AsPlanned.YES, None
+
+
+def _recipe(
+    recipe: Recipe, setting: Setting, settings: tuple[tuple[str, str], ...], notes: tuple[str, ...]
+) -> Change | str:
+    """Change the recipe of the whole run."""
+    is_old = setting.framework_version is not None and setting.framework_version < _NEW_RECIPES
+    refused = te.no_recipe(recipe, setting.engine_version)
+    if refused is not None:
+        return refused
+    if is_old and recipe is Recipe.BLOCKWISE:
+        return "--fp8-recipe blockwise came with Megatron core 0.13"
+    remove: tuple[str, ...] = _DELAYED
+    if recipe is not Recipe.MXFP8:
+        remove = (*remove, _MXFP8_BUFFER)
+    elif is_old:  # it had no parameters in MXFP8
+        remove = (*remove, "--fp8-param-gather")
+    settings, notes = (*settings, ("--fp8-recipe", recipe.value)), (*notes, *te.for_devices(recipe))
+    return Change(remove=remove, set=settings, notes=notes)
 
 
 def _regroup(setting: Setting) -> tuple[str, str]:

@@ -227,6 +227,24 @@ class TestTerms:
         few = Runs(16, steps=11, noise=0.0)
         assert compared(few, few.run(), terms=terms).kind is CurveClass.INCONCLUSIVE
 
+    def test_one_log_given_twice_is_seen_and_is_no_repeat(self) -> None:
+        runs = Runs(21, wander=0.002)
+        base, worse, again = curve(runs.run()), curve(stepped(runs.run(), by=0.06)), curve(runs.run())
+        honest = compare(base, worse, [again], terms=Terms())
+        assert not any("to the last digit" in note for note in honest.notes)
+        for repeat, of in ((base, "baseline"), (worse, "candidate")):
+            answer = compare(base, worse, [repeat], terms=Terms())
+            alone = compare(base, worse, terms=Terms())
+            assert (answer.floor, answer.effect, answer.kind) == (alone.floor, alone.effect, alone.kind)
+            assert f"repeat 1 has the {of}'s losses to the last digit" in answer.notes[-1]
+            both = compare(base, worse, [again, repeat], terms=Terms())
+            assert (both.floor, both.limit) == (honest.floor, honest.limit)
+        twice = compare(base, base, [again], terms=Terms())
+        assert twice.kind is CurveClass.MATCH
+        assert "is it one log, given twice?" in twice.notes[-1]
+        few = curve(runs.run()[:11])
+        assert not any("last digit" in note for note in compare(few, few, terms=Terms()).notes)
+
     def test_a_very_long_log_is_averaged_and_answers_alike(self) -> None:
         runs = Runs(17, steps=20_401, wander=0.002)
         answer = compared(runs, stepped(runs.run(), since=12_401))

@@ -218,7 +218,8 @@ class TestMegatron:
     def test_a_recipe_that_its_version_does_not_have_is_refused(self) -> None:
         assert "0.13" in refusal("megatron", "E6-blockwise", framework_version=(0, 12, 3))
         assert change("megatron", "E6-blockwise", framework_version=(0, 13)).set
-        assert change("megatron", "E6-mxfp8", framework_version=(0, 12)).set
+        assert "--fp8-param-gather" in change("megatron", "E6-mxfp8", framework_version=(0, 12)).remove
+        assert "--fp8-param-gather" not in change("megatron", "E6-mxfp8", framework_version=(0, 13)).remove
 
     def test_a_run_that_saves_nothing_is_given_no_folder_to_save_in(self) -> None:
         assert "--save" not in dict(change("megatron", "C", arguments={"save_interval": "None"}).set)
