@@ -80,6 +80,13 @@ class _Handler(BaseHTTPRequestHandler):
         super().setup()
         self.connection.setsockopt(6, 1, 1)  # TCP_NODELAY: else each answer waits for the reader's ACK
 
+    def do_PUT(self) -> None:
+        bucket, _, key = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
+        path = self.relay.path(bucket, key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(self.rfile.read(int(self.headers["Content-Length"])))
+        self._answer(HTTPStatus.OK, b"", {"ETag": f'"{_tag(path)}"'})
+
     def do_HEAD(self) -> None:
         self.do_GET()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
@@ -14,7 +15,7 @@ from ckpttool.api.verifying import chosen, session_for
 from ckpttool.decide.sealing import manifest_of, merge
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, unknown
-from ckpttool.domain.manifest import Sealed, Sealing
+from ckpttool.domain.manifest import Manifest, Sealed, Sealing
 from ckpttool.domain.question import CheckQuestion
 from ckpttool.domain.units import moment
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
@@ -22,7 +23,7 @@ from ckpttool.errors import UnknownLayoutError, UnsafeError
 from ckpttool.records import OWN_FOLDER, SealPlace
 from ckpttool.records.birth import with_births
 from ckpttool.records.manifest import ManifestProblem, manifest_bytes, read_manifest
-from ckpttool.storage import assert_changeable
+from ckpttool.storage import assert_changeable, is_object_store
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import Refusal
 from ckpttool.verify.session import Session
@@ -51,7 +52,8 @@ def seal(
     Raises:
         UsageError: The checkpoint that was named is not there.
         UnknownLayoutError: Its layout says of none of them where a seal is kept.
-        UnsafeError: The tree is no folder of this machine, or a link would lead out of it.
+        UnsafeError: The tree is neither a folder of this machine nor in an object store, a link would lead out of it,
+            or what a store keeps would have to be replaced.
         LockedError: Another process is sealing in this tree.
         WriteFailedError: Nothing was changed.
         NotDurableError: A manifest is in place, but the disk did not confirm it.
@@ -66,7 +68,13 @@ def seal(
 def _sealed(
     tree: Tree, name: str | tuple[str, ...] | None, *, reseal: bool, jobs: int | None
 ) -> Generator[Sealing, None, None]:
-    assert_changeable(tree.inventory.root)
+    in_store = is_object_store(tree.inventory.root)
+    if in_store and reseal:
+        raise UnsafeError(
+            f"{tree.inventory.root}: nothing is replaced in an object store, so --reseal has no way there"
+        )
+    if not in_store:
+        assert_changeable(tree.inventory.root)
     now = time.time()
     meant = chosen(tree, name)
     refusals = {each.key: place for each in meant if isinstance(place := tree.layout.seal_place(each), Refusal)}
@@ -84,7 +92,7 @@ def _sealed(
             _keep_what_differs(session, verdict, sealing)
             # What cannot be pruned needs no reserve; what the trainer's record names can be once that names another.
             is_moved = checkpoint.is_tracked or not isinstance(tree.layout.members(checkpoint), Refusal)
-            if sealing.written and is_moved:
+            if sealing.written and is_moved and not in_store:
                 keep_reserve(f"{tree.storage.root}/{OWN_FOLDER}", files=len(checkpoint.shards))
             yield sealing
 
@@ -134,6 +142,8 @@ def seal_checkpoint(
     if against := blocking(verdict.findings):
         return _refused(checkpoint, place, against)
     new = manifest_of(place.layout, checkpoint, verdict, at=moment(now), by=__version__)
+    if is_object_store(tree.storage.root):
+        return _sealed_beside(tree, checkpoint, place, new)
     target = _target(tree.storage.root, place.path)
     with no_other_sealer(tree.storage.root):
         old = read_manifest(tree.storage, place)
@@ -149,6 +159,28 @@ def seal_checkpoint(
         if written:
             replace(target, manifest_bytes(merged), overwrite=True, backup=False)
     return Sealing(checkpoint=checkpoint.name, path=place.path, manifest=merged, written=written, findings=findings)
+
+
+def _sealed_beside(tree: Tree, checkpoint: Checkpoint, place: SealPlace, new: Manifest) -> Sealing:
+    """Add a manifest under a name that nobody else takes: not every store refuses to write over another's.
+
+    That no file changed since it was read need not be asked: every read was bound to the listing.
+    """
+    old = read_manifest(tree.storage, place)
+    if isinstance(old, ManifestProblem):
+        return _refused(checkpoint, place, (old.finding,))
+    born = with_births(old, tree.storage, place, checkpoint.shards)
+    if born.findings:
+        return _refused(checkpoint, place, born.findings)
+    merged, findings = merge(born.manifest, new, reseal=False)
+    written, path = merged != old, place.path
+    if written:
+        from ckpttool.storage.objects import put_new
+
+        time_of = new.sealed_at.translate({ord("-"): None, ord(":"): None})
+        path = f"{place.beside}/{time_of}-{secrets.token_hex(8)}.json"
+        put_new(tree.storage.root, path, manifest_bytes(merged))
+    return Sealing(checkpoint=checkpoint.name, path=path, manifest=merged, written=written, findings=findings)
 
 
 @contextmanager

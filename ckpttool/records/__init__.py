@@ -18,6 +18,9 @@ HEAL_JOURNAL = f"{OWN_FOLDER}/heal.json"
 BIRTH_FOLDER = f"{OWN_FOLDER}/birth"
 """What shards were when they were handed to the disk; one file a shard."""
 
+SEALS_BESIDE = f"{OWN_FOLDER}/seals"
+"""Where the seals of an object store lie, each a file that nobody writes twice: `NAME.manifest/TIME-RANDOM.json`."""
+
 MANIFEST_NAME = "ckpttool.manifest.json"
 """Where a checkpoint has a folder of its own."""
 
@@ -43,6 +46,11 @@ class SealPlace:
     def inside(cls, folder: str, *, layout: str, checkpoint: str) -> SealPlace:
         """Return the place in a folder that is one checkpoint's alone; its path is relative to the root."""
         return cls(path=f"{folder}/{MANIFEST_NAME}", layout=layout, checkpoint=checkpoint, prefix=None)
+
+    @property
+    def beside(self) -> str:
+        """The folder of the manifests that were added to this one where nothing can be replaced."""
+        return f"{SEALS_BESIDE}/{self.path.removeprefix(f'{OWN_FOLDER}/').removesuffix('.json')}"
 
     @property
     def is_apart(self) -> bool:

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from ckpttool.domain.finding import Code, Finding, unknown
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.manifest import CHUNK_BYTES, VERSION, Manifest, ShardSeal
 from ckpttool.domain.replicas import Healed, Proof, TensorDigests, Trust
 from ckpttool.domain.scalars import spelled
@@ -32,11 +33,16 @@ from ckpttool.formats.strict_json import (
 from ckpttool.records import SealPlace, leads_out
 from ckpttool.records.hashed_json import closed, is_whole, scalars_of
 from ckpttool.records.tensor_table import TensorTable, row_of, tensor_rows
+from ckpttool.storage import is_local
 from ckpttool.storage.base import Storage
 
 MANIFEST_LIMIT = ByteCount(128 << 20)
 """8,192 ranks with 10 GB each need 50 MB."""
 
+MOST_BESIDE = 1000
+"""Seals of one save in an object store that are joined, the latest ones."""
+
+_BESIDE = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{16}\.json")
 _HEAD = re.compile(rb'\{\s*"schema":\s*"ckpttool/manifest/([0-9]{1,9})"')
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _DIGESTS = re.compile(r"(?:[0-9a-f]{32}(?: [0-9a-f]{32})*)?")
@@ -110,7 +116,7 @@ def _escaped(text: str) -> str:
 
 
 def read_manifest(storage: Storage, place: SealPlace) -> Manifest | ManifestProblem | None:
-    """Read a manifest.
+    """Read a manifest, and in an object store those beside it, as one: what was recorded first of a file counts.
 
     Args:
         storage: The tree.
@@ -120,7 +126,33 @@ def read_manifest(storage: Storage, place: SealPlace) -> Manifest | ManifestProb
         The manifest; or why it cannot be believed (torn, edited, of another checkpoint, written by a newer ckpttool);
         or None where there is none.
     """
-    path = place.path
+    own = _read_one(storage, place, place.path)
+    beside = [] if is_local(storage.root) else _beside(storage, place)
+    found = [own, *(_read_one(storage, place, path) for path in beside)]
+    problem = next((each for each in found if isinstance(each, ManifestProblem)), None)
+    return problem or _joined([each for each in found if isinstance(each, Manifest)])
+
+
+def _beside(storage: Storage, place: SealPlace) -> list[str]:
+    try:
+        names = sorted(entry.name for entry in storage.entries(place.beside))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [f"{place.beside}/{name}" for name in names if _BESIDE.fullmatch(name)][-MOST_BESIDE:]
+
+
+def _joined(manifests: list[Manifest]) -> Manifest | None:
+    """Return all entries of several manifests of one save, of each file the one that was seen first."""
+    if len(manifests) < 2:  # noqa: PLR2004  nothing to join
+        return manifests[0] if manifests else None
+    seals: dict[str, ShardSeal] = {}
+    for seal in sorted((seal for each in manifests for seal in each.shards), key=lambda seal: seal.first_seen):
+        seals.setdefault(seal.path, seal)
+    latest = max(manifests, key=lambda each: each.sealed_at)
+    return replace(latest, shards=tuple(seals[path] for path in sorted(seals)))
+
+
+def _read_one(storage: Storage, place: SealPlace, path: str) -> Manifest | ManifestProblem | None:
     try:
         data = storage.small_file(path, limit=MANIFEST_LIMIT)
     except FileNotFoundError:
@@ -131,12 +163,12 @@ def read_manifest(storage: Storage, place: SealPlace) -> Manifest | ManifestProb
     if head is not None and int(head[1]) > VERSION:
         return _newer(path, int(head[1]))
     try:
-        return _believed(data, place)
+        return _believed(data, place, path)
     except ParseError as error:
         return _unreadable(path, f"the manifest is not believed ({error})")
 
 
-def _believed(data: bytes, place: SealPlace) -> Manifest:
+def _believed(data: bytes, place: SealPlace, path: str) -> Manifest:
     """Return the manifest where nothing speaks against it.
 
     Raises:
@@ -145,8 +177,8 @@ def _believed(data: bytes, place: SealPlace) -> Manifest:
     # The hash first: what an accident made of the file need not be parsed.
     if not is_whole(data):
         raise ParseError("torn or edited: it does not match its own hash")
-    record = parse_object(data, what=place.path, limit=MANIFEST_LIMIT, most_memory=OWN_MEMORY)
-    manifest = _manifest(record, place.path)
+    record = parse_object(data, what=path, limit=MANIFEST_LIMIT, most_memory=OWN_MEMORY)
+    manifest = _manifest(record, path)
     same_prefix = place.prefix in {None, manifest.prefix}
     if not same_prefix or (place.layout, place.checkpoint) != (manifest.layout, manifest.checkpoint):
         raise ParseError(f"it is of {manifest.checkpoint!a}, copied or renamed to here")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount
-from ckpttool.errors import UsageError
+from ckpttool.errors import UsageError, WriteFailedError
 from ckpttool.storage.base import Entry, Kind, NotRegularError, OverLimitError, ReplacedError, WithheldError
 
 if TYPE_CHECKING:
@@ -101,6 +101,14 @@ class ObjectStorage:
     def small_file(self, path: str, *, limit: int) -> bytes:
         """Read a whole record file of at most `limit` bytes, by one request."""
         return self._bucket.small_object(self._key(path), limit)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write an object whole.
+
+        Raises:
+            OSError: It is not there.
+        """
+        self._bucket.put(self._key(path), data)
 
     @contextmanager
     def open(self, path: str) -> Iterator[ObjectSource]:
@@ -380,6 +388,12 @@ class _Bucket:
                 raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", self._spelled(key))
             return bytes(answer.bytes())
 
+    def put(self, key: str, data: bytes) -> None:
+        """Write an object whole, and list its folder anew when it is asked for."""
+        with _in_our_words(self._spelled(key)):
+            self._store.put(key, data)
+        forget(self._url)
+
     def range_of(self, key: str, stamp: FileStamp, begin: int, end: int) -> bytes:
         """Return a range, which must not be empty."""
         with _in_our_words(self._spelled(key)):
@@ -487,6 +501,19 @@ def forget(root: str) -> None:
     scheme, _, path = root.partition("://")
     with _OPENING:
         _BUCKETS.pop(f"{scheme}://{path.partition('/')[0]}", None)
+
+
+def put_new(root: str, path: str, data: bytes) -> None:
+    """Write an object whole, under a name that nobody else takes.
+
+    Raises:
+        WriteFailedError: It is not there.
+    """
+    storage = ObjectStorage(root)
+    try:
+        storage.write(path, data)
+    except OSError as error:
+        raise WriteFailedError(f"{root}/{path} was not written: {error.strerror or error}") from None
 
 
 def _store(url: str) -> ObjectStore:

@@ -239,7 +239,7 @@ def test_a_launch_needs_a_copy_on_a_disk_and_says_which_files(bucket: Path, tmp_
 @pytest.mark.parametrize(
     "command",
     [
-        ["seal"],
+        ["seal", "--reseal"],
         ["prune", "--keep-last", "1", "--apply"],
         ["repair-meta", "--apply"],
         ["health", "--threshold", "5", "--write"],
@@ -247,9 +247,64 @@ def test_a_launch_needs_a_copy_on_a_disk_and_says_which_files(bucket: Path, tmp_
     ],
     ids=" ".join,
 )
-def test_nothing_in_a_store_is_changed(command: list[str], bucket: Path) -> None:
+def test_nothing_in_a_store_is_replaced(command: list[str], bucket: Path) -> None:
     folder = copied("health_pp2/output", bucket)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     said = ask(command[0], "s3://bucket/tree", *command[1:])
     assert said.code == ExitCode.UNSAFE, said.stderr
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def seals(bucket: Path) -> list[Path]:
+    return sorted((bucket / "tree/checkpoint/.ckpttool/seals").rglob("*.json"))
+
+
+@pytest.mark.parametrize("tree", ["sink2_ckpt/output", "newfmt_4rank/output"])
+def test_what_is_sealed_in_a_store_lies_beside_and_damage_is_found_by_it(tree: str, relay: Relay, bucket: Path) -> None:
+    folder = copied(tree, bucket)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert ask("seal", "s3://bucket/tree", "--checkpoint", "all").code == 0
+    written = [path for path in folder.rglob("*") if path.is_file() and path not in before]
+    assert written
+    assert all("/.ckpttool/seals/" in str(path) for path in written)
+    assert {path: path.read_bytes() for path in before} == before
+    assert ask("seal", "s3://bucket/tree", "--checkpoint", "all").code == 0
+    assert len([path for path in folder.rglob("*.json") if "/.ckpttool/seals/" in str(path)]) == len(written)
+    look = ["verify", "s3://bucket/tree", "--level", "checksum", "--checkpoint", "all", "--format", "json"]
+    healthy = ask(*look)
+    assert healthy.code == 0
+    checkpoints = healthy.json["checkpoints"]
+    assert isinstance(checkpoints, list)
+    assert {shard["verdict"] for each in checkpoints for shard in each["shards"]} == {"verified"}
+    shard = max(path for path in before if path.suffix in {".ckpt", ".safetensors"})
+    relay.flips = frozenset({str(shard.relative_to(bucket))})
+    damaged = ask(*look)
+    assert (damaged.code, '"checksum-mismatch"' in damaged.stdout) == (ExitCode.DAMAGE, True)
+
+
+def test_two_that_seal_at_once_lose_nothing_of_each_other(bucket: Path) -> None:
+    folder = copied("sink2_ckpt/output", bucket)
+    (last,) = folder.rglob("llama2_7b_rank_3_1-30_2.ckpt")
+    content = last.read_bytes()
+    assert ask("seal", "s3://bucket/tree").code == 0
+    (first,) = seals(bucket)
+    kept = first.read_bytes()
+    first.unlink()
+    assert ask("seal", "s3://bucket/tree").code == 0
+    first.write_bytes(kept)
+    assert len(seals(bucket)) == 2
+    assert ask("verify", "s3://bucket/tree", "--level", "checksum").code == 0
+    last.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    said = ask("seal", "s3://bucket/tree")
+    assert said.code == ExitCode.DAMAGE
+    assert len(seals(bucket)) == 2, "what differs from what was sealed first is not sealed anew"
+
+
+def test_a_seal_that_was_torn_is_unknown_and_blesses_nothing(bucket: Path) -> None:
+    copied("sink2_ckpt/output", bucket)
+    assert ask("seal", "s3://bucket/tree").code == 0
+    (torn,) = seals(bucket)
+    torn.write_bytes(torn.read_bytes()[:-40])
+    assert ask("verify", "s3://bucket/tree", "--level", "checksum").code == ExitCode.INCOMPLETE
+    assert ask("seal", "s3://bucket/tree").code == ExitCode.INCOMPLETE
+    assert len(seals(bucket)) == 1
