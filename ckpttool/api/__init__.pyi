@@ -20,6 +20,8 @@ from ckpttool.api.launching import launch as launch
 from ckpttool.api.nan import inspect_nan as inspect_nan
 from ckpttool.api.nan import list_nan as list_nan
 from ckpttool.api.nan import replay_nan as replay_nan
+from ckpttool.api.parts import STDOUT as STDOUT
+from ckpttool.api.parts import part as part
 from ckpttool.api.preflighting import preflight as preflight
 from ckpttool.api.pruning import prune as prune
 from ckpttool.api.repairing import repair_meta as repair_meta
@@ -57,6 +59,7 @@ from ckpttool.domain.log_question import HealthQuestion as HealthQuestion
 from ckpttool.domain.log_question import LogQuestion as LogQuestion
 from ckpttool.domain.log_question import ReplayQuestion as ReplayQuestion
 from ckpttool.domain.log_question import SpikeQuestion as SpikeQuestion
+from ckpttool.domain.part import PartQuestion as PartQuestion
 from ckpttool.domain.preflight import PreflightQuestion as PreflightQuestion
 from ckpttool.domain.question import DEFAULT_DIR as DEFAULT_DIR
 from ckpttool.domain.question import CheckQuestion as CheckQuestion

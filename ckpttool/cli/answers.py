@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from ckpttool.domain.demo import Demo
     from ckpttool.domain.fp8_plan import Fp8Plan, NoPlan
+    from ckpttool.domain.part import PartWritten
     from ckpttool.domain.plan import SkipAnswer
     from ckpttool.render.json import Document
 
@@ -62,6 +63,7 @@ VERDICTS = Answer("verdicts", exits.of_verification)
 FORECAST = Answer("forecast", exits.of_forecast)
 CONTENTS = Answer("contents", exits.of_contents)
 DIFFERENCE = Answer("difference", exits.of_difference)
+PART: Answer[PartWritten] = Answer("part", lambda _: ExitCode.OK)
 SEALS = Answer("seals", exits.of_sealed)
 PLAN = Answer("plan", exits.of_resolution)
 SKIP: Answer[SkipAnswer] = Answer("skip", lambda _: ExitCode.OK)

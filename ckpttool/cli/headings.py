@@ -24,6 +24,7 @@ HEADINGS = {
         "--log", "--columns", "--from-weights", "--spikes-from", "--health-timeline", "--spike-threshold", "--margin",
         "--around-spike", "--every", "--warm-up",
     ),
+    "Which part": ("--part", "--split", "--run-id", "--ranks"),
     "Data position": (
         "--new-gbs", "--gbs", "--old-gbs", "--steps", "--segment", "--new-dataset", "--dataset-changed-at",
     ),
@@ -48,7 +49,7 @@ HEADINGS = {
         "--trash-days", "--older-than", "--apply", "--reseal", "--write",
     ),
     "Output": (
-        "--output", "--format", "--json", "--print", "--top", "--limit", "--all", "--exit-code", "--report",
+        "--out", "--output", "--format", "--json", "--print", "--top", "--limit", "--all", "--exit-code", "--report",
         "--prometheus", "--stats", "--fix", "--diff", "--simulate", "--simulate-mindformers", "--ranks-per-node",
         "--verbose", "--quiet", "--no-config", "--debug",
     ),
@@ -66,6 +67,7 @@ _OF_ONE_COMMAND = {
     ("launch", "--config"): "Launch",
     ("preflight", "--config"): "Launch",
     ("report", "--output"): OUTPUT,
+    ("part", "--devices-per-node"): "Which part",
     **{
         (command, "--sink-size"): "Data position"
         for command in ("resolve", "launch", "preflight", "report", "scale-skip")
@@ -107,6 +109,11 @@ EXITS: dict[str, dict[int, str]] = {
         10: "One is damaged; with --exit-code: a tensor differs.",
         11: "There is no checkpoint to compare.",
         **_TREE,
+    },
+    "part": {
+        0: "The part is written, whatever it found.",
+        15: "Refused for safety: it is larger than any that is read.",
+        16: _WRITES[16],
     },
     "seal": {
         0: "Sealed.",

@@ -26,6 +26,7 @@ COMMANDS = {
     "preflight": "Say go or no-go before a launch. Changes nothing.",
     "report": "Write one page of all that is known, to look at and to send.",
     "lint-config": "Say what in training configs is found wrong late or never.",
+    "part": "Write down what this machine sees of a tree: one part of many.",
     "seal": "Record a checksum of every shard: later damage is seen.",
     "heal": "Rebuild a lost or damaged shard from a proven copy, with --apply.",
     "prune": "Let replaced checkpoints go; a dry run unless --apply.",

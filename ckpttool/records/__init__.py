@@ -21,6 +21,9 @@ BIRTH_FOLDER = f"{OWN_FOLDER}/birth"
 SEALS_BESIDE = f"{OWN_FOLDER}/seals"
 """Where the seals of an object store lie, each a file that nobody writes twice: `NAME.manifest/TIME-RANDOM.json`."""
 
+PART_SUFFIX = ".ckptpart"
+"""Of a file in which one of several machines wrote what it sees of a tree."""
+
 MANIFEST_NAME = "ckpttool.manifest.json"
 """Where a checkpoint has a folder of its own."""
 

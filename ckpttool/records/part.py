@@ -7,6 +7,7 @@ answered; each further line what was seen of the shards of one save, a column fo
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from ckpttool.formats.strict_json import (
 )
 from ckpttool.records.part_listing import read_answers, spelled_answers, spelled_text, text_of
 from ckpttool.records.part_looks import read_look, spelled_look
+from ckpttool.storage.local import LocalStorage
 from ckpttool.storage.recorded import Answers
 
 SCHEMA = "ckpttool/part/1"
@@ -116,6 +118,16 @@ def _part(data: bytes) -> Look:
     seat = _seat(head)
     answers, line_of = read_answers(_object(lines[1], "line 2"), len(lines) - 3)
     return Look(seat=seat, answers=answers, told=_Told(lines[2:-1], line_of, answers))
+
+
+def is_part(path: str) -> bool:
+    """Tell whether a file begins as a part does; False also of what cannot be read."""
+    folder, name = os.path.split(path)
+    try:
+        with LocalStorage(folder or ".").open(name) as source:
+            return source.read(0, len(_FOREIGN)) == _FOREIGN
+    except OSError:
+        return False
 
 
 class _Told:

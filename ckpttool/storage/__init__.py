@@ -17,9 +17,19 @@ def _objects(root: str) -> Storage:
     return ObjectStorage(root)
 
 
+def _lent(root: str) -> Storage:
+    from ckpttool.storage.recorded import opened
+
+    return opened(root)
+
+
 OBJECT_STORES = ("s3", "gs", "az")
 
-STORAGES: dict[str, Callable[[str], Storage]] = {"": LocalStorage, **dict.fromkeys(OBJECT_STORES, _objects)}
+STORAGES: dict[str, Callable[[str], Storage]] = {
+    "": LocalStorage,
+    **dict.fromkeys(OBJECT_STORES, _objects),
+    **dict.fromkeys(("parts", "noted"), _lent),
+}
 """Who opens a root, by the scheme before its `://`; a folder has none."""
 
 _SCHEME = r"([a-z][a-z0-9+.-]*)://(?s:(.*))"

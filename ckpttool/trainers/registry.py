@@ -6,6 +6,7 @@ from functools import cache, reduce
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.frozen import replace
+from ckpttool.domain.scalars import ShardFacts
 from ckpttool.errors import CkptToolError, ForeignConfigError, UsageError
 from ckpttool.trainers.accelerate import Accelerate
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
@@ -114,6 +115,18 @@ def health_file_of(layout: Layout) -> HealthFile | None:
     if owner is not None:
         return owner.health_file
     return next((trainer.health_file for trainer in TRAINERS if trainer.health_file is not None), None)
+
+
+def health_files() -> tuple[str, ...]:
+    """Return how all trainers call the file in which they record the health of saves."""
+    return tuple(trainer.health_file.name for trainer in TRAINERS if trainer.health_file is not None)
+
+
+def asked_of_any() -> ShardFacts:
+    """Ask a file for the scalars of every trainer: whose it is, nobody knows."""
+    own = (trainer.scalars for trainer in TRAINERS if trainer.scalars is not None)
+    asked = {scalar.name: scalar for scalars in own for scalar in scalars.rules.asked}
+    return ShardFacts(scalars=tuple(asked.values()))
 
 
 def _words() -> tuple[OwnWords, ...]:

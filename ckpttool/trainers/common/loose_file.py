@@ -38,14 +38,15 @@ if TYPE_CHECKING:
     from ckpttool.domain.pointer import Pointer, PointerText
     from ckpttool.domain.replicas import RecordedSlices
 
-_BY_SUFFIX = {
+SHARD_SUFFIXES = {
     **FORMAT_OF_SUFFIX,
     **dict.fromkeys(("pt", "pth", "bin"), FormatName.TORCH_ZIP),
     "distcp": FormatName.TORCH_ZIPS,
     "metadata": FormatName.TORCH_PICKLE,  # of torch.distributed.checkpoint
 }
+"""What a file's name says of its format, by its suffix."""
 
-_SUFFIXES = {(".", suffix) for suffix in _BY_SUFFIX}
+_SUFFIXES = {(".", suffix) for suffix in SHARD_SUFFIXES}
 """With the dot before them: a file that is called `ckpt` is none."""
 
 _CONFIGS = {"config.json", "adapter_config.json"}
@@ -181,7 +182,7 @@ class LooseFile:
         with storage.open(name) as source:
             head = source.read(0, HEAD_BYTES)
             found = next((one.name for one in FORMATS if head.strip(b"\0") and one.recognise(head)), None)
-            named = _BY_SUFFIX[name.rpartition(".")[2]]
+            named = SHARD_SUFFIXES[name.rpartition(".")[2]]
             if found is None or found in TORCH_FORMATS:
                 is_chain = found is FormatName.TORCH_ZIP and named is FormatName.TORCH_ZIPS
                 return named if found is None or is_chain else found, ()

@@ -1,0 +1,198 @@
+"""Look at what one of several machines has of a tree, so that another one can answer for all of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from ckpttool.api.scanning import Tree, _scanned
+from ckpttool.api.verifying import verify
+from ckpttool.decide.naming import LATEST, named
+from ckpttool.domain.frozen import dataclass, replace
+from ckpttool.domain.question import CheckQuestion, TreeQuestion
+from ckpttool.domain.shard import FormatName, ShardRole
+from ckpttool.domain.units import ByteCount
+from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
+from ckpttool.storage import open_storage
+from ckpttool.storage.base import Kind, Storage
+from ckpttool.storage.local import LocalStorage
+from ckpttool.storage.noting import NotingStorage
+from ckpttool.storage.recorded import Answers, inner_of, lend, spelled, take_back
+from ckpttool.storage.shared_out import Mine, SharedOut
+from ckpttool.trainers.common.loose_file import SHARD_SUFFIXES
+from ckpttool.trainers.listing import list_root
+from ckpttool.trainers.locate import Located
+from ckpttool.trainers.registry import asked_of_any, health_files, trainer_of
+from ckpttool.verify.engines.waiting import WaitingEngine
+from ckpttool.verify.session import reports_of
+
+if TYPE_CHECKING:
+    from ckpttool.verify.observation import Engine
+
+DEEPEST = 6
+"""Folders below a tree in which any trainer has files of its saves."""
+
+MOST_OF_A_RECORD = 1 << 20
+"""Bytes of a file beside the shards that is taken whole without being asked for."""
+
+MOST_OF_ALL = 32 << 20
+"""Bytes of all these together."""
+
+MOST_PIECES = 64 << 10
+"""Bytes that are kept of what was read of one file in pieces; of more, none are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What is there, as far as anybody may ask for it."""
+
+    answers: Answers
+    reports: Mapping[str, ShardReport]
+    """What was seen of each shard, by its path."""
+    saves: Mapping[str, str]
+    """The name of the save to which a shard belongs, by the shard's path; of a stray nothing tells."""
+
+
+def look_at(located: Located | None, root: str, question: CheckQuestion, *, mine: Mine | None = None) -> Seen:
+    """Look at all that lies in a folder of this machine, whatever of a tree that is.
+
+    Args:
+        located: The tree that lies there; None where what is there is none, or not enough of one to be known.
+        root: The folder.
+        question: How hard to look, and at which saves; of all others the headers are looked at. A save that is not
+            there is none of this machine's.
+        mine: Keeps what is to be looked at where several look at one disk; None: all.
+    """
+    answers = Answers()
+    key = root.replace("/", "%")
+
+    def shared_out(storage: Storage, inner: str) -> Storage:
+        return storage if mine is None else SharedOut(storage, mine, inner)
+
+    def open_inner(here: str, path: str) -> Storage:
+        inner, own = inner_of(path, root), LocalStorage(os.path.normpath(f"{root}/{inner_of(path, root)}"))
+        return NotingStorage(here, shared_out(own, inner), answers, inner)
+
+    lend("noted", key, open_inner)
+    try:
+        storage = open_storage(spelled("noted", key, root))
+        left = _walk(storage)
+        reports: dict[str, ShardReport] = {}
+        saves: dict[str, str] = {}
+        if located is not None:
+            _ask(replace(located, storage=storage, listing=list_root(storage)))
+            own = shared_out(located.storage, "")
+            tree = _scanned(replace(located, storage=own, listing=list_root(own)), TreeQuestion(path=root, sizes=True))
+            saves = {shard.path: each.name for each in tree.inventory.checkpoints for shard in each.shards}
+            reports = _reports(tree, question)
+        reports |= {report.path: report for report in _strays(root, sorted(left - reports.keys()))}
+    finally:
+        take_back("noted", key)
+    trainer = None if located is None else trainer_of(located.layout)
+    _forget_much(answers, reports, by_scalars=trainer is None or trainer.scalars is not None)
+    return Seen(answers=answers, reports=reports, saves=saves)
+
+
+def _walk(storage: Storage) -> set[str]:
+    """Take all names and stamps, the small files that are no shards, and return the shards."""
+    shards, room = set(), MOST_OF_ALL
+    for path in _files(storage):
+        try:
+            size = storage.stamp(path).size
+            if path.rpartition(".")[2] in SHARD_SUFFIXES:
+                shards.add(path)
+            elif size <= min(MOST_OF_A_RECORD, room):
+                room -= len(storage.small_file(path, limit=MOST_OF_A_RECORD))
+        except OSError:
+            continue
+    output = open_storage(f"{storage.root}/{os.pardir}")
+    for name in health_files():
+        try:
+            output.kind(name)
+            output.small_file(name, limit=MOST_OF_A_RECORD)
+        except OSError:
+            continue
+    return shards
+
+
+def _files(storage: Storage) -> Iterator[str]:
+    waiting = [("", 0)]
+    while waiting:
+        folder, depth = waiting.pop()
+        try:
+            entries = storage.entries(folder)
+        except OSError:
+            continue
+        for name, kind in sorted(entries):
+            path = f"{folder}/{name}" if folder else name
+            if kind is Kind.FOLDER and depth < DEEPEST:
+                waiting.append((path, depth + 1))
+            elif kind is Kind.FILE:
+                yield path
+
+
+def _ask(noted: Located) -> None:
+    """Let the layout ask what it asks of a whole tree, so that it is written down."""
+    tree = _scanned(noted, TreeQuestion(sizes=True))
+    for checkpoint in tree.inventory.checkpoints:
+        tree.closer(checkpoint)
+        tree.slices(checkpoint)
+
+
+def _reports(tree: Tree, question: CheckQuestion) -> dict[str, ShardReport]:
+    """Look at the saves that were asked for as hard as was asked for, and at the headers of all others."""
+    found: dict[str, ShardReport] = {}
+    if not tree.inventory.checkpoints:
+        return found
+    headers = CheckQuestion(name="all", timeout=question.timeout, replicas=False)
+    found |= {event.path: event for event in verify(tree, headers) if isinstance(event, ShardReport)}
+    for name in _names_here(tree, question) if question.level > Level.STRUCTURE else ():
+        for event in verify(tree, replace(question, name=name, replicas=False)):
+            if isinstance(event, Verdict):  # in which numbers are compared with those of the save before
+                found |= {report.path: replace(report, copies=1, copy_matched=False) for report in event.reports}
+    return found
+
+
+def _names_here(tree: Tree, question: CheckQuestion) -> tuple[str, ...]:
+    names = question.name if isinstance(question.name, tuple) else (question.name or LATEST,)
+    saves = tree.inventory.checkpoints
+    return tuple(name for name in names or (LATEST,) if name in {LATEST, "all"} or named(saves, name))
+
+
+def _strays(root: str, paths: list[str]) -> Iterator[ShardReport]:
+    """Look at the headers of what looks like a shard and is none of a tree's here: with others' files it may be."""
+    facts = asked_of_any()
+    tasks = [
+        CheckTask(
+            root=root,
+            path=path,
+            rank=None,
+            role=ShardRole.FULL,
+            named_format=SHARD_SUFFIXES[path.rpartition(".")[2]],
+            level=Level.STRUCTURE,
+            cost=ByteCount(0),
+            facts=facts,
+        )
+        for path in paths
+    ]
+    engine: Engine = WaitingEngine()
+    return reports_of(tasks, engine)
+
+
+def _forget_much(answers: Answers, reports: Mapping[str, ShardReport], *, by_scalars: bool) -> None:
+    """Keep no pieces of shards whose header is told by their report, nor many of any other file.
+
+    Args:
+        answers: What was read.
+        reports: What was seen of each shard.
+        by_scalars: Whether the tree's layout asks a header for nothing but scalars.
+    """
+    for path, pieces in list(answers.pieces.items()):
+        report = reports.get(path)
+        is_told = by_scalars and report is not None and report.format in _TOLD_BY_SCALARS
+        if path in answers.files or is_told or sum(map(len, pieces.values())) > MOST_PIECES:
+            del answers.pieces[path]
+
+
+_TOLD_BY_SCALARS = {FormatName.SAFETENSORS, FormatName.MINDSPORE_CKPT}

@@ -1,0 +1,267 @@
+"""Write down what this one of several machines sees of a tree: the part that it has in an answer for all of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ckpttool import __version__
+from ckpttool.domain.expectation import RankFiles
+from ckpttool.domain.frozen import replace
+from ckpttool.domain.merge import Seat
+from ckpttool.domain.node import Process, Reach
+from ckpttool.domain.part import PartQuestion, PartWritten, Split
+from ckpttool.domain.question import DEFAULT_DIR
+from ckpttool.domain.units import ByteCount, Rank
+from ckpttool.domain.verdict import VerdictWord
+from ckpttool.errors import IncompleteError, UnknownLayoutError, UnsafeError, UsageError
+from ckpttool.records import PART_SUFFIX
+from ckpttool.records.part import MOST_PART_BYTES, MOST_PARTS, is_part, spelled_part
+from ckpttool.storage import is_folder, is_local, shortest
+from ckpttool.storage.mounts import boot_id, disk_identity, mount_of, mount_table
+from ckpttool.storage.shared_out import Mine, by_file, by_folder
+from ckpttool.trainers.locate import locate
+from ckpttool.trainers.registry import places
+
+if TYPE_CHECKING:
+    from ckpttool.api.looking import Seen
+    from ckpttool.trainers.locate import Located
+
+STDOUT = "-"
+"""In the place of a file: short lines that come through a launcher."""
+
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+NO_RUN = "part"
+"""What a file of a part is called whose run has no name."""
+
+
+def part(question: PartQuestion, *, send: Callable[[bytes], None] | None = None) -> PartWritten | None:
+    """Look at what is seen of a tree from here, and write it down.
+
+    Args:
+        question: What to look at, and where it goes.
+        send: Takes one line of those that go to standard output.
+
+    Returns:
+        What was written, whatever was found; None where the launcher says that this process has nothing to look at.
+
+    Raises:
+        UsageError: Which part it is is not known; or it cannot be written there.
+        UnsafeError: It is larger than any that would be read.
+        WriteFailedError, NotDurableError: It could not be written.
+    """
+    process = _process(question.part)
+    if process is None:
+        return None
+    began = time.time_ns()
+    located, root = _located(question)
+    run = _run(question, process)
+    name = f"{run or NO_RUN}.{process.index + 1:05}-of-{process.count:05}{PART_SUFFIX}"
+    place = _place(question.out, name, root)
+    mount = mount_of(root, mount_table())
+    divided = _divided(question.split, process, shared=mount.reach is Reach.SHARED)
+    from ckpttool.api.looking import look_at
+
+    seen = look_at(located, root, question.check, mine=_mine(located, divided))
+    seat = Seat(
+        number=process.index + 1,
+        of=process.count,
+        run=run,
+        host=socket.gethostname(),
+        disk=_disk(root),
+        shared=mount.reach is Reach.SHARED,
+        root=root,
+        began_ns=began,
+        ended_ns=time.time_ns(),
+        level=question.check.level,
+        share=None if divided is None else f"{divided[0] + 1}/{divided[1]}",
+        claims=_claims(question, process),
+    )
+    data = _spelled(seat, seen)
+    if place == STDOUT:
+        _send(data, seat, send)
+    else:
+        from ckpttool.write.files import replace as write
+
+        write(place, data, overwrite=True, backup=False)
+    return PartWritten(
+        seat=seat,
+        version=__version__,
+        path=place,
+        nbytes=ByteCount(len(data)),
+        resolved_from=None if located is None else located.resolved_from,
+        found=located is not None,
+        words=_words(seen),
+    )
+
+
+def _process(text: str) -> Process | None:
+    """Return which part this is; None where it is none.
+
+    Raises:
+        UsageError: That is not known.
+    """
+    match = re.fullmatch(r"(auto)|auto/([1-9][0-9]{0,5})|([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)
+    if match is None or (match[3] is not None and int(match[3]) > int(match[4])):
+        raise UsageError(f"--part takes auto, auto/N, or I/N from 1/N to N/N, such as 3/16, not {text!r}")
+    if match[3] is None:
+        from ckpttool.trainers.common.processes import process_of
+
+        process = process_of(os.environ, count=None if match[2] is None else int(match[2]))
+        if process is not None and process.count > MOST_PARTS:
+            raise UsageError(
+                f"{process.launcher} started {process.count} processes, and {MOST_PARTS} parts are the most"
+            )
+        return process
+    return Process(
+        launcher="--part",
+        index=int(match[3]) - 1,
+        count=int(match[4]),
+        local_index=None,
+        local_count=None,
+        run=None,
+        attempt=0,
+    )
+
+
+def _run(question: PartQuestion, process: Process) -> str:
+    """Return what all parts of this look have in common; empty where nobody says.
+
+    Raises:
+        UsageError: What the user says is no name.
+    """
+    if question.run is not None:
+        if _RUN.fullmatch(question.run) is None:
+            raise UsageError(f"--run-id takes up to 64 letters, digits, dots, dashes and _, not {question.run!r}")
+        return question.run
+    if process.run is None:
+        return ""
+    return f"{process.run[:56]}.{process.attempt}" if process.attempt else process.run
+
+
+def _located(question: PartQuestion) -> tuple[Located | None, str]:
+    """Return the tree that is seen from here, if any, and its root: what there is not is said by what is written.
+
+    Where this machine has no tree, the root is where others will have one: in the first of the folders in which
+    trainings save, else in the folder that was named.
+
+    Raises:
+        UsageError: Several trees are there; or it is no folder of this machine.
+    """
+    tree = question.tree
+    path = shortest(DEFAULT_DIR if tree.path is None else tree.path)
+    if not is_local(path):
+        raise UsageError(f"{path} is seen from everywhere alike: one process can look at it, and needs no parts")
+    try:
+        located = locate(tree.path, layout=tree.layout)
+    except (UnknownLayoutError, IncompleteError):
+        below = (f"{path}/{place}" for place in places() if "*" not in place)
+        return None, next((folder for folder in below if is_folder(folder)), path)
+    return replace(located, focus=None), located.storage.root
+
+
+def _divided(split: Split, process: Process, *, shared: bool) -> tuple[int, int] | None:
+    """Return the number of this process, from 0, among those that share out what is seen from here; None: nobody does.
+
+    Raises:
+        UsageError: They are to be divided on this machine, and nobody says among how many.
+    """
+    here = (
+        None
+        if process.local_index is None or process.local_count is None
+        else (process.local_index, process.local_count)
+    )
+    if split is Split.NODE and here is None:
+        raise UsageError("--split node: nothing tells how many processes of this machine look; say all or none")
+    if split is Split.ALL or (split is Split.AUTO and shared):
+        here = process.index, process.count
+    elif split is Split.NONE:
+        here = None
+    return None if here is None or here[1] == 1 else here
+
+
+def _disk(root: str) -> str:
+    """Tell one disk from another by a hash: what a machine is called by its kernel is nobody else's business."""
+    from xxhash import xxh3_128_hexdigest
+
+    place = os.path.abspath(root)
+    while not os.path.exists(place):  # the disk on which the tree would be
+        place = os.path.dirname(place)
+    return xxh3_128_hexdigest(os.fsencode(disk_identity(place, table=mount_table(), boot=boot_id())))
+
+
+def _mine(located: Located | None, divided: tuple[int, int] | None) -> Mine | None:
+    if divided is None or located is None:
+        return None
+    if located.layout.rank_files is RankFiles.APART:
+        return by_folder(located.layout.sign, *divided)
+    from ckpttool.trainers.common.loose_file import SHARD_SUFFIXES
+
+    return by_file(frozenset(SHARD_SUFFIXES), *divided)
+
+
+def _claims(question: PartQuestion, process: Process) -> tuple[Rank, ...] | None:
+    """Return the ranks that will start here, as far as somebody says so."""
+    if question.ranks is not None:
+        return question.ranks
+    if question.devices_per_node is None:
+        return None
+    node = process.index // (process.local_count or 1)
+    first = node * question.devices_per_node
+    return tuple(Rank(rank) for rank in range(first, first + question.devices_per_node))
+
+
+def _place(out: str, name: str, root: str) -> str:
+    """Return the file that is to be written.
+
+    Raises:
+        UsageError: It lies in the tree, its folder is not there, or something else stands in its place.
+        UnsafeError, WriteFailedError: Its folder cannot be made.
+    """
+    if out == STDOUT:
+        return STDOUT
+    is_named_folder = out.endswith("/") or os.path.isdir(out)
+    place = os.path.join(out, name) if is_named_folder else out
+    real, tree = os.path.realpath(place), os.path.realpath(root)
+    if os.path.isdir(tree) and real.startswith(f"{tree.rstrip('/')}/"):
+        raise UsageError(f"--out {out} lies in the checkpoint tree, in which nothing is changed")
+    if is_named_folder:
+        from ckpttool.write.files import ensure_folder
+
+        ensure_folder(out.rstrip("/") or "/")
+    elif not os.path.isdir(os.path.dirname(place) or "."):
+        raise UsageError(f"--out {out}: there is no folder {os.path.dirname(place)!r}")
+    if os.path.lexists(place) and not is_part(place):
+        raise UsageError(f"--out {out}: {place} is there, and is no part that ckpttool wrote; name another")
+    return place
+
+
+def _spelled(seat: Seat, seen: Seen) -> bytes:
+    saves = defaultdict(list)
+    for path, report in sorted(seen.reports.items()):
+        saves[seen.saves.get(path, "")].append(report)
+    data = spelled_part(seat, seen.answers, sorted(saves.items()), version=__version__)
+    if len(data) > MOST_PART_BYTES:
+        raise UnsafeError(
+            f"the part has {len(data)} bytes, and {MOST_PART_BYTES} are the most: let more processes share it"
+        )
+    return data
+
+
+def _send(data: bytes, seat: Seat, send: Callable[[bytes], None] | None) -> None:
+    from ckpttool.records.part_wire import PartName, lines_of
+
+    for line in lines_of(data, PartName(run=seat.run or NO_RUN, index=seat.number, count=seat.of)):
+        if send is not None:
+            send(line)
+
+
+def _words(seen: Seen) -> tuple[tuple[VerdictWord, int], ...]:
+    counts = Counter(report.word for report in seen.reports.values())
+    return tuple((word, counts[word]) for word in VerdictWord if counts[word])

@@ -1,0 +1,138 @@
+"""`ckpttool part`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from ckpttool import api
+from ckpttool.cli import output, progress
+from ckpttool.cli.answers import PART, show
+from ckpttool.cli.grouped import grouped
+from ckpttool.cli.options import Dir, Format, FormatOpt, LayoutOpt, LevelName, MaxAge, Names, Quiet
+from ckpttool.cli.units import duration
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.part import PartQuestion, Split
+from ckpttool.domain.units import Rank
+from ckpttool.errors import UsageError, WriteFailedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhichOptions:
+    """Which part it is, whose work that is, and where it goes."""
+
+    out: Annotated[
+        str, typer.Option("--out", metavar="FILE|FOLDER|-", help="Where the part goes; - for lines in the output.")
+    ]
+    part: Annotated[
+        str, typer.Option("--part", metavar="I/N|auto[/N]", help="Which it is, from 1; auto: as the launcher says.")
+    ] = "auto"
+    split: Annotated[Split, typer.Option("--split", help="Among whom the files that are seen here are divided.")] = (
+        Split.AUTO
+    )
+    ranks: Annotated[
+        str | None, typer.Option("--ranks", metavar="A-B", help="Ranks that will start on this machine.")
+    ] = None
+    devices_per_node: Annotated[
+        int | None, typer.Option(min=1, metavar="D", help="The same: D for each machine, in a row.")
+    ] = None
+    run_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Tells this look from others; default: as the launcher says.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookOptions:
+    """How hard to look, and at what."""
+
+    level: Annotated[LevelName, typer.Option(help="Headers, every byte, or every element.")] = LevelName.STRUCTURE
+    checkpoint: Names = None
+    jobs: Annotated[int | None, typer.Option(min=1, help="Threads that read; default: one a core.")] = None
+    timeout: Annotated[
+        float,
+        typer.Option(
+            parser=duration("s", least=1),
+            metavar="TIME",
+            show_default="10m",
+            help="When a read counts as hung (10m, or seconds).",
+        ),
+    ] = 600.0
+    max_age: MaxAge = 24.0
+
+    def question(self) -> api.CheckQuestion:
+        """Ask the library."""
+        return api.CheckQuestion(
+            level=self.level.level,
+            name=tuple(self.checkpoint or ()),
+            jobs=self.jobs,
+            timeout=self.timeout,
+            max_age=self.max_age * 3600,
+        )
+
+
+@grouped
+def part(
+    *,
+    path: Dir = None,
+    layout: LayoutOpt = None,
+    which: WhichOptions,
+    look: LookOptions,
+    fmt: FormatOpt = Format.TABLE,
+    quiet: Quiet = False,
+) -> None:
+    """Write down what this machine sees of a tree: one part of many.
+
+    Run it on every machine (srun --ntasks-per-node=1 ckpttool part …), then give all parts to any command that reads a
+    tree. Looks at the headers of all checkpoints, and at the content of those that --checkpoint names (latest: each
+    machine's own latest). Ends with 0 when the part is written, whatever it found: a launcher would end the others.
+
+    Example: ckpttool part ./output --out /shared/parts/ --part 3/16
+    """
+    question = PartQuestion(
+        tree=api.TreeQuestion(path=path, layout=layout),
+        check=look.question(),
+        out=which.out,
+        part=which.part,
+        split=which.split,
+        ranks=_ranks(which),
+        devices_per_node=which.devices_per_node,
+        run=which.run_id,
+    )
+    with progress.watched(quiet=quiet):
+        written = api.part(question, send=_send)
+    if written is None:
+        output.looking_at(None, quiet=quiet, more="this process only keeps others together: nothing to look at")
+    elif which.out != api.STDOUT:
+        output.looking_at(written.resolved_from, quiet=quiet)
+        show(PART, written, fmt)
+
+
+def _ranks(which: WhichOptions) -> tuple[Rank, ...] | None:
+    if which.ranks is None:
+        return None
+    if which.devices_per_node is not None:
+        raise UsageError("--ranks and --devices-per-node both say which ranks will start here: give one")
+    ranks: set[int] = set()
+    for run in which.ranks.split(","):
+        first, dash, last = run.partition("-")
+        numbers = [first, last if dash else first]
+        if not all(word.isascii() and word.isdigit() and len(word) <= _MOST_DIGITS for word in numbers):
+            raise UsageError(f"--ranks takes A-B or numbers, such as 0-7 or 0,2,4, not {which.ranks!r}")
+        ranks.update(range(int(numbers[0]), int(numbers[1]) + 1))
+    if not ranks:
+        raise UsageError(f"--ranks {which.ranks} names none")
+    return tuple(Rank(rank) for rank in sorted(ranks))
+
+
+_MOST_DIGITS = 6
+
+
+def _send(line: bytes) -> None:
+    """Write a line by one call: a launcher may mix what is written by two."""
+    try:
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        raise WriteFailedError(f"the part could not be written: {error.strerror or error}") from None

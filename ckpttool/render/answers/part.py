@@ -1,0 +1,55 @@
+"""What one of several machines wrote down, and where: what it means, the answer to all parts says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.part import PartWritten
+from ckpttool.domain.units import counted
+from ckpttool.domain.verdict import VerdictWord
+from ckpttool.render.json import Document
+from ckpttool.render.shell import quote
+from ckpttool.render.text import line, stack
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def document(answer: PartWritten) -> Document:
+    """`ckpttool/part/1`, as the first line of the part."""
+    seat = answer.seat
+    return {
+        "schema": "ckpttool/part/1",
+        "run": seat.run,
+        "part": seat.number,
+        "of": seat.of,
+        "host": seat.host,
+        "disk": {"id": seat.disk, "shared": seat.shared},
+        "root": seat.root,
+        "began_ns": seat.began_ns,
+        "ended_ns": seat.ended_ns,
+        "level": seat.level.word,
+        "share": seat.share,
+        "claims": None if seat.claims is None else list(seat.claims),
+        "version": answer.version,
+        "path": answer.path,
+        "bytes": answer.nbytes,
+        "found": answer.found,
+        "shards": {word.value: count for word, count in answer.words},
+    }
+
+
+def table(answer: PartWritten) -> RenderableType:
+    """Say what was looked at and how it looks from here, and what to do with the part."""
+    seat = answer.seat
+    good = {VerdictWord.VERIFIED, VerdictWord.AGREED, VerdictWord.STRUCT_OK}
+    is_good = all(word in good for word, _ in answer.words)
+    told = ", ".join(f"{count} {word.value}" for word, count in answer.words)
+    what = f"{counted(answer.shards, 'shard')} ({told})" if answer.shards else "no shards"
+    where = seat.root if answer.found else f"{seat.root}, where there is no tree that ckpttool knows"
+    return stack(
+        line(
+            f"Part {seat.number} of {seat.of}, {seat.host}: {what} in {where}", style="bold" if is_good else "bold red"
+        ),
+        line(f"written to {quote(answer.path)}, {counted(answer.nbytes, 'byte')}"),
+    )

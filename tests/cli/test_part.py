@@ -1,0 +1,192 @@
+"""`ckpttool part`: what one of several machines writes down, where it may, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from ckpttool.domain.verdict import Level, VerdictWord
+from ckpttool.records.part import Look, read_parts
+from ckpttool.records.part_wire import parts_in
+from ckpttool.render import schemas
+from tests.answers import cli, writable_copy
+
+FIXTURES = Path(__file__).resolve().parent.parent.parent / "fixtures"
+TREE = str(FIXTURES / "async_ckpt" / "output")
+ROOT = f"{TREE}/checkpoint"
+
+
+def written(folder: Path) -> Look:
+    (file,) = folder.glob("*.ckptpart")
+    ((_, look),) = read_parts(file.read_bytes(), name=file.name)
+    assert isinstance(look, Look), look
+    return look
+
+
+def part(tmp_path: Path, *words: str, tree: str = TREE) -> Look:
+    done = cli("part", tree, "--part", "1/2", "--out", f"{tmp_path}/parts/", *words)
+    assert done.exit_code == 0, done.stderr
+    return written(tmp_path / "parts")
+
+
+def shards_in(look: Look) -> set[str]:
+    return {path for path in look.answers.stamps if look.told(path) is not None}
+
+
+def test_a_part_tells_of_every_shard_that_is_seen_and_of_which_part_it_is(tmp_path: Path) -> None:
+    look = part(tmp_path, "--run-id", "night", "--ranks", "0-1,4")
+    seat = look.seat
+    assert (seat.number, seat.of, seat.run, seat.root, seat.level) == (1, 2, "night", ROOT, Level.STRUCTURE)
+    assert (seat.claims, seat.share) == ((0, 1, 4), None)
+    files = {str(path.relative_to(ROOT)) for path in Path(ROOT).rglob("*.ckpt")}
+    assert shards_in(look) == files
+    assert (tmp_path / "parts" / "night.00001-of-00002.ckptpart").exists()
+
+
+def test_machines_with_so_many_devices_each_claim_their_row_of_ranks(tmp_path: Path) -> None:
+    done = cli("part", TREE, "--part", "3/4", "--out", f"{tmp_path}/parts/", "--devices-per-node", "8", "--json")
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, schemas.schema("part"))
+    assert document["claims"] == [*range(16, 24)]
+    assert document["shards"] == {"struct-ok": 12}
+    first = (tmp_path / "parts" / "part.00003-of-00004.ckptpart").read_text().partition("\n")[0]
+    jsonschema.validate(json.loads(first), schemas.schema("part"))
+
+
+def test_damage_is_in_the_part_and_never_in_its_exit_code(tmp_path: Path) -> None:
+    tree = writable_copy("async_ckpt", tmp_path / "copy")
+    victim = next(tree.rglob("llama2_7b_rank_1-10_2.ckpt"))
+    victim.write_bytes(victim.read_bytes()[:100])
+    look = part(tmp_path, tree=str(victim.parent.parent))
+    told = look.told("rank_1/llama2_7b_rank_1-10_2.ckpt")
+    healthy = look.told("rank_0/llama2_7b_rank_0-10_2.ckpt")
+    assert told is not None
+    assert healthy is not None
+    assert (told.word, healthy.word) == (VerdictWord.DAMAGED, VerdictWord.STRUCT_OK)
+
+
+def test_content_is_read_of_the_checkpoints_that_are_named_and_headers_of_all(tmp_path: Path) -> None:
+    look = part(tmp_path, "--level", "checksum", "--checkpoint", "10_2", "--checkpoint", "not-here")
+    levels = {path: report.level for path in shards_in(look) if (report := look.told(path)) is not None}
+    assert {path for path, level in levels.items() if level is Level.CHECKSUM} == {
+        path for path in levels if "-10_2" in path
+    }
+    assert len(levels) == 12
+
+
+@pytest.mark.parametrize("split", ["all", "none"])
+def test_parts_share_out_a_disk_that_all_of_them_see(tmp_path: Path, split: str) -> None:
+    seen = []
+    for number in (1, 2, 3):
+        folder = tmp_path / str(number)
+        done = cli("part", TREE, "--part", f"{number}/3", "--split", split, "--out", f"{folder}/")
+        assert done.exit_code == 0
+        seen.append(shards_in(written(folder)))
+    everything = set.union(*seen)
+    assert len(everything) == 12
+    assert sum(map(len, seen)) == (12 if split == "all" else 36)
+    if split == "all":
+        assert {path.partition("/")[0] for path in seen[1]} == {"rank_1"}
+
+
+def test_where_ranks_share_folders_each_part_looks_at_some_of_the_shards_and_at_all_records(tmp_path: Path) -> None:
+    seen, records = [], []
+    for number in (1, 2):
+        tree = str(FIXTURES / "newfmt_4rank" / "output")
+        cli("part", tree, "--part", f"{number}/2", "--split", "all", "--out", f"{tmp_path}/{number}/")
+        look = written(tmp_path / str(number))
+        seen.append(shards_in(look))
+        records.append({path for path in look.answers.files if path.endswith("json")})
+    assert not seen[0] & seen[1]
+    assert len(seen[0]) == len(seen[1])
+    assert records[0] == records[1] != set()
+
+
+@pytest.mark.parametrize("place", ["nowhere", "empty", "closed"])
+def test_what_there_is_no_tree_in_is_a_part_as_well(tmp_path: Path, place: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "closed").chmod(0)
+    look = part(tmp_path, tree=str(tmp_path / place))
+    assert look.seat.root == str(tmp_path / place)
+    assert shards_in(look) == set()
+    if place == "closed" and os.getuid():
+        assert look.answers.failures["entries", ""] == ("OSError", 13)
+
+
+def test_a_machine_without_checkpoints_names_the_folder_in_which_others_have_them(tmp_path: Path) -> None:
+    (tmp_path / "output" / "checkpoint").mkdir(parents=True)
+    assert part(tmp_path, tree=str(tmp_path / "output")).seat.root == str(tmp_path / "output" / "checkpoint")
+
+
+def test_a_path_from_here_is_looked_at_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(TREE)
+    look = part(tmp_path, tree=".")
+    assert (look.seat.root, len(shards_in(look))) == ("checkpoint", 12)
+
+
+def test_standard_output_carries_the_part_as_lines() -> None:
+    lines = cli("part", TREE, "--part", "2/2", "--out", "-").stdout.encode().splitlines(keepends=True)
+    ((name, data),) = parts_in(lines).parts
+    assert (name.index, name.count) == (2, 2)
+    ((_, look),) = read_parts(data, name="x")
+    assert isinstance(look, Look)
+    assert len(shards_in(look)) == 12
+
+
+def test_a_part_is_written_over_an_earlier_one_and_over_nothing_else(tmp_path: Path) -> None:
+    file, other = tmp_path / "a.ckptpart", tmp_path / "b.ckptpart"
+    other.write_text("mine")
+    for _ in range(2):
+        assert cli("part", TREE, "--part", "1/2", "--out", str(file)).exit_code == 0
+    done = cli("part", TREE, "--part", "1/2", "--out", str(other))
+    assert (done.exit_code, other.read_text()) == (2, "mine")
+
+
+def test_nothing_is_written_into_the_tree(tmp_path: Path) -> None:
+    tree = writable_copy("async_ckpt", tmp_path / "copy")
+    root = next(tree.rglob("rank_0")).parent
+    done = cli("part", str(root), "--part", "1/2", "--out", f"{root}/parts/")
+    assert done.exit_code == 2
+    assert "lies in the checkpoint tree" in done.stderr
+    assert not (root / "parts").exists()
+    assert cli("part", str(root), "--part", "1/2", "--out", f"{root}-parts/").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--part", "0/2"), ("--part", "3/2"), ("--part", "auto/0"), ("--part", "1"),
+        ("--part", "1/2", "--ranks", "7-3"),
+        ("--part", "1/2", "--ranks", "a"), ("--part", "1/2", "--ranks", "0", "--devices-per-node", "8"),
+        ("--part", "1/2", "--run-id", "../x"), ("--part", "1/2", "--split", "node"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_refused_and_nothing_is_written(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = cli("part", TREE, "--out", f"{tmp_path}/parts/", *words)
+    assert done.exit_code == 2
+    assert done.stderr.count("\n") == 1
+    assert not list(tmp_path.rglob("*.ckptpart"))
+
+
+def test_a_launcher_tells_which_part_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4",
+        "SLURM_LOCALID": "1", "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    done = cli("part", TREE, "--out", f"{tmp_path}/parts/", "--split", "node")
+    assert done.exit_code == 0, done.stderr
+    look = written(tmp_path / "parts")
+    assert (look.seat.number, look.seat.of, look.seat.run, look.seat.share) == (2, 4, "77.0", "2/2")
+    assert {path.partition("/")[0] for path in shards_in(look)} == {"rank_1", "rank_3"}
+
+
+def test_msruns_scheduler_writes_nothing_and_ends_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MS_ROLE", "MS_SCHED")
+    assert cli("part", TREE, "--out", f"{tmp_path}/parts/").exit_code == 0
+    assert not (tmp_path / "parts").exists()
