@@ -278,8 +278,10 @@ class _Seen:
             kind = DoubtKind.PARTED if not is_sure else kind if kind is DoubtKind.DRIFTED else DoubtKind.TIED
         proof = max((row.proof for row in rows if row.proof is not None), key=_PROOFS.index)
         is_twin = usual.like is not None and one.is_twin_of(usual.like)
-        if len(usual.others) == 1 and proof is Proof.ONCE and not (is_twin and _are_few(rows, one)):
-            kind = DoubtKind.PARTED
+        if len(usual.others) == 1 and usual.like is not None:
+            is_chance = proof is Proof.ONCE and not (is_twin and _are_few(rows, one))
+            is_weak = kind is DoubtKind.DIFFERS and proof is not Proof.RECORDED and not self._share(one, usual.like)
+            kind = DoubtKind.PARTED if is_chance or is_weak else kind
         for rank in one.ranks:
             yield Doubt(
                 kind=kind,
@@ -303,6 +305,19 @@ class _Seen:
             return False
         in_run = [self._nearly_equal(odd, row.like, time) for time in self._same_run.intersection(row.equal)]
         return any(in_run) if in_run else all(self._nearly_equal(odd, row.like, time) for time in row.equal)
+
+    def _share(self, one: Alike, like: Alike) -> bool:
+        """Tell whether two files changed together in a tensor that not everybody holds.
+
+        Where they did not, a copy under another rank's name at the one other checkpoint explains that they were equal.
+        """
+        rest = [each for each in self._alike if each not in {one, like} and each.names == one.names]
+        return not rest or any(
+            _at(one.now, place) == _at(like.now, place)
+            and any(_at(each.now, place) != _at(one.now, place) for each in rest)
+            and any(then is not None and _at(then, place) != _at(one.now, place) for then in one.thens)
+            for place in range(0, len(one.now), TENSOR_DIGEST_BYTES)
+        )
 
     def _nearly_equal(self, one: Alike, other: Alike, time: int) -> bool:
         """Tell whether two files differed in few tensors at a time."""

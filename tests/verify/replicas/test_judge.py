@@ -43,6 +43,23 @@ def test_of_two_replicas_that_differ_both_are_named(most: int | None) -> None:
     assert [(doubt.rank, doubt.others) for doubt in doubts(3, trees, most=most)] == [(1, (3,)), (3, (1,))]
 
 
+@pytest.mark.parametrize("copied", [(2,), (1, 2)])
+@pytest.mark.parametrize(("sliced", "is_doubted"), [(2, False), (3, True)])
+def test_a_copy_under_another_rank_s_name_makes_no_replicas_of_two_that_share_nothing_else(
+    sliced: int, copied: tuple[int, ...], *, is_doubted: bool
+) -> None:
+    names = NAMES[:5]
+    trees = {
+        step: held(range(3), step, lambda rank, name: name in names[:sliced] and rank, names=names)
+        for step in (*copied, 3)
+    }
+    for step in copied:
+        trees[step][Rank(2)] = trees[step][Rank(0)]
+    if is_doubted:  # they share a slice, and are copies of each other
+        trees[3][Rank(2)] = changed(trees[3][Rank(0)], names[0])
+    assert bool([doubt for doubt in doubts(3, trees) if doubt.kind is not DoubtKind.PARTED]) is is_doubted
+
+
 def test_a_tensor_that_all_ranks_hold_tells_which_of_two_replicas_has_another_file() -> None:
     trees = saved(4, 4, tensor_parallel)
     trees[3][Rank(1)] = changed(trees[3][Rank(1)], *NAMES, by="another run")
