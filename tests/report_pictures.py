@@ -1,8 +1,9 @@
-"""`python -m tests.report_pictures` takes the pictures of the manual's page about `report`: Chromium and ImageMagick."""
+"""`python -m tests.report_pictures` takes the pictures for the manual's page `report`, by Chromium and ImageMagick."""
 
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import tempfile
 from pathlib import Path
@@ -54,12 +55,15 @@ def _rows() -> list[str]:
 
 def page(folder: Path) -> Path:
     """Write the report."""
-    with mock.patch("time.time", lambda: NOW):
+    with mock.patch("time.time", return_value=NOW):
         text = ckpttool.report(
             ckpttool.ReportQuestion(
                 tree=ckpttool.TreeQuestion(path="output"),
-                logs=ckpttool.LogQuestion(patterns=("output/train.csv",)),
-                threshold=0.2,
+                choice=ckpttool.ResumeQuestion(
+                    logs=ckpttool.EvidenceQuestion(
+                        threshold=0.2, logs=ckpttool.LogQuestion(patterns=("output/train.csv",))
+                    )
+                ),
                 keep_last=3,
             )
         )
@@ -75,22 +79,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         example(folder)
-        here = Path.cwd()
-        try:
-            __import__("os").chdir(folder)
-            file = page(folder)
-        finally:
-            __import__("os").chdir(here)
+        os.chdir(folder)
+        file = page(folder)
         for picture, width, height, top, dark in (
             ("light", 1000, 1320, 0, False),
             ("dark", 1000, 760, 1300, True),
-            ("phone", 360, 860, 560, False),
+            ("phone", 360, 900, 0, False),
         ):
             shot = folder / "shot.png"
             Browser(folder).run(file, f"--screenshot={shot}", width=width, height=top + height, dark=dark)
-            cut = ["-crop", f"{width}x{height}+0+{top}", "+repage", "-colors", str(COLOURS), "-strip"]
+            cut = ["-crop", f"{width}x{height}+0+{top}", "+repage", "+dither", "-colors", str(COLOURS), "-strip"]
             out = target / f"{picture}.png"
-            subprocess.run(["convert", shot, *cut, "-define", "png:compression-level=9", f"PNG8:{out}"], check=True)  # noqa: S607
+            subprocess.run(["convert", shot, *cut, "-define", "png:compression-level=9", f"PNG8:{out}"], check=True)
             print(f"{out.relative_to(GUIDE)}: {out.stat().st_size / 1024:.0f} KiB")  # noqa: T201
 
 

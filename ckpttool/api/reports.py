@@ -18,9 +18,9 @@ from ckpttool.decide.policies.base import judge
 from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.health_events import MARKS_SPIKE, HealthEvent
-from ckpttool.domain.log_question import HealthQuestion
+from ckpttool.domain.log_question import EvidenceQuestion, HealthQuestion
 from ckpttool.domain.plan import Resolution
-from ckpttool.domain.question import CheckQuestion
+from ckpttool.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.domain.retention import PruneOrder, Pruning, RetentionPolicy
 from ckpttool.domain.tree_report import Curve, PageForm, ReportQuestion, TreeReport
 from ckpttool.domain.units import ByteCount
@@ -86,8 +86,11 @@ def survey(
     alone = tree.focus is not None
     everything = CheckQuestion(level=level, name=None if alone else "all", max_age=TRUSTED_SECONDS, replicas=not alone)
     verification = verify(tree, everything).answer()
-    log = log_reader(question.logs.columns).merged(question.logs.patterns, tree.inventory.root, keep=_DRAWN)
-    health = judged(tree, _as_to_health(question), log, verification.verdicts if level is Level.NUMERICS else ())
+    logs = question.choice.logs or EvidenceQuestion()
+    log = log_reader(logs.logs.columns).merged(logs.logs.patterns, tree.inventory.root, keep=_DRAWN)
+    health = judged(
+        tree, _as_to_health(question.tree, logs), log, verification.verdicts if level is Level.NUMERICS else ()
+    )
     pruning, why_not = _pruning(question)
     return TreeReport(
         resolution=Resolution(
@@ -100,8 +103,8 @@ def survey(
         trainer=None if tree.trainer is None else tree.trainer.title,
         verification=verification,
         health=health,
-        curves=() if log is None else tuple(_curves(log.metrics, question.threshold)),
-        spikes=() if log is None else tuple(_spikes(log, question.spike_threshold)),
+        curves=() if log is None else tuple(_curves(log.metrics, logs.threshold)),
+        spikes=() if log is None else tuple(_spikes(log, logs.spike_threshold)),
         notes=() if log is None else log.notes,
         pruning=pruning,
         why_not_pruned=why_not,
@@ -113,13 +116,12 @@ def survey(
     )
 
 
-def _as_to_health(question: ReportQuestion) -> HealthQuestion:
-    config = question.tree.config
+def _as_to_health(tree: TreeQuestion, logs: EvidenceQuestion) -> HealthQuestion:
     return HealthQuestion(
-        threshold=question.threshold,
-        logs=question.logs,
-        health_file=question.tree.health_file,
-        pipeline_stages=None if config is None else config.pipeline_stages,
+        threshold=logs.threshold,
+        logs=logs.logs,
+        health_file=tree.health_file,
+        pipeline_stages=None if tree.config is None else tree.config.pipeline_stages,
     )
 
 

@@ -33,17 +33,12 @@ class PageOptions:
     strict: Strict = False
     json: Annotated[bool, typer.Option("--json", help="Print the answer as `resolve --json` does.")] = False
 
-    def question(
-        self, tree: api.TreeQuestion, choice: api.ResumeQuestion, data: api.DataQuestion, logs: EvidenceOptions
-    ) -> ReportQuestion:
+    def question(self, tree: api.TreeQuestion, choice: api.ResumeQuestion, data: api.DataQuestion) -> ReportQuestion:
         """Ask the library."""
         return ReportQuestion(
             tree=tree,
             choice=choice,
             data=data,
-            logs=api.LogQuestion(patterns=tuple(logs.log or ()), columns=logs.columns),
-            threshold=logs.health_threshold,
-            spike_threshold=logs.spike_threshold,
             keep_last=self.keep_last,
             strict=self.strict,
         )
@@ -69,7 +64,7 @@ def report(
     Example: ckpttool report ./output --output report.html
     """
     question = page.question(
-        tree.question(config=config), choice.question(logs.question()), data.question(sink_size=tree.sink_size), logs
+        tree.question(config=config), choice.question(logs.question()), data.question(sink_size=tree.sink_size)
     )
     output_files.assert_page_replaceable(page.output, page.form, tree=question.tree, as_json=page.json)
     with progress.watched(quiet=quiet):

@@ -7,7 +7,6 @@ from enum import Enum
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health_events import HealthEvent
 from ckpttool.domain.log_answer import HealthAnswer
-from ckpttool.domain.log_question import LogQuestion
 from ckpttool.domain.metrics import LogNote
 from ckpttool.domain.plan import Resolution
 from ckpttool.domain.question import DataQuestion, ResumeQuestion, TreeQuestion
@@ -29,14 +28,8 @@ class ReportQuestion:
 
     tree: TreeQuestion = TreeQuestion()
     choice: ResumeQuestion = ResumeQuestion()
-    """Which checkpoints may be chosen, and how hard all of them are looked at."""
+    """Which checkpoints may be chosen, and how hard all of them are looked at. What it asks of logs is drawn, too."""
     data: DataQuestion = DataQuestion()
-    logs: LogQuestion = LogQuestion()
-    """Whose norms are drawn; without patterns: what lies in the output folder."""
-    threshold: float | None = None
-    """Embedding local norm (sum of squares) from which a checkpoint is unhealthy."""
-    spike_threshold: float | None = None
-    """Global norm from which a step is a spike; None: a robust z-score tells."""
     keep_last: int | None = None
     """Newest good checkpoints that a prune would keep; None: nobody asks what it would do."""
     strict: bool = False

@@ -19,6 +19,9 @@ _HEADING = re.compile(r"(\]\([a-z0-9-]+\.md)#[^)\s]*\)")
 """A link to a heading of another page: which page is enough, and can be asked for."""
 
 
+_PICTURE = re.compile(r"!\[([^\[\]]*)\]\(([^)\s]*)\)")
+
+
 class _Code(CodeBlock):
     """Commands and what they print: no line is broken, for it is to be copied."""
 
@@ -45,4 +48,5 @@ class _Page(Markdown):
 
 def laid_out(markdown: str) -> Markdown:
     """Return what rich draws of a page."""
+    markdown = _PICTURE.sub(r"(Picture \2: \1)", markdown)
     return _Page(_HEADING.sub(r"\1)", _HERE.sub(r"\1", markdown)), hyperlinks=False)

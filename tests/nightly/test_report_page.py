@@ -173,9 +173,9 @@ def page(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     logs = tuple(map(str, root.glob("log.csv")))
     question = ckpttool.ReportQuestion(
         tree=ckpttool.TreeQuestion(path=str(root)),
-        choice=ckpttool.ResumeQuestion(evidence=ckpttool.Level.STRUCTURE),
-        logs=ckpttool.LogQuestion(patterns=logs),
-        threshold=0.2 if logs else None,
+        choice=ckpttool.ResumeQuestion(
+            logs=ckpttool.EvidenceQuestion(threshold=0.2, logs=ckpttool.LogQuestion(patterns=logs)) if logs else None
+        ),
         keep_last=2,
     )
     file = tmp_path / "report.html"

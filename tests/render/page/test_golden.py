@@ -22,13 +22,11 @@ STYLE = re.compile(r"(?<=<style>\n).*?(?=</style>)", re.DOTALL)
 
 HEALTH = ckpttool.ReportQuestion(
     tree=ckpttool.TreeQuestion(path="fixtures/health_pp2/output"),
-    logs=ckpttool.LogQuestion(patterns=("fixtures/health_pp2/train_log_first_rank_0.jsonl",)),
     choice=ckpttool.ResumeQuestion(
         logs=ckpttool.EvidenceQuestion(
             threshold=0.2, logs=ckpttool.LogQuestion(patterns=("fixtures/health_pp2/train_log_first_rank_0.jsonl",))
         )
     ),
-    threshold=0.2,
     keep_last=2,
 )
 """The newest one is unhealthy by the log."""

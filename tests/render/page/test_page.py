@@ -25,8 +25,11 @@ CSS = (ROOT / "ckpttool" / "render" / "page" / "page.css").read_text(encoding="u
 TREE = ROOT / "fixtures" / "health_pp2"
 QUESTION = ckpttool.ReportQuestion(
     tree=ckpttool.TreeQuestion(path=str(TREE / "output")),
-    logs=ckpttool.LogQuestion(patterns=(str(TREE / "train_log_first_rank_0.jsonl"),)),
-    threshold=0.2,
+    choice=ckpttool.ResumeQuestion(
+        logs=ckpttool.EvidenceQuestion(
+            threshold=0.2, logs=ckpttool.LogQuestion(patterns=(str(TREE / "train_log_first_rank_0.jsonl"),))
+        )
+    ),
     keep_last=2,
 )
 
