@@ -54,6 +54,10 @@ class Relay:
     """How often a LIST, HEAD or GET was asked."""
     ranges: list[tuple[str, int, int]] = field(default_factory=list)
     """What was asked for: key, first byte, and the byte behind the last."""
+    waiting: int = 0
+    """How many questions are being answered."""
+    most_waiting: int = 0
+    """How many were at once."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     url: str = ""
 
@@ -91,7 +95,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
+        with self.relay.lock:
+            self.relay.waiting += 1
+            self.relay.most_waiting = max(self.relay.most_waiting, self.relay.waiting)
         time.sleep(self.relay.delay_seconds)
+        with self.relay.lock:
+            self.relay.waiting -= 1
+        self._answer_get()
+
+    def _answer_get(self) -> None:
         parts = urlsplit(self.path)
         bucket, _, key = unquote(parts.path).lstrip("/").partition("/")
         what = self.command if key else "LIST"

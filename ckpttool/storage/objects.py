@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
@@ -32,6 +32,11 @@ FIRST_READ = 64 << 10
 """Bytes of the first read: nearly all headers lie in them, and less would not come any sooner."""
 _LATER_READS = 16 << 10
 """At least so much is asked for when a walk leads elsewhere."""
+_LONG_WALK = 4
+"""Reads one after another from which on it pays to ask for all of them at once in the next object."""
+_MOST_WALKS = 64
+_BESIDE_EACH_OTHER = 8
+"""Ranges of one object that are waited for at once; many objects are read beside each other already."""
 _STREAM = 1 << 20
 """Ranges from this on are read as a stream, in pieces of so many bytes."""
 MOST_AT_ONCE = 200_000
@@ -123,18 +128,24 @@ class ObjectStorage:
 class ObjectSource:
     """An object, of which every byte comes from the state that was listed."""
 
-    __slots__ = ("_bucket", "_end", "_head", "_key", "_page", "_page_begin", "_stream", "stamp")
+    __slots__ = ("_asked", "_bucket", "_end", "_head", "_key", "_pages", "_stream", "stamp")
 
     def __init__(self, bucket: _Bucket, key: str, stamp: FileStamp) -> None:
         """Take which object is meant, and how it was listed."""
         self._bucket, self._key, self.stamp = bucket, key, stamp
-        self._head = self._page = b""
-        self._page_begin = self._end = 0
+        self._head = b""
+        self._pages: dict[int, bytes] = {}
+        """What was read elsewhere, by its first byte."""
+        self._asked: list[tuple[int, int]] = []
+        """Ranges that were asked for behind the first read."""
+        self._end = 0
         self._stream: _Stream | None = None
 
     def close(self) -> None:
-        """Ask for no more of it."""
+        """Ask for no more of it; where a walk led, it will lead in other objects of this size, too."""
         self._stream = None
+        self._bucket.note_walk(self.stamp.size, self._asked)
+        self._pages.clear()
 
     def expect(self, begin: int, end: int) -> None:
         """Be told that a range will be read front to back: one request brings all of it."""
@@ -149,14 +160,21 @@ class ObjectSource:
         end = min(offset + length, self.stamp.size)
         if offset >= end:
             return b""
-        for begin, held in ((0, self._head), (self._page_begin, self._page)):
+        for begin, held in ((0, self._head), *self._pages.items()):
             if begin <= offset and end <= begin + len(held):
                 return held[offset - begin : end - begin]
         if not self._head and offset < FIRST_READ:
             self._head = self._ask(0, max(end, FIRST_READ))
             return self._head[offset:end]
-        self._page, self._page_begin = self._ask(offset, max(end, offset + _LATER_READS)), offset
-        return self._page[: end - offset]
+        walk = self._bucket.walk_of(self.stamp.size)
+        if (offset, end) in walk and not self._asked:
+            self._asked = [*walk]
+            self._pages = self._bucket.ranges_of(self._key, self.stamp, _near_together(walk))
+            return self.read(offset, length)
+        self._asked.append((offset, end))
+        page = self._ask(offset, max(end, offset + _LATER_READS))
+        self._pages = {offset: page}
+        return page[: end - offset]
 
     def _ask(self, begin: int, end: int) -> bytes:
         return self._bucket.range_of(self._key, self.stamp, begin, min(end, self.stamp.size))
@@ -168,6 +186,17 @@ class ObjectSource:
         data = self.read(offset, len(buffer))
         buffer[: len(data)] = data
         return len(data)
+
+
+def _near_together(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ranges in order, those as one between which less lies than a request costs."""
+    found: list[tuple[int, int]] = []
+    for begin, end in sorted(ranges):
+        if found and begin - found[-1][1] <= _LATER_READS:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((begin, end))
+    return found
 
 
 class _Stream:
@@ -228,6 +257,8 @@ class _Bucket:
         self._whole: set[str] = set()
         """Folders below which everything is known."""
         self._strolls: Counter[str] = Counter()
+        self._walks: dict[int, tuple[tuple[int, int], ...]] = {}
+        """Where walks led, by the size of the object."""
 
     # ------------------------------------------------------------------------------------------------ what is there
 
@@ -403,6 +434,33 @@ class _Bucket:
         if len(data) != end - begin:
             raise OSError(f"the store gave {len(data)} bytes of {end - begin}")
         return data
+
+    def ranges_of(self, key: str, stamp: FileStamp, ranges: Sequence[tuple[int, int]]) -> dict[int, bytes]:
+        """Return ranges by their first bytes, asked for beside each other."""
+        import asyncio
+
+        async def ask(begin: int, end: int, turn: asyncio.Semaphore) -> tuple[int, bytes]:
+            async with turn:
+                options: GetOptions = {**_conditions(stamp), "range": (begin, end)}
+                answer = await self._store.get_async(key, options=options)
+                _assert_as_listed(answer, stamp)
+                return begin, bytes(await answer.bytes_async())
+
+        async def ask_all() -> dict[int, bytes]:
+            turn = asyncio.Semaphore(_BESIDE_EACH_OTHER)
+            return dict(await asyncio.gather(*(ask(begin, end, turn) for begin, end in ranges)))
+
+        with _in_our_words(self._spelled(key)):
+            return asyncio.run(ask_all())
+
+    def walk_of(self, size: int) -> Sequence[tuple[int, int]]:
+        """Return where a walk led in another object of this size."""
+        return self._walks.get(size, ())
+
+    def note_walk(self, size: int, walk: Sequence[tuple[int, int]]) -> None:
+        """Note where a walk led, if it was a long one."""
+        if len(walk) >= _LONG_WALK and len(self._walks) < _MOST_WALKS:
+            self._walks.setdefault(size, tuple(walk))
 
     def stream_of(self, key: str, stamp: FileStamp, begin: int, end: int) -> Iterator[memoryview]:
         """Yield a range in pieces.

@@ -19,6 +19,7 @@ from tests.answers import FIXTURES
 from tests.cli.running import ask
 from tests.storage.test_storage_sees_all import QUESTIONS, TREES, answer, copied, plain
 from tests.stores import Relay, relay_over
+from tests.trees import ckpt_bytes, floats, training_scalars
 
 pytest.importorskip("obstore", reason="object stores are read by obstore, which is not installed")
 
@@ -308,3 +309,25 @@ def test_a_seal_that_was_torn_is_unknown_and_blesses_nothing(bucket: Path) -> No
     assert ask("verify", "s3://bucket/tree", "--level", "checksum").code == ExitCode.INCOMPLETE
     assert ask("seal", "s3://bucket/tree").code == ExitCode.INCOMPLETE
     assert len(seals(bucket)) == 1
+
+
+def test_where_a_walk_led_in_one_object_all_is_asked_for_at_once_in_the_next(relay: Relay, bucket: Path) -> None:
+    for rank in range(4):
+        layers = [floats(f"layer.{layer}", (100, 100), seed=rank) for layer in range(30)]
+        shard = ckpt_bytes([*layers, *training_scalars(epoch=1, true_step=1)])
+        put(bucket, f"tree/rank_{rank}/llama_rank_{rank}-1_1.ckpt", shard)
+    relay.delay_seconds = 0.01
+    look = ["verify", "s3://bucket/tree", "--format", "json"]
+    said = ask(*look)
+    assert said.code == 0, said.stderr
+    on_disk = ask("verify", str(bucket / "tree"), "--format", "json")
+    assert plain(said).replace("s3://bucket", str(bucket)) == plain(on_disk)
+    look_anew("s3://bucket")
+    for rank in range(3):
+        relay.most_waiting = 0
+        path = f"tree/rank_{rank}/llama_rank_{rank}-1_1.ckpt"
+        data = (bucket / path).read_bytes()
+        with open_storage("s3://bucket/tree").open(path.removeprefix("tree/")) as source:
+            for offset in range(FIRST_READ, len(data) - 100, len(data) // 40):
+                assert source.read(offset, 50) == data[offset : offset + 50]
+        assert (relay.most_waiting > 1) is (rank > 0), "the first one is walked through step by step"
