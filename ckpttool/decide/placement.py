@@ -42,7 +42,7 @@ def placement_of(checkpoint: Checkpoint, homes: Sequence[Home]) -> Placement:
 
 
 def _claims(home: Home, rank: Rank) -> bool:
-    return home.claims is not None and home.claims[0] <= rank <= home.claims[1]
+    return home.claims is not None and rank in home.claims
 
 
 def _placed(starts: Mapping[Rank, Sequence[Home]]) -> tuple[Placed, ...]:

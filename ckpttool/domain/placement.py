@@ -17,8 +17,8 @@ class Home:
     """The tree's folder, as it is spelled there."""
     shared: bool
     """Whether other machines see its disk."""
-    claims: tuple[Rank, Rank] | None
-    """The first and the last rank that will start there; None where nobody said so."""
+    claims: Collection[Rank] | None
+    """Ranks that will start there; None where nobody said so."""
     files: Collection[str]
     """What it has, by paths relative to the tree's folder."""
 

@@ -24,7 +24,7 @@ def home(host: str, files: str, claims: tuple[int, int] | None = None, *, shared
         host=host,
         root="/data/output",
         shared=shared,
-        claims=None if claims is None else (Rank(claims[0]), Rank(claims[1])),
+        claims=None if claims is None else tuple(map(Rank, range(claims[0], claims[1] + 1))),
         files={PATHS[int(rank)] for rank in files},
     )
 

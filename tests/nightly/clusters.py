@@ -1,4 +1,4 @@
-"""Launchers as they are run on a cluster, on this machine: three nodes of Slurm, Open MPI, torchrun."""
+"""Launchers as they are run on a cluster, on this machine: four nodes of Slurm, Open MPI, torchrun."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from ckpttool.trainers.common import launchers, processes
 
-NODES = ("n1", "n2", "n3")
+NODES = ("n1", "n2", "n3", "n4")
 
 _CONF = """
 ClusterName=test
@@ -43,7 +43,7 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=2
 {nodes}
-PartitionName=all Nodes=n[1-3] Default=YES MaxTime=INFINITE State=UP
+PartitionName=all Nodes=n[1-4] Default=YES MaxTime=INFINITE State=UP
 """
 
 
@@ -79,10 +79,10 @@ class Slurm:
 
 @contextmanager
 def slurm(folder: Path) -> Iterator[Slurm]:
-    """Start three nodes on this machine, and end them."""
+    """Start four nodes on this machine, and end them."""
     programs = {name: needs(name, "slurmd slurmctld slurm-client munge") for name in ("munged", "slurmctld", "slurmd")}
     needs("srun", "slurm-client")
-    _, *ports = _free_ports(5)
+    _, *ports = _free_ports(6)
     host = socket.gethostname().partition(".")[0]
     nodes = "\n".join(
         f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=1000"
@@ -129,7 +129,7 @@ def _daemon(started: ExitStack, line: Sequence[str], folder: Path, environment: 
 def _all_idle(cluster: Slurm) -> bool:
     line = ["sinfo", "--noheader", "--format=%t %D"]
     told = subprocess.run(line, env=cluster.environment, capture_output=True, check=False)
-    return told.stdout.split() == [b"idle", b"3"]
+    return told.stdout.split() == [b"idle", b"4"]
 
 
 def _wait_for(is_there: Callable[[], bool], what: str) -> None:
@@ -138,3 +138,29 @@ def _wait_for(is_there: Callable[[], bool], what: str) -> None:
         if time.monotonic() > end:
             pytest.skip(f"{what} does not come up on this machine")
         time.sleep(0.1)
+
+
+ON_A_NODE = """
+import os, subprocess, sys
+from ckpttool.trainers.common.processes import process_of
+
+process = process_of(os.environ)
+node = str(process.index if process.node is None else process.node)
+script = 'hostname node$0 && mount -t tmpfs tmpfs "$1" && cp -a "$2/$0/." "$1" && shift 2 && exec "$@"'
+os.execvp("unshare", ["unshare", "--mount", "--uts", "sh", "-c", script, node, *sys.argv[1:]])
+"""
+"""Makes a process's machine out of this one: a name of its own, and a disk of its own with what it has."""
+
+
+def on_nodes(root: Path, disks: Path, command: Sequence[str]) -> list[str]:
+    """Return a command to be launched, that runs another on machines whose disks hold different things.
+
+    Args:
+        root: An empty folder: where each machine has its tree.
+        disks: What each has there: a folder for each, named by its number from 0.
+        command: What is run on all.
+    """
+    tried = subprocess.run(["unshare", "--mount", "--uts", "true"], capture_output=True, check=False)
+    if tried.returncode != 0:
+        pytest.skip("a disk for each node takes mount namespaces: run it as root")
+    return [sys.executable, "-c", ON_A_NODE, str(root), str(disks), *command]

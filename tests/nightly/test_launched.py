@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ckpttool.domain.node import Process
 from ckpttool.records.part_wire import PartName, parts_in
 from ckpttool.trainers.common.processes import process_of
-from tests.nightly.clusters import Slurm, needs, plain_environment, slurm
+from tests.conftest import FIXTURES
+from tests.nightly.clusters import Slurm, needs, on_nodes, plain_environment, slurm
 
 nightly = pytest.mark.skipif("not config.getoption('--nightly')", reason="starts real launchers: --nightly")
 
@@ -130,3 +133,113 @@ class TestOthers:
         found = processes_in(tmp_path)
         assert [(one.index, one.launcher, one.local_count) for one in found] == [(n, "torchrun", 4) for n in range(4)]
         assert_all_came(launched([*torchrun, sys.executable, "-c", SENDER, str(SIZE)]), 4)
+
+
+CHECKPOINTS = FIXTURES / "health_pp2" / "output" / "checkpoint"
+"""Of four ranks."""
+
+CKPTTOOL = [sys.executable, "-m", "ckpttool"]
+
+
+class Job:
+    """A training on four machines, each of which has one rank's files on a disk of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.disks = folder / "disks"
+        self.root = folder / "data"
+        self.parts = folder / "parts"
+        self.root.mkdir()
+        self.parts.mkdir()
+        for rank in range(4):
+            shutil.copytree(CHECKPOINTS / f"rank_{rank}", self.disks / str(rank) / f"rank_{rank}")
+
+    def look(self, out: str, *more: str) -> list[str]:
+        """Return the command that each machine's process runs."""
+        return on_nodes(self.root, self.disks, [*CKPTTOOL, "part", str(self.root), "--out", out, *more])
+
+    def resolved(self, *given: str, stdin: bytes = b"") -> tuple[int, dict[str, Any]]:
+        """Ask where to resume from, on a machine that has nothing but the parts."""
+        line = [*CKPTTOOL, "resolve", *given, "--json"]
+        told = subprocess.run(line, env=plain_environment(), input=stdin, capture_output=True, check=False)
+        assert told.stdout, told.stderr
+        return told.returncode, json.loads(told.stdout)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+def mpirun() -> list[str]:
+    return [needs("mpirun.openmpi", "openmpi-bin"), "--allow-run-as-root", "--oversubscribe", "-n", "4"]
+
+
+def cut_short(job: Job, rank: int) -> None:
+    """Damage the newest save of a rank, on its own machine."""
+    shard = job.disks / str(rank) / f"rank_{rank}" / f"llama2_7b_rank_{rank}-15_2.ckpt"
+    shard.write_bytes(shard.read_bytes()[:1000])
+
+
+def codes(document: dict[str, Any]) -> set[str]:
+    found = [*document["findings"], *(reason for one in document["rejected"] for reason in one["reasons"])]
+    return {finding["code"] for finding in found}
+
+
+@nightly
+class TestParts:
+    def test_srun_leaves_a_part_of_each_node_in_a_folder(self, cluster: Slurm, job: Job) -> None:
+        told = cluster.srun(["-N4"], job.look(str(job.parts), "--devices-per-node", "1"))
+        assert told.returncode == 0, told.stderr
+        assert len([*job.parts.iterdir()]) == 4
+        code, document = job.resolved(str(job.parts), "--world-size", "4")
+        assert (code, document["resume"]["name"]) == (0, "15_2")
+
+    @pytest.mark.parametrize("options", [[], ["-l"]])
+    def test_the_output_of_srun_is_enough(self, cluster: Slurm, job: Job, options: list[str]) -> None:
+        told = cluster.srun(["-N4", *options], job.look("-"))
+        assert told.returncode == 0, told.stderr
+        code, document = job.resolved("-", "--world-size", "4", stdin=told.stdout)
+        assert (code, document["resume"]["name"], document["parts"]["given"]) == (0, "15_2", 4)
+
+    @pytest.mark.parametrize("options", [[], ["--tag-output"]])
+    def test_a_part_with_damage_ends_with_0_so_that_mpirun_lets_the_others_look(
+        self, job: Job, options: list[str]
+    ) -> None:
+        cut_short(job, 1)
+        told = subprocess.run(
+            [*mpirun(), *options, *job.look("-")], env=plain_environment(), capture_output=True, check=False
+        )
+        assert told.returncode == 0, told.stderr
+        code, document = job.resolved("-", "--world-size", "4", stdin=told.stdout)
+        assert (code, document["resume"]["name"], document["parts"]["given"]) == (0, "10_2", 4)
+        assert "shard-truncated" in codes(document)
+
+    def test_torchrun_leaves_a_part_of_each_process(self, job: Job) -> None:
+        torchrun = [needs("torchrun", "torch, by pip"), "--no-python", "--nproc-per-node", "4"]
+        launched([*torchrun, *job.look(str(job.parts))])
+        code, document = job.resolved(str(job.parts), "--world-size", "4")
+        assert (code, document["resume"]["name"]) == (0, "15_2")
+
+    def test_a_process_that_is_killed_while_it_looks_leaves_a_part_missing_and_exit_14(
+        self, cluster: Slurm, job: Job
+    ) -> None:
+        look = job.look(str(job.parts))
+        killer = 'case $SLURM_PROCID in 2) timeout -s KILL 0.3 "$@";; *) exec "$@";; esac'
+        told = cluster.srun(["-N4"], ["sh", "-c", killer, "sh", *look])
+        assert told.returncode != 0
+        assert len([*job.parts.glob("*.ckptpart")]) == 3
+        code, document = job.resolved(str(job.parts))
+        assert (code, document["resume"], document["parts"]["missing"]) == (14, None, [3])
+        assert "part-missing" in codes(document)
+
+    def test_a_stale_copy_on_a_replaced_node_is_never_taken_for_the_ranks_file(self, cluster: Slurm, job: Job) -> None:
+        shutil.copytree(job.disks / "3" / "rank_3", job.disks / "0" / "rank_3")
+        stale = job.disks / "0" / "rank_3" / "llama2_7b_rank_3-15_2.ckpt"
+        content = bytearray(stale.read_bytes())
+        content[-40] ^= 1
+        stale.write_bytes(content)
+        told = cluster.srun(["-N4"], job.look(str(job.parts)))
+        assert told.returncode == 0, told.stderr
+        code, document = job.resolved(str(job.parts), "--world-size", "4")
+        assert (code, document["resume"]["name"]) == (0, "10_2")
+        assert "rank-on-several-nodes" in codes(document)
