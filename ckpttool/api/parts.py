@@ -212,7 +212,12 @@ def _claims(question: PartQuestion, process: Process) -> tuple[Rank, ...] | None
         return question.ranks
     if question.devices_per_node is None:
         return None
-    node = process.index // (process.local_count or 1)
+    node = process.node
+    if node is None:
+        # By hand each is one machine; Open MPI tells how many processes a machine has, not which machine it is.
+        if process.local_count not in {None, 1}:
+            raise UsageError("--devices-per-node: nothing tells which machine this is; say --ranks A-B")
+        node = process.index
     first = node * question.devices_per_node
     return tuple(Rank(rank) for rank in range(first, first + question.devices_per_node))
 

@@ -8,6 +8,7 @@ import sys
 from codecs import getincrementalencoder
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from io import UnsupportedOperation
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from ckpttool.errors import WriteFailedError
@@ -75,10 +76,10 @@ def line(data: bytes) -> None:
     if sys.stdout is None:
         raise WriteFailedError("the result could not be written: stdout is closed")
     try:
-        number = sys.stdout.fileno()
-        sys.stdout.flush()
-        os.write(number, data)
-        _wait_for_reader(number)
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        with suppress(UnsupportedOperation):  # a text in memory has no file behind it
+            _wait_for_reader(sys.stdout.fileno())
     except OSError as error:
         raise WriteFailedError(f"the result could not be written: {error.strerror or error}") from None
 

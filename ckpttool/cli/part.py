@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -16,7 +15,7 @@ from ckpttool.cli.units import duration
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.part import PartQuestion, Split
 from ckpttool.domain.units import Rank
-from ckpttool.errors import UsageError, WriteFailedError
+from ckpttool.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +100,7 @@ def part(
         run=which.run_id,
     )
     with progress.watched(quiet=quiet):
-        written = api.part(question, send=_send)
+        written = api.part(question, send=output.line)
     if written is None:
         output.looking_at(None, quiet=quiet, more="this process only keeps others together: nothing to look at")
     elif which.out != api.STDOUT:
@@ -127,12 +126,3 @@ def _ranks(which: WhichOptions) -> tuple[Rank, ...] | None:
 
 
 _MOST_DIGITS = 6
-
-
-def _send(line: bytes) -> None:
-    """Write a line by one call: a launcher may mix what is written by two."""
-    try:
-        sys.stdout.buffer.write(line)
-        sys.stdout.buffer.flush()
-    except OSError as error:
-        raise WriteFailedError(f"the part could not be written: {error.strerror or error}") from None
