@@ -81,6 +81,6 @@ def fp8_lint(
 
 
 def _remedy(path: str, error: CkptToolError) -> str | None:
-    if not os.path.lexists(path):
+    if not os.path.isfile(path):
         return "name a file that is there"
     return "give a file that sets FP8" if isinstance(error, ForeignConfigError) else None

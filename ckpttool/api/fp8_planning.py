@@ -241,6 +241,9 @@ def _notes(comparison: Comparison, known: _Candidate, start: StartPoint) -> list
         notes.append("the candidate's recipe is not known (--recipe): what only a delayed scale needs is planned, too")
     if start.evidence is Evidence.TRUSTED:
         notes.append(f"the checkpoint of step {start.step} is taken on trust: nothing of it was looked at")
+        onset = comparison.onset
+        if onset is not None and start.step > onset.not_before:
+            notes.append(f"the gap may have begun at step {onset.not_before}: that checkpoint may have it already")
     if not known.layers:
         notes.append("how many layers there are is not known (--stats, or a log that prints its arguments): no layers")
     return notes

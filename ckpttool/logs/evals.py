@@ -33,7 +33,8 @@ def read_evals(path: str) -> tuple[TaskScore, ...]:
     except ParseError as error:
         raise UsageError(f"--evals: {error}") from None
     except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"--evals: {path} cannot be read: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"--evals: {path} cannot be read: {why}") from None
     inside = {*_members(document.get("group_subtasks"))}
     scores = [score for task, found in sorted(results.items()) if task not in inside and (score := _score(task, found))]
     if not scores:

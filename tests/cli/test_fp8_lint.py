@@ -131,5 +131,7 @@ def test_a_file_that_is_not_there_is_said_to_be_missing(here: Path) -> None:
     said = ask("fp8", "lint", "none.sh")
     assert (said.code, said.stdout) == (2, "")
     assert "there is no 'none.sh': name files that are there" in said.stderr
-    (finding,) = json.loads(ask("fp8", "lint", "none.sh", "--json").stdout)["checks"][0]["findings"]
-    assert finding["remedy"] == "name a file that is there"
+    (here / "folder").mkdir()
+    for name in ("none.sh", "folder"):
+        (finding,) = json.loads(ask("fp8", "lint", name, "--json").stdout)["checks"][0]["findings"]
+        assert finding["remedy"] == "name a file that is there"

@@ -202,6 +202,13 @@ def test_a_log_given_for_two_experiments_counts_for_neither(here_with_runs: Path
     assert found["culprits"] == []
 
 
+def test_a_checkpoint_from_after_the_gap_began_is_taken_and_said_to_be(here_with_runs: Path) -> None:
+    assert here_with_runs.exists()
+    late, early = (f"{planned('--checkpoint-step', step, '--json').json['notes']}" for step in ("900", "50"))
+    assert "that checkpoint may have it already" in late
+    assert "may have it already" not in early
+
+
 def test_14_where_there_is_nothing_to_explain(here_with_runs: Path) -> None:
     said = ask(
         "fp8", "plan", "--baseline", "base.csv", "--candidate", "same.csv", "--repeat", "repeat.csv",
