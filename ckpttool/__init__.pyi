@@ -20,6 +20,7 @@ from ckpttool.api.launching import launch as launch
 from ckpttool.api.nan import inspect_nan as inspect_nan
 from ckpttool.api.nan import list_nan as list_nan
 from ckpttool.api.nan import replay_nan as replay_nan
+from ckpttool.api.parts import part as part
 from ckpttool.api.preflighting import preflight as preflight
 from ckpttool.api.pruning import prune as prune
 from ckpttool.api.repairing import repair_meta as repair_meta
@@ -157,6 +158,9 @@ from ckpttool.domain.log_question import SpikeQuestion as SpikeQuestion
 from ckpttool.domain.manifest import Sealed as Sealed
 from ckpttool.domain.manifest import Sealing as Sealing
 from ckpttool.domain.metrics import StepMetrics as StepMetrics
+from ckpttool.domain.part import PartQuestion as PartQuestion
+from ckpttool.domain.part import PartWritten as PartWritten
+from ckpttool.domain.part import Split as Split
 from ckpttool.domain.plan import BatchSegment as BatchSegment
 from ckpttool.domain.plan import NoResumePoint as NoResumePoint
 from ckpttool.domain.plan import Rejection as Rejection

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ckpttool.api.scanning import Tree, _scanned
 from ckpttool.api.verifying import verify
 from ckpttool.decide.naming import LATEST, named
+from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
+from ckpttool.errors import CkptToolError
 from ckpttool.storage import open_storage
 from ckpttool.storage.base import Kind, Storage
 from ckpttool.storage.local import LocalStorage
@@ -25,6 +28,7 @@ from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.locate import Located
 from ckpttool.trainers.registry import asked_of_any, health_files, trainer_of
 from ckpttool.verify.engines.waiting import WaitingEngine
+from ckpttool.verify.plan import plan_checks
 from ckpttool.verify.session import reports_of
 
 if TYPE_CHECKING:
@@ -80,12 +84,14 @@ def look_at(located: Located | None, root: str, question: CheckQuestion, *, mine
         left = _walk(storage)
         reports: dict[str, ShardReport] = {}
         saves: dict[str, str] = {}
-        if located is not None:
-            _ask(replace(located, storage=storage, listing=list_root(storage)))
-            own = shared_out(located.storage, "")
-            tree = _scanned(replace(located, storage=own, listing=list_root(own)), TreeQuestion(path=root, sizes=True))
-            saves = {shard.path: each.name for each in tree.inventory.checkpoints for shard in each.shards}
-            reports = _reports(tree, question)
+        with suppress(CkptToolError, OSError):  # what nobody can make sense of here is written down, and judged there
+            if located is not None:
+                asked = _ask(replace(located, storage=storage, listing=list_root(storage)))
+                saves = {shard.path: each.name for each in asked for shard in each.shards}
+                if asked and question.level > Level.STRUCTURE:
+                    own = shared_out(located.storage, "")
+                    reports |= _contents(replace(located, storage=own, listing=list_root(own)), root, question)
+                reports |= _headers(root, asked, question, but=reports)
         reports |= {report.path: report for report in _strays(root, sorted(left - reports.keys()))}
     finally:
         take_back("noted", key)
@@ -132,26 +138,32 @@ def _files(storage: Storage) -> Iterator[str]:
                 yield path
 
 
-def _ask(noted: Located) -> None:
-    """Let the layout ask what it asks of a whole tree, so that it is written down."""
+def _ask(noted: Located) -> tuple[Checkpoint, ...]:
+    """Let the layout ask what it asks of a whole tree, so that it is written down; return the saves."""
     tree = _scanned(noted, TreeQuestion(sizes=True))
-    for checkpoint in tree.inventory.checkpoints:
-        tree.closer(checkpoint)
-        tree.slices(checkpoint)
+    saves = tuple(map(tree.closer, tree.inventory.checkpoints))
+    for save in saves:
+        tree.slices(save)
+    return saves
 
 
-def _reports(tree: Tree, question: CheckQuestion) -> dict[str, ShardReport]:
-    """Look at the saves that were asked for as hard as was asked for, and at the headers of all others."""
+def _contents(located: Located, root: str, question: CheckQuestion) -> dict[str, ShardReport]:
+    """Look at the saves that were asked for as hard as was asked for."""
+    tree = _scanned(located, TreeQuestion(path=root, sizes=True))
     found: dict[str, ShardReport] = {}
-    if not tree.inventory.checkpoints:
-        return found
-    headers = CheckQuestion(name="all", timeout=question.timeout, replicas=False)
-    found |= {event.path: event for event in verify(tree, headers) if isinstance(event, ShardReport)}
-    for name in _names_here(tree, question) if question.level > Level.STRUCTURE else ():
+    for name in _names_here(tree, question):
         for event in verify(tree, replace(question, name=name, replicas=False)):
             if isinstance(event, Verdict):  # in which numbers are compared with those of the save before
                 found |= {report.path: replace(report, copies=1, copy_matched=False) for report in event.reports}
     return found
+
+
+def _headers(
+    root: str, saves: Iterable[Checkpoint], question: CheckQuestion, *, but: Collection[str]
+) -> dict[str, ShardReport]:
+    """Look at the headers of all other saves: they tell what is usual."""
+    tasks = [task for save in saves for task in plan_checks(root, save, Level.STRUCTURE) if task.path not in but]
+    return {report.path: report for report in reports_of(tasks, WaitingEngine(timeout=question.timeout))}
 
 
 def _names_here(tree: Tree, question: CheckQuestion) -> tuple[str, ...]:
