@@ -25,6 +25,8 @@ HEAVY = {
     "filelock",
     "fractions",
     "isal",
+    "jinja2",
+    "markupsafe",
     "zstandard",
     "numpy",
     "obstore",

@@ -18,14 +18,14 @@ from ckpttool.decide.policies.base import judge
 from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.health_events import MARKS_SPIKE, HealthEvent
-from ckpttool.domain.log_question import EvidenceQuestion, HealthQuestion
+from ckpttool.domain.log_question import STDIN, EvidenceQuestion, HealthQuestion
 from ckpttool.domain.plan import Resolution
 from ckpttool.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.domain.retention import PruneOrder, Pruning, RetentionPolicy
 from ckpttool.domain.tree_report import Curve, PageForm, ReportQuestion, TreeReport
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level
-from ckpttool.errors import CkptToolError
+from ckpttool.errors import CkptToolError, UsageError
 from ckpttool.storage import is_local
 from ckpttool.storage.disk import LocalDisk
 from ckpttool.trainers.registry import log_reader
@@ -74,10 +74,14 @@ def survey(
         own: Tells what the trainer would take by itself.
 
     Raises:
+        UsageError: A log is to be read from this process's own input, which is there only once.
         CkptToolError: As of `resolve`.
     """
     if not isinstance(question, ReportQuestion):
         question = ReportQuestion(tree=asked(question))
+    logs = question.choice.logs or EvidenceQuestion()
+    if STDIN in logs.logs.patterns:
+        raise UsageError("--log -: a report reads its logs twice, and draws them; give a file")
     began = time.monotonic()
     question = replace(question, tree=replace(question.tree, sizes=True))
     answer = resolve(question.tree, question.choice, question.data)
@@ -86,7 +90,6 @@ def survey(
     alone = tree.focus is not None
     everything = CheckQuestion(level=level, name=None if alone else "all", max_age=TRUSTED_SECONDS, replicas=not alone)
     verification = verify(tree, everything).answer()
-    logs = question.choice.logs or EvidenceQuestion()
     log = log_reader(logs.logs.columns).merged(logs.logs.patterns, tree.inventory.root, keep=_DRAWN)
     health = judged(
         tree, _as_to_health(question.tree, logs), log, verification.verdicts if level is Level.NUMERICS else ()

@@ -61,3 +61,23 @@ def test_where_nothing_can_be_resumed_from_the_page_says_so_and_the_exit_is_that
 
 def test_two_results_do_not_go_to_stdout() -> None:
     assert cli("report", TREE, "--output", "-", "--json").exit_code == 2
+
+
+def test_a_log_is_a_file_for_it_is_read_twice(tmp_path: Path) -> None:
+    assert cli("report", TREE, "--output", str(tmp_path / "report.html"), "--log", "-").exit_code == 2
+
+
+def test_the_threshold_of_the_page_is_that_of_the_answer(tmp_path: Path) -> None:
+    tree, log = ROOT / "fixtures" / "health_pp2" / "output", ROOT / "fixtures/health_pp2/train_log_first_rank_0.jsonl"
+    page = tmp_path / "report.html"
+    done = cli("report", str(tree), "--threshold", "0.2", "--log", str(log), "--output", str(page))
+    assert done.stdout.startswith("Resume from 10_2\n")
+    text = page.read_text(encoding="utf-8")
+    assert "threshold 0.2, 1 step at or above it" in text
+    assert "<b>15_2</b> was not chosen: the log shows the embedding local norm" in text
+
+
+def test_what_stops_a_prune_stops_no_report(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    assert cli("report", TREE, "--keep-last", "2", "--prefix", "llama2_7b", "--output", str(page)).exit_code == 0
+    assert "With <code>ckpttool prune --keep-last 2</code> 3 checkpoints would go" in page.read_text(encoding="utf-8")
