@@ -14,17 +14,29 @@ from ckpttool.domain.fp8_settings import RunArithmetic
 from ckpttool.trainers.fp8 import transformer_engine as te
 from ckpttool.trainers.fp8.frameworks import KEEP_OPTIMIZER, SAME_BATCH, Setting, in_bf16, no_delayed
 
+_NO_GATHER_OVERLAP = tuple(
+    (f"{config}.overlap_param_gather", "False") for config in ("comm_overlap", "ddp", "optimizer")
+)
+"""In all three: a config of overlaps sets the others, and of the two Bridge switches on what one alone has off."""
+
+_NO_MXFP8_BUFFER = ("mixed_precision.reuse_grad_buf_for_mxfp8_param_ag", "False")
+_NO_PARAMETERS = (("mixed_precision.fp8_param_gather", "False"), _NO_MXFP8_BUFFER)
 _EXTRAS = {
-    "sequence parallel": ("model.sequence_parallel", "False"),
-    "overlap of tensor-parallel communication": ("comm_overlap.tp_comm_overlap", "False"),
-    "overlap of gradient reduction": ("ddp.overlap_grad_reduce", "False"),
-    "overlap of parameter gathering": ("ddp.overlap_param_gather", "False"),
-    "FP8 attention": ("mixed_precision.fp8_dot_product_attention", "False"),
-    "FP8 multi-head attention": ("mixed_precision.fp8_multi_head_attention", "False"),
-    "FP8 parameters": ("mixed_precision.fp8_param_gather", "False"),
-    "CUDA graphs": ("model.cuda_graph_impl", "none"),
-    "recompute": ("model.recompute_granularity", "null"),
+    "sequence parallel": (("model.sequence_parallel", "False"),),
+    "overlap of tensor-parallel communication": (("comm_overlap.tp_comm_overlap", "False"),),
+    "overlap of gradient reduction": (
+        ("comm_overlap.overlap_grad_reduce", "False"),
+        ("ddp.overlap_grad_reduce", "False"),
+        *_NO_GATHER_OVERLAP,  # which is refused without it
+    ),
+    "overlap of parameter gathering": _NO_GATHER_OVERLAP,
+    "FP8 attention": (("mixed_precision.fp8_dot_product_attention", "False"),),
+    "FP8 multi-head attention": (("mixed_precision.fp8_multi_head_attention", "False"),),
+    "FP8 parameters": _NO_PARAMETERS,
+    "CUDA graphs": (("model.cuda_graph_impl", "none"),),
+    "recompute": (("model.recompute_granularity", "null"),),
 }
+_NO_OVERLAPS = "where the config has no comm_overlap, leave those lines out"
 
 
 class Bridge:
@@ -60,10 +72,12 @@ class Bridge:
             refused = te.no_recipe(trial.recipe, setting.engine_version)
             if refused is not None:
                 return refused
-            settings.append(("mixed_precision.fp8_recipe", trial.recipe.value))
+            settings += [("mixed_precision.fp8_recipe", trial.recipe.value), *_parameters(trial.recipe)]
             notes += te.for_devices(trial.recipe)
         if trial.without or trial.id.startswith("E1"):
-            settings += [_EXTRAS[name] for name in trial.without or tuple(_EXTRAS)]
+            off = dict.fromkeys(each for name in trial.without or tuple(_EXTRAS) for each in _EXTRAS[name])
+            settings += off
+            notes += [_NO_OVERLAPS] if any(key.startswith("comm_overlap") for key, _ in off) else []
         if te.needs_debug(trial):
             refused = te.no_debug(trial, setting)
             if refused is not None:
@@ -80,6 +94,11 @@ class Bridge:
         """The debug features' log alone tells, and that is read for all frameworks."""
         del experiment, seen
         return AsPlanned.UNKNOWN, None
+
+
+def _parameters(recipe: Recipe) -> tuple[tuple[str, str], ...]:
+    """Keep parameters as the recipe can: Bridge stops where those of MXFP8 have no buffer, and others none of it."""
+    return _NO_PARAMETERS if recipe is Recipe.MXFP8 else (_NO_MXFP8_BUFFER,)
 
 
 def _start(setting: Setting) -> tuple[tuple[str, str], ...]:

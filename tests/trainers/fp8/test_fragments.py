@@ -140,6 +140,32 @@ class TestDebugFeatures:
         assert settings["checkpoint.save"] == "/plans/E/checkpoints"
         assert settings["train.exit_interval"] == "700"
 
+    def test_bridge_switches_off_what_it_would_switch_on_again(self) -> None:
+        framework = framework_of("bridge")
+
+        def off(*extras: str) -> Change:
+            made = framework.change(replace(TRIALS["E1"], without=extras), setting())
+            assert isinstance(made, Change)
+            return made
+
+        gather = {f"{config}.overlap_param_gather" for config in ("comm_overlap", "ddp", "optimizer")}
+        assert gather <= dict(off("overlap of parameter gathering").set).keys()
+        assert "ddp.overlap_grad_reduce" not in dict(off("overlap of parameter gathering").set)
+        reduced = off("overlap of gradient reduction")
+        assert {*gather, "ddp.overlap_grad_reduce", "comm_overlap.overlap_grad_reduce"} <= dict(reduced.set).keys()
+        assert any("comm_overlap" in note for note in reduced.notes)
+        assert not off("CUDA graphs").notes
+        names = [key for key, _ in off(*framework.extras(None)).set]
+        assert len(names) == len(set(names))
+
+    def test_bridge_keeps_parameters_as_a_recipe_can(self) -> None:
+        buffer = "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag"
+        for trial in ("E6-mxfp8", "E6-blockwise", "E6-tensorwise"):
+            settings = dict(change("bridge", trial).set)
+            assert settings[buffer] == "False"
+            assert ("mixed_precision.fp8_param_gather" in settings) is (trial == "E6-mxfp8")
+        assert buffer not in dict(change("bridge", "C").set)
+
     def test_a_recipe_that_came_later_is_refused(self) -> None:
         assert "2.3" in refusal("te", "E6-blockwise", engine_version=(2, 2))
         assert "2.3" in refusal("bridge", "E6-blockwise", engine_version=(2, 2))
