@@ -22,6 +22,7 @@ from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount
 from ckpttool.errors import UsageError, WriteFailedError
 from ckpttool.storage.base import Entry, Kind, NotRegularError, OverLimitError, ReplacedError, WithheldError
+from ckpttool.storage.fan_out import STORE_WORKERS
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult, ObjectMeta
@@ -35,8 +36,6 @@ _LATER_READS = 16 << 10
 _LONG_WALK = 4
 """Reads one after another from which on it pays to ask for all of them at once in the next object."""
 _MOST_WALKS = 64
-_BESIDE_EACH_OTHER = 8
-"""Ranges of one object that are waited for at once; many objects are read beside each other already."""
 _STREAM = 1 << 20
 """Ranges from this on are read as a stream, in pieces of so many bytes."""
 MOST_AT_ONCE = 200_000
@@ -257,6 +256,8 @@ class _Bucket:
         self._whole: set[str] = set()
         """Folders below which everything is known."""
         self._strolls: Counter[str] = Counter()
+        self._walking = 0
+        """Objects of which many ranges are being asked for."""
         self._walks: dict[int, tuple[tuple[int, int], ...]] = {}
         """Where walks led, by the size of the object."""
 
@@ -439,6 +440,10 @@ class _Bucket:
         """Return ranges by their first bytes, asked for beside each other."""
         import asyncio
 
+        with self._lock:
+            self._walking += 1
+            width = max(1, STORE_WORKERS // self._walking)  # in all no more wait than a store serves at once
+
         async def ask(begin: int, end: int, turn: asyncio.Semaphore) -> tuple[int, bytes]:
             async with turn:
                 options: GetOptions = {**_conditions(stamp), "range": (begin, end)}
@@ -446,12 +451,21 @@ class _Bucket:
                 _assert_as_listed(answer, stamp)
                 return begin, bytes(await answer.bytes_async())
 
-        async def ask_all() -> dict[int, bytes]:
-            turn = asyncio.Semaphore(_BESIDE_EACH_OTHER)
-            return dict(await asyncio.gather(*(ask(begin, end, turn) for begin, end in ranges)))
+        async def ask_all() -> list[tuple[int, bytes] | BaseException]:
+            turn = asyncio.Semaphore(width)
+            # Also where one fails: what is under way must not find the loop closed.
+            return await asyncio.gather(*(ask(begin, end, turn) for begin, end in ranges), return_exceptions=True)
 
+        try:
+            answers = asyncio.run(ask_all())
+        finally:
+            with self._lock:
+                self._walking -= 1
         with _in_our_words(self._spelled(key)):
-            return asyncio.run(ask_all())
+            for answer in answers:
+                if isinstance(answer, BaseException):
+                    raise answer
+        return dict(answer for answer in answers if not isinstance(answer, BaseException))
 
     def walk_of(self, size: int) -> Sequence[tuple[int, int]]:
         """Return where a walk led in another object of this size."""
