@@ -8,10 +8,26 @@ from shlex import quote
 
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, damage, note, suspect
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
+from ckpttool.domain.merge import Merge
 from ckpttool.domain.placement import Home, Placed
+from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.shard import Shard
 from ckpttool.domain.units import Rank, on_ranks
+
+
+def with_placement(plan: ResumePlan, merge: Merge) -> ResumePlan:
+    """Add to a plan which ranks start where, as the machines that looked said, and what speaks against it."""
+    files: list[set[str]] = [set() for _ in merge.seats]
+    for path, seats in merge.held.items():
+        for at in seats:
+            files[at].add(path)
+    homes = [
+        Home(host=seat.host, root=seat.root, shared=seat.shared, claims=seat.claims, files=own)
+        for seat, own in zip(merge.seats, files, strict=True)
+    ]
+    found = placement_of(plan.point.checkpoint, homes)
+    return replace(plan, placement=found.placed, findings=(*found.findings, *plan.findings))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,18 @@ from itertools import permutations
 
 import pytest
 
-from ckpttool.decide.placement import Placement, placement_of
+from ckpttool.decide.placement import Placement, placement_of, with_placement
+from ckpttool.domain.exits import of_plan
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import replace
+from ckpttool.domain.merge import Merge, Seat
 from ckpttool.domain.placement import Home, Placed
 from ckpttool.domain.units import Rank
+from ckpttool.domain.verdict import Level
+from ckpttool.errors import ExitCode
+from ckpttool.render.answers.plan import plan_document
 from tests.inventories import checkpoint
+from tests.plans import resume_plan
 
 SAVE = checkpoint(ranks=range(4))
 PATHS = [shard.path for shard in SAVE.shards]
@@ -118,3 +124,57 @@ def test_whatever_a_part_calls_its_host_and_folder_the_command_holds_it_as_one_w
 def test_what_lies_elsewhere_has_one_code() -> None:
     found: tuple[Finding, ...] = placed(home("a", "01", (2, 3)), home("b", "23")).findings
     assert {one.code for one in found} == {Code.SHARD_ELSEWHERE}
+
+
+def seat(number: int, claims: tuple[int, ...] | None) -> Seat:
+    return Seat(
+        number=number,
+        of=2,
+        run="r",
+        host=f"node{number}",
+        disk=f"disk {number}",
+        shared=False,
+        root="/data/output",
+        began_ns=0,
+        ended_ns=1,
+        level=Level.STRUCTURE,
+        claims=None if claims is None else tuple(map(Rank, claims)),
+    )
+
+
+def merged(*claims: tuple[int, ...] | None) -> Merge:
+    """Two machines, of which the first has the first two ranks' files, and the second the others'."""
+    paths = [shard.path for shard in resume_plan().point.checkpoint.shards]
+    return Merge(
+        source="parts",
+        root="/data/output",
+        of=2,
+        seats=tuple(seat(number, each) for number, each in enumerate(claims, 1)),
+        missing=(),
+        blind={},
+        unread=(),
+        left_out=(),
+        held={path: (at // 2,) for at, path in enumerate(paths)},
+        copies={},
+    )
+
+
+def test_a_plan_says_where_its_ranks_start_and_one_that_could_not_ends_with_10() -> None:
+    plan = resume_plan()
+    right = with_placement(plan, merged((0, 1), (2, 3)))
+    assert [(placed.host, placed.ranks) for placed in right.placement] == [("node1", (0, 1)), ("node2", (2, 3))]
+    assert right.findings == plan.findings
+    assert of_plan(right, strict=False) is ExitCode.OK
+    wrong = with_placement(plan, merged((2, 3), (0, 1)))
+    assert [finding.code for finding in wrong.findings[:4]] == [Code.SHARD_ELSEWHERE] * 4
+    assert of_plan(wrong, strict=False) is ExitCode.DAMAGE
+    assert plan_document(wrong)["placement"] == [  # type: ignore[index, call-overload]
+        {"ranks": [0, 1], "host": "node2"},
+        {"ranks": [2, 3], "host": "node1"},
+    ]
+
+
+def test_a_plan_of_machines_that_claim_nothing_stays_as_it_is() -> None:
+    plan = with_placement(resume_plan(), merged(None, None))
+    assert plan == resume_plan()
+    assert "placement" not in plan_document(plan)  # type: ignore[operator]
