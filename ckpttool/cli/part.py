@@ -41,6 +41,23 @@ class WhichOptions:
         str | None, typer.Option(metavar="ID", help="Tells this look from others; default: as the launcher says.")
     ] = None
 
+    def question(self, tree: api.TreeQuestion, check: api.CheckQuestion) -> PartQuestion:
+        """Ask the library.
+
+        Raises:
+            UsageError: Two options contradict each other, or one cannot be meant.
+        """
+        return PartQuestion(
+            tree=tree,
+            check=check,
+            out=self.out,
+            part=self.part,
+            split=self.split,
+            ranks=_ranks(self),
+            devices_per_node=self.devices_per_node,
+            run=self.run_id,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookOptions:
@@ -89,16 +106,7 @@ def part(
 
     Example: ckpttool part ./output --out /shared/parts/ --part 3/16
     """
-    question = PartQuestion(
-        tree=api.TreeQuestion(path=path, layout=layout),
-        check=look.question(),
-        out=which.out,
-        part=which.part,
-        split=which.split,
-        ranks=_ranks(which),
-        devices_per_node=which.devices_per_node,
-        run=which.run_id,
-    )
+    question = which.question(api.TreeQuestion(path=path, layout=layout), look.question())
     with progress.watched(quiet=quiet):
         written = api.part(question, send=output.line)
     if written is None:

@@ -24,6 +24,7 @@ CONFIG = str(FIXTURES / "configs" / "pretrain_sink2.yaml")
 WITH_A_TREE = [
     "scan",
     "verify",
+    "part --part 1/2 --out one.ckptpart",
     "seal",
     "resolve",
     "health",
