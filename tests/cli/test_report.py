@@ -56,7 +56,7 @@ def test_where_nothing_can_be_resumed_from_the_page_says_so_and_the_exit_is_that
     page = tmp_path / "report.html"
     done = cli("report", str(output), "--output", str(page))
     assert done.exit_code == cli("resolve", str(output)).exit_code == 11
-    assert "<h1>Nothing to resume from in " in page.read_text(encoding="utf-8")
+    assert "<h1>Nothing to resume from</h1>" in page.read_text(encoding="utf-8")
 
 
 def test_two_results_do_not_go_to_stdout() -> None:

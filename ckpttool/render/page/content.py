@@ -63,8 +63,8 @@ def lead(report: TreeReport) -> Lead:
         unsure = code is ExitCode.INCOMPLETE
         return Lead(
             tone=Tone.DOUBT if unsure else Tone.BAD,
-            word="Nobody knows" if unsure else "Stop: no way on",
-            headline=refusal(answer, code),
+            word="Nobody knows" if unsure else "Stop here",
+            headline=refusal(answer, code).removesuffix(f" in {shown(answer.root)}"),  # it stands above the answer
             sentences=tuple(ways_on(answer, report.resolution.view)),
             passed=passed,
             more_passed=len(rejected) - len(passed),
@@ -312,8 +312,6 @@ def found(report: TreeReport) -> list[Found]:
         places.append((decision.point.checkpoint.name, decision.point.findings))
     places += [("the tree", report.verification.inventory.findings), ("the resume", decision.findings)]
     places.append(("the health", report.health.report.findings))
-    if report.pruning is not None:
-        places.append(("the prune", report.pruning.refusals))
     known: dict[Finding, Found] = {}
     for name, findings in places:
         for finding in findings:
