@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,10 +26,10 @@ LONG_AGO = 1.7e9
 """Seconds since 1970."""
 
 HEALTH = ckpttool.ReportQuestion(
-    tree=ckpttool.TreeQuestion(path="fixtures/health_pp2/output"),
+    tree=ckpttool.TreeQuestion(path="health_pp2/output"),
     choice=ckpttool.ResumeQuestion(
         logs=ckpttool.EvidenceQuestion(
-            threshold=0.2, logs=ckpttool.LogQuestion(patterns=("fixtures/health_pp2/train_log_first_rank_0.jsonl",))
+            threshold=0.2, logs=ckpttool.LogQuestion(patterns=("health_pp2/train_log_first_rank_0.jsonl",))
         )
     ),
     keep_last=2,
@@ -42,9 +43,16 @@ def steady(text: str) -> str:
     return AGE.sub("2 h", MOMENT.sub("2026-11-20 03:00", text)) + "\n"
 
 
-def of_a_fault(fault: str, folder: Path) -> ckpttool.ReportQuestion:
-    for path in damaged(fault, folder).rglob("*"):
-        os.utime(path, (LONG_AGO, LONG_AGO))  # else a prune takes it for being written
+def asked(name: str, folder: Path) -> ckpttool.ReportQuestion:
+    """Lay out a tree, every file of which was written at one time: a checkout gives each another one."""
+    if name == "health":
+        shutil.copytree(ROOT / "fixtures" / "health_pp2", folder / "health_pp2")
+    else:
+        damaged(name, folder)
+    for path in folder.rglob("*"):
+        os.utime(path, (LONG_AGO, LONG_AGO))
+    if name == "health":
+        return HEALTH
     choice = ckpttool.ResumeQuestion(evidence=Level.CHECKSUM)
     return ckpttool.ReportQuestion(tree=ckpttool.TreeQuestion(path="run"), choice=choice, keep_last=1)
 
@@ -58,7 +66,7 @@ def test_a_page_is_as_it_was_read_when_it_was_last_changed(
     monkeypatch: pytest.MonkeyPatch,
     golden: Callable[[str, str], None],
 ) -> None:
-    monkeypatch.chdir(ROOT if name == "health" else tmp_path)
-    answer = ckpttool.survey(HEALTH if name == "health" else of_a_fault(name, tmp_path))
+    monkeypatch.chdir(tmp_path)
+    answer = ckpttool.survey(asked(name, tmp_path))
     answer = replace(answer, free_bytes=ByteCount(1 << 40), seconds=2.0)
     golden(f"report/{name}.{form.value}", steady(page(answer, form)))
