@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ckpttool.domain.node import Process
+from ckpttool.records.part import Look, read_parts
 from ckpttool.records.part_wire import PartName, parts_in
 from ckpttool.trainers.common.processes import process_of
 from tests.conftest import FIXTURES
@@ -157,12 +158,35 @@ class Job:
         """Return the command that each machine's process runs."""
         return on_nodes(self.root, self.disks, [*CKPTTOOL, "part", str(self.root), "--out", out, *more])
 
+    def looks(self) -> dict[str, Look]:
+        """Return what each machine saw, by its name."""
+        return looks_in(b"".join(path.read_bytes() for path in self.parts.iterdir()))
+
     def resolved(self, *given: str, stdin: bytes = b"") -> tuple[int, dict[str, Any]]:
         """Ask where to resume from, on a machine that has nothing but the parts."""
+        pytest.importorskip("ckpttool.trainers.merged", reason="no command reads parts yet")
         line = [*CKPTTOOL, "resolve", *given, "--json"]
         told = subprocess.run(line, env=plain_environment(), input=stdin, capture_output=True, check=False)
         assert told.stdout, told.stderr
         return told.returncode, json.loads(told.stdout)
+
+
+def looks_in(parts: bytes) -> dict[str, Look]:
+    """Return what each machine saw, by its name; all of it can be read."""
+    found = [look for _, look in read_parts(parts, name="parts")]
+    assert all(isinstance(look, Look) for look in found)
+    return {look.seat.host: look for look in found if isinstance(look, Look)}
+
+
+def looks_through(output: bytes) -> dict[str, Look]:
+    """Return the same of what came through a launcher's output."""
+    received = parts_in(output.splitlines(keepends=True))
+    assert received.torn == ()
+    return looks_in(b"".join(part for _, part in received.parts))
+
+
+def newest(rank: int) -> str:
+    return f"rank_{rank}/llama2_7b_rank_{rank}-15_2.ckpt"
 
 
 @pytest.fixture
@@ -176,7 +200,7 @@ def mpirun() -> list[str]:
 
 def cut_short(job: Job, rank: int) -> None:
     """Damage the newest save of a rank, on its own machine."""
-    shard = job.disks / str(rank) / f"rank_{rank}" / f"llama2_7b_rank_{rank}-15_2.ckpt"
+    shard = job.disks / str(rank) / newest(rank)
     shard.write_bytes(shard.read_bytes()[:1000])
 
 
@@ -190,51 +214,79 @@ class TestParts:
     def test_srun_leaves_a_part_of_each_node_in_a_folder(self, cluster: Slurm, job: Job) -> None:
         told = cluster.srun(["-N4"], job.look(str(job.parts), "--devices-per-node", "1"))
         assert told.returncode == 0, told.stderr
-        assert len([*job.parts.iterdir()]) == 4
-        code, document = job.resolved(str(job.parts), "--world-size", "4")
-        assert (code, document["resume"]["name"]) == (0, "15_2")
+        looks = job.looks()
+        assert [(host, looks[host].seat.claims) for host in sorted(looks)] == [(f"node{n}", (n,)) for n in range(4)]
+        assert len({look.seat.disk for look in looks.values()}) == 4
+        for rank in range(4):
+            assert [host for host in looks if looks[host].told(newest(rank)) is not None] == [f"node{rank}"]
 
     @pytest.mark.parametrize("options", [[], ["-l"]])
     def test_the_output_of_srun_is_enough(self, cluster: Slurm, job: Job, options: list[str]) -> None:
         told = cluster.srun(["-N4", *options], job.look("-"))
         assert told.returncode == 0, told.stderr
-        code, document = job.resolved("-", "--world-size", "4", stdin=told.stdout)
-        assert (code, document["resume"]["name"], document["parts"]["given"]) == (0, "15_2", 4)
+        assert sorted(looks_through(told.stdout)) == ["node0", "node1", "node2", "node3"]
 
     @pytest.mark.parametrize("options", [[], ["--tag-output"]])
     def test_a_part_with_damage_ends_with_0_so_that_mpirun_lets_the_others_look(
         self, job: Job, options: list[str]
     ) -> None:
         cut_short(job, 1)
-        told = subprocess.run(
-            [*mpirun(), *options, *job.look("-")], env=plain_environment(), capture_output=True, check=False
-        )
-        assert told.returncode == 0, told.stderr
-        code, document = job.resolved("-", "--world-size", "4", stdin=told.stdout)
-        assert (code, document["resume"]["name"], document["parts"]["given"]) == (0, "10_2", 4)
-        assert "shard-truncated" in codes(document)
+        looks = looks_through(launched([*mpirun(), *options, *job.look("-")]))
+        reports = [looks[f"node{rank}"].told(newest(rank)) for rank in range(4)]
+        assert [report is not None and bool(report.findings) for report in reports] == [False, True, False, False]
 
-    def test_torchrun_leaves_a_part_of_each_process(self, job: Job) -> None:
+    def test_a_launcher_ends_all_where_one_ends_with_10(self, tmp_path: Path) -> None:
+        """Why a part with damage does not."""
+        script = f'[ "$OMPI_COMM_WORLD_RANK" = 1 ] && exit 10; sleep 3; touch "{tmp_path}/$OMPI_COMM_WORLD_RANK"'
+        line = [*mpirun(), "sh", "-c", script]
+        told = subprocess.run(line, env=plain_environment(), capture_output=True, timeout=60, check=False)
+        assert told.returncode == 10
+        assert [*tmp_path.iterdir()] == []
+
+    def test_processes_that_torchrun_starts_on_one_machine_share_its_files_out(self, job: Job) -> None:
         torchrun = [needs("torchrun", "torch, by pip"), "--no-python", "--nproc-per-node", "4"]
+        shutil.copytree(CHECKPOINTS, job.disks / "0", dirs_exist_ok=True)
         launched([*torchrun, *job.look(str(job.parts))])
-        code, document = job.resolved(str(job.parts), "--world-size", "4")
-        assert (code, document["resume"]["name"]) == (0, "15_2")
+        looks = [look for path in sorted(job.parts.iterdir()) for look in looks_in(path.read_bytes()).values()]
+        assert [look.seat.share for look in looks] == ["1/4", "2/4", "3/4", "4/4"]
+        seen = [[rank for rank in range(4) if look.told(newest(rank)) is not None] for look in looks]
+        assert seen == [[0], [1], [2], [3]]
 
-    def test_a_process_that_is_killed_while_it_looks_leaves_a_part_missing_and_exit_14(
+    def test_a_process_that_is_killed_while_it_looks_leaves_no_part_and_the_others_theirs(
         self, cluster: Slurm, job: Job
     ) -> None:
-        look = job.look(str(job.parts))
         killer = 'case $SLURM_PROCID in 2) timeout -s KILL 0.3 "$@";; *) exec "$@";; esac'
-        told = cluster.srun(["-N4"], ["sh", "-c", killer, "sh", *look])
+        told = cluster.srun(["-N4"], ["sh", "-c", killer, "sh", *job.look(str(job.parts))])
         assert told.returncode != 0
-        assert len([*job.parts.glob("*.ckptpart")]) == 3
+        assert sorted(look.seat.number for look in job.looks().values()) == [1, 2, 4]
+
+
+@nightly
+class TestRead:
+    def test_four_nodes_are_one_training(self, cluster: Slurm, job: Job) -> None:
+        told = cluster.srun(["-N4"], job.look("-", "--devices-per-node", "1"))
+        code, document = job.resolved("-", "--world-size", "4", stdin=told.stdout)
+        assert (code, document["resume"]["name"], document["parts"]["given"]) == (0, "15_2", 4)
+
+    def test_damage_on_one_machine_is_found_on_another(self, cluster: Slurm, job: Job) -> None:
+        cut_short(job, 1)
+        told = cluster.srun(["-N4"], job.look("-"))
+        code, document = job.resolved("-", "--world-size", "4", stdin=told.stdout)
+        assert (code, document["resume"]["name"]) == (0, "10_2")
+        assert "shard-truncated" in codes(document)
+
+    def test_a_part_that_is_missing_is_never_nothing_to_resume_from(self, cluster: Slurm, job: Job) -> None:
+        told = cluster.srun(["-N4"], job.look(str(job.parts)))
+        assert told.returncode == 0, told.stderr
+        (gone,) = job.parts.glob("*00003-of-*")
+        gone.unlink()
         code, document = job.resolved(str(job.parts))
         assert (code, document["resume"], document["parts"]["missing"]) == (14, None, [3])
         assert "part-missing" in codes(document)
 
     def test_a_stale_copy_on_a_replaced_node_is_never_taken_for_the_ranks_file(self, cluster: Slurm, job: Job) -> None:
         shutil.copytree(job.disks / "3" / "rank_3", job.disks / "0" / "rank_3")
-        stale = job.disks / "0" / "rank_3" / "llama2_7b_rank_3-15_2.ckpt"
+        stale = job.disks / "0" / newest(3)
         content = bytearray(stale.read_bytes())
         content[-40] ^= 1
         stale.write_bytes(content)
