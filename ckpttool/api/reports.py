@@ -20,7 +20,7 @@ from ckpttool.domain.frozen import replace
 from ckpttool.domain.health_events import MARKS_SPIKE, HealthEvent
 from ckpttool.domain.log_question import STDIN, EvidenceQuestion, HealthQuestion
 from ckpttool.domain.plan import Resolution
-from ckpttool.domain.question import CheckQuestion, TreeQuestion
+from ckpttool.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.domain.retention import PruneOrder, Pruning, RetentionPolicy
 from ckpttool.domain.tree_report import Curve, PageForm, ReportQuestion, TreeReport
 from ckpttool.domain.units import ByteCount
@@ -112,11 +112,26 @@ def survey(
         pruning=pruning,
         why_not_pruned=why_not,
         free_bytes=_free(tree.inventory.root),
-        settings=(),
+        settings=tuple(_settings(question)),
         resolved_from=tree.resolved_from,
         made=time.time(),
         seconds=time.monotonic() - began,
     )
+
+
+def _settings(question: ReportQuestion) -> Iterator[tuple[str, str]]:
+    """Name what was asked for beyond the tree: what makes another answer of the same tree."""
+    usual, choice = ResumeQuestion(), question.choice
+    asked_for = []
+    for name in ("name", "prefix", "before", "allow_renames", "allow_weights_only", "require_health", "ignore_health"):
+        value = getattr(choice, name)
+        if value != getattr(usual, name):
+            words = name.replace("_", " ")
+            asked_for.append(words if value is True else f"{words} {value}")
+    if question.data.new_global_batch is not None:
+        asked_for.append(f"batches of {question.data.new_global_batch} samples from now on")
+    if asked_for:
+        yield "asked for", ", ".join(asked_for)
 
 
 def _as_to_health(tree: TreeQuestion, logs: EvidenceQuestion) -> HealthQuestion:

@@ -11,6 +11,7 @@ from ckpttool.domain.exits import of_resolution
 from ckpttool.domain.finding import Code, Finding, Severity, told
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health import Health
+from ckpttool.domain.metrics import NoteKind
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePlan
 from ckpttool.domain.tree_report import TreeReport
 from ckpttool.domain.units import Rank, counted, lasting, moment_if_any, on_ranks
@@ -358,6 +359,29 @@ def looked(report: TreeReport) -> list[tuple[str, str]]:
     made = moment_if_any(report.made)
     rows.append(("looked", f"{'' if made is None else to_the_minute(made)} UTC, for {lasting(report.seconds)}"))
     return rows
+
+
+_MOST_NOTES = 8
+
+_STOPPED = {
+    NoteKind.COUNT_STOP: "too many norms in a row over the threshold",
+    NoteKind.NORM_STOP: "a norm over the threshold",
+    NoteKind.NAN_STOP: "a NaN",
+}
+
+
+def log_notes(report: TreeReport) -> list[str]:
+    """Say where the log tells that training stopped or went back, a clause each."""
+    told_ones = []
+    for note in report.notes:
+        if note.kind is NoteKind.REWIND and note.step is not None:
+            after = "" if note.previous_step is None else f" after step {note.previous_step:,}"
+            told_ones.append(f"went back to step {note.step:,}{after}")
+        elif note.kind in _STOPPED:
+            at = "" if note.step is None else f" at step {note.step:,}"
+            told_ones.append(f"stopped{at}: {_STOPPED[note.kind]}")
+    more = [f"and {len(told_ones) - _MOST_NOTES} more"] if len(told_ones) > _MOST_NOTES else []
+    return [*told_ones[:_MOST_NOTES], *more]
 
 
 _SHOWN_LOGS = 4

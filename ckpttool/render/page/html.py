@@ -50,7 +50,7 @@ def html(report: TreeReport) -> str:
         map=drawn,
         ticks=list(_rank_ticks(drawn.width)) if drawn.noun == "rank" else [],
         charts=[chart for each in report.curves if (chart := _chart(each, report, saves)) is not None],
-        notes=[],
+        notes=content.log_notes(report),
         grave=[kind for kind in kinds if kind.severity > 0],
         remarks=[kind for kind in kinds if not kind.severity > 0],
         counted=counted,

@@ -14,6 +14,7 @@ import pytest
 import ckpttool
 from ckpttool.api.reports import page
 from ckpttool.domain.finding import Code, damage
+from ckpttool.domain.metrics import LogNote, NoteKind
 from ckpttool.domain.units import Rank
 from ckpttool.render.page import html, svg
 from ckpttool.render.page.html import MOST_FINDINGS
@@ -175,3 +176,29 @@ def test_a_log_of_one_step_draws_no_curve() -> None:
 
 def test_the_same_answer_is_the_same_page() -> None:
     assert html.html(answer()) == html.html(answer())
+
+
+def test_the_page_says_what_was_asked_for_and_nothing_where_that_is_usual() -> None:
+    plain = page(answer(), ckpttool.PageForm.HTML)
+    assert "<dt>asked for</dt>" not in plain
+    choice = replace(QUESTION.choice, before=ckpttool.Step(25), require_health=True)
+    data = ckpttool.DataQuestion(new_global_batch=16)
+    text = ckpttool.report(replace(QUESTION, choice=choice, data=data))
+    assert "<dt>asked for</dt><dd>before 25, require health, batches of 16 samples from now on</dd>" in text
+
+
+def test_where_the_log_stops_or_goes_back_stands_below_its_curves() -> None:
+    notes = (
+        LogNote(kind=NoteKind.NAN_STOP, source="a.log", line=1, step=ckpttool.Step(1200)),
+        LogNote(
+            kind=NoteKind.REWIND,
+            source="a.log",
+            line=2,
+            step=ckpttool.Step(1000),
+            previous_step=ckpttool.Step(1199),
+        ),
+        LogNote(kind=NoteKind.CUT, source="a.log", line=3, step=None),
+    )
+    text = page(replace(answer(), notes=notes), ckpttool.PageForm.HTML)
+    assert "The training stopped at step 1,200: a NaN; went back to step 1,000 after step 1,199." in text
+    assert "The training stopped" not in page(answer(), ckpttool.PageForm.HTML)
