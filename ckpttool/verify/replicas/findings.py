@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from shlex import quote
 
 from ckpttool.domain.finding import Code, Finding, Severity, damage, note, suspect
 from ckpttool.domain.frozen import replace
@@ -99,6 +98,8 @@ def _remedy(doubt: Doubt, name: str | None) -> str:
         return _LOOK_AT_DEVICE
     if name is None or _severity(doubt) is not Severity.DAMAGE:
         return _ANOTHER
+    from shlex import quote  # most trees need none
+
     return f"ckpttool heal DIR --checkpoint {quote(name)} rebuilds it from a copy that is proven; or {_ANOTHER}"
 
 
