@@ -27,7 +27,7 @@ from ckpttool.decide.resume import choose
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, blocking, unknown
 from ckpttool.domain.frozen import replace
-from ckpttool.domain.healing import Healing, HealOrder, Place, SavedShards, ShardHealing, Sick
+from ckpttool.domain.healing import Healing, HealOrder, Place, SavedShards, Sealed, ShardHealing, Sick
 from ckpttool.domain.pointer import PointerFix
 from ckpttool.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.domain.shard import ShardRole
@@ -35,6 +35,7 @@ from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.errors import NothingToResumeError
 from ckpttool.records.journal import TIME_FORMAT, TRASH
+from ckpttool.records.manifest import ManifestProblem, read_manifest
 from ckpttool.trainers.base import Refusal
 from ckpttool.verify.plan import plan_checks
 from ckpttool.verify.session import reports_of
@@ -109,7 +110,7 @@ def what_can_be_rebuilt(
     sick: tuple[Sick, ...] = ()
     against: list[Finding] = []
     if not isinstance(refusal, Refusal):
-        sick = sick_shards(checkpoint, verdict, partial(_path_of, tree, checkpoint))
+        sick = _with_seals(tree, checkpoint, sick_shards(checkpoint, verdict, partial(_path_of, tree, checkpoint)))
     elif blocking(verdict.findings):
         against = [unknown(Code.NO_DONOR, f"{tree.inventory.root} {refusal.why}", path=checkpoint.name)]
     healing = Healing(
@@ -162,6 +163,21 @@ def _donors(
             others.append(SavedShards(name=other.name, step=other.step, same_run=is_same, shards=shards))
             answer = find_donors(sick, now, others, recorded, order)
     return tuple(_with_metadata(tree, checkpoint, each) for each in answer)
+
+
+def _with_seals(tree: Tree, checkpoint: Checkpoint, sick: Sequence[Sick]) -> tuple[Sick, ...]:
+    """Add what the checkpoint's manifest has of the shards that are missing or damaged now."""
+    place = tree.seal_place(checkpoint)
+    manifest = None if place is None else read_manifest(tree.storage, place)
+    if place is None or manifest is None or isinstance(manifest, ManifestProblem):
+        return tuple(sick)
+    seals = manifest.by_path
+    return tuple(
+        each
+        if (seal := seals.get(each.path)) is None or seal.tensors is None
+        else replace(each, sealed=Sealed(place.path, seal.schema_hash, seal.tensors))
+        for each in sick
+    )
 
 
 def _read(tree: Tree, checkpoint: Checkpoint, roles: set[ShardRole]) -> dict[Place, ShardReport]:

@@ -37,9 +37,9 @@ def heal(
 ) -> None:
     """Rebuild a lost or damaged shard from a proven copy, with --apply.
 
-    Data-parallel ranks save the same. A shard is a copy where the trainer's record of the layout says so, or where two
-    other checkpoints of the run show both ranks equal in every tensor; and only one that is beyond doubt itself is
-    taken. What was damaged is kept in the trash.
+    Data-parallel ranks save the same. A shard is a copy where the trainer's record of the layout says so, where it
+    holds what was sealed of the lost one, or where two other checkpoints of the run show both ranks equal in every
+    tensor; and only one that is beyond doubt itself is taken. What was damaged is kept in the trash.
 
     Example: ckpttool heal ./output/checkpoint --checkpoint 20_2
     """

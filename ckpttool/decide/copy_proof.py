@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ckpttool.domain.finding import Code, Severity, worst
-from ckpttool.domain.healing import Place, SavedShards
+from ckpttool.domain.healing import Place, SavedShards, Sealed
 from ckpttool.domain.replicas import Proof, RecordedSlices
 from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.units import Rank, counted
@@ -60,6 +60,8 @@ class Evidence(NamedTuple):
     doubted: Collection[Place]
     steady: dict[tuple[str, ShardRole, str | None], bool]
     """What `_is_steady` found before: thousands of donors ask the same."""
+    sealed: Mapping[Place, Sealed]
+    """What was sealed of the shards in question."""
 
     def held(self, report: ShardReport) -> dict[str, bytes] | None:
         """Return the digests that count; None where one of them is not known."""
@@ -71,8 +73,19 @@ class Evidence(NamedTuple):
     def of(self, sick: Place, other: Place, now: ShardReport) -> CopyProof | str:
         """Return what proves that two shards are copies, or say why nothing does."""
         held_now = self.held(now) or {}
+        if self.is_as_sealed(sick, now):
+            return CopyProof(Proof.SEALED, record=self.sealed[sick].record)
         told = self._recorded(sick[0], other[0], held_now)
         return self._learned(sick, other, now, held_now) if told is None else told
+
+    def is_as_sealed(self, sick: Place, report: ShardReport) -> bool:
+        """Tell whether a shard holds what the manifest has of another one, in all that counts."""
+        then, now = self.sealed.get(sick), self.held(report)
+        if then is None or now is None:
+            return False
+        if self.tensor is not None:
+            return then.tensors.by_name.get(self.tensor) == now[self.tensor]
+        return (then.schema_hash, then.tensors.by_name) == (report.schema_hash, now)
 
     def blamed(self, sick: Place, copies: Mapping[Place, ShardReport]) -> tuple[dict[Place, ShardReport], int]:
         """Return who is doubted for nothing but that copies differ, and count who may be a copy and says nothing.

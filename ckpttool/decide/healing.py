@@ -89,7 +89,8 @@ def find_donors(
     """
     doubted = {each.place for each in sick}
     sound = {place: report for place, report in now.items() if place not in doubted}
-    evidence = Evidence(others, recorded, order.tensor, now, doubted, {})
+    sealed = {each.place: each.sealed for each in sick if each.sealed is not None}
+    evidence = Evidence(others, recorded, order.tensor, now, doubted, {}, sealed)
     return tuple(_healing(each, sound, evidence, order) for each in sick)
 
 
@@ -136,7 +137,7 @@ def _healing(sick: Sick, now: Mapping[Place, ShardReport], evidence: Evidence, o
 def _donor(rank: Rank, report: ShardReport, proof: CopyProof, agrees: Rank | None) -> Donor:
     """Say what speaks for a donor; at the least that its numbers were looked at, and none was odd."""
     trust = Trust.NUMERICS if agrees is None else Trust.COPY
-    if report.checksum_matched:
+    if report.checksum_matched or proof.proof is Proof.SEALED:
         trust, agrees = Trust.CHECKSUM, None
     return Donor(
         rank=rank,
@@ -168,7 +169,8 @@ def _believed(sick: Sick, copies: Mapping[Place, ShardReport], evidence: Evidenc
     for place, report in heard.items():
         alike[report.schema_hash, tuple(sorted((evidence.held(report) or {}).items()))].append(place)
     groups = sorted(alike.values(), key=len, reverse=True)
-    verified = [group for group in groups if any(heard[place].checksum_matched for place in group)]
+    verified = [group for group in groups if any(evidence.is_as_sealed(sick.place, heard[place]) for place in group)]
+    verified = verified or [group for group in groups if any(heard[place].checksum_matched for place in group)]
     if len(groups) == 1 or len(verified) == 1:
         return tuple(place for place in (verified or groups)[0] if place in copies)
     ranks = sorted(place[0] for place in heard)
@@ -279,7 +281,7 @@ def heal_advice(
     return note(Code.CAN_BE_HEALED, message, path=checkpoint.name, remedy=remedy)
 
 
-_PROVEN = {Proof.RECORDED: "the record of the layout says so"}
+_PROVEN = {Proof.RECORDED: "the record of the layout says so", Proof.SEALED: "as it was sealed"}
 _TRUSTED = {
     Trust.CHECKSUM: "and was verified by a checksum",
     Trust.COPY: "and another rank held the same",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ckpttool.domain.answered import Answered
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.pointer import PointerFix
-from ckpttool.domain.replicas import Proof, Trust
+from ckpttool.domain.replicas import Proof, TensorDigests, Trust
 from ckpttool.domain.shard import FileStamp, ShardRole
 from ckpttool.domain.units import Rank, Step
 from ckpttool.domain.verdict import ShardReport
@@ -31,6 +31,15 @@ class SavedShards:
     """Those that were read, every byte."""
 
 
+class Sealed(NamedTuple):
+    """What a manifest has of a shard's tensors."""
+
+    record: str
+    """Path of the manifest, relative to the root."""
+    schema_hash: str | None
+    tensors: TensorDigests
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sick:
     """A shard that is missing or damaged."""
@@ -42,6 +51,8 @@ class Sick:
     is_missing: bool
     findings: tuple[Finding, ...]
     """What is wrong with it."""
+    sealed: Sealed | None = None
+    """What it held; None where no manifest tells."""
 
     @property
     def place(self) -> Place:

@@ -62,6 +62,8 @@ def _first(names: tuple[str, ...]) -> tuple[str, ...]:
 class Proof(str, Enum):
     """How it is known that ranks hold the same slice of a tensor, best first."""
 
+    SEALED = "sealed"
+    """One holds in every tensor what the manifest has of the other's file."""
     RECORDED = "recorded"
     """The trainer's own record of the save says so."""
     LEARNED = "learned"

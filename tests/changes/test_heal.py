@@ -67,6 +67,26 @@ def test_a_lost_shard_is_found_on_a_rank_that_was_equal_at_two_other_steps(
     assert found.donor.trust is Trust.COPY
 
 
+def test_what_was_sealed_of_a_lost_shard_proves_its_copy_without_any_other_checkpoint(tmp_path: Path) -> None:
+    tree = copied("sink2_ckpt", tmp_path)
+    for other in tree.glob("rank_?/*.ckpt"):
+        if not other.stem.endswith("-20_2"):
+            other.unlink()
+    shards = [tree / f"rank_{rank}/llama2_7b_rank_{rank}-20_2.ckpt" for rank in range(4)]
+    right = shards[3].read_bytes()
+    assert all(sealing.written for sealing in api.seal(api.scan(api.TreeQuestion(path=str(tree), sizes=True)), "20_2"))
+    shards[3].unlink()
+    flip(shards[1], 1000)
+    flip(shards[2], 1000)
+    healing = asked(tree, "20_2", apply=True)
+    assert [found.sick.rank for found in healing.shards] == [1, 2, 3]
+    for found in healing.shards:
+        assert found.donor is not None
+        assert (found.donor.rank, found.donor.proof, found.donor.trust) == (0, Proof.SEALED, Trust.CHECKSUM)
+    assert {shard.read_bytes() for shard in shards} == {right}
+    assert asked(tree, "20_2").shards == ()
+
+
 def test_two_names_of_one_file_are_no_donor_and_its_copy(tmp_path: Path) -> None:
     tree = copied("sink2_ckpt", tmp_path)
     paths = [tree / f"rank_{rank}/llama2_7b_rank_{rank}-20_2.ckpt" for rank in range(4)]

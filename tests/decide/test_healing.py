@@ -18,7 +18,7 @@ from ckpttool.decide.healing import (
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, StepSource, Topology
 from ckpttool.domain.finding import Code, Finding, damage, suspect
 from ckpttool.domain.frozen import replace
-from ckpttool.domain.healing import Donor, Healing, HealOrder, Place, SavedShards, ShardHealing, Sick
+from ckpttool.domain.healing import Donor, Healing, HealOrder, Place, SavedShards, Sealed, ShardHealing, Sick
 from ckpttool.domain.manifest import ShardSeal
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePoint
 from ckpttool.domain.replicas import Healed, Proof, RecordedSlices, TensorDigests, Trust
@@ -273,6 +273,31 @@ def test_a_named_donor_must_be_proven_all_the_same() -> None:
     assert answered(now, order=HealOrder(donor=Rank(7))) == "rank 7 has no such shard"
     four = shards(r0="aX", r1="ab", r2="ab", r4="ab")
     assert answered(four, WITNESSES_OF_FIVE, order=HealOrder(donor=Rank(0))) == ("rank 0 differs from the other copies")
+
+
+def sealed(text: str) -> Sick:
+    """The lost shard, of which a manifest has what it held."""
+    then = held(3, text)
+    assert then.tensor_digests is not None
+    return replace(GONE, sealed=Sealed("seals/20_2.json", then.schema_hash, then.tensor_digests))
+
+
+@pytest.mark.parametrize("order", [HealOrder(), HealOrder(tensor="x")])
+def test_what_the_manifest_has_of_a_lost_shard_proves_who_holds_it(order: HealOrder) -> None:
+    (found,) = find_donors([sealed("ab")], shards(r0="aX", r1="ab"), (), None, order)
+    assert found.donor is not None
+    assert (found.donor.rank, found.donor.proof, found.donor.trust) == (1, Proof.SEALED, Trust.CHECKSUM)
+    assert found.donor.record == "seals/20_2.json"
+    for then in (GONE, sealed("cd")):
+        (found,) = find_donors([then], shards(r0="aX", r1="ab"), (), None, order)
+        assert found.donor is None
+
+
+def test_of_copies_that_differ_the_one_that_was_sealed_so_is_believed() -> None:
+    now = shards(r0="aX", r1="aX", r2="aX", r4="ab")
+    (found,) = find_donors([sealed("ab")], now, WITNESSES_OF_FIVE, None, HealOrder())
+    assert found.donor is not None
+    assert (found.donor.rank, found.donor.proof) == (4, Proof.SEALED)
 
 
 def with_stamp(report: ShardReport, inode: int) -> ShardReport:

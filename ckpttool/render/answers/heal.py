@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.healing import Donor, Healing, ShardHealing
-from ckpttool.domain.replicas import Trust
+from ckpttool.domain.replicas import Proof, Trust
 from ckpttool.domain.units import counted
 from ckpttool.render.answers.prune import record_lines, records_document
 from ckpttool.render.escape import shown
@@ -114,6 +114,8 @@ def _told(shard: ShardHealing, *, done: bool) -> Iterator[Text]:
 
 
 def _same(donor: Donor) -> str:
+    if donor.proof is Proof.SEALED:
+        return f"it holds in every tensor what {shown(donor.record or '')} has of this one"
     if donor.record is not None:
         return f"it holds the same slices by {shown(donor.record)}"
     rest = ", and now in all that is whole of it" if donor.rest_agrees else ""
