@@ -27,6 +27,7 @@ WITH_A_TREE = [
     "part --part 1/2 --out one.ckptpart",
     "seal",
     "resolve",
+    "report --output r.html",
     "health",
     "prune --keep-last 1 --grace 0 --apply",
     "repair-meta",

@@ -298,6 +298,8 @@ NUMBERS = {
     "resolve": ("--health-threshold", "--spike-threshold", "--margin", "--max-lost-time"),
     "launch": ("--health-threshold", "--spike-threshold", "--margin", "--max-lost-time"),
     "preflight": ("--health-threshold", "--spike-threshold", "--margin", "--max-lost-time"),
+    "report": ("--health-threshold", "--spike-threshold", "--margin", "--max-lost-time"),
+    "part": ("--timeout", "--max-age"),
     "prune": ("--grace", "--wait", "--trash-days", "--max-age"),
     "repair-meta": ("--grace",),
     "heal": ("--grace",),
@@ -313,6 +315,8 @@ def test_2_for_a_number_that_is_none(command: str, option: str, value: str, here
         "launch": ("--config", "c", "--output", "o"),
         "preflight": ("--config", "c"),
         "prune": ("--keep-last", "1"),
+        "report": ("--output", "r.html"),
+        "part": ("--part", "1/2", "--out", "one.ckptpart"),
         "replay": ("log",),
     }
     assert_error(ask(command, *needed.get(command, ()), f"{option}={value}"), ExitCode.USAGE, "is not a finite number")
