@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Annotated
 
@@ -175,24 +176,31 @@ def verify(
     asked, paths = check.question(trees=1 + len(more or ())), (tree.path, *(more or ()))
     with_stats: list[Verification] = []
 
-    def found(path: str | None) -> api.Tree:
-        question = tree.question(sizes=True, path=path)
-        found = api.with_note_of_others(api.scan(question), question)
-        say_tree(found, quiet=quiet, verbose=look.verbose)
-        return found
-
     def ask(path: str | None) -> Verification:
-        answer = replace(_verified(found(path), asked, check, quiet=quiet), view=look.view())
+        found = _found(tree, path, quiet=quiet, verbose=look.verbose)
+        answer = replace(_verified(found, asked, check, quiet=quiet), view=look.view())
         with_stats.extend([answer] if check.stats is not None else [])
         return answer
 
-    def foresee(path: str | None) -> Forecast:
-        return api.forecast(there := found(path), check.today(asked, there, quiet=quiet))
-
+    foresee = partial(_foreseen, tree, asked, check, quiet=quiet)
     code = show_each(FORECAST, foresee, paths, fmt) if check.dry_run else show_each(VERDICTS, ask, paths, fmt)
     for answer in with_stats:
         output_files.write_stats(str(check.stats), answer)
     raise typer.Exit(code)
+
+
+def _found(tree: TreeOptions, path: str | None, *, quiet: bool, verbose: bool) -> api.Tree:
+    question = tree.question(sizes=True, path=path)
+    found = api.with_note_of_others(api.scan(question), question)
+    say_tree(found, quiet=quiet, verbose=verbose)
+    return found
+
+
+def _foreseen(
+    tree: TreeOptions, asked: api.CheckQuestion, check: CheckOptions, path: str | None, *, quiet: bool
+) -> Forecast:
+    found = _found(tree, path, quiet=quiet, verbose=False)
+    return api.forecast(found, check.today(asked, found, quiet=quiet))
 
 
 def _assert_watched(found: api.Tree, question: api.CheckQuestion, *, yes: bool) -> None:

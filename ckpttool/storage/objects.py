@@ -9,26 +9,23 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.shard import FileStamp
-from ckpttool.domain.units import ByteCount
 from ckpttool.errors import UsageError, WriteFailedError
-from ckpttool.storage.base import Entry, Kind, NotRegularError, OverLimitError, ReplacedError, WithheldError
+from ckpttool.storage.base import Entry, Kind, NotRegularError, OverLimitError
 from ckpttool.storage.fan_out import STORE_WORKERS
+from ckpttool.storage.object_listing import ObjectListing
+from ckpttool.storage.object_store import assert_as_listed, conditions, in_our_words, opened_store, reason_of
 
 if TYPE_CHECKING:
-    from obstore import GetOptions, GetResult, ObjectMeta
-    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+    from obstore import GetOptions
+    from obstore.store import ObjectStore
 
-INSTALL = "pip install 'ckpttool[objects]'"
 FIRST_READ = 64 << 10
 """Bytes of the first read: nearly all headers lie in them, and less would not come any sooner."""
 _LATER_READS = 16 << 10
@@ -38,26 +35,10 @@ _LONG_WALK = 4
 _MOST_WALKS = 64
 _STREAM = 1 << 20
 """Ranges from this on are read as a stream, in pieces of so many bytes."""
-MOST_AT_ONCE = 200_000
-"""Objects that are listed below a folder before anybody asked what lies deeper in it: 200 requests."""
-_STROLL = 8
-"""After so many folders that were listed one by one, all beside them are listed at once."""
 _MOST_BREAKS = 4
 """How often in a row a stream may break off without having brought a byte."""
 _PAUSE_SECONDS = 0.5
 """Before the first try to go on; each further one waits twice as long."""
-
-_PATIENCE = timedelta(seconds=30)
-_RETRIES: RetryConfig = {"max_retries": 4, "retry_timeout": _PATIENCE}
-_CLIENT: ClientConfig = {
-    "allow_http": True,  # where the address of the store says so itself
-    "connect_timeout": _PATIENCE,
-    "read_timeout": _PATIENCE,  # for each piece; all of a large object may take as long as it takes
-    "timeout": timedelta(days=1),
-}
-
-_Folder = dict[str, "FileStamp | None"]
-"""What lies in a folder, by name; None: a folder."""
 
 
 class ObjectStorage:
@@ -246,162 +227,15 @@ class _BrokenOffError(OSError):
     """The store stopped in the midst of an answer."""
 
 
-class _Bucket:
+class _Bucket(ObjectListing):
     """A bucket, and what was listed of it: one for all storages of a process that lie in it."""
 
     def __init__(self, url: str, store: ObjectStore) -> None:
-        self._url, self._store = url, store
-        self._lock = threading.RLock()
-        self._folders: dict[str, _Folder] = {}
-        self._whole: set[str] = set()
-        """Folders below which everything is known."""
-        self._strolls: Counter[str] = Counter()
+        super().__init__(url, store)
         self._walking = 0
         """Objects of which many ranges are being asked for."""
         self._walks: dict[int, tuple[tuple[int, int], ...]] = {}
         """Where walks led, by the size of the object."""
-
-    # ------------------------------------------------------------------------------------------------ what is there
-
-    def folder(self, path: str) -> _Folder:
-        """Return what lies in a folder.
-
-        Raises:
-            OSError: There is none, or the store does not say.
-        """
-        with self._lock:
-            parent, _, name = path.rpartition("/")
-            if not self._is_known(path):
-                if not self._is_known(parent) and self._is_above(parent) and not self._is_above(path):
-                    self._list_names(parent)
-                beside = self._folders.get(parent, {name: None})
-                if name in beside and beside[name] is None:
-                    self._list(path)
-            found = self._folders.get(path)
-            if found is None and self._folders.get(parent, {}).get(name) is not None:
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), self._spelled(path))
-            if found is None:
-                raise self._missing(path)
-            return found
-
-    def look(self, path: str, *, lies_in_a_tree: bool) -> FileStamp | None:
-        """Return the stamp of an object, None for a folder.
-
-        Args:
-            path: In the bucket.
-            lies_in_a_tree: Whether what lies beside it will be asked for, too; else only what lies below it.
-
-        Raises:
-            OSError: Neither is there, or the store does not say.
-        """
-        if not path:
-            self.folder(path)
-            return None
-        parent, _, name = path.rpartition("/")
-        with self._lock:
-            if not self._is_known(parent) and not self._is_above(parent):
-                self._list(parent if lies_in_a_tree else path)
-            if path in self._folders:
-                return None
-            if not self._is_known(parent):
-                self._list_names(parent)
-            found = self._folders.get(parent, {})
-            if name not in found:
-                raise self._missing(path)
-            return found[name]
-
-    def _missing(self, path: str) -> FileNotFoundError:
-        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._spelled(path))
-
-    def _spelled(self, path: str) -> str:
-        return f"{self._url}/{path}" if path else self._url
-
-    def _is_known(self, path: str) -> bool:
-        if path in self._folders:
-            return True
-        while path:
-            if path in self._whole:
-                return True
-            path = path.rpartition("/")[0]
-        return "" in self._whole
-
-    def _is_above(self, path: str) -> bool:
-        start = f"{path}/" if path else ""
-        return any(folder.startswith(start) and folder != path for folder in self._whole)
-
-    def _list(self, path: str) -> None:
-        """List a folder with all that is below it, unless that is too much to ask before anybody goes there."""
-        if not path or self._is_above(path):
-            self._list_names(path)
-            return
-        parent = path.rpartition("/")[0]
-        self._strolls[parent] += parent in self._folders
-        if self._strolls[parent] > _STROLL:
-            self._list_all(parent, None)
-        elif not self._list_all(path, MOST_AT_ONCE):
-            self._list_names(path)
-
-    def _list_all(self, path: str, most: int | None) -> bool:
-        found: dict[str, _Folder] = {}
-        count, start = 0, f"{path}/" if path else ""
-        with _in_our_words(self._spelled(path)):
-            for page in self._store.list(path or None, chunk_size=1000):
-                for meta in page:
-                    if meta["path"] == path:  # what some tools leave to show that there is a folder
-                        found.setdefault(path, {})
-                    elif meta["path"].startswith(start):
-                        self._add(found, path, meta)
-                count += len(page)
-                if most is not None and count > most:
-                    return False
-        self._mind_empty(found)
-        self._folders |= found
-        self._whole.add(path)
-        return True
-
-    def _add(self, found: dict[str, _Folder], top: str, meta: ObjectMeta) -> None:
-        parent, _, name = meta["path"].rpartition("/")
-        if parent not in found:
-            _make(found, top, parent)
-        folder = found[parent]
-        if name not in folder:
-            folder[name] = _stamp(meta)
-        elif folder[name] is not None:  # else what lies in it shows that it is a folder
-            raise self._twice(meta["path"])
-
-    def _twice(self, key: str) -> OSError:
-        return OSError(f"the store lists {self._spelled(key)} twice: nothing that it says can be relied on")
-
-    def _mind_empty(self, found: dict[str, _Folder]) -> None:
-        """Tell an empty object from what only shows that there is a folder, of which a store lists the same."""
-        for path, folder in list(found.items()):
-            empty = (name for name, stamp in folder.items() if stamp is not None and not stamp.size)
-            doubtful = [name for name in empty if "." not in name]
-            if not doubtful:
-                continue
-            with _in_our_words(self._spelled(path)):
-                prefixes = self._store.list_with_delimiter(path or None)["common_prefixes"]
-            for name in {prefix.rpartition("/")[2] for prefix in prefixes}.intersection(doubtful):
-                folder[name] = None
-                found[f"{path}/{name}" if path else name] = {}
-
-    def _list_names(self, path: str) -> None:
-        """List what lies in a folder, and nothing that lies deeper."""
-        with _in_our_words(self._spelled(path)):
-            listed = self._store.list_with_delimiter(path or None)
-        found: _Folder = {}
-        for meta in listed["objects"]:
-            name = meta["path"].rpartition("/")[2]
-            if meta["path"] == path:
-                continue
-            if name in found:
-                raise self._twice(meta["path"])
-            found[name] = _stamp(meta)
-        found |= dict.fromkeys(prefix.rpartition("/")[2] for prefix in listed["common_prefixes"])
-        if found or not path or listed["objects"]:
-            self._folders[path] = found
-
-    # ------------------------------------------------------------------------------------------------ what is in it
 
     def small_object(self, key: str, limit: int) -> bytes:
         """Return an object of at most `limit` bytes; of a folder that nobody has listed, without listing it."""
@@ -413,24 +247,24 @@ class _Bucket:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self._spelled(key))
         if stamp is not None and stamp.size > limit:
             raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", self._spelled(key))
-        with _in_our_words(self._spelled(key)):
-            answer = self._store.get(key, options=_conditions(stamp))
-            _assert_as_listed(answer, stamp)
+        with in_our_words(self._spelled(key)):
+            answer = self._store.get(key, options=conditions(stamp))
+            assert_as_listed(answer, stamp)
             if answer.meta["size"] > limit:
                 raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", self._spelled(key))
             return bytes(answer.bytes())
 
     def put(self, key: str, data: bytes) -> None:
         """Write an object whole, and list its folder anew when it is asked for."""
-        with _in_our_words(self._spelled(key)):
+        with in_our_words(self._spelled(key)):
             self._store.put(key, data)
         forget(self._url)
 
     def range_of(self, key: str, stamp: FileStamp, begin: int, end: int) -> bytes:
         """Return a range, which must not be empty."""
-        with _in_our_words(self._spelled(key)):
-            answer = self._store.get(key, options={**_conditions(stamp), "range": (begin, end)})
-            _assert_as_listed(answer, stamp)
+        with in_our_words(self._spelled(key)):
+            answer = self._store.get(key, options={**conditions(stamp), "range": (begin, end)})
+            assert_as_listed(answer, stamp)
             data = bytes(answer.bytes())
         if len(data) != end - begin:
             raise OSError(f"the store gave {len(data)} bytes of {end - begin}")
@@ -446,9 +280,9 @@ class _Bucket:
 
         async def ask(begin: int, end: int, turn: asyncio.Semaphore) -> tuple[int, bytes]:
             async with turn:
-                options: GetOptions = {**_conditions(stamp), "range": (begin, end)}
+                options: GetOptions = {**conditions(stamp), "range": (begin, end)}
                 answer = await self._store.get_async(key, options=options)
-                _assert_as_listed(answer, stamp)
+                assert_as_listed(answer, stamp)
                 return begin, bytes(await answer.bytes_async())
 
         async def ask_all() -> list[tuple[int, bytes] | BaseException]:
@@ -461,7 +295,7 @@ class _Bucket:
         finally:
             with self._lock:
                 self._walking -= 1
-        with _in_our_words(self._spelled(key)):
+        with in_our_words(self._spelled(key)):
             for answer in answers:
                 if isinstance(answer, BaseException):
                     raise answer
@@ -485,69 +319,19 @@ class _Bucket:
         """
         from obstore.exceptions import BaseError
 
-        with _in_our_words(self._spelled(key)):
-            answer = self._store.get(key, options={**_conditions(stamp), "range": (begin, end)})
-            _assert_as_listed(answer, stamp)
+        with in_our_words(self._spelled(key)):
+            answer = self._store.get(key, options={**conditions(stamp), "range": (begin, end)})
+            assert_as_listed(answer, stamp)
         pieces, left = iter(answer.stream(min_chunk_size=_STREAM)), end - begin
         while left:
             try:
                 piece = memoryview(next(pieces, b""))
             except (BaseError, OSError) as error:
-                raise _BrokenOffError(_reason(error)) from None
+                raise _BrokenOffError(reason_of(error)) from None
             if not piece:
                 raise _BrokenOffError(f"the store ended {left} bytes early")
             left -= len(piece)
             yield piece
-
-
-def _make(found: dict[str, _Folder], top: str, folder: str) -> None:
-    """Show a folder, and those in which it lies, up to the topmost."""
-    found[folder] = {}
-    while folder != top:
-        outer, _, name = folder.rpartition("/")
-        is_new = outer not in found
-        found.setdefault(outer, {})[name] = None
-        if not is_new:
-            return
-        folder = outer
-
-
-def _stamp(meta: ObjectMeta) -> FileStamp:
-    modified_ns = _nanoseconds(meta["last_modified"])
-    e_tag = _bare(meta.get("e_tag"))
-    token = ("etag", e_tag, meta.get("version") or "") if e_tag else ("modified", str(modified_ns), "")
-    return FileStamp(size=ByteCount(meta["size"]), token=token, modified_ns=modified_ns)
-
-
-def _nanoseconds(time_of: datetime) -> int:
-    return round(time_of.timestamp() * 1e6) * 1000
-
-
-def _bare(e_tag: str | None) -> str:
-    """Return an ETag as it is compared: some stores list it without the quotes with which they give it."""
-    return (e_tag or "").removeprefix("W/").strip('"')
-
-
-def _conditions(stamp: FileStamp | None) -> GetOptions:
-    if stamp is None or stamp.modified_ns is None:
-        return {}
-    if stamp.token[0] != "etag":
-        return {"if_unmodified_since": datetime.fromtimestamp(stamp.modified_ns / 1e9, timezone.utc)}
-    return {"if_match": f'"{stamp.token[1]}"'}
-
-
-def _assert_as_listed(answer: GetResult, stamp: FileStamp | None) -> None:
-    """See that an answer is about the state that was listed: not every store minds a condition.
-
-    Raises:
-        ReplacedError: It is about another one.
-    """
-    if stamp is None:
-        return
-    meta = answer.meta
-    e_tag = _bare(meta.get("e_tag"))
-    if meta["size"] != stamp.size or (stamp.token[0] == "etag" and e_tag and e_tag != stamp.token[1]):
-        raise ReplacedError(f"replaced since it was listed, {stamp.size} bytes then, {meta['size']} now")
 
 
 # -------------------------------------------------------------------------------------------------------- the process
@@ -563,7 +347,7 @@ def _bucket_of(url: str) -> _Bucket:
         found = _BUCKETS.get(url)
         if found is None:
             if url not in _STORES:
-                _STORES[url] = _store(url)
+                _STORES[url] = opened_store(url)
             found = _BUCKETS[url] = _Bucket(url, _STORES[url])
         return found
 
@@ -586,53 +370,3 @@ def put_new(root: str, path: str, data: bytes) -> None:
         storage.write(path, data)
     except OSError as error:
         raise WriteFailedError(f"{root}/{path} was not written: {error.strerror or error}") from None
-
-
-def _store(url: str) -> ObjectStore:
-    try:
-        from obstore.store import from_url
-    except ImportError:
-        raise UsageError(f"{url} is read by obstore, which is not installed: {INSTALL}") from None
-    try:
-        return from_url(url, client_options=_CLIENT, retry_config=_RETRIES)
-    except Exception as error:  # noqa: BLE001  what the environment says may be wrong in any way
-        raise UsageError(f"{url} cannot be opened: {_reason(error)}") from None
-
-
-@contextmanager
-def _in_our_words(place: str) -> Iterator[None]:
-    """Turn what obstore raises into what a storage promises, in one line and without addresses: they may be signed."""
-    from obstore import exceptions
-
-    try:
-        yield
-    except FileNotFoundError:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place) from None
-    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-        raise WithheldError(_reason(error)) from None
-    except exceptions.PreconditionError:
-        raise ReplacedError("replaced since it was listed") from None
-    except exceptions.BaseError as error:
-        reason = _reason(error)
-        if reason.startswith("the store answers 404"):  # the bucket
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place) from None
-        raise OSError(reason) from None
-
-
-_STATUS = re.compile(r"status code: (?P<status>[0-9]{3}[A-Za-z -]*)")
-_CODE = re.compile(r"<Code>(?P<code>[A-Za-z]{1,60})</Code>")
-_ADDRESS = re.compile(r"https?://(?:[^/@\s]*@)?(?P<host>[^/?\s]+)\S*")
-_MOST_WORDS = 200
-
-
-def _reason(error: Exception) -> str:
-    text = str(error).partition("\n\nDebug source")[0]
-    status, code = _STATUS.search(text), _CODE.search(text)
-    if status is not None:
-        why = f" ({code['code']})" if code is not None else ""
-        return f"the store answers {status['status'].strip()}{why}"
-    host = _ADDRESS.search(text)
-    line = " ".join(text.split()).rpartition(" - ")[2]
-    if host is not None:
-        line = f"no answer from {host['host']} ({_ADDRESS.sub('…', line)})"
-    return line if len(line) <= _MOST_WORDS else f"{line[:_MOST_WORDS]}…"

@@ -78,7 +78,7 @@ def test_what_is_not_there_is_no_tree_and_a_store_that_fails_is_unknown(
     assert ask("resolve", "s3://bucket/treee").code == ExitCode.UNKNOWN_LAYOUT
     assert ask("resolve", "s3://buckett/tree").code == ExitCode.UNKNOWN_LAYOUT
     relay.unavailable[""] = 1000
-    monkeypatch.setattr("ckpttool.storage.objects._RETRIES", {"max_retries": 1})
+    monkeypatch.setattr("ckpttool.storage.object_store.RETRIES", {"max_retries": 1})
     monkeypatch.setattr("ckpttool.storage.objects._STORES", {})
     said = ask("resolve", "s3://bucket/tree")
     assert said.code == ExitCode.INCOMPLETE
@@ -148,7 +148,7 @@ def test_a_store_that_stays_busy_is_unreadable_and_never_damage(
     relay: Relay, bucket: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied("sink2_ckpt/output", bucket)
-    monkeypatch.setattr("ckpttool.storage.objects._RETRIES", {"max_retries": 1})
+    monkeypatch.setattr("ckpttool.storage.object_store.RETRIES", {"max_retries": 1})
     relay.unavailable["tree/checkpoint/rank_0/llama2_7b_rank_0_1-30_2.ckpt"] = 1000
     said = ask("verify", "s3://bucket/tree", "--format", "json")
     assert said.code == ExitCode.INCOMPLETE
