@@ -57,6 +57,30 @@ def test_machines_with_so_many_devices_each_claim_their_row_of_ranks(tmp_path: P
     jsonschema.validate(json.loads(first), schemas.schema("part"))
 
 
+@pytest.mark.parametrize(
+    ("here", "index", "claims"),
+    [
+        ({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NODEID": "1"}, "SLURM_PROCID", [8, 15]),
+        ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, "OMPI_COMM_WORLD_RANK", [24, 31]),
+        ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, "OMPI_COMM_WORLD_RANK", None),
+    ],
+)
+def test_a_machines_row_goes_by_its_number_and_not_by_how_a_launcher_dealt_its_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: dict[str, str], index: str, claims: list[int] | None
+) -> None:
+    for name, value in {**here, index: "3", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    if index != "OMPI_COMM_WORLD_RANK":
+        monkeypatch.delenv("OMPI_COMM_WORLD_LOCAL_RANK")
+    done = cli("part", TREE, "--out", f"{tmp_path}/parts/", "--devices-per-node", "8", "--json")
+    if claims is None:
+        assert done.exit_code == 2
+        assert "nothing tells which machine this is; say --ranks" in done.stderr
+        return
+    found = json.loads(done.stdout)["claims"]
+    assert [found[0], found[-1]] == claims
+
+
 def test_damage_is_in_the_part_and_never_in_its_exit_code(tmp_path: Path) -> None:
     tree = writable_copy("async_ckpt", tmp_path / "copy")
     victim = next(tree.rglob("llama2_7b_rank_1-10_2.ckpt"))
