@@ -41,7 +41,7 @@ def changeable_tree(question: TreeQuestion) -> Tree:
         UnsafeError: It is no folder of this machine.
     """
     tree = scan(replace(question, sizes=True))
-    assert_changeable(tree.inventory.root)
+    assert_changeable(tree.storage.root)
     for answer in map(tree.layout.members, tree.inventory.checkpoints):
         if isinstance(answer, Refusal) and answer.is_of_tree:
             raise UnknownLayoutError(f"{question.path or tree.inventory.root} {answer.why}")

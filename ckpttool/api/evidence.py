@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from ckpttool.domain.log_question import EvidenceQuestion
 
 
-def gather(inventory: Inventory, question: EvidenceQuestion, *, stages: int | None, ignore: bool) -> Evidence:
+def gather(
+    inventory: Inventory, question: EvidenceQuestion, *, root: str, stages: int | None, ignore: bool
+) -> Evidence:
     """Read the logs and hold what they say against the checkpoints.
 
     Args:
         inventory: With recorded health; with sizes and times where strikes are told by time.
         question: Which logs, and how to judge.
+        root: Where the tree is read: logs beside it are taken, too.
         stages: Pipeline stages, where they are known.
         ignore: Health is no reason.
 
@@ -34,7 +37,7 @@ def gather(inventory: Inventory, question: EvidenceQuestion, *, stages: int | No
     reader = log_reader(question.logs.columns)
     timelines = {name: timeline_in(name) for name in reader.expand(question.timeline)}
     names = tuple(name for name, line in timelines.items() if line is None)
-    beside = inventory.root if question.threshold is not None or question.spike is not None else None
+    beside = root if question.threshold is not None or question.spike is not None else None
     log = reader.merged((*question.logs.patterns, *names), beside)
     if log is None and question.spike is not None:
         raise UsageError("there is no training log beside the checkpoints: give --log")

@@ -53,7 +53,7 @@ def _advice(
     tree: Tree, question: TreeQuestion, point: ResumePoint | NoResumePoint, rejection: Rejection
 ) -> Finding | None:
     checkpoint, root = rejection.checkpoint, tree.inventory.root
-    if not (is_about_shards(checkpoint, rejection.reasons) and is_local(root)):
+    if not (is_about_shards(checkpoint, rejection.reasons) and is_local(tree.storage.root)):
         return None
     if isinstance(tree.layout.twin(checkpoint, Rank(0), checkpoint.shards[0].role), Refusal):
         return None

@@ -58,7 +58,7 @@ def health(
     tree = tree_of(tree)
     if question.write:
         _assert_writable(tree, question)
-    log = log_reader(question.logs.columns).merged(question.logs.patterns, tree.inventory.root)
+    log = log_reader(question.logs.columns).merged(question.logs.patterns, tree.storage.root)
     if question.write and log is not None:
         assert_read_to_its_end(log)
     return judged(tree, question, log, verdicts)
@@ -73,7 +73,7 @@ def judged(
     weights = {verdict.key: weigh(verdict) for verdict in verdicts}
     report = with_newest(with_drift(with_weights(report, weights, inventory), inventory), inventory)
     file = health_file_of(tree.layout)
-    place = question.health_file or (None if file is None else health_file_beside(inventory.root, file.name))
+    place = question.health_file or (None if file is None else health_file_beside(tree.storage.root, file.name))
     written = False
     if question.write and file is not None:
         place = place or os.path.join(above(inventory.root), file.name)

@@ -101,7 +101,7 @@ def fragment(
     answer = resolve(question, choice, data, node=node)
     told_by_its_user(answer.tree)
     decision = answer.decision
-    if isinstance(decision, ResumePlan) and is_local(answer.tree.inventory.root):
+    if isinstance(decision, ResumePlan) and is_local(answer.tree.storage.root):
         decision = replace(decision, load=decision.load.at(os.path.abspath(decision.load.path)))
     return Fragment(decision=decision, strict=strict)
 

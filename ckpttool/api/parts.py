@@ -24,6 +24,7 @@ from ckpttool.records import PART_SUFFIX
 from ckpttool.records.part import MOST_PART_BYTES, MOST_PARTS, is_part, spelled_part
 from ckpttool.storage import is_folder, is_local, shortest
 from ckpttool.storage.mounts import boot_id, disk_identity, mount_of, mount_table
+from ckpttool.storage.recorded import Answers
 from ckpttool.storage.shared_out import Mine, by_file, by_folder
 from ckpttool.trainers.locate import locate
 from ckpttool.trainers.registry import places
@@ -83,6 +84,8 @@ def part(question: PartQuestion, *, send: Callable[[bytes], None] | None = None)
         share=None if divided is None else f"{divided[0] + 1}/{divided[1]}",
         claims=_claims(question, process),
     )
+    if located is None and not seen.reports:  # nothing of a tree: what else lies here is nobody's business
+        seen = replace(seen, answers=Answers(failures=seen.answers.failures))
     data = _spelled(seat, seen)
     if place == STDOUT:
         _send(data, seat, send)

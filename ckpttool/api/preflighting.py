@@ -90,7 +90,7 @@ def _told_by_hand(
     told = "nothing was chosen" if plan is None else summaries.told_summary(plan, trainer=trainer)
     launch = teller.check("launch", told, found["launch"])
     coming = NextSaves(folder=inventory.root, inside=(), count=1, stays=None)
-    need = _disk_need(coming, answer, plan, disk) if is_local(inventory.root) else None
+    need = _disk_need(coming, answer, plan, disk) if is_local(answer.tree.storage.root) else None
     checks = (
         *before,
         teller.check("checkpoint", summaries.checkpoint_summary(decision), found["checkpoint"], _nothing(decision)),

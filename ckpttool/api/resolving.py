@@ -196,6 +196,8 @@ def _from_here(
     decision: ResumePlan | NoResumePoint, tree: Tree, question: TreeQuestion, node: Node | None
 ) -> ResumePlan | NoResumePoint:
     """Say where other machines may have what is not seen from this one."""
+    if tree.looks is not None:
+        return decision  # others were asked
     jobs = jobs_of(os.environ if node is None else node.environment)
     if not jobs and isinstance(decision, ResumePlan):
         return decision  # nobody speaks of other machines
@@ -217,7 +219,7 @@ def _evidence(tree: Tree, choice: ResumeQuestion, config: RunConfig | None) -> E
     from ckpttool.api.evidence import gather
 
     stages = config.pipeline_stages if config is not None else None
-    return gather(tree.inventory, choice.logs, stages=stages, ignore=choice.ignore_health)
+    return gather(tree.inventory, choice.logs, root=tree.storage.root, stages=stages, ignore=choice.ignore_health)
 
 
 def _pick(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.node import Job, Node, Surroundings
     from ckpttool.domain.replicas import RecordedSlices
     from ckpttool.domain.settings import RunConfig
+    from ckpttool.records.merging import MergedLooks
     from ckpttool.trainers.abilities import HealthFile
     from ckpttool.trainers.base import Trainer
 
@@ -63,6 +64,8 @@ class Tree:
     """What was taken instead of the path that was given, for people."""
     book: HealthBook
     """The health file, as it was read; what it says is attached to the checkpoints."""
+    looks: MergedLooks | None = None
+    """Where several machines looked at it instead of this one."""
 
     @property
     def trainer(self) -> Trainer | None:
@@ -110,7 +113,7 @@ def scan(question: Where = None) -> Tree:
 def _located(question: TreeQuestion) -> Located:
     if question.path is not None:
         look_anew(question.path)
-    return locate(question.path, layout=question.layout, config=question.config)
+    return locate(question.path, layout=question.layout, config=question.config, root=question.root)
 
 
 def scan_emptied(question: TreeQuestion) -> Tree | None:
@@ -151,12 +154,12 @@ def scans_without(question: TreeQuestion) -> Callable[[Collection[str]], Invento
     """
     from ckpttool.storage.hidden import HiddenStorage
 
-    located = _located(question)
-    storage = HiddenStorage(located.storage)
+    found = _located(question)
+    storage = HiddenStorage(found.storage)
 
     def scan_without(hidden: Collection[str]) -> Inventory:
         storage.hidden = frozenset(hidden)
-        return _scanned(replace(located, storage=storage, listing=list_root(storage)), question).inventory
+        return _scanned(replace(found, storage=storage, listing=list_root(storage)), question).inventory
 
     return scan_without
 
@@ -177,14 +180,29 @@ def _scanned(located: Located, question: TreeQuestion) -> Tree:
         halfway = interrupted(located.storage)
         assessed = replace(assessed, findings=in_order((*assessed.findings, *halfway))) if halfway else assessed
         assessed = with_healed(assessed, located.storage, lambda checkpoint: _seal_place(layout, checkpoint))
+    if located.looks is None:
+        assessed = with_found_damaged(assessed, located.storage, lambda checkpoint: _seal_place(layout, checkpoint))
+    else:
+        assessed = _as_seen_by_all(assessed, located.looks, question)
     return Tree(
-        inventory=with_found_damaged(assessed, located.storage, lambda checkpoint: _seal_place(layout, checkpoint)),
+        inventory=assessed,
         layout=layout,
         storage=located.storage,
         focus=located.focus,
         resolved_from=located.resolved_from,
         book=book,
+        looks=located.looks,
     )
+
+
+def _as_seen_by_all(inventory: Inventory, looks: MergedLooks, question: TreeQuestion) -> Inventory:
+    """Say what is not known because other machines looked, and where they disagree."""
+    from ckpttool.decide.merging import SKEW_SECONDS, with_merge
+
+    declared = (question.world_size, None if question.config is None else question.config.world_size)
+    worlds = {world for world in declared if world is not None}
+    skew = SKEW_SECONDS if question.skew is None else question.skew
+    return with_merge(inventory, looks.merge, declared=worlds, skew=skew)
 
 
 def interrupted(storage: Storage) -> tuple[Finding, ...]:
@@ -249,7 +267,7 @@ def with_note_of_others(tree: Tree, question: TreeQuestion) -> Tree:
     from ckpttool.trainers.common.launchers import jobs_of
 
     jobs = jobs_of(os.environ)
-    if not jobs or not tree.inventory.checkpoints:
+    if not jobs or not tree.inventory.checkpoints or tree.looks is not None:
         return tree  # nobody speaks of other machines
     from ckpttool.decide.one_node import whole_here_alone
 
@@ -287,7 +305,7 @@ def _evidence(layout: Layout, question: TreeQuestion, inventory: Inventory, stor
     if question.world_size is not None:
         worlds.append(WorldEvidence(world_size=question.world_size, source="--world-size says so", declared=True))
     trainer = trainer_of(layout)
-    output = open_storage(os.path.join(inventory.root, os.pardir))
+    output = open_storage(os.path.join(storage.root, os.pardir))
     told = Evidence() if trainer is None else trainer.evidence(output, question.config)
     sealed = _sealed_world(layout, inventory, storage)
     return believable(Evidence(worlds=(*worlds, *told.worlds, *sealed), weights_alone=told.weights_alone))

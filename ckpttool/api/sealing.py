@@ -68,13 +68,13 @@ def seal(
 def _sealed(
     tree: Tree, name: str | tuple[str, ...] | None, *, reseal: bool, jobs: int | None
 ) -> Generator[Sealing, None, None]:
-    in_store = is_object_store(tree.inventory.root)
+    in_store = is_object_store(tree.storage.root)
     if in_store and reseal:
         raise UnsafeError(
             f"{tree.inventory.root}: nothing is replaced in an object store, so --reseal has no way there"
         )
     if not in_store:
-        assert_changeable(tree.inventory.root)
+        assert_changeable(tree.storage.root)
     now = time.time()
     meant = chosen(tree, name)
     refusals = {each.key: place for each in meant if isinstance(place := tree.layout.seal_place(each), Refusal)}

@@ -167,7 +167,7 @@ def _tree_of(question: TreeQuestion) -> Tree:
         tree = scan_emptied(replace(question, sizes=True))
         if tree is None:
             raise
-        assert_changeable(tree.inventory.root)
+        assert_changeable(tree.storage.root)
         return tree
 
 

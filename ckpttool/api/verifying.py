@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.verdict import CheckTask
     from ckpttool.records.damaged import Proofs
     from ckpttool.records.ledger import Memory
+    from ckpttool.records.merging import MergedLooks
     from ckpttool.verify.observation import Engine
 
 
@@ -86,6 +87,8 @@ def counted(
 def session_for(tree: Tree, question: CheckQuestion) -> Session:
     """Prepare to check checkpoints of a tree; what one needs of its neighbours is read once."""
     meter = _METER.get()
+    if tree.looks is not None:
+        return _recorded_session(tree, tree.looks, question)
     scope = Scope(
         level=question.level,
         bucket=question.bucket,
@@ -103,6 +106,22 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
     engines = Engines(tasks=tasks, headers=headers)
     records = SaveRecords(seal_place=tree.seal_place, closer=tree.closer, slices=tree.slices)
     return Session(tree.storage, tree.inventory, scope, engines, records)
+
+
+def _recorded_session(tree: Tree, looks: MergedLooks, question: CheckQuestion) -> Session:
+    """Prepare to judge what other machines looked at: there is nothing to read, and nothing to remember."""
+    from ckpttool.verify.engines.recorded import RecordedEngine
+
+    scope = Scope(
+        level=question.level,
+        bucket=question.bucket,
+        jump=question.jump,
+        asked=_read_in_any_case(tree, question),
+        reads_other=question.replicas,
+    )
+    engine = RecordedEngine(looks.told)
+    records = SaveRecords(seal_place=tree.seal_place, closer=tree.closer, slices=tree.slices)
+    return Session(tree.storage, tree.inventory, scope, Engines(tasks=engine, headers=engine), records)
 
 
 def _read_in_any_case(tree: Tree, question: CheckQuestion) -> frozenset[CheckpointKey]:

@@ -13,6 +13,7 @@ HEADINGS = {
     ),
     "Which tree": (
         "DIR", "DIR...", "FILE|DIR|NAME", "A", "B", "--tree", "--layout", "--world-size", "--config", "--sink-size",
+        "--root", "--skew",
     ),
     "Which checkpoint": (
         "--checkpoint", "--from", "--tensor", "--prefix", "--before", "--allow-renames", "--allow-weights-only",

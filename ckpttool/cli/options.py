@@ -219,6 +219,18 @@ class TreeOptions:
         str | None, typer.Option(metavar="FILE", help="health_ckpts.json; else found in or above DIR.")
     ] = None
     layout: LayoutOpt = None
+    root: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Of parts: the tree, where machines call it differently.")
+    ] = None
+    skew: Annotated[
+        float,
+        typer.Option(
+            parser=duration("s"),
+            metavar="TIME",
+            show_default="60s",
+            help="Of parts: by how much clocks may differ.",
+        ),
+    ] = 60.0
 
     def question(self, *, config: str | None = None, sizes: bool = False, path: str | None = None) -> api.TreeQuestion:
         """Ask the library about DIR, or about another path."""
@@ -231,6 +243,8 @@ class TreeOptions:
             sizes=sizes,
             config=api.read_config(config) if config is not None else None,
             environment=os.environ,
+            root=self.root,
+            skew=self.skew,
         )
 
 

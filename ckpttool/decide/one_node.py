@@ -53,7 +53,8 @@ def whole_here_alone(checkpoint: Checkpoint, around: Surroundings) -> Finding | 
 
 def _together(around: Surroundings) -> str:
     what = f"all {around.sign.rstrip('/')}" if around.files is RankFiles.APART else "all files"
-    return f"run it where all ranks' files are seen: on a disk that the machines share, or with {what} gathered"
+    parts = "run ckpttool part DIR --out FOLDER/ on every machine (srun --ntasks-per-node=1), then ask about FOLDER"
+    return f"{parts}; or run it with {what} gathered on a disk that the machines share"
 
 
 def _nothing_here(decision: NoResumePoint, inventory: Inventory, around: Surroundings) -> NoResumePoint:

@@ -10,6 +10,7 @@ from ckpttool.domain.answered import Answered
 from ckpttool.domain.finding import Finding, blocking
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health import Health
+from ckpttool.domain.parts_given import PartsGiven
 from ckpttool.domain.scalars import NO_RULES, NameClaim, ScalarRules, Scalars
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import ByteCount, Rank, Step
@@ -210,6 +211,8 @@ class Inventory:
     """Paths that are no checkpoint and no known record, sorted."""
     tracked: Tracked | None = None
     """None where there is no tracker, or it names nothing."""
+    parts: PartsGiven | None = None
+    """Of a tree that several machines looked at: which of them; None where this one did."""
 
     def path_of(self, inner: str) -> str:
         """Spell the path of a file or folder in it, as the user would write it.

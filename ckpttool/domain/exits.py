@@ -218,7 +218,8 @@ def of_plan(answer: ResumePlan | NoResumePoint, *, strict: bool) -> ExitCode:
             unsafe = worst([*reasons, *answer.findings]) is Severity.UNSAFE
             if unsafe:
                 return ExitCode.UNSAFE
-            unsure = seen_in_part(answer.findings) or any(_may_be_good(one) for one in answer.rejected)
+            elsewhere = seen_in_part((*answer.findings, *reasons))
+            unsure = elsewhere or any(_may_be_good(one) for one in answer.rejected)
             return ExitCode.INCOMPLETE if unsure else ExitCode.NOTHING_TO_RESUME
         case ResumePlan():
             if (strict and answer.point.rejected) or any(_is_wrong_start(finding) for finding in answer.findings):

@@ -205,6 +205,11 @@ class Code(str, Enum):
     PREFIX_DIFFERS = "prefix-differs"
     BATCH_SIZE_UNKNOWN = "batch-size-unknown"
     ONE_NODE_ONLY = "one-node-only"
+    PART_MISSING = "part-missing"
+    PART_STALE = "part-stale"
+    NOT_LOOKED_AT = "not-looked-at"
+    NODES_DISAGREE = "nodes-disagree"
+    RANK_ON_SEVERAL_NODES = "rank-on-several-nodes"
     TRAINER_KEY_REFUSED = "trainer-key-refused"
     CKPT_BESIDE_RANKS = "ckpt-beside-ranks"
     PREFIX_HOLDS_RANK = "prefix-holds-rank"
@@ -343,13 +348,17 @@ def blocking(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def without_answer(findings: Iterable[Finding]) -> bool:
     """Tell whether what was to have a say in a choice could not: a log, a health file, ranks elsewhere, a limit."""
-    codes = {Code.LOG_UNREADABLE, Code.HEALTH_UNHEARD, Code.ONE_NODE_ONLY, Code.TOO_MUCH_LOST}
+    codes = {Code.LOG_UNREADABLE, Code.HEALTH_UNHEARD, *_ELSEWHERE, Code.TOO_MUCH_LOST}
     return any(one.code in codes and one.severity is Severity.UNKNOWN for one in findings)
 
 
 def seen_in_part(findings: Iterable[Finding]) -> bool:
     """Tell whether other machines may have what is missing here, so that nothing can be said of all."""
-    return any(one.code is Code.ONE_NODE_ONLY and one.severity is Severity.UNKNOWN for one in findings)
+    return any(one.code in _ELSEWHERE and one.severity is Severity.UNKNOWN for one in findings)
+
+
+_ELSEWHERE = frozenset({Code.ONE_NODE_ONLY, Code.PART_MISSING, Code.PART_STALE, Code.NOT_LOOKED_AT})
+"""What says that other machines may have more."""
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:

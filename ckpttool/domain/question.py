@@ -40,6 +40,10 @@ class TreeQuestion:
     config: RunConfig | None = None
     environment: Mapping[str, str] | None = None
     """As the start will see it: some trainers go by it. None: not known."""
+    root: str | None = None
+    """Of parts that several machines wrote: what the tree is called, where they call it differently."""
+    skew: float | None = None
+    """Of such parts: seconds by which the machines' clocks may differ; None: the default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

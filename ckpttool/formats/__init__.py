@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+
 from ckpttool.domain.finding import Code, Finding, damage
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.scalars import NO_FACTS, ShardFacts
 from ckpttool.domain.shard import TORCH_FORMATS, FormatName
+from ckpttool.domain.verdict import ShardReport
 from ckpttool.formats.base import Header, ShardFormat, failed_header, unread_header, unsupported
 from ckpttool.formats.front import HEAD_BYTES, Front
 from ckpttool.formats.mindspore.shard import MindSporeCkpt
@@ -37,6 +40,9 @@ def read_header(source: ByteSource, *, named: FormatName, facts: ShardFacts = NO
     Raises:
         OSError: The disk did not answer.
     """
+    seen = getattr(source, "shown", None)
+    if seen is not None:
+        return shown_header(seen, named, facts)
     front = source if isinstance(source, Front) else Front(source)
     size = source.stamp.size
     head = front.head()
@@ -53,6 +59,19 @@ def read_header(source: ByteSource, *, named: FormatName, facts: ShardFacts = NO
     return unsafe_pickle(source, head, hidden=False) or failed_header(
         named, _unrecognised(head, size), bytes_read=len(head)
     )
+
+
+def shown_header(seen: ShardReport, named: FormatName, facts: ShardFacts) -> Header:
+    """Return what a look at a file elsewhere told of its header: its scalars, and no tensors.
+
+    Raises:
+        OSError: More was asked for than such a look tells.
+    """
+    if not facts.scalars:
+        raise OSError(errno.ENODATA, "only its scalars were looked at where it lies")
+    asked = {scalar.name for scalar in facts.scalars}
+    scalars = tuple(pair for pair in seen.scalars if pair[0] in asked)
+    return replace(unread_header(seen.format or named, bytes_read=0), scalars=scalars, schema_hash=seen.schema_hash)
 
 
 def _zeroed(source: ByteSource, named: FormatName, head: bytes) -> Header:

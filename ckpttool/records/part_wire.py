@@ -26,7 +26,8 @@ MOST_BYTES = 64 << 20
 MOST_BYTES_OF_ALL = 2 << 30
 """Of all parts' lines together."""
 
-_MARK = b"ckpttool-part "
+MARK = b"ckpttool-part "
+"""What each line of a part begins with, behind whatever a launcher puts before it."""
 _HEAD = rb"ckpttool-part ([A-Za-z0-9._-]{1,64}) ([1-9][0-9]{0,5})/([1-9][0-9]{0,5}) "
 _LINE = re.compile(
     _HEAD + rb"([0-9a-f]{16}) ([1-9][0-9]{0,5})/([1-9][0-9]{0,5}) ([A-Za-z0-9+/=]{1,480}) ([0-9a-f]{8})(?![0-9a-f])"
@@ -67,7 +68,7 @@ def lines_of(part: bytes, name: PartName) -> Iterator[bytes]:
     if max(len(part), len(packed)) > MOST_BYTES:
         raise UnsafeError(f"a part of {max(len(part), len(packed))} bytes: at most {MOST_BYTES} are read back")
     text = b64encode(packed)
-    head = f"{_MARK.decode()}{name.run} {name.index}/{name.count} {_key(packed)}".encode("ascii")
+    head = f"{MARK.decode()}{name.run} {name.index}/{name.count} {_key(packed)}".encode("ascii")
     # As if each number had six digits, which is more than as many lines as a part can have.
     room = LINE_BYTES - len(head) - len(" 000000/000000 ") - len(" 01234567\n")
     pieces = [text[at : at + room] for at in range(0, len(text), room)]
@@ -86,7 +87,7 @@ def parts_in(lines: Iterable[bytes]) -> Received:
     begun: set[PartName] = set()
     size = 0
     for line in lines:
-        if _MARK not in line:
+        if MARK not in line:
             continue
         begun.update(_name(match) for match in _BEGUN.finditer(line))
         for match in _LINE.finditer(line):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ckpttool.domain.finding import Finding
+
+if TYPE_CHECKING:
+    from ckpttool.domain.checkpoint import Inventory
 
 Document: TypeAlias = "Mapping[str, Document] | Sequence[Document] | str | int | float | bool | None"
 
@@ -122,3 +125,18 @@ def one_line(value: Document) -> str | None:
     if isinstance(value, str):
         return value if value.isprintable() else None
     return json.dumps(value)
+
+
+def parts_document(inventory: Inventory) -> dict[str, Document]:
+    """Spell which looks of several machines an answer rests on; nothing where this one looked."""
+    given = inventory.parts
+    if given is None:
+        return {}
+    told: Document = {
+        "given": given.given,
+        "of": given.of,
+        "missing": list(given.missing),
+        "stale": list(given.stale),
+        "nodes": list(given.nodes),
+    }
+    return {"parts": told}

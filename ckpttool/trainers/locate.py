@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.question import DEFAULT_DIR
+from ckpttool.domain.units import counted
 from ckpttool.errors import IncompleteError, UnknownLayoutError, UsageError
+from ckpttool.records import PART_SUFFIX
 from ckpttool.storage import is_folder, open_storage, shortest
 from ckpttool.storage.base import Entry, Kind, Storage, is_there
 from ckpttool.trainers.base import Layout, Part, Refusal
@@ -25,8 +27,11 @@ from ckpttool.trainers.registry import loose_file, meant, places, recognised, si
 
 if TYPE_CHECKING:
     from ckpttool.domain.settings import RunConfig
+    from ckpttool.records.merging import MergedLooks
     from ckpttool.trainers.below import Below
 
+STDIN = "-"
+"""In the place of a path: parts come through standard input."""
 MOST_NAMED = 5
 """Trees that one line holds, where several may be meant."""
 MOST_LEVELS_UP = 3
@@ -44,6 +49,8 @@ class Located:
     """The shard's or the save's own name, where the path was one."""
     resolved_from: str | None
     """What was taken instead of the path itself, for people; None where it is the path."""
+    looks: MergedLooks | None = None
+    """Where several machines looked at the tree instead of this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,22 +61,28 @@ class _Wish:
     """Take this one alone."""
     config: RunConfig | None
     """Of the run that is to resume."""
+    root: str | None = None
+    """What the tree is called whose parts are given."""
 
 
-def locate(path: str | None, *, layout: str | None = None, config: RunConfig | None = None) -> Located:
+def locate(
+    path: str | None, *, layout: str | None = None, config: RunConfig | None = None, root: str | None = None
+) -> Located:
     """Find the tree that `path` means.
 
     Args:
-        path: As it was given; None: `./output/checkpoint`, else the tree in or around the current folder.
+        path: As it was given; None: `./output/checkpoint`, else the tree in or around the current folder. Where it
+            names parts, the tree is the one that they are of.
         layout: Take this one alone.
         config: Of the run that is to resume: its trainer knows in which of several layouts it saves.
+        root: What the tree is called whose parts are given, where they call it differently.
 
     Raises:
         UnknownLayoutError: There is none, with what was looked for.
         UsageError: There are several, and nobody says which is meant.
         IncompleteError: The folder is there but cannot be read.
     """
-    wish = _Wish(layout=layout, config=config)
+    wish = _Wish(layout=layout, config=config, root=root)
     if path is None and not is_there(open_storage(DEFAULT_DIR), ""):
         with _withheld(os.curdir):
             around = _around_us(wish)
@@ -77,6 +90,8 @@ def locate(path: str | None, *, layout: str | None = None, config: RunConfig | N
             raise _missing(shortest(DEFAULT_DIR), _hint(os.curdir))
         return around
     path = shortest(DEFAULT_DIR if path is None else path)
+    if path == STDIN or path.endswith(PART_SUFFIX):
+        return _of_parts(path, wish)
     with _withheld(path):
         kind = open_storage(path).kind("")
         if kind is Kind.FILE:
@@ -281,6 +296,39 @@ def _loose(folder: str, name: str) -> Located:
     return Located(storage=open_storage(folder), listing=listing, layout=loose_file(), focus=name, resolved_from=None)
 
 
+def _hold_parts(listing: Listing) -> bool:
+    return any(entry.name.endswith(PART_SUFFIX) and entry.kind is Kind.FILE for entry in listing.entries)
+
+
+def _of_parts(path: str, wish: _Wish) -> Located:
+    """Return the tree that several machines looked at.
+
+    Raises:
+        UnknownLayoutError: None of them saw one.
+        IncompleteError: Not all of them were asked.
+    """
+    from ckpttool.trainers.merged import tree_of_parts
+
+    looks, storage = tree_of_parts(path, wish.root)
+    merge = looks.merge
+    listing, found = Listing(entries=()), []
+    try:
+        listing = list_root(storage)
+        found = recognised(listing, wanted=wish.layout)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        raise IncompleteError(f"{merge.root} cannot be read there: {error.strerror or error}") from None
+    if not found:
+        seen = f"{path}: no machine that looked has checkpoints that ckpttool knows in {merge.root}"
+        if merge.missing or merge.blind:
+            raise IncompleteError(f"{seen}; but not all have answered: {merge.lacking}")
+        raise UnknownLayoutError(seen)
+    layout = meant(found, merge.root, wish.config)
+    took = f"{merge.root}, as {counted(len(merge.seats), 'machine')} saw it"
+    return Located(storage=storage, listing=listing, layout=layout, focus=None, resolved_from=took, looks=looks)
+
+
 def _around_folder(path: str, wish: _Wish) -> Located:
     # Who names a layout may mean what lies in a save of another; else that is none of its own.
     attempts = (partial(_around_part, path, path, None, wish), partial(_below, path, wish))
@@ -291,6 +339,8 @@ def _around_folder(path: str, wish: _Wish) -> Located:
 
     storage = open_storage(path)
     listing = list_root(storage)
+    if _hold_parts(listing):
+        return _of_parts(path, wish)
     weights = model_weights(listing) if wish.layout in {None, LOOSE_FILE_LAYOUT} else ()
     if weights:
         took, alone = "the weights of a model, which are no training's save", replace(listing, entries=weights)

@@ -273,7 +273,7 @@ class TestCommands:
         heard = run("resolve", str(one.output), env=SLURM)
         assert heard.code == ExitCode.INCOMPLETE
         assert heard.stdout.startswith("Resume from 15_2: step 30, whole on the 2 ranks seen here (exit 14)\n")
-        assert "try: run it where all ranks' files are seen" in " ".join(heard.stdout.split())
+        assert "try: run ckpttool part DIR --out FOLDER/ on every machine" in " ".join(heard.stdout.split())
         assert run("resolve", str(one.output)).code == ExitCode.OK
         declared = run("resolve", str(one.output), "--world-size", "4")
         assert declared.stdout.startswith("Nobody knows from this machine what")

@@ -12,7 +12,7 @@ from ckpttool.domain.progress import newest_first
 from ckpttool.domain.shard import Shard
 from ckpttool.domain.units import counted, lasting, moment_if_any
 from ckpttool.render.escape import shown, size
-from ckpttool.render.json import Document, Spelled, finding_document
+from ckpttool.render.json import Document, Spelled, finding_document, parts_document
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -35,6 +35,7 @@ def document(answer: Listing) -> Document:
         "checkpoints": [_checkpoint(checkpoint) for checkpoint in inventory.checkpoints],
         "findings": [finding_document(finding) for finding in inventory.findings],
         "strays": list(inventory.strays),
+        **parts_document(inventory),
     }
 
 

@@ -13,7 +13,7 @@ from ckpttool.domain.verdict import Level, ShardReport, TensorStat, Verdict, Ver
 from ckpttool.domain.view import View
 from ckpttool.render.answers.inventory import world_size
 from ckpttool.render.escape import shown, size
-from ckpttool.render.json import Document, finding_document
+from ckpttool.render.json import Document, finding_document, parts_document
 from ckpttool.render.rank_map import Drawn
 from ckpttool.render.text import columns, grouped_findings, line, pointer, stack, whole_words
 
@@ -163,6 +163,7 @@ def document(answer: Verification) -> Document:
         "findings": [finding_document(finding) for finding in answer.inventory.findings],
         "bytes_read": sum(verdict.bytes_read for verdict in answer.verdicts),
         "seconds": round(answer.seconds, 3),
+        **parts_document(answer.inventory),
     }
 
 

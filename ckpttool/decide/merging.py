@@ -1,0 +1,220 @@
+"""What it means for each save that several machines looked: one may be missing, too early, or see another file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import combinations
+
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.finding import Code, Finding, Severity, in_order, note, suspect, unknown
+from ckpttool.domain.frozen import replace
+from ckpttool.domain.merge import Copy, Merge, Seat
+from ckpttool.domain.parts_given import PartsGiven
+from ckpttool.domain.verdict import ShardReport
+
+SKEW_SECONDS = 60.0
+"""By how much the clocks of machines may differ."""
+
+_MOST_NAMED = 8
+"""Numbers of parts that one line holds."""
+
+
+def with_merge(inventory: Inventory, merge: Merge, *, declared: Collection[int], skew: float) -> Inventory:
+    """Say of a tree that several machines saw, and of each save, what is not known and where they disagree.
+
+    Args:
+        inventory: All that they saw, as if it lay on one disk.
+        merge: Who looked, and when.
+        declared: World sizes that the user or the config states: what is whole on as many ranks lacks none.
+        skew: Seconds by which the machines' clocks may differ.
+    """
+    judge = _Judge(inventory, merge, declared, int(skew * 1e9))
+    checkpoints = tuple(map(judge.judged, inventory.checkpoints))
+    given = PartsGiven(
+        given=len(merge.seats) + len(merge.blind),
+        of=merge.of,
+        missing=merge.missing,
+        stale=tuple(sorted(judge.stale)),
+        nodes=tuple(sorted({seat.host for seat in merge.seats})),
+    )
+    own = judge.of_tree(checkpoints)
+    findings = in_order((*inventory.findings, *own)) if own else inventory.findings
+    return replace(inventory, root=merge.root, checkpoints=checkpoints, findings=findings, parts=given)
+
+
+class _Judge:
+    def __init__(self, inventory: Inventory, merge: Merge, declared: Collection[int], skew_ns: int) -> None:
+        self._merge, self._declared, self._skew_ns = merge, declared, skew_ns
+        self._unseen = tuple(sorted({*merge.missing, *merge.blind}))
+        self.stale: set[int] = set()
+        self._homes: dict[int, set[int]] = {}
+        """In which seats a rank has files, over all saves."""
+        for checkpoint in inventory.checkpoints:
+            for shard in checkpoint.shards:
+                if shard.rank is not None:
+                    self._homes.setdefault(shard.rank, set()).update(merge.held.get(shard.path, ()))
+
+    def judged(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Return a save with what is to be said of the looks at it."""
+        own = [finding for shard in checkpoint.shards for finding in self._differing(shard.path)]
+        is_open = not self._is_complete(checkpoint)
+        late = self._late(checkpoint) if is_open else ()
+        if late:
+            self.stale |= {seat.number for seat in late}
+            own.append(_part_stale(checkpoint, late))
+        if is_open and self._unseen:
+            own.append(_part_missing(checkpoint.name, self._merge, self._unseen))
+        if not own:
+            return checkpoint
+        findings = checkpoint.findings
+        if is_open and (late or self._unseen):
+            findings = tuple(
+                replace(each, severity=Severity.UNKNOWN) if _is_of_absent(each) else each for each in findings
+            )
+        return replace(checkpoint, findings=(*findings, *own))
+
+    def _is_complete(self, checkpoint: Checkpoint) -> bool:
+        """Tell whether no other machine can have more of a save: all that must be there is there, by a word for it."""
+        if any(_is_of_absent(finding) for finding in checkpoint.findings):
+            return False
+        return checkpoint.expected is not None or len(checkpoint.ranks) in self._declared
+
+    def _late(self, checkpoint: Checkpoint) -> tuple[Seat, ...]:
+        """Return which machines may have got files of a save since they looked."""
+        saved = checkpoint.saved_ns
+        if saved is None:
+            return ()
+        seats = self._merge.seats
+        has = {at for shard in checkpoint.shards for at in self._merge.held.get(shard.path, ())}
+        absent = {rank for each in checkpoint.findings if _is_of_absent(each) for rank in each.ranks}
+        homes = {at for rank in absent for at in self._homes.get(rank, ())}
+        may_lack = {at for at in range(len(seats)) if at not in has} | homes
+        if absent and not homes:
+            may_lack = set(range(len(seats)))
+        return tuple(seats[at] for at in sorted(may_lack) if saved > seats[at].began_ns - self._skew_ns)
+
+    def _differing(self, path: str) -> Iterator[Finding]:
+        copies = self._merge.copies.get(path)
+        if copies is None:
+            return
+        apart: dict[str, list[Copy]] = {}
+        for copy in copies:
+            apart.setdefault(copy.seat.disk, []).append(copy)
+        for same in _one_export(apart.values()):
+            yield from _of_one_disk(path, same)
+        disks = list(apart.values())
+        if len(_one_export(disks)) > 1:
+            yield _on_several(path, [each[0] for each in _one_export(disks)])
+
+    def of_tree(self, checkpoints: Sequence[Checkpoint]) -> list[Finding]:
+        """Return what is to be said of the whole."""
+        merge, found = self._merge, []
+        if self._unseen:
+            lacking = _part_missing(None, merge, self._unseen)
+            is_known = bool(checkpoints) and all(map(self._is_complete, checkpoints))
+            found.append(replace(lacking, severity=Severity.NOTE) if is_known else lacking)
+        for name, why in merge.unread:
+            message = f"is no part that can be read ({why}): what it held is not in the answer"
+            found.append(note(Code.PART_MISSING, message, path=name, remedy="run ckpttool part again on its machine"))
+        for seat in merge.left_out:
+            message = f"{seat.name} is of an older look or another run than the newest, and was left out"
+            found.append(note(Code.PART_STALE, message, remedy="remove it from what is given"))
+        return found
+
+
+def _one_export(groups: object) -> list[list[Copy]]:
+    """Put together what two addresses show of one shared disk: files of the same size, time and inode."""
+    found: list[list[Copy]] = []
+    for group in groups:  # type: ignore[attr-defined]
+        first = group[0]
+        same = next(
+            (
+                other
+                for other in found
+                if first.seat.shared and other[0].seat.shared and {c.stamp for c in other} == {c.stamp for c in group}
+            ),
+            None,
+        )
+        if same is None:
+            found.append(list(group))
+        else:
+            same.extend(group)
+    return found
+
+
+def _of_one_disk(path: str, copies: Sequence[Copy]) -> Iterator[Finding]:
+    if len({copy.stamp for copy in copies}) > 1:
+        hosts = _hosts(copies)
+        message = f"was another file when {hosts[0]} looked than when {hosts[-1]} did: somebody writes it"
+        yield unknown(Code.CHANGED_WHILE_READING, message, path=path, remedy="run again when nothing writes here")
+        return
+    for one, other in combinations([copy for copy in copies if copy.report is not None], 2):
+        if not _alike(one.report, other.report):
+            yield suspect(
+                Code.NODES_DISAGREE,
+                f"{one.seat.host} and {other.seat.host} read different things in one unchanged file of one disk",
+                path=path,
+                expected=one.seat.host,
+                actual=other.seat.host,
+                remedy="a cache, a link or a controller of one of them is bad: read it on a third machine",
+            )
+            return
+
+
+def _alike(one: ShardReport | None, other: ShardReport | None) -> bool:
+    """Tell whether two looks can be at the same bytes: as far as both went, they saw the same."""
+    if one is None or other is None:
+        return one is other
+    names = ["format", "scalars", "schema_hash", "tensors", "tail_hash", "metadata_hash"]
+    if one.level is other.level:
+        names.append("findings")
+    if one.digest is not None and other.digest is not None:
+        names.append("digest")
+    if one.tensor_digests is not None and other.tensor_digests is not None:
+        names.append("tensor_digests")
+    return all(getattr(one, name) == getattr(other, name) for name in names)
+
+
+def _on_several(path: str, copies: Sequence[Copy]) -> Finding:
+    """Say that machines have files of their own under one path: which counts, nobody knows where they differ."""
+    hosts = _hosts(copies)
+    where = f"{', '.join(hosts[:-1])} and {hosts[-1]}" if len(hosts) > 1 else f"two disks of {hosts[0]}"
+    first = copies[0]
+    ranks = () if first.report is None or first.report.rank is None else (first.report.rank,)
+    if all(copy.stamp.size == first.stamp.size and _alike(first.report, copy.report) for copy in copies[1:]):
+        return note(Code.RANK_ON_SEVERAL_NODES, f"lies on {where}, as far as was looked alike", path=path, ranks=ranks)
+    return suspect(
+        Code.RANK_ON_SEVERAL_NODES,
+        f"lies on {where}, and they differ: nobody knows which of them the training would load",
+        path=path,
+        ranks=ranks,
+        remedy="remove what a former rank left there, on the machine where this rank will not start",
+    )
+
+
+def _hosts(copies: Sequence[Copy]) -> list[str]:
+    return sorted({copy.seat.host for copy in copies})
+
+
+def _is_of_absent(finding: Finding) -> bool:
+    """Tell whether something is missing that a machine may have which was not asked, or not late enough."""
+    codes = {Code.RANK_MISSING, Code.SHARD_MISSING, Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE}
+    return finding.code in codes and finding.severity >= Severity.UNKNOWN
+
+
+def _part_missing(path: str | None, merge: Merge, unseen: Sequence[int]) -> Finding:
+    return unknown(
+        Code.PART_MISSING,
+        f"{merge.lacking}: nobody knows what {'its machine has' if len(unseen) == 1 else 'their machines have'}",
+        path=path,
+        expected=str(merge.of),
+        actual=str(merge.of - len(unseen)),
+        remedy=f"run on that machine: ckpttool part --part {unseen[0]}/{merge.of}, and give its file, too",
+    )
+
+
+def _part_stale(checkpoint: Checkpoint, late: Sequence[Seat]) -> Finding:
+    names = ", ".join(seat.name for seat in late[:_MOST_NAMED])
+    message = f"{names} looked before the last file of this save was written: what is missing may be there by now"
+    remedy = "run ckpttool part again on all machines; where their clocks differ by more, say --skew"
+    return unknown(Code.PART_STALE, message, path=checkpoint.name, remedy=remedy)

@@ -1,0 +1,176 @@
+"""Put together what several machines' storages answered about one tree, whatever the order of the looks."""
+
+from __future__ import annotations
+
+import errno
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import starmap
+
+from ckpttool.domain.finding import worst
+from ckpttool.domain.merge import Copy, Merge, Seat
+from ckpttool.domain.verdict import ShardReport
+from ckpttool.errors import UsageError
+from ckpttool.records.part import Look
+from ckpttool.storage.base import Entry, Kind
+from ckpttool.storage.recorded import ENTRIES, FILE, Answers, Failure
+
+
+class MergedLooks:
+    """A tree as several machines saw it."""
+
+    def __init__(self, merge: Merge, answers: Answers, looks: Sequence[Look]) -> None:
+        """Take the looks in the order of the merge's seats."""
+        self.merge = merge
+        self.answers = answers
+        self._looks = looks
+
+    def told(self, path: str) -> ShardReport | None:
+        """Return what was seen of a shard; of several looks the hardest, and of equal ones the worst."""
+        copies = self.merge.copies.get(path)
+        if copies is None:
+            return next((self._looks[at].told(path) for at in self.merge.held.get(path, ())), None)
+        return _chosen(copies).report
+
+
+def merge(looks: Iterable[Look], *, source: str, unread: Sequence[tuple[str, str]], root: str | None) -> MergedLooks:
+    """Put looks together.
+
+    Args:
+        looks: In any order; not none.
+        source: How they were given, for people.
+        unread: What was given and cannot be read, with why.
+        root: What the tree is called where the looks call it differently; None: they shall not.
+
+    Raises:
+        UsageError: They are of different trees, or of looks that were divided differently.
+    """
+    ordered = sorted(looks, key=_order)
+    kept, left_out = _of_newest_run(ordered)
+    roots = sorted({look.seat.root for look in kept if "" in look.answers.entries} or {look.seat.root for look in kept})
+    if root is None and len(roots) > 1:
+        named = " and ".join(roots[:2])
+        raise UsageError(
+            f"{source}: the parts are of different folders, {named}: if they are one tree, give --root PATH"
+        )
+    totals = sorted({look.seat.of for look in kept})
+    if len(totals) > 1:
+        raise UsageError(f"{source}: some parts are of {totals[0]}, others of {totals[1]}: give those of one run")
+    blind = {}
+    seeing = []
+    for look in kept:
+        failure = look.answers.failures.get((ENTRIES, ""))
+        if failure is not None:
+            blind[look.seat.number] = failure[1]
+        else:
+            seeing.append(look)
+    numbers = {look.seat.number for look in kept}
+    held: defaultdict[str, list[int]] = defaultdict(list)
+    for at, look in enumerate(seeing):
+        for path in look.answers.stamps:
+            held[path].append(at)
+    copies = {
+        path: tuple(
+            Copy(seat=seeing[at].seat, stamp=seeing[at].answers.stamps[path], report=seeing[at].told(path))
+            for at in places
+        )
+        for path, places in held.items()
+        if len(places) > 1
+    }
+    merged = Merge(
+        source=source,
+        root=root or roots[0],
+        of=totals[0],
+        seats=tuple(look.seat for look in seeing),
+        missing=tuple(number for number in range(1, totals[0] + 1) if number not in numbers),
+        blind={number: errno.errorcode.get(code, str(code)) for number, code in blind.items()},
+        unread=tuple(sorted(unread)),
+        left_out=left_out,
+        held={path: tuple(places) for path, places in held.items()},
+        copies=copies,
+    )
+    return MergedLooks(merged, _answers(seeing, copies), seeing)
+
+
+def _order(look: Look) -> tuple[object, ...]:
+    seat = look.seat
+    return seat.number, seat.of, seat.run, seat.host, seat.began_ns, seat.ended_ns, seat.disk, seat.root, seat.level
+
+
+def _of_newest_run(looks: Sequence[Look]) -> tuple[list[Look], tuple[Seat, ...]]:
+    """Leave out what is of an older run than the newest, and of one number in one place all but the newest."""
+    newest = max(looks, key=lambda look: (look.seat.began_ns, look.seat.run)).seat.run
+    own = [look for look in looks if look.seat.run == newest]
+    last: dict[tuple[object, ...], Look] = {}
+    for look in own:
+        place = (look.seat.number, look.seat.of, look.seat.host, look.seat.disk, look.seat.root)
+        before = last.get(place)
+        if before is None or before.seat.began_ns <= look.seat.began_ns:
+            last[place] = look
+    kept = [look for look in own if any(look is each for each in last.values())] if len(last) < len(own) else own
+    chosen = {id(look) for look in kept}
+    return kept, tuple(look.seat for look in looks if id(look) not in chosen)
+
+
+def _chosen(copies: Sequence[Copy]) -> Copy:
+    """Return the copy that is shown: by what was found, never by when or in which order it was given."""
+    return max(
+        copies,
+        key=lambda copy: (
+            copy.report is not None,
+            -1 if copy.report is None else worst(copy.report.findings),
+            -1 if copy.report is None else copy.report.level,
+            copy.stamp.size,
+            copy.seat.host,
+            copy.seat.disk,
+            str(copy.stamp.token),
+        ),
+    )
+
+
+def _answers(looks: Sequence[Look], copies: dict[str, tuple[Copy, ...]]) -> Answers:
+    together = Answers()
+    failed: dict[tuple[str, str], Failure] = {}
+    for look in looks:
+        answers = look.answers
+        together.stamps.update(answers.stamps)
+        together.pieces.update(answers.pieces)
+        for asked, failure in sorted(answers.failures.items()):
+            failed[asked] = min(failed.get(asked, failure), failure)
+    for path, several in copies.items():
+        together.stamps[path] = _chosen(several).stamp
+    together.entries.update(_listed(looks))
+    _join_records(looks, together, failed)
+    together.failures.update(failed)
+    return together
+
+
+def _listed(looks: Sequence[Look]) -> dict[str, tuple[Entry, ...]]:
+    listed: defaultdict[str, dict[str, Kind]] = defaultdict(dict)
+    for look in looks:
+        for folder, entries in look.answers.entries.items():
+            known = listed[folder]
+            for name, kind in entries:
+                known[name] = kind if name not in known else _either(known[name], kind)
+    return {folder: tuple(sorted(starmap(Entry, known.items()))) for folder, known in listed.items()}
+
+
+def _join_records(looks: Sequence[Look], together: Answers, failed: dict[tuple[str, str], Failure]) -> None:
+    """Take the records that all who have them have alike; the others tell nothing."""
+    contents: defaultdict[str, set[bytes]] = defaultdict(set)
+    for look in looks:
+        for path, content in look.answers.files.items():
+            contents[path].add(content)
+    for path, found in contents.items():
+        if len(found) == 1:
+            (together.files[path],) = found
+        else:
+            failed[FILE, path] = ("OSError", errno.EBADMSG)
+
+
+def _either(kind: Kind, other: Kind) -> Kind:
+    """Return what counts where machines see different things under a name: never what is good by itself."""
+    return max(kind, other, key=_KINDS.index)
+
+
+_KINDS = (Kind.FILE, Kind.FOLDER, Kind.LOST, Kind.OTHER)

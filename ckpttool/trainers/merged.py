@@ -1,0 +1,119 @@
+"""The tree that several machines looked at, from the parts that they wrote."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from functools import cache
+
+from ckpttool.errors import IncompleteError, UnsafeError
+from ckpttool.records import PART_SUFFIX
+from ckpttool.records.merging import MergedLooks, merge
+from ckpttool.records.part import MOST_PARTS, Look, read_parts
+from ckpttool.records.part_wire import MARK, parts_in
+from ckpttool.storage import is_folder, open_storage
+from ckpttool.storage.base import Kind, OverLimitError, Storage
+from ckpttool.storage.recorded import RecordedStorage, inner_of, lend, spelled
+
+MOST_BYTES = 2 << 30
+"""Of all parts together."""
+
+STDIN = "-"
+"""In the place of a path: parts come through standard input."""
+
+
+def read_looks(path: str) -> Iterator[tuple[str, Look | str]]:
+    """Yield every part that is given, with its name; of one that cannot be read why.
+
+    Args:
+        path: A folder, in which all files with a part's name are read; such a file; `-` for standard input, which
+            carries parts as they are or as the lines of a launcher's output.
+
+    Raises:
+        UnsafeError: There are more of them than any training has.
+        OSError: The folder cannot be listed.
+    """
+    if path == STDIN:
+        yield from _in_text("standard input", _standard_input())
+        return
+    if path.endswith(PART_SUFFIX) and not is_folder(path):
+        folder, name = os.path.split(path)
+        names = [name]
+    else:
+        folder = path
+        entries = open_storage(folder).entries("")
+        names = sorted(
+            entry.name for entry in entries if entry.name.endswith(PART_SUFFIX) and entry.kind is not Kind.FOLDER
+        )
+    if len(names) > MOST_PARTS:
+        raise UnsafeError(f"{path} holds {len(names)} parts, and {MOST_PARTS} are the most")
+    storage, left = open_storage(folder or "."), MOST_BYTES
+    for name in names:
+        try:
+            data = storage.small_file(name, limit=left)
+        except OverLimitError:
+            raise UnsafeError(
+                f"{path} holds more than {MOST_BYTES} bytes of parts: give fewer of them at once"
+            ) from None
+        except OSError as error:
+            yield name, f"cannot be read: {error.strerror or error}"
+            continue
+        left -= len(data)
+        yield from _in_text(name, data)
+
+
+def _in_text(name: str, data: bytes) -> Iterator[tuple[str, Look | str]]:
+    """Find parts as they are, or as lines behind any prefix."""
+    if MARK not in data:
+        yield from read_parts(data, name=name)
+        return
+    received = parts_in(data.splitlines(keepends=True))
+    for each, part in received.parts:
+        yield from read_parts(part, name=f"part {each.index} of {each.count} in {name}")
+    for each in received.torn:
+        yield f"part {each.index} of {each.count} in {name}", "is torn: not all of its lines came through"
+
+
+@cache  # it can be read but once, and several questions may be asked of one tree
+def _standard_input() -> bytes:
+    data = sys.stdin.buffer.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise UnsafeError(f"standard input holds more than {MOST_BYTES} bytes: give fewer parts at once")
+    return data
+
+
+def tree_of_parts(path: str, root: str | None) -> tuple[MergedLooks, Storage]:
+    """Read parts, and return what they tell with the tree that it is about.
+
+    Args:
+        path: As it was given.
+        root: What the tree is called where the parts call it differently.
+
+    Raises:
+        UsageError: They are of different trees.
+        IncompleteError: None of them can be read.
+    """
+    looks: list[Look] = []
+    unread: list[tuple[str, str]] = []
+    for name, look in read_looks(path):
+        if isinstance(look, Look):
+            looks.append(look)
+        else:
+            unread.append((name, look))
+    if not looks:
+        named = "; ".join(f"{name}: {why}" for name, why in unread[:3])
+        raise IncompleteError(f"{path} holds no part that can be read ({named or 'it is empty'})")
+    merged = merge(looks, source=path, unread=unread, root=root)
+    return merged, storage_of(merged)
+
+
+def storage_of(merged: MergedLooks) -> Storage:
+    """Return the storage of a merged tree, and let `open_storage` find it, and what lies above it."""
+    tree, key = merged.merge.root, merged.merge.source.strip("/") or "parts"
+
+    def open_inner(root: str, path: str) -> Storage:
+        return RecordedStorage(root, merged.answers, inner_of(path, tree), merged.told)
+
+    lend("parts", key, open_inner)
+    return open_storage(spelled("parts", key, tree))

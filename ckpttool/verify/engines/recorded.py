@@ -1,0 +1,48 @@
+"""An engine that looks at nothing: what it is asked for was looked at where it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from ckpttool.domain.finding import Code, unknown
+from ckpttool.domain.frozen import replace
+from ckpttool.domain.verdict import CheckTask, ShardReport
+from ckpttool.verify.check import refused
+from ckpttool.verify.observation import Observation
+
+
+class RecordedEngine:
+    """Gives again what was told of each shard."""
+
+    def __init__(self, told: Callable[[str], ShardReport | None]) -> None:
+        """Take what tells of a shard, by its path; None where nobody looked at it."""
+        self._told = told
+
+    def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
+        """Yield one observation a task, in the order of the tasks; of one file that is shared out, but one."""
+        seen = set()
+        for task in tasks:
+            again = task.path in seen
+            seen.add(task.path)
+            yield self._observed(task, again=again)
+
+    def _observed(self, task: CheckTask, *, again: bool) -> Observation:
+        report = self._told(task.path)
+        if report is None:
+            message = "is listed, and nobody looked at it where it lies: unknown, not damaged"
+            remedy = "run ckpttool part again on its machine"
+            return refused(task, unknown(Code.NOT_LOOKED_AT, message, path=task.path, remedy=remedy))
+        report = replace(report, rank=task.rank, role=task.role)
+        if again:
+            report = replace(report, bytes_read=type(report.bytes_read)(0))
+        if report.level < task.level:
+            finding = unknown(
+                Code.NOT_LOOKED_AT,
+                f"was looked at where it lies by its {report.level.word} alone: unknown, not damaged",
+                path=task.path,
+                expected=task.level.word,
+                actual=report.level.word,
+                remedy=f"run ckpttool part --level {task.level.word} on its machine",
+            )
+            report = replace(report, findings=(*report.findings, finding))
+        return Observation(task=task, report=report)

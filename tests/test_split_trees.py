@@ -1,0 +1,167 @@
+"""A tree that lies on the disks of several machines gets the answers that it would get on one disk."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from ckpttool import api
+from ckpttool.domain.question import CheckQuestion, TreeQuestion
+from ckpttool.domain.verdict import Level
+from ckpttool.errors import CkptToolError
+from ckpttool.records.part import Look
+from ckpttool.trainers import merged
+from tests.answers import FIXTURES
+from tests.split_trees import aged, damaged, looks_at
+
+TREES = ("async_ckpt/output", "newfmt_4rank/output", "sink2_ckpt/output")
+COPIES = "byte [0-9]+, [^)]*"
+"""Where replicas differ: their bytes are on several machines, and no part holds them."""
+
+
+def answers(path: str, level: Level) -> dict[str, object]:
+    questions: dict[str, Callable[[], dict[str, object]]] = {
+        "scan": lambda: api.scan(TreeQuestion(path=path, sizes=True)).to_dict(),
+        "verify": lambda: api.verify(
+            TreeQuestion(path=path, sizes=True), CheckQuestion(level=level, name="all")
+        ).to_dict(),
+        "resolve": lambda: api.resolve(TreeQuestion(path=path)).to_dict(),
+    }
+    found: dict[str, object] = {}
+    for name, ask in questions.items():
+        try:
+            told = ask()
+        except CkptToolError:
+            found[name] = "no answer"
+            continue
+        told.pop("parts", None)
+        told.pop("seconds", None)
+        # Only where the files are can they be rebuilt.
+        told["findings"] = [each for each in told["findings"] if each["code"] != "can-be-healed"]  # type: ignore[attr-defined]
+        found[name] = json.loads(re.sub(rf" \({COPIES}\)", "", json.dumps(told)))
+    return found
+
+
+def split_answers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: int, level: Level
+) -> tuple[dict[str, object], dict[str, object], list[str]]:
+    """Return what is told of a tree on one disk, and of the same tree on several, damaged at random."""
+    chance, output = Random(number), tmp_path / "output"  # noqa: S311
+    shutil.copytree(FIXTURES / TREES[number % len(TREES)], output, symlinks=True)
+    for path in output.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    tree = output / "checkpoint"
+    aged(output)
+    for name in ("HOME", "XDG_CACHE_HOME"):  # where a machine remembers the damage that it found
+        monkeypatch.delenv(name, raising=False)
+    done = damaged(tree, chance, chance.choice([0, 0, 1, 1, 2, 4]))
+    whole = answers(str(tree), level)
+    looks = looks_at(output, tree, chance.randint(1, 4), chance, level)
+    chance.shuffle(looks)
+    given(monkeypatch, looks)
+    parts = answers("x.ckptpart", level)
+    if "one-node-only" in json.dumps(whole["resolve"]):  # of which parts say more: all machines were asked
+        del whole["resolve"], parts["resolve"]
+    return whole, parts, done
+
+
+def given(monkeypatch: pytest.MonkeyPatch, looks: list[Look]) -> None:
+    monkeypatch.setattr(merged, "read_looks", lambda _path: [(f"p{number}", look) for number, look in enumerate(looks)])
+
+
+@pytest.mark.parametrize("number", range(30))
+def test_parts_of_a_tree_are_answered_as_the_tree_on_one_disk(
+    number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    whole, parts, done = split_answers(monkeypatch, tmp_path, number, Level.STRUCTURE)
+    assert parts == whole, done
+
+
+@pytest.mark.parametrize("number", range(1000, 1015))
+def test_so_they_are_where_every_byte_was_read_on_its_machine(
+    number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    whole, parts, done = split_answers(monkeypatch, tmp_path, number, Level.CHECKSUM)
+    assert parts == whole, done
+
+
+def two_looks(tmp_path: Path) -> list[Look]:
+    output = tmp_path / "output"
+    shutil.copytree(FIXTURES / "async_ckpt" / "output", output)
+    aged(output)
+    looks = looks_at(output, output / "checkpoint", 2, Random(0), Level.STRUCTURE)  # noqa: S311
+    assert all(any(look.told(path) for path in look.answers.stamps) for look in looks)
+    return looks
+
+
+def codes(monkeypatch: pytest.MonkeyPatch, looks: list[Look], **question: object) -> tuple[int, dict[str, str]]:
+    """Return how `resolve` would end, and what is said of the tree and the newest save."""
+    from ckpttool.domain.exits import of_plan
+
+    given(monkeypatch, looks)
+    asked = TreeQuestion(path="x.ckptpart", sizes=True, **question)  # type: ignore[arg-type]
+    tree = api.scan(asked)
+    found = (*tree.inventory.findings, *(each for save in tree.inventory.checkpoints for each in save.findings))
+    return of_plan(api.resolve(asked).decision, strict=False), {each.code.value: each.severity.word for each in found}
+
+
+def test_all_parts_given_one_is_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    code, found = codes(monkeypatch, two_looks(tmp_path))
+    assert code == 0
+    assert not {"part-missing", "part-stale", "rank-on-several-nodes"} & found.keys()
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_missing_part_is_never_nothing_to_resume_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lost: int
+) -> None:
+    looks = two_looks(tmp_path)
+    del looks[lost]
+    code, found = codes(monkeypatch, looks)
+    assert (code, found["part-missing"]) == (14, "unknown")
+    assert "rank-missing" not in found or found["rank-missing"] == "unknown"
+
+
+def test_a_save_younger_than_a_look_may_lie_there_by_now(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first, second = two_looks(tmp_path)
+    early = replace(first.seat, began_ns=1, ended_ns=2)
+    gone = replace(
+        first,
+        seat=early,
+        answers=type(first.answers)(entries={"": ()}),
+        told=lambda _path: None,
+    )
+    code, found = codes(monkeypatch, [gone, second], world_size=4)
+    assert (code, found.get("part-stale")) == (14, "unknown"), found
+
+
+def test_copies_on_two_machines_are_a_note_where_they_are_alike_and_doubtful_where_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first, second = two_looks(tmp_path)
+    path = next(path for path in first.answers.stamps if first.told(path) is not None)
+    other = first.told(path)
+    assert other is not None
+    folder, _, name = path.rpartition("/")
+    for schema, weight in ((other.schema_hash, "note"), ("00" * 16, "suspect")):
+        copy = replace(other, schema_hash=schema)
+        answers = type(second.answers)(
+            entries={**second.answers.entries, folder: first.answers.entries[folder]},
+            stamps={**second.answers.stamps, path: first.answers.stamps[path]},
+            files=second.answers.files,
+            pieces=second.answers.pieces,
+            failures=second.answers.failures,
+        )
+        told = lambda at, copy=copy: copy if at == path else second.told(at)  # noqa: E731
+        _, found = codes(monkeypatch, [first, replace(second, answers=answers, told=told)])
+        assert found["rank-on-several-nodes"] == weight, name
+        same_disk = replace(second, seat=replace(second.seat, disk=first.seat.disk), answers=answers, told=told)
+        _, found = codes(monkeypatch, [first, same_disk])
+        assert found.get("nodes-disagree") == (None if weight == "note" else "suspect")
