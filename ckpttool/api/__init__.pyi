@@ -20,7 +20,6 @@ from ckpttool.api.launching import launch as launch
 from ckpttool.api.nan import inspect_nan as inspect_nan
 from ckpttool.api.nan import list_nan as list_nan
 from ckpttool.api.nan import replay_nan as replay_nan
-from ckpttool.api.parts import STDOUT as STDOUT
 from ckpttool.api.parts import part as part
 from ckpttool.api.preflighting import preflight as preflight
 from ckpttool.api.pruning import prune as prune

@@ -20,21 +20,18 @@ from ckpttool.domain.question import DEFAULT_DIR
 from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.domain.verdict import VerdictWord
 from ckpttool.errors import IncompleteError, UnknownLayoutError, UnsafeError, UsageError
-from ckpttool.records import PART_SUFFIX
+from ckpttool.records import PART_SUFFIX, STREAM
 from ckpttool.records.part import MOST_PART_BYTES, MOST_PARTS, is_part, spelled_part
-from ckpttool.storage import is_folder, is_local, shortest
+from ckpttool.storage import is_local, shortest
 from ckpttool.storage.mounts import boot_id, disk_identity, mount_of, mount_table
 from ckpttool.storage.recorded import Answers
 from ckpttool.storage.shared_out import Mine, by_file, by_folder
 from ckpttool.trainers.locate import locate
-from ckpttool.trainers.registry import places
+from ckpttool.trainers.places_below import places_below
 
 if TYPE_CHECKING:
     from ckpttool.api.looking import Seen
     from ckpttool.trainers.locate import Located
-
-STDOUT = "-"
-"""In the place of a file: short lines that come through a launcher."""
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -87,7 +84,7 @@ def part(question: PartQuestion, *, send: Callable[[bytes], None] | None = None)
     if located is None and not seen.reports:  # nothing of a tree: what else lies here is nobody's business
         seen = replace(seen, answers=Answers(failures=seen.answers.failures))
     data = _spelled(seat, seen)
-    if place == STDOUT:
+    if place == STREAM:
         _send(data, seat, send)
     else:
         from ckpttool.write.files import replace as write
@@ -164,8 +161,7 @@ def _located(question: PartQuestion) -> tuple[Located | None, str]:
     try:
         located = locate(tree.path, layout=tree.layout)
     except (UnknownLayoutError, IncompleteError):
-        below = (f"{path}/{place}" for place in places() if "*" not in place)
-        return None, next((folder for folder in below if is_folder(folder)), path)
+        return None, next(places_below(path), path)
     return replace(located, focus=None), located.storage.root
 
 
@@ -232,8 +228,8 @@ def _place(out: str, name: str, root: str) -> str:
         UsageError: It lies in the tree, its folder is not there, or something else stands in its place.
         UnsafeError, WriteFailedError: Its folder cannot be made.
     """
-    if out == STDOUT:
-        return STDOUT
+    if out == STREAM:
+        return STREAM
     is_named_folder = out.endswith("/") or os.path.isdir(out)
     place = os.path.join(out, name) if is_named_folder else out
     real, tree = os.path.realpath(place), os.path.realpath(root)

@@ -82,8 +82,7 @@ Dir = Annotated[
     ),
 ]
 MoreDirs = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="DIR...", help="More of them: a result for each, and the worst exit code."),
+    list[str] | None, typer.Argument(metavar="DIR...", help="More of them: a result for each, and the worst exit code.")
 ]
 FormatOpt = Annotated[Format, typer.Option("--format", help="How to write the result.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more: what was looked at, and all of it.")]
@@ -97,18 +96,16 @@ Names = Annotated[
     typer.Option(
         "--checkpoint",
         metavar="NAME",
-        autocompletion=completing.checkpoints,
         help="A name, latest (the default) or all; repeat it.",
+        autocompletion=completing.checkpoints,
     ),
 ]
 ConfigPath = Annotated[
-    str | None,
-    typer.Option("--config", metavar="FILE", help="Training config: world size, batch size, sink size."),
+    str | None, typer.Option("--config", metavar="FILE", help="Training config: world size, batch size, sink size.")
 ]
 
 
 _ONE_LAYOUT = f"Look for this one alone: {', '.join(layout_names())}."
-
 # What follows names trainers: here, so that no command need do so.
 OldBatch = Annotated[
     int | None, typer.Option(min=1, help="Samples a batch before, where the shards do not hold it (MindFormers 1.2).")
@@ -219,17 +216,9 @@ class TreeOptions:
         str | None, typer.Option(metavar="FILE", help="health_ckpts.json; else found in or above DIR.")
     ] = None
     layout: LayoutOpt = None
-    root: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Of parts: the tree, where machines call it differently.")
-    ] = None
+    root: Annotated[str | None, typer.Option(metavar="PATH", help="Of parts: what the tree is called.")] = None
     skew: Annotated[
-        float,
-        typer.Option(
-            parser=duration("s"),
-            metavar="TIME",
-            show_default="60s",
-            help="Of parts: by how much clocks may differ.",
-        ),
+        float, typer.Option(parser=duration("s"), metavar="TIME", help="Of parts: by how much clocks may differ.")
     ] = 60.0
 
     def question(self, *, config: str | None = None, sizes: bool = False, path: str | None = None) -> api.TreeQuestion:

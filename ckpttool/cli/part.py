@@ -16,6 +16,7 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.part import PartQuestion, Split
 from ckpttool.domain.units import Rank
 from ckpttool.errors import UsageError
+from ckpttool.records import STREAM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +112,7 @@ def part(
         written = api.part(question, send=output.line)
     if written is None:
         output.looking_at(None, quiet=quiet, more="this process only keeps others together: nothing to look at")
-    elif which.out != api.STDOUT:
+    elif which.out != STREAM:
         output.looking_at(written.resolved_from, quiet=quiet)
         show(PART, written, fmt)
 

@@ -24,6 +24,9 @@ SEALS_BESIDE = f"{OWN_FOLDER}/seals"
 PART_SUFFIX = ".ckptpart"
 """Of a file in which one of several machines wrote what it sees of a tree."""
 
+STREAM = "-"
+"""In the place of such a file: standard input, or output."""
+
 MANIFEST_NAME = "ckpttool.manifest.json"
 """Where a checkpoint has a folder of its own."""
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.question import DEFAULT_DIR
-from ckpttool.domain.units import counted
 from ckpttool.errors import IncompleteError, UnknownLayoutError, UsageError
-from ckpttool.records import PART_SUFFIX
+from ckpttool.records import PART_SUFFIX, STREAM
 from ckpttool.storage import is_folder, open_storage, shortest
 from ckpttool.storage.base import Entry, Kind, Storage, is_there
 from ckpttool.trainers.base import Layout, Part, Refusal
@@ -23,15 +22,14 @@ from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.common.tracker_file import TRACKERS, whose_tracker
 from ckpttool.trainers.listing import Listing, list_root
 from ckpttool.trainers.parts import trees_around
-from ckpttool.trainers.registry import loose_file, meant, places, recognised, signs, trainer_named, trainer_of
+from ckpttool.trainers.places_below import places_below
+from ckpttool.trainers.registry import loose_file, meant, recognised, signs, trainer_named, trainer_of
 
 if TYPE_CHECKING:
     from ckpttool.domain.settings import RunConfig
     from ckpttool.records.merging import MergedLooks
     from ckpttool.trainers.below import Below
 
-STDIN = "-"
-"""In the place of a path: parts come through standard input."""
 MOST_NAMED = 5
 """Trees that one line holds, where several may be meant."""
 MOST_LEVELS_UP = 3
@@ -90,7 +88,7 @@ def locate(
             raise _missing(shortest(DEFAULT_DIR), _hint(os.curdir))
         return around
     path = shortest(DEFAULT_DIR if path is None else path)
-    if path == STDIN or path.endswith(PART_SUFFIX):
+    if path == STREAM or path.endswith(PART_SUFFIX):
         return _of_parts(path, wish)
     with _withheld(path):
         kind = open_storage(path).kind("")
@@ -115,7 +113,7 @@ def locate_emptied(path: str | None, *, layout: str | None = None) -> Located | 
     from ckpttool.records.journal import TRASH, trash_folders
 
     start = DEFAULT_DIR if path is None and is_there(open_storage(DEFAULT_DIR), "") else path or "."
-    for root in (shortest(start), *_places_below(start)) if is_folder(start) else ():
+    for root in (shortest(start), *places_below(start)) if is_folder(start) else ():
         storage = open_storage(root)
         found: dict[str, Layout] = {}
         for folder in trash_folders(storage):
@@ -301,32 +299,10 @@ def _hold_parts(listing: Listing) -> bool:
 
 
 def _of_parts(path: str, wish: _Wish) -> Located:
-    """Return the tree that several machines looked at.
+    from ckpttool.trainers.merged import locate_parts
 
-    Raises:
-        UnknownLayoutError: None of them saw one.
-        IncompleteError: Not all of them were asked.
-    """
-    from ckpttool.trainers.merged import tree_of_parts
-
-    looks, storage = tree_of_parts(path, wish.root)
-    merge = looks.merge
-    listing, found = Listing(entries=()), []
-    try:
-        listing = list_root(storage)
-        found = recognised(listing, wanted=wish.layout)
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    except OSError as error:
-        raise IncompleteError(f"{merge.root} cannot be read there: {error.strerror or error}") from None
-    if not found:
-        seen = f"{path}: no machine that looked has checkpoints that ckpttool knows in {merge.root}"
-        if merge.missing or merge.blind:
-            raise IncompleteError(f"{seen}; but not all have answered: {merge.lacking}")
-        raise UnknownLayoutError(seen)
-    layout = meant(found, merge.root, wish.config)
-    took = f"{merge.root}, as {counted(len(merge.seats), 'machine')} saw it"
-    return Located(storage=storage, listing=listing, layout=layout, focus=None, resolved_from=took, looks=looks)
+    found = locate_parts(path, layout=wish.layout, config=wish.config, root=wish.root)
+    return Located(**found._asdict(), focus=None)
 
 
 def _around_folder(path: str, wish: _Wish) -> Located:
@@ -367,7 +343,7 @@ def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
     """
     trees: list[Located] = []
     withheld: dict[str, OSError] = {}
-    for root in [path, *_places_below(path)]:
+    for root in [path, *places_below(path)]:
         around = trees[0] if trees and trees[0].storage.root == path else None
         if around is not None and around.layout.part(around.listing, os.path.relpath(root, path), None) is not None:
             continue
@@ -412,34 +388,6 @@ def _is_of_same(tree: Located, other: Located) -> bool:
     """Tell whether a trainer put a tree together from the other one: it has a layout of its own for that."""
     trainer = trainer_of(tree.layout)
     return other.layout.name != tree.layout.name and trainer is not None and trainer is trainer_of(other.layout)
-
-
-def _places_below(path: str) -> Iterator[str]:
-    """Yield the folders below one in which trainings usually save, each once, however it is linked."""
-    seen = {os.path.realpath(path)}
-    for place in places():
-        found = [path]
-        for part in place.split("/"):
-            inner = (os.path.join(folder, name) for folder in found for name in _called(part, folder))
-            found = [shortest(root) for root in inner if is_folder(root)]
-        for root in found:
-            real = os.path.realpath(root)
-            if real not in seen:
-                seen.add(real)
-                yield root
-
-
-def _called(name: str, folder: str) -> list[str]:
-    """Return the name, or where it ends with a `*` what is called so in a folder, with a number for the star."""
-    start, star, _ = name.partition("*")
-    if not star:
-        return [name]
-    try:
-        entries = list_root(open_storage(folder)).beginning(start)
-    except OSError:
-        return []
-    names = [entry.name for entry in entries if re.fullmatch("[0-9]+", entry.name[len(start) :])]
-    return sorted(names, key=lambda name: (len(name), name))
 
 
 def _whose(listing: Listing) -> str:

@@ -6,21 +6,26 @@ import os
 import sys
 from collections.abc import Iterator
 from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
-from ckpttool.errors import IncompleteError, UnsafeError
-from ckpttool.records import PART_SUFFIX
+from ckpttool.domain.units import counted
+from ckpttool.errors import IncompleteError, UnknownLayoutError, UnsafeError
+from ckpttool.records import PART_SUFFIX, STREAM
 from ckpttool.records.merging import MergedLooks, merge
 from ckpttool.records.part import MOST_PARTS, Look, read_parts
 from ckpttool.records.part_wire import MARK, parts_in
 from ckpttool.storage import is_folder, open_storage
 from ckpttool.storage.base import Kind, OverLimitError, Storage
 from ckpttool.storage.recorded import RecordedStorage, inner_of, lend, spelled
+from ckpttool.trainers.listing import Listing, list_root
+from ckpttool.trainers.registry import meant, recognised
+
+if TYPE_CHECKING:
+    from ckpttool.domain.settings import RunConfig
+    from ckpttool.trainers.base import Layout
 
 MOST_BYTES = 2 << 30
 """Of all parts together."""
-
-STDIN = "-"
-"""In the place of a path: parts come through standard input."""
 
 
 def read_looks(path: str) -> Iterator[tuple[str, Look | str]]:
@@ -34,7 +39,7 @@ def read_looks(path: str) -> Iterator[tuple[str, Look | str]]:
         UnsafeError: There are more of them than any training has.
         OSError: The folder cannot be listed.
     """
-    if path == STDIN:
+    if path == STREAM:
         yield from _in_text("standard input", _standard_input())
         return
     if path.endswith(PART_SUFFIX) and not is_folder(path):
@@ -117,3 +122,48 @@ def storage_of(merged: MergedLooks) -> Storage:
 
     lend("parts", key, open_inner)
     return open_storage(spelled("parts", key, tree))
+
+
+class MergedTree(NamedTuple):
+    """The tree that several machines looked at."""
+
+    storage: Storage
+    listing: Listing
+    layout: Layout
+    resolved_from: str
+    """For people."""
+    looks: MergedLooks
+
+
+def locate_parts(path: str, *, layout: str | None, config: RunConfig | None, root: str | None) -> MergedTree:
+    """Return the tree that several machines looked at.
+
+    Args:
+        path: Of the parts, as it was given.
+        layout: Take this one alone.
+        config: Of the run that is to resume.
+        root: What the tree is called where its machines call it differently.
+
+    Raises:
+        UnknownLayoutError: None of them saw one.
+        UsageError: They saw several, and nobody says which is meant.
+        IncompleteError: Not all of them were asked.
+    """
+    looks, storage = tree_of_parts(path, root)
+    merge = looks.merge
+    listing, found = Listing(entries=()), []
+    try:
+        listing = list_root(storage)
+        found = recognised(listing, wanted=layout)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        raise IncompleteError(f"{merge.root} cannot be read there: {error.strerror or error}") from None
+    if not found:
+        seen = f"{path}: no machine that looked has checkpoints that ckpttool knows in {merge.root}"
+        if merge.missing or merge.blind:
+            raise IncompleteError(f"{seen}; but not all have answered: {merge.lacking}")
+        raise UnknownLayoutError(seen)
+    took = f"{merge.root}, as {counted(len(merge.seats), 'machine')} saw it"
+    meant_one = meant(found, merge.root, config)
+    return MergedTree(storage, listing, meant_one, took, looks)
