@@ -1,0 +1,229 @@
+"""What is not known of a save because machines looked apart, too early or not at all; and where they disagree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ckpttool.decide.merging import with_merge
+from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.finding import Code, Finding, Severity, note
+from ckpttool.domain.merge import Copy, Merge, Seat
+from ckpttool.domain.replicas import TensorDigests
+from ckpttool.domain.shard import FileStamp, FormatName, ShardRole
+from ckpttool.domain.units import ByteCount, Rank
+from ckpttool.domain.verdict import Level, ShardDigest, ShardReport
+from tests.inventories import checkpoint, tree
+
+SECOND = 10**9
+SAVED = 1000 * SECOND
+LATER = SAVED + 3600 * SECOND
+
+
+def seat(number: int, *, of: int = 2, host: str = "", disk: str = "", shared: bool = False, began: int = LATER) -> Seat:
+    return Seat(
+        number=number, of=of, run="r", host=host or f"node{number}", disk=disk or f"disk{number}", shared=shared,
+        root="output/checkpoint", began_ns=began, ended_ns=began, level=Level.STRUCTURE,
+    )  # fmt: skip
+
+
+def saved(*ranks: int, findings: tuple[Finding, ...] = ()) -> Checkpoint:
+    own = checkpoint("10_2", ranks=ranks, findings=findings)
+    stamp = FileStamp.on_disk(size=1, mtime_ns=SAVED, inode=1)
+    return replace(own, shards=tuple(replace(shard, stamp=stamp) for shard in own.shards))
+
+
+def merged(*seats: Seat, held: dict[str, tuple[int, ...]] | None = None, **other: object) -> Merge:
+    known: dict[str, object] = {
+        "source": "parts", "root": "there", "of": max(len(seats), *(each.of for each in seats)), "seats": seats,
+        "missing": (), "blind": {}, "unread": (), "left_out": (), "held": held or {}, "copies": {},
+    }  # fmt: skip
+    return Merge(**{**known, **other})  # type: ignore[arg-type]
+
+
+def judged(one: Checkpoint, merge: Merge, *, declared: tuple[int, ...] = (), skew: float = 60.0) -> Inventory:
+    return with_merge(tree(one), merge, declared=declared, skew=skew)
+
+
+def told(inventory: Inventory) -> dict[str, str]:
+    found = (*inventory.findings, *inventory.checkpoints[0].findings)
+    return {each.code.value: each.severity.word for each in found}
+
+
+def held(one: Checkpoint, *places: int) -> dict[str, tuple[int, ...]]:
+    return {shard.path: (place,) for shard, place in zip(one.shards, places, strict=True)}
+
+
+LACKS = Finding(
+    code=Code.RANK_MISSING, severity=Severity.DAMAGE, message="no folder rank_3", path="rank_3", ranks=(Rank(3),)
+)
+
+
+def test_where_all_looked_nothing_is_to_be_said() -> None:
+    one = saved(0, 1)
+    found = judged(one, merged(seat(1), seat(2), held=held(one, 0, 1)))
+    assert told(found) == {}
+    assert found.root == "there"
+    assert found.parts is not None
+    assert (found.parts.given, found.parts.of, found.parts.missing, found.parts.stale) == (2, 2, (), ())
+    assert found.parts.nodes == ("node1", "node2")
+
+
+@pytest.mark.parametrize("how", [{"missing": (2,)}, {"blind": {2: "EACCES"}}])
+def test_a_machine_that_told_nothing_leaves_every_save_unknown(how: dict[str, object]) -> None:
+    one = saved(0, 1)
+    found = judged(one, merged(seat(1), held=held(one, 0, 0), **how))
+    assert [each.severity.word for each in (*found.findings, *found.checkpoints[0].findings)] == ["unknown"] * 2
+    assert found.findings[0].remedy == "run on that machine: ckpttool part --part 2/2, and give its file, too"
+
+
+def test_several_that_told_nothing_are_named_up_to_a_line() -> None:
+    one = saved(0)
+    found = judged(one, merged(seat(1, of=20), held=held(one, 0), missing=tuple(range(2, 21))))
+    assert "2, 3, 4, 5, 6, 7, 8, 9 and 11 more are not here" in found.findings[0].message
+    assert "their machines have" in found.findings[0].message
+
+
+def test_what_lacks_is_unknown_where_a_part_is_missing_and_damage_where_none_is() -> None:
+    one = saved(0, 1, 2, findings=(LACKS, note(Code.STRAY_FILE, "a stray")))
+    absent = judged(one, merged(seat(1), held=held(one, 0, 0, 0), missing=(2,)))
+    assert told(absent) == {"part-missing": "unknown", "rank-missing": "unknown", "stray-file": "note"}
+    given = judged(one, merged(seat(1), seat(2), held=held(one, 0, 0, 1)))
+    assert told(given) == {"rank-missing": "damage", "stray-file": "note"}
+
+
+def test_a_stated_number_of_ranks_that_is_there_needs_no_other_machine() -> None:
+    one = saved(0, 1)
+    found = judged(one, merged(seat(1), held=held(one, 0, 0), missing=(2,)), declared=(2,))
+    assert [(each.code.value, each.severity.word) for each in found.findings] == [("part-missing", "note")]
+    assert found.checkpoints[0].findings == ()
+
+
+@pytest.mark.parametrize(("began", "weight"), [(SAVED - SECOND, "unknown"), (SAVED + 61 * SECOND, None)])
+def test_who_looked_before_the_save_was_written_may_have_it_by_now(began: int, weight: str | None) -> None:
+    one = saved(0, 1, 2, findings=(LACKS,))
+    found = judged(one, merged(seat(1), seat(2, began=began), held=held(one, 0, 0, 0)))
+    assert told(found).get("part-stale") == weight
+    assert told(found)["rank-missing"] == (weight or "damage")
+    assert found.parts is not None
+    assert found.parts.stale == ((2,) if weight else ())
+
+
+def test_a_rank_that_has_older_saves_on_a_machine_is_late_there_alone() -> None:
+    one = saved(0, 1, 2, findings=(LACKS,))
+    older = checkpoint("5_2", ranks=range(4))
+    homes = held(one, 0, 0, 0) | held(older, 0, 0, 0, 1)
+    inventory = tree(older, one)
+    for late, number in ((seat(1, began=0), ()), (seat(2, began=0), (2,))):
+        seats = (late, seat(2)) if late.number == 1 else (seat(1), late)
+        parts = with_merge(inventory, merged(*seats, held=homes), declared=(), skew=60).parts
+        assert parts is not None
+        assert parts.stale == number
+
+
+def test_a_save_of_which_no_time_is_known_is_late_nowhere() -> None:
+    one = checkpoint("10_2", ranks=(0, 1))
+    assert told(judged(one, merged(seat(1, began=0), held=held(one, 0, 0)))) == {}
+
+
+def test_what_is_no_rank_s_is_on_no_machine_more_than_on_others() -> None:
+    one = saved(0)
+    shared = replace(one, shards=tuple(replace(shard, rank=None) for shard in one.shards))
+    assert told(judged(shared, merged(seat(1), seat(2), held=held(one, 0)))) == {}
+
+
+def test_what_was_given_and_is_not_in_the_answer_is_noted() -> None:
+    one = saved(0)
+    merge = merged(seat(1), held=held(one, 0), unread=(("x.ckptpart", "is torn"),), left_out=(seat(2),))
+    assert told(judged(one, merge)) == {"part-missing": "note", "part-stale": "note"}
+
+
+REPORT = ShardReport(
+    path="x", rank=Rank(0), role=ShardRole.FULL, level=Level.STRUCTURE, format=FormatName.MINDSPORE_CKPT,
+    stamp=None, scalars=(), schema_hash="aa", tensors=3, checksum_matched=False, bytes_read=ByteCount(1), findings=(),
+)  # fmt: skip
+STAMP = FileStamp.on_disk(size=9, mtime_ns=SAVED, inode=1)
+OTHER = FileStamp.on_disk(size=9, mtime_ns=SAVED + 1, inode=2)
+
+
+def several(*copies: Copy) -> dict[str, str]:
+    one = saved(0)
+    path = one.shards[0].path
+    seats = tuple(copy.seat for copy in copies)
+    merge = merged(*seats, held={path: tuple(range(len(copies)))}, copies={path: copies})
+    return told(judged(one, merge))
+
+
+def copy(where: Seat, report: ShardReport | None = REPORT, stamp: FileStamp = STAMP) -> Copy:
+    return Copy(seat=where, stamp=stamp, report=report)
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (REPORT, {}),
+        (None, {}),
+        (replace(REPORT, schema_hash="bb"), {"nodes-disagree": "suspect"}),
+        (replace(REPORT, findings=(LACKS,)), {"nodes-disagree": "suspect"}),
+        (replace(REPORT, findings=(LACKS,), level=Level.CHECKSUM), {}),
+    ],
+)
+def test_two_looks_at_one_file_of_one_disk_see_the_same(other: ShardReport | None, said: dict[str, str]) -> None:
+    assert several(copy(seat(1, disk="d")), copy(seat(2, disk="d"), other)) == said
+
+
+@pytest.mark.parametrize(
+    ("field", "same", "another"),
+    [
+        ("digest", ShardDigest(xxh3_128="a", chunks=()), ShardDigest(xxh3_128="b", chunks=())),
+        ("tensor_digests", TensorDigests(names=("a",), digests=b"1"), TensorDigests(names=("a",), digests=b"2")),
+    ],
+)
+def test_digests_tell_two_looks_apart_where_both_took_them(field: str, same: object, another: object) -> None:
+    def with_one(value: object) -> ShardReport:
+        return replace(REPORT, **{field: value})  # type: ignore[arg-type]
+
+    first = copy(seat(1, disk="d"), with_one(same))
+    for value, said in ((same, {}), (another, {"nodes-disagree": "suspect"}), (None, {})):
+        assert several(first, copy(seat(2, disk="d"), with_one(value))) == said
+
+
+def test_a_file_that_changed_between_two_looks_is_unknown() -> None:
+    assert several(copy(seat(1, disk="d")), copy(seat(2, disk="d"), stamp=OTHER)) == {
+        "changed-while-reading": "unknown"
+    }
+
+
+@pytest.mark.parametrize(
+    ("report", "stamp", "weight"),
+    [
+        (REPORT, STAMP, "note"),
+        (REPORT, replace(STAMP, size=ByteCount(8)), "suspect"),
+        (replace(REPORT, tail_hash="cc"), STAMP, "suspect"),
+        (None, STAMP, "suspect"),
+    ],
+)
+def test_copies_on_two_disks_are_a_note_where_alike_and_doubtful_where_not(
+    report: ShardReport | None, stamp: FileStamp, weight: str
+) -> None:
+    assert several(copy(seat(1)), copy(seat(2), report, stamp)) == {"rank-on-several-nodes": weight}
+
+
+def test_copies_of_which_none_was_looked_at_are_no_rank_s_for_certain() -> None:
+    assert several(copy(seat(1), None), copy(seat(2), None)) == {"rank-on-several-nodes": "note"}
+
+
+def test_two_disks_of_one_machine_are_called_so() -> None:
+    one = saved(0)
+    path = one.shards[0].path
+    copies = (copy(seat(1, host="a")), copy(seat(2, host="a"), replace(REPORT, rank=None, tensors=4)))
+    merge = merged(seat(1), seat(2), held={path: (0, 1)}, copies={path: copies})
+    (found,) = judged(one, merge).checkpoints[0].findings
+    assert found.message.startswith("lies on two disks of a, and they differ")
+
+
+def test_one_export_mounted_by_two_addresses_is_one_disk() -> None:
+    first, second = copy(seat(1, disk="a:/x", shared=True)), copy(seat(2, disk="b:/x", shared=True))
+    assert several(first, second) == {}
+    assert several(first, replace(second, stamp=OTHER)) == {"rank-on-several-nodes": "note"}
