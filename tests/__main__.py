@@ -14,7 +14,8 @@ CHECKS = (
     "ruff format --check .",
     "mypy",
     "lint-imports --no-logo",
-    "coverage run -m pytest",
+    # A process a core, and all tests of a file in one of them: they share what is dear to make.
+    "python -m pytest -n auto --dist loadfile --cov --cov-report=",
     "coverage report",
     # The rooms where a branch that no test takes would be a wrong answer to which checkpoint can be trusted.
     "coverage report --include=ckpttool/decide/*,ckpttool/formats/* --fail-under=100",
