@@ -195,9 +195,13 @@ def _timed(tree: Tree, point: ResumePoint, reports: Iterable[ShardReport], evide
 def _from_here(
     decision: ResumePlan | NoResumePoint, tree: Tree, question: TreeQuestion, node: Node | None
 ) -> ResumePlan | NoResumePoint:
-    """Say where other machines may have what is not seen from this one."""
+    """Say where other machines may have what is not seen from this one, or where they were asked, what they lack."""
     if tree.looks is not None:
-        return decision  # others were asked
+        if isinstance(decision, NoResumePoint):
+            return decision
+        from ckpttool.decide.placement import with_placement
+
+        return with_placement(decision, tree.looks.merge)
     jobs = jobs_of(os.environ if node is None else node.environment)
     if not jobs and isinstance(decision, ResumePlan):
         return decision  # nobody speaks of other machines

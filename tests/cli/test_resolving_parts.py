@@ -1,0 +1,53 @@
+"""`ckpttool resolve` on parts: does each rank's file lie where the rank will start?"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from ckpttool.render import schemas
+from tests.answers import cli
+
+FIXTURES = Path(__file__).resolve().parent.parent.parent / "fixtures"
+
+
+@pytest.fixture
+def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+    """Split a tree over two machines that claim these ranks, and return the folder of their parts."""
+
+    def looked(*claims: str) -> Path:
+        for number, (host, claim) in enumerate(zip(("a", "b"), claims, strict=True)):
+            monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
+            monkeypatch.chdir(tmp_path)
+            for rank in (2 * number, 2 * number + 1):
+                source = FIXTURES / "async_ckpt" / "output" / "checkpoint" / f"rank_{rank}"
+                shutil.copytree(source, tmp_path / host / "output" / "checkpoint" / f"rank_{rank}")
+            monkeypatch.chdir(tmp_path / host)
+            words = ("--part", f"{number + 1}/2", "--run-id", "n", "--out", f"{tmp_path}/parts/")
+            assert cli("part", "output", *words, "--ranks", claim).exit_code == 0
+        return tmp_path / "parts"
+
+    return looked
+
+
+def test_a_plan_says_which_ranks_start_on_which_machine(look: Callable[[str, str], Path]) -> None:
+    done = cli("resolve", str(look("0-1", "2-3")), "--json")
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, schemas.schema("plan"))
+    assert done.exit_code == 0
+    assert document["placement"] == [{"ranks": [0, 1], "host": "a"}, {"ranks": [2, 3], "host": "b"}]
+
+
+def test_a_rank_that_would_start_where_its_file_is_not_is_damage_and_the_copy_is_spelled(
+    look: Callable[[str, str], Path],
+) -> None:
+    done = cli("resolve", str(look("2-3", "0-1")))
+    assert done.exit_code == 10
+    assert "damage shard-elsewhere" in done.stdout
+    assert "on b: rsync -asR -- a:output/checkpoint/./rank_0/" in " ".join(done.stdout.split())
