@@ -18,7 +18,7 @@ from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level
-from ckpttool.errors import NothingToResumeError, UnknownLayoutError, UsageError
+from ckpttool.errors import IncompleteError, NothingToResumeError, UnknownLayoutError, UsageError
 from ckpttool.records import OWN_FOLDER
 from ckpttool.storage import is_folder, open_storage
 from ckpttool.storage.base import Kind, is_there
@@ -160,8 +160,23 @@ def _of_name(name: str, tree: str | None, layout: str | None) -> Side:
         ) from None
 
 
+def _here(question: TreeQuestion) -> Tree:
+    """Return a tree whose shards can be opened.
+
+    Raises:
+        IncompleteError: Other machines have them.
+    """
+    found = scan(question)
+    if found.looks is not None:
+        raise IncompleteError(
+            f"{question.path} is what machines wrote down of {found.inventory.root}: what shards hold is not in it; "
+            "ask on the machine that has them"
+        )
+    return found
+
+
 def _of_tree(path: str | None, name: str | None, layout: str | None, *, whole: bool) -> Side:
-    found = scan(TreeQuestion(path=path, layout=layout, sizes=True))
+    found = _here(TreeQuestion(path=path, layout=layout, sizes=True))
     if not found.inventory.checkpoints:
         raise NothingToResumeError(f"there is no checkpoint in {found.inventory.root}")
     several = chosen(found, name)
@@ -181,7 +196,7 @@ def _of_tree(path: str | None, name: str | None, layout: str | None, *, whole: b
 def _of_file(path: str, layout: str | None) -> Side:
     """Find the checkpoint that a file belongs to, since that knows its rank and its seal; else take it alone."""
     try:
-        found = scan(TreeQuestion(path=path, layout=layout, sizes=True))
+        found = _here(TreeQuestion(path=path, layout=layout, sizes=True))
         several = chosen(found, None)
     except (UsageError, UnknownLayoutError):
         found = scan(TreeQuestion(path=path, layout=LOOSE_FILE_LAYOUT, sizes=True))

@@ -93,6 +93,8 @@ def judged(
 
 
 def _assert_writable(tree: Tree, question: HealthQuestion) -> None:
+    if question.health_file is None:
+        assert_changeable(tree.storage.root)
     if question.threshold is None:
         raise UsageError("--write records a judgement: give the --threshold to judge by")
     if health_file_of(tree.layout) is None:

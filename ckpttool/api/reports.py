@@ -90,7 +90,7 @@ def survey(
     alone = tree.focus is not None
     everything = CheckQuestion(level=level, name=None if alone else "all", max_age=TRUSTED_SECONDS, replicas=not alone)
     verification = verify(tree, everything).answer()
-    log = log_reader(logs.logs.columns).merged(logs.logs.patterns, tree.inventory.root, keep=_DRAWN)
+    log = log_reader(logs.logs.columns).merged(logs.logs.patterns, tree.storage.root, keep=_DRAWN)
     health = judged(
         tree, _as_to_health(question.tree, logs), log, verification.verdicts if level is Level.NUMERICS else ()
     )
@@ -111,7 +111,7 @@ def survey(
         notes=() if log is None else log.notes,
         pruning=pruning,
         why_not_pruned=why_not,
-        free_bytes=_free(tree.inventory.root),
+        free_bytes=_free(tree.storage.root),
         settings=tuple(_settings(question)),
         resolved_from=tree.resolved_from,
         made=time.time(),

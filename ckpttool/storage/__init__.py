@@ -92,6 +92,11 @@ def assert_changeable(root: str) -> None:
     Raises:
         UnsafeError: It is not.
     """
+    if root.startswith("parts://"):
+        raise UnsafeError(
+            "what machines wrote down of a tree is only read: run this on the machine that has the files, or where all "
+            "of them are seen"
+        )
     if not is_local(root):
         raise UnsafeError(f"{root} is only read: ckpttool changes nothing but folders of this machine")
 

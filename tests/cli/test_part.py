@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import jsonschema
@@ -11,7 +12,7 @@ import pytest
 
 from ckpttool.domain.verdict import Level, VerdictWord
 from ckpttool.records.part import Look, read_parts
-from ckpttool.records.part_wire import parts_in
+from ckpttool.records.part_wire import PartName, lines_of, parts_in
 from ckpttool.render import schemas
 from tests.answers import cli, writable_copy
 
@@ -214,3 +215,65 @@ def test_msruns_scheduler_writes_nothing_and_ends_well(tmp_path: Path, monkeypat
     monkeypatch.setenv("MS_ROLE", "MS_SCHED")
     assert cli("part", TREE, "--out", f"{tmp_path}/parts/").exit_code == 0
     assert not (tmp_path / "parts").exists()
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Two machines' looks, asked about where a tree of another run has the very path that theirs had."""
+    for number, ranks in ((1, (0, 1)), (2, (2, 3))):
+        for rank in ranks:
+            shutil.copytree(f"{ROOT}/rank_{rank}", tmp_path / str(number) / "output" / "checkpoint" / f"rank_{rank}")
+        monkeypatch.chdir(tmp_path / str(number))
+        done = cli("part", "output", "--part", f"{number}/2", "--out", f"{tmp_path}/parts/")
+        assert done.exit_code == 0
+    return str(tmp_path / "parts")
+
+
+def test_parts_are_asked_as_the_tree_would_be(parts: str) -> None:
+    said = cli("resolve", parts)
+    assert (said.exit_code, said.stdout.partition("\n")[0]) == (0, "Resume from 15_2: step 30, whole on all 4 ranks")
+    document = json.loads(cli("scan", parts, "--json").stdout)
+    jsonschema.validate(document, schemas.schema("inventory"))
+    assert document["parts"] == {**document["parts"], "given": 2, "of": 2, "missing": [], "stale": []}
+    verified = json.loads(cli("verify", parts, "--json").stdout)
+    jsonschema.validate(verified, schemas.schema("verdicts"))
+    assert verified["parts"] == document["parts"]
+
+
+def test_parts_one_behind_another_and_as_lines_of_a_log_are_the_same(parts: str, tmp_path: Path) -> None:
+    files = sorted(Path(parts).iterdir())
+    joined, log = tmp_path / "all.ckptpart", tmp_path / "log.ckptpart"
+    joined.write_bytes(b"".join(file.read_bytes() for file in files))
+    lines = [
+        b"pod/look-%d: %s" % (number, line)
+        for number, file in enumerate(files, 1)
+        for line in lines_of(file.read_bytes(), PartName(run="x", index=number, count=2))
+    ]
+    log.write_bytes(b"".join(reversed([*lines, b"another line\n"])))
+    whole = cli("resolve", parts).stdout
+    assert cli("resolve", str(joined)).stdout == whole
+    assert cli("resolve", str(log)).stdout == whole
+    log.write_bytes(b"".join(lines[1:]))
+    assert cli("resolve", str(log)).exit_code == 14
+
+
+def test_one_part_of_two_is_never_nothing_to_resume_from(parts: str) -> None:
+    first, _ = sorted(Path(parts).iterdir())
+    said = cli("resolve", str(first))
+    assert said.exit_code == 14
+    assert "part-missing" in said.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("prune --keep-last 1 --apply", 15), ("seal", 15), ("repair-meta --apply", 15), ("heal --apply", 15),
+        ("health --threshold 1 --write", 15), ("inspect", 14), ("fp8 probe", 14),
+    ],
+)  # fmt: skip
+def test_nothing_is_changed_or_opened_on_the_machine_that_is_asked(parts: str, command: str, code: int) -> None:
+    """The current folder holds a tree under the very path that the parts name."""
+    before = {path: path.read_bytes() for path in Path.cwd().rglob("*") if path.is_file()}
+    said = cli(*command.split(), parts)
+    assert said.exit_code == code, said.stdout + said.stderr
+    assert {path: path.read_bytes() for path in Path.cwd().rglob("*") if path.is_file()} == before
