@@ -218,8 +218,8 @@ class TreeOptions:
     layout: LayoutOpt = None
     root: Annotated[str | None, typer.Option(metavar="PATH", help="Of parts: what the tree is called.")] = None
     skew: Annotated[
-        float, typer.Option(parser=duration("s"), metavar="TIME", help="Of parts: by how much clocks may differ.")
-    ] = 60.0
+        float | None, typer.Option(parser=duration("s"), metavar="TIME", help="Of parts: clocks may differ so (60s).")
+    ] = None
 
     def question(self, *, config: str | None = None, sizes: bool = False, path: str | None = None) -> api.TreeQuestion:
         """Ask the library about DIR, or about another path."""
