@@ -18,8 +18,8 @@ from ckpttool.domain.verdict import Level
 from ckpttool.errors import CkptToolError
 from ckpttool.records.part import Look
 from ckpttool.trainers import merged
-from tests.answers import FIXTURES
-from tests.split_trees import aged, damaged, looks_at
+from tests.answers import FIXTURES, cli
+from tests.split_trees import aged, damaged, look_at, looks_at, seat
 
 TREES = ("async_ckpt/output", "newfmt_4rank/output", "sink2_ckpt/output")
 COPIES = "byte [0-9]+, [^)]*"
@@ -65,11 +65,17 @@ def split_answers(
     whole = answers(str(tree), level)
     looks = looks_at(output, tree, chance.randint(1, 4), chance, level)
     chance.shuffle(looks)
-    given(monkeypatch, looks)
+    given(monkeypatch, [without_doubt(look) for look in looks])
     parts = answers("x.ckptpart", level)
     if "one-node-only" in json.dumps(whole["resolve"]):  # of which parts say more: all machines were asked
         del whole["resolve"], parts["resolve"]
     return whole, parts, done
+
+
+def without_doubt(look: Look) -> Look:
+    """Let a machine on which no shard lies see a disk of all: of its own one nobody knows whether it lost them."""
+    is_empty = not any(path.endswith((".ckpt", ".safetensors")) for path in look.answers.stamps)
+    return replace(look, seat=replace(look.seat, shared=True)) if is_empty else look
 
 
 def given(monkeypatch: pytest.MonkeyPatch, looks: list[Look]) -> None:
@@ -116,6 +122,52 @@ def test_all_parts_given_one_is_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path
     code, found = codes(monkeypatch, two_looks(tmp_path))
     assert code == 0
     assert not {"part-missing", "part-stale", "rank-on-several-nodes"} & found.keys()
+
+
+@pytest.mark.parametrize("declared", [None, 2])
+def test_a_machine_without_shards_leaves_open_whether_the_last_ranks_were_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, declared: int | None
+) -> None:
+    output = tmp_path / "output"
+    shutil.copytree(FIXTURES / "async_ckpt" / "output", output)
+    aged(output)
+    tree = output / "checkpoint"
+    for rank in (2, 3):
+        shutil.rmtree(tree / f"rank_{rank}")
+    first = look_at(seat(1, 2, tree))
+    shutil.rmtree(output)
+    nowhere = look_at(seat(2, 2, tree))
+    tree.mkdir(parents=True)
+    for second in (nowhere, look_at(seat(2, 2, tree))):
+        code, found = codes(monkeypatch, [first, second], world_size=declared)
+        assert (code, found.get("part-missing")) == ((0, None) if declared else (14, "unknown"))
+
+
+@pytest.mark.parametrize(("has_record", "word"), [(True, "verified"), (False, "unreadable")])
+def test_what_no_machine_compared_with_its_record_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_record: bool, word: str
+) -> None:
+    output = tmp_path / "output"
+    shutil.copytree(FIXTURES / "async_ckpt" / "output", output)
+    tree = output / "checkpoint"
+    assert cli("seal", str(tree)).exit_code == 0
+    looks = []
+    for number, ranks in enumerate(([2, 3], [0, 1]), 1):
+        whole = output.rename(tmp_path / "whole")
+        shutil.copytree(whole, output)
+        for rank in ranks:
+            shutil.rmtree(tree / f"rank_{rank}")
+        if number == 2 and not has_record:
+            shutil.rmtree(tree / ".ckpttool")
+        looks.append(look_at(seat(number, 2, tree, Level.CHECKSUM)))
+        shutil.rmtree(output)
+        whole.rename(output)
+    given(monkeypatch, looks)
+    asked = CheckQuestion(level=Level.CHECKSUM, name="latest")
+    (verdict,) = api.verify(TreeQuestion(path="x.ckptpart", sizes=True), asked).answer().verdicts
+    assert verdict.word.value == word
+    uncompared = {each.path for each in verdict.findings if each.code.value == "not-looked-at"}
+    assert uncompared == (set() if has_record else {f"rank_{rank}/llama2_7b_rank_{rank}-15_2.ckpt" for rank in (2, 3)})
 
 
 @pytest.mark.parametrize("lost", [0, 1])

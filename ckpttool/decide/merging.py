@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import combinations
 
@@ -53,6 +54,11 @@ class _Judge:
             for shard in checkpoint.shards:
                 if shard.rank is not None:
                     self._homes.setdefault(shard.rank, set()).update(merge.held.get(shard.path, ()))
+        self._divided = () if self._unseen else tuple(_divided(merge.seats))
+        held = {at for each in inventory.checkpoints for shard in each.shards for at in merge.held.get(shard.path, ())}
+        machines = {(seat.host, seat.disk) for seat in map(merge.seats.__getitem__, held)}
+        self._empty = tuple(seat for seat in merge.seats if not seat.shared and (seat.host, seat.disk) not in machines)
+        """Those on whose own disk no shard of any save lies: lost, mistaken for another folder, or never any rank's."""
 
     def judged(self, checkpoint: Checkpoint) -> Checkpoint:
         """Return a save with what is to be said of the looks at it."""
@@ -64,10 +70,14 @@ class _Judge:
             own.append(_part_stale(checkpoint, late))
         if is_open and self._unseen:
             own.append(_part_missing(checkpoint.name, self._merge, self._unseen))
+        if is_open and self._empty and checkpoint.ranks and not any(map(_is_of_absent, checkpoint.findings)):
+            own.append(_part_empty(checkpoint, self._empty))
+        if is_open and self._divided:
+            own.append(_of_share(checkpoint.name, self._divided))
         if not own:
             return checkpoint
         findings = checkpoint.findings
-        if is_open and (late or self._unseen):
+        if is_open and (late or self._unseen or self._divided):
             findings = tuple(
                 replace(each, severity=Severity.UNKNOWN) if _is_of_absent(each) else each for each in findings
             )
@@ -113,6 +123,8 @@ class _Judge:
             lacking = _part_missing(None, merge, self._unseen)
             is_known = bool(checkpoints) and all(map(self._is_complete, checkpoints))
             found.append(replace(lacking, severity=Severity.NOTE) if is_known else lacking)
+        if self._divided and not (checkpoints and all(map(self._is_complete, checkpoints))):
+            found.append(_of_share(None, self._divided))
         for name, why in merge.unread:
             message = f"is no part that can be read ({why}): what it held is not in the answer"
             found.append(note(Code.PART_MISSING, message, path=name, remedy="run ckpttool part again on its machine"))
@@ -211,6 +223,32 @@ def _part_missing(path: str | None, merge: Merge, unseen: Sequence[int]) -> Find
         actual=str(merge.of - len(unseen)),
         remedy=f"run on that machine: ckpttool part --part {unseen[0]}/{merge.of}, and give its file, too",
     )
+
+
+def _divided(seats: Sequence[Seat]) -> Iterator[Seat]:
+    """Yield who looked at a share of a disk of which nobody looked at the rest; what all see counts as one disk."""
+    disks: dict[str | None, list[Seat]] = {}
+    for seat in seats:
+        disks.setdefault(None if seat.shared else seat.disk, []).append(seat)
+    for group in disks.values():
+        shares = {seat.share for seat in group}
+        of = Counter(share.partition("/")[2] for share in shares if share is not None)
+        if None not in shares and not any(str(times) == count for count, times in of.items()):
+            yield from group
+
+
+def _of_share(path: str | None, seats: Sequence[Seat]) -> Finding:
+    names = ", ".join(seat.name for seat in seats[:_MOST_NAMED])
+    message = f"{names} looked at a share of a disk, and nobody at the rest of it: what lies there is not known"
+    remedy = "run ckpttool part --split none again on all machines"
+    return unknown(Code.NOT_LOOKED_AT, message, path=path, remedy=remedy)
+
+
+def _part_empty(checkpoint: Checkpoint, empty: Sequence[Seat]) -> Finding:
+    names = ", ".join(seat.name for seat in empty[:_MOST_NAMED])
+    message = f"{names} saw no shard of any save: whether the last ranks belong there is not known"
+    remedy = "run ckpttool part there on the right folder; where no rank belongs there, say --world-size"
+    return unknown(Code.PART_MISSING, message, path=checkpoint.name, remedy=remedy)
 
 
 def _part_stale(checkpoint: Checkpoint, late: Sequence[Seat]) -> Finding:

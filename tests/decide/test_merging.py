@@ -100,6 +100,51 @@ def test_a_stated_number_of_ranks_that_is_there_needs_no_other_machine() -> None
     assert found.checkpoints[0].findings == ()
 
 
+@pytest.mark.parametrize(
+    ("second", "weight"),
+    [
+        ({}, "unknown"),
+        ({"shared": True}, None),
+        ({"host": "node1", "disk": "disk1"}, None),
+        ({"host": "node1"}, "unknown"),
+    ],
+)
+def test_who_saw_no_shard_on_a_disk_of_its_own_may_have_lost_the_last_ranks(
+    second: dict[str, object], weight: str | None
+) -> None:
+    one = saved(0, 1)
+    merge = merged(seat(1), seat(2, **second), held=held(one, 0, 0))  # type: ignore[arg-type]
+    assert told(judged(one, merge)).get("part-missing") == weight
+    assert told(judged(one, merge, declared=(2,))) == {}
+
+
+@pytest.mark.parametrize(
+    ("shares", "disks", "weight"),
+    [
+        (("1/2", "2/2"), ("x", "x"), None),
+        (("1/2", "2/2"), ("x", "y"), "unknown"),
+        (("1/2", None), ("x", "x"), None),
+        (("1/2", None), ("x", "y"), "unknown"),
+        ((None, None), ("x", "y"), None),
+    ],
+)
+def test_what_nobody_looked_at_on_a_disk_that_was_shared_out_is_not_missing(
+    shares: tuple[str | None, str | None], disks: tuple[str, str], weight: str | None
+) -> None:
+    one = saved(0, 1, 2, findings=(LACKS,))
+    seats = [
+        replace(seat(number, disk=disk), share=share)
+        for number, (disk, share) in enumerate(zip(disks, shares, strict=True), 1)
+    ]
+    merge = merged(*seats, held=held(one, 0, 0, 1))
+    found = told(judged(one, merge))
+    assert (found.get("not-looked-at"), found["rank-missing"]) == (weight, weight or "damage")
+    whole = replace(one, findings=())
+    assert told(judged(whole, merge, declared=(3,))) == {}
+    everywhere = replace(merge, seats=tuple(replace(each, shared=True) for each in seats))
+    assert "not-looked-at" not in told(judged(one, everywhere))
+
+
 @pytest.mark.parametrize(("began", "weight"), [(SAVED - SECOND, "unknown"), (SAVED + 61 * SECOND, None)])
 def test_who_looked_before_the_save_was_written_may_have_it_by_now(began: int, weight: str | None) -> None:
     one = saved(0, 1, 2, findings=(LACKS,))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ckpttool.domain.finding import Code, unknown
+from ckpttool.domain.finding import Code, Severity, unknown, worst
 from ckpttool.domain.frozen import replace
-from ckpttool.domain.verdict import CheckTask, ShardReport
+from ckpttool.domain.verdict import CheckTask, Level, ShardReport
 from ckpttool.verify.check import refused
 from ckpttool.verify.observation import Observation
 
@@ -45,4 +45,16 @@ class RecordedEngine:
                 remedy=f"run ckpttool part --level {task.level.word} on its machine",
             )
             report = replace(report, findings=(*report.findings, finding))
+        elif _is_uncompared(task, report):
+            message = "was read where no record of its checksum lies, and the record where it does not: not compared"
+            remedy = "put the record on its machine, too, and run ckpttool part there again"
+            finding = unknown(Code.NOT_LOOKED_AT, message, path=task.path, remedy=remedy)
+            report = replace(report, findings=(*report.findings, finding))
         return Observation(task=task, report=report)
+
+
+def _is_uncompared(task: CheckTask, report: ShardReport) -> bool:
+    """Tell whether a record of one machine says what a file of another one must be, and nobody compared them."""
+    has_record = task.seal is not None or task.sha256 is not None
+    is_asked = task.level >= Level.CHECKSUM and not report.checksum_matched
+    return has_record and is_asked and worst(report.findings) < Severity.UNKNOWN
