@@ -14,8 +14,9 @@ CHECKS = (
     "ruff format --check .",
     "mypy",
     "lint-imports --no-logo",
-    # A process a core, and all tests of a file in one of them: they share what is dear to make.
-    "python -m pytest -n auto --dist loadfile --cov --cov-report=",
+    # A process a core, and all tests of a file in one of them, for they share what is dear to make. In their order:
+    # files of few tests are the slow ones, and must not come last.
+    "python -m pytest -n auto --dist loadfile --no-loadscope-reorder --cov --cov-report=",
     "coverage report",
     # The rooms where a branch that no test takes would be a wrong answer to which checkpoint can be trusted.
     "coverage report --include=ckpttool/decide/*,ckpttool/formats/* --fail-under=100",
