@@ -125,9 +125,13 @@ class _Judge:
             found.append(replace(lacking, severity=Severity.NOTE) if is_known else lacking)
         if self._divided and not (checkpoints and all(map(self._is_complete, checkpoints))):
             found.append(_of_share(None, self._divided))
+        sent = tuple(f"part {seat.number} of {seat.of} in " for seat in merge.seats)
         for name, why in merge.unread:
             message = f"is no part that can be read ({why}): what it held is not in the answer"
-            found.append(note(Code.PART_MISSING, message, path=name, remedy="run ckpttool part again on its machine"))
+            remedy = "run ckpttool part again on its machine, or remove it if it is of another look"
+            # In a launcher's output a part that was torn may stand whole as well, sent once more.
+            say = note if name.startswith(sent) else unknown
+            found.append(say(Code.PART_MISSING, message, path=name, remedy=remedy))
         for seat in merge.left_out:
             message = f"{seat.name} is of an older look or another run than the newest, and was left out"
             found.append(note(Code.PART_STALE, message, remedy="remove it from what is given"))
