@@ -46,6 +46,7 @@ from ckpttool.api.trashing import trash as trash
 from ckpttool.api.trying import demo as demo
 from ckpttool.api.verifying import forecast as forecast
 from ckpttool.api.verifying import verify as verify
+from ckpttool.api.watches import Watch as Watch
 from ckpttool.decide.guarding import SpikeGuard as SpikeGuard
 from ckpttool.decide.policies.olmo import OlmoPolicy as OlmoPolicy
 from ckpttool.decide.policies.robust_z import RobustZPolicy as RobustZPolicy
@@ -198,6 +199,9 @@ from ckpttool.domain.verdict import ShardReport as ShardReport
 from ckpttool.domain.verdict import Verdict as Verdict
 from ckpttool.domain.verdict import Verification as Verification
 from ckpttool.domain.view import View as View
+from ckpttool.domain.watching import WatchEvent as WatchEvent
+from ckpttool.domain.watching import WatchQuestion as WatchQuestion
+from ckpttool.domain.watching import WatchRule as WatchRule
 from ckpttool.errors import CkptToolError as CkptToolError
 from ckpttool.errors import ConfigError as ConfigError
 from ckpttool.errors import ExitCode as ExitCode

@@ -48,6 +48,7 @@ from ckpttool.api.verifying import bytes_to_read as bytes_to_read
 from ckpttool.api.verifying import forecast as forecast
 from ckpttool.api.verifying import verify as verify
 from ckpttool.api.verifying import watched as watched
+from ckpttool.api.watches import Watch as Watch
 from ckpttool.domain.capture import NanQuestion as NanQuestion
 from ckpttool.domain.fp8_curves import CurvesQuestion as CurvesQuestion
 from ckpttool.domain.fp8_plan import PlanQuestion as PlanQuestion
@@ -67,4 +68,7 @@ from ckpttool.domain.question import LaunchOrder as LaunchOrder
 from ckpttool.domain.question import ResumeQuestion as ResumeQuestion
 from ckpttool.domain.question import TreeQuestion as TreeQuestion
 from ckpttool.domain.tree_report import ReportQuestion as ReportQuestion
+from ckpttool.domain.watching import WatchEvent as WatchEvent
+from ckpttool.domain.watching import WatchQuestion as WatchQuestion
+from ckpttool.domain.watching import WatchRule as WatchRule
 from ckpttool.verify.meter import Meter as Meter

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.replicas import RecordedSlices
     from ckpttool.domain.settings import RunConfig
     from ckpttool.records.merging import MergedLooks
+    from ckpttool.storage.listed import ListedStorage
     from ckpttool.trainers.abilities import HealthFile
     from ckpttool.trainers.base import Trainer
 
@@ -162,6 +163,23 @@ def scans_without(question: TreeQuestion) -> Callable[[Collection[str]], Invento
         return _scanned(replace(found, storage=storage, listing=list_root(storage)), question).inventory
 
     return scan_without
+
+
+def scans_often(question: TreeQuestion) -> tuple[Tree, ListedStorage]:
+    """Scan a tree, and return with it what tells later whether it moved since.
+
+    Raises:
+        UnknownLayoutError: There is no tree at the path.
+        UsageError: There are two, or the config is another trainer's.
+        IncompleteError: The tree's folder cannot be read.
+    """
+    from ckpttool.storage.listed import ListedStorage
+
+    located = locate(question.path, layout=question.layout, config=question.config)
+    storage = ListedStorage(located.storage)
+    with looking_at(storage.root):
+        listing = list_root(storage)
+    return _scanned(replace(located, storage=storage, listing=listing), question), storage
 
 
 def _scanned(located: Located, question: TreeQuestion) -> Tree:

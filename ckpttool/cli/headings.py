@@ -49,6 +49,9 @@ HEADINGS = {
         "--keep-last", "--keep-every", "--keep-healthy", "--keep", "--drop-abandoned", "--grace", "--wait",
         "--trash-days", "--older-than", "--apply", "--reseal", "--write",
     ),
+    "Watch": (
+        "--once", "--settle", "--patience", "--again", "--seal", "--max-rate", "--on-event", "--metrics", "--listen",
+    ),
     "Output": (
         "--out", "--output", "--format", "--json", "--print", "--top", "--limit", "--all", "--exit-code", "--report",
         "--prometheus", "--stats", "--fix", "--diff", "--simulate", "--simulate-mindformers", "--ranks-per-node",
@@ -63,6 +66,7 @@ OUTPUT = "Output"
 _OF_ONE_COMMAND = {
     ("replay", "--threshold"): "Policy",
     ("scan", "--all"): "Which tree",
+    ("watch", "--every"): "Watch",
     ("nan", "--timeout"): "Replay",
     ("fp8", "--exact"): "FP8",
     ("launch", "--config"): "Launch",
@@ -122,6 +126,13 @@ EXITS: dict[str, dict[int, str]] = {
         11: "There is no checkpoint to seal.",
         **_TREE,
         **_WRITES,
+    },
+    "watch": {
+        0: "Ended by SIGTERM; with --once: nothing is known to be wrong.",
+        10: "With --once: a checkpoint is damaged, or suspect.",
+        11: "With --once: there is no checkpoint.",
+        **_TREE,
+        13: "The tree is watched already.",
     },
     "resolve": {
         0: "One was chosen, even if newer ones were passed over.",

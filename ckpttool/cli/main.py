@@ -28,6 +28,7 @@ COMMANDS = {
     "lint-config": "Say what in training configs is found wrong late or never.",
     "part": "Write down what this machine sees of a tree: one part of many.",
     "seal": "Record a checksum of every shard: later damage is seen.",
+    "watch": "See each checkpoint as it lands: verify, seal, tell.",
     "heal": "Rebuild a lost or damaged shard from a proven copy, with --apply.",
     "prune": "Let replaced checkpoints go; a dry run unless --apply.",
     "trash": "List what prunes moved away, restore it, or delete it.",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.preflight import Check, Lint, Preflight
     from ckpttool.domain.retention import Pruning, Repair, Trash
     from ckpttool.domain.verdict import Verification
+    from ckpttool.domain.watching import Watched, WatchEvent
 
 _BY_SEVERITY = {
     Severity.NOTE: ExitCode.OK,
@@ -88,6 +89,27 @@ def of_verification(answer: Verification) -> ExitCode:
 def of_forecast(answer: Forecast) -> ExitCode:
     """Return whether there is anything to read."""
     return ExitCode.OK if answer.checkpoints else ExitCode.NOTHING_TO_RESUME
+
+
+def of_event(answer: WatchEvent) -> ExitCode:
+    """Return what the findings of one event ask for."""
+    return of_findings(answer.findings)
+
+
+def of_watch(known: Watched) -> ExitCode:
+    """Return the safest code over all saves that were told, as their verdicts ask for; where there is none, 11."""
+    from ckpttool.domain.verdict import VerdictWord
+    from ckpttool.domain.watching import SaveState
+
+    if not known.saves:
+        return ExitCode.NOTHING_TO_RESUME
+    words = {save.word for save in known.saves if save.state is SaveState.BAD}
+    codes = {ExitCode.INCOMPLETE for save in known.saves if save.told_incomplete}
+    unknown = {VerdictWord.UNREADABLE, VerdictWord.UNSTABLE, VerdictWord.UNSUPPORTED}
+    for word in words:
+        bad = ExitCode.UNSAFE if word is VerdictWord.UNSAFE else ExitCode.DAMAGE
+        codes.add(ExitCode.INCOMPLETE if word in unknown else bad)
+    return next((code for code in _SAFEST_FIRST if code in codes), ExitCode.OK)
 
 
 def of_contents(answer: Contents) -> ExitCode:

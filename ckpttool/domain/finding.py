@@ -198,6 +198,8 @@ class Code(str, Enum):
     NEWER_NOT_CHOSEN = "newer-not-chosen"
     TOO_MUCH_LOST = "too-much-lost"
     CANNOT_ANSWER = "cannot-answer"
+    SAVE_INCOMPLETE = "save-incomplete"
+    SAVE_OVERDUE = "save-overdue"
     DISK_SPACE_LOW = "disk-space-low"
     DISK_INODES_LOW = "disk-inodes-low"
     FOLDER_NOT_WRITABLE = "folder-not-writable"

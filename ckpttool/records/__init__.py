@@ -71,12 +71,21 @@ def births_begin(prefix: str, name: str) -> str:
 
 def own_cache(environment: Mapping[str, str]) -> str | None:
     """Return our folder in the user's cache, whether it is there or not; None where the user has no cache folder."""
-    base = environment.get("XDG_CACHE_HOME", "")
+    return _own_place(environment, "XDG_CACHE_HOME", ".cache")
+
+
+def own_state(environment: Mapping[str, str]) -> str | None:
+    """Return our folder for what must outlive a restart; None where the user has no such folder."""
+    return _own_place(environment, "XDG_STATE_HOME", ".local/state")
+
+
+def _own_place(environment: Mapping[str, str], variable: str, usual: str) -> str | None:
+    base = environment.get(variable, "")
     if not base.startswith("/"):  # such a value is to be ignored, says the XDG specification
         home = environment.get("HOME", "")
         if not home.startswith("/"):
             return None
-        base = f"{home}/.cache"
+        base = f"{home}/{usual}"
     return f"{base}/ckpttool"
 
 

@@ -1,0 +1,125 @@
+"""`ckpttool watch`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from typing import Annotated
+
+import typer
+
+from ckpttool import api
+from ckpttool.cli import output
+from ckpttool.cli.grouped import grouped
+from ckpttool.cli.options import ConfigPath, Format, FormatOpt, LevelName, Quiet, TreeOptions
+from ckpttool.cli.units import duration, share
+from ckpttool.domain import exits
+from ckpttool.domain.frozen import dataclass
+from ckpttool.errors import ExitCode, UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchOptions:
+    """When it looks, how hard, and what happens then."""
+
+    once: Annotated[bool, typer.Option("--once", help="Look once and end: for cron.")] = False
+    every: Annotated[
+        float,
+        typer.Option(
+            parser=duration("s", least=0.05), metavar="TIME", show_default="30s", help="Between two looks (seconds)."
+        ),
+    ] = 30.0
+    settle: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Looks without a change until a save has come to rest.")
+    ] = 2
+    patience: Annotated[
+        float | None,
+        typer.Option(
+            parser=duration("m", to="s"),
+            metavar="TIME",
+            help="How long what is missing may rest until it is told (minutes). Default: 3 times a save, 10m at least.",
+        ),
+    ] = None
+    level: Annotated[LevelName, typer.Option(help="Headers, every byte, or every element.")] = LevelName.CHECKSUM
+    seal: Annotated[bool, typer.Option("--seal", help="Record the checksums of what is good.")] = False
+    again: Annotated[
+        float,
+        typer.Option(
+            parser=duration("m", to="s"),
+            metavar="TIME",
+            show_default="60m",
+            help="After which a good one is read once more (minutes); 0: never.",
+        ),
+    ] = 3600.0
+    max_rate: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Read at most so much a second: 200M. Default: no limit.")
+    ] = None
+    on_event: Annotated[
+        str | None,
+        typer.Option(metavar="CMD", help="Run this at each event: without a shell, the event as JSON on its stdin."),
+    ] = None
+
+    def question(self, tree: api.TreeQuestion) -> api.WatchQuestion:
+        """Ask the library.
+
+        Raises:
+            UsageError: An option's value makes no sense.
+        """
+        rate = None if self.max_rate is None else share(self.max_rate)
+        if self.max_rate is not None and not isinstance(rate, int):
+            raise UsageError(f"--max-rate takes a size such as 200M, not {self.max_rate!r}")
+        try:
+            hook = tuple(shlex.split(self.on_event or ""))
+        except ValueError as error:
+            raise UsageError(f"--on-event: {error}: {self.on_event}") from None
+        rested = self.settle * self.every if self.once else None
+        return api.WatchQuestion(
+            tree=tree,
+            rule=api.WatchRule(settle=self.settle, patience=self.patience, again=self.again, rested=rested),
+            every=self.every,
+            once=self.once,
+            level=self.level.level,
+            seal=self.seal,
+            hook=hook,
+            max_rate=rate if isinstance(rate, int) else None,
+            environment=os.environ,
+        )
+
+
+@grouped
+def watch(
+    *,
+    tree: TreeOptions,
+    config: ConfigPath = None,
+    look: WatchOptions,
+    fmt: FormatOpt = Format.TABLE,
+    quiet: Quiet = False,
+) -> None:
+    """See each checkpoint as it lands: verify, seal, tell.
+
+    It waits until a save has come to rest, reads it, says in a line what it is, and looks on until it is ended. A rank
+    that hangs in a save, saves that stay away, and files that change later are told as well. Nothing is changed but
+    what --seal records.
+
+    Example: ckpttool watch ./output/checkpoint --seal
+    """
+    watching = api.Watch(
+        look.question(tree.question(config=config)),
+        tell=lambda event: _tell(event, fmt),
+        note=lambda text: None if quiet else output.note(text),
+    )
+    signal.signal(signal.SIGTERM, lambda *_: watching.stop())
+    with watching.begun():
+        watching.run()
+    raise typer.Exit(exits.of_watch(watching.known) if look.once else ExitCode.OK)
+
+
+def _tell(event: api.WatchEvent, fmt: Format) -> None:
+    """Say an event in one line, at once."""
+    from ckpttool.render.answers.event import one_line, text
+
+    output.result(one_line(event) if fmt is Format.JSON else text(event))
+    if sys.stdout is not None:
+        sys.stdout.flush()

@@ -1,0 +1,260 @@
+"""What a poll of a watched tree means: what has come, what is to be read, and what is to be told.
+
+A save goes from saving to complete to good or bad, and is gone when its files are. Two things look like damage and are
+none: a save under way, and one that the trainer's own retention takes away. So what is not whole counts only when its
+files have been at rest for longer than patience lasts, and what was read counts only of files that are still as they
+were. The clock is the watch's own, and never goes back.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+
+from ckpttool.domain.finding import Code, Finding, Severity, blocking, suspect, unknown, worst
+from ckpttool.domain.frozen import replace
+from ckpttool.domain.units import in_gib
+from ckpttool.domain.watching import (
+    Action,
+    EventKind,
+    Judge,
+    Judgement,
+    KnownSave,
+    SaveState,
+    SeenSave,
+    Sighting,
+    Watched,
+    WatchEvent,
+    WatchRule,
+)
+
+LEAST_PATIENCE = 600.0
+"""Seconds, where nobody says otherwise: a save of a large training takes minutes."""
+
+USUAL = 8
+"""Saves by which it is known what is usual: enough that one odd one has no say, few enough to follow a change."""
+
+LEAST_INTERVALS = 2
+"""Below this nobody knows what is usual."""
+
+TIMES_USUAL = 3
+"""How much longer than usual is too long."""
+
+_OF_CONTENT = frozenset({
+    Code.NONFINITE_VALUES, Code.ALL_ZERO_TENSOR, Code.NORM_JUMP, Code.REPLICA_DIFFERS, Code.REPLICA_STALE,
+    Code.REPLICA_DRIFTED, Code.MARKED_UNHEALTHY,
+})  # fmt: skip
+"""What no save under way shows: it is told at once."""
+
+
+def observe(known: Watched, seen: Sighting, rule: WatchRule, *, now: float) -> tuple[Watched, tuple[Action, ...]]:
+    """Bring what is known up to date with a poll, and say what is to be done.
+
+    Args:
+        known: Before this poll.
+        seen: By this poll.
+        rule: When what is told.
+        now: Seconds of the watch's clock; one that went back is taken for one that stood still.
+
+    Returns:
+        What is known now, what is to be told, and behind that which saves wait to be read, newest first.
+    """
+    now = max(now, known.now)
+    before = {save.key: save for save in known.saves}
+    saves = [_seen(before.get(save.key), save, now) for save in seen.saves]
+    if not seen.whole:
+        there = {save.key for save in saves}
+        saves += [save for save in known.saves if save.key not in there]
+    known = _with_new(known, saves, before, now)
+    told: list[Action] = []
+    judges: list[Action] = []
+    by_key = {save.key: save for save in seen.saves}
+    patience = patience_of(known, rule)
+    for at, save in enumerate(saves):
+        if save.key not in by_key:
+            continue
+        saves[at], action = _next(save, by_key[save.key], rule, patience, now)
+        if action is not None:
+            (judges if isinstance(action, Judge) else told).append(action)
+    known = replace(known, saves=tuple(saves))
+    known, late = _overdue(known)
+    known, low = _room(known, seen)
+    return known, (*told, *late, *low, *judges)
+
+
+def patience_of(known: Watched, rule: WatchRule) -> float:
+    """Return how many seconds a save may rest before what is missing is told."""
+    if rule.patience is not None:
+        return rule.patience
+    return max(LEAST_PATIENCE, TIMES_USUAL * median(known.durations) if known.durations else 0.0)
+
+
+def _seen(known: KnownSave | None, seen: SeenSave, now: float) -> KnownSave:
+    """Return what is known of a save after a poll shows it."""
+    if known is not None and known.fingerprint == seen.fingerprint:
+        return replace(known, still=known.still + 1)
+    return KnownSave(
+        key=seen.key,
+        name=seen.name,
+        step=seen.step,
+        fingerprint=seen.fingerprint,
+        state=SaveState.SAVING,
+        first_seen=now if known is None else known.first_seen,
+        changed_at=now,
+        was_good=known is not None and known.was_good,
+    )
+
+
+def _with_new(known: Watched, saves: list[KnownSave], before: dict[str, KnownSave], now: float) -> Watched:
+    """Note when a save came; of those that the first poll finds nobody knows."""
+    new = [save for save in saves if save.key not in before]
+    known = replace(known, now=now)
+    if not new:
+        return known
+    passed = [] if known.last_new is None else [now - known.last_new]
+    return replace(known, last_new=now, intervals=(*known.intervals, *passed)[-USUAL:])
+
+
+def _next(
+    save: KnownSave, seen: SeenSave, rule: WatchRule, patience: float, now: float
+) -> tuple[KnownSave, Action | None]:
+    """Return how far a save is, and what is to be done about it."""
+    if save.state in {SaveState.GOOD, SaveState.BAD}:
+        due = bool(rule.again) and not save.read_again and now - (save.judged_at or 0.0) >= rule.again
+        return save, _judge(save, cold=True) if due and save.state is SaveState.GOOD else None
+    by_age = 0.0 if rule.rested is None or seen.age is None else seen.age
+    rests = save.still >= rule.settle or (rule.rested is not None and by_age >= rule.rested)
+    final = rests and max(now - save.changed_at, by_age) >= patience
+    if not seen.incomplete:
+        if not rests:
+            return save, None
+        save = replace(save, state=SaveState.COMPLETE)
+        return save, _judge(save, final=final) if final or save.judged_at is None else None
+    save = replace(save, state=SaveState.SAVING)
+    if not final or save.told_incomplete:
+        return save, None
+    if save.was_good:  # what it has lost, reading will tell
+        return save, _judge(save, final=True)
+    return replace(save, told_incomplete=True), _event(
+        EventKind.SAVE_INCOMPLETE, save, findings=(_incomplete(save, seen, now - save.first_seen), *seen.incomplete)
+    )
+
+
+def _judge(save: KnownSave, *, final: bool = False, cold: bool = False) -> Judge:
+    return Judge(key=save.key, fingerprint=save.fingerprint, final=final, cold=cold)
+
+
+def _incomplete(save: KnownSave, seen: SeenSave, since: float) -> Finding:
+    return unknown(
+        Code.SAVE_INCOMPLETE,
+        f"{save.name} is not whole {_minutes(since)} after it was seen first, and nothing of it changes any more",
+        remedy="look for a rank that hangs: its log ends first",
+        ranks=seen.ranks,
+    )
+
+
+def _overdue(known: Watched) -> tuple[Watched, tuple[WatchEvent, ...]]:
+    """Say once that no save has come for much longer than usual."""
+    if known.last_new is None or len(known.intervals) < LEAST_INTERVALS or not known.saves:
+        return known, ()
+    usual, passed, newest = median(known.intervals), known.now - known.last_new, known.saves[0]
+    if passed <= TIMES_USUAL * usual or known.overdue_told == newest.key:
+        return known, ()
+    finding = suspect(
+        Code.SAVE_OVERDUE,
+        f"no checkpoint for {_minutes(passed)} since {newest.name}; usually one comes every {_minutes(usual)}",
+        remedy="see whether the training still makes steps",
+    )
+    event = _event(EventKind.SAVE_OVERDUE, newest, findings=(finding,))
+    # That a save's own files change says nothing of the next one.
+    return replace(known, overdue_told=newest.key), (replace(event, subject=newest.key),)
+
+
+def _room(known: Watched, seen: Sighting) -> tuple[Watched, tuple[WatchEvent, ...]]:
+    """Say once that there is no room for the next save; while one is written it takes its own."""
+    sizes = {save.key: save.nbytes for save in seen.saves}
+    good = next((save for save in known.saves if save.state is SaveState.GOOD and sizes.get(save.key)), None)
+    if seen.free_bytes is None or good is None or any(save.state is SaveState.SAVING for save in known.saves):
+        return known, ()
+    need = sizes[good.key] or 0
+    if seen.free_bytes >= need or known.low_told:
+        return replace(known, low_told=seen.free_bytes < need), ()
+    finding = suspect(
+        Code.DISK_SPACE_LOW,
+        f"the next checkpoint will not fit: {in_gib(seen.free_bytes)} are free, and {good.name} has {in_gib(need)}",
+        remedy="ckpttool prune says what may go",
+    )
+    return replace(known, low_told=True), (_event(EventKind.DISK_SPACE_LOW, good, findings=(finding,)),)
+
+
+def judged(known: Watched, judgement: Judgement) -> tuple[Watched, tuple[WatchEvent, ...]]:
+    """Take in what reading a save showed; of files that changed meanwhile it says nothing.
+
+    Returns:
+        What is known now, and what is to be told.
+    """
+    asked = judgement.asked
+    save = next((save for save in known.saves if save.key == asked.key), None)
+    if save is None or save.fingerprint != asked.fingerprint:
+        return known, ()
+    against = blocking(judgement.findings)
+    after = replace(save, judged_at=known.now, word=judgement.word)
+    kind = _kind(save, judgement, against)
+    if kind is None:  # a save under way may look so, or nobody knows: it is read again
+        return _with(known, after), ()
+    if kind in {EventKind.GOOD, EventKind.READ_AGAIN}:
+        after = replace(after, state=SaveState.GOOD, was_good=True, read_again=asked.cold)
+        if not save.was_good:
+            took = save.changed_at - save.first_seen
+            known = replace(known, durations=(*known.durations, took)[-USUAL:])
+    else:
+        after = replace(after, state=SaveState.BAD)
+    event = _event(kind, after, findings=against, cached=judgement.cached, sealed=judgement.sealed)
+    return _with(known, after), (event,)
+
+
+def _kind(save: KnownSave, judgement: Judgement, against: tuple[Finding, ...]) -> EventKind | None:
+    """Return what is to be told of a verdict; None: nothing yet."""
+    asked = judgement.asked
+    if not against:
+        return EventKind.READ_AGAIN if asked.cold else EventKind.GOOD
+    codes = {finding.code for finding in against}
+    if save.was_good and Code.CHECKSUM_MISMATCH in codes:
+        return EventKind.CHECKSUM_MISMATCH
+    weight = worst(against)
+    if weight is Severity.UNKNOWN:
+        return EventKind.UNREADABLE if asked.final else None
+    at_once = asked.final or asked.cold or weight is Severity.UNSAFE or codes & _OF_CONTENT
+    return EventKind.BAD if at_once else None
+
+
+def _with(known: Watched, save: KnownSave) -> Watched:
+    return replace(known, saves=tuple(save if other.key == save.key else other for other in known.saves))
+
+
+def _event(
+    kind: EventKind,
+    save: KnownSave,
+    *,
+    findings: tuple[Finding, ...],
+    cached: bool | None = None,
+    sealed: bool = False,
+) -> WatchEvent:
+    return WatchEvent(
+        kind=kind,
+        subject=f"{save.key} {save.fingerprint}",
+        name=save.name,
+        step=save.step,
+        word=save.word,
+        findings=findings,
+        cached=cached,
+        sealed=sealed,
+    )
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"  # noqa: PLR2004  below, minutes say little
+
+
+def is_idle(known: Watched) -> bool:
+    """Tell whether nothing waits to come to rest, so that names alone need be looked at."""
+    return all(save.state in {SaveState.GOOD, SaveState.BAD} for save in known.saves)

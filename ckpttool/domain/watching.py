@@ -1,0 +1,209 @@
+"""What is known of a tree that is watched, what is seen of it, and what is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias
+
+from ckpttool.domain.answered import Answered
+from ckpttool.domain.finding import Finding
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.units import ByteCount, Rank, Step
+from ckpttool.domain.verdict import Level, VerdictWord
+
+if TYPE_CHECKING:
+    from ckpttool.domain.question import TreeQuestion
+
+
+class SaveState(str, Enum):
+    """How far a save is; one that is gone is not known any more."""
+
+    SAVING = "saving"
+    COMPLETE = "complete"
+    """All of it is there and has come to rest."""
+    GOOD = "good"
+    BAD = "bad"
+    """Told as not good, for whatever reason."""
+
+
+class EventKind(str, Enum):
+    """What is told. A promise to scripts: words are added, never renamed."""
+
+    GOOD = "good"
+    BAD = "bad"
+    UNREADABLE = "unreadable"
+    """It could not be read to its end for longer than patience lasts: unknown, not damaged."""
+    READ_AGAIN = "read-again"
+    """Good once more, some time after it was written."""
+    SAVE_INCOMPLETE = "save-incomplete"
+    SAVE_OVERDUE = "save-overdue"
+    CHECKSUM_MISMATCH = "checksum-mismatch"
+    """One that was good is no longer what it was."""
+    DISK_SPACE_LOW = "disk-space-low"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenSave:
+    """One save as a poll shows it; nothing of it is read."""
+
+    key: str
+    """Tells it from the tree's others."""
+    name: str
+    step: Step | None
+    fingerprint: str
+    """Differs where a file of it came, went or changed."""
+    incomplete: tuple[Finding, ...] = ()
+    """What the listing shows to be missing yet."""
+    nbytes: ByteCount | None = None
+    age: float | None = None
+    """Seconds since a file of it was written, by the disk's clock and ours; None: not known."""
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """Whose files are missing, ascending."""
+        return tuple(sorted({rank for finding in self.incomplete for rank in finding.ranks}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """What one poll shows of a tree."""
+
+    saves: tuple[SeenSave, ...]
+    """Newest first."""
+    whole: bool = True
+    """False where a folder could not be listed: what is not there may be in it."""
+    free_bytes: ByteCount | None = None
+    """On the tree's disk; None where it does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownSave:
+    """One save as it is remembered. Times are seconds of the watch's own clock."""
+
+    key: str
+    name: str
+    step: Step | None
+    fingerprint: str
+    state: SaveState
+    first_seen: float
+    changed_at: float
+    """When a file of it came, went or changed last."""
+    still: int = 0
+    """Polls since then."""
+    judged_at: float | None = None
+    """When it was read last as it is now; None: not yet."""
+    word: VerdictWord | None = None
+    """The last verdict in one word."""
+    was_good: bool = False
+    """Whether it was good once, whatever became of it."""
+    told_incomplete: bool = False
+    read_again: bool = False
+    """Whether it was read once more since it was found good."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """All that is known of a tree that is watched."""
+
+    saves: tuple[KnownSave, ...] = ()
+    """Newest first."""
+    now: float = 0.0
+    """The watch's own clock at the last poll, in seconds: it never goes back."""
+    last_new: float | None = None
+    """When a save was seen for the first time last, by this clock; None: none was since the watch began."""
+    intervals: tuple[float, ...] = ()
+    """Seconds between saves, the last few."""
+    durations: tuple[float, ...] = ()
+    """Seconds from the first file of a save to the last, the last few."""
+    overdue_told: str | None = None
+    """The key of the save after which it was told that the next one is overdue."""
+    low_told: bool = False
+    """Whether it was told that there is no room for the next save."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchRule:
+    """When what is told."""
+
+    settle: int = 2
+    """Polls without a change after which a save has come to rest."""
+    patience: float | None = None
+    """Seconds without a change after which what is not whole is told; None: three times what a save takes."""
+    again: float = 3600.0
+    """Seconds after which a good save is read once more; 0: never."""
+    rested: float | None = None
+    """Seconds after which a file has come to rest by its age alone; None: only polls tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """Read a save."""
+
+    key: str
+    fingerprint: str
+    final: bool
+    """Whether patience is at its end: what is found is told, also where a save under way would look so."""
+    cold: bool
+    """Whether it was good before, and is read once more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What reading a save showed."""
+
+    asked: Judge
+    word: VerdictWord
+    findings: tuple[Finding, ...]
+    cached: bool | None = None
+    """Whether most of it came from memory instead of the disk; None where the system does not say."""
+    sealed: bool = False
+    """Whether it is sealed now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchEvent(Answered):
+    """What is told of a tree that is watched."""
+
+    NOUN = "event"
+
+    kind: EventKind
+    subject: str
+    """What it is about, so that the same thing told twice is known as one: its key and how its files were."""
+    name: str | None
+    """The save's; None where it is about none."""
+    step: Step | None
+    word: VerdictWord | None = None
+    findings: tuple[Finding, ...] = ()
+    cached: bool | None = None
+    """As in `Judgement`."""
+    sealed: bool = False
+    root: str = ""
+    """The tree, as the user would write it."""
+    id: str = ""
+    """32 hexadecimal digits, the same where the same is told twice."""
+    at: float = 0.0
+    """Seconds since 1970 when it was told."""
+
+
+Action: TypeAlias = "Judge | WatchEvent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchQuestion:
+    """Which tree to watch, and how."""
+
+    tree: TreeQuestion
+    rule: WatchRule = WatchRule()
+    every: float = 30.0
+    """Seconds between two polls."""
+    once: bool = False
+    """Poll once and read what there is to read."""
+    level: Level = Level.CHECKSUM
+    seal: bool = False
+    hook: tuple[str, ...] = ()
+    """The command to run for each event, by its words; none: nothing is run."""
+    max_rate: int | None = None
+    """Bytes a second to read at most, on average; None: as fast as it goes."""
+    environment: Mapping[str, str] | None = None
+    """Of the process: where the state lies, and what a hook inherits."""

@@ -1,0 +1,149 @@
+"""What a watch knew when it was last written down: it outlives the process, and whatever is wrong with it is nothing.
+
+It holds what was told, so that a restart repeats none of it; it is written after a hook ran, so that none is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.units import Step
+from ckpttool.domain.verdict import VerdictWord
+from ckpttool.domain.watching import KnownSave, SaveState, Watched
+from ckpttool.formats.strict_json import (
+    OWN_MEMORY,
+    JsonObject,
+    ParseError,
+    as_float,
+    as_object,
+    get_bool,
+    get_int,
+    get_list,
+    get_optional_int,
+    get_optional_str,
+    get_str,
+    parse_object,
+)
+from ckpttool.records import own_state
+from ckpttool.records.hashed_json import closed, is_whole
+from ckpttool.storage.local import LocalStorage
+
+SCHEMA = "ckpttool/watch-state/1"
+
+STATE_LIMIT = 64 << 20
+"""Bytes: some hundred thousand saves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchState:
+    """What is written down."""
+
+    watched: Watched
+    boot: str
+    """Which start of which machine the next time is counted from; empty where it is not known."""
+    seconds: float
+    """Since that start."""
+    wall: float
+    """Seconds since 1970, for where the machine was started anew."""
+
+
+def state_place(root: str, environment: Mapping[str, str], *, disk: str) -> str | None:
+    """Return the file that holds the state of a tree's watch; None where the user has no folder for it.
+
+    Args:
+        root: The tree.
+        environment: Of the process.
+        disk: As `disk_identity` gives it.
+    """
+    from xxhash import xxh3_128_hexdigest
+
+    base = own_state(environment)
+    if base is None:
+        return None
+    tree = xxh3_128_hexdigest(os.fsencode(disk) + b"\0" + os.fsencode(Path(root).resolve()))
+    return f"{base}/watch/{tree}.json"
+
+
+def state_bytes(state: WatchState) -> bytes:
+    """Spell a state; `read_state` reads it back."""
+    known = state.watched
+    document = {
+        "schema": SCHEMA,
+        "boot": state.boot,
+        "seconds": float(state.seconds),
+        "wall": float(state.wall),
+        "now": float(known.now),
+        "last_new": known.last_new,
+        "intervals": [*known.intervals],
+        "durations": [*known.durations],
+        "overdue_told": known.overdue_told,
+        "low_told": known.low_told,
+        "saves": [{name: getattr(save, name) for name in KnownSave.__slots__} for save in known.saves],
+    }
+    return closed(json.dumps(document)[:-1])
+
+
+def read_state(place: str) -> WatchState | None:
+    """Return what was written down; None where nothing was, or it cannot be believed to the last bit."""
+    path = Path(place)
+    try:
+        data = LocalStorage(str(path.parent)).small_file(path.name, limit=STATE_LIMIT)
+        return _state(data) if is_whole(data) else None
+    except (OSError, ValueError):  # a ParseError is one
+        return None
+
+
+def _state(data: bytes) -> WatchState:
+    record = parse_object(data, what="the state", limit=STATE_LIMIT, most_memory=OWN_MEMORY)
+    if get_str(record, "schema") != SCHEMA:
+        raise ParseError("another version's", where="the state")
+    watched = Watched(
+        saves=tuple(_save(as_object(value)) for value in get_list(record, "saves")),
+        now=_float(record, "now"),
+        last_new=_optional_float(record, "last_new"),
+        intervals=_floats(record, "intervals"),
+        durations=_floats(record, "durations"),
+        overdue_told=get_optional_str(record, "overdue_told"),
+        low_told=get_bool(record, "low_told"),
+    )
+    return WatchState(
+        watched=watched,
+        boot=get_str(record, "boot"),
+        seconds=_float(record, "seconds"),
+        wall=_float(record, "wall"),
+    )
+
+
+def _save(line: JsonObject) -> KnownSave:
+    step, word = get_optional_int(line, "step"), get_optional_str(line, "word")
+    return KnownSave(
+        key=get_str(line, "key"),
+        name=get_str(line, "name"),
+        step=None if step is None else Step(step),
+        fingerprint=get_str(line, "fingerprint"),
+        state=SaveState(get_str(line, "state")),
+        first_seen=_float(line, "first_seen"),
+        changed_at=_float(line, "changed_at"),
+        still=get_int(line, "still"),
+        judged_at=_optional_float(line, "judged_at"),
+        word=None if word is None else VerdictWord(word),
+        was_good=get_bool(line, "was_good"),
+        told_incomplete=get_bool(line, "told_incomplete"),
+        read_again=get_bool(line, "read_again"),
+    )
+
+
+def _float(record: JsonObject, key: str) -> float:
+    return as_float(record.get(key), where="the state", key=key)
+
+
+def _optional_float(record: JsonObject, key: str) -> float | None:
+    return None if record.get(key) is None else _float(record, key)
+
+
+def _floats(record: JsonObject, key: str) -> tuple[float, ...]:
+    return tuple(as_float(value, where="the state", key=key) for value in get_list(record, key))

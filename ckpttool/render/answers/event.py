@@ -1,0 +1,64 @@
+"""What a watch tells, as it happens."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.finding import told
+from ckpttool.domain.units import moment
+from ckpttool.domain.watching import EventKind, WatchEvent
+from ckpttool.render.escape import shown
+from ckpttool.render.json import Document, finding_document
+from ckpttool.render.text import line
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_SAID = {
+    EventKind.GOOD: "is good",
+    EventKind.BAD: "is not good",
+    EventKind.UNREADABLE: "cannot be read to its end",
+    EventKind.READ_AGAIN: "was read again and is good",
+    EventKind.SAVE_INCOMPLETE: "is not whole and comes no further",
+    EventKind.SAVE_OVERDUE: "is the last one, and the next is overdue",
+    EventKind.CHECKSUM_MISMATCH: "is no longer what it was",
+    EventKind.DISK_SPACE_LOW: "was the last one that had room",
+}
+
+
+def document(answer: WatchEvent) -> Document:
+    """`ckpttool/event/1`: one thing that happened in a tree that is watched."""
+    return {
+        "schema": "ckpttool/event/1",
+        "id": answer.id,
+        "event": answer.kind.value,
+        "at": moment(answer.at),
+        "root": answer.root,
+        "checkpoint": answer.name,
+        "step": answer.step,
+        "verdict": None if answer.word is None else answer.word.value,
+        "cached": answer.cached,
+        "sealed": answer.sealed,
+        "findings": [finding_document(finding) for finding in answer.findings],
+    }
+
+
+def one_line(answer: WatchEvent) -> str:
+    """Spell the document in one line of ASCII: a script reads line by line."""
+    return json.dumps(document(answer), allow_nan=False)
+
+
+def text(answer: WatchEvent) -> str:
+    """Say it in one line for people."""
+    beside = [] if answer.word is None else [answer.word.value]
+    beside += ["sealed"] if answer.sealed else []
+    beside += ["from memory, not from the disk"] if answer.cached and answer.kind is EventKind.READ_AGAIN else []
+    why = [told(answer.findings)] if answer.findings else []
+    said = f"{answer.name} {_SAID[answer.kind]}" + (f" ({', '.join(beside)})" if beside else "")
+    return shown(f"{moment(answer.at)}  {answer.kind.value:17}  {': '.join([said, *why])}")
+
+
+def table(answer: WatchEvent) -> RenderableType:
+    """Show it as the watch does."""
+    return line(text(answer))

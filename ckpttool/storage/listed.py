@@ -1,0 +1,69 @@
+"""A tree of which it is known which folders were listed: a look at their times tells whether a name in one moved."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager
+
+from ckpttool.domain.shard import FileStamp
+from ckpttool.storage.base import ByteSource, Entry, Kind, Storage
+
+Moved = tuple[int, int, int]
+
+
+class ListedStorage:
+    """A storage of this machine that lists a folder anew only where its times moved since."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Take the tree; nothing has been listed yet."""
+        self.root = storage.root
+        self._storage = storage
+        self._times: dict[str, Moved | None] = {}
+        self._records: dict[str, Moved | None] = {}
+
+    def forget(self) -> None:
+        """Remember nothing: the next scan lists all."""
+        self._times, self._records = {}, {}
+
+    def moved(self) -> bool:
+        """Tell whether a name in one of the listed folders came, went or changed, or a record in the root was written.
+
+        A file that is written in place moves no folder.
+        """
+        if not self._times:
+            return True
+        for known in (self._times, self._records):
+            for path, times in known.items():
+                if times is None or self._now(path) != times:
+                    return True
+        return False
+
+    def _now(self, path: str) -> Moved | None:
+        try:
+            status = os.stat(f"{self.root}/{path}" if path else self.root)
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+    def entries(self, folder: str) -> list[Entry]:
+        """List a folder, in no particular order."""
+        self._times[folder] = self._now(folder)  # before: what comes meanwhile moves it once more
+        return self._storage.entries(folder)
+
+    def kind(self, path: str) -> Kind:
+        """Tell what lies at a path, links followed."""
+        return self._storage.kind(path)
+
+    def stamp(self, path: str) -> FileStamp:
+        """Tell what shows whether a regular file stays the same, links followed."""
+        return self._storage.stamp(path)
+
+    def small_file(self, path: str, *, limit: int) -> bytes:
+        """Read a whole record file."""
+        if "/" not in path:
+            self._records[path] = self._now(path)
+        return self._storage.small_file(path, limit=limit)
+
+    def open(self, path: str) -> AbstractContextManager[ByteSource]:
+        """Open a file for reading ranges."""
+        return self._storage.open(path)

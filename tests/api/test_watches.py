@@ -1,0 +1,330 @@
+"""A tree that is watched while a trainer saves into it, takes saves away, hangs and stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from ckpttool.api.watches import Machine, Watch
+from ckpttool.domain.question import TreeQuestion
+from ckpttool.domain.units import ByteCount
+from ckpttool.domain.verdict import Level
+from ckpttool.domain.watching import WatchEvent, WatchQuestion, WatchRule
+from ckpttool.errors import LockedError, UnknownLayoutError, UsageError
+from tests.trees import TreeBuilder
+
+RANKS = 8
+
+
+class Clock(Machine):
+    """A machine whose time passes only when it is told to."""
+
+    now = 1000.0
+
+    def seconds(self) -> float:
+        """Return seconds since it started."""
+        return self.now
+
+    def wall(self) -> float:
+        """Return seconds since 1970, by a clock that is moved now and then."""
+        return 1_800_000_000.0 + self.now % 7000
+
+
+class Trainer:
+    """Saves on eight ranks, each at its own pace, by rename and in place in turn; keeps the last four."""
+
+    def __init__(self, base: Path, seed: int) -> None:
+        self._chance = random.Random(seed)  # noqa: S311  a course that can be had again
+        made = TreeBuilder(base / "made", world=RANKS, sparse=True).legacy(ranks=RANKS)
+        made.save(epoch=1, step=1)
+        self.root = base / "output" / "checkpoint"
+        self._content = [next((made.checkpoint / f"rank_{rank}").glob("*.ckpt")) for rank in range(RANKS)]
+        for rank in range(RANKS):
+            (self.root / f"rank_{rank}").mkdir(parents=True)
+        self.saves = 0
+        self._due: list[tuple[int, str, bytes, Path]] = []
+
+    def file(self, rank: int, number: int) -> Path:
+        name = self._content[rank].name.replace("1_1.ckpt", f"{number}_1.ckpt")
+        return self.root / f"rank_{rank}" / name
+
+    def begin(self, *, hangs: int | None = None) -> None:
+        """Begin a save; what each rank does comes in later polls."""
+        self.saves += 1
+        for rank in range(RANKS):
+            target, data = self.file(rank, self.saves), self._bytes(rank)
+            at = self._chance.randrange(4)
+            if rank == hangs:
+                continue
+            if self.saves % 2:
+                self._due.append((at, "whole", data, target))
+            else:
+                self._due += [(at, "cut", data[: len(data) // 2], target), (at + 1, "place", data, target)]
+        for rank in range(RANKS if self.saves > 4 else 0):
+            self._due.append((self._chance.randrange(3, 7), "gone", b"", self.file(rank, self.saves - 4)))
+
+    def step(self) -> None:
+        """Do what is due, and come one poll nearer to the rest."""
+        for _, what, data, target in [each for each in self._due if each[0] == 0]:
+            if what == "gone":
+                target.unlink(missing_ok=True)
+            elif what == "whole":
+                part = target.with_name(f".{target.name}.part")
+                part.write_bytes(data)
+                part.rename(target)
+            else:
+                target.write_bytes(data)
+        self._due = [(at - 1, *rest) for at, *rest in self._due if at]  # type: ignore[misc]
+
+    def _bytes(self, rank: int) -> bytes:
+        from tests.trees import ckpt_bytes, training_scalars, weights
+
+        return ckpt_bytes([*weights(seed=rank, sparse=True), *training_scalars(epoch=self.saves, true_step=self.saves)])
+
+
+class Watching:
+    """The watch of a trainer, ended and begun anew as if it had been killed."""
+
+    def __init__(self, root: Path, state: Path, **more: object) -> None:
+        self.clock, self.told, self.notes = Clock(), list[WatchEvent](), list[str]()
+        self.question = WatchQuestion(
+            tree=TreeQuestion(path=str(root), world_size=RANKS),
+            rule=WatchRule(settle=2, patience=120.0, again=0.0),
+            every=10.0,
+            environment={"XDG_STATE_HOME": str(state)},
+            **{"level": Level.STRUCTURE, **more},  # type: ignore[arg-type]
+        )
+        self.watch = self.anew()
+
+    def anew(self) -> Watch:
+        """Begin as a process does that knows what is on the disk, and no more."""
+        watch = Watch(self.question, self.told.append, self.notes.append, self.clock)
+        self._held = ExitStack()
+        self._held.enter_context(watch.begun())
+        return watch
+
+    def killed(self) -> None:
+        """Lose all that is not on the disk."""
+        self.watch._place = None  # noqa: SLF001  it writes nothing any more
+        self._held.close()  # the lock goes with the process
+        self.watch = self.anew()
+
+    def poll(self, trainer: Trainer | None = None, times: int = 1) -> None:
+        for _ in range(times):
+            if trainer is not None:
+                trainer.step()
+            self.clock.now += 10.0
+            self.watch.poll()
+
+    @property
+    def kinds(self) -> list[str]:
+        return [event.kind.value for event in self.told]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> tuple[Trainer, Watching]:
+    trainer = Trainer(tmp_path, seed=7)
+    return trainer, Watching(trainer.root, tmp_path / "state")
+
+
+def course(trainer: Trainer, watching: Watching, *, saves: int, kills: int) -> None:
+    chance = random.Random(3)  # noqa: S311
+    killed = set(chance.sample(range(saves * 14), kills))
+    for number in range(saves):
+        trainer.begin()
+        for turn in range(14):
+            watching.poll(trainer)
+            if number * 14 + turn in killed:
+                watching.killed()
+
+
+def assert_told_and_nothing_else(trainer: Trainer, watching: Watching) -> None:
+    assert set(watching.kinds) == {"good"}
+    by_save = {event.name: {each.id for each in watching.told if each.name == event.name} for event in watching.told}
+    assert {name: len(ids) for name, ids in by_save.items()} == {f"{n}_1": 1 for n in range(1, trainer.saves + 1)}
+
+
+def test_each_save_is_told_with_one_id_and_nothing_else_while_the_watch_is_killed_again_and_again(
+    scene: tuple[Trainer, Watching],
+) -> None:
+    trainer, watching = scene
+    course(trainer, watching, saves=12, kills=6)
+    assert_told_and_nothing_else(trainer, watching)
+
+    trainer.begin(hangs=3)
+    watching.poll(trainer, times=4 + 12 + 4)  # written, then patience, then four polls
+    assert watching.kinds[-1] == "save-incomplete"
+    assert watching.told[-1].findings[0].ranks == (3,)
+
+    there = len(watching.told)
+    watching.poll(trainer, times=3 * 14 + 4)
+    assert watching.kinds[there:] == ["save-overdue"]
+
+
+def test_a_byte_that_flips_in_a_sealed_save_is_told_within_four_polls(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path, seed=1)
+    watching = Watching(trainer.root, tmp_path / "state", level=Level.CHECKSUM, seal=True)
+    trainer.begin()
+    watching.poll(trainer, times=10)
+    assert [event.sealed for event in watching.told] == [True]
+    shard = trainer.file(5, 1)
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    watching.poll(times=4)
+    assert watching.kinds == ["good", "checksum-mismatch"]
+
+
+def test_a_tree_that_goes_away_as_a_whole_takes_nothing_of_what_is_known(scene: tuple[Trainer, Watching]) -> None:
+    trainer, watching = scene
+    trainer.begin()
+    watching.poll(trainer, times=10)
+    away = trainer.root.rename(trainer.root.with_name("away"))
+    watching.poll(times=5)
+    assert len(watching.notes) == 1
+    away.rename(trainer.root)
+    watching.poll(times=5)
+    assert watching.kinds == ["good"]
+
+
+def test_what_is_not_there_yet_is_waited_for_and_one_look_alone_says_so(tmp_path: Path) -> None:
+    watching = Watching(tmp_path / "nothing", tmp_path / "state")
+    watching.poll(times=3)
+    assert len(watching.notes) == 1
+    assert "waiting" in watching.notes[0]
+    once = Watching(tmp_path / "nothing else", tmp_path / "state", once=True)
+    with pytest.raises(UnknownLayoutError):
+        once.watch.run()
+
+
+def test_a_second_watch_of_one_tree_is_refused(scene: tuple[Trainer, Watching], tmp_path: Path) -> None:
+    trainer, _ = scene
+    with pytest.raises(LockedError, match="watched already"):
+        Watching(trainer.root, tmp_path / "state")
+    Watching(trainer.root, tmp_path / "another user's")
+
+
+def test_a_watch_that_cannot_remember_does_not_begin(tmp_path: Path) -> None:
+    watch = Watch(WatchQuestion(tree=TreeQuestion(path=str(tmp_path)), environment={"HOME": ""}), print, print)
+    with pytest.raises(UsageError, match="XDG_STATE_HOME"), watch.begun():
+        pass
+
+
+def test_an_idle_poll_lists_nothing_and_does_not_grow(
+    scene: tuple[Trainer, Watching], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trainer, watching = scene
+    trainer.begin()
+    watching.poll(trainer, times=12)
+    size = (state := next((tmp_path / "state").rglob("*.json"))).stat().st_size
+    listed: list[object] = []
+    real = os.scandir
+
+    def noted(path: str) -> object:
+        listed.append(path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", noted)
+    monkeypatch.setattr(watching.watch, "_polls", 0)
+    watching.poll(times=19)
+    assert listed == []
+    watching.poll()
+    assert listed
+    watching.poll(times=200)
+    assert abs(state.stat().st_size - size) < 100
+    assert watching.kinds == ["good"]
+
+
+HOOK = """
+import json, os, sys
+event = json.load(sys.stdin)
+with open({path!r}, "a") as file:
+    print(event["id"], *(os.environ["CKPTTOOL_" + name] for name in ("EVENT", "CHECKPOINT", "STEP", "ROOT")), file=file)
+print("printed by the hook")
+sys.exit({code})
+"""
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_hook_hears_of_each_event_and_stops_nothing_where_it_fails(
+    tmp_path: Path, code: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    heard = tmp_path / "heard"
+    trainer = Trainer(tmp_path, seed=2)
+    hook = (sys.executable, "-c", HOOK.format(path=str(heard), code=code))
+    watching = Watching(trainer.root, tmp_path / "state", hook=hook)
+    trainer.begin()
+    watching.poll(trainer, times=10)
+    (event,) = watching.told
+    assert heard.read_text() == f"{event.id} good 1_1 1 {trainer.root}\n"
+    assert watching.watch.hook_failures == (code != 0)
+    assert capfd.readouterr().out == ""
+
+
+def test_a_hook_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ckpttool.api import watch_hooks
+
+    monkeypatch.setattr(watch_hooks, "HOOK_SECONDS", 0.3)
+    pid = tmp_path / "pid"
+    trainer = Trainer(tmp_path, seed=2)
+    hook = ("sh", "-c", f"sleep 600 & echo $! > {pid}; wait")
+    watching = Watching(trainer.root, tmp_path / "state", hook=hook)
+    trainer.begin()
+    watching.poll(trainer, times=10)
+    assert watching.watch.hook_failures == 1
+    assert "killed" in watching.notes[-1]
+    status = Path("/proc") / pid.read_text().strip() / "stat"
+    assert not status.exists() or " Z " in status.read_text()
+
+
+def test_a_hook_that_is_not_there_is_said(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path, seed=2)
+    watching = Watching(trainer.root, tmp_path / "state", hook=("/nowhere",))
+    trainer.begin()
+    watching.poll(trainer, times=10)
+    assert "cannot be started" in watching.notes[-1]
+
+
+def test_an_event_is_told_again_where_the_watch_died_between_its_hook_and_its_state(
+    scene: tuple[Trainer, Watching], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, watching = scene
+    trainer.begin()
+    monkeypatch.setattr(watching.watch, "_keep", lambda **_: None)
+    watching.poll(trainer, times=10)
+    watching.killed()
+    watching.poll(times=5)
+    assert watching.kinds == ["good", "good"]
+    assert len({event.id for event in watching.told}) == 1
+
+
+@pytest.mark.parametrize("harm", ["cut", "flip", "other"])
+def test_a_state_that_cannot_be_believed_is_none(scene: tuple[Trainer, Watching], tmp_path: Path, harm: str) -> None:
+    trainer, watching = scene
+    trainer.begin()
+    watching.poll(trainer, times=10)
+    watching.watch._place = None  # noqa: SLF001
+    state = next((tmp_path / "state").rglob("*.json"))
+    data = state.read_bytes()
+    state.write_bytes(
+        {"cut": data[:50], "flip": data.replace(b"good", b"gone"), "other": json.dumps([]).encode()}[harm]
+    )
+    watching.killed()
+    assert watching.watch.known.saves == ()
+
+
+def test_the_room_for_the_next_save_is_looked_at(
+    scene: tuple[Trainer, Watching], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, watching = scene
+    trainer.begin()
+    watching.poll(trainer, times=10)
+    monkeypatch.setattr(watching.watch, "_free", lambda: ByteCount(1))
+    watching.poll(times=3)
+    assert watching.kinds == ["good", "disk-space-low"]

@@ -1,0 +1,267 @@
+"""What a poll of a watched tree means: what is read, what is told, and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckpttool.decide.watching import LEAST_PATIENCE, is_idle, judged, observe, patience_of
+from ckpttool.domain.finding import Code, Finding, Severity, damage, note, suspect, unknown, unsafe
+from ckpttool.domain.frozen import replace
+from ckpttool.domain.units import ByteCount, Rank, Step
+from ckpttool.domain.verdict import VerdictWord
+from ckpttool.domain.watching import (
+    EventKind,
+    Judge,
+    Judgement,
+    SaveState,
+    SeenSave,
+    Sighting,
+    Watched,
+    WatchEvent,
+    WatchRule,
+)
+
+RULE = WatchRule(settle=2, patience=100.0, again=0.0)
+MISSING = damage(Code.SHARD_MISSING, "rank 3 has no file", ranks=(Rank(3),))
+CUT = damage(Code.SHARD_TRUNCATED, "is cut off")
+
+
+def save(name: str = "a", fingerprint: str = "1", *, incomplete: Sequence[Finding] = (), **more: float) -> SeenSave:
+    return SeenSave(
+        key=f"/{name}",
+        name=name,
+        step=Step(1),
+        fingerprint=fingerprint,
+        incomplete=tuple(incomplete),
+        nbytes=ByteCount(int(more["nbytes"])) if "nbytes" in more else None,
+        age=more.get("age"),
+    )
+
+
+class Course:
+    """Polls one after another, ten seconds apart, with answers to what is to be read."""
+
+    def __init__(self, rule: WatchRule = RULE) -> None:
+        self.known, self.rule, self.now = Watched(), rule, 0.0
+        self.told: list[WatchEvent] = []
+        self.asked: list[Judge] = []
+
+    def poll(self, *saves: SeenSave, times: int = 1, passed: float = 10.0, **more: object) -> Course:
+        for _ in range(times):
+            self.now += passed
+            sighting = Sighting(saves=saves, **more)  # type: ignore[arg-type]
+            self.known, actions = observe(self.known, sighting, self.rule, now=self.now)
+            self.asked = [action for action in actions if isinstance(action, Judge)]
+            self.told += [action for action in actions if isinstance(action, WatchEvent)]
+        return self
+
+    def judge(self, *findings: Finding, word: VerdictWord = VerdictWord.VERIFIED, at: int = 0) -> Course:
+        self.known, events = judged(self.known, Judgement(asked=self.asked[at], word=word, findings=findings))
+        self.told += events
+        return self
+
+    @property
+    def kinds(self) -> list[str]:
+        return [event.kind.value for event in self.told]
+
+
+def good(rule: WatchRule = RULE, *seen: SeenSave) -> Course:
+    return Course(rule).poll(*(seen or [save()]), times=3).judge()
+
+
+def test_a_save_is_read_when_it_has_not_changed_for_two_polls_and_not_before() -> None:
+    course = Course().poll(save(fingerprint="1")).poll(save(fingerprint="2"), times=2)
+    assert not course.asked
+    assert not is_idle(course.known)
+    assert [asked.fingerprint for asked in course.poll(save(fingerprint="2")).asked] == ["2"]
+    assert course.judge(note(Code.ZERO_TAIL, "it is long")).kinds == ["good"]
+    assert is_idle(course.known)
+    assert not course.poll(save(fingerprint="2"), times=50).asked
+    assert course.kinds == ["good"]
+
+
+def test_saves_that_wait_are_read_newest_first() -> None:
+    course = Course().poll(save("b"), save("a"), times=3)
+    assert [asked.key for asked in course.asked] == ["/b", "/a"]
+
+
+def test_a_rank_that_hangs_is_told_once_when_patience_ends_and_named() -> None:
+    course = Course().poll(save(incomplete=[MISSING]), times=10)
+    assert course.kinds == []
+    course.poll(save(incomplete=[MISSING]), times=30)
+    assert course.kinds == ["save-incomplete"]
+    assert course.told[0].findings[0].ranks == (3,)
+    assert course.told[0].findings[0].severity is Severity.UNKNOWN
+
+
+def test_a_save_that_still_grows_is_waited_for_however_long_it_takes() -> None:
+    course = Course()
+    for turn in range(100):
+        course.poll(save(fingerprint=str(turn), incomplete=[MISSING]))
+    assert course.kinds == []
+    assert course.poll(save(fingerprint="end"), times=3).judge().kinds == ["good"]
+
+
+def test_what_looks_cut_off_is_told_only_when_patience_ends() -> None:
+    course = Course().poll(save(), times=3).judge(CUT, word=VerdictWord.DAMAGED)
+    assert course.kinds == []
+    assert not course.poll(save(), times=6).asked
+    assert [asked.final for asked in course.poll(save(), times=3).asked] == [True]
+    assert course.judge(CUT, word=VerdictWord.DAMAGED).kinds == ["bad"]
+    assert not course.poll(save(), times=5).asked
+
+
+@pytest.mark.parametrize(
+    "finding", [suspect(Code.NONFINITE_VALUES, "has NaN"), unsafe(Code.UNSAFE_PICKLE, "would run code")]
+)
+def test_what_no_save_under_way_shows_is_told_at_once(finding: Finding) -> None:
+    assert Course().poll(save(), times=3).judge(finding, word=VerdictWord.SUSPECT).kinds == ["bad"]
+
+
+def test_what_cannot_be_read_is_told_as_that_and_only_when_patience_ends() -> None:
+    withheld = unknown(Code.UNREADABLE, "the disk does not answer")
+    course = Course().poll(save(), times=3).judge(withheld, word=VerdictWord.UNREADABLE)
+    assert course.kinds == []
+    course.poll(save(), times=9).judge(withheld, word=VerdictWord.UNREADABLE)
+    assert course.kinds == ["unreadable"]
+
+
+def test_a_good_save_that_is_no_longer_what_was_sealed_is_told_as_that() -> None:
+    course = good().poll(save(fingerprint="2"), times=3)
+    course.judge(damage(Code.CHECKSUM_MISMATCH, "is not what was sealed"), word=VerdictWord.DAMAGED)
+    assert course.kinds == ["good", "checksum-mismatch"]
+
+
+def test_retention_takes_a_save_away_a_file_at_a_time_and_nothing_is_told() -> None:
+    course = good().poll(save(fingerprint="2", incomplete=[MISSING]), times=5).poll(times=3)
+    assert course.kinds == ["good"]
+    assert course.known.saves == ()
+
+
+def test_a_good_save_that_lost_a_file_for_good_is_read_and_told() -> None:
+    course = good().poll(save(fingerprint="2", incomplete=[MISSING]), times=12)
+    assert [asked.final for asked in course.asked] == [True]
+    assert course.judge(MISSING, word=VerdictWord.MISSING).kinds == ["good", "bad"]
+
+
+def test_what_was_read_says_nothing_of_files_that_changed_or_went_meanwhile() -> None:
+    course = Course().poll(save(), times=3)
+    asked = course.asked[0]
+    for later in ([save(fingerprint="2")], []):
+        course.poll(*later)
+        known, events = judged(course.known, Judgement(asked=asked, word=VerdictWord.DAMAGED, findings=(CUT,)))
+        assert (known, events) == (course.known, ())
+
+
+def test_a_folder_that_cannot_be_listed_takes_no_save_away() -> None:
+    assert [known.name for known in good().poll(whole=False).known.saves] == ["a"]
+
+
+def test_a_good_save_is_read_once_more_and_then_never_again() -> None:
+    rule = replace(RULE, again=60.0)
+    course = good(rule).poll(save(), times=5)
+    assert not course.asked
+    assert [asked.cold for asked in course.poll(save()).asked] == [True]
+    assert course.judge().kinds == ["good", "read-again"]
+    assert not course.poll(save(), times=50).asked
+
+
+def test_what_is_found_bad_when_read_again_is_told_at_once() -> None:
+    course = good(replace(RULE, again=60.0)).poll(save(), times=6).judge(CUT, word=VerdictWord.DAMAGED)
+    assert course.kinds == ["good", "bad"]
+
+
+def saved(count: int, *, passed: float = 50.0) -> Course:
+    course = Course()
+    for number in range(count):
+        course.poll(*[save(str(each)) for each in range(number, -1, -1)], passed=passed)
+    return course
+
+
+def test_that_no_save_comes_is_told_once_and_again_after_the_next_one() -> None:
+    course = saved(4)
+    there = [save(str(each)) for each in range(3, -1, -1)]
+    assert course.poll(*there, times=15).kinds == []
+    assert course.poll(*there, times=20).kinds == ["save-overdue"]
+    assert course.told[0].name == "3"
+    course.poll(save("4"), *there, times=100)
+    assert course.kinds == ["save-overdue", "save-overdue"]
+    assert len({event.subject for event in course.told}) == 2
+
+
+def test_nobody_knows_what_is_usual_of_two_saves() -> None:
+    assert saved(2).poll(save("1"), save("0"), times=500).kinds == []
+
+
+def test_that_the_next_save_will_not_fit_is_told_once_until_there_is_room() -> None:
+    course = good(RULE, save(nbytes=100)).poll(save(nbytes=100), free_bytes=ByteCount(200))
+    assert course.kinds == ["good"]
+    course.poll(save(nbytes=100), times=5, free_bytes=ByteCount(99))
+    assert course.kinds == ["good", "disk-space-low"]
+    course.poll(save(nbytes=100), free_bytes=ByteCount(101)).poll(save(nbytes=100), free_bytes=ByteCount(99))
+    assert course.kinds == ["good", "disk-space-low", "disk-space-low"]
+
+
+def test_the_room_that_a_save_takes_while_it_is_written_is_not_missed() -> None:
+    course = good(RULE, save(nbytes=100)).poll(
+        save("b", incomplete=[MISSING]), save(nbytes=100), free_bytes=ByteCount(1)
+    )
+    assert course.kinds == ["good"]
+
+
+def test_patience_is_three_times_what_a_save_takes_here_and_ten_minutes_at_least() -> None:
+    rule = replace(RULE, patience=None)
+    assert patience_of(Watched(), rule) == LEAST_PATIENCE
+    assert patience_of(Watched(durations=(10.0, 12.0)), rule) == LEAST_PATIENCE
+    assert patience_of(Watched(durations=(900.0, 1000.0, 9000.0)), rule) == 3000.0
+
+
+def test_one_look_alone_takes_old_files_for_at_rest_and_young_ones_not() -> None:
+    rule = replace(RULE, rested=60.0)
+    assert Course(rule).poll(save(age=61.0)).asked
+    assert not Course(rule).poll(save(age=59.0)).asked
+    assert not Course(rule).poll(save()).asked
+    assert [asked.final for asked in Course(rule).poll(save(age=101.0)).asked] == [True]
+    assert Course(rule).poll(save(age=101.0, incomplete=[MISSING])).kinds == ["save-incomplete"]
+
+
+def test_a_clock_that_goes_back_is_one_that_stands_still() -> None:
+    course = Course().poll(save(incomplete=[MISSING]), times=5)
+    before = course.known.now
+    course.poll(save(incomplete=[MISSING]), passed=-1000.0)
+    assert course.known.now == before
+    assert course.kinds == []
+
+
+SAVES = st.lists(
+    st.tuples(st.sampled_from("abc"), st.sampled_from("12"), st.booleans()), max_size=3, unique_by=lambda each: each[0]
+)
+
+
+@given(
+    st.lists(st.tuples(SAVES, st.floats(-1000, 1000), st.sampled_from(["good", "cut", "none"])), max_size=30),
+    st.booleans(),
+)
+def test_in_any_order_and_with_any_clock_nothing_is_told_twice_of_files_that_stay_and_nothing_grows(
+    turns: list[tuple[list[tuple[str, str, bool]], float, str]],
+    whole: bool,
+) -> None:
+    course = Course()
+    told = 0
+    for saves, passed, answer in turns:
+        seen = [save(name, mark, incomplete=[MISSING] if part else []) for name, mark, part in saves]
+        course.poll(*seen, passed=passed, whole=whole)
+        for at in range(len(course.asked)):
+            if answer != "none":
+                course.judge(*([CUT] if answer == "cut" else []), at=at)
+        assert len({known.key for known in course.known.saves}) == len(course.known.saves) <= 3
+        assert len(course.known.intervals) <= 8 >= len(course.known.durations)
+        assert all(known.state is not SaveState.GOOD or known.was_good for known in course.known.saves)
+        assert len(course.told) - told <= 2 * len(seen) + 2
+        told = len(course.told)
+        course.poll(*seen, passed=0.0, whole=whole)
+    assert {event.kind for event in course.told} <= set(EventKind)
