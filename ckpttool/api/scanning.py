@@ -166,13 +166,7 @@ def scans_without(question: TreeQuestion) -> Callable[[Collection[str]], Invento
 
 
 def scans_often(question: TreeQuestion) -> tuple[Tree, ListedStorage]:
-    """Scan a tree, and return with it what tells later whether it moved since.
-
-    Raises:
-        UnknownLayoutError: There is no tree at the path.
-        UsageError: There are two, or the config is another trainer's.
-        IncompleteError: The tree's folder cannot be read.
-    """
+    """As `scan`; also return what tells later whether the tree moved since."""
     from ckpttool.storage.listed import ListedStorage
 
     located = locate(question.path, layout=question.layout, config=question.config)

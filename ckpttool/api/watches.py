@@ -19,7 +19,7 @@ from ckpttool.domain.frozen import replace
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import CheckQuestion
 from ckpttool.domain.units import ByteCount
-from ckpttool.domain.verdict import CheckTask, Level, Verdict
+from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.domain.watching import (
     Judge,
     Judgement,
@@ -35,14 +35,13 @@ from ckpttool.storage import is_local, open_storage
 from ckpttool.storage.disk import LocalDisk
 from ckpttool.storage.mounts import boot_id, disk_identity, mount_table
 from ckpttool.storage.stream import was_cached
-from ckpttool.verify.meter import Meter, Work
+from ckpttool.verify.meter import Pace
 from ckpttool.write.files import ensure_folder, locked
 from ckpttool.write.files import replace as write
 
 if TYPE_CHECKING:
     from ckpttool.domain.shard import FileStamp
     from ckpttool.storage.listed import ListedStorage
-    from ckpttool.verify.observation import Observation
 
 FULL_EVERY = 20
 """Polls after which all folders are listed whatever their times say: NFS shows these up to a minute late."""
@@ -269,7 +268,7 @@ class Watch:
         """Read one save with one worker; None where it was stopped between two shards."""
         max_age = None if cold else LEDGER_SECONDS
         question = CheckQuestion(level=self.question.level, jobs=1, max_age=max_age, replicas=False)
-        with watched(_Pace(self.question.max_rate)):
+        with watched(Pace(self.question.max_rate)):
             session = session_for(tree, question)
             try:
                 for event in session.events(checkpoint):
@@ -344,29 +343,6 @@ class Watch:
         )
         write(self._place, state_bytes(state), overwrite=True, backup=False)
         self._kept = known, now
-
-
-class _Pace(Meter):
-    """Lets the reading wait so that it is no faster than was asked for."""
-
-    def __init__(self, rate: int | None) -> None:
-        super().__init__()
-        self._rate = rate
-        self._began = time.monotonic()
-        self._read = 0
-
-    def counting(self, work: Work) -> Callable[[CheckTask], Observation]:
-        def paced(task: CheckTask) -> Observation:
-            return work(task, passed=self._passed)
-
-        return paced
-
-    def _passed(self, nbytes: int) -> None:
-        self._read += nbytes
-        if self._rate:
-            ahead = self._read / self._rate - (time.monotonic() - self._began)
-            if ahead > 0:
-                time.sleep(ahead)
 
 
 def _key(checkpoint: Checkpoint) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -84,3 +85,29 @@ class Meter:
                 passed(task.cost)
 
         return counted
+
+
+class Pace(Meter):
+    """Lets the reading wait so that it is no faster than was asked for."""
+
+    def __init__(self, rate: int | None) -> None:
+        """Take bytes a second, on average from now on; None: as fast as it goes."""
+        super().__init__()
+        self._rate = rate
+        self._began = time.monotonic()
+        self._read = 0
+
+    def counting(self, work: Work) -> Callable[[CheckTask], Observation]:
+        """Return what does the work and waits where it is ahead."""
+
+        def paced(task: CheckTask) -> Observation:
+            return work(task, passed=self._passed)
+
+        return paced
+
+    def _passed(self, nbytes: int) -> None:
+        self._read += nbytes
+        if self._rate:
+            ahead = self._read / self._rate - (time.monotonic() - self._began)
+            if ahead > 0:
+                time.sleep(ahead)
