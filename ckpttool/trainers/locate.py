@@ -310,6 +310,9 @@ def _around_folder(path: str, wish: _Wish) -> Located:
     attempts = (partial(_around_part, path, path, None, wish), partial(_below, path, wish))
     found = _first(*(attempts if wish.layout is None else reversed(attempts)))
     if found is not None:
+        if found.storage.root == path and _hold_parts(found.listing):
+            way = "give the folder without the parts, or move them to one of their own"
+            raise UsageError(f"{path} holds a tree and parts of one, and nobody says which is meant: {way}")
         return found
     from ckpttool.trainers.common.loose_file import model_weights
 

@@ -51,3 +51,15 @@ def test_a_rank_that_would_start_where_its_file_is_not_is_damage_and_the_copy_is
     assert done.exit_code == 10
     assert "damage shard-elsewhere" in done.stdout
     assert "on b: rsync -asR -- a:output/checkpoint/./rank_0/" in " ".join(done.stdout.split())
+
+
+def test_parts_that_lie_in_a_tree_are_not_passed_over_in_silence(look: Callable[[str, str], Path]) -> None:
+    parts = look("0-1", "2-3")
+    assert cli("resolve", str(parts)).exit_code == 0
+    shutil.copytree(FIXTURES / "async_ckpt" / "output" / "checkpoint" / "rank_0", parts / "rank_0")
+    both = cli("resolve", str(parts))
+    assert both.exit_code == 2
+    assert "holds a tree and parts of one" in both.stderr
+    for part in parts.glob("*.ckptpart"):
+        part.unlink()
+    assert cli("resolve", str(parts)).exit_code == 0
