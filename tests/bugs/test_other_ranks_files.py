@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ckpttool.domain.verdict import Level
 from tests.changes.trees import resumes_from
 from tests.trees import Fmt, Tensor, TreeBuilder, floats, shard_bytes, training_scalars
 from tests.verify.looking import found, verdicts
@@ -147,3 +148,14 @@ def test_a_chronic_copy_is_seen_where_another_save_shows_slices(tmp_path: Path) 
     for epoch in (5, LAST):
         copy(tree, of=2, to=3, epoch=epoch)
     assert blamed(tree) == {"rank_2", "rank_3"}
+
+
+@pytest.mark.parametrize("level", Level)
+@each_format
+def test_a_copy_of_a_file_that_agrees_with_its_replicas_is_seen_at_every_level(
+    fmt: Fmt, level: Level, tmp_path: Path
+) -> None:
+    tree = tree_of(tmp_path, fmt, lambda rank, epoch: slices(rank % 2, epoch))
+    assert found(verdicts(tree.checkpoint, level, "15_2", jump=0)) == []
+    copy(tree, of=0, to=1)
+    assert "rank_1/" in str(found(verdicts(tree.checkpoint, level, "15_2", jump=0)))

@@ -237,14 +237,19 @@ def _copied(peers: Peers) -> Iterator[Finding]:
     way round is no sign: slices that nobody has trained yet are equal, and part later.)
     """
     steps = _steps(peers)
+    has_older = any(sibling.older for sibling, _ in peers.by_sibling())
     alike: dict[tuple[str | None, str, bytes | None], list[ShardReport]] = defaultdict(list)
     for report in peers.reports:
-        if report.tail_hash is not None and not report.zero_tail and report.copies == 1:
+        # A rank that differs from its replicas at later steps alone may have drifted since, and be no copy.
+        is_told = has_older or report.copies == 1
+        if report.tail_hash is not None and not report.zero_tail and is_told:
             digests = None if report.tensor_digests is None else report.tensor_digests.digests
             alike[report.schema_hash, report.tail_hash, digests].append(report)
     for group in alike.values():
         if any(len({step.pages.get(report.path) for report in group} - {None}) > 1 for step in steps):
-            yield from _copies(group, steps)
+            # One that agrees with its replicas is in its place, and shows who is not.
+            in_place = {report.path for report in group if report.copies > 1}
+            yield from (finding for finding in _copies(group, steps) if finding.path not in in_place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -269,6 +269,15 @@ class TestCopies:
         paths = [one.path for one in compare_siblings(now, [before(*self.slices("a"))])]
         assert paths == (["rank_2/now", "rank_3/now"] if is_copy else [])
 
+    @pytest.mark.parametrize("copies", [3, 4])
+    def test_a_copy_of_what_agrees_with_its_replicas_is_named_and_they_are_not(self, copies: int) -> None:
+        """Where all agree, it was the file of the other two steps that was wrong."""
+        digests = TensorDigests(names=("w",), digests=bytes(8))
+        now = [replace(one, tensor_digests=digests, copies=3) for one in ranks()]
+        now[1] = replace(now[1], copies=1 if copies == 3 else copies)
+        others = [before(*(report(rank, tail=f"{name}{rank == 1}") for rank in range(4))) for name in "ab"]
+        assert [one.path for one in compare_siblings(now, others)] == (["rank_1/now"] if copies == 3 else [])
+
     def test_among_replicas_only_the_copy_is_named(self) -> None:
         then = [report(rank, tail=f"a{rank % 2}") for rank in range(6)]
         now = [report(rank, tail=f"b{rank % 2}") for rank in range(6)]
