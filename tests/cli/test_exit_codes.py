@@ -293,16 +293,19 @@ def test_the_program_ends_with_the_code_of_the_answer(
 
 
 NUMBERS = {
-    "verify": ("--timeout", "--jump", "--max-age"),
-    "health": ("--threshold",),
-    "resolve": ("--health-threshold", "--spike-threshold", "--margin", "--max-lost-time"),
-    "launch": ("--health-threshold", "--spike-threshold", "--margin", "--max-lost-time"),
-    "preflight": ("--health-threshold", "--spike-threshold", "--margin", "--max-lost-time"),
-    "report": ("--health-threshold", "--spike-threshold", "--margin", "--max-lost-time"),
+    "scan": ("--skew",),
+    "verify": ("--timeout", "--jump", "--max-age", "--skew"),
+    "health": ("--threshold", "--skew"),
+    "resolve": ("--health-threshold", "--spike-threshold", "--margin", "--max-lost-time", "--skew"),
+    "launch": ("--health-threshold", "--spike-threshold", "--margin", "--max-lost-time", "--skew"),
+    "preflight": ("--health-threshold", "--spike-threshold", "--margin", "--max-lost-time", "--skew"),
+    "report": ("--health-threshold", "--spike-threshold", "--margin", "--max-lost-time", "--skew"),
+    "watch": ("--every", "--patience", "--again", "--skew"),
     "part": ("--timeout", "--max-age"),
-    "prune": ("--grace", "--wait", "--trash-days", "--max-age"),
-    "repair-meta": ("--grace",),
-    "heal": ("--grace",),
+    "seal": ("--skew",),
+    "prune": ("--grace", "--wait", "--trash-days", "--max-age", "--skew"),
+    "repair-meta": ("--grace", "--skew"),
+    "heal": ("--grace", "--skew"),
     "replay": ("--threshold", "--margin"),
 }
 
