@@ -29,6 +29,7 @@ OUR_OWN_FILES = {
     "ledger",
     "prune-journal",
     "training-state",
+    "watch-state",
 }  # written for ourselves, never printed
 
 
