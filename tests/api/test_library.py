@@ -130,7 +130,13 @@ def test_an_answer_spells_itself_as_its_command_prints_it(name: str, run_folder:
 def test_every_command_that_answers_has_its_verb_in_the_library() -> None:
     from ckpttool.cli.main import COMMANDS
 
-    verbs = {"asd": "check_asd", "guard": "guard_report", "nan": "inspect_nan", "fp8": "fp8_probe"}
+    verbs = {
+        "asd": "check_asd",
+        "guard": "guard_report",
+        "nan": "inspect_nan",
+        "fp8": "fp8_probe",
+        "watch": "Watch",
+    }
     tools = {"guide", "schema"}  # the manual, and what describes documents
     names = [str(name).replace("-", "_") for name in COMMANDS]
     missing = {name for name in names if name not in tools and verbs.get(name, name) not in PUBLIC}
