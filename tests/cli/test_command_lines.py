@@ -32,6 +32,7 @@ WITH_A_TREE = [
     "prune --keep-last 1 --grace 0 --apply",
     "repair-meta",
     "heal",
+    "watch --once",
     "trash list",
     "trash empty --apply",
 ]
@@ -292,7 +293,7 @@ def test_what_is_common_to_all_commands_may_stand_on_either_side(command: str, h
     needed = {
         "scale-skip": ["--new-gbs", "8", "--old-gbs", "8", "--steps", "1"], "launch": ["--config", CONFIG, "--output"],
         "preflight": ["--config", CONFIG], "lint-config": [CONFIG], "prune": ["--keep-last", "1"],
-        "asd check": ["enable:true"], "replay": [CONFIG], "calibrate": [CONFIG],
+        "asd check": ["enable:true"], "replay": [CONFIG], "calibrate": [CONFIG], "watch": ["--once"],
     }.get(command, [])  # fmt: skip
     for common in (["-qv"], ["--json"]):
         line = [*needed, f"new{common[0]}.yaml"] if command == "launch" else needed
