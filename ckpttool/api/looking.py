@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ckpttool.api.scanning import Tree, _scanned
+from ckpttool.api.scanning import Tree, scanned
 from ckpttool.api.verifying import verify
 from ckpttool.decide.naming import LATEST, named
 from ckpttool.domain.checkpoint import Checkpoint
@@ -140,7 +140,7 @@ def _files(storage: Storage) -> Iterator[str]:
 
 def _ask(noted: Located) -> tuple[Checkpoint, ...]:
     """Let the layout ask what it asks of a whole tree, so that it is written down; return the saves."""
-    tree = _scanned(noted, TreeQuestion(sizes=True))
+    tree = scanned(noted, TreeQuestion(sizes=True))
     saves = tuple(map(tree.closer, tree.inventory.checkpoints))
     for save in saves:
         tree.slices(save)
@@ -149,7 +149,7 @@ def _ask(noted: Located) -> tuple[Checkpoint, ...]:
 
 def _contents(located: Located, root: str, question: CheckQuestion) -> dict[str, ShardReport]:
     """Look at the saves that were asked for as hard as was asked for."""
-    tree = _scanned(located, TreeQuestion(path=root, sizes=True))
+    tree = scanned(located, TreeQuestion(path=root, sizes=True))
     found: dict[str, ShardReport] = {}
     for name in _names_here(tree, question):
         for event in verify(tree, replace(question, name=name, replicas=False)):

@@ -15,13 +15,13 @@ from ckpttool.domain.expectation import RankFiles
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.merge import Seat
 from ckpttool.domain.node import Process, Reach
-from ckpttool.domain.part import PartQuestion, PartWritten, Split
+from ckpttool.domain.part import MOST_PART_BYTES, PartQuestion, PartWritten, Split
 from ckpttool.domain.question import DEFAULT_DIR
 from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.domain.verdict import VerdictWord
 from ckpttool.errors import IncompleteError, UnknownLayoutError, UnsafeError, UsageError
 from ckpttool.records import PART_SUFFIX, STREAM
-from ckpttool.records.part import MOST_PART_BYTES, MOST_PARTS, is_part, spelled_part
+from ckpttool.records.part import MOST_PARTS, is_part, spelled_part
 from ckpttool.storage import is_local, shortest
 from ckpttool.storage.mounts import boot_id, disk_identity, mount_of, mount_table
 from ckpttool.storage.recorded import Answers

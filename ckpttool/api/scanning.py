@@ -108,7 +108,7 @@ def scan(question: Where = None) -> Tree:
         IncompleteError: The tree's folder cannot be read.
     """
     question = asked(question, sizes=True)
-    return _scanned(_located(question), question)
+    return scanned(_located(question), question)
 
 
 def _located(question: TreeQuestion) -> Located:
@@ -125,7 +125,7 @@ def scan_emptied(question: TreeQuestion) -> Tree | None:
         IncompleteError: The trash cannot be read.
     """
     located = locate_emptied(question.path, layout=question.layout)
-    return None if located is None else _scanned(located, question)
+    return None if located is None else scanned(located, question)
 
 
 def trees_below(root: str, *, layout: str | None = None) -> list[str]:
@@ -160,7 +160,7 @@ def scans_without(question: TreeQuestion) -> Callable[[Collection[str]], Invento
 
     def scan_without(hidden: Collection[str]) -> Inventory:
         storage.hidden = frozenset(hidden)
-        return _scanned(replace(found, storage=storage, listing=list_root(storage)), question).inventory
+        return scanned(replace(found, storage=storage, listing=list_root(storage)), question).inventory
 
     return scan_without
 
@@ -173,10 +173,11 @@ def scans_often(question: TreeQuestion) -> tuple[Tree, ListedStorage]:
     storage = ListedStorage(located.storage)
     with looking_at(storage.root):
         listing = list_root(storage)
-    return _scanned(replace(located, storage=storage, listing=listing), question), storage
+    return scanned(replace(located, storage=storage, listing=listing), question), storage
 
 
-def _scanned(located: Located, question: TreeQuestion) -> Tree:
+def scanned(located: Located, question: TreeQuestion) -> Tree:
+    """Scan a tree that was found."""
     config = question.config
     per_epoch = question.steps_per_epoch or (config.sink_size if config else None)
     options = ScanOptions(sizes=question.sizes, steps_per_epoch=per_epoch)

@@ -14,6 +14,12 @@ from ckpttool.domain.verdict import VerdictWord
 if TYPE_CHECKING:
     from ckpttool.domain.question import CheckQuestion, TreeQuestion
 
+MOST_PART_BYTES = ByteCount(64 << 20)
+"""Of one part, before and after it is deflated: those of 8 ranks have some 20 KB."""
+
+MOST_PARTS_BYTES = ByteCount(2 << 30)
+"""Of all parts of a tree together."""
+
 
 class Split(str, Enum):
     """Among whom the files that are seen from here are divided."""

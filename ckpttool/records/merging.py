@@ -107,8 +107,8 @@ def _of_newest_run(looks: Sequence[Look]) -> tuple[list[Look], tuple[Seat, ...]]
         before = last.get(place)
         if before is None or before.seat.began_ns <= look.seat.began_ns:
             last[place] = look
-    kept = [look for look in own if any(look is each for each in last.values())] if len(last) < len(own) else own
-    chosen = {id(look) for look in kept}
+    chosen = {id(look) for look in last.values()}
+    kept = [look for look in own if id(look) in chosen]
     return kept, tuple(look.seat for look in looks if id(look) not in chosen)
 
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.merge import Seat
-from ckpttool.domain.units import ByteCount, Rank
+from ckpttool.domain.part import MOST_PART_BYTES
+from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import Level, ShardReport
 from ckpttool.formats.strict_json import (
     OWN_MEMORY,
@@ -38,9 +39,6 @@ SCHEMA = "ckpttool/part/1"
 
 MOST_PARTS = 100_000
 """Of one look."""
-
-MOST_PART_BYTES = ByteCount(64 << 20)
-"""Of one part: those of 8 ranks have some 20 KB."""
 
 _BEGIN = f'{{"schema": "{SCHEMA}"'.encode("ascii")
 _FOREIGN = b'{"schema": "ckpttool/part/'

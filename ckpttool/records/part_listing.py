@@ -11,7 +11,7 @@ from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount
 from ckpttool.formats.strict_json import Json, JsonObject, ParseError, as_int, as_list, as_str, get_list, get_str
 from ckpttool.storage.base import Entry, Kind
-from ckpttool.storage.recorded import Answers, Failure
+from ckpttool.storage.recorded import ENTRIES, FAILURES, FILE, KIND, OPEN, STAMP, Answers, Failure
 
 _MOST_CONTENT = 256 << 20
 """Bytes of all record files of a part together, once they are unpacked."""
@@ -21,8 +21,7 @@ _PLAIN_BYTES = 64
 
 _KINDS = {"d": Kind.FOLDER, "o": Kind.OTHER, "l": Kind.LOST, "f": Kind.FILE}
 _LETTERS = {kind: letter for letter, kind in _KINDS.items()}
-_ASKED = frozenset({"entries", "kind", "stamp", "file", "open"})
-_ERRORS = frozenset({"OSError", "LostLinkError", "NotRegularError", "OverLimitError"})
+_ASKED = frozenset({ENTRIES, KIND, STAMP, FILE, OPEN})
 
 
 def spelled_text(text: str) -> Json:
@@ -115,7 +114,7 @@ def read_answers(record: JsonObject, looks: int) -> tuple[Answers, dict[str, int
     _read_contents(record, answers)
     for value in get_list(record, "failures"):
         what, name, kind, number = as_list(value)
-        if what not in _ASKED or kind not in _ERRORS:
+        if what not in _ASKED or kind not in FAILURES:
             raise ParseError("names an error that is none", key="failures")
         failure: Failure = (as_str(kind), as_int(number))
         answers.failures[as_str(what), path_of(name)] = failure

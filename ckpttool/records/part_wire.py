@@ -13,18 +13,13 @@ from binascii import crc32
 from collections.abc import Iterable, Iterator
 
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.part import MOST_PART_BYTES, MOST_PARTS_BYTES
 from ckpttool.errors import UnsafeError
 
 LINE_BYTES = 256
 """Of every line, with its end: shorter ones are filled up with blanks. Launchers read what a process wrote in pieces
 of 1,024 (srun) or 4,096 bytes (Open MPI), and another's may come between two: so each ends where a line does.
 """
-
-MOST_BYTES = 64 << 20
-"""Of a part, before and after it is deflated."""
-
-MOST_BYTES_OF_ALL = 2 << 30
-"""Of all parts' lines together."""
 
 MARK = b"ckpttool-part "
 """What each line of a part begins with, behind whatever a launcher puts before it."""
@@ -65,8 +60,8 @@ def lines_of(part: bytes, name: PartName) -> Iterator[bytes]:
     from zlib import compress
 
     packed = compress(part, 9)
-    if max(len(part), len(packed)) > MOST_BYTES:
-        raise UnsafeError(f"a part of {max(len(part), len(packed))} bytes: at most {MOST_BYTES} are read back")
+    if max(len(part), len(packed)) > MOST_PART_BYTES:
+        raise UnsafeError(f"a part of {max(len(part), len(packed))} bytes: at most {MOST_PART_BYTES} are read back")
     text = b64encode(packed)
     head = f"{MARK.decode()}{name.run} {name.index}/{name.count} {_key(packed)}".encode("ascii")
     # As if each number had six digits, which is more than as many lines as a part can have.
@@ -98,8 +93,8 @@ def parts_in(lines: Iterable[bytes]) -> Received:
             if number <= count and number not in pieces:
                 pieces[number] = match[7]
                 size += len(match[7])
-                if size > MOST_BYTES_OF_ALL:
-                    raise UnsafeError(f"more than {MOST_BYTES_OF_ALL} bytes of parts: give fewer of them at once")
+                if size > MOST_PARTS_BYTES:
+                    raise UnsafeError(f"more than {MOST_PARTS_BYTES} bytes of parts: give fewer of them at once")
     whole = [(name, part) for (name, key), pieces in found.items() if (part := _joined(key, pieces)) is not None]
     whole.sort()
     return Received(parts=tuple(whole), torn=tuple(sorted(begun - {name for name, _ in whole})))
@@ -119,7 +114,7 @@ def _joined(key: bytes, pieces: dict[int, bytes]) -> bytes | None:
     try:
         packed = b64decode(b"".join(pieces[number] for number in range(1, len(pieces) + 1)), validate=True)
         unpacking = decompressobj()
-        part = unpacking.decompress(packed, MOST_BYTES)
+        part = unpacking.decompress(packed, MOST_PART_BYTES)
     except (ValueError, NotDeflatedError):
         return None
     return part if _key(packed) == told.decode() and unpacking.eof and not unpacking.unused_data else None

@@ -216,7 +216,7 @@ def _spans(parts: _Parts, axis: _Axis, columns: int) -> Iterator[Span]:
         first, last = run[0][0], run[-1][0]
         named = axis.named(_first(first, axis.width, columns), _first(last + 1, axis.width, columns) - 1)
         number = sum(count for _, _, count in run)
-        told = "whole" if word is None else f"{_told(word)} ({number})" if number else f"{_told(word)} as a whole"
+        told = "whole" if word is None else f"{word.value} ({number})" if number else f"{word.value} as a whole"
         yield Span(first=first, last=last, mark=Mark.GOOD if word is None else mark_of(word), title=f"{named}: {told}")
 
 
@@ -249,7 +249,7 @@ def _first(column: int, width: int, columns: int) -> int:
 
 
 def _summary(parts: _Parts, axis: _Axis) -> str:
-    words = Counter(_told(word) for word in parts.bad.values())
+    words = Counter(word.value for word in parts.bad.values())
     silent = len(parts.there) - sum(map(parts.has, parts.bad))
     absent = parts.expected - silent - sum(place < parts.expected for place in parts.bad)
     if absent > 0:
@@ -257,12 +257,8 @@ def _summary(parts: _Parts, axis: _Axis) -> str:
     told = [f"{silent} whole"] if silent or not words else []
     told += [f"{number} {word}" for word, number in sorted(words.items())]
     if parts.whole is not None:
-        told.append(f"the save as a whole {_told(parts.whole)}")
+        told.append(f"the save as a whole {parts.whole.value}")
     return f"{counted(silent + sum(words.values()), axis.noun)}: {', '.join(told)}"
-
-
-def _told(word: VerdictWord) -> str:
-    return word.value
 
 
 MANY_RANKS = 16

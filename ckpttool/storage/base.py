@@ -130,6 +130,35 @@ class Storage(Protocol):
         ...
 
 
+class PassedOn:
+    """A storage that asks another for all; a class of its own says what it answers otherwise."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Take the one that is asked."""
+        self.root = storage.root
+        self._storage = storage
+
+    def entries(self, folder: str) -> list[Entry]:
+        """List a folder, in no particular order."""
+        return self._storage.entries(folder)
+
+    def kind(self, path: str) -> Kind:
+        """Tell what lies at a path, links followed."""
+        return self._storage.kind(path)
+
+    def stamp(self, path: str) -> FileStamp:
+        """Tell what shows whether a regular file stays the same, links followed."""
+        return self._storage.stamp(path)
+
+    def small_file(self, path: str, *, limit: int) -> bytes:
+        """Read a whole record file."""
+        return self._storage.small_file(path, limit=limit)
+
+    def open(self, path: str) -> AbstractContextManager[ByteSource]:
+        """Open a file for reading ranges."""
+        return self._storage.open(path)
+
+
 def is_there(storage: Storage, path: str) -> bool:
     """Tell whether something lies at a path, also where nobody may look at it."""
     try:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from ckpttool.domain.shard import FileStamp
-from ckpttool.storage.base import ByteSource, Entry, Kind, OverLimitError, Storage
+from ckpttool.storage.base import ByteSource, Entry, Kind, OverLimitError, PassedOn, Storage
 
 
-class HiddenStorage:
+class HiddenStorage(PassedOn):
     """A storage that does not show some paths, and asks the disk for nothing twice."""
 
     def __init__(self, storage: Storage) -> None:
         """Take the tree as it is; nothing is hidden yet."""
-        self.root = storage.root
+        super().__init__(storage)
         self.hidden: AbstractSet[str] = frozenset()
         """Paths relative to the root, of files and of folders with all that is in them."""
-        self._storage = storage
         self._entries: dict[str, list[Entry]] = {}
         self._stamps: dict[str, FileStamp] = {}
         self._files: dict[str, bytes] = {}
@@ -41,34 +39,32 @@ class HiddenStorage:
         """List what is not hidden in a folder."""
         self._assert_shown(folder)
         if folder not in self._entries:
-            self._entries[folder] = self._storage.entries(folder)
+            self._entries[folder] = super().entries(folder)
         start = f"{folder}/" if folder else ""
         return [entry for entry in self._entries[folder] if f"{start}{entry.name}" not in self.hidden]
 
     def kind(self, path: str) -> Kind:
         """Tell what lies at a path, where nothing hides it."""
         self._assert_shown(path)
-        return self._storage.kind(path)
+        return super().kind(path)
 
     def stamp(self, path: str) -> FileStamp:
         """Return a file's stamp as it was when it was first asked for."""
         self._assert_shown(path)
         if path not in self._stamps:
-            self._stamps[path] = self._storage.stamp(path)
+            self._stamps[path] = super().stamp(path)
         return self._stamps[path]
 
     def small_file(self, path: str, *, limit: int) -> bytes:
         """Read a whole record file, once."""
         self._assert_shown(path)
         if path not in self._files:
-            self._files[path] = self._storage.small_file(path, limit=limit)
+            self._files[path] = super().small_file(path, limit=limit)
         if len(self._files[path]) > limit:
             raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", path)
         return self._files[path]
 
-    @contextmanager
-    def open(self, path: str) -> Iterator[ByteSource]:
+    def open(self, path: str) -> AbstractContextManager[ByteSource]:
         """Open a file for reading ranges."""
         self._assert_shown(path)
-        with self._storage.open(path) as source:
-            yield source
+        return super().open(path)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
 
-from ckpttool.domain.shard import FileStamp
-from ckpttool.storage.base import ByteSource, Entry, Kind, Storage
+from ckpttool.storage.base import Entry, PassedOn, Storage
 
 Moved = tuple[int, int, int]
 
 
-class ListedStorage:
+class ListedStorage(PassedOn):
     """A storage of this machine that lists a folder anew only where its times moved since."""
 
     def __init__(self, storage: Storage) -> None:
         """Take the tree; nothing has been listed yet."""
-        self.root = storage.root
-        self._storage = storage
+        super().__init__(storage)
         self._times: dict[str, Moved | None] = {}
         self._records: dict[str, Moved | None] = {}
 
@@ -48,22 +45,10 @@ class ListedStorage:
     def entries(self, folder: str) -> list[Entry]:
         """List a folder, in no particular order."""
         self._times[folder] = self._now(folder)  # before: what comes meanwhile moves it once more
-        return self._storage.entries(folder)
-
-    def kind(self, path: str) -> Kind:
-        """Tell what lies at a path, links followed."""
-        return self._storage.kind(path)
-
-    def stamp(self, path: str) -> FileStamp:
-        """Tell what shows whether a regular file stays the same, links followed."""
-        return self._storage.stamp(path)
+        return super().entries(folder)
 
     def small_file(self, path: str, *, limit: int) -> bytes:
         """Read a whole record file."""
         if "/" not in path:
             self._records[path] = self._now(path)
-        return self._storage.small_file(path, limit=limit)
-
-    def open(self, path: str) -> AbstractContextManager[ByteSource]:
-        """Open a file for reading ranges."""
-        return self._storage.open(path)
+        return super().small_file(path, limit=limit)

@@ -231,6 +231,9 @@ _WORDS = {
 }
 _CLASSES: dict[str, type[OSError]] = {each.__name__: each for each in (LostLinkError, NotRegularError, OverLimitError)}
 
+FAILURES = frozenset({OSError.__name__, *_CLASSES})
+"""Names of the classes of errors that an answer may be."""
+
 
 def failure_of(error: OSError) -> Failure:
     """Spell an error so that it can be raised again elsewhere."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from posixpath import normpath
 
-from ckpttool.domain.shard import FileStamp
-from ckpttool.storage.base import ByteSource, Entry, Kind, Storage
+from ckpttool.storage.base import Entry, Kind, PassedOn, Storage
 
 Mine = Callable[[str, list[Entry]], list[Entry]]
 """Of a folder's path, relative to the tree's root, and what lies there, keeps what this process is to look at."""
@@ -56,7 +54,7 @@ def _suffix(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-class SharedOut:
+class SharedOut(PassedOn):
     """A storage that lists no more than what one process is to look at."""
 
     def __init__(self, storage: Storage, mine: Mine, inner: str = "") -> None:
@@ -67,8 +65,7 @@ class SharedOut:
             mine: Keeps what is to be looked at.
             inner: Its root by the path relative to the tree's.
         """
-        self.root = storage.root
-        self._storage = storage
+        super().__init__(storage)
         self._mine = mine
         self._inner = inner
 
@@ -79,19 +76,3 @@ class SharedOut:
         if path == ".." or path.startswith("../"):
             return found
         return self._mine("" if path == "." else path, found)
-
-    def kind(self, path: str) -> Kind:
-        """Tell what lies at a path."""
-        return self._storage.kind(path)
-
-    def stamp(self, path: str) -> FileStamp:
-        """Return a file's stamp."""
-        return self._storage.stamp(path)
-
-    def small_file(self, path: str, *, limit: int) -> bytes:
-        """Read a whole record file."""
-        return self._storage.small_file(path, limit=limit)
-
-    def open(self, path: str) -> AbstractContextManager[ByteSource]:
-        """Open a file for reading ranges."""
-        return self._storage.open(path)

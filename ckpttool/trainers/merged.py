@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from ckpttool.domain.part import MOST_PARTS_BYTES
 from ckpttool.domain.units import counted
 from ckpttool.errors import IncompleteError, UnknownLayoutError, UnsafeError
 from ckpttool.records import PART_SUFFIX, STREAM
@@ -23,9 +24,6 @@ from ckpttool.trainers.registry import meant, recognised
 if TYPE_CHECKING:
     from ckpttool.domain.settings import RunConfig
     from ckpttool.trainers.base import Layout
-
-MOST_BYTES = 2 << 30
-"""Of all parts together."""
 
 
 def read_looks(path: str) -> Iterator[tuple[str, Look | str]]:
@@ -53,13 +51,13 @@ def read_looks(path: str) -> Iterator[tuple[str, Look | str]]:
         )
     if len(names) > MOST_PARTS:
         raise UnsafeError(f"{path} holds {len(names)} parts, and {MOST_PARTS} are the most")
-    storage, left = open_storage(folder or "."), MOST_BYTES
+    storage, left = open_storage(folder or "."), int(MOST_PARTS_BYTES)
     for name in names:
         try:
             data = storage.small_file(name, limit=left)
         except OverLimitError:
             raise UnsafeError(
-                f"{path} holds more than {MOST_BYTES} bytes of parts: give fewer of them at once"
+                f"{path} holds more than {MOST_PARTS_BYTES} bytes of parts: give fewer of them at once"
             ) from None
         except OSError as error:
             yield name, f"cannot be read: {error.strerror or error}"
@@ -82,9 +80,9 @@ def _in_text(name: str, data: bytes) -> Iterator[tuple[str, Look | str]]:
 
 @cache  # it can be read but once, and several questions may be asked of one tree
 def _standard_input() -> bytes:
-    data = sys.stdin.buffer.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise UnsafeError(f"standard input holds more than {MOST_BYTES} bytes: give fewer parts at once")
+    data = sys.stdin.buffer.read(MOST_PARTS_BYTES + 1)
+    if len(data) > MOST_PARTS_BYTES:
+        raise UnsafeError(f"standard input holds more than {MOST_PARTS_BYTES} bytes: give fewer parts at once")
     return data
 
 

@@ -88,7 +88,7 @@ def test_a_line_torn_by_another_is_lost_and_the_other_is_not() -> None:
 def test_no_part_grows_beyond_its_limit_when_it_is_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = list(lines_of(bytes(10_000), ONE))
     assert parts_in(lines).parts == ((ONE, bytes(10_000)),)
-    monkeypatch.setattr(part_wire, "MOST_BYTES", 9_999)
+    monkeypatch.setattr(part_wire, "MOST_PART_BYTES", 9_999)
     assert parts_in(lines).torn == (ONE,)
     with pytest.raises(UnsafeError, match="at most 9999"):
         list(lines_of(bytes(10_000), ONE))
@@ -96,10 +96,10 @@ def test_no_part_grows_beyond_its_limit_when_it_is_inflated(monkeypatch: pytest.
 
 def test_more_lines_than_a_run_can_have_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = list(lines_of(part(1), ONE))
-    monkeypatch.setattr(part_wire, "MOST_BYTES_OF_ALL", 5_000)
+    monkeypatch.setattr(part_wire, "MOST_PARTS_BYTES", 5_000)
     with pytest.raises(UnsafeError, match="give fewer"):
         parts_in(lines)
-    monkeypatch.setattr(part_wire, "MOST_BYTES_OF_ALL", 6_000)
+    monkeypatch.setattr(part_wire, "MOST_PARTS_BYTES", 6_000)
     assert parts_in(lines * 3).parts == ((ONE, part(1)),)  # a line that comes twice counts once
 
 
