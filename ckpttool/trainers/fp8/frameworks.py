@@ -102,6 +102,18 @@ def in_bf16(trial: Trial) -> bool:
     return trial.products.changed == frozenset(Gemm) and {trial.products.of(gemm) for gemm in Gemm} == {Arithmetic.BF16}
 
 
+def in_a_script(trial: Trial, setting: Setting) -> list[str]:
+    """Say what a script of one's own must do for an experiment, whatever its FP8 is made of."""
+    notes = [] if setting.load is None else [f"load the checkpoint of step {setting.first_step} from {setting.load}"]
+    notes += [
+        f"stop after step {setting.last_step}, with the learning rates as they were",
+        f"save below {setting.folder}",
+    ]
+    if trial.is_regrouped:
+        notes.append(f"halve the micro-batch: {SAME_BATCH}")
+    return notes
+
+
 def no_delayed(trial: Trial, setting: Setting, title: str) -> str | None:
     """Say why an experiment that needs a delayed scale cannot be made, where that is so."""
     needs = trial.drops_history or Arithmetic.CURRENT in {trial.products.of(gemm) for gemm in Gemm}

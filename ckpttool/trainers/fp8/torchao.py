@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from ckpttool.domain.fp8 import Arithmetic, Gemm, Recipe
 from ckpttool.domain.fp8_plan import AsPlanned, Change, Experiment, Trial
 from ckpttool.domain.fp8_settings import RunArithmetic
-from ckpttool.trainers.fp8.frameworks import SAME_BATCH, Setting, in_bf16
+from ckpttool.trainers.fp8.frameworks import Setting, in_a_script, in_bf16
 
 CONFIG = "float8_config.py"
 
@@ -39,15 +39,7 @@ class Torchao:
 
     def change(self, trial: Trial, setting: Setting) -> Change | str:
         """Return what to change in the script, and the conversion of the model."""
-        notes = (
-            [] if setting.load is None else [f"load the checkpoint of step {setting.first_step} from {setting.load}"]
-        )
-        notes += [
-            f"stop after step {setting.last_step}, with the learning rates as they were",
-            f"save below {setting.folder}",
-        ]
-        if trial.is_regrouped:
-            notes.append(f"halve the micro-batch: {SAME_BATCH}")
+        notes = in_a_script(trial, setting)
         if in_bf16(trial):
             return Change(remove=("convert_to_float8_training",), notes=tuple(notes))
         refused = _refused(trial)

@@ -14,8 +14,8 @@ from ckpttool.domain.fp8_plan import AsPlanned, Change, Experiment, Trial
 from ckpttool.domain.fp8_settings import RunArithmetic
 from ckpttool.trainers.fp8.frameworks import (
     KEEP_OPTIMIZER,
-    SAME_BATCH,
     Setting,
+    in_a_script,
     in_bf16,
     no_delayed,
 )
@@ -135,15 +135,7 @@ class TransformerEngine:
 
     def change(self, trial: Trial, setting: Setting) -> Change | str:
         """Return what to change in the script, and the config of debug features."""
-        notes = (
-            [] if setting.load is None else [f"load the checkpoint of step {setting.first_step} from {setting.load}"]
-        )
-        notes += [
-            f"stop after step {setting.last_step}, with the learning rates as they were",
-            f"save below {setting.folder}",
-        ]
-        if trial.is_regrouped:
-            notes += [f"halve the micro-batch: {SAME_BATCH}"]
+        notes = in_a_script(trial, setting)
         if in_bf16(trial):
             return Change(set=(("fp8_autocast.enabled", "False"),), notes=(*notes, KEEP_OPTIMIZER))
         if trial.recipe is not None:
