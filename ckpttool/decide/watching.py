@@ -223,7 +223,9 @@ def _kind(save: KnownSave, judgement: Judgement, against: tuple[Finding, ...]) -
     weight = worst(against)
     if weight is Severity.UNKNOWN:
         return EventKind.UNREADABLE if asked.final else None
-    at_once = asked.final or asked.cold or weight is Severity.UNSAFE or codes & _OF_CONTENT
+    # What a trainer writes anew under its old name is cut off or lacks files: nothing in it contradicts itself.
+    has_changed = save.was_good and Code.HEADER_INVALID in codes
+    at_once = asked.final or asked.cold or weight is Severity.UNSAFE or has_changed or codes & _OF_CONTENT
     return EventKind.BAD if at_once else None
 
 

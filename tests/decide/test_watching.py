@@ -136,6 +136,13 @@ def test_a_good_save_that_is_no_longer_what_was_sealed_is_told_as_that() -> None
     assert course.kinds == ["good", "checksum-mismatch"]
 
 
+def test_a_good_save_whose_header_is_broken_is_told_at_once_and_one_that_is_written_anew_is_waited_for() -> None:
+    broken = damage(Code.HEADER_INVALID, "its lengths contradict each other")
+    assert good().poll(save(fingerprint="2"), times=3).judge(broken).kinds == ["good", "bad"]
+    assert good().poll(save(fingerprint="2"), times=3).judge(CUT).kinds == ["good"]
+    assert Course().poll(save(), times=3).judge(broken).kinds == []
+
+
 def test_retention_takes_a_save_away_a_file_at_a_time_and_nothing_is_told() -> None:
     course = good().poll(save(fingerprint="2", incomplete=[MISSING]), times=5).poll(times=3)
     assert course.kinds == ["good"]

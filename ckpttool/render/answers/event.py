@@ -15,15 +15,12 @@ from ckpttool.render.text import line
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_SAID = {
+_SAID = {  # of all others the finding says it, and names the save
     EventKind.GOOD: "is good",
     EventKind.BAD: "is not good",
     EventKind.UNREADABLE: "cannot be read to its end",
     EventKind.READ_AGAIN: "was read again and is good",
-    EventKind.SAVE_INCOMPLETE: "is not whole and comes no further",
-    EventKind.SAVE_OVERDUE: "is the last one, and the next is overdue",
     EventKind.CHECKSUM_MISMATCH: "is no longer what it was",
-    EventKind.DISK_SPACE_LOW: "was the last one that had room",
 }
 
 
@@ -54,9 +51,13 @@ def text(answer: WatchEvent) -> str:
     beside = [] if answer.word is None else [answer.word.value]
     beside += ["sealed"] if answer.sealed else []
     beside += ["from memory, not from the disk"] if answer.cached and answer.kind is EventKind.READ_AGAIN else []
-    why = [told(answer.findings)] if answer.findings else []
-    said = f"{answer.name} {_SAID[answer.kind]}" + (f" ({', '.join(beside)})" if beside else "")
-    return shown(f"{moment(answer.at)}  {answer.kind.value:17}  {': '.join([said, *why])}")
+    first = answer.findings[0] if answer.findings else None
+    why = (
+        [] if first is None else [told(answer.findings)] if first.path is None else [first.path, told(answer.findings)]
+    )
+    if answer.kind in _SAID:
+        why.insert(0, f"{answer.name} {_SAID[answer.kind]}" + (f" ({', '.join(beside)})" if beside else ""))
+    return shown(f"{moment(answer.at)}  {answer.kind.value:17}  {': '.join(why)}")
 
 
 def table(answer: WatchEvent) -> RenderableType:

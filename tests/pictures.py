@@ -1,4 +1,4 @@
-"""`python -m tests.report_pictures` takes the pictures for the manual's page `report`, by Chromium and ImageMagick."""
+"""`python -m tests.pictures` takes the manual's pictures of a report and of a watch, by Chromium and ImageMagick."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import math
 import os
 import subprocess
 import tempfile
+from html import escape
 from pathlib import Path
 from random import Random
 from unittest import mock
 
 import ckpttool
+from ckpttool.domain.verdict import Level
+from ckpttool.render.answers.event import text
+from tests.api.test_watches import Trainer, Watching
 from tests.nightly.test_report_page import Browser
 from tests.pages import GUIDE
 from tests.trees import MINUTE_NS, TreeBuilder
@@ -72,26 +76,61 @@ def page(folder: Path) -> Path:
     return file
 
 
+def watched(folder: Path) -> Path:
+    """Write down what a watch told while a training saved, hung and was healed: a terminal, as a page."""
+    trainer = Trainer(folder, seed=1)
+    watching = Watching(trainer.root, folder / "state", seal=True, level=Level.CHECKSUM)
+    for _ in range(4):
+        trainer.begin()
+        watching.poll(trainer, times=16)
+    flipped = trainer.file(5, 3)
+    content = bytearray(flipped.read_bytes())
+    content[len(content) // 2] ^= 1
+    flipped.write_bytes(content)
+    watching.poll(trainer, times=6)
+    trainer.begin(hangs=3)
+    watching.poll(trainer, times=40)
+    lines = ["$ ckpttool watch output/checkpoint --seal --patience 2m", *map(text, watching.told)]
+    inner = "\n".join(
+        f'<span class="{line[22:].split(maxsplit=1)[0] if line[0] != "$" else "asked"}">{escape(line)}</span>'
+        for line in lines
+    )
+    file = folder / "watch.html"
+    file.write_text(f"<style>{TERMINAL}</style><pre>{inner}</pre>", encoding="utf-8")
+    return file
+
+
+TERMINAL = """
+body { margin: 0; background: #14181d; }
+pre { margin: 14px 16px; font: 13px/1.55 "DejaVu Sans Mono", monospace; color: #d5dbe1; white-space: pre-wrap; }
+.asked { color: #8fa1b3; } .good { color: #7fc98b; } .bad, .checksum-mismatch { color: #ff8a80; font-weight: bold; }
+.save-incomplete, .save-overdue { color: #f2c063; font-weight: bold; }
+"""
+
+
+def shoot(file: Path, target: Path, size: tuple[int, int], *, top: int = 0, dark: bool = False) -> None:
+    """Take a picture of a page, with few colours."""
+    width, height = size
+    shot = file.parent / "shot.png"
+    Browser(file.parent).run(file, f"--screenshot={shot}", width=width, height=top + height, dark=dark)
+    cut = ["-crop", f"{width}x{height}+0+{top}", "+repage", "+dither", "-colors", str(COLOURS), "-strip"]
+    target.parent.mkdir(exist_ok=True)
+    subprocess.run(["convert", shot, *cut, "-define", "png:compression-level=9", f"PNG8:{target}"], check=True)
+    print(f"{target.relative_to(GUIDE)}: {target.stat().st_size / 1024:.0f} KiB")  # noqa: T201
+
+
 def main() -> None:
     """Take all pictures."""
-    target = GUIDE / "report"
-    target.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         example(folder)
         os.chdir(folder)
         file = page(folder)
-        for picture, width, height, top, dark in (
-            ("light", 1000, 1320, 0, False),
-            ("dark", 1000, 760, 1300, True),
-            ("phone", 360, 900, 0, False),
-        ):
-            shot = folder / "shot.png"
-            Browser(folder).run(file, f"--screenshot={shot}", width=width, height=top + height, dark=dark)
-            cut = ["-crop", f"{width}x{height}+0+{top}", "+repage", "+dither", "-colors", str(COLOURS), "-strip"]
-            out = target / f"{picture}.png"
-            subprocess.run(["convert", shot, *cut, "-define", "png:compression-level=9", f"PNG8:{out}"], check=True)
-            print(f"{out.relative_to(GUIDE)}: {out.stat().st_size / 1024:.0f} KiB")  # noqa: T201
+        shoot(file, GUIDE / "report" / "light.png", (1000, 1320))
+        shoot(file, GUIDE / "report" / "dark.png", (1000, 760), top=1300, dark=True)
+        shoot(file, GUIDE / "report" / "phone.png", (360, 900))
+    with tempfile.TemporaryDirectory() as name:
+        shoot(watched(Path(name)), GUIDE / "watch" / "night.png", (1000, 215), dark=True)
 
 
 if __name__ == "__main__":
