@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 import os
-import threading
+import queue
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ckpttool.api.scanning import Tree, scans_often
-from ckpttool.api.sealing import seal
-from ckpttool.api.verifying import session_for, watched
-from ckpttool.decide.watching import is_idle, judged, observe
+from ckpttool.api.watch_reading import Read, Reading, is_cached
+from ckpttool.decide.watching import is_idle, judged, observe, unseen
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Code, Finding, blocking
+from ckpttool.domain.finding import Code, blocking
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.progress import newest_first
-from ckpttool.domain.question import CheckQuestion
 from ckpttool.domain.units import ByteCount
-from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.domain.watching import (
     Judge,
-    Judgement,
     SeenSave,
     Sighting,
     Watched,
     WatchEvent,
     WatchQuestion,
 )
-from ckpttool.errors import CkptToolError, LockedError, UnknownLayoutError, UsageError
+from ckpttool.errors import (
+    CkptToolError,
+    LockedError,
+    NotDurableError,
+    UnknownLayoutError,
+    UsageError,
+    WriteFailedError,
+)
 from ckpttool.records.watch_state import WatchState, read_state, state_bytes, state_place
 from ckpttool.storage import is_local, open_storage
 from ckpttool.storage.disk import LocalDisk
-from ckpttool.storage.mounts import boot_id, disk_identity, mount_table
-from ckpttool.storage.stream import was_cached
-from ckpttool.verify.meter import Pace
+from ckpttool.storage.mounts import boot_id, mount_table
 from ckpttool.write.files import ensure_folder, locked
 from ckpttool.write.files import replace as write
 
@@ -52,12 +53,6 @@ STAMPS_A_POLL = 2048
 KEEP_SECONDS = 60.0
 """After which the state is written though nothing happened: only the watch's clock would be lost."""
 
-LEDGER_SECONDS = 86400.0
-"""For which an earlier check of an unchanged file is trusted when a save is read for the first time."""
-
-PROBED = 64
-"""Shards that tell whether a save is still in memory."""
-
 _INCOMPLETE = frozenset({
     Code.RANK_MISSING, Code.SHARD_MISSING, Code.SHARD_ELSEWHERE, Code.SHARD_EMPTY, Code.SHARD_TRUNCATED,
     Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE, Code.UNREADABLE,
@@ -73,9 +68,8 @@ class Machine:
         return boot_id()
 
     def seconds(self) -> float:
-        """Return seconds since it started, sleep included: no change of the clock moves them."""
-        clock = getattr(time, "CLOCK_BOOTTIME", None)
-        return time.monotonic() if clock is None else time.clock_gettime(clock)
+        """Return seconds since it started; no change of the clock moves them, and while it sleeps none saves."""
+        return time.monotonic()
 
     def wall(self) -> float:
         """Return seconds since 1970."""
@@ -108,7 +102,14 @@ class Watch:
         self._tell = tell
         self._note = note
         self._machine = machine or Machine()
-        self._stopping = threading.Event()
+        self._rule = replace(question.rule, seal=question.seal)
+        self._stopping = False
+        self._mail: queue.SimpleQueue[Read | None] = queue.SimpleQueue()
+        """How readings ended; None: look whether it is to stop."""
+        self._reading: Reading | None = None
+        self._waiting: list[Judge] = []
+        self._is_idle = False
+        """Whether the last poll found that nothing moved."""
         self._polls = 0
         self._tree: Tree | None = None
         self._listed: ListedStorage | None = None
@@ -118,7 +119,8 @@ class Watch:
         self._place: str | None = None
         self._offset = 0.0
         self._kept: tuple[Watched, float] | None = None
-        self._said: str | None = None
+        self._said: dict[str, str] = {}
+        """What is wrong at present and was said, by what it is about."""
 
     @contextmanager
     def begun(self) -> Iterator[None]:
@@ -130,83 +132,95 @@ class Watch:
             WriteFailedError: The state cannot be written.
         """
         root = self.question.tree.path or "."
-        disk = disk_identity(root, table=mount_table(), boot=boot_id())
-        place = state_place(root, self.question.environment or os.environ, disk=disk)
+        place = state_place(root, self.question.environment or os.environ, table=mount_table())
         if place is None:
             raise UsageError("there is no place for what the watch must remember: set XDG_STATE_HOME to a folder")
         ensure_folder(os.path.dirname(place))
         try:
             with locked(place, timeout=0):
                 self._recall(place)
+                self._keep(always=True)
                 try:
                     yield
                 finally:
+                    if self._reading is not None:
+                        self._reading.leave()
                     self._keep(always=True)
         except LockedError:
             raise LockedError(f"{root} is watched already, by this user on this machine: one watch is enough") from None
 
     def stop(self) -> None:
-        """End after what is being read; safe in a signal handler."""
-        self._stopping.set()
+        """End after what is being told; safe in a signal handler."""
+        self._stopping = True
+        self._mail.put(None)  # of all that wakes a thread, this alone may be called while it is being called
 
     def run(self) -> None:
         """Poll until `stop` is called, or once.
 
         Raises:
-            CkptToolError: With `once`, the tree cannot be listed; or the state cannot be written.
+            CkptToolError: With `once`, the tree cannot be listed or read.
         """
-        while not self._stopping.is_set():
-            began = self._machine.seconds()
+        while not self._stopping:
+            until = self._machine.seconds() + self.question.every
             self.poll()
             if self.question.once:
+                self.finish_reading()
                 return
-            self._stopping.wait(max(0.0, self.question.every - (self._machine.seconds() - began)))
+            while (left := until - self._machine.seconds()) > 0 and not self._stopping:
+                self._take(left)
 
     def poll(self) -> None:
-        """Look once, read what has come to rest, and tell what there is to tell."""
-        began = self._machine.seconds()
-        seen = self._look()
-        if seen is None:
+        """Look once, tell what there is to tell, and begin to read what has come to rest."""
+        while not self._stopping and self._take(0):
+            pass
+        seen, now = self._look(), self._now()
+        if isinstance(seen, str):
+            self._tell_and_keep(*unseen(self.known, self._rule, seen, now=now))
             return
-        self.known, actions = observe(self.known, seen, self.question.rule, now=self._now())
-        for action in actions:
-            if isinstance(action, WatchEvent):
-                self._announce(action)
-        self._keep()
-        for asked in (action for action in actions if isinstance(action, Judge)):
-            self._judge(asked)
-            late = self._machine.seconds() - began >= self.question.every and not self.question.once
-            if late or self._stopping.is_set():
-                return  # whoever waits is read at the next poll, behind what has come meanwhile
+        known, actions = observe(self.known, seen, self._rule, now=now)
+        self._tell_and_keep(known, tuple(action for action in actions if isinstance(action, WatchEvent)))
+        being_read = None if self._reading is None else self._reading.asked
+        self._waiting = [
+            action
+            for action in actions
+            if isinstance(action, Judge)
+            and not (action.early and self._is_idle)
+            and (being_read is None or (action.key, action.fingerprint) != (being_read.key, being_read.fingerprint))
+        ]
+        self._begin_reading()
+
+    def finish_reading(self) -> None:
+        """Wait until all is read that waits to be read."""
+        while self._reading is not None and not self._stopping:
+            self._take(None)
 
     # What is seen.
 
-    def _look(self) -> Sighting | None:
-        """Return what there is to see now; None where it cannot be seen, which is said once."""
+    def _look(self) -> Sighting | str:
+        """Return what there is to see now, or why it cannot be seen, which is said once."""
         self._polls += 1
         try:
-            if self._is_unmoved():
+            self._is_idle = self._is_unmoved()
+            if self._is_idle:
                 self._last = replace(self._last, free_bytes=self._free())
                 return self._last
-            tree, self._listed = scans_often(replace(self.question.tree, sizes=True))
-            # What is read must not tell the list of folders that they were listed.
-            self._tree = replace(tree, storage=open_storage(tree.inventory.root))
+            self._tree, self._listed = scans_often(replace(self.question.tree, sizes=True))
         except UnknownLayoutError as error:
             if self.question.once:
                 raise
-            self._say(f"{error}: waiting for the first checkpoint" if not self.known.saves else str(error))
-            return None
+            self._say("tree", f"{error}: waiting for the first checkpoint" if not self.known.saves else str(error))
+            return str(error)
         except (CkptToolError, OSError) as error:
             if self.question.once or isinstance(error, UsageError):
                 raise
-            self._say(f"{error}; the next poll looks again")
-            return None
-        self._said = None
-        ordered = newest_first(tree.inventory.checkpoints)
+            self._say("tree", f"{error}; the next poll looks again")
+            return str(error)
+        self._said.pop("tree", None)
+        ordered = newest_first(self._tree.inventory.checkpoints)
         self._stamps = [(shard.path, shard.stamp) for each in ordered for shard in each.shards if shard.stamp]
         wall = self._machine.wall()
         saves = tuple(_seen(checkpoint, wall) for checkpoint in ordered)
-        self._last = Sighting(saves=saves, whole=not tree.inventory.unlisted, free_bytes=self._free())
+        self._last = Sighting(saves=saves, whole=not self._tree.inventory.unlisted, free_bytes=self._free())
         return self._last
 
     def _is_unmoved(self) -> bool:
@@ -235,62 +249,60 @@ class Watch:
                 self.free_bytes = ByteCount(LocalDisk().room(root).free_bytes)
         return self.free_bytes
 
-    def _say(self, text: str) -> None:
-        if text != self._said:
+    def _say(self, about: str, text: str) -> None:
+        """Say what is wrong, once while it lasts."""
+        if text != self._said.get(about):
             self._note(text)
-        self._said = text
+        self._said[about] = text
 
     # What is read.
 
-    def _judge(self, asked: Judge) -> None:
-        """Read a save, and tell what it is if it still is as it was."""
-        tree = self._tree
-        found = [] if tree is None else [each for each in tree.inventory.checkpoints if _key(each) == asked.key]
-        if tree is None or not found:
-            return
-        cached = _is_cached(tree, found[0]) if self.question.level > Level.STRUCTURE else None
-        verdict = self._verdict(tree, found[0], cold=asked.cold)
-        if verdict is None or not _is_as_it_was(tree, found[0]):
-            return  # the next poll sees what became of it
-        self.verified_bytes += verdict.bytes_read
-        findings, sealed = verdict.findings, False
-        if self.question.seal and not asked.cold and not blocking(findings):
-            sealed, against = self._seal(tree, found[0])
-            findings = (*findings, *against)
-        self.known, events = judged(
-            self.known, Judgement(asked=asked, word=verdict.word, findings=findings, cached=cached, sealed=sealed)
-        )
-        for event in events:
-            self._announce(event)
-        self._keep()
+    def _begin_reading(self) -> None:
+        """Read the first of those that wait, unless one is being read."""
+        while self._reading is None and self._waiting and not self._stopping:
+            asked = self._waiting.pop(0)
+            tree = self._tree
+            found = [] if tree is None else [each for each in tree.inventory.checkpoints if _key(each) == asked.key]
+            if tree is None or not found or (asked.early and is_cached(tree, found[0]) is not False):
+                continue
+            own = replace(tree, storage=open_storage(tree.inventory.root))
+            self._reading = Reading(self.question, own, found[0], asked, self._mail.put)
 
-    def _verdict(self, tree: Tree, checkpoint: Checkpoint, *, cold: bool) -> Verdict | None:
-        """Read one save with one worker; None where it was stopped between two shards."""
-        max_age = None if cold else LEDGER_SECONDS
-        question = CheckQuestion(level=self.question.level, jobs=1, max_age=max_age, replicas=False)
-        with watched(Pace(self.question.max_rate)):
-            session = session_for(tree, question)
-            try:
-                for event in session.events(checkpoint):
-                    if isinstance(event, Verdict):
-                        return event
-                    if self._stopping.is_set():
-                        return None
-            finally:
-                session.close()
-        return None
-
-    def _seal(self, tree: Tree, checkpoint: Checkpoint) -> tuple[bool, tuple[Finding, ...]]:
-        """Record what it is, and return whether that is done and what it differs from."""
+    def _take(self, seconds: float | None) -> bool:
+        """Wait for what is being read to be read, and tell what it is; False where nothing came in time."""
         try:
-            sealings = seal(tree, (checkpoint.name,), jobs=1).answer().sealings
-        except CkptToolError as error:
-            self._note(f"{checkpoint.name} is not sealed: {error}")
-            return False, ()
-        against = tuple(finding for sealing in sealings for finding in sealing.findings)
-        return all(sealing.manifest is not None for sealing in sealings), against
+            read = self._mail.get(timeout=seconds)
+        except queue.Empty:
+            return False
+        if read is not None:
+            self._finish(read)
+        return True
+
+    def _finish(self, read: Read) -> None:
+        self._reading = None
+        for text in read.notes:
+            self._note(text)
+        self.verified_bytes += read.bytes_read
+        if isinstance(read.error, (CkptToolError, OSError)) and not self.question.once:
+            self._say("reading", f"{read.error}; the next poll tries again")
+        elif read.error is not None:
+            raise read.error
+        else:
+            self._said.pop("reading", None)
+        if read.judgement is not None:
+            self._tell_and_keep(*judged(self.known, read.judgement))
+        self._begin_reading()
 
     # What is told.
+
+    def _tell_and_keep(self, known: Watched, events: tuple[WatchEvent, ...]) -> None:
+        """Tell what there is to tell, and only then know that it was told: an interrupt may come at any moment."""
+        for event in events:
+            if self._stopping:  # the next watch tells it: a hook may take a minute
+                return
+            self._announce(event)
+        self.known = known
+        self._keep()
 
     def _announce(self, event: WatchEvent) -> None:
         from hashlib import sha256
@@ -329,7 +341,10 @@ class Watch:
         self._offset = self.known.now + max(0.0, passed) - self._machine.seconds()
 
     def _keep(self, *, always: bool = False) -> None:
-        """Write the state down where something happened; what was told is in it once its hook ran."""
+        """Write the state down where something happened; what was told is in it once its hook ran.
+
+        Where the disk takes it no longer the watch goes on: the next one tells again what this one could not keep.
+        """
         if self._place is None:
             return
         now, known = self._now(), replace(self.known, now=0.0)
@@ -341,7 +356,14 @@ class Watch:
             seconds=self._machine.seconds(),
             wall=self._machine.wall(),
         )
-        write(self._place, state_bytes(state), overwrite=True, backup=False)
+        try:
+            write(self._place, state_bytes(state), overwrite=True, backup=False)
+        except (WriteFailedError, NotDurableError) as error:
+            if self._kept is None:
+                raise
+            self._say("state", f"{error}; the watch goes on, and what it tells now the next one tells again")
+            return
+        self._said.pop("state", None)
         self._kept = known, now
 
 
@@ -364,23 +386,3 @@ def _seen(checkpoint: Checkpoint, wall: float) -> SeenSave:
         nbytes=checkpoint.nbytes,
         age=None if saved is None else max(0.0, wall - saved / 1e9),
     )
-
-
-def _is_as_it_was(tree: Tree, checkpoint: Checkpoint) -> bool:
-    """Tell whether all files of a save are still those that the listing saw: retention may take it while it is read."""
-    try:
-        return all(tree.storage.stamp(shard.path) == shard.stamp for shard in checkpoint.shards)
-    except OSError:
-        return False
-
-
-def _is_cached(tree: Tree, checkpoint: Checkpoint) -> bool | None:
-    """Tell whether most of a save is in memory, so that reading it says nothing of the disk; None: nobody knows."""
-    told = []
-    for shard in checkpoint.shards[:: 1 + len(checkpoint.shards) // PROBED]:
-        if not is_local(tree.inventory.root) or shard.stamp is None:
-            return None
-        with suppress(OSError), open(tree.inventory.path_of(shard.path), "rb") as file:
-            told.append(was_cached(file.fileno(), 0, shard.stamp.size))
-    known = [each for each in told if each is not None]
-    return sum(known) * 2 > len(known) if known else None

@@ -13,6 +13,7 @@ from statistics import median
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, suspect, unknown, worst
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.units import in_gib
+from ckpttool.domain.verdict import VerdictWord
 from ckpttool.domain.watching import (
     Action,
     EventKind,
@@ -46,6 +47,10 @@ _OF_CONTENT = frozenset({
 """What no save under way shows: it is told at once."""
 
 
+_MAY_CHANGE = frozenset({VerdictWord.UNREADABLE, VerdictWord.UNSTABLE})
+"""Verdicts that say nothing of the files."""
+
+
 def observe(known: Watched, seen: Sighting, rule: WatchRule, *, now: float) -> tuple[Watched, tuple[Action, ...]]:
     """Bring what is known up to date with a poll, and say what is to be done.
 
@@ -59,8 +64,11 @@ def observe(known: Watched, seen: Sighting, rule: WatchRule, *, now: float) -> t
         What is known now, what is to be told, and behind that which saves wait to be read, newest first.
     """
     now = max(now, known.now)
+    if known.saves and not seen.saves:  # a training keeps its newest one: rather is the disk not there
+        return unseen(known, rule, "it holds no checkpoint any more", now=now)
+    known = replace(known, unseen_since=None, unseen_told=False)
     before = {save.key: save for save in known.saves}
-    saves = [_seen(before.get(save.key), save, now) for save in seen.saves]
+    saves = [_seen(before.get(save.key), save, rule, now) for save in seen.saves]
     if not seen.whole:
         there = {save.key for save in saves}
         saves += [save for save in known.saves if save.key not in there]
@@ -72,13 +80,43 @@ def observe(known: Watched, seen: Sighting, rule: WatchRule, *, now: float) -> t
     for at, save in enumerate(saves):
         if save.key not in by_key:
             continue
-        saves[at], action = _next(save, by_key[save.key], rule, patience, now)
+        replaced = any(newer.state is SaveState.GOOD for newer in saves[:at])
+        if save.state is SaveState.GOOD:
+            action: Action | None = _again(save, rule, now, is_replaced=replaced)
+        elif save.state is SaveState.BAD:
+            action = _once_more(save, rule, patience, now)
+        else:
+            saves[at], action = _next(save, by_key[save.key], rule, patience, now)
         if action is not None:
             (judges if isinstance(action, Judge) else told).append(action)
     known = replace(known, saves=tuple(saves))
     known, late = _overdue(known)
     known, low = _room(known, seen)
     return known, (*told, *late, *low, *judges)
+
+
+def unseen(known: Watched, rule: WatchRule, why: str, *, now: float) -> tuple[Watched, tuple[WatchEvent, ...]]:
+    """Note that the tree cannot be seen: what is known of it stays, and that it lasts is told once.
+
+    Args:
+        known: Before.
+        rule: When what is told.
+        why: In words that stand alone.
+        now: As in `observe`.
+    """
+    now = max(now, known.now)
+    since = now if known.unseen_since is None else known.unseen_since
+    known = replace(known, now=now, unseen_since=since)
+    if not known.saves or known.unseen_told or now - since < patience_of(known, rule):
+        return known, ()
+    finding = unknown(
+        Code.UNREADABLE,
+        f"the tree cannot be seen for {_minutes(now - since)}: {why}",
+        remedy="see whether its disk is mounted and answers",
+    )
+    newest = known.saves[0]
+    event = replace(_event(EventKind.UNREADABLE, newest, findings=(finding,)), name=None, step=None, word=None)
+    return replace(known, unseen_told=True), (replace(event, subject=f"tree {event.subject}"),)
 
 
 def patience_of(known: Watched, rule: WatchRule) -> float:
@@ -88,10 +126,12 @@ def patience_of(known: Watched, rule: WatchRule) -> float:
     return max(LEAST_PATIENCE, TIMES_USUAL * median(known.durations) if known.durations else 0.0)
 
 
-def _seen(known: KnownSave | None, seen: SeenSave, now: float) -> KnownSave:
+def _seen(known: KnownSave | None, seen: SeenSave, rule: WatchRule, now: float) -> KnownSave:
     """Return what is known of a save after a poll shows it."""
     if known is not None and known.fingerprint == seen.fingerprint:
-        return replace(known, still=known.still + 1)
+        return replace(known, still=min(known.still + 1, rule.settle))
+    if known is not None and known.good_as == seen.fingerprint:  # a folder could not be listed for a while
+        return replace(known, fingerprint=seen.fingerprint, state=SaveState.GOOD, judged_at=now, read_again=False)
     return KnownSave(
         key=seen.key,
         name=seen.name,
@@ -101,6 +141,7 @@ def _seen(known: KnownSave | None, seen: SeenSave, now: float) -> KnownSave:
         first_seen=now if known is None else known.first_seen,
         changed_at=now,
         was_good=known is not None and known.was_good,
+        good_as="" if known is None else known.good_as,
     )
 
 
@@ -118,9 +159,6 @@ def _next(
     save: KnownSave, seen: SeenSave, rule: WatchRule, patience: float, now: float
 ) -> tuple[KnownSave, Action | None]:
     """Return how far a save is, and what is to be done about it."""
-    if save.state in {SaveState.GOOD, SaveState.BAD}:
-        due = bool(rule.again) and not save.read_again and now - (save.judged_at or 0.0) >= rule.again
-        return save, _judge(save, cold=True) if due and save.state is SaveState.GOOD else None
     by_age = 0.0 if rule.rested is None or seen.age is None else seen.age
     rests = save.still >= rule.settle or (rule.rested is not None and by_age >= rule.rested)
     final = rests and max(now - save.changed_at, by_age) >= patience
@@ -128,19 +166,36 @@ def _next(
         if not rests:
             return save, None
         save = replace(save, state=SaveState.COMPLETE)
-        return save, _judge(save, final=final) if final or save.judged_at is None else None
+        return save, _judge(save, rule, final=final) if final or save.judged_at is None else None
     save = replace(save, state=SaveState.SAVING)
     if not final or save.told_incomplete:
         return save, None
     if save.was_good:  # what it has lost, reading will tell
-        return save, _judge(save, final=True)
+        return save, _judge(save, rule, final=True)
     return replace(save, told_incomplete=True), _event(
         EventKind.SAVE_INCOMPLETE, save, findings=(_incomplete(save, seen, now - save.first_seen), *seen.incomplete)
     )
 
 
-def _judge(save: KnownSave, *, final: bool = False, cold: bool = False) -> Judge:
-    return Judge(key=save.key, fingerprint=save.fingerprint, final=final, cold=cold)
+def _again(save: KnownSave, rule: WatchRule, now: float, *, is_replaced: bool) -> Judge | None:
+    """Return the reading of a good save once more, where there is a reason for it."""
+    if rule.seal and not save.seal_tried:  # an earlier watch was not asked to
+        return _judge(save, rule, cold=True)
+    if not rule.again or save.read_again:
+        return None
+    if now - (save.judged_at or 0.0) >= rule.again:
+        return _judge(save, rule, cold=True)
+    return replace(_judge(save, rule, cold=True), early=True) if is_replaced else None
+
+
+def _once_more(save: KnownSave, rule: WatchRule, patience: float, now: float) -> Judge | None:
+    """Return the reading of a save that could not be read: some time it may be."""
+    waits = now - (save.judged_at or 0.0) < patience
+    return None if waits or save.word not in _MAY_CHANGE else _judge(save, rule, final=True)
+
+
+def _judge(save: KnownSave, rule: WatchRule, *, final: bool = False, cold: bool = False) -> Judge:
+    return Judge(key=save.key, fingerprint=save.fingerprint, final=final, cold=cold, seal=rule.seal)
 
 
 def _incomplete(save: KnownSave, seen: SeenSave, since: float) -> Finding:
@@ -197,12 +252,14 @@ def judged(known: Watched, judgement: Judgement) -> tuple[Watched, tuple[WatchEv
     if save is None or save.fingerprint != asked.fingerprint:
         return known, ()
     against = blocking(judgement.findings)
-    after = replace(save, judged_at=known.now, word=judgement.word)
+    after = replace(save, judged_at=known.now, word=judgement.word, seal_tried=asked.seal)
     kind = _kind(save, judgement, against)
     if kind is None:  # a save under way may look so, or nobody knows: it is read again
+        return _with(known, replace(after, state=SaveState.COMPLETE)), ()
+    if kind is EventKind.UNREADABLE and save.state is SaveState.BAD:  # told already
         return _with(known, after), ()
     if kind in {EventKind.GOOD, EventKind.READ_AGAIN}:
-        after = replace(after, state=SaveState.GOOD, was_good=True, read_again=asked.cold)
+        after = replace(after, state=SaveState.GOOD, was_good=True, read_again=asked.cold, good_as=save.fingerprint)
         if not save.was_good:
             took = save.changed_at - save.first_seen
             known = replace(known, durations=(*known.durations, took)[-USUAL:])

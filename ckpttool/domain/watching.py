@@ -100,6 +100,10 @@ class KnownSave:
     told_incomplete: bool = False
     read_again: bool = False
     """Whether it was read once more since it was found good."""
+    good_as: str = ""
+    """The fingerprint that it had when it was last found good."""
+    seal_tried: bool = False
+    """Whether it was read to be sealed as it is now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +124,9 @@ class Watched:
     """The key of the save after which it was told that the next one is overdue."""
     low_told: bool = False
     """Whether it was told that there is no room for the next save."""
+    unseen_since: float | None = None
+    """When the tree could not be seen any more, or had nothing in it; None: it is seen."""
+    unseen_told: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +138,9 @@ class WatchRule:
     patience: float | None = None
     """Seconds without a change after which what is not whole is told; None: three times what a save takes."""
     again: float = 3600.0
-    """Seconds after which a good save is read once more; 0: never."""
+    """Seconds after which a good save is read once more, or as soon as a newer one is good; 0: never."""
+    seal: bool = False
+    """Whether good saves are to be sealed."""
     rested: float | None = None
     """Seconds after which a file has come to rest by its age alone; None: only polls tell."""
 
@@ -146,6 +155,10 @@ class Judge:
     """Whether patience is at its end: what is found is told, also where a save under way would look so."""
     cold: bool
     """Whether it was good before, and is read once more."""
+    seal: bool = False
+    """Whether it is to be sealed if it is good."""
+    early: bool = False
+    """Whether it need be read only where it has left the memory: its time has not come yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

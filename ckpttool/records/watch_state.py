@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.node import Reach
 from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import VerdictWord
 from ckpttool.domain.watching import KnownSave, SaveState, Watched
@@ -30,7 +31,9 @@ from ckpttool.formats.strict_json import (
 )
 from ckpttool.records import own_state
 from ckpttool.records.hashed_json import closed, is_whole
+from ckpttool.storage import is_local
 from ckpttool.storage.local import LocalStorage
+from ckpttool.storage.mounts import mount_of
 
 SCHEMA = "ckpttool/watch-state/1"
 
@@ -51,20 +54,29 @@ class WatchState:
     """Seconds since 1970, for where the machine was started anew."""
 
 
-def state_place(root: str, environment: Mapping[str, str], *, disk: str) -> str | None:
+def state_place(root: str, environment: Mapping[str, str], *, table: str) -> str | None:
     """Return the file that holds the state of a tree's watch; None where the user has no folder for it.
+
+    It is the same before the tree is there and after the machine was started anew. Where many machines share the folder
+    of the state, but not the disk of the tree, each has a file of its own.
 
     Args:
         root: The tree.
         environment: Of the process.
-        disk: As `disk_identity` gives it.
+        table: As `mount_table` gives it.
     """
     from xxhash import xxh3_128_hexdigest
 
     base = own_state(environment)
     if base is None:
         return None
-    tree = xxh3_128_hexdigest(os.fsencode(disk) + b"\0" + os.fsencode(Path(root).resolve()))
+    mount = mount_of(root, table)
+    if mount.reach is Reach.SHARED:
+        disk = f"{mount.kind} {mount.source}"
+    else:
+        disk = "" if mount_of(base, table).reach is Reach.LOCAL else os.uname().nodename
+    place = os.path.realpath(root) if is_local(root) else root
+    tree = xxh3_128_hexdigest(os.fsencode(disk) + b"\0" + os.fsencode(place))
     return f"{base}/watch/{tree}.json"
 
 
@@ -82,6 +94,8 @@ def state_bytes(state: WatchState) -> bytes:
         "durations": [*known.durations],
         "overdue_told": known.overdue_told,
         "low_told": known.low_told,
+        "unseen_since": known.unseen_since,
+        "unseen_told": known.unseen_told,
         "saves": [{name: getattr(save, name) for name in KnownSave.__slots__} for save in known.saves],
     }
     return closed(json.dumps(document)[:-1])
@@ -109,6 +123,8 @@ def _state(data: bytes) -> WatchState:
         durations=_floats(record, "durations"),
         overdue_told=get_optional_str(record, "overdue_told"),
         low_told=get_bool(record, "low_told"),
+        unseen_since=_optional_float(record, "unseen_since"),
+        unseen_told=get_bool(record, "unseen_told"),
     )
     return WatchState(
         watched=watched,
@@ -134,6 +150,8 @@ def _save(line: JsonObject) -> KnownSave:
         was_good=get_bool(line, "was_good"),
         told_incomplete=get_bool(line, "told_incomplete"),
         read_again=get_bool(line, "read_again"),
+        good_as=get_str(line, "good_as"),
+        seal_tried=get_bool(line, "seal_tried"),
     )
 
 

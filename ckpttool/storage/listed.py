@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+from time import time_ns
 
 from ckpttool.storage.base import Entry, PassedOn, Storage
 
 Moved = tuple[int, int, int]
+"""When the content and the state of a folder or file changed, and which it is."""
+
+SECOND = 10**9
+TICK = SECOND // 50
+"""Nanoseconds: kernels take a file's times from a clock that goes on a hundred times a second."""
 
 
 class ListedStorage(PassedOn):
@@ -44,7 +50,8 @@ class ListedStorage(PassedOn):
 
     def entries(self, folder: str) -> list[Entry]:
         """List a folder, in no particular order."""
-        self._times[folder] = self._now(folder)  # before: what comes meanwhile moves it once more
+        now = self._now(folder)  # before: what comes meanwhile moves it once more
+        self._times[folder] = None if now is None or _is_fresh(now) else now
         return super().entries(folder)
 
     def small_file(self, path: str, *, limit: int) -> bytes:
@@ -52,3 +59,9 @@ class ListedStorage(PassedOn):
         if "/" not in path:
             self._records[path] = self._now(path)
         return super().small_file(path, limit=limit)
+
+
+def _is_fresh(times: Moved) -> bool:
+    """Tell whether a folder moved so lately that it may move once more and show the same times."""
+    coarse = not any(time % SECOND for time in times[:2])  # FAT and old disks count whole seconds
+    return abs(time_ns() - max(times[:2])) < (2 * SECOND if coarse else TICK)

@@ -6,17 +6,24 @@ import json
 import os
 import random
 import sys
+import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from ckpttool.api import verifying, watch_reading, watches
+from ckpttool.api.scanning import Tree
 from ckpttool.api.watches import Machine, Watch
-from ckpttool.domain.question import TreeQuestion
+from ckpttool.domain.frozen import replace
+from ckpttool.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level
 from ckpttool.domain.watching import WatchEvent, WatchQuestion, WatchRule
-from ckpttool.errors import LockedError, UnknownLayoutError, UsageError
+from ckpttool.errors import LockedError, UnknownLayoutError, UsageError, WriteFailedError
+from ckpttool.storage import listed as listed_storage
+from ckpttool.verify.session import Session
 from tests.trees import TreeBuilder
 
 RANKS = 8
@@ -115,12 +122,22 @@ class Watching:
         self._held.close()  # the lock goes with the process
         self.watch = self.anew()
 
-    def poll(self, trainer: Trainer | None = None, times: int = 1) -> None:
+    def end(self) -> None:
+        """End it as a signal does."""
+        self._held.close()
+
+    def look(self, trainer: Trainer | None = None, times: int = 1) -> None:
+        """Poll, and do not wait for what is being read."""
         for _ in range(times):
             if trainer is not None:
                 trainer.step()
             self.clock.now += 10.0
             self.watch.poll()
+
+    def poll(self, trainer: Trainer | None = None, times: int = 1) -> None:
+        for _ in range(times):
+            self.look(trainer)
+            self.watch.finish_reading()
 
     @property
     def kinds(self) -> list[str]:
@@ -220,6 +237,7 @@ def test_an_idle_poll_lists_nothing_and_does_not_grow(
     scene: tuple[Trainer, Watching], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     trainer, watching = scene
+    monkeypatch.setattr(listed_storage, "TICK", 0)
     trainer.begin()
     watching.poll(trainer, times=12)
     size = (state := next((tmp_path / "state").rglob("*.json"))).stat().st_size
@@ -317,6 +335,173 @@ def test_a_state_that_cannot_be_believed_is_none(scene: tuple[Trainer, Watching]
     )
     watching.killed()
     assert watching.watch.known.saves == ()
+
+
+class SlowDisk:
+    """A disk that gives nothing to whoever reads a save until it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.let_go, self.asked = threading.Event(), threading.Event()
+        real = verifying.session_for
+
+        def slow(tree: Tree, question: CheckQuestion) -> Session:
+            self.asked.set()
+            self.let_go.wait()
+            return real(tree, question)
+
+        monkeypatch.setattr(watch_reading, "session_for", slow)
+
+
+def test_what_hangs_is_told_while_another_save_is_read_for_long(
+    scene: tuple[Trainer, Watching], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, watching = scene
+    disk = SlowDisk(monkeypatch)
+    trainer.begin()
+    watching.look(trainer, times=10)
+    trainer.begin(hangs=3)
+    watching.look(trainer, times=30)
+    assert watching.kinds == ["save-incomplete"]
+    disk.let_go.set()
+    watching.poll(trainer)
+    assert watching.kinds == ["save-incomplete", "good"]
+
+
+def test_a_save_that_changes_while_it_is_read_is_read_anew_and_told_as_it_is_then(
+    scene: tuple[Trainer, Watching], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, watching = scene
+    disk = SlowDisk(monkeypatch)
+    trainer.begin()
+    watching.look(trainer, times=10)
+    trainer.file(2, 1).write_bytes(b"cut off")
+    watching.look(times=4)
+    disk.let_go.set()
+    watching.poll(times=4)
+    assert watching.kinds == []
+    watching.poll(times=14)
+    assert watching.kinds == ["bad"]
+
+
+def test_whoever_ends_a_watch_does_not_wait_for_what_is_being_read(
+    scene: tuple[Trainer, Watching], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, watching = scene
+    disk = SlowDisk(monkeypatch)
+    monkeypatch.setattr(watch_reading, "LEAVE_SECONDS", 0.01)
+    trainer.begin()
+    for _ in range(4):
+        trainer.step()
+    watching.end()
+    monkeypatch.setattr(watching.clock, "seconds", time.monotonic)
+    watching.question = replace(watching.question, every=0.01)
+    watch = watching.anew()
+    ended = threading.Thread(target=watch.run)
+    ended.start()
+    disk.asked.wait()
+    watch.stop()
+    ended.join()
+    watching.end()
+    disk.let_go.set()
+    assert watching.kinds == []
+    watching.anew().poll()
+    watching.poll(times=4)
+    assert watching.kinds == ["good"]
+
+
+def test_a_save_that_cannot_be_judged_for_now_is_read_again_at_the_next_poll(
+    scene: tuple[Trainer, Watching], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, watching = scene
+    trainer.begin()
+    with monkeypatch.context() as patch:
+
+        def locked(*_: object) -> None:
+            raise LockedError("somebody holds the ledger")
+
+        patch.setattr(watch_reading, "session_for", locked)
+        watching.poll(trainer, times=10)
+    assert len([text for text in watching.notes if "holds the ledger" in text]) == 1
+    watching.poll()
+    assert watching.kinds == ["good"]
+
+
+def test_an_event_that_was_interrupted_while_it_was_told_is_told_by_the_next_watch(
+    scene: tuple[Trainer, Watching], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, watching = scene
+    trainer.begin()
+
+    def interrupted(_: WatchEvent) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watching.watch, "_tell", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        watching.poll(trainer, times=10)
+    watching.end()
+    watching.watch = watching.anew()
+    watching.poll(times=5)
+    assert watching.kinds == ["good"]
+
+
+def test_a_state_that_cannot_be_written_any_more_is_said_once_and_the_watch_goes_on(
+    scene: tuple[Trainer, Watching], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, watching = scene
+
+    def full(*_: object, **__: object) -> None:
+        raise WriteFailedError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(watches, "write", full)
+        for _ in range(2):
+            trainer.begin()
+            watching.poll(trainer, times=10)
+        watching.end()
+        assert watching.kinds == ["good", "good"]
+        assert len([text for text in watching.notes if "disk is full" in text]) == 1
+        with pytest.raises(WriteFailedError):
+            watching.anew()
+
+
+def test_a_watch_that_began_before_the_tree_was_there_is_known_to_the_next_one(tmp_path: Path) -> None:
+    (tmp_path / "output").mkdir()
+    watching = Watching(tmp_path / "output" / "checkpoint", tmp_path / "state")
+    watching.poll(times=2)
+    trainer = Trainer(tmp_path, seed=2)
+    trainer.begin()
+    watching.poll(trainer, times=10)
+    watching.killed()
+    watching.poll(times=5)
+    assert watching.kinds == ["good"]
+
+
+def test_a_disk_that_is_not_mounted_is_told_once_as_what_cannot_be_read(scene: tuple[Trainer, Watching]) -> None:
+    trainer, watching = scene
+    trainer.begin()
+    watching.poll(trainer, times=10)
+    away = trainer.root.rename(trainer.root.with_name("away"))
+    trainer.root.mkdir()  # where it is mounted
+    watching.poll(times=14)
+    watching.killed()
+    watching.poll(times=14)
+    assert watching.kinds == ["good", "unreadable"]
+    assert (watching.told[1].name, watching.told[1].root) == (None, str(trainer.root))
+    trainer.root.rmdir()
+    away.rename(trainer.root)
+    watching.poll(times=30)
+    assert watching.kinds == ["good", "unreadable"]
+
+
+def test_what_an_earlier_watch_told_as_good_is_sealed_by_one_that_is_asked_to(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path, seed=1)
+    watching = Watching(trainer.root, tmp_path / "state", level=Level.CHECKSUM)
+    trainer.begin()
+    watching.poll(trainer, times=10)
+    watching.question = replace(watching.question, seal=True)
+    watching.killed()
+    watching.poll(times=5)
+    assert [(event.kind.value, event.sealed) for event in watching.told] == [("good", False), ("read-again", True)]
 
 
 def test_the_room_for_the_next_save_is_looked_at(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.decide.watching import LEAST_PATIENCE, is_idle, judged, observe, patience_of
+from ckpttool.decide.watching import LEAST_PATIENCE, is_idle, judged, observe, patience_of, unseen
 from ckpttool.domain.finding import Code, Finding, Severity, damage, note, suspect, unknown, unsafe
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.units import ByteCount, Rank, Step
@@ -144,9 +144,36 @@ def test_a_good_save_whose_header_is_broken_is_told_at_once_and_one_that_is_writ
 
 
 def test_retention_takes_a_save_away_a_file_at_a_time_and_nothing_is_told() -> None:
-    course = good().poll(save(fingerprint="2", incomplete=[MISSING]), times=5).poll(times=3)
+    newer = save("b")
+    course = good(RULE, newer, save()).judge(at=1)
+    course.poll(newer, save(fingerprint="2", incomplete=[MISSING]), times=5).poll(newer, times=3)
+    assert course.kinds == ["good", "good"]
+    assert [known.name for known in course.known.saves] == ["b"]
+
+
+def test_a_tree_without_any_checkpoint_is_rather_one_that_is_not_there_and_that_is_told_once() -> None:
+    course = good().poll(times=10)
     assert course.kinds == ["good"]
-    assert course.known.saves == ()
+    course.poll(times=30)
+    assert course.kinds == ["good", "unreadable"]
+    assert (course.told[1].name, course.told[1].word) == (None, None)
+    assert course.told[1].findings[0].severity is Severity.UNKNOWN
+    assert course.poll(save(), times=5).kinds == ["good", "unreadable"]
+    course.poll(times=12)
+    assert course.kinds == ["good", "unreadable", "unreadable"]
+
+
+def test_of_a_tree_that_never_had_a_checkpoint_nothing_is_told() -> None:
+    known, told = unseen(Watched(), RULE, "there is no such folder", now=1000.0)
+    assert unseen(known, RULE, "there is no such folder", now=9000.0)[1] == told == ()
+
+
+def test_a_folder_that_could_not_be_listed_for_a_while_makes_no_save_good_twice() -> None:
+    withheld = unknown(Code.UNREADABLE, "cannot be listed")
+    course = good().poll(save(fingerprint="2", incomplete=[withheld]), times=3).poll(save(), times=20)
+    assert course.kinds == ["good"]
+    assert not course.asked
+    assert is_idle(course.known)
 
 
 def test_a_good_save_that_lost_a_file_for_good_is_read_and_told() -> None:
@@ -175,6 +202,35 @@ def test_a_good_save_is_read_once_more_and_then_never_again() -> None:
     assert [asked.cold for asked in course.poll(save()).asked] == [True]
     assert course.judge().kinds == ["good", "read-again"]
     assert not course.poll(save(), times=50).asked
+
+
+def test_a_good_save_is_read_once_more_as_soon_as_a_newer_one_is_good_where_it_has_left_the_memory() -> None:
+    course = good(replace(RULE, again=1000.0)).poll(save("b"), save(), times=3)
+    assert [(asked.key, asked.cold) for asked in course.asked] == [("/b", False)]
+    course.judge().poll(save("b"), save())
+    assert [(asked.key, asked.cold, asked.early) for asked in course.asked] == [("/a", True, True)]
+    assert course.judge().kinds == ["good", "good", "read-again"]
+    assert not course.poll(save("b"), save(), times=50).asked
+
+
+def test_a_good_save_that_an_earlier_watch_did_not_seal_is_read_once_more_to_be_sealed() -> None:
+    course = good()
+    course.rule = replace(RULE, seal=True)
+    assert [(asked.cold, asked.seal) for asked in course.poll(save()).asked] == [(True, True)]
+    assert course.judge().kinds == ["good", "read-again"]
+    assert not course.poll(save(), times=50).asked
+
+
+def test_a_good_save_that_can_no_longer_be_read_is_told_when_a_second_try_fails_and_again_when_it_can() -> None:
+    withheld = unknown(Code.UNREADABLE, "input/output error")
+    course = good(replace(RULE, again=200.0)).poll(save(), times=20)
+    assert course.judge(withheld, word=VerdictWord.UNREADABLE).kinds == ["good"]
+    assert [asked.final for asked in course.poll(save()).asked] == [True]
+    assert course.judge(withheld, word=VerdictWord.UNREADABLE).kinds == ["good", "unreadable"]
+    assert not course.poll(save(), times=9).asked
+    assert course.poll(save()).judge(withheld, word=VerdictWord.UNREADABLE).kinds == ["good", "unreadable"]
+    assert not course.poll(save(), times=9).asked
+    assert course.poll(save()).judge().kinds == ["good", "unreadable", "good"]
 
 
 def test_what_is_found_bad_when_read_again_is_told_at_once() -> None:

@@ -1,0 +1,153 @@
+"""Read the saves of a watched tree in a thread beside the watch: no poll waits for a hundred gigabytes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from ckpttool.api.scanning import Tree
+from ckpttool.api.sealing import seal
+from ckpttool.api.verifying import session_for, watched
+from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.finding import Finding, blocking
+from ckpttool.domain.frozen import dataclass, replace
+from ckpttool.domain.question import CheckQuestion
+from ckpttool.domain.verdict import Level, Verdict
+from ckpttool.domain.watching import Judge, Judgement, WatchQuestion
+from ckpttool.errors import CkptToolError
+from ckpttool.storage import is_local
+from ckpttool.storage.stream import was_cached
+from ckpttool.verify.meter import Pace
+
+LEDGER_SECONDS = 86400.0
+"""For which an earlier check of an unchanged file is trusted when a save is read for the first time."""
+
+PROBED = 64
+"""Shards that tell whether a save is still in memory."""
+
+LEAVE_SECONDS = 2.0
+"""To wait for the thread at the end: long enough to finish a manifest. What it reads it is left with."""
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """How the reading of one save ended."""
+
+    asked: Judge
+    judgement: Judgement | None = None
+    """None where it says nothing of the files: they changed meanwhile, or the watch ended."""
+    bytes_read: int = 0
+    notes: tuple[str, ...] = ()
+    """For people."""
+    error: BaseException | None = None
+    """What stopped it."""
+
+
+class Reading:
+    """One save that is being read."""
+
+    def __init__(
+        self, question: WatchQuestion, tree: Tree, checkpoint: Checkpoint, asked: Judge, done: Callable[[Read], None]
+    ) -> None:
+        """Begin at once.
+
+        Args:
+            question: How hard, and how fast.
+            tree: As it was listed, with a storage that nobody else uses.
+            checkpoint: Of it.
+            asked: Why.
+            done: Called once, in the thread that read.
+        """
+        self.asked = asked
+        self._question = question
+        self._tree = tree
+        self._checkpoint = checkpoint
+        self._done = done
+        self._left = False
+        self._notes: list[str] = []
+        # A daemon: a disk that never answers must not keep the process alive.
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def leave(self) -> None:
+        """Want it no longer: it ends after the shard at hand, or with the process."""
+        self._left = True
+        self._thread.join(LEAVE_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            judgement, nbytes = self._read()
+            read = Read(asked=self.asked, judgement=judgement, bytes_read=nbytes, notes=tuple(self._notes))
+        except BaseException as error:  # noqa: BLE001  for whoever watches: a thread has nobody to tell
+            read = Read(asked=self.asked, notes=tuple(self._notes), error=error)
+        self._done(read)
+
+    def _read(self) -> tuple[Judgement | None, int]:
+        tree, checkpoint, asked, level = self._tree, self._checkpoint, self.asked, self._question.level
+        cached = is_cached(tree, checkpoint) if level > Level.STRUCTURE else None
+        with watched(Pace(self._question.max_rate)):
+            verdict = self._verdict()
+            if verdict is None or not _is_as_it_was(tree, checkpoint):
+                return None, 0 if verdict is None else verdict.bytes_read  # the next poll sees what became of it
+            findings, sealed = verdict.findings, False
+            if asked.seal and not blocking(findings) and not self._left:
+                sealed, against = self._seal()
+                findings = (*findings, *against)
+        judgement = Judgement(asked=asked, word=verdict.word, findings=findings, cached=cached, sealed=sealed)
+        return judgement, verdict.bytes_read
+
+    def _verdict(self) -> Verdict | None:
+        """Read the save with one worker; None where nobody wants it any more."""
+        rate = self._question.max_rate
+        question = CheckQuestion(
+            level=self._question.level,
+            jobs=1,
+            max_age=None if self.asked.cold else LEDGER_SECONDS,
+            replicas=False,
+        )
+        if rate:  # what is kept slow does not hang
+            question = replace(question, timeout=question.timeout + GIB / rate)
+        session = session_for(self._tree, question)
+        try:
+            for event in session.events(self._checkpoint):
+                if isinstance(event, Verdict):
+                    return event
+                if self._left:
+                    return None
+        finally:
+            session.close()
+        return None
+
+    def _seal(self) -> tuple[bool, tuple[Finding, ...]]:
+        """Record what it is, and return whether that is done and what it differs from."""
+        name = self._checkpoint.name
+        try:
+            sealings = seal(self._tree, (name,), jobs=1).answer().sealings
+        except CkptToolError as error:
+            self._notes.append(f"{name} is not sealed: {error}")
+            return False, ()
+        against = tuple(finding for sealing in sealings for finding in sealing.findings)
+        return all(sealing.manifest is not None for sealing in sealings), against
+
+
+def _is_as_it_was(tree: Tree, checkpoint: Checkpoint) -> bool:
+    """Tell whether all files of a save are still those that the listing saw: retention may take it while it is read."""
+    try:
+        return all(tree.storage.stamp(shard.path) == shard.stamp for shard in checkpoint.shards)
+    except OSError:
+        return False
+
+
+def is_cached(tree: Tree, checkpoint: Checkpoint) -> bool | None:
+    """Tell whether most of a save is in memory, so that reading it says nothing of the disk; None: nobody knows."""
+    told = []
+    for shard in checkpoint.shards[:: 1 + len(checkpoint.shards) // PROBED]:
+        if not is_local(tree.inventory.root) or shard.stamp is None:
+            return None
+        with suppress(OSError), open(tree.inventory.path_of(shard.path), "rb") as file:
+            told.append(was_cached(file.fileno(), 0, shard.stamp.size))
+    known = [each for each in told if each is not None]
+    return sum(known) * 2 > len(known) if known else None
