@@ -25,6 +25,7 @@ from ckpttool.formats.strict_json import (
     get_str,
 )
 from ckpttool.guard.state_tree import ARRAY_TYPE, Sharded, fits
+from ckpttool.guard.tensor_file import strided
 
 if TYPE_CHECKING:
     import numpy as np
@@ -200,4 +201,4 @@ def _strided(stored: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ..
     once = tuple(length if step else min(length, 1) for length, step in zip(shape, stride, strict=True))
     if tuple(stored.shape) != once:
         raise ParseError(f"expected a tensor of shape {once}, found {tuple(stored.shape)}")
-    return torch.empty_strided(once, stride, dtype=stored.dtype, device=stored.device).copy_(stored).expand(shape)
+    return strided(stored, shape, stride)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
@@ -106,3 +106,20 @@ def tensors_in(content: mmap.mmap | memoryview, path: str) -> dict[str, torch.Te
             raise ValueError(f"{path}: a tensor begins in the middle of an element")
         made[entry.name] = torch.frombuffer(content, dtype=dtype, count=count, offset=begin).reshape(entry.shape)
     return made
+
+
+def strided(stored: torch.Tensor, shape: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
+    """Return a copy with these strides; what is expanded is stored once, with a length of 1 where the stride is 0."""
+    made = torch.empty_strided(stored.shape, stride, dtype=stored.dtype, device=stored.device)
+    return made.copy_(stored).expand(shape)
+
+
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy with the same strides at an address that torch chose, as for a training's own tensors.
+
+    Where a tensor lies in a file's bytes, a kernel may sum it in another order: MKL does so on some CPUs where the
+    address is no multiple of 16.
+    """
+    shape, stride = tensor.shape, tensor.stride()
+    once = [length if step else min(length, 1) for length, step in zip(shape, stride, strict=True)]
+    return strided(tensor.as_strided(once, stride), shape, stride)

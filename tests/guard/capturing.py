@@ -111,6 +111,20 @@ def replay(_capture: RankCapture) -> ReplayTask:
     return ReplayTask(model=model, loss=lambda batch: loss_of(model, batch))
 
 
+ADDRESSES: list[int] = []
+"""Where the tensors of the batches lay that `replay_noting_addresses` was given."""
+
+
+def replay_noting_addresses(_capture: RankCapture) -> ReplayTask:
+    model = HardNet()
+
+    def noted(batch: dict[str, Tensor]) -> Tensor:
+        ADDRESSES.extend(tensor.data_ptr() for tensor in batch.values())
+        return loss_of(model, batch)
+
+    return ReplayTask(model=model, loss=noted)
+
+
 def embedding() -> nn.Embedding:
     return nn.Embedding(5, 3, sparse=True)
 

@@ -73,6 +73,14 @@ def test_another_process_gets_every_loss_and_every_gradient_in_every_bit(capture
     assert wrong["reproduced"] is False  # in float32, what was computed in bfloat16
 
 
+def test_a_batch_lies_where_torch_puts_tensors_and_not_in_the_files_bytes(captured: str) -> None:
+    # There a kernel of a CPU may sum in another order, and no step would come out as it was.
+    capturing.ADDRESSES.clear()
+    assert replayed(captured, "replay_noting_addresses").reproduced
+    assert capturing.ADDRESSES
+    assert [address % 64 for address in capturing.ADDRESSES] == [0] * len(capturing.ADDRESSES)
+
+
 @pytest.mark.parametrize("entry", ["other_batch", "other_weight", "other_chance", "mended"])
 def test_a_step_of_another_batch_weight_or_chance_does_not_come_out_and_exits_10(captured: str, entry: str) -> None:
     answer = replayed(captured, entry)

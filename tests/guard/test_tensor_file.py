@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from ckpttool.guard.tensor_file import TYPES, block, named, open_tensors
+from ckpttool.guard.tensor_file import TYPES, block, copied, named, open_tensors
 from tests.guard.test_state_tree import any_tensor, bits
 
 
@@ -33,6 +33,19 @@ def test_one_element_that_stands_for_many_has_its_bytes() -> None:
     one = torch.tensor([3.0]).expand(1000)
     assert bytes(block(one.narrow(0, 0, 1))) == bytes(block(torch.tensor([3.0])))
     assert bytes(block(one)) == bytes(block(torch.full((1000,), 3.0)))
+
+
+@given(tensor=any_tensor(), times=st.integers(1, 3))
+def test_a_copy_has_every_bit_and_stride_and_lies_where_torch_puts_tensors(tensor: torch.Tensor, times: int) -> None:
+    place = torch.empty(tensor.nbytes + 128, dtype=torch.uint8)
+    begin = -place.data_ptr() % 64 + max(8, tensor.itemsize)  # as in a file, where all begins at a multiple of 8
+    inner = place[begin : begin + tensor.nbytes].view(tensor.dtype)
+    elsewhere = inner.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
+    for given_one in (elsewhere, elsewhere.unsqueeze(0).expand(times, *tensor.shape)):
+        made = copied(given_one)
+        assert (made.shape, made.stride(), bits(made)) == (given_one.shape, given_one.stride(), bits(given_one))
+        assert made.data_ptr() % 64 == 0
+        assert not made.numel() or made.data_ptr() != given_one.data_ptr()
 
 
 def test_what_is_written_into_such_a_tensor_stays_in_memory(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from ckpttool.guard.replay.locate import Event, Locator
 from ckpttool.guard.replay.whole import put_together
 from ckpttool.guard.state_reading import UnreadableState, read
 from ckpttool.guard.state_tree import Sharded
-from ckpttool.guard.tensor_file import open_tensors
+from ckpttool.guard.tensor_file import copied, open_tensors
 
 OF_MODEL = "config."
 """Begins the names of a model's own settings: those that differed are set as they were."""
@@ -138,7 +138,7 @@ class RankRun:
         self._prepare()
         losses = []
         for number in range(len(self._captured.micro_batches)):
-            loss = self._loss(number, self._content.batches[number])
+            loss = self._loss(number, _moved(self._content.batches[number], self._device))
             losses.append(loss_bits(loss))
             self._backward(loss)
         unscale(self._model, self._captured.scale)
@@ -223,7 +223,7 @@ class RankRun:
         micro = self._captured.micro_batches[number]
         randomness.restore(self._content.random[number])
         with self._autocast(micro):
-            loss = self._own_loss(micro, _moved(batch, self._device))
+            loss = self._own_loss(micro, batch)
         if not isinstance(loss, Tensor):
             raise EntryDoesNotFit(f"the loss is a {type(loss).__name__}, and no tensor")
         return loss
@@ -311,9 +311,11 @@ def _take_config(model: nn.Module, captured: object) -> Iterator[Difference]:
 
 
 def _moved(value: object, device: torch.device) -> object:
-    """Return a batch on a device; on the one where it is, it stays itself."""
+    """Return a batch on a device, in memory of its own: where a file's bytes lie, a kernel may sum in another order."""
     if isinstance(value, Tensor):
-        return value.detach().to(device).requires_grad_(value.requires_grad)
+        stored = value.detach()
+        moved = copied(stored) if stored.device == device else stored.to(device)
+        return moved.requires_grad_(value.requires_grad)
     if isinstance(value, dict):
         return {key: _moved(item, device) for key, item in value.items()}
     if type(value) in {list, tuple}:
