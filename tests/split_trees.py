@@ -5,24 +5,34 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
 from ckpttool.api import looking
 from ckpttool.domain.merge import Seat
+from ckpttool.domain.node import Room
 from ckpttool.domain.question import CheckQuestion
 from ckpttool.domain.verdict import Level, ShardReport
 from ckpttool.errors import CkptToolError
 from ckpttool.records.part import Look, read_parts, spelled_part
 from ckpttool.trainers.locate import locate
 
+T = TypeVar("T")
 BEGAN_NS = 1_700_000_000 * 10**9
 SAVED_SECONDS = 1_600_000_000
 
 
 def look_at(seat: Seat) -> Look:
-    """Look at what lies at the seat's root."""
+    """Look at what lies at the seat's root, and read that as it was written down."""
+    ((_, look),) = read_parts(written(seat), name="x")
+    assert isinstance(look, Look), look
+    return look
+
+
+def written(seat: Seat) -> bytes:
+    """Look at what lies at the seat's root, and write it down."""
     try:
         located = locate(seat.root)
     except CkptToolError:
@@ -33,9 +43,7 @@ def look_at(seat: Seat) -> Look:
     saves: dict[str, list[ShardReport]] = {}
     for path, report in sorted(seen.reports.items()):
         saves.setdefault(seen.saves.get(path, ""), []).append(report)
-    ((_, look),) = read_parts(spelled_part(seat, seen.answers, saves.items(), version="0"), name="x")
-    assert isinstance(look, Look), look
-    return look
+    return spelled_part(seat, seen.answers, saves.items(), version="0")
 
 
 def seat(number: int, of: int, root: Path, level: Level = Level.STRUCTURE) -> Seat:
@@ -50,6 +58,7 @@ def seat(number: int, of: int, root: Path, level: Level = Level.STRUCTURE) -> Se
         began_ns=BEGAN_NS,
         ended_ns=BEGAN_NS,
         level=level,
+        room=Room(free_bytes=1 << 40, free_files=1 << 20),
     )
 
 
@@ -87,6 +96,15 @@ def split(output: Path, tree: Path, of: int, chance: Random, places: Sequence[Pa
 
 def looks_at(output: Path, tree: Path, of: int, chance: Random, level: Level) -> list[Look]:
     """Divide a tree over machines, and let each look at its own part, at the place where the whole was."""
+    return _of_each(output, tree, of, chance, lambda number: look_at(seat(number, of, tree, level)))
+
+
+def parts_of(output: Path, tree: Path, of: int, chance: Random, level: Level) -> list[bytes]:
+    """Do the same, and return the parts as they are written."""
+    return _of_each(output, tree, of, chance, lambda number: written(seat(number, of, tree, level)))
+
+
+def _of_each(output: Path, tree: Path, of: int, chance: Random, look: Callable[[int], T]) -> list[T]:
     places = [output.with_name(f"{output.name}-{number}") for number in range(of)]
     for place in places:
         place.mkdir()
@@ -96,7 +114,7 @@ def looks_at(output: Path, tree: Path, of: int, chance: Random, level: Level) ->
     looks = []
     for number, place in enumerate(places, 1):
         place.rename(output)
-        looks.append(look_at(seat(number, of, tree, level)))
+        looks.append(look(number))
         shutil.rmtree(output)
     whole.rename(output)
     return looks

@@ -25,7 +25,7 @@ from ckpttool.domain.log_answer import HealthAnswer, LogReading
 from ckpttool.domain.log_question import HealthQuestion
 from ckpttool.domain.verdict import Verdict
 from ckpttool.errors import UsageError, WriteFailedError
-from ckpttool.storage import above, assert_changeable
+from ckpttool.storage import above, as_spelled_there, assert_changeable
 from ckpttool.trainers.abilities import HealthFile
 from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.registry import health_file_of, log_reader
@@ -73,7 +73,7 @@ def judged(
     weights = {verdict.key: weigh(verdict) for verdict in verdicts}
     report = with_newest(with_drift(with_weights(report, weights, inventory), inventory), inventory)
     file = health_file_of(tree.layout)
-    place = question.health_file or (None if file is None else health_file_beside(tree.storage.root, file.name))
+    place = question.health_file or (None if file is None else _beside(tree, file.name))
     written = False
     if question.write and file is not None:
         place = place or os.path.join(above(inventory.root), file.name)
@@ -90,6 +90,10 @@ def judged(
         health_file=place,
         written=written,
     )
+
+
+def _beside(tree: Tree, name: str) -> str | None:
+    return as_spelled_there(health_file_beside(tree.storage.root, name), tree.storage.root, tree.inventory.root)
 
 
 def _assert_writable(tree: Tree, question: HealthQuestion) -> None:

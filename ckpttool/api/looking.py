@@ -11,6 +11,7 @@ from ckpttool.api.scanning import Tree, scanned
 from ckpttool.api.verifying import verify
 from ckpttool.decide.naming import LATEST, named
 from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.domain.shard import FormatName, ShardRole
@@ -151,11 +152,23 @@ def _contents(located: Located, root: str, question: CheckQuestion) -> dict[str,
     """Look at the saves that were asked for as hard as was asked for."""
     tree = scanned(located, TreeQuestion(path=root, sizes=True))
     found: dict[str, ShardReport] = {}
+    read: dict[str, ShardReport] = {}
     for name in _names_here(tree, question):
         for event in verify(tree, replace(question, name=name, replicas=False)):
             if isinstance(event, Verdict):  # in which numbers are compared with those of the save before
-                found |= {report.path: replace(report, copies=1, copy_matched=False) for report in event.reports}
+                found |= {report.path: _by_itself(report, read.get(report.path, report)) for report in event.reports}
+            else:
+                read[event.path] = event
     return found
+
+
+def _by_itself(report: ShardReport, read: ShardReport) -> ShardReport:
+    """Return a report without what copies on this machine told: which there are is told of all machines' together."""
+    bare: dict[Code, Finding] = {
+        finding.code: finding for finding in read.findings if finding.code is Code.CHECKSUM_MISSING
+    }
+    findings = tuple(bare.get(finding.code, finding) for finding in report.findings)
+    return replace(report, copies=1, copy_matched=False, findings=findings)
 
 
 def _headers(

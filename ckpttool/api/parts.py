@@ -14,7 +14,7 @@ from ckpttool import __version__
 from ckpttool.domain.expectation import RankFiles
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.merge import Seat
-from ckpttool.domain.node import Process, Reach
+from ckpttool.domain.node import Process, Reach, Room
 from ckpttool.domain.part import MOST_PART_BYTES, PartQuestion, PartWritten, Split
 from ckpttool.domain.question import DEFAULT_DIR
 from ckpttool.domain.units import ByteCount, Rank
@@ -23,6 +23,7 @@ from ckpttool.errors import IncompleteError, UnknownLayoutError, UnsafeError, Us
 from ckpttool.records import PART_SUFFIX, STREAM
 from ckpttool.records.part import MOST_PARTS, is_part, spelled_part
 from ckpttool.storage import is_local, shortest
+from ckpttool.storage.disk import LocalDisk
 from ckpttool.storage.mounts import boot_id, disk_identity, mount_of, mount_table
 from ckpttool.storage.recorded import Answers
 from ckpttool.storage.shared_out import Mine, by_file, by_folder
@@ -67,6 +68,7 @@ def part(question: PartQuestion, *, send: Callable[[bytes], None] | None = None)
     from ckpttool.api.looking import look_at
 
     seen = look_at(located, root, question.check, mine=_mine(located, divided))
+    room, unwritable = _room(root, seen)
     seat = Seat(
         number=process.index + 1,
         of=process.count,
@@ -80,6 +82,8 @@ def part(question: PartQuestion, *, send: Callable[[bytes], None] | None = None)
         level=question.check.level,
         share=None if divided is None else f"{divided[0] + 1}/{divided[1]}",
         claims=_claims(question, process),
+        room=room,
+        unwritable=unwritable,
     )
     if located is None and not seen.reports:  # nothing of a tree: what else lies here is nobody's business
         seen = replace(seen, answers=Answers(failures=seen.answers.failures))
@@ -183,6 +187,19 @@ def _divided(split: Split, process: Process, *, shared: bool) -> tuple[int, int]
     elif split is Split.NONE:
         here = None
     return None if here is None or here[1] == 1 else here
+
+
+def _room(root: str, seen: Seen) -> tuple[Room | None, tuple[str, ...]]:
+    """Return what is left on the disk of a tree, and to which of the folders that were looked at nobody may write."""
+    disk = LocalDisk()
+    folder = disk.nearest(root)
+    inside = [f"{root}/{name}" for name in seen.answers.entries if name and "/" not in name and name != os.pardir]
+    folders = [folder, *sorted(inside)] if folder == root else [folder]
+    unwritable = tuple(each for each in folders if not disk.is_writable(each))
+    try:
+        return disk.room(folder), unwritable
+    except OSError:
+        return None, unwritable
 
 
 def _disk(root: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ckpttool.api.configs import BaseConfig, config_check, read_or_check
 from ckpttool.api.resolving import Answer, resolve
@@ -90,7 +90,8 @@ def _told_by_hand(
     told = "nothing was chosen" if plan is None else summaries.told_summary(plan, trainer=trainer)
     launch = teller.check("launch", told, found["launch"])
     coming = NextSaves(folder=inventory.root, inside=(), count=1, stays=None)
-    need = _disk_need(coming, answer, plan, disk) if is_local(answer.tree.storage.root) else None
+    known = is_local(answer.tree.storage.root) or answer.tree.looks is not None
+    need = _disk_needs(coming, answer, plan, disk) if known else None
     checks = (
         *before,
         teller.check("checkpoint", summaries.checkpoint_summary(decision), found["checkpoint"], _nothing(decision)),
@@ -118,15 +119,13 @@ def _nothing(decision: ResumePlan | NoResumePoint) -> ExitCode | None:
     return ExitCode.NOTHING_TO_RESUME if is_nothing else None
 
 
-def _answered(
-    question: PreflightQuestion, answer: Answer, checks: tuple[Check, ...], need: DiskNeed | Finding | None
-) -> Preflight:
+def _answered(question: PreflightQuestion, answer: Answer, checks: tuple[Check, ...], needs: _Needs) -> Preflight:
     return Preflight(
         config=question.config,
         root=answer.tree.inventory.root,
         checks=checks,
         decision=answer.decision,
-        disk=need if isinstance(need, DiskNeed) else None,
+        disk=needs[0] if isinstance(needs, tuple) else None,
         resolved_from=answer.tree.resolved_from,
         view=question.view,
     )
@@ -211,7 +210,7 @@ def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk
         if question.devices is not None:
             of_devices = target.other_devices(config.run, question.devices)
     found = judge.by_check(decision, config.run, strict=question.strict, of_devices=of_devices, view=question.view)
-    need = _disk_need(target.next_saves(config.run, answer.tree.inventory), answer, plan, disk)
+    need = _disk_needs(target.next_saves(config.run, answer.tree.inventory), answer, plan, disk)
     checks = (
         config_check(config.run.path, config),
         teller.check("checkpoint", summaries.checkpoint_summary(decision), found["checkpoint"], _nothing(decision)),
@@ -309,11 +308,20 @@ def _skipped(check: Check) -> Check:
     return check if check.reasons else replace(check, skipped=True)
 
 
-def _disk_need(coming: NextSaves, answer: Answer, plan: ResumePlan | None, disk: Disk) -> DiskNeed | Finding | None:
-    """Compare what the next saves take with what there is; None where there is no whole save to go by."""
+_Needs: TypeAlias = "tuple[DiskNeed, ...] | Finding | None"
+"""Of each disk, that with the least room first; or why it is not known; None where there is no save to go by."""
+
+
+def _disk_needs(coming: NextSaves, answer: Answer, plan: ResumePlan | None, disk: Disk) -> _Needs:
+    """Compare what the next saves take with what there is."""
     if plan is None:
         return None
     inventory, shards = answer.tree.inventory, plan.point.checkpoint.shards
+    if answer.tree.looks is not None:  # their disks are not here
+        from ckpttool.decide.rooms import needs_of
+
+        sizes = {shard.path: answer.tree.storage.stamp(shard.path).size for shard in shards}
+        return needs_of(coming, answer.tree.looks.merge, sizes)
     folder = disk.nearest(coming.folder)
     folders = (folder, *coming.inside) if folder == inventory.root else (folder,)
     try:
@@ -321,7 +329,7 @@ def _disk_need(coming: NextSaves, answer: Answer, plan: ResumePlan | None, disk:
         room = disk.room(folder)
     except OSError as error:
         return judge.disk_unknown(folder, error.strerror or str(error))
-    return DiskNeed(
+    need = DiskNeed(
         folder=folder,
         saves=coming.count,
         save_bytes=size,
@@ -331,11 +339,13 @@ def _disk_need(coming: NextSaves, answer: Answer, plan: ResumePlan | None, disk:
         unwritable=tuple(each for each in folders if not disk.is_writable(each)),
         stays=coming.stays,
     )
+    return (need,)
 
 
-def _disk_check(teller: _Teller, need: DiskNeed | Finding | None) -> Check:
-    if need is None:
+def _disk_check(teller: _Teller, needs: _Needs) -> Check:
+    if needs is None:
         return Check(name="disk", summary="nothing was chosen", skipped=True)
-    if isinstance(need, Finding):
-        return teller.check("disk", "room unknown", [need])
-    return teller.check("disk", summaries.disk_summary(need), judge.disk_findings(need))
+    if isinstance(needs, Finding):
+        return teller.check("disk", "room unknown", [needs])
+    findings = [finding for need in needs for finding in judge.disk_findings(need)]
+    return teller.check("disk", summaries.disk_summary(needs[0]), findings)

@@ -197,6 +197,7 @@ def _from_here(
 ) -> ResumePlan | NoResumePoint:
     """Say where other machines may have what is not seen from this one, or where they were asked, what they lack."""
     if tree.looks is not None:
+        decision = replace(decision, parts=tree.inventory.parts)
         if isinstance(decision, NoResumePoint):
             return decision
         from ckpttool.decide.placement import with_placement

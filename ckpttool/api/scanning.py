@@ -18,7 +18,7 @@ from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.errors import IncompleteError, UsageError
 from ckpttool.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER, SealPlace
-from ckpttool.storage import above, look_anew, open_storage, shortest
+from ckpttool.storage import above, as_spelled_there, look_anew, open_storage, shortest
 from ckpttool.storage.base import LostLinkError, Storage, is_there, unreadable
 from ckpttool.trainers.base import Layout, Refusal, ScanOptions
 from ckpttool.trainers.listing import list_root
@@ -197,6 +197,7 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
         assessed = with_found_damaged(assessed, located.storage, lambda checkpoint: _seal_place(layout, checkpoint))
     else:
         assessed = _as_seen_by_all(assessed, located.looks, question)
+        book = replace(book, path=as_spelled_there(book.path, located.storage.root, assessed.root))
     return Tree(
         inventory=assessed,
         layout=layout,
@@ -213,9 +214,8 @@ def _as_seen_by_all(inventory: Inventory, looks: MergedLooks, question: TreeQues
     from ckpttool.decide.merging import SKEW_SECONDS, with_merge
 
     declared = (question.world_size, None if question.config is None else question.config.world_size)
-    worlds = {world for world in declared if world is not None}
     skew = SKEW_SECONDS if question.skew is None else question.skew
-    return with_merge(inventory, looks.merge, declared=worlds, skew=skew)
+    return with_merge(inventory, looks.merge, declared={*declared} - {None}, skew=skew)
 
 
 def interrupted(storage: Storage) -> tuple[Finding, ...]:

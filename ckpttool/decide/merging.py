@@ -20,13 +20,13 @@ _MOST_NAMED = 8
 """Numbers of parts that one line holds."""
 
 
-def with_merge(inventory: Inventory, merge: Merge, *, declared: Collection[int], skew: float) -> Inventory:
+def with_merge(inventory: Inventory, merge: Merge, *, declared: Collection[int | None], skew: float) -> Inventory:
     """Say of a tree that several machines saw, and of each save, what is not known and where they disagree.
 
     Args:
         inventory: All that they saw, as if it lay on one disk.
         merge: Who looked, and when.
-        declared: World sizes that the user or the config states: what is whole on as many ranks lacks none.
+        declared: World sizes that the user or the config states, if any: what is whole on as many ranks lacks none.
         skew: Seconds by which the machines' clocks may differ.
     """
     judge = _Judge(inventory, merge, declared, int(skew * 1e9))
@@ -44,7 +44,7 @@ def with_merge(inventory: Inventory, merge: Merge, *, declared: Collection[int],
 
 
 class _Judge:
-    def __init__(self, inventory: Inventory, merge: Merge, declared: Collection[int], skew_ns: int) -> None:
+    def __init__(self, inventory: Inventory, merge: Merge, declared: Collection[int | None], skew_ns: int) -> None:
         self._merge, self._declared, self._skew_ns = merge, declared, skew_ns
         self._unseen = tuple(sorted({*merge.missing, *merge.blind}))
         self.stale: set[int] = set()

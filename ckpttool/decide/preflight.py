@@ -183,7 +183,7 @@ def _space(need: DiskNeed) -> Iterator[Finding]:
         yield suspect(
             Code.DISK_SPACE_LOW,
             f"{counted(need.saves, 'save')} of {in_gib(need.save_bytes)} need {in_gib(wanted)}, but "
-            f"{in_gib(need.free_bytes)} are free: {counted(fits, 'more save')} would fit",
+            f"{in_gib(need.free_bytes)} are free{_on(need)}: {counted(fits, 'more save')} would fit",
             path=need.folder,
             expected=str(wanted),
             actual=str(need.free_bytes),
@@ -197,7 +197,7 @@ def _inodes(need: DiskNeed) -> Iterator[Finding]:
         yield suspect(
             Code.DISK_INODES_LOW,
             f"{counted(need.saves, 'save')} of {counted(need.save_files, 'file')} need {wanted:,} inodes, but "
-            f"{need.free_files:,} are free",
+            f"{need.free_files:,} are free{_on(need)}",
             path=need.folder,
             expected=str(wanted),
             actual=str(need.free_files),
@@ -209,11 +209,15 @@ def _rights(need: DiskNeed) -> Iterator[Finding]:
     for folder in need.unwritable:
         yield suspect(
             Code.FOLDER_NOT_WRITABLE,
-            f"this user may not write to {folder}, where the next save goes",
+            f"this user may not write to {folder}{_on(need)}, where the next save goes",
             path=folder,
             remedy="start as the user who owns it, or mend its mode; --allow folder-not-writable where another user "
             "starts the training",
         )
+
+
+def _on(need: DiskNeed) -> str:
+    return "" if need.host is None else f" on {need.host}"
 
 
 def disk_unknown(folder: str, why: str) -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.node import Room
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import Rank, counted
 from ckpttool.domain.verdict import Level, ShardReport
@@ -34,6 +35,10 @@ class Seat:
     """Which files of a disk it was to look at, where several divide one: `2/8`; None: all that it sees."""
     claims: tuple[Rank, ...] | None = None
     """Ranks that will start on this machine, ascending; None: nobody says."""
+    room: Room | None = None
+    """What was left on that disk; None where it did not say."""
+    unwritable: tuple[str, ...] = ()
+    """The tree and folders in it to which the user who looked may not write."""
 
     @property
     def name(self) -> str:

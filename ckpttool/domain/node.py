@@ -31,6 +31,15 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What is left on a file system for a user without privileges."""
+
+    free_bytes: int
+    free_files: int | None
+    """Inodes; None where the file system makes them as it needs them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """What the machine that we run on says of itself; tests say it in its stead."""
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.advice import SpikeAdvice, StopAdvice
     from ckpttool.domain.data_position import DataPosition, SkipBatches
     from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.domain.parts_given import PartsGiven
     from ckpttool.domain.placement import Placed
 
 
@@ -107,6 +108,8 @@ class NoResumePoint:
     """One checkpoint was asked about, and no other was looked at."""
     in_trash: int = 0
     """Checkpoints that prunes moved away and that can be brought back."""
+    parts: PartsGiven | None = None
+    """Which looks it rests on, where several machines looked instead of this one."""
 
     @property
     def where_else(self) -> str | None:
@@ -224,6 +227,8 @@ class ResumePlan:
     """Which ranks start where, as the machines said that looked; empty where none did."""
     copies: tuple[str, ...] = ()
     """Files that have to be copied to a disk before a trainer can load them, relative to `root`; empty on a disk."""
+    parts: PartsGiven | None = None
+    """Which looks it rests on, where several machines looked instead of this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

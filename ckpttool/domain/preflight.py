@@ -102,6 +102,8 @@ class DiskNeed:
     """Folders that this user may not write to."""
     stays: str | None = None
     """As in `NextSaves`."""
+    host: str | None = None
+    """Whose own disk it is, of several machines; None where it is this machine's, or all see it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

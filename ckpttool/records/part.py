@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.merge import Seat
+from ckpttool.domain.node import Room
 from ckpttool.domain.part import MOST_PART_BYTES
 from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import Level, ShardReport
@@ -26,6 +27,7 @@ from ckpttool.formats.strict_json import (
     as_list,
     get_int,
     get_object,
+    get_optional_int,
     get_optional_str,
     get_str,
     parse_object,
@@ -176,7 +178,7 @@ def _spelled_seat(seat: Seat) -> dict[str, object]:
         "part": seat.number,
         "of": seat.of,
         "host": spelled_text(seat.host),
-        "disk": {"id": spelled_text(seat.disk), "shared": seat.shared},
+        "disk": {"id": spelled_text(seat.disk), "shared": seat.shared, **_spelled_room(seat)},
         "root": spelled_text(seat.root),
         "began_ns": seat.began_ns,
         "ended_ns": seat.ended_ns,
@@ -184,6 +186,17 @@ def _spelled_seat(seat: Seat) -> dict[str, object]:
         "share": seat.share,
         "claims": list(seat.claims) if seat.claims is not None else None,
     }
+
+
+def _spelled_room(seat: Seat) -> dict[str, object]:
+    room = seat.room
+    free = {} if room is None else {"free_bytes": room.free_bytes, "free_files": room.free_files}
+    return {**free, "unwritable": [spelled_text(folder) for folder in seat.unwritable]}
+
+
+def _room(disk: JsonObject) -> Room | None:
+    free = get_optional_int(disk, "free_bytes")
+    return None if free is None else Room(free_bytes=free, free_files=get_optional_int(disk, "free_files"))
 
 
 def _seat(head: JsonObject) -> Seat:
@@ -206,4 +219,6 @@ def _seat(head: JsonObject) -> Seat:
         level=Level[get_str(head, "level", where=where).upper()],
         share=get_optional_str(head, "share", where=where),
         claims=None if claims is None else tuple(Rank(as_int(rank)) for rank in as_list(claims)),
+        room=_room(disk),
+        unwritable=tuple(text_of(folder) for folder in as_list(disk.get("unwritable", []))),
     )

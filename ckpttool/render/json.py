@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ckpttool.domain.finding import Finding
 
 if TYPE_CHECKING:
-    from ckpttool.domain.checkpoint import Inventory
+    from ckpttool.domain.parts_given import PartsGiven
 
 Document: TypeAlias = "Mapping[str, Document] | Sequence[Document] | str | int | float | bool | None"
 
@@ -127,9 +127,8 @@ def one_line(value: Document) -> str | None:
     return json.dumps(value)
 
 
-def parts_document(inventory: Inventory) -> dict[str, Document]:
+def parts_document(given: PartsGiven | None) -> dict[str, Document]:
     """Spell which looks of several machines an answer rests on; nothing where this one looked."""
-    given = inventory.parts
     if given is None:
         return {}
     told: Document = {

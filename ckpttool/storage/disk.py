@@ -5,16 +5,9 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.node import Room
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """What is left on a file system for a user without privileges."""
-
-    free_bytes: int
-    free_files: int | None
-    """Inodes; None where the file system makes them as it needs them."""
+__all__ = ["Disk", "LocalDisk", "Room"]
 
 
 class Disk(Protocol):

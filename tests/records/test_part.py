@@ -9,6 +9,7 @@ import pytest
 
 from ckpttool.domain.finding import Code, note
 from ckpttool.domain.merge import Seat
+from ckpttool.domain.node import Room
 from ckpttool.domain.replicas import TensorDigests
 from ckpttool.domain.shard import FileStamp, FormatName, ShardRole
 from ckpttool.domain.units import ByteCount, Rank
@@ -20,7 +21,7 @@ from ckpttool.storage.recorded import Answers
 SEAT = Seat(
     number=3, of=16, run="4711.0", host="node03", disk="boot 64769", shared=False, root="./output/checkpoint",
     began_ns=1_700_000_000_000_000_001, ended_ns=1_700_000_001_000_000_001, level=Level.STRUCTURE, share="1/2",
-    claims=(Rank(8), Rank(9)),
+    claims=(Rank(8), Rank(9)), room=Room(free_bytes=1 << 50, free_files=None), unwritable=("/data/caf\udce9",),
 )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ def document(answer: Listing) -> Document:
         "checkpoints": [_checkpoint(checkpoint) for checkpoint in inventory.checkpoints],
         "findings": [finding_document(finding) for finding in inventory.findings],
         "strays": list(inventory.strays),
-        **parts_document(inventory),
+        **parts_document(inventory.parts),
     }
 
 

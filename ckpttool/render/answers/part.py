@@ -18,13 +18,19 @@ if TYPE_CHECKING:
 def document(answer: PartWritten) -> Document:
     """`ckpttool/part/1`, as the first line of the part."""
     seat = answer.seat
+    room = seat.room
     return {
         "schema": "ckpttool/part/1",
         "run": seat.run,
         "part": seat.number,
         "of": seat.of,
         "host": seat.host,
-        "disk": {"id": seat.disk, "shared": seat.shared},
+        "disk": {
+            "id": seat.disk,
+            "shared": seat.shared,
+            **({} if room is None else {"free_bytes": room.free_bytes, "free_files": room.free_files}),
+            "unwritable": list(seat.unwritable),
+        },
         "root": seat.root,
         "began_ns": seat.began_ns,
         "ended_ns": seat.ended_ns,

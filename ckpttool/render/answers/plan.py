@@ -27,7 +27,7 @@ from ckpttool.render.answers.inventory import age, minute, rename_document, save
 from ckpttool.render.answers.position import data_document, data_rows, position_document
 from ckpttool.render.answers.resume import fragment, load_document, yaml_block
 from ckpttool.render.escape import shown
-from ckpttool.render.json import Document, finding_document
+from ckpttool.render.json import Document, finding_document, parts_document
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -94,6 +94,7 @@ def plan_document(answer: ResumePlan | NoResumePoint, simulation: Simulation | N
             document["copy"] = [*answer.copies]
     document["rejected"] = [_rejection(rejection) for rejection in point.rejected]
     document["findings"] = [finding_document(finding) for finding in findings]
+    document |= parts_document(answer.parts)
     if answer.advice is not None:
         from ckpttool.render.answers.advice import advice_document
 

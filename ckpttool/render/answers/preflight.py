@@ -58,6 +58,7 @@ def _preflight(answer: Preflight) -> Document:
             "save_files": disk.save_files,
             "free_bytes": disk.free_bytes,
             "free_files": disk.free_files,
+            **({} if disk.host is None else {"host": disk.host}),
         },
         "allowed": _allowed(answer),
         "plan": None if answer.decision is None else plan_document(answer.decision),

@@ -113,7 +113,8 @@ def _data_told(position: DataPosition, trainer: str, told: TrainersSkip | None) 
 def disk_summary(need: DiskNeed) -> str:
     """Say what the next saves need of what there is."""
     files = "" if need.free_files is None else f" and {need.free_files:,} inodes"
+    on = "" if need.host is None else f" on {need.host}, which has the least room"
     return (
         f"{counted(need.saves, 'save')} of {in_gib(need.save_bytes)} in {counted(need.save_files, 'file')} each; "
-        f"{in_gib(need.free_bytes)}{files} free"
+        f"{in_gib(need.free_bytes)}{files} free{on}"
     )

@@ -163,7 +163,7 @@ def document(answer: Verification) -> Document:
         "findings": [finding_document(finding) for finding in answer.inventory.findings],
         "bytes_read": sum(verdict.bytes_read for verdict in answer.verdicts),
         "seconds": round(answer.seconds, 3),
-        **parts_document(answer.inventory),
+        **parts_document(answer.inventory.parts),
     }
 
 

@@ -1,0 +1,104 @@
+"""Whatever is asked of a tree is asked of its parts: on a machine that has none of the files the answer is the same."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from difflib import unified_diff
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from ckpttool.domain.node import Room
+from ckpttool.domain.verdict import Level
+from ckpttool.storage.disk import LocalDisk
+from tests.answers import FIXTURES, cli
+from tests.split_trees import aged, parts_of
+
+CONFIG = str(FIXTURES / "configs" / "pretrain_sink2.yaml")
+LOG = str(FIXTURES / "health_pp2" / "train_log_first_rank_0.jsonl")
+
+QUESTIONS = {
+    "scan": "scan TREE",
+    "structure": "verify TREE --checkpoint all",
+    "checksum": "verify TREE --checkpoint all --level checksum",
+    "numerics": "verify TREE --checkpoint all --level numerics",
+    "numerics of the newest": "verify TREE --level numerics",
+    "dry run": "verify TREE --level checksum --dry-run",
+    "resolve": "resolve TREE --gbs 16 --simulate own",
+    "resolve at checksum": "resolve TREE --level checksum --world-size 4",
+    "resolve at numerics": "resolve TREE --level numerics",
+    "health": f"health TREE --log {LOG} --threshold 0.5",
+    "preflight": f"preflight TREE --config {CONFIG}",
+    "preflight at checksum": f"preflight TREE --config {CONFIG} --level checksum",
+    "launch": f"launch TREE --config {CONFIG} --output OUT",
+    "launch at numerics": f"launch TREE --config {CONFIG} --output OUT --level numerics",
+    "report": "report TREE --output OUT",
+    "report at checksum": f"report TREE --level checksum --log {LOG} --format markdown --output OUT",
+}
+
+Divided = Callable[[str, str], tuple[Path, Path]]
+
+
+@pytest.fixture
+def divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Divided:
+    """Return what copies a tree, damages it, and lets two machines look at it; the tree and the folder of parts."""
+    for name in ("HOME", "XDG_CACHE_HOME"):  # where a machine remembers what it found
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(LocalDisk, "room", lambda *_: Room(free_bytes=1 << 40, free_files=1 << 20))
+
+    def divide(name: str, level: str) -> tuple[Path, Path]:
+        output, parts = tmp_path / "output", tmp_path / "parts"
+        shutil.copytree(FIXTURES / name / "output", output)
+        for path in output.rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        tree = output / "checkpoint"
+        newest = sorted(path for path in tree.rglob("*-15_2.ckpt") if "rank_3" in str(path))
+        for path in newest[:1]:
+            path.write_bytes(path.read_bytes()[:-100])
+        aged(output)
+        parts.mkdir()
+        for number, part in enumerate(parts_of(output, tree, 2, Random(1), Level[level.upper()])):  # noqa: S311
+            (parts / f"{number}.ckptpart").write_bytes(part)
+        return tree, parts
+
+    return divide
+
+
+def told(question: str, tree: Path, tmp_path: Path, form: str) -> tuple[int, str, str]:
+    """Return the exit code, the answer, and what was written."""
+    out = tmp_path / "out"
+    out.unlink(missing_ok=True)
+    words = [{"TREE": str(tree), "OUT": str(out)}.get(word, word) for word in question.split()]
+    answer = cli(*words, *([form] if form else []))
+    return answer.exit_code, plain(answer.stdout), plain(out.read_text("utf-8")) if out.exists() else ""
+
+
+def plain(text: str) -> str:
+    """Leave out of an answer what no two have alike, and what is said of parts alone."""
+    text = re.sub(r',\s*"parts": \{[^{}]*\}|, "host": "node[0-9]+"|,\s*"host": "node[0-9]+"', "", text)
+    text = re.sub(r" on node[0-9]+, which has the least room", "", text)
+    text = re.sub(r"saves of [^;]*;", "saves;", text)  # on one machine's disk there are fewer files
+    text = re.sub(r'"(save_(bytes|files)|seconds)": [0-9.e-]+', r'"\1": 0', text)
+    text = re.sub(r"<dt>(free on this disk|room for)</dt><dd>[^<]*</dd>\n*", "", text)  # no disk is at hand
+    return re.sub(r"[0-9.]+ (ms|s)\b|[0-9-]+ [0-9:]+ UTC, for [^<|\n]*|[0-9.]+ seconds", "T", text)
+
+
+@pytest.mark.parametrize("name", ["health_pp2", "newfmt_4rank", "sink2_ckpt"])
+@pytest.mark.parametrize("asked", QUESTIONS)
+def test_parts_are_told_as_the_tree_is_where_all_of_it_lies(
+    asked: str, name: str, divided: Divided, tmp_path: Path
+) -> None:
+    question = QUESTIONS[asked]
+    level = re.search("--level ([a-z]+)", question)
+    tree, parts = divided(name, level[1] if level else "structure")
+    for form in ("", "--json") if "report" not in question else ("",):
+        (tmp_path / "whole").exists() and (tmp_path / "whole").rename(tree.parent)
+        whole = told(question, tree, tmp_path, form)
+        tree.parent.rename(tmp_path / "whole")
+        seen = told(question, parts, tmp_path, form)
+        assert seen[0] == whole[0]
+        for one, other in zip(whole[1:], seen[1:], strict=True):
+            assert not [*unified_diff(one.splitlines(), other.splitlines(), "tree", "parts", n=0, lineterm="")]
