@@ -217,3 +217,63 @@ def test_copies_on_two_machines_are_a_note_where_they_are_alike_and_doubtful_whe
         same_disk = replace(second, seat=replace(second.seat, disk=first.seat.disk), answers=answers, told=told)
         _, found = codes(monkeypatch, [first, same_disk])
         assert found.get("nodes-disagree") == (None if weight == "note" else "suspect")
+
+
+def aged_looks(tmp_path: Path, hours: float, *, run: str = "") -> list[Look]:
+    """Return two looks of one machine each, of which the first was taken so many hours before the second."""
+    first, second = two_looks(tmp_path)
+    earlier = int(hours * 3600 * 10**9)
+    seats = [replace(look.seat, run=run) for look in (first, second)]
+    before = replace(seats[0], began_ns=seats[0].began_ns - earlier, ended_ns=seats[0].ended_ns - earlier)
+    return [replace(first, seat=before), replace(second, seat=seats[1])]
+
+
+@pytest.mark.parametrize(
+    ("hours", "run", "code"), [(0.9, "", 0), (1.1, "", 14), (24, "", 14), (24, "look", 0)]
+)  # fmt: skip
+def test_a_part_that_an_older_look_without_a_name_left_behind_is_none_of_the_newest(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hours: float, run: str, code: int
+) -> None:
+    looks = aged_looks(tmp_path, hours, run=run)
+    for order in (looks, looks[::-1]):
+        ended, found = codes(monkeypatch, order)
+        assert ended == code, found
+        assert found.get("part-missing") == ("unknown" if code else None)
+        assert found.get("part-stale") == ("note" if code else None)
+
+
+def test_machines_that_look_one_after_the_other_for_a_whole_day_are_one_look(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first, second = aged_looks(tmp_path, 24)
+    slow = replace(first, seat=replace(first.seat, ended_ns=second.seat.began_ns - 1))
+    assert codes(monkeypatch, [slow, second])[0] == 0
+
+
+@pytest.mark.parametrize("tree", ["async_ckpt", "newfmt_4rank"])
+@pytest.mark.parametrize(("own", "ends"), [(False, 0), (True, 14)])
+def test_disks_of_two_machines_that_were_taken_for_one_are_never_nothing_to_resume_from(
+    tmp_path: Path, tree: str, own: bool, ends: int
+) -> None:
+    whole = FIXTURES / tree / "output" / "checkpoint"
+    for number in (1, 2):
+        shown = tmp_path / "output" / "checkpoint"
+        shutil.copytree(whole, shown)
+        if own:
+            for path in sorted(shown.rglob("*.*")):
+                rank = re.search("rank_([0-9])|-([0-9]{7})-", str(path.relative_to(shown)))
+                if rank and (int(rank[1] or rank[2]) < 2) is not (number == 1):
+                    path.unlink()
+            for folder in shown.glob("rank_*"):
+                if not any(folder.iterdir()):
+                    folder.rmdir()
+        words = ("--split", "all", "--run-id", "r", "--part", f"{number}/2", "--out", f"{tmp_path}/parts/")
+        assert cli("part", str(shown), *words).exit_code == 0
+        shutil.rmtree(shown)
+    done = cli("resolve", str(tmp_path / "parts"), "--json")
+    document = json.loads(done.stdout)
+    assert done.exit_code == ends, done.stdout
+    found = [*document["findings"], *(reason for one in document["rejected"] for reason in one["reasons"])]
+    assert ("not-looked-at" in {each["code"] for each in found}) is own
+    assert "bring back" not in done.stdout
+    assert "restore it" not in done.stdout

@@ -73,7 +73,7 @@ def look_at(located: Located | None, root: str, question: CheckQuestion, *, mine
     key = root.replace("/", "%")
 
     def shared_out(storage: Storage, inner: str) -> Storage:
-        return storage if mine is None else SharedOut(storage, mine, inner)
+        return storage if mine is None else SharedOut(storage, mine, inner, answers.divided)
 
     def open_inner(here: str, path: str) -> Storage:
         inner, own = inner_of(path, root), LocalStorage(os.path.normpath(f"{root}/{inner_of(path, root)}"))

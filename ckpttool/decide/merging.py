@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
@@ -55,6 +55,7 @@ class _Judge:
                 if shard.rank is not None:
                     self._homes.setdefault(shard.rank, set()).update(merge.held.get(shard.path, ()))
         self._divided = () if self._unseen else tuple(_divided(merge.seats))
+        self._apart = {} if self._unseen else _seen_apart(merge)
         held = {at for each in inventory.checkpoints for shard in each.shards for at in merge.held.get(shard.path, ())}
         machines = {(seat.host, seat.disk) for seat in map(merge.seats.__getitem__, held)}
         self._empty = tuple(seat for seat in merge.seats if not seat.shared and (seat.host, seat.disk) not in machines)
@@ -74,13 +75,14 @@ class _Judge:
             own.append(_part_empty(checkpoint, self._empty))
         if is_open and self._divided:
             own.append(_of_share(checkpoint.name, self._divided))
+        apart = self._looked_apart(checkpoint) if is_open else ()
+        if apart:
+            own.append(_of_apart(checkpoint.name, apart))
         if not own:
             return checkpoint
         findings = checkpoint.findings
-        if is_open and (late or self._unseen or self._divided):
-            findings = tuple(
-                replace(each, severity=Severity.UNKNOWN) if _is_of_absent(each) else each for each in findings
-            )
+        if is_open and (late or self._unseen or self._divided or apart):
+            findings = tuple(_open(each) if _is_of_absent(each) else each for each in findings)
         return replace(checkpoint, findings=(*findings, *own))
 
     def _is_complete(self, checkpoint: Checkpoint) -> bool:
@@ -88,6 +90,11 @@ class _Judge:
         if any(_is_of_absent(finding) for finding in checkpoint.findings):
             return False
         return checkpoint.expected is not None or len(checkpoint.ranks) in self._declared
+
+    def _looked_apart(self, checkpoint: Checkpoint) -> tuple[Seat, ...]:
+        """Return who shared files out that may be of a save, and saw other ones."""
+        own = {"", *(shard.path.partition("/")[0] for shard in checkpoint.shards)}
+        return next((seats for folder, seats in self._apart.items() if folder.partition("/")[0] in own), ())
 
     def _late(self, checkpoint: Checkpoint) -> tuple[Seat, ...]:
         """Return which machines may have got files of a save since they looked."""
@@ -125,6 +132,10 @@ class _Judge:
             found.append(replace(lacking, severity=Severity.NOTE) if is_known else lacking)
         if self._divided and not (checkpoints and all(map(self._is_complete, checkpoints))):
             found.append(_of_share(None, self._divided))
+        if self._apart:
+            different = _of_apart(None, next(iter(self._apart.values())))
+            is_known = bool(checkpoints) and all(map(self._is_complete, checkpoints))
+            found.append(replace(different, severity=Severity.NOTE) if is_known else different)
         sent = tuple(f"part {seat.number} of {seat.of} in " for seat in merge.seats)
         for name, why in merge.unread:
             message = f"is no part that can be read ({why}): what it held is not in the answer"
@@ -218,6 +229,11 @@ def _is_of_absent(finding: Finding) -> bool:
     return finding.code in codes and finding.severity >= Severity.UNKNOWN
 
 
+def _open(finding: Finding) -> Finding:
+    """Say of what is missing that it may be there: then nothing is to be restored yet."""
+    return replace(finding, severity=Severity.UNKNOWN, remedy="it may lie where nobody looked: look there first")
+
+
 def _part_missing(path: str | None, merge: Merge, unseen: Sequence[int]) -> Finding:
     return unknown(
         Code.PART_MISSING,
@@ -245,6 +261,32 @@ def _of_share(path: str | None, seats: Sequence[Seat]) -> Finding:
     names = ", ".join(seat.name for seat in seats[:_MOST_NAMED])
     message = f"{names} looked at a share of a disk, and nobody at the rest of it: what lies there is not known"
     remedy = "run ckpttool part --split none again on all machines"
+    return unknown(Code.NOT_LOOKED_AT, message, path=path, remedy=remedy)
+
+
+def _seen_apart(merge: Merge) -> dict[str, tuple[Seat, ...]]:
+    """Return folders whose files were shared out among looks that saw other names there, and two such looks of each."""
+    disks: dict[str | None, list[tuple[Seat, Mapping[str, str]]]] = {}
+    for seat, folders in zip(merge.seats, merge.divided, strict=False):
+        if seat.share is not None:
+            disks.setdefault(None if seat.shared else seat.disk, []).append((seat, folders))
+    apart: dict[str, tuple[Seat, ...]] = {}
+    for group in disks.values():
+        first, known = group[0]
+        for folder in sorted({folder for _, folders in group for folder in folders}):
+            other = next((seat for seat, folders in group if folders.get(folder) != known.get(folder)), None)
+            if other is not None:
+                apart.setdefault(folder, (first, other))
+    return apart
+
+
+def _of_apart(path: str | None, seats: Sequence[Seat]) -> Finding:
+    names = " and ".join(seat.name for seat in seats)
+    message = (
+        f"{names} shared files out as if they saw one disk, and saw other names there: what each left to the other "
+        "nobody may have looked at"
+    )
+    remedy = "run ckpttool part --split none again on all machines; or again when nothing is being saved"
     return unknown(Code.NOT_LOOKED_AT, message, path=path, remedy=remedy)
 
 

@@ -10,7 +10,7 @@ from ckpttool.decide.mixed_runs import told_apart, two_runs_in
 from ckpttool.decide.naming import LATEST, named, none_called
 from ckpttool.decide.recorded_health import IGNORED_WITH_HEALTH, against, health_reason
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Content, Inventory
-from ckpttool.domain.finding import Code, Finding, Severity, blocking, note, suspect, unknown
+from ckpttool.domain.finding import Code, Finding, Severity, blocking, note, seen_in_part, suspect, unknown
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePoint
 from ckpttool.domain.progress import newest_first
@@ -391,6 +391,8 @@ def _at_fault(rejection: Rejection) -> frozenset[Rank]:
     """Return the ranks whose shards are all that is wrong; none where something else is, or where all are at fault."""
     reasons, world = blocking(rejection.reasons), rejection.checkpoint.topology.world_size
     if world is None or any(reason.severity < Severity.UNKNOWN or not reason.ranks for reason in reasons):
+        return frozenset()
+    if seen_in_part(reasons):  # they may be whole: nobody looked
         return frozenset()
     ranks = frozenset(rank for reason in reasons for rank in reason.ranks)
     return ranks if len(ranks) < world else frozenset()

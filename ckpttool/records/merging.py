@@ -88,6 +88,7 @@ def merge(looks: Iterable[Look], *, source: str, unread: Sequence[tuple[str, str
         left_out=left_out,
         held={path: tuple(places) for path, places in held.items()},
         copies=copies,
+        divided=tuple(look.answers.divided for look in seeing),
     )
     return MergedLooks(merged, _answers(seeing, copies), seeing)
 
@@ -101,6 +102,7 @@ def _of_newest_run(looks: Sequence[Look]) -> tuple[list[Look], tuple[Seat, ...]]
     """Leave out what is of an older run than the newest, and of one number in one place all but the newest."""
     newest = max(looks, key=lambda look: (look.seat.began_ns, look.seat.run)).seat.run
     own = [look for look in looks if look.seat.run == newest]
+    own = own if newest else _without_a_break(own)
     last: dict[tuple[object, ...], Look] = {}
     for look in own:
         place = (look.seat.number, look.seat.of, look.seat.host, look.seat.disk, look.seat.root)
@@ -110,6 +112,23 @@ def _of_newest_run(looks: Sequence[Look]) -> tuple[list[Look], tuple[Seat, ...]]
     chosen = {id(look) for look in last.values()}
     kept = [look for look in own if id(look) in chosen]
     return kept, tuple(look.seat for look in looks if id(look) not in chosen)
+
+
+_BREAK_NS = 3600 * 10**9
+"""Nobody looks from one machine, and from the next one of the same look so much later, without saying its name."""
+
+
+def _without_a_break(looks: Sequence[Look]) -> list[Look]:
+    """Keep of looks without a name those that belong to the newest: each begins soon after an earlier one ended."""
+    kept: list[Look] = []
+    ended = None
+    for look in sorted(looks, key=lambda look: look.seat.began_ns):
+        if ended is not None and look.seat.began_ns > ended + _BREAK_NS:
+            kept = []
+        kept.append(look)
+        ended = max(ended or 0, look.seat.ended_ns)
+    chosen = {id(look) for look in kept}
+    return [look for look in looks if id(look) in chosen]
 
 
 def _chosen(copies: Sequence[Copy]) -> Copy:

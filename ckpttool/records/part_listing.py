@@ -83,6 +83,7 @@ def spelled_answers(answers: Answers, line_of: Mapping[str, int]) -> dict[str, o
         "failures": [
             [what, spelled_text(path), *failure] for (what, path), failure in sorted(answers.failures.items())
         ],
+        "divided": [[spelled_text(folder), names] for folder, names in sorted(answers.divided.items())],
     }
 
 
@@ -112,6 +113,9 @@ def read_answers(record: JsonObject, looks: int) -> tuple[Answers, dict[str, int
     if any(line >= looks for line in line_of.values()):
         raise ParseError("names a line that is not there")
     _read_contents(record, answers)
+    for value in as_list(record.get("divided", [])):
+        folder_name, names = as_list(value)
+        answers.divided[path_of(folder_name)] = as_str(names)
     for value in get_list(record, "failures"):
         what, name, kind, number = as_list(value)
         if what not in _ASKED or kind not in FAILURES:

@@ -43,6 +43,8 @@ class Answers:
     """Of other files what was read of them, by its offset; shorter than was asked for where the file ended."""
     failures: dict[tuple[str, str], Failure] = field(default_factory=dict)
     """By what was asked, and of which path."""
+    divided: dict[str, str] = field(default_factory=dict)
+    """Of folders whose files several looks shared out: a hash of all names, by its path."""
 
 
 @runtime_checkable

@@ -5,11 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from posixpath import normpath
+from typing import NamedTuple
 
 from ckpttool.storage.base import Entry, Kind, PassedOn, Storage
 
-Mine = Callable[[str, list[Entry]], list[Entry]]
-"""Of a folder's path, relative to the tree's root, and what lies there, keeps what this process is to look at."""
+
+class Divided(NamedTuple):
+    """What lies in a folder, as one of several processes takes it."""
+
+    mine: list[Entry]
+    """What this one is to look at: its share, and all that is not shared out."""
+    names: list[str] | None
+    """All that is shared out, sorted; None where nothing is. Who sees other names here sees another disk."""
+
+
+Mine = Callable[[str, list[Entry]], Divided]
+"""Takes a folder's path, relative to the tree's root, and what lies there."""
 
 
 def by_folder(sign: str, index: int, count: int) -> Mine:
@@ -23,11 +34,12 @@ def by_folder(sign: str, index: int, count: int) -> Mine:
     begin, _, end = sign.rstrip("/").partition("N")
     pattern = re.compile(re.escape(begin) + "([0-9]{1,18})" + re.escape(end))
 
-    def mine(folder: str, entries: list[Entry]) -> list[Entry]:
+    def mine(folder: str, entries: list[Entry]) -> Divided:
         if folder:
-            return entries
+            return Divided(entries, None)
         numbered = [(entry, pattern.fullmatch(entry.name)) for entry in entries]
-        return [entry for entry, found in numbered if found is None or int(found[1]) % count == index]
+        own = [entry for entry, found in numbered if found is None or int(found[1]) % count == index]
+        return Divided(own, sorted(entry.name for entry, found in numbered if found is not None))
 
     return mine
 
@@ -41,11 +53,11 @@ def by_file(suffixes: frozenset[str], index: int, count: int) -> Mine:
         count: Processes.
     """
 
-    def mine(folder: str, entries: list[Entry]) -> list[Entry]:
+    def mine(folder: str, entries: list[Entry]) -> Divided:
         del folder
         shards = sorted(entry.name for entry in entries if entry.kind is Kind.FILE and _suffix(entry.name) in suffixes)
         others = {name for place, name in enumerate(shards) if place % count != index}
-        return [entry for entry in entries if entry.name not in others]
+        return Divided([entry for entry in entries if entry.name not in others], shards or None)
 
     return mine
 
@@ -57,17 +69,19 @@ def _suffix(name: str) -> str:
 class SharedOut(PassedOn):
     """A storage that lists no more than what one process is to look at."""
 
-    def __init__(self, storage: Storage, mine: Mine, inner: str = "") -> None:
+    def __init__(self, storage: Storage, mine: Mine, inner: str, divided: dict[str, str]) -> None:
         """Take all of it.
 
         Args:
             storage: As it is.
             mine: Keeps what is to be looked at.
             inner: Its root by the path relative to the tree's.
+            divided: Where a hash of the names that are shared out goes, by their folder.
         """
         super().__init__(storage)
         self._mine = mine
         self._inner = inner
+        self._divided = divided
 
     def entries(self, folder: str) -> list[Entry]:
         """List a folder, without what others look at."""
@@ -75,4 +89,10 @@ class SharedOut(PassedOn):
         path = normpath(f"{self._inner or '.'}/{folder}")
         if path == ".." or path.startswith("../"):
             return found
-        return self._mine("" if path == "." else path, found)
+        inner = "" if path == "." else path
+        divided = self._mine(inner, found)
+        if divided.names is not None:
+            from xxhash import xxh3_64_hexdigest
+
+            self._divided[inner] = xxh3_64_hexdigest("\0".join(divided.names).encode("utf-8", "surrogateescape"))
+        return divided.mine

@@ -273,3 +273,45 @@ def test_one_export_mounted_by_two_addresses_is_one_disk() -> None:
     first, second = copy(seat(1, disk="a:/x", shared=True)), copy(seat(2, disk="b:/x", shared=True))
     assert several(first, second) == {}
     assert several(first, replace(second, stamp=OTHER)) == {"rank-on-several-nodes": "note"}
+
+
+def shared_out(*divided: dict[str, str], disks: str = "xx", shares: str = "12") -> Merge:
+    one = saved(0, 1, 2)
+    seats = [
+        replace(seat(number, disk=disk), share=f"{share}/2" if share != "-" else None)
+        for number, (disk, share) in enumerate(zip(disks, shares, strict=True), 1)
+    ]
+    return merged(*seats, held=held(one, 0, 0, 1), divided=divided)
+
+
+@pytest.mark.parametrize(
+    ("merge", "weight"),
+    [
+        (shared_out({"": "a"}, {"": "a"}), None),
+        (shared_out({"": "a"}, {"": "b"}), "unknown"),
+        (shared_out({"": "a"}, {}), "unknown"),
+        (shared_out({"": "a"}, {"": "b"}, shares="1-"), None),
+        (shared_out({"rank_0/x": "a"}, {"rank_0/x": "b"}), "unknown"),
+        (shared_out({"other/x": "a"}, {"other/x": "b"}), None),
+    ],
+)
+def test_who_shared_files_out_and_saw_other_names_left_some_to_nobody(merge: Merge, weight: str | None) -> None:
+    one = saved(0, 1, 2, findings=(LACKS,))
+    (own,) = judged(one, merge).checkpoints
+    found = {each.code.value: each for each in own.findings}
+    assert ("not-looked-at" in found) is (weight is not None)
+    assert found["rank-missing"].severity.word == (weight or "damage")
+    assert ("restore" in (found["rank-missing"].remedy or "")) is False
+
+
+def test_a_save_that_is_whole_by_a_word_for_it_lacks_nothing_that_was_shared_out_apart() -> None:
+    merge = shared_out({"": "a"}, {"": "b"})
+    assert told(judged(saved(0, 1, 2), merge)) == {"not-looked-at": "unknown"}
+    assert told(judged(saved(0, 1, 2), merge, declared=(3,))) == {"not-looked-at": "note"}
+    elsewhere = replace(merge, seats=tuple(replace(each, disk=f"own {each.number}") for each in merge.seats))
+    assert Code.NOT_LOOKED_AT not in {each.code for each in judged(saved(0, 1, 2), elsewhere, declared=(3,)).findings}
+
+
+def test_where_a_part_is_missing_nobody_asks_what_the_others_left_to_each_other() -> None:
+    merge = replace(shared_out({"": "a"}, {"": "b"}), missing=(3,))
+    assert told(judged(saved(0, 1, 2), merge)) == {"part-missing": "unknown"}

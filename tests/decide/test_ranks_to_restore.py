@@ -78,3 +78,10 @@ def test_nothing_is_said_where_it_is_not_some_ranks_alone(rejection: Rejection) 
 
 def test_a_note_on_another_rank_does_not_count() -> None:
     assert said(against("20_2", lost(1), lost(2, severity=Severity.NOTE))) != []
+
+
+def test_what_nobody_looked_at_is_not_to_be_brought_back() -> None:
+    """It may be whole."""
+    unseen = replace(lost(1, severity=Severity.UNKNOWN), code=Code.NOT_LOOKED_AT)
+    assert said(against("20_2", unseen, lost(2))) == []
+    assert said(against("20_2", replace(unseen, severity=Severity.NOTE), lost(2))) != []

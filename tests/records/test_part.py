@@ -47,6 +47,7 @@ def answers() -> Answers:
         stamps={"rank_8/a-1_2.ckpt": stamp(), "rank_8/b-1_2.ckpt": stamp(), "../health_ckpts.json": stamp(5)},
         files={"rank_8/meta.json": b"{}", "rank_9/meta.json": b"{}", "../health_ckpts.json": b"\xff" * 300},
         pieces={"x.pt": {0: b"PK", 100: bytes(200)}},
+        divided={"": "ab" * 8, "caf\udce9": "cd" * 8},
         failures={("entries", "rank_9"): ("OSError", 13), ("open", "rank_8/lost.ckpt"): ("LostLinkError", 2)},
     )
 
