@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from ckpttool.api.configs import read_base
-from ckpttool.api.preflighting import assert_startable, judged, told_by_its_user
+from ckpttool.api.preflighting import assert_startable, from_the_top, judged, told_by_its_user
 from ckpttool.api.resolving import resolve
 from ckpttool.api.scanning import Where, asked
 from ckpttool.decide.preflight import allow
@@ -100,8 +100,11 @@ def fragment(
     """
     answer = resolve(question, choice, data, node=node)
     told_by_its_user(answer.tree)
-    decision = answer.decision
-    if isinstance(decision, ResumePlan) and is_local(answer.tree.storage.root):
+    decision, looks = answer.decision, answer.tree.looks
+    if isinstance(decision, ResumePlan) and looks is not None:
+        there = from_the_top(decision.load.path, decision.root, looks.merge)
+        decision = replace(decision, load=decision.load.at(there))
+    elif isinstance(decision, ResumePlan) and is_local(answer.tree.storage.root):
         decision = replace(decision, load=decision.load.at(os.path.abspath(decision.load.path)))
     return Fragment(decision=decision, strict=strict)
 

@@ -83,6 +83,7 @@ def part(question: PartQuestion, *, send: Callable[[bytes], None] | None = None)
         share=None if divided is None else f"{divided[0] + 1}/{divided[1]}",
         claims=_claims(question, process),
         room=room,
+        absolute=os.path.abspath(root),
         unwritable=unwritable,
     )
     if located is None and not seen.reports:  # nothing of a tree: what else lies here is nobody's business

@@ -27,6 +27,7 @@ from ckpttool.trainers.registry import told_skip, trainer_named
 if TYPE_CHECKING:
     from ckpttool.api.scanning import Tree
     from ckpttool.domain.launch import LaunchConfig
+    from ckpttool.domain.merge import Merge
     from ckpttool.domain.node import Node
     from ckpttool.trainers.abilities import LaunchTarget
 
@@ -64,10 +65,9 @@ def preflight(
         trainer = answer.tree.trainer
         if trainer is not None and trainer.launch is None:
             return _told_by_hand(question, answer, disk, trainer=trainer.title, before=(first,))
-        assert_startable(answer.tree, question.load_checkpoint)
+        return judged(question, config, answer, disk).answer
     except CkptToolError as error:
         return _cut_short(question, [first, _stopped("checkpoint", error)], _AFTER_CONFIG[1:])
-    return judged(question, config, answer, disk).answer
 
 
 def _without_config(question: PreflightQuestion, disk: Disk, node: Node | None) -> Preflight:
@@ -247,8 +247,11 @@ def _on_disk(plan: ResumePlan, tree: Tree, copied_to: str | None) -> str:
     """Return what the trainer loads, as a path on a disk.
 
     Raises:
-        UsageError: The copy lacks files of the plan, or they have other sizes.
+        UsageError: The copy lacks files of the plan, or they have other sizes; or of several machines each has the tree
+            somewhere else.
     """
+    if tree.looks is not None:
+        return from_the_top(plan.load.path, plan.root, tree.looks.merge)
     if copied_to is None:
         return os.path.abspath(plan.load.path)
     lacking = [path for path in plan.copies if not _is_copied(tree, path, copied_to)]
@@ -258,6 +261,18 @@ def _on_disk(plan: ResumePlan, tree: Tree, copied_to: str | None) -> str:
         )
         raise UsageError(f"{what}, {lacking[0]} first: copy them from {plan.root} (`copy` of resolve --format json)")
     return os.path.abspath(copied_to) + plan.load.path.removeprefix(plan.root)
+
+
+def from_the_top(path: str, root: str, merge: Merge) -> str:
+    """Return a path in a tree, from `/` on, as the machines have it that looked: where they stood is not where we do.
+
+    Raises:
+        UsageError: They have the tree at several places, or do not say where.
+    """
+    if len(merge.places) != 1:
+        where = " and ".join(merge.places[:2]) or f"{root}, wherever they stood"
+        raise UsageError(f"the machines have the tree at {where}: one config names one folder, so give --root /PATH")
+    return os.path.normpath(os.path.join(merge.places[0], os.path.relpath(path, root)))
 
 
 def _is_copied(tree: Tree, path: str, folder: str) -> bool:

@@ -37,6 +37,8 @@ class Seat:
     """Ranks that will start on this machine, ascending; None: nobody says."""
     room: Room | None = None
     """What was left on that disk; None where it did not say."""
+    absolute: str | None = None
+    """The same as `root`, from `/` on; None where the part is of a version that did not say."""
     unwritable: tuple[str, ...] = ()
     """The tree and folders in it to which the user who looked may not write."""
 
@@ -82,6 +84,13 @@ class Merge:
     """All looks at the files of which there are several, by path."""
     divided: tuple[Mapping[str, str], ...] = ()
     """Of each of the seats, for folders whose files were shared out: a hash of all names in it, by its path."""
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where the tree lies on its machines, from `/` on; empty where they did not say."""
+        if self.root.startswith("/"):
+            return (self.root,)
+        return tuple(sorted({seat.absolute for seat in self.seats if seat.absolute is not None}))
 
     @property
     def lacking(self) -> str:

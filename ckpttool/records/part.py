@@ -180,6 +180,7 @@ def _spelled_seat(seat: Seat) -> dict[str, object]:
         "host": spelled_text(seat.host),
         "disk": {"id": spelled_text(seat.disk), "shared": seat.shared, **_spelled_room(seat)},
         "root": spelled_text(seat.root),
+        **({} if seat.absolute is None else {"absolute": spelled_text(seat.absolute)}),
         "began_ns": seat.began_ns,
         "ended_ns": seat.ended_ns,
         "level": seat.level.word,
@@ -220,5 +221,6 @@ def _seat(head: JsonObject) -> Seat:
         share=get_optional_str(head, "share", where=where),
         claims=None if claims is None else tuple(Rank(as_int(rank)) for rank in as_list(claims)),
         room=_room(disk),
+        absolute=text_of(head["absolute"]) if "absolute" in head else None,
         unwritable=tuple(text_of(folder) for folder in as_list(disk.get("unwritable", []))),
     )

@@ -63,3 +63,36 @@ def test_parts_that_lie_in_a_tree_are_not_passed_over_in_silence(look: Callable[
     for part in parts.glob("*.ckptpart"):
         part.unlink()
     assert cli("resolve", str(parts)).exit_code == 0
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_launch_names_the_folder_of_the_machines_not_one_below_where_the_parts_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: bool
+) -> None:
+    config = str(FIXTURES / "configs" / "pretrain_sink2.yaml")
+    for number in (1, 2):
+        place = tmp_path / (f"node{number}" if apart else "node")
+        (place / "output" / "checkpoint").mkdir(parents=True, exist_ok=True)
+        monkeypatch.chdir(place)
+        for rank in (2 * number - 2, 2 * number - 1):
+            source = FIXTURES / "sink2_ckpt" / "output" / "checkpoint" / f"rank_{rank}"
+            shutil.copytree(source, place / "output" / "checkpoint" / f"rank_{rank}")
+        words = ("--part", f"{number}/2", "--run-id", "n", "--out", f"{tmp_path}/parts/")
+        assert cli("part", "output", *words).exit_code == 0
+        if not apart:
+            for rank in (2 * number - 2, 2 * number - 1):
+                shutil.rmtree(place / "output" / "checkpoint" / f"rank_{rank}")
+    monkeypatch.chdir(tmp_path)
+    new = tmp_path / "new.yaml"
+    done = cli("launch", "parts", "--config", config, "--output", str(new))
+    if apart:
+        assert done.exit_code == 2
+        assert "give --root" in " ".join(done.stderr.split())
+        assert not new.exists()
+        assert cli("preflight", "parts", "--config", config).exit_code == 2
+        done = cli("launch", "parts", "--config", config, "--output", str(new), "--root", f"{tmp_path}/node")
+        folder = f"{tmp_path}/node"
+    else:
+        folder = f"{tmp_path}/node/output/checkpoint"
+    assert done.exit_code == 0, done.output
+    assert f"load_checkpoint: '{folder}'" in new.read_text("utf-8")

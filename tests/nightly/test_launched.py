@@ -295,3 +295,51 @@ class TestRead:
         code, document = job.resolved(str(job.parts), "--world-size", "4")
         assert (code, document["resume"]["name"]) == (0, "10_2")
         assert "rank-on-several-nodes" in codes(document)
+
+
+@nightly
+class TestThreeMisfortunesAtOnce:
+    """One machine's shard is damaged, another one's part is missing, a third has a stale copy: each is said."""
+
+    @pytest.fixture(params=["srun", "mpirun", "mpirun.mpich"])
+    def parts(self, request: pytest.FixtureRequest, job: Job) -> Path:
+        cut_short(job, 1)
+        shutil.copytree(job.disks / "3" / "rank_3", job.disks / "0" / "rank_3")
+        stale = job.disks / "0" / newest(3)
+        content = bytearray(stale.read_bytes())
+        content[-40] ^= 1
+        stale.write_bytes(content)
+        # To mpirun all four are processes of one machine, whose disk they would share out.
+        look = job.look(str(job.parts), "--run-id", "night", "--split", "none")
+        if request.param == "srun":
+            told = request.getfixturevalue("cluster").srun(["-N4"], look)
+            assert told.returncode == 0, told.stderr
+        else:
+            launched([*(mpirun() if request.param == "mpirun" else [needs("mpirun.mpich", "mpich"), "-n", "4"]), *look])
+        assert sorted(job.looks()) == ["node0", "node1", "node2", "node3"]
+        return job.parts
+
+    def test_each_is_said_and_the_missing_part_is_never_nothing_to_resume_from(self, job: Job, parts: Path) -> None:
+        (gone,) = parts.glob("*00003-of-*")
+        aside = job.disks / gone.name
+        gone.rename(aside)
+        code, document = job.resolved(str(parts))
+        assert (code, document["resume"], document["parts"]["missing"]) == (14, None, [3])
+        newest_save = next(one for one in document["rejected"] if one["name"] == "15_2")
+        said = {(each["code"], each["severity"], tuple(each["ranks"])) for each in newest_save["reasons"]}
+        assert ("shard-truncated", "damage", (1,)) in said
+        assert ("rank-on-several-nodes", "suspect", (3,)) in said
+        assert {(code, severity) for code, severity, _ in said} >= {
+            ("part-missing", "unknown"),
+            ("rank-missing", "unknown"),
+        }
+        config = FIXTURES / "configs" / "pretrain_sink2.yaml"
+        line = [*CKPTTOOL, "launch", str(parts), "--config", str(config), "--output", str(job.disks / "new.yaml")]
+        refused = subprocess.run(line, env=plain_environment(), capture_output=True, check=False)
+        assert refused.returncode == 10  # what is damaged is so wherever one looks from
+        assert not (job.disks / "new.yaml").exists()
+        aside.rename(gone)
+        code, document = job.resolved(str(parts), "--world-size", "4")
+        assert (code, document["resume"]["name"]) == (0, "10_2")
+        assert {"shard-truncated", "rank-on-several-nodes"} <= codes(document)
+        assert not {"part-missing", "rank-missing"} & codes(document)

@@ -22,6 +22,7 @@ SEAT = Seat(
     number=3, of=16, run="4711.0", host="node03", disk="boot 64769", shared=False, root="./output/checkpoint",
     began_ns=1_700_000_000_000_000_001, ended_ns=1_700_000_001_000_000_001, level=Level.STRUCTURE, share="1/2",
     claims=(Rank(8), Rank(9)), room=Room(free_bytes=1 << 50, free_files=None), unwritable=("/data/caf\udce9",),
+    absolute="/caf\udce9/output/checkpoint",
 )  # fmt: skip
 
 

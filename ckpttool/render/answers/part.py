@@ -32,6 +32,7 @@ def document(answer: PartWritten) -> Document:
             "unwritable": list(seat.unwritable),
         },
         "root": seat.root,
+        **({} if seat.absolute is None else {"absolute": seat.absolute}),
         "began_ns": seat.began_ns,
         "ended_ns": seat.ended_ns,
         "level": seat.level.word,
