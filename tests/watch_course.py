@@ -1,0 +1,129 @@
+"""A training that runs, and the real `ckpttool watch` beside it, which is killed again and again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.watched_trainer import HANGS, RANKS, shard
+
+EVERY = 0.1
+LIMIT_SECONDS = 120.0
+"""For what must happen some time: whoever waits longer has lost it."""
+
+HOOK = 'line=$(cat) && [ -n "$line" ] && printf "%s\\n" "$line" >> "$HEARD"'
+
+
+class Course:
+    """The training, the watch, and what the watch's hook heard."""
+
+    def __init__(self, base: Path, *, saves: int, pause: float, seed: int, patience: int) -> None:
+        self.root, self.heard = base / "output" / "checkpoint", base / "output" / "heard"
+        self.root.mkdir(parents=True)
+        self.saves = saves
+        self._base = base
+        self._chance = Random(seed)  # noqa: S311  as the training's
+        self._patience = patience
+        self._pause = pause
+        self._said = (base / "said").open("ab")
+        words = [sys.executable, "-m", "tests.watched_trainer", str(self.root), str(saves), str(seed), str(pause)]
+        self.training = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.watch = self._watch()
+
+    def _watch(self) -> subprocess.Popen[bytes]:
+        command = [
+            *(sys.executable, "-m", "ckpttool", "watch", str(self.root), f"--world-size={RANKS}", f"--every={EVERY}"),
+            *(f"--patience={self._patience}s", "--seal", "--again=2s", "--on-event", f"sh -c '{HOOK}'"),
+        ]
+        env = {"XDG_STATE_HOME": str(self._base / "state"), "HEARD": str(self.heard), "XDG_CACHE_HOME": str(self._base)}
+        return subprocess.Popen(command, env={**os.environ, **env}, stdout=self._said, stderr=self._said)
+
+    def run(self, *, kills: int) -> None:
+        """Kill the watch at random moments until the training has saved as often as it shall."""
+        for _ in range(kills):
+            time.sleep(self._chance.uniform(0, 2 * self.saves * self._pause / kills))
+            self.assert_alive()
+            self.watch.kill()
+            self.watch.wait()
+            self.watch = self._watch()
+        assert self.training.stdout is not None
+        assert self.training.stdout.readline() == "done\n"
+        self.until(lambda: len(self.told("good")) == self.saves)
+
+    def assert_alive(self) -> None:
+        """Notice a watch or a training that ended by itself."""
+        assert self.watch.poll() is None, self.said
+        assert self.training.poll() is None, "the training gave up"
+
+    def until(self, happened: Callable[[], bool]) -> None:
+        """Wait."""
+        end = time.monotonic() + LIMIT_SECONDS
+        while not happened():
+            self.assert_alive()
+            assert time.monotonic() < end, f"{self.kinds()}\n{self.said}"
+            time.sleep(EVERY)
+
+    @property
+    def said(self) -> str:
+        return (self._base / "said").read_text()
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return what the hook heard, in its order."""
+        return [json.loads(line) for line in self.heard.read_text().splitlines()] if self.heard.exists() else []
+
+    def told(self, kind: str) -> dict[str, set[str]]:
+        """Return the ids by save."""
+        ids: dict[str, set[str]] = {}
+        for event in self.events():
+            if event["event"] == kind:
+                ids.setdefault(event["checkpoint"], set()).add(event["id"])
+        return ids
+
+    def kinds(self) -> list[str]:
+        return [event["event"] for event in self.events()]
+
+    def assert_each_save_told_and_nothing_else(self) -> None:
+        assert set(self.kinds()) <= {"good", "read-again"}, [
+            event for event in self.events() if event["event"] not in {"good", "read-again"}
+        ]
+        assert {name: len(ids) for name, ids in self.told("good").items()} == {
+            f"{number}_1": 1 for number in range(1, self.saves + 1)
+        }
+        assert "Traceback" not in self.said
+
+    def flip(self) -> None:
+        """Change one bit of a sealed save, where no checksum of its own tells."""
+        path = shard(self.root, 5, self.saves - 1)
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+
+    def assert_troubles_are_told(self) -> None:
+        """Let a byte flip, a rank hang and the training stop, and wait until each is told."""
+        self.flip()
+        self.until(lambda: "checksum-mismatch" in self.kinds())
+        assert self.training.stdin is not None
+        self.training.stdin.write("hang\n")
+        self.training.stdin.flush()
+        self.until(lambda: {"save-incomplete", "save-overdue"} <= set(self.kinds()))
+        assert self.told("checksum-mismatch").keys() == {f"{self.saves - 1}_1"}
+        (hang,) = [event for event in self.events() if event["event"] == "save-incomplete"]
+        assert hang["checkpoint"] == f"{self.saves + 1}_1"
+        assert hang["findings"][0]["ranks"] == [HANGS]
+        assert set(self.kinds()) == {"good", "read-again", "checksum-mismatch", "save-incomplete", "save-overdue"}
+
+    def close(self) -> None:
+        """End both."""
+        self.training.kill()
+        self.training.communicate()
+        self.watch.terminate()
+        code = self.watch.wait()
+        self._said.close()
+        assert code == 0, self.said
