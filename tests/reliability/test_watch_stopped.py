@@ -1,0 +1,125 @@
+"""A watch that is killed, or whose disk fails, at every call: each event comes once or twice, and never not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from ckpttool.errors import ExitCode
+from ckpttool.records.watch_state import read_state
+from tests.reliability.figures import Programme
+from tests.reliability.injection import changes_the_disk
+from tests.reliability.traced import KILL, Call, Point, Run, traced, untraced, works
+from tests.reliability.warm import Warm
+from tests.trees import TreeBuilder
+
+HOOK = 'line=$(cat); [ -n "$line" ] && printf "%s\\n" "$line" >> heard'
+ARGV = ("watch", "output/checkpoint", "--once", "--level", "structure", "--on-event", f"sh -c '{HOOK}'")
+SAVES = 2
+
+
+class Scene:
+    """A tree of two saves of which nothing was told yet, as often as wanted."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        tree = TreeBuilder(base / "template").legacy(ranks=2, sparse=True)
+        for number in range(1, SAVES + 1):
+            tree.save(epoch=number, step=1)
+        (base / "template" / "state").mkdir()
+        self.place = base / "place"
+        self.anew()
+
+    def anew(self) -> None:
+        shutil.rmtree(self.place, ignore_errors=True)
+        shutil.copytree(self.base / "template", self.place)
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"XDG_STATE_HOME": str(self.place / "state"), "XDG_CACHE_HOME": str(self.place / "cache")}
+
+    def go(self, warm: Warm, point: Point | None = None) -> Run:
+        return traced(warm, ARGV, cwd=self.place, scratch=self.base / "scratch", env=self.env, point=point)
+
+    def again(self, warm: Warm) -> Run:
+        return untraced(warm, ARGV, cwd=self.place, scratch=self.base / "scratch", env=self.env)
+
+    def heard(self) -> Counter[str]:
+        path = self.place / "heard"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return Counter(json.loads(line)["id"] for line in lines)
+
+    def state(self) -> Path | None:
+        return next((self.place / "state").rglob("*.json"), None)
+
+    def told_anew(self, calls: tuple[Call, ...]) -> list[Call]:
+        """Choose the calls of the watch from its first look at the state on, without those of its modules."""
+        first = next(at for at, call in enumerate(calls) if "/watch/" in call.line)
+        return [call for call in calls[first:] if ".py" not in call.line]
+
+    def wrong(self, warm: Warm, run: Run, point: Point, *, ended: set[int]) -> Iterator[str]:
+        """Say what is wrong with how it ended, and with what the next watches tell."""
+        if run.code not in ended:
+            yield f"exit {run.code}: {run.stderr[-300:]}"
+        if "Traceback" in run.stderr or "itself failed" in run.stderr:
+            yield run.stderr[-300:]
+        state = self.state()
+        if state is not None and read_state(str(state)) is None:
+            yield "the state is torn"
+        failed = run.stderr.count("the hook of")  # the fault met the hook itself: that was said
+        for _ in range(2):
+            last = self.again(warm)
+            if last.code != 0:
+                yield f"the next one: exit {last.code}: {last.stderr[-300:]}"
+        heard = self.heard()
+        if len(heard) + failed < SAVES or any(times > 2 for times in heard.values()):
+            yield f"heard {sorted(heard.values())} of {SAVES}, {failed} hooks failed"
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    reason = works()
+    if reason is not None:
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return Scene(tmp_path)
+
+
+def tried(scene: Scene, fault: str, *, everything: bool, ended: set[int]) -> tuple[int, list[str]]:
+    wrong, count = [], 0
+    with closing(Warm()) as warm:
+        for _ in range(2):  # what is loaded from disk at the first use must not be counted
+            scene.anew()
+            run = scene.go(warm)
+        assert run.code == 0
+        assert sorted(scene.heard().values()) == [1, 1]
+        for call in scene.told_anew(run.calls):
+            if not everything and not changes_the_disk(call):
+                continue
+            scene.anew()
+            point = Point(call, fault)
+            done = scene.go(warm, point)
+            count += 1
+            wrong += [f"{point}: {what}" for what in scene.wrong(warm, done, point, ended=ended)]
+    return count, wrong
+
+
+def test_wherever_it_is_killed_each_event_comes_once_or_twice(scene: Scene, programme: Programme) -> None:
+    count, wrong = tried(scene, KILL, everything=programme.nightly, ended={-9, 0})
+    assert not wrong, f"{len(wrong)} of {count}:\n" + "\n".join(wrong[:20])
+    assert count > 20
+
+
+@pytest.mark.parametrize("fault", ["ENOSPC", "EROFS"])
+def test_whichever_change_of_the_disk_fails_each_event_comes_once_or_twice(scene: Scene, fault: str) -> None:
+    count, wrong = tried(scene, fault, everything=False, ended={int(code) for code in ExitCode})
+    assert not wrong, f"{len(wrong)} of {count}:\n" + "\n".join(wrong[:20])
+    assert count > 20
