@@ -1,8 +1,8 @@
-"""A training of eight ranks that saves, for watches to look at: `python -m tests.watched_trainer ROOT SAVES SEED PAUSE`.
+"""A training that saves on eight ranks, to be watched: `python -m tests.watched_trainer ROOT SAVES SEED PAUSE`.
 
-Each rank saves at its own pace: files come by rename or in place, out of order, and with the fourth save before it each
-rank takes its own file away. What was told of the saves is read from `ROOT/../heard`: the training goes on before a save
-that retention would take is told, but not much further, for whoever is slow shall not lose the race here.
+Each rank saves at its own pace, by rename or in place, out of order, and takes its file of the fourth save before away.
+What was told is read from `ROOT/../heard`: the training is never so far ahead that retention takes what nobody told of
+yet, for whoever is slow on a busy machine shall not lose a race here.
 
 It obeys lines on stdin once its saves are done: `hang` begins a save of which rank 3 never writes.
 """

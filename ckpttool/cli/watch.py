@@ -6,6 +6,9 @@ import os
 import shlex
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -110,10 +113,38 @@ def watch(
         tell=lambda event: _tell(event, fmt),
         note=lambda text: None if quiet else output.note(text),
     )
-    signal.signal(signal.SIGTERM, lambda *_: watching.stop())
-    with watching.begun():
+    with _ended_by_signals(watching), watching.begun():
         watching.run()
     raise typer.Exit(exits.of_watch(watching.known) if look.once else ExitCode.OK)
+
+
+@contextmanager
+def _ended_by_signals(watching: api.Watch) -> Iterator[None]:
+    """End in an orderly way where somebody asks for it; who presses Ctrl-C twice does not wait for a hook.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed; what was told is written down by then.
+    """
+    pressed: list[int] = []
+
+    def interrupted(number: int, _: object) -> None:
+        pressed.append(number)
+        signal.signal(number, signal.default_int_handler)
+        watching.stop()
+
+    with _handled(signal.SIGTERM, lambda *_: watching.stop()), _handled(signal.SIGINT, interrupted):
+        yield
+    if pressed:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _handled(number: int, handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def _tell(event: api.WatchEvent, fmt: Format) -> None:

@@ -104,7 +104,10 @@ def of_watch(known: Watched) -> ExitCode:
     if not known.saves:
         return ExitCode.NOTHING_TO_RESUME
     words = {save.word for save in known.saves if save.state is SaveState.BAD}
+    states = {save.state for save in known.saves}
     codes = {ExitCode.INCOMPLETE for save in known.saves if save.told_incomplete}
+    if SaveState.COMPLETE in states or states == {SaveState.SAVING}:  # nobody knows yet
+        codes.add(ExitCode.INCOMPLETE)
     unknown = {VerdictWord.UNREADABLE, VerdictWord.UNSTABLE, VerdictWord.UNSUPPORTED}
     for word in words:
         bad = ExitCode.UNSAFE if word is VerdictWord.UNSAFE else ExitCode.DAMAGE

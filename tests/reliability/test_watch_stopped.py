@@ -16,8 +16,8 @@ from ckpttool.errors import ExitCode
 from ckpttool.records.watch_state import read_state
 from tests.reliability.figures import Programme
 from tests.reliability.injection import changes_the_disk
-from tests.reliability.traced import KILL, Call, Point, Run, traced, untraced, works
-from tests.reliability.warm import Warm
+from tests.reliability.traced import KILL, Call, Point, Run, calls_of, traced, untraced, works
+from tests.reliability.warm import MARK, Warm
 from tests.trees import TreeBuilder
 
 HOOK = 'line=$(cat); [ -n "$line" ] && printf "%s\\n" "$line" >> heard'
@@ -59,12 +59,18 @@ class Scene:
     def state(self) -> Path | None:
         return next((self.place / "state").rglob("*.json"), None)
 
-    def told_anew(self, calls: tuple[Call, ...]) -> list[Call]:
-        """Choose the calls of the watch from its first look at the state on, without those of its modules."""
+    def calls(self) -> list[Call]:
+        """Choose the calls of the watch from its first look at the state on, without those of its modules.
+
+        Those of other threads and of the hook have numbers of their own, which would meet others of its.
+        """
+        lines = (self.base / "scratch" / "trace").read_text(errors="replace").splitlines()
+        own = next(line.split(maxsplit=1)[0] for line in lines if MARK in line)
+        calls = calls_of("\n".join(line for line in lines if line.startswith(f"{own} ")))
         first = next(at for at, call in enumerate(calls) if "/watch/" in call.line)
         return [call for call in calls[first:] if ".py" not in call.line]
 
-    def wrong(self, warm: Warm, run: Run, point: Point, *, ended: set[int]) -> Iterator[str]:
+    def wrong(self, warm: Warm, run: Run, *, ended: set[int]) -> Iterator[str]:
         """Say what is wrong with how it ended, and with what the next watches tell."""
         if run.code not in ended:
             yield f"exit {run.code}: {run.stderr[-300:]}"
@@ -98,17 +104,16 @@ def tried(scene: Scene, fault: str, *, everything: bool, ended: set[int]) -> tup
     with closing(Warm()) as warm:
         for _ in range(2):  # what is loaded from disk at the first use must not be counted
             scene.anew()
-            run = scene.go(warm)
-        assert run.code == 0
+            assert scene.go(warm).code == 0
         assert sorted(scene.heard().values()) == [1, 1]
-        for call in scene.told_anew(run.calls):
+        for call in scene.calls():
             if not everything and not changes_the_disk(call):
                 continue
             scene.anew()
             point = Point(call, fault)
             done = scene.go(warm, point)
             count += 1
-            wrong += [f"{point}: {what}" for what in scene.wrong(warm, done, point, ended=ended)]
+            wrong += [f"{point}: {what}" for what in scene.wrong(warm, done, ended=ended)]
     return count, wrong
 
 

@@ -1,0 +1,272 @@
+"""`ckpttool watch`: what it takes, what it prints, and how it ends, whoever ends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.answers import cli
+from tests.cli.running import MODULE, environment
+from tests.published import problems_of
+from tests.trees import TreeBuilder
+
+OLD = 1_700_000_000
+"""Unix seconds: long at rest."""
+LIMIT_SECONDS = 60
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two saves of two ranks that came to rest long ago."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    made = TreeBuilder(tmp_path).legacy(ranks=2)
+    made.save(epoch=1, step=1).save(epoch=2, step=1)
+    return rested(made.checkpoint)
+
+
+def rested(root: Path, at: float = OLD) -> Path:
+    for path in root.rglob("*"):
+        os.utime(path, (at, at))
+    return root
+
+
+def shard(root: Path, rank: int, epoch: int) -> Path:
+    (path,) = (root / f"rank_{rank}").glob(f"*-{epoch}_1.ckpt")
+    return path
+
+
+def flip(path: Path) -> None:
+    """Change the last byte of the weights: no header tells."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 255
+    path.write_bytes(data)
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in text.splitlines()]
+    for event in found:
+        assert problems_of(event) == []
+    return found
+
+
+def test_each_event_is_a_line_of_json_that_keeps_to_its_schema(tree: Path) -> None:
+    done = cli("watch", str(tree), "--once", "--seal", "--format", "json")
+    told = events(done.stdout)
+    assert done.exit_code == 0
+    assert [(event["event"], event["checkpoint"], event["sealed"]) for event in told] == [
+        ("good", "2_1", True),
+        ("good", "1_1", True),
+    ]
+    assert cli("watch", str(tree), "--once", "--seal", "--format", "json").stdout == ""
+
+
+def cut(root: Path) -> None:
+    path = shard(root, 1, 2)
+    path.write_bytes(path.read_bytes()[:40])
+
+
+@pytest.mark.parametrize(
+    ("harm", "at", "code", "told"),
+    [
+        (cut, OLD, 10, ["bad", "good"]),
+        (lambda root: shard(root, 1, 2).unlink(), OLD, 14, ["save-incomplete", "good"]),
+        (lambda root: None, OLD, 0, ["good", "good"]),  # noqa: ARG005  the neighbour that is left alone
+        (lambda root: None, None, 14, []),  # noqa: ARG005  too young to be judged: nobody knows
+    ],
+    ids=["cut off", "without a rank", "whole", "young"],
+)
+def test_one_look_ends_as_verify_does(
+    tree: Path, harm: Callable[[Path], object], at: float | None, code: int, told: list[str]
+) -> None:
+    harm(tree)
+    rested(tree, time.time() if at is None else at)
+    done = cli("watch", str(tree), "--once", "--world-size", "2", "--format", "json")
+    assert [event["event"] for event in events(done.stdout)] == told
+    assert done.exit_code == code
+
+
+def test_a_sealed_save_that_changed_ends_as_damage(tree: Path) -> None:
+    assert cli("watch", str(tree), "--once", "--seal").exit_code == 0
+    flip(path := shard(tree, 0, 1))
+    os.utime(path, (OLD + 100, OLD + 100))
+    done = cli("watch", str(tree), "--once", "--seal", "--format", "json")
+    assert [(event["event"], event["checkpoint"]) for event in events(done.stdout)] == [("checksum-mismatch", "1_1")]
+    assert done.exit_code == 10
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--every", "0"), "--every"),
+        (("--settle", "0"), "--settle"),
+        (("--patience", "soon"), "--patience"),
+        (("--again", "-1"), "--again"),
+        (("--max-rate", "10%"), "--max-rate takes a size"),
+        (("--max-rate", "fast"), "fast"),
+        (("--max-rate", "0"), "--max-rate"),
+        (("--on-event", "notify 'all"), "--on-event: No closing quotation"),
+        (("--level", "deep"), "--level"),
+        (("--world-size", "0"), "--world-size"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_one_line(tree: Path, words: tuple[str, ...], said: str) -> None:
+    done = cli("watch", str(tree), "--once", *words)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_one_look_at_what_is_no_tree_says_so(tmp_path: Path, tree: Path) -> None:
+    for path, code in [(tmp_path / "nowhere", 12), (tree / "rank_0" / "meta.json", 12)]:
+        done = cli("watch", str(path), "--once")
+        assert (done.exit_code, done.stderr.count("\n")) == (code, 1), done.stderr
+
+
+def test_without_a_place_for_the_state_it_does_not_begin(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null/state")
+    done = cli("watch", str(tree), "--once")
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert "cannot make the folder" in done.stderr
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.delenv("HOME")
+    done = cli("watch", str(tree), "--once")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "XDG_STATE_HOME" in done.stderr
+
+
+# As a program.
+
+
+class Program:
+    """A watch that runs until somebody ends it."""
+
+    def __init__(self, tree: Path, *words: str) -> None:
+        command = [*MODULE, "watch", str(tree), "--every", "0.05", "--again", "0", "--format", "json", *words]
+        self.process = subprocess.Popen(
+            command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def event(self) -> dict[str, Any]:
+        """Wait for the next event."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.process.stderr.read() if self.process.stderr else ""
+        (event,) = events(line)
+        return event
+
+    def end(self, number: int) -> tuple[int, list[dict[str, Any]], str]:
+        """Send a signal, and return the exit code, what else was told, and what was said."""
+        self.process.send_signal(number)
+        stdout, stderr = self.process.communicate(timeout=LIMIT_SECONDS)
+        return self.process.returncode, events(stdout), stderr
+
+
+Start = Callable[..., Program]
+
+
+@pytest.fixture
+def start(tree: Path) -> Iterator[Start]:
+    """Start watches, none of which outlives the test."""
+    begun: list[Program] = []
+
+    def started(*words: str) -> Program:
+        begun.append(Program(tree, *words))
+        return begun[-1]
+
+    yield started
+    for each in begun:
+        each.process.kill()
+        each.process.communicate()
+
+
+ENDS = [(signal.SIGTERM, 0), (signal.SIGINT, 130)]
+
+
+@pytest.mark.parametrize(("number", "code"), ENDS)
+def test_a_signal_ends_it_and_the_next_one_repeats_nothing(start: Start, number: int, code: int) -> None:
+    watch = start()
+    assert [watch.event()["checkpoint"], watch.event()["checkpoint"]] == ["2_1", "1_1"]
+    assert watch.end(number)[:2] == (code, [])
+    done = start("--once").process
+    assert done.communicate(timeout=LIMIT_SECONDS)[0] == ""
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(("number", "code"), ENDS)
+def test_a_signal_ends_it_while_it_reads_for_hours(start: Start, tree: Path, number: int, code: int) -> None:
+    with shard(tree, 0, 2).open("r+b") as file:
+        file.truncate(1 << 30)
+    rested(tree)
+    watch = start("--max-rate", "1K")
+    time.sleep(2)  # whatever it does by then: its first look and long read, on any machine but a very slow one
+    got, told, said = watch.end(number)
+    assert (got, told) == (code, []), said
+
+
+SLOW_HOOK = f'{sys.executable} -c \'import sys, time; open(sys.argv[1], "a").write("began\\n"); time.sleep({{}})\' {{}}'
+
+
+def until(happened: Callable[[], bool]) -> None:
+    end = time.monotonic() + LIMIT_SECONDS
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("number", "code"), ENDS)
+def test_a_signal_while_a_hook_runs_lets_it_end_and_begins_no_other(
+    start: Start, tmp_path: Path, number: int, code: int
+) -> None:
+    heard = tmp_path / "heard"
+    watch = start("--on-event", SLOW_HOOK.format(1, heard))
+    until(heard.exists)
+    assert watch.end(number)[0] == code
+    assert heard.read_text() == "began\n"
+    done = start("--once").process
+    told = events(done.communicate(timeout=LIMIT_SECONDS)[0])
+    assert [event["checkpoint"] for event in told] == ["1_1"]
+
+
+def test_ctrl_c_twice_while_a_hook_runs_ends_both_and_the_event_is_told_again(start: Start, tmp_path: Path) -> None:
+    heard = tmp_path / "heard"
+    watch = start("--on-event", SLOW_HOOK.format(600, heard))
+    until(heard.exists)
+    watch.process.send_signal(signal.SIGINT)
+    time.sleep(0.5)  # two at once are one
+    assert watch.end(signal.SIGINT)[0] == 130
+    done = start("--once").process
+    told = events(done.communicate(timeout=LIMIT_SECONDS)[0])
+    assert [event["checkpoint"] for event in told] == ["2_1", "1_1"]
+
+
+def test_a_second_watch_is_refused_and_the_lock_of_a_dead_one_is_none(start: Start) -> None:
+    watch = start()
+    watch.event()
+    second = start().process
+    _, said = second.communicate(timeout=LIMIT_SECONDS)
+    assert (second.returncode, said.count("\n")) == (13, 1)
+    assert "watched already" in said
+    watch.process.kill()
+    watch.process.wait()
+    third = start("--once").process
+    assert third.wait(timeout=LIMIT_SECONDS) == 0
+
+
+def test_a_full_disk_under_its_output_is_one_line_and_the_event_is_told_again(tree: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*MODULE, "watch", str(tree), "--once"], env=environment(), stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert (done.returncode, done.stderr.count(b"\n")) == (1, 1), done.stderr
+    assert len(cli("watch", str(tree), "--once").stdout.splitlines()) == 2
