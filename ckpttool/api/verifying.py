@@ -110,7 +110,7 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
 
 def _recorded_session(tree: Tree, looks: MergedLooks, question: CheckQuestion) -> Session:
     """Prepare to judge what other machines looked at: there is nothing to read, and nothing to remember."""
-    from ckpttool.verify.engines.recorded import RecordedEngine
+    from ckpttool.verify.engines.recorded import OF_CONTENT, OF_THE_SAVE_BEFORE, RecordedEngine
 
     scope = Scope(
         level=question.level,
@@ -119,9 +119,11 @@ def _recorded_session(tree: Tree, looks: MergedLooks, question: CheckQuestion) -
         asked=_read_in_any_case(tree, question),
         reads_other=question.replicas,
     )
-    engine = RecordedEngine(looks.told)
+    engine = RecordedEngine(looks.told, but=OF_THE_SAVE_BEFORE if question.jump == 0 else ())
+    is_of_headers = question.level is Level.STRUCTURE or question.bucket is not None
+    headers = engine if is_of_headers else RecordedEngine(looks.told, but=OF_CONTENT)
     records = SaveRecords(seal_place=tree.seal_place, closer=tree.closer, slices=tree.slices)
-    return Session(tree.storage, tree.inventory, scope, Engines(tasks=engine, headers=engine), records)
+    return Session(tree.storage, tree.inventory, scope, Engines(tasks=engine, headers=headers), records)
 
 
 def _read_in_any_case(tree: Tree, question: CheckQuestion) -> frozenset[CheckpointKey]:

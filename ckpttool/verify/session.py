@@ -356,7 +356,8 @@ class Session:
         # Of a part of the shards another one is wanted in its own turn.
         keeps = self._scope.bucket is None and followed_by is not None and followed_by.key == before.key
         tensors: dict[Place, HeldTensors] = {}
-        for report in self._read_other(before, places):
+        # What is kept is all that is read of it: also the shards which the one at hand lacks.
+        for report in self._read_other(before, None if keeps else places):
             tensors |= tensors_of((report,))
             for index in now[report.rank, report.role]:
                 changes[index] = compare_numbers(reports[index].path, reports[index].stats, report.stats, jump=jump)

@@ -294,6 +294,15 @@ class TestNumbers:
         tree = self.tree(tmp_path, 1.0, 5.0)
         assert len(found(verdicts(tree.checkpoint, Level.NUMERICS, jump=jump))) == expected
 
+    def test_a_rank_that_the_newest_lacks_is_read_in_the_checkpoint_before_all_the_same(self, tmp_path: Path) -> None:
+        tree = self.tree(tmp_path, 1.0, 1.0)
+        (tree.checkpoint.parent / tree.shard(1, 10, 2)).unlink()
+        older = tree.checkpoint.parent / tree.shard(1, 5, 2)
+        older.write_bytes(older.read_bytes()[:-10])
+        last, first = verdicts(tree.checkpoint, Level.NUMERICS)
+        assert [len(last.reports), len(first.reports)] == [1, 2]
+        assert Code.SHARD_TRUNCATED in {code for code, _ in found([first])}
+
     def test_a_part_of_the_shards_is_compared_with_the_same_ranks(self, tmp_path: Path) -> None:
         tree = self.tree(tmp_path, 1.0, 5000.0)
         parts = [verdicts(tree.checkpoint, Level.NUMERICS, bucket=(number, 3)) for number in (1, 2, 3)]

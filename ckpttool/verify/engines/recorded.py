@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from ckpttool.domain.finding import Code, Severity, unknown, worst
 from ckpttool.domain.frozen import replace
@@ -14,9 +14,15 @@ from ckpttool.verify.observation import Observation
 class RecordedEngine:
     """Gives again what was told of each shard."""
 
-    def __init__(self, told: Callable[[str], ShardReport | None]) -> None:
-        """Take what tells of a shard, by its path; None where nobody looked at it."""
+    def __init__(self, told: Callable[[str], ShardReport | None], *, but: Collection[Code] = ()) -> None:
+        """Take what tells of a shard, by its path.
+
+        Args:
+            told: None where nobody looked at it.
+            but: What is not to be told: nobody asked how far the numbers are from those of the save before.
+        """
         self._told = told
+        self._but = but
 
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
         """Yield one observation a task, in the order of the tasks; of one file that is shared out, but one."""
@@ -33,6 +39,9 @@ class RecordedEngine:
             remedy = "run ckpttool part again on its machine"
             return refused(task, unknown(Code.NOT_LOOKED_AT, message, path=task.path, remedy=remedy))
         report = replace(report, rank=task.rank, role=task.role)
+        if self._but:
+            own = tuple(finding for finding in report.findings if finding.code not in self._but)
+            report = replace(report, findings=own)
         if again:
             report = replace(report, bytes_read=type(report.bytes_read)(0))
         if report.level < task.level:
@@ -51,6 +60,13 @@ class RecordedEngine:
             finding = unknown(Code.NOT_LOOKED_AT, message, path=task.path, remedy=remedy)
             report = replace(report, findings=(*report.findings, finding))
         return Observation(task=task, report=report)
+
+
+OF_THE_SAVE_BEFORE = frozenset({Code.NORM_JUMP, Code.ALL_ZERO_TENSOR})
+"""What is found by the numbers of the save before alone."""
+
+OF_CONTENT = OF_THE_SAVE_BEFORE | {Code.CHECKSUM_MISMATCH, Code.CHECKSUM_MISSING, Code.NONFINITE_VALUES}
+"""What no header tells, so that who compares a save with the headers of others does not hear it of these."""
 
 
 def _is_uncompared(task: CheckTask, report: ShardReport) -> bool:
